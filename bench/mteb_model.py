@@ -3,7 +3,7 @@
 Queries are read by the encoder that the release of STUDENT serves, documents by the document tower of its router: what
 an index would hold of a new corpus. FOLDER is in BEIR's layout with judged test queries; nothing is downloaded. The
 class `ReleaseModel` fits any other text task of mteb too: `mteb.evaluate(ReleaseModel("models/release/4l"), tasks)`.
-Needs mteb (pip install mteb), which no requirement of the project names.
+Needs mteb (pip install mteb), which only the project's tests install.
 """
 
 import argparse

@@ -156,10 +156,10 @@ def _check_rerankers(params: Params, source: str) -> None:
                 f" {[*params.teach.teachers, *params.rank.rankers]}; add it there, or take it off the list"
             )
         kind = "" if name in params.rank.rankers else params.teach.described(name).kind
-        if kind in {"dual_encoder", "llm_dual_encoder", "endpoint"}:
-            raise UserError(
-                f"{where}, of kind {kind}, which reads no pairs; name a cross encoder or a late_interaction"
-            )
+        if kind == "endpoint":
+            raise UserError(f"{where}, which is behind an API and re-ranks nothing; name a teacher that runs here")
+        if name == params.teach.index:
+            raise UserError(f"{where}, whose hits are what is re-ranked; name another one")
         if name in params.distill.students:
             raise UserError(f"{where}, and distill.students one of that name; rename the student")
         if name in BASELINES or (params.evaluate.earlier_towers and _EARLIER.fullmatch(name)):

@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 
 from steps.core.tables import read_table
 
+TIES_TO = 1000  # hits of a query among which equal scores are put in order
+
 
 @dataclass(frozen=True)
 class JudgedSet:
@@ -56,6 +58,24 @@ def other_hits(
         kept[0].append(values[places])
         kept[1].append([docs[place] for place in places])
     return kept
+
+
+def tied_hits(
+    judged: JudgedSet,
+    query_ids: Sequence[str],
+    search: Callable[[int], tuple[Iterable[np.ndarray], Sequence[Sequence[str]]]],
+    k: int,
+) -> tuple[list[np.ndarray], list[list[str]]]:
+    """As `other_hits`, and the hits behind the k-th that score as much, up to TIES_TO of a query.
+
+    Measures order equal scores by id, as trec_eval does; an index cuts them off in an order of its own.
+    """
+    wanted, most = k, max(k, TIES_TO)
+    while True:
+        wanted = min(wanted + 1 if wanted == k else 2 * wanted, most)
+        scores, doc_ids = other_hits(judged, query_ids, search, wanted)
+        if wanted == most or not any(len(row) == wanted and row[-1] == row[k - 1] for row in scores):
+            return scores, doc_ids
 
 
 def read_judged_sets(ingest: Path, splits: Sequence[str]) -> list[JudgedSet]:

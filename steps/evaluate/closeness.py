@@ -106,8 +106,8 @@ def measure_closeness(release: Release, dataset: str, wanted: np.ndarray, given:
 
 
 def overlaps(wanted: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> np.ndarray:
-    """Share of each row of `wanted` that is in the same row of `found`: float64 `(n,)`."""
-    return np.array([len(set(a) & set(b)) / len(a) for a, b in zip(wanted, found, strict=True)])
+    """Share of each row of `wanted` that is in the same row of `found`, 1 of an empty row: float64 `(n,)`."""
+    return np.array([len(set(a) & set(b)) / len(a) if a else 1.0 for a, b in zip(wanted, found, strict=True)])
 
 
 def _held_out(students: Iterable[Path]) -> list[tuple[str, str, str]]:

@@ -9,7 +9,6 @@ import pyarrow as pa
 from steps.core.measures import UNCUT
 from steps.core.tables import SCHEMAS
 from steps.evaluate.agreement import agreement
-from steps.evaluate.as_one import weights
 from steps.evaluate.audit import Audit
 from steps.evaluate.cache import Measurements
 from steps.evaluate.choice import Choice, JudgedOn, choose, ranked
@@ -19,12 +18,14 @@ from steps.evaluate.gains import gains
 from steps.evaluate.measuring import Task
 from steps.evaluate.metrics import Metrics, assemble
 from steps.evaluate.params import EvaluateParams
+from steps.evaluate.ratios import figures
 from steps.evaluate.results import Result
 from steps.evaluate.retention import Comparison, Retention, compare, retention
 from steps.evaluate.served import as_served, served_ms
 from steps.evaluate.significance import significance
 from steps.evaluate.systems import TEACHER
 from steps.evaluate.verdict import like_for_like, verdicts
+from steps.retrieval.as_one import weights
 from steps.retrieval.noninferiority import NonInferiority
 
 
@@ -79,6 +80,7 @@ def compose(
             for dataset, row in tests.items()
         },
         "agreement": agreement(found.runs, TEACHER, students),
+        "shares": _shares(results, params),
     }
     kept, _ = _against_teacher(teacher, served, params)
     metrics["served"] = {
@@ -119,6 +121,19 @@ def _against_teacher(
         for dataset, values in paired.items():
             compared[dataset][name] = compare(*values)
     return retained, compared
+
+
+def _shares(results: Mapping[str, Result], params: EvaluateParams) -> dict[str, dict[str, dict[str, float]]]:
+    """`[data set][system]`: its share of the teacher's test nDCG@10 with an interval (`ratios.figures`)."""
+    values = {name: result.ndcg("test") for name, result in results.items()}
+    return {
+        dataset: figures(
+            {name: own[dataset] for name, own in values.items() if dataset in own},
+            params.bootstrap_samples,
+            params.seed,
+        )["retention"]
+        for dataset in values[TEACHER]
+    }
 
 
 def _quality(students: Mapping[str, Result]) -> tuple[JudgedOn, dict[str, list[np.ndarray]]]:

@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from steps.core.files import staged_file
-from steps.evaluate.as_one import counted
 from steps.evaluate.drawing import CARD, INK, MUTED, STUDENT, TEACHER, WIDE, bare, bare_figure, inline, style
 from steps.evaluate.latency import Latency
 from steps.evaluate.metrics import Metrics
 from steps.evaluate.retention import Retention
+from steps.retrieval.as_one import counted
 
 _HEIGHT = 3.7  # inches of the axes
 _LETTER = 6.5, 13.0  # of a label, in typographic points

@@ -43,7 +43,7 @@ def _line(dataset: str, dense: str, figures: Figures) -> str:
     dev, test = figures["dev"], figures.get("against_dense")
     start = f"{fused_name(dense)} on {dataset}{', as released' if figures['carried'] else ''}"
     if dev is None:
-        verdict = "no dev query tells whether it is better"
+        verdict = "not compared on dev queries"
     else:
         said = "better beyond chance" if dev["wins"] else "not shown to be better"
         verdict = (

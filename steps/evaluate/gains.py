@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steps.evaluate.as_one import weights
 from steps.evaluate.results import Result
 from steps.evaluate.retention import Comparison, compare, p_value
+from steps.retrieval.as_one import weights
 
 _SPLITS = ("dev", "test")  # the first that there is says whether training helped: knobs are chosen on dev
 

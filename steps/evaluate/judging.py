@@ -13,7 +13,7 @@ from steps.core.judged import JudgedSet, read_judged_sets
 from steps.core.tables import read_table, table_path
 from steps.core.texts import fold
 from steps.evaluate.answers import answer_measures, answering_documents
-from steps.evaluate.params import SAT, EvaluateParams
+from steps.evaluate.params import REL, SAT, EvaluateParams
 
 
 def read_evaluation_sets(ingest: Path, params: EvaluateParams) -> list[JudgedSet]:
@@ -44,7 +44,9 @@ def read_evaluation_sets(ingest: Path, params: EvaluateParams) -> list[JudgedSet
 def unmeasured_lines(judged: Sequence[JudgedSet], params: EvaluateParams) -> list[str]:
     """A line for what `params.measures` asks for and no query has the data of."""
     of_answers, of_labels = answer_measures(params.measures), [SAT] if SAT in params.measures else []
+    of_pairs = [REL] if REL in params.measures else []
     wanted = [
+        (of_pairs, any(map(_irrelevant, judged)), "a document judged irrelevant: a grade of 0 in qrels"),
         (of_answers, any(item.answering for item in judged), "an answer string: a BEIR folder's answers.jsonl"),
         (of_labels, any(item.satisfaction for item in judged), "a second label: the fourth column of qrels"),
     ]
@@ -53,6 +55,12 @@ def unmeasured_lines(judged: Sequence[JudgedSet], params: EvaluateParams) -> lis
         for names, held, what in wanted
         if names and not held
     ]
+
+
+def _irrelevant(judged: JudgedSet) -> bool:
+    """Whether a judged pair is not relevant."""
+    rows = [*judged.qrels.values(), *(grades for _, grades in judged.without_relevant.values())]
+    return any(grade < judged.relevant_from for row in rows for grade in row.values())
 
 
 def own_document_lines(ingest: Path, judged: Sequence[JudgedSet]) -> list[str]:

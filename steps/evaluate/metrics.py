@@ -29,11 +29,12 @@
     seeds.<student>.others, mean, sd       of students that differ in their seed alone, by the first: the others' names,
                                            mean and standard deviation of all their mean_of_ratios
     retention_by_set.<set>.<student>.ratio, ci95_low, ci95_high    the same of one data set
+    shares.<set>.<model>.ratio, ci95_low, ci95_high    of every other model, BM25, re-rankers and fused ones too
     significance.<set>.<student>.p_value   two-sided paired t-test of nDCG@10, student against teacher
     significance.<set>.<student>.wins, ties, losses    queries on which the student is better, equal, worse
     against_teacher.<set>.<student>.<measure>.difference, p_value, p_bootstrap, p_holm    student less teacher on test
-                                           queries; paired t-test, paired bootstrap, and the t-test adjusted by Holm for
-                                           the measure's family: every student, and
+                                           queries; paired t-test, paired bootstrap (no key below 30 queries), and the
+                                           t-test adjusted by Holm for the measure's family: every student, and
                                            <student>+bm25 where its release fuses, on every data set
     agreement.<set>.<student>.rbo, overlap rank-biased overlap (p = 0.9) with the teacher's hits, to evaluate.run_depth,
                                            and share of its first ten among the student's, test queries
@@ -105,8 +106,8 @@
     audit.checked_texts, evaluation_queries, leaks     the leak audit; a leak fails the stage, so leaks is 0
     releases.<student>                     checksum of the manifest of the release that was measured
     settings.version                       of this schema
-    settings.seed, throughput_batch, ignore_identical_ids, min_relevance.<set>, margin, confidence    what the numbers
-                                           above depend on; margin and confidence are those of promote.policy
+    settings.seed, throughput_batch, rerank_depth, ignore_identical_ids, min_relevance.<set>, margin, confidence    what
+                                           they depend on; margin and confidence are those of promote.policy
 
 Numbers only, but for the names in `choice`, `fused`, `like_for_like`, `releases`, `seeds` and `verdict`, and the knobs
 in `effort`: no dates or machine facts, so that equal results are equal files apart from timings and, where these
@@ -117,7 +118,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from steps.evaluate.as_one import joint_means, units
 from steps.evaluate.audit import Audit
 from steps.evaluate.choice import Choice
 from steps.evaluate.fusion_gains import fusion_gains
@@ -126,6 +126,7 @@ from steps.evaluate.latency import Latency
 from steps.evaluate.measuring import Task
 from steps.evaluate.results import Result
 from steps.evaluate.retention import Comparison, Retention
+from steps.retrieval.as_one import joint_means, units
 
 Metrics = dict[str, Any]
 VERSION = 3  # 2 had no seeds, and raw scores' label terms in geometry; 1 had MRR@10, MAP@1000 and Recall@k
@@ -192,6 +193,7 @@ def assemble(
             "version": VERSION,
             "seed": task.params.seed,
             "throughput_batch": task.params.throughput_batch,
+            "rerank_depth": task.params.rerank_depth,
             "ignore_identical_ids": int(task.params.ignore_identical_ids),
             "min_relevance": dict(task.params.min_relevance),
         },

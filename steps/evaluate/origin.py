@@ -8,7 +8,7 @@ from steps.core.run_ids import git_commit
 from steps.core.tables import table_path
 from steps.core.tracking import Run
 
-_DIGITS = 12  # of a digest
+DIGITS = 12  # of a digest
 
 
 def origin(ingest: Path, run: Run) -> list[tuple[str, str]]:
@@ -19,6 +19,6 @@ def origin(ingest: Path, run: Run) -> list[tuple[str, str]]:
         known = ""
     datasets = read_json(ingest / "report.json").get("datasets", {})
     rows = [("commit", git_commit()), ("MLflow run of evaluate", known)]
-    rows += [(f"corpus of {name}", str(entry.get("corpus_digest", ""))[:_DIGITS]) for name, entry in datasets.items()]
-    rows += [(name, sha256_file(table_path(ingest, name))[:_DIGITS]) for name in ("queries", "qrels")]
+    rows += [(f"corpus of {name}", str(entry.get("corpus_digest", ""))[:DIGITS]) for name, entry in datasets.items()]
+    rows += [(name, sha256_file(table_path(ingest, name))[:DIGITS]) for name in ("queries", "qrels")]
     return [(name, value) for name, value in rows if value]

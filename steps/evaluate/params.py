@@ -37,8 +37,8 @@ class EvaluateParams(Strict):
     fused: bool
     """Whether the teacher and every student are measured fused with BM25 as well, by the fusion that is best on dev."""
     rerankers: list[Name]
-    """Cross encoders and late interaction models (of teach.teachers and rank.rankers) that re-rank the first
-    rerank_depth hits of the index's teacher; each is a system of its own. [] = none.
+    """Other teachers (of teach.teachers, of any kind but endpoint) and rank.rankers that re-rank the first rerank_depth
+    hits of the index's teacher; each is a system of its own. [] = none.
     """
     rerank_depth: int = Field(default=100, ge=1)
     """Hits that they re-rank."""

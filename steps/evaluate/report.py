@@ -10,7 +10,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from steps.core.files import read_json, staged_file
-from steps.evaluate.as_one import counted, units
 from steps.evaluate.composition import Evaluation
 from steps.evaluate.drawing import NARROW, WIDE
 from steps.evaluate.facts import Facts, facts, generated_examples, generation_facts, mined_examples, mined_sources
@@ -25,8 +24,9 @@ from steps.evaluate.seeds import seed_lines
 from steps.evaluate.served import behind_api, fusing, served_name
 from steps.evaluate.shown import milliseconds, percent, size, times
 from steps.evaluate.significance import significant
-from steps.evaluate.table import choice_lines, gain_lines, measured, shown, unjudged_line
+from steps.evaluate.table import choice_lines, gain_lines, measured, share_of, shown, unjudged_line
 from steps.evaluate.verdict import left_out_lines, verdict_of
+from steps.retrieval.as_one import counted, units
 
 _EXAMPLES = 4
 _API_NOTE = " The teacher is behind an API: its time is that of requests, which nothing here computes."
@@ -116,11 +116,13 @@ def write_report(path: Path, evaluation: Evaluation, background: Background, ins
         quality=counted(metrics),
         quality_dev=counted(metrics, "datasets_dev"),
         size_of=partial(_size_of, metrics),
+        share_of=partial(share_of, metrics),
         teacher=next(point for point in points if point.model == "teacher"),
         students=students,
         served=metrics["served"],
         does="answers" if fusing(metrics) else "encodes",
         models=_models(metrics, points),
+        rerankers=_rerankers(metrics, points),
         best=next(point for point in points if point.model == evaluation.best),
         fastest=min(students, key=lambda point: metrics["served"][point.model]["p50_ms"]),
         insight=insight,
@@ -154,7 +156,14 @@ def _models(metrics: Metrics, points: Sequence[Point]) -> list[str]:
     dense = [name for point in points for name in (point.model, fused_name(point.model))]
     shown = ["bm25", *metrics["gain_overall"]]
     shown += [name for name in dense if name in measured or name in metrics["latency"]]
-    return [*sorted(measured - set(shown)), *shown]
+    return [*_rerankers(metrics, points), *shown]
+
+
+def _rerankers(metrics: Metrics, points: Sequence[Point]) -> list[str]:
+    """The systems that put the teacher's hits into an order of their own: those that are none of the others."""
+    measured = {model for models in metrics["datasets"].values() for model in models}
+    dense = {name for point in points for name in (point.model, fused_name(point.model))}
+    return sorted(measured - dense - {"bm25", *metrics["gain_overall"]})
 
 
 def _size_of(metrics: Metrics, dataset: str, split: str) -> int:

@@ -1,4 +1,4 @@
-"""The hits of the index's teacher in the order of another teacher: a cross encoder, or a late interaction model."""
+"""The hits of the index's teacher in the order of another teacher, of any kind that runs here."""
 
 from functools import partial
 from pathlib import Path

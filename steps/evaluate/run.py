@@ -20,7 +20,7 @@ from steps.evaluate.fusion_gains import fusion_lines
 from steps.evaluate.insight import Insight, look_closer
 from steps.evaluate.judging import own_document_lines, read_evaluation_sets, unmeasured_lines
 from steps.evaluate.measuring import Task
-from steps.evaluate.origin import origin
+from steps.evaluate.origin import DIGITS, origin
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.report import Background, read_background, write_report
 from steps.evaluate.reranked import open_reranked
@@ -97,6 +97,10 @@ def evaluate(
     spread = spreads(evaluation.metrics["retention"], of_one_spec(folders.distill, students))
     released = {student.name: student.content for student in systems.students}  # the checksum of each manifest
     evaluation = replace(evaluation, metrics=evaluation.metrics | {"seeds": spread, "releases": released})
+    background = replace(
+        background,
+        origin=[*background.origin, *((f"release of {name}", digest[:DIGITS]) for name, digest in released.items())],
+    )
     insight = look_closer(folders.ingest, folders.embed, folders.generate, systems, task, found, evaluation)
     verdict = verdict_of(evaluation.metrics, evaluation.best)
     for line in (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from steps.core.judged import JudgedSet, other_hits
+from steps.core.judged import JudgedSet, tied_hits
 from steps.core.measures import NDCG, UNCUT, per_query
 from steps.core.progress import progress
 from steps.evaluate.answers import answer_measures, found_answers
@@ -66,14 +66,14 @@ def score_and_keep(
                 values |= found_answers(answer_measures(measures), judged.answering, ids, doc_ids, scores)
             for measure, found in values.items():
                 chunks.setdefault(measure, []).append(found)
-            best[0].extend(row[:BEST].copy() for row in scores)  # a view would keep all hits in memory
-            best[1].extend(row[:BEST] for row in doc_ids)
+            best[0].extend(row[: min(k, BEST)].copy() for row in scores)  # a view would keep all hits in memory
+            best[1].extend(row[: min(k, BEST)] for row in doc_ids)
             if file:
                 write_hits(file, judged.dataset, ids, doc_ids, scores, name, run_depth)
     return Scored(judged, {measure: np.concatenate(arrays) for measure, arrays in chunks.items()}), best
 
 
 def _hits(search: Search, judged: JudgedSet, start: int, k: int) -> Hits:
-    """`k` hits of each query of a chunk; with `ignore_identical_ids` never the document that has the query's id."""
+    """`k` hits of each query of a chunk and what ties; with `ignore_identical_ids` never the document of its own id."""
     chunk = slice(start, start + _CHUNK)
-    return other_hits(judged, judged.query_ids[chunk], partial(search, judged.dataset, judged.texts[chunk]), k)
+    return tied_hits(judged, judged.query_ids[chunk], partial(search, judged.dataset, judged.texts[chunk]), k)

@@ -12,21 +12,24 @@ import numpy as np
 from steps.core.measures import NDCG, UNCUT
 from steps.evaluate.results import Result
 from steps.evaluate.retention import p_value
-from steps.retrieval.noninferiority import resampled_means
+from steps.retrieval.noninferiority import FEWEST, resampled_means
 
 
 @dataclass(frozen=True)
 class Tested:
-    """Mean difference, student less teacher, and how likely chance alone makes one as large: two-sided p-values."""
+    """Mean difference, student less teacher, and how likely chance alone makes one as large: two-sided p-values.
+
+    `p_bootstrap` is None for fewer than FEWEST queries: so few are resampled into too few means.
+    """
 
     difference: float
     p_value: float
-    p_bootstrap: float
+    p_bootstrap: float | None
     p_holm: float
 
     def as_dict(self) -> dict[str, float]:
-        """Field name -> value."""
-        return dict(vars(self))
+        """Field name -> value, without what is None."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 Tests = dict[str, dict[str, dict[str, Tested]]]
@@ -37,13 +40,13 @@ def significance(teacher: Result, students: Mapping[str, Result], samples: int, 
 
     `samples`: resamplings of the bootstrap. A query that a measure has no value of counts in no test of it.
     """
-    found: dict[tuple[str, str, str], tuple[float, float, float]] = {}
+    found: dict[tuple[str, str, str], tuple[float, float, float | None]] = {}
     for name, student in students.items():
         for ours, theirs in zip(student.of_split("test"), teacher.of_split("test"), strict=True):
             for measure in ours.values.keys() - {UNCUT}:
                 difference = ours.values[measure] - theirs.values[measure]
                 difference = difference[~np.isnan(difference)]
-                chance = bootstrap_p_value(difference, samples, seed)
+                chance = bootstrap_p_value(difference, samples, seed) if len(difference) >= FEWEST else None
                 key = (measure, ours.judged.dataset, name)
                 found[key] = float(difference.mean()), p_value([difference]), chance
     tests: Tests = {}

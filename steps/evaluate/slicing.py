@@ -66,7 +66,8 @@ def slice_queries(judged: JudgedSet, known: Known, patterns: Mapping[str, str]) 
         "negation": [negates(text) for text in judged.texts],
         "number": [any(letter.isdigit() for letter in text) for text in judged.texts],
         "capitalised name": [capitalised(text) for text in judged.texts],
-        "rare word": [rare(text, known.training) for text in judged.texts],
+        "rare word": [rare(words(text), known.training) for text in judged.texts],
+        "rare name": [rare(names_of(text), known.training) for text in judged.texts],
     }
     own = sorted({name for query in judged.query_ids for name in known.own.get(query, ())})
     if taken := sorted({*patterns, *own} & named.keys() | patterns.keys() & set(own)):
@@ -91,13 +92,20 @@ def negates(text: str) -> bool:
 
 def capitalised(text: str) -> bool:
     """Whether a word after the first begins with a capital letter; False where every word does, as in a title."""
-    begins = [word[0].isupper() for word in words_of(text) if word[0].isalpha()]
-    return any(begins[1:]) and not all(begins)
+    return bool(names_of(text))
 
 
-def rare(text: str, training: Mapping[str, int]) -> bool:
-    """Whether a word of three letters or more is in at most _RARE training texts."""
-    return any(len(word) >= _RARE_LETTERS and training.get(word, 0) <= _RARE for word in words(text))
+def names_of(text: str) -> list[str]:
+    """The words after the first that begin with a capital letter, as `words` has them; none where every word does."""
+    every = [word for word in words_of(text) if word[0].isalpha()]
+    if all(word[0].isupper() for word in every):
+        return []
+    return [each for word in every[1:] if word[0].isupper() for each in words(word)]
+
+
+def rare(own: Iterable[str], training: Mapping[str, int]) -> bool:
+    """Whether one of these words, of three letters or more, is in at most _RARE training texts."""
+    return any(len(word) >= _RARE_LETTERS and training.get(word, 0) <= _RARE for word in own)
 
 
 def unseen_share(text: str, training: Mapping[str, int]) -> float:

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from steps.core.measures import NDCG
-from steps.evaluate.as_one import counted
 from steps.evaluate.fusion_gains import fusion_lines
 from steps.evaluate.served import fusing, served_name
 from steps.evaluate.shown import milliseconds, percent, times
 from steps.evaluate.significance import significant
-from steps.evaluate.table import choice_lines, gain_lines, unjudged_line
+from steps.evaluate.table import choice_lines, gain_lines, share_of, unjudged_line
 from steps.evaluate.verdict import left_out_lines, verdict_of
+from steps.retrieval.as_one import counted
 
 _SLICES = 5  # of a data set
 
@@ -31,7 +31,8 @@ def summary(metrics: Mapping[str, Any], best: str, origin: Sequence[tuple[str, s
         slices = metrics["slices"].get(dataset, {})
         parts = {name: row for name, row in slices.items() if row["queries"] < metrics["queries"][dataset]["test"]}
         if rows := _slices(parts, best):
-            named = f"slices where a student loses beyond chance; {best} keeps least on these"
+            named = "slices where a student's interval ends below 100 % (of many some do by chance)"
+            named += f"; {best} keeps least on these"
             lines += ["", f"**{dataset}**, {named}", "", *rows]
     for dataset, students in metrics["closeness"].items():
         close = [[name, f"{each['cosine']:.4f}", percent(each["overlap"])] for name, each in students.items()]
@@ -67,7 +68,7 @@ def _quality(metrics: Mapping[str, Any], dataset: str, models: Mapping[str, Mapp
     """A row a model, best first."""
     teacher, rows = models["teacher"][NDCG], []
     for model in sorted(models, key=lambda name: (-models[name][NDCG], name)):
-        kept = metrics["retention_by_set"].get(dataset, {}).get(model)
+        kept = share_of(metrics, dataset, model)
         tested = metrics["against_teacher"].get(dataset, {}).get(model)
         speed = metrics["latency"].get(model)
         rows.append(

@@ -6,7 +6,6 @@ from typing import Any
 
 from steps.core.errors import UserError
 from steps.core.files import read_json
-from steps.evaluate.as_one import counted
 from steps.evaluate.closeness import told
 from steps.evaluate.fusion_gains import fusion_lines
 from steps.evaluate.metrics import VERSION
@@ -15,6 +14,7 @@ from steps.evaluate.seeds import seed_lines
 from steps.evaluate.served import fusing, served_name
 from steps.evaluate.significance import significant
 from steps.evaluate.verdict import left_out_lines
+from steps.retrieval.as_one import counted
 
 _COLUMNS = 3  # measures that a terminal has room for
 _FIRST = ("nDCG@10", "RR@10", "R@100")
@@ -53,6 +53,18 @@ def measured(metrics: Mapping[str, Any]) -> list[str]:
     """Names of the measures that some data set has, in order."""
     sets = [*metrics["datasets"].values(), *metrics["datasets_dev"].values()]
     return list(dict.fromkeys(name for models in sets for values in models.values() for name in values))
+
+
+def share_of(metrics: Mapping[str, Any], dataset: str, model: str) -> dict[str, float] | None:
+    """A model's share of the teacher's test nDCG@10, with its interval; None of the teacher, or where it has 0.
+
+    Of data sets that count as one, students alone have one.
+    """
+    for part in ("retention_by_set", "shares"):
+        found: dict[str, float] | None = metrics[part].get(dataset, {}).get(model)
+        if found:
+            return found
+    return None
 
 
 def shown(values: Mapping[str, float], measure: str) -> str:

@@ -15,17 +15,21 @@ _ROWS = 65_536  # in memory at once
 
 
 def training_texts(ingest: Path, embed: Path, generate: Path) -> Iterator[str]:
-    """The texts of documents and of unlabelled queries, the generated queries and the training queries: each once.
+    """The texts that students are aligned on: of documents, unlabelled, generated and training queries, each once.
 
-    Of the last two some may be alignment texts and some not (`embed.max_part_texts`): they are read where all are.
+    Of the last two some may be alignment texts and some not (`embed.max_part_texts`): where some are, all are read. A
+    part that `embed.parts` leaves out trains no student, and is not read.
     """
-    whole = pa.array(["generated_queries", "train_queries"], pa.string())
+    whole, parts = pa.array(["generated_queries", "train_queries"], pa.string()), set[str]()
     for batch in _batches(table_path(embed, "alignment_texts"), ["text", "part"]):
+        parts.update(batch["part"].unique().to_pylist())
         yield from batch.filter(pc.invert(pc.is_in(batch["part"], whole)))["text"].to_pylist()
-    for batch in _batches(table_path(generate, "generated_queries"), ["text"]):
-        yield from batch["text"].to_pylist()
-    for batch in _batches(table_path(ingest, "queries"), ["text", "split"]):
-        yield from batch.filter(pc.equal(batch["split"], "train"))["text"].to_pylist()
+    if "generated_queries" in parts:
+        for batch in _batches(table_path(generate, "generated_queries"), ["text"]):
+            yield from batch["text"].to_pylist()
+    if "train_queries" in parts:
+        for batch in _batches(table_path(ingest, "queries"), ["text", "split"]):
+            yield from batch.filter(pc.equal(batch["split"], "train"))["text"].to_pylist()
 
 
 def count_words(wanted: set[str], texts: Iterable[str]) -> dict[str, int]:

@@ -11,12 +11,12 @@ from typing import Any, Literal
 import numpy as np
 
 from steps.core.measures import NDCG
-from steps.evaluate.as_one import units
 from steps.evaluate.fusion_gains import fused_name
 from steps.evaluate.results import Result
 from steps.evaluate.served import behind_api, fused_sets, fusing, served_name
 from steps.evaluate.shown import milliseconds, size
 from steps.evaluate.systems import TEACHER
+from steps.retrieval.as_one import units
 from steps.retrieval.noninferiority import FEWEST, NonInferiority
 
 Answer = Literal["yes", "no", "cannot tell"]

@@ -18,6 +18,7 @@ from steps.promote.damaged import reading
 from steps.promote.description import read_card
 from steps.promote.evidence import MEASURE, Evaluation, Evidence
 from steps.promote.params import Policy
+from steps.retrieval.as_one import weights
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,12 @@ def choose_student(named: str, reports: Path, releases: Path, policy: Policy) ->
     with metrics_of(reports) as metrics:
         chosen = metrics.get("choice", {}).get("student")
         quality = metrics["datasets_dev"] or metrics["datasets"]
+        joint = metrics.get("as_one_dev" if metrics["datasets_dev"] else "as_one", {})
+        shares = weights(list(quality), list(joint))
         means = {
-            student: float(np.mean([models[served.model(dataset)][MEASURE] for dataset, models in quality.items()]))
+            student: float(
+                np.average([row[served.model(dataset)][MEASURE] for dataset, row in quality.items()], weights=shares)
+            )
             for student in students
             if (releases / student).is_dir()
             and (served := read_served(student, releases / student)).p50_ms(metrics) <= policy.max_p50_ms

@@ -1,6 +1,7 @@
-"""Teachers that put a query's candidates into a better order: cross encoders and late interaction models."""
+"""Teachers that put a query's candidates into a better order: cross encoders, late interaction, dual encoders."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -9,12 +10,13 @@ import numpy as np
 from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.precision import Precision
+from steps.core.towers import encode, load_tower
 from steps.retrieval.late_interaction import PIECE, TokenVectors, load_late_interaction, max_similarities, token_vectors
 from steps.retrieval.rankers import load_ranker, pair_scores
 
 Read = Callable[[np.ndarray], Sequence[str]]
 """Texts of documents, of ascending rows of the corpus."""
-KINDS = ("cross_encoder", "late_interaction")
+KINDS = ("cross_encoder", "late_interaction", "dual_encoder", "llm_dual_encoder")
 
 
 class Reranker(Protocol):
@@ -27,13 +29,15 @@ class Reranker(Protocol):
 def open_reranker(teach: Path, scratch: Path, precision: Precision, batch_size: int) -> Reranker:
     """The re-ranker that the teacher in `teach` is; it may keep what it made of documents in the folder `scratch`.
 
-    UserError for a kind that reads no pairs.
+    UserError for a kind that is behind an API.
     """
     kind = read_json(teach / "report.json").get("kind")
     if kind == "cross_encoder":
         return PairReranker(teach / "tower", precision, batch_size)
     if kind == "late_interaction":
         return LateReranker(teach / "tower", scratch, precision, batch_size)
+    if kind in KINDS:
+        return DenseReranker(teach / "tower", scratch, precision, batch_size)
     raise UserError(
         f"{teach}: a teacher of kind {kind!r} re-ranks nothing; name one of the kinds {', '.join(KINDS)} in"
         " evaluate.rerankers"
@@ -65,27 +69,53 @@ class PairReranker:
         return np.split(found, np.cumsum([len(own) for own in candidates])[:-1])
 
 
-class LateReranker:
-    """A late interaction model, which reads each document once and keeps its token vectors on disk."""
+class Documents:
+    """Vectors of documents, which `embed` reads once each; they are kept on disk."""
 
-    def __init__(self, tower: Path, scratch: Path, precision: Precision, batch_size: int) -> None:
-        self.model, self.precision, self.batch_size = load_late_interaction(tower), precision, batch_size
-        self.vectors = TokenVectors(scratch, self.model.get_embedding_dimension() or 0)
+    def __init__(self, scratch: Path, dim: int, embed: Callable[[list[str]], list[np.ndarray]]) -> None:
+        """`embed` gives float `(vectors, dim)` of each text."""
+        self.vectors, self.embed = TokenVectors(scratch, dim), embed
         self.places: dict[int, int] = {}
 
-    def scores(self, queries: list[str], candidates: Sequence[np.ndarray], read: Read) -> list[np.ndarray]:
-        """MaxSim."""
+    def of(self, candidates: Sequence[np.ndarray], read: Read) -> list[list[np.ndarray]]:
+        """Vectors of each query's candidates, rows of the corpus."""
         rows = np.unique(np.concatenate(candidates))
         unread = np.array([row for row in rows.tolist() if row not in self.places], dtype=np.int64)
         texts = list(read(unread)) if len(unread) else []
         for start in range(0, len(texts), PIECE):
-            piece = texts[start : start + PIECE]
-            self.vectors.append(
-                token_vectors(self.model, piece, "document", precision=self.precision, batch_size=self.batch_size)
-            )
+            self.vectors.append(self.embed(texts[start : start + PIECE]))
         self.places |= {row: len(self.places) + at for at, row in enumerate(unread.tolist())}
-        asked = token_vectors(self.model, queries, "query", precision=self.precision, batch_size=self.batch_size)
-        return [
-            _finite(max_similarities(query, [self.vectors[self.places[row]] for row in own.tolist()]))
-            for query, own in zip(asked, candidates, strict=True)
-        ]
+        return [[self.vectors[self.places[row]] for row in own.tolist()] for own in candidates]
+
+
+class LateReranker:
+    """A late interaction model, which reads each document once."""
+
+    def __init__(self, tower: Path, scratch: Path, precision: Precision, batch_size: int) -> None:
+        model = load_late_interaction(tower)
+        self.embed = partial(token_vectors, model, precision=precision, batch_size=batch_size)
+        self.documents = Documents(scratch, model.get_embedding_dimension() or 0, partial(self.embed, role="document"))
+
+    def scores(self, queries: list[str], candidates: Sequence[np.ndarray], read: Read) -> list[np.ndarray]:
+        """MaxSim."""
+        held = self.documents.of(candidates, read)
+        asked = self.embed(queries, role="query")
+        return [_finite(max_similarities(query, own)) for query, own in zip(asked, held, strict=True)]
+
+
+class DenseReranker:
+    """A dual encoder beside the index's own, which reads each document once."""
+
+    def __init__(self, tower: Path, scratch: Path, precision: Precision, batch_size: int) -> None:
+        model = load_tower(tower)
+        self.embed = partial(encode, model, precision=precision, batch_size=batch_size)
+        self.documents = Documents(scratch, model.get_embedding_dimension() or 0, self._read)
+
+    def _read(self, texts: list[str]) -> list[np.ndarray]:
+        return list(self.embed(texts, role="document")[:, None])
+
+    def scores(self, queries: list[str], candidates: Sequence[np.ndarray], read: Read) -> list[np.ndarray]:
+        """Inner products."""
+        held = self.documents.of(candidates, read)
+        asked = self.embed(queries, role="query")
+        return [_finite(np.concatenate(own).astype(np.float32) @ query) for query, own in zip(asked, held, strict=True)]

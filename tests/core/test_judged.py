@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from steps.core.judged import read_judged_sets
+import numpy as np
+
+from steps.core.judged import TIES_TO, JudgedSet, read_judged_sets, tied_hits
 from steps.core.tables import table_from_rows, write_table
 from steps.evaluate.closeness import unjudged_datasets
 
@@ -66,3 +68,24 @@ def test_every_judgement_of_a_query_with_a_relevant_document_is_kept_and_no_othe
     assert found.query_ids == ["q1", "q3"]
     assert found.texts == ["text of q1", "text of q3"]
     assert read_judged_sets(tmp_path, ["dev"]) == []
+
+
+def test_hits_that_tie_with_the_last_come_with_it() -> None:
+    held = [*[("a", 3.0), ("b", 2.0)], *[(f"t{at}", 1.0) for at in range(20)], ("z", 0.0)]
+    asked: list[int] = []
+
+    def search(k: int) -> tuple[list[np.ndarray], list[list[str]]]:
+        asked.append(k)
+        return [np.array([score for _, score in held[:k]])], [[doc for doc, _ in held[:k]]]
+
+    judged = JudgedSet("one", "test", ["q"], [""], {"q": {"t19": 1}})
+    assert tied_hits(judged, ["q"], search, 2)[1] == [["a", "b", "t0"]]
+    assert asked == [3], "one more shows that none ties"
+    [found] = tied_hits(judged, ["q"], search, 4)[1]
+    assert set(found) >= {f"t{at}" for at in range(20)}
+    asked.clear()
+    tied_hits(judged, ["q"], search, TIES_TO)
+    assert asked == [TIES_TO], "so deep nothing is cut that counts"
+    held = [(f"t{at}", 1.0) for at in range(3 * TIES_TO)]
+    [found] = tied_hits(judged, ["q"], search, 10)[1]
+    assert len(found) == TIES_TO, "a bound, where all documents are alike"

@@ -98,4 +98,4 @@ def test_closeness_is_1_for_the_teacher_itself_and_less_for_one_that_reads_less(
 
 
 def test_shares_by_hand() -> None:
-    assert overlaps([["a", "b"], ["a"]], [["b", "c"], ["b"]]).tolist() == [0.5, 0.0]
+    assert overlaps([["a", "b"], ["a"], []], [["b", "c"], ["b"], []]).tolist() == [0.5, 0.0, 1.0]

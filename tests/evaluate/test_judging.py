@@ -196,7 +196,10 @@ def test_a_measure_without_data_is_told() -> None:
     answers, labels = unmeasured_lines([item], wanted)
     assert answers.startswith("Answer@5, Answer@20: no value, as no judged query has an answer string")
     assert labels.startswith("AUC-SAT: no value, as no judged query has a second label")
-    assert unmeasured_lines([item], params(measures=["R@5", "AUC-REL"])) == []
+    [pairs] = unmeasured_lines([item], params(measures=["R@5", "AUC-REL"]))
+    assert pairs.startswith("AUC-REL: no value, as no judged query has a document judged irrelevant")
+    negative = replace(item, without_relevant={"d/r": ("other", {"d/2": 0})})
+    assert unmeasured_lines([negative], params(measures=["R@5", "AUC-REL"])) == []
     held = replace(item, answering={"d/q": ["d/1"]}, satisfaction={"d/q": {"d/1": 1}})
     assert unmeasured_lines([item, held], wanted) == []
 

@@ -47,8 +47,9 @@ def test_the_table_of_quality_has_each_students_interval_and_no_row_is_short(tmp
         columns = len(re.findall(r"<th>", table))
         rows = re.findall(r"<tr class.*?</tr>", table, re.S)
         assert rows and all(len(re.findall(r"<td", row)) == columns for row in rows)
-        for student, share in metrics["retention_by_set"][dataset].items():
-            [row] = [row for row in rows if f"<td>{student}</td>" in row]
+        assert set(metrics["shares"][dataset]) == {"bm25", "static", "2l"}
+        for model, share in (metrics["shares"][dataset] | metrics["retention_by_set"][dataset]).items():
+            [row] = [row for row in rows if f"<td>{model}</td>" in row]
             assert f"{percent(share['ci95_low'])} – {percent(share['ci95_high'])}</td>" in row
 
 
@@ -77,6 +78,8 @@ def test_a_browser_shows_every_section_and_what_documents_say_as_text(
 ) -> None:
     hostile = "<script>window.stolen=1</script><img src=x onerror=window.stolen=1>"
     monkeypatch.setattr(evaluate_fakes, "TOPICS", [f"{topic} {hostile}" for topic in evaluate_fakes.TOPICS])
+    for module in ("slicing", "insight"):
+        monkeypatch.setattr(f"steps.evaluate.{module}.LEAST", 10)  # as many test queries as there are
     systems = fake_systems(tmp_path, write_inputs(tmp_path, judged=("api",)), static=1)
     page = (evaluate(systems, tmp_path, params()) / "report.html").as_uri()
     sections = [

@@ -1,5 +1,6 @@
 """The teacher's hits in the order of another teacher: the head by its scores, the rest behind as it was."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from evaluate_fakes import RULE, fake_systems, params, write_inputs
 from late_fakes import write_late_teacher
 from rank_fakes import write_encoder
-from sentence_transformers import CrossEncoder, MultiVectorEncoder
+from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer
 
 from steps.core.document_texts import DocumentTemplate
 from steps.core.errors import UserError
@@ -51,6 +52,8 @@ def world(tmp_path: Path, tiny_tower: Path) -> Path:
     ranker = load_ranker(write_encoder(tmp_path / "model"), 24, seed=5)
     ranker.save_pretrained(str(tmp_path / "teachers/cross/tower"), create_model_card=False)
     write_json(tmp_path / "teachers/cross/report.json", {"kind": "cross_encoder"})
+    shutil.copytree(tiny_tower, tmp_path / "teachers/other/tower")
+    write_json(tmp_path / "teachers/other/report.json", {"kind": "dual_encoder"})
     return tmp_path
 
 
@@ -64,7 +67,7 @@ def opened(root: Path, *names: str, **changes: Any) -> Systems:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("name", ["late", "cross"])
+@pytest.mark.parametrize("name", ["late", "cross", "other"])
 def test_the_order_is_the_other_teachers_own_over_the_first_hits(
     world: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +83,9 @@ def test_the_order_is_the_other_teachers_own_over_the_first_hits(
     def score(query: str, document: str) -> float:
         if name == "cross":
             return float(CrossEncoder(folder, device="cpu").predict([(query, document)], activation_fn=lambda x: x)[0])
+        if name == "other":
+            dense = SentenceTransformer(folder, device="cpu")
+            return float(dense.encode_query(query) @ dense.encode_document(document).astype(np.float16))
         plain = MultiVectorEncoder(folder, device="cpu")
         asked, held = plain.encode_query(query).numpy(), plain.encode_document(document).numpy()
         return float((asked.astype(np.float64) @ held.astype(np.float16).T).max(axis=1).sum())
@@ -122,6 +128,6 @@ def test_it_is_a_system_of_the_report_measured_once_and_again_when_it_changes(wo
 def test_what_cannot_rerank_is_said(world: Path) -> None:
     with pytest.raises(UserError, match=r"gone/tower: not found; run `dvc repro` to train 'gone'"):
         opened(world, "gone")
-    write_json(world / "teachers/late/report.json", {"kind": "dual_encoder"})
-    with pytest.raises(UserError, match=r"kind 'dual_encoder' re-ranks nothing; .* late_interaction"):
+    write_json(world / "teachers/late/report.json", {"kind": "endpoint"})
+    with pytest.raises(UserError, match=r"kind 'endpoint' re-ranks nothing; .* late_interaction"):
         opened(world, "late").reranked[0].search_in(world / "scratch")

@@ -8,8 +8,8 @@ from scipy.stats import t as student_t
 from scipy.stats import ttest_ind
 
 from steps.core.errors import UserError
-from steps.evaluate.as_one import counted, joint_means, units, weights
 from steps.evaluate.retention import bootstrap_means, compare, p_value, retention
+from steps.retrieval.as_one import counted, joint_means, units, weights
 
 
 def test_three_definitions_by_hand() -> None:

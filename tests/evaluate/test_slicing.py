@@ -16,9 +16,11 @@ from steps.evaluate import slicing
 from steps.evaluate.perturbations import drawn_rows, perturb, perturbed_set
 from steps.evaluate.ratios import figures
 from steps.evaluate.slicing import (
+    LEAST,
     Known,
     asks,
     capitalised,
+    names_of,
     negates,
     popularity,
     rare,
@@ -45,7 +47,17 @@ def test_words_are_unseen_or_rare_as_training_texts_have_them() -> None:
     seen = {"sort": 6, "lists": 5, "of": 0, "zlib": 0}
     assert unseen_share("Sort of zlib lists", seen) == 0.5
     assert unseen_share("?", seen) == 0.0
-    assert rare("sort lists", seen) and not rare("sort of", seen), "of two letters is no name"
+    assert rare(["sort", "lists"], seen) and not rare(["sort", "of"], seen), "of two letters is no name"
+
+
+def test_a_rare_name_is_one_word_that_is_both() -> None:
+    assert names_of("Sort what Novartis and NIH sell") == ["novartis", "nih"] and names_of("All In Capitals") == []
+    seen = {"novartis": 3, "nih": 60, "lists": 2, "sort": 90, "of": 90}
+    known = Known(seen, {}, {})
+    texts = [*["sort of Novartis"] * LEAST, *["sort lists of NIH"] * LEAST]
+    found = {each.name: each.rows.tolist() for each in slice_queries(judged(*texts), known, {})}
+    assert found["rare name"] == list(range(LEAST))
+    assert found["rare word"] == found["capitalised name"] == list(range(2 * LEAST))
 
 
 def test_head_and_torso_make_a_third_of_the_searches_each() -> None:
@@ -113,6 +125,8 @@ def test_training_texts_and_sessions_are_counted(tmp_path: Path) -> None:
     texts = list(training_texts(tmp_path, tmp_path, tmp_path))
     assert texts == ["Sort, sort them", "sort all", "a", "sort it"]  # each once, and those that are not aligned on
     assert count_words({"sort", "find"}, texts) == {"sort": 3, "find": 0}
+    write_table(tmp_path, "alignment_texts", table_from_rows("alignment_texts", aligned[:1]))
+    assert list(training_texts(tmp_path, tmp_path, tmp_path)) == ["Sort, sort them"], "no student reads the others"
     assert count_searches(tmp_path, ["q1"]) == {}
     shown = [
         {"session_id": session, "query_id": query, "doc_id": doc, "rank": 1, "clicked": False, "timestamp": 0}

@@ -58,7 +58,7 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
         "datasets", "datasets_dev", "retention", "significance", "latency", "sizes", "indexes", "serving", "geometry",
         "queries", "audit", "settings", "choice", "closeness", "closeness_texts", "gain", "gain_dev", "gain_overall",
         "fused", "slices", "perturbed", "proposition", "space", "effort", "semantic_ids",
-        "retention_by_set", "against_teacher", "agreement", "as_one", "as_one_dev", "seeds", "served",
+        "retention_by_set", "shares", "against_teacher", "agreement", "as_one", "as_one_dev", "seeds", "served",
         "verdict", "like_for_like", "releases",
     }  # fmt: skip
     for part in ("datasets", "datasets_dev"):
@@ -198,7 +198,8 @@ def test_a_pull_request_is_told_the_verdict_the_figures_and_where_students_lose(
     body, _, source = written.rpartition("\n\nFrom ")
     assert body == summary(metrics, "2l").rstrip()
     digests = {name: sha256_file(reports.parent / f"ingest/{name}.parquet")[:12] for name in ("queries", "qrels")}
-    assert source == f"commit abc123; queries {digests['queries']}; qrels {digests['qrels']}.\n"
+    tables = f"queries {digests['queries']}; qrels {digests['qrels']}"
+    assert source == f"commit abc123; {tables}; release of static reads 1; release of 2l reads 4.\n"
     assert f'<footer class="small muted">{source.rstrip()[:-1]}</footer>' in page
     told = summary(metrics, "2l")
     assert told.startswith(
@@ -264,6 +265,7 @@ def test_the_best_on_dev_is_chosen_and_everything_tells_it(tmp_path: Path) -> No
     assert choice["p50_ms"] == metrics["latency"]["2l"]["p50_ms"]
     assert (run.tags["slimtower.choice"], run.tags["slimtower.runner_up"]) == ("2l", "static")
     assert run.last["choice.p_value"] == choice["p_value"]
+    assert run.files == ["metrics.json", "report.html", "report.md", "frontier.csv"]
     page = (reports / "report.html").read_text()
     for told in (
         "Choice: 2l, the best of 2 within 10000 ms a query",
@@ -371,6 +373,7 @@ def test_where_nothing_is_judged_the_closest_to_the_teacher_is_chosen(
         "significance",
         "against_teacher",
         "agreement",
+        "shares",
     )
     for key in (*empty, "serving", "geometry", "queries"):
         assert metrics[key] == {}

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +11,12 @@ from steps.core.tracking import NullRun
 
 
 class Recorder(NullRun):
-    """Keeps every measurement with its step, and the tags."""
+    """Keeps every measurement with its step, the tags, and the names of files."""
 
     def __init__(self) -> None:
         self.history: list[tuple[str, float, int | None]] = []
         self.tags: dict[str, str] = {}
+        self.files: list[str] = []
 
     def metric(self, name: str, value: float, step: int | None = None) -> None:
         self.history.append((name, float(value), step))
@@ -25,6 +27,9 @@ class Recorder(NullRun):
 
     def tag(self, name: str, value: str) -> None:
         self.tags[name] = value
+
+    def artifact(self, path: Path) -> None:
+        self.files.append(path.name)
 
     def of(self, name: str) -> list[float]:
         """All values of a measurement."""

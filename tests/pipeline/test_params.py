@@ -165,7 +165,7 @@ def test_a_rented_model_may_score_but_not_adapt_or_rerank() -> None:
         check_params(raw, "params.yaml")
     raw["distill"]["student"]["4l"] = TRACKED["distill"]["student"]["4l"]
     raw["evaluate"]["rerankers"] = ["rented"]
-    with pytest.raises(UserError, match=r"rerankers names 'rented', of kind endpoint, which reads no pairs"):
+    with pytest.raises(UserError, match=r"rerankers names 'rented', which is behind an API and re-ranks nothing"):
         check_params(raw, "params.yaml")
 
 
@@ -366,7 +366,10 @@ def test_a_reranker_is_a_teacher_that_reads_pairs() -> None:
     raw = changed("teach", {"teachers": ["dense", "late"], "index": "dense", "teacher": {"dense": DENSE, "late": LATE}})
     raw["evaluate"]["rerankers"] = ["late"]
     check_params(raw, "params.yaml")
-    for name, message in (("gone", "teach.teachers and rank.rankers have only"), ("dense", "which reads no pairs")):
+    for name, message in (
+        ("gone", "teach.teachers and rank.rankers have only"),
+        ("dense", "whose hits are what is re-ranked"),
+    ):
         raw["evaluate"]["rerankers"] = [name]
         with pytest.raises(UserError, match=rf"evaluate\.rerankers names '{name}'.*{message}"):
             check_params(raw, "params.yaml")

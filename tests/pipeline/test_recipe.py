@@ -21,7 +21,7 @@ from pipeline.recipe import check_names, check_new, fill, laid_over, overlay, pa
 from pipeline.recipe import main as recipe_command
 from steps.core.errors import UserError
 from steps.core.params import read_mapping
-from steps.evaluate.as_one import units
+from steps.retrieval.as_one import units
 from steps.serving.choice import check_origin
 
 RECIPES = sorted(Path("recipes").glob("*.yaml"))

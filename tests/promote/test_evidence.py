@@ -162,6 +162,23 @@ def test_the_best_on_dev_within_the_budgets_is_chosen(tmp_path: Path) -> None:
         choose_student("", reports, folders, policy(max_p50_ms=0.1, max_index_bytes=1000))
 
 
+def test_data_sets_that_count_as_one_weigh_as_one(tmp_path: Path) -> None:
+    folders = releases(tmp_path / "release", forums=10, facts=10)
+    for student in ("forums", "facts"):
+        write_json(folders / student / "manifest.json", {"datasets": {}})
+    forums = {f"cqa-{name}": {"forums": 0.6, "facts": 0.5} for name in "abc"}
+    dev = forums | {"scifact": {"forums": 0.4, "facts": 0.6}}  # the mean of 4 sets prefers the one, of 2 the other
+    reports = metrics(tmp_path, {}, {"forums": 1.0, "facts": 1.0})
+    written = read_json(reports / "metrics.json")
+    written["datasets_dev"] = {
+        dataset: {name: {"nDCG@10": value} for name, value in row.items()} for dataset, row in dev.items()
+    }
+    write_json(reports / "metrics.json", written)
+    assert choose_student("", reports, folders, policy()) == "forums"
+    write_json(reports / "metrics.json", written | {"as_one_dev": {"cqa": {}}})
+    assert choose_student("", reports, folders, policy()) == "facts"
+
+
 @pytest.mark.parametrize("lacking", ["retention", "latency", "datasets_dev", "{}", "[]"])
 def test_metrics_that_lack_what_a_student_is_chosen_by_are_named_with_the_remedy(tmp_path: Path, lacking: str) -> None:
     folders = releases(tmp_path / "release", fast=10)
