@@ -124,17 +124,22 @@ def worktree(root: Path, recipe: Path) -> Path:
     Nothing may run there meanwhile.
     """
     folder = run_folder(root, recipe)
-    lock = folder / "dvc.lock"
-    kept = lock.read_bytes() if lock.is_file() else None
+    lock, kept = folder / "dvc.lock", folder.with_name(f".{folder.name}.dvc.lock")
+    if not folder.exists():
+        kept.unlink(missing_ok=True)
+    elif lock.is_file() and not kept.is_file():  # it is there where a run was killed before it put it back
+        with staged_file(kept) as staging:
+            shutil.copyfile(lock, staging)
     config = f"[cache]\n    dir = '{root / '.dvc' / 'cache'}'\n"
-    if (root / ".git").exists() and shutil.which("git"):
-        _check_out(root, folder)
-    else:
-        plain_copy(root, folder)
-        config = f"[core]\n    no_scm = true\n{config}"  # a checkout that the project may lie in ignores the folder
-    if kept is not None:
-        with staged_file(lock) as staging:
-            staging.write_bytes(kept)
+    try:
+        if (root / ".git").exists() and shutil.which("git"):
+            _check_out(root, folder)
+        else:
+            plain_copy(root, folder)
+            config = f"[core]\n    no_scm = true\n{config}"  # a checkout that the project may lie in ignores the folder
+    finally:
+        if kept.is_file():
+            kept.replace(lock)
     (folder / ".dvc" / "config.local").write_text(config, encoding="utf-8")
     return folder
 
@@ -154,10 +159,16 @@ def _check_out(root: Path, folder: Path) -> None:
 
 
 def _link(root: Path, folder: Path, commit: str) -> None:
-    """Make a worktree of a folder that is none of this checkout's: what it holds besides tracked files stays."""
+    """Make a worktree of a folder that is none of this checkout's: what it holds besides tracked files stays.
+
+    In the tracked folders that is what .gitignore names: anything else there may be code of the folder's old commit.
+    """
     spare = folder.with_name(f".{folder.name}.worktree")
     shutil.rmtree(spare, ignore_errors=True)
     _git(root, "worktree", "add", "--quiet", "--force", "--detach", str(spare), commit)
+    held = _git(root, "ls-tree", "-d", "--name-only", commit).splitlines()
+    own = ("--git-dir", (spare / ".git").read_text(encoding="utf-8").strip().removeprefix("gitdir: "))
+    _git(folder, *own, "--work-tree", str(folder), "clean", "--quiet", "--force", "-d", "--", *held)
     (folder / ".git").unlink(missing_ok=True)
     (spare / ".git").rename(folder / ".git")
     shutil.rmtree(spare)

@@ -64,12 +64,13 @@ def stream(words: Sequence[str], folder: Path, environment: dict[str, str]) -> E
 def chunks(process: subprocess.Popen[bytes], pipe: int) -> Iterator[bytes]:
     """What a child writes until it ends; a grandchild that outlives it may keep the pipe open."""
     while True:
-        readable, _, _ = select.select([pipe], [], [], 0 if process.poll() is not None else _LOOK)
+        ended = process.poll() is not None  # asked first: what it wrote before it ended is there when it has
+        readable, _, _ = select.select([pipe], [], [], 0 if ended else _LOOK)
         if readable:
             if not (chunk := os.read(pipe, 65536)):
                 return
             yield chunk
-        elif process.poll() is not None:
+        elif ended:
             return
 
 

@@ -1,6 +1,9 @@
 """The last task: what the stages made becomes one dvc.lock, and the MLflow run says where each output comes from."""
 
 import os
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pipeline.lineage import METRICS, finish
@@ -8,7 +11,7 @@ from pipeline.task.run import BEGIN, LATEST, TaskRun, digest, json_bytes, newer_
 from pipeline.task.workspace import LOCK, PARAMS, SOURCES, Workspace
 from steps.core.errors import EXIT_NOTHING, UserError
 from steps.core.tracking import client, reaching
-from steps.promote.dvc_lock import Stages, dependencies, outputs
+from steps.promote.dvc_lock import Stages, outputs
 
 
 def publish(run: TaskRun) -> int:
@@ -24,7 +27,7 @@ def publish(run: TaskRun) -> int:
         if absent := [name for name in names if name not in stages]:
             raise UserError(f"{run.address}: {', '.join(absent)} did not finish; run their tasks again, then publish")
         place.fetch_beside()
-        if (old := _outdated(stages, base, fragments)) or place.has_work():
+        if (old := _outdated(stages, base, fragments, place.digests)) or place.has_work():
             what = ", ".join(old) or "a stage"
             raise UserError(
                 f"{run.address}: {what} did not run on what others made; run the tasks again in their order"
@@ -52,16 +55,27 @@ def _is_newest(run: TaskRun, begun: dict[str, Any]) -> bool:
     return not os.environ.get("SLIMTOWER_BACKFILL") and latest.get("began", "") <= begun.get("began", "")
 
 
-def _outdated(stages: Stages, base: Stages, fragments: dict[str, Stages]) -> list[str]:
-    """Stages that did not run though this run changed what they read; DVC cannot tell of a folder that is not here."""
+def _outdated(
+    stages: Stages, base: Stages, fragments: dict[str, Stages], digests: Callable[[Path], Mapping[Path, str]]
+) -> list[str]:
+    """Stages that did not run though this run changed what they read; DVC cannot tell of a folder that is not here.
+
+    `digests`: MD5 of each file of an output. A stage that reads one file of a folder is held to that file alone.
+    """
     made = {name: entry for fragment in fragments.values() for name, entry in fragment.items()}
     fresh = [
         out for name, entry in made.items() if entry["outs"] != base.get(name, {}).get("outs") for out in outputs(entry)
     ]
+    known = cache(digests)
+
+    def changed(path: Path, md5: str | None) -> bool:
+        whole = any(path == out or path in out.parents for out in fresh)
+        return whole or any(known(out).get(path) != md5 for out in fresh if out in path.parents)
+
     return [
         name
         for name, entry in stages.items()
-        if name not in made and any(dep == out or dep in out.parents for dep in dependencies(entry) for out in fresh)
+        if name not in made and any(changed(Path(dep["path"]), dep.get("md5")) for dep in entry.get("deps", []))
     ]
 
 

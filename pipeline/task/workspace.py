@@ -53,7 +53,7 @@ class Workspace:
         """What DVC answers; where the remote or the disk may have failed a TransientError, else a UserError."""
         done = ask([sys.executable, "-m", "dvc", *words], self.folder, self.environment)
         if done.code:
-            passing = words[0] in ("pull", "push") and not is_refused(done.said)
+            passing = words[0] in ("pull", "push", "ls") and not is_refused(done.said)
             kind = TransientError if passing or FULL_DISK in done.said else UserError
             look = advice(done.said, "look at dvc.yaml, or SLIMTOWER_REMOTE and what may be done there")
             raise kind(f"dvc {words[0]}: {done.line()}; {look}")
@@ -105,6 +105,11 @@ class Workspace:
         if wanted:
             self.dvc("pull", *wanted)
         return wanted
+
+    def digests(self, folder: Path) -> dict[Path, str]:
+        """Path -> MD5 of each file of an output, as dvc.lock and the remote have it; nothing is pulled."""
+        found = json.loads(self.dvc("ls", ".", str(folder), "--recursive", "--show-hash", "--json"))
+        return {folder / file["path"]: file["md5"] for file in found}
 
     def fetch_inputs(self, stage: str) -> list[str]:
         """Pull what dvc.lock knows of the dependencies that are not here; returns the paths.

@@ -6,6 +6,7 @@ A changed student is measured alone. Encoders take turns while they are timed, t
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
@@ -35,7 +36,7 @@ from steps.evaluate.results import RESULT, RUNS, Result, read_result, write_resu
 from steps.evaluate.systems import Student, System, Systems, Teacher, digest, remembering
 
 _LATENCY = "latency.json"
-_KEPT = 100  # results and latencies, those used last
+_KEPT, _SYSTEM, _DAY = 100, 8, 86_400  # results and latencies: at least so many, for a system so many; seconds
 _LIBRARIES = ("bm25s", "ir-measures", "numpy", "onnxruntime", "pytrec-eval-terrier", "sentence-transformers",
               "tokenizers", "torch", "transformers")  # fmt: skip
 
@@ -65,7 +66,7 @@ def measure_all(systems: Systems, task: Task) -> Measurements:
     fusions, re-ranked hits and what the teacher was before are measured only where something is judged, and timed apart
     or not at all.
     """
-    _prune()
+    _prune(_SYSTEM * (len(systems.students) + len(systems.earlier) + len(systems.reranked) + 2))
     results: dict[str, Result] = {}
     runs: list[Path] = []
     measured: list[str] = []
@@ -174,8 +175,12 @@ def kept_folder(key: str) -> Path:
     return folder
 
 
-def _prune() -> None:
-    """Remove all but the _KEPT that were used last."""
-    folders = (cache_root() / "evaluate").glob("[!.]*")
-    for folder in sorted(folders, key=last_used)[:-_KEPT]:
-        shutil.rmtree(folder, ignore_errors=True)
+def _prune(wanted: int) -> None:
+    """Remove what was not used for a day, but for the _KEPT or `wanted` that were used last.
+
+    So an evaluation that runs now, this one or another, loses nothing of what it has made.
+    """
+    folders, latest = (cache_root() / "evaluate").glob("[!.]*"), time.time() - _DAY
+    for folder in sorted(folders, key=last_used)[: -max(_KEPT, wanted)]:
+        if last_used(folder) < latest * 1e9:
+            shutil.rmtree(folder, ignore_errors=True)

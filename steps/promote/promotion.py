@@ -136,7 +136,7 @@ def champion_evidence(
         folder = registry.download(version, Path(place))
         p50_ms = float(registry.tags(version).get("p50_ms", "inf"))
         evidence = rescore(folder, candidate.evaluation, judged, p50_ms)
-    if keep and registry.version(version).run_id:
+    if keep and registry.has_run(version):
         registry.log_document(version, name, evidence.as_json())
     return evidence
 

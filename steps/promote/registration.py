@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from steps.core.errors import TransientError
+from steps.core.errors import TransientError, UserError
 from steps.core.files import folder_digest
 from steps.core.tracking import MlflowRun
 from steps.promote.candidate import Candidate
@@ -78,9 +78,15 @@ def register(registry: Registry, candidate: Candidate, golden: Any, origin: Orig
                 version = str(made.version)
         registry.api.set_terminated(run.run_id, "FINISHED")
     name = evidence_name(candidate.evidence.evaluation.digest)
-    for document, content in ((GOLDEN, golden), (name, candidate.evidence.as_json())):
-        if registry.document(version, document) is None:
-            registry.log_document(version, document, content)
+    documents = {GOLDEN: golden, name: candidate.evidence.as_json()}
+    missing = [document for document in documents if registry.document(version, document) is None]
+    if missing and not registry.has_run(version):
+        raise UserError(
+            f"{registry.name}/{version}: holds this release, but MLflow has removed the run that registered it, and"
+            f" {missing[0]} with it; delete that version in MLflow, then run `make promote` again"
+        )
+    for document in missing:
+        registry.log_document(version, document, documents[document])
     return version
 
 

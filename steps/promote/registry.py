@@ -141,6 +141,11 @@ class Registry:
         except ValueError:
             return None
 
+    def has_run(self, version: str) -> bool:
+        """Whether the run that registered a version is still there, so that documents can be kept with it."""
+        run_id = self.version(version).run_id
+        return bool(run_id) and self.run(run_id) is not None
+
     def run(self, run_id: str) -> Any | None:
         """A run; None for one that is gone, as `mlflow gc` removes what was deleted."""
         try:

@@ -177,7 +177,12 @@ def assert_equal(one: Any, other: Any) -> None:
 
 def test_the_results_used_last_are_kept(tmp_path: Path, systems: Systems, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_KEPT", 7)  # four results and three latencies
+    monkeypatch.setattr(cache, "_SYSTEM", 1)
     for depth in (10, 11, 12):
+        measure_all(systems, task_of(tmp_path, run_depth=depth))
+    assert measure_all(systems, task_of(tmp_path, run_depth=10)).measured == [], "used today"
+    monkeypatch.setattr(cache, "_DAY", -1)
+    for depth in (11, 12):
         measure_all(systems, task_of(tmp_path, run_depth=depth))
     assert measure_all(systems, task_of(tmp_path, run_depth=12)).measured == []
     assert measure_all(systems, task_of(tmp_path, run_depth=10)).measured == ALL

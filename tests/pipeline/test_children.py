@@ -1,14 +1,17 @@
 """Children of a task: their last words are kept, and nothing of them is left."""
 
 import os
+import select
+import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from pipeline.task.children import Ended, ask, stream
+from pipeline.task.children import Ended, ask, chunks, stream
 
 BACKGROUND = """
 import subprocess, sys
@@ -31,6 +34,26 @@ def test_what_a_child_leaves_running_neither_delays_its_end_nor_outlives_it(
     while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+def test_what_a_child_says_last_is_read_however_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes and ends after a look that found nothing, and before the next."""
+    child = subprocess.Popen([sys.executable, "-c", "input(); print('gave up')"], stdin=-1, stdout=-1)
+    assert child.stdin is not None and child.stdout is not None
+    plain = select.select
+
+    def slow(*given: Any) -> Any:
+        found = plain(*given)
+        if child.stdin is not None and not child.stdin.closed:
+            child.stdin.close()
+            child.wait()
+        return found
+
+    monkeypatch.setattr("pipeline.task.children.select.select", slow)
+    monkeypatch.setattr("pipeline.task.children._LOOK", 0.01)
+    child.stdin.write(b"\n")
+    assert b"".join(chunks(child, child.stdout.fileno())) == b"gave up\n"
+    child.stdout.close()
 
 
 def test_the_last_complaint_is_found() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+import pipeline.recipe as recipe_module
 from pipeline.__main__ import main as pipeline_command
 from pipeline.in_run import main as in_run
 from pipeline.params import check_params
@@ -286,6 +287,63 @@ def test_what_a_run_holds_stays_where_git_no_longer_knows_it(checkout: Path, how
     listed = subprocess.run(["git", "-C", str(there), "worktree", "list"], capture_output=True, text=True, check=True)
     assert str(folder) in listed.stdout
     assert worktree(there, Path("recipes/x.yaml")) == folder and (folder / "models/release").is_file()
+
+
+def test_code_of_a_forgotten_runs_old_commit_does_not_stay(checkout: Path) -> None:
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-C", str(checkout), *words], check=True, capture_output=True)
+
+    for path in ("steps/losses/old.py", "steps/new.py", "data/kept.parquet"):
+        (checkout / path).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / path).write_text("")
+    (checkout / "data/.gitignore").write_text("*.parquet\n")
+    git("add", "-A")
+    git("commit", "-qm", "second")
+    folder = worktree(checkout, Path("recipes/x.yaml"))
+    for path in ("data/kept.parquet", "notes.txt", "models/release"):
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_text("of a person or a stage")
+    git("rm", "-qr", "steps/losses")
+    git("commit", "-qm", "third")
+    shutil.rmtree(checkout / ".git/worktrees/x")  # as `git worktree prune` does where the project was moved
+    assert worktree(checkout, Path("recipes/x.yaml")) == folder
+    assert (folder / "steps/new.py").is_file() and not (folder / "steps/losses").exists()
+    for path in ("data/kept.parquet", "notes.txt", "models/release"):
+        assert (folder / path).read_text() == "of a person or a stage"
+
+
+@pytest.mark.parametrize("with_git", [True, False])
+def test_the_lock_of_a_run_survives_a_kill_while_its_files_are_renewed(
+    checkout: Path, with_git: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not with_git:
+        shutil.rmtree(checkout / ".git")
+    folder = worktree(checkout, Path("recipes/x.yaml"))
+    (folder / "dvc.lock").write_text("of the recipe\n")
+    name = "_check_out" if with_git else "plain_copy"
+    killed = (
+        "import os, signal, sys; from pathlib import Path; import pipeline.recipe as recipe\n"
+        f"renew = recipe.{name}\n"
+        f"recipe.{name} = lambda *paths: (renew(*paths), os.kill(os.getpid(), signal.SIGKILL))\n"
+        "recipe.worktree(Path(sys.argv[1]), Path('recipes/x.yaml'))"
+    )
+    assert subprocess.run([sys.executable, "-c", killed, str(checkout)]).returncode == -signal.SIGKILL
+    assert (folder / "dvc.lock").read_text() == "of the project\n"
+    worktree(checkout, Path("recipes/x.yaml"))
+    assert (folder / "dvc.lock").read_text() == "of the recipe\n"
+
+    renewed = getattr(recipe_module, name)
+
+    def fails(*paths: Path) -> None:
+        renewed(*paths)
+        raise UserError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recipe_module, name, fails)
+        with pytest.raises(UserError, match="no space left"):
+            worktree(checkout, Path("recipes/x.yaml"))
+    assert (folder / "dvc.lock").read_text() == "of the recipe\n"
+    assert [path.name for path in folder.parent.iterdir()] == ["x"]
 
 
 def test_a_worktree_sees_uncommitted_changes_without_touching_them(checkout: Path) -> None:

@@ -7,6 +7,8 @@ import os
 import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -18,12 +20,13 @@ import pytest
 import yaml
 from task_project import STAGES, Project, make_project
 
-from pipeline.task import begin
+from pipeline.task import begin, publish
 from pipeline.task.run import TaskRun
 from pipeline.task.stage import starts_from
 from pipeline.task.workspace import Workspace
 from steps.core import tracking
 from steps.core.errors import UserError
+from steps.promote.dvc_lock import dump_lock, lock_stages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 TOKEN = "s3cr3t"
@@ -371,3 +374,34 @@ def test_a_run_begun_with_a_clock_ahead_holds_no_later_one_back(project: Project
     assert code == 0 and "2999-01-01 00:00 UTC, which is still to come; see to the clocks" in said
     begun = project.stored("runs/second/begin.json")
     assert begun["began"] == "2999-01-01T00:00:00.000001+00:00" > ahead["began"]
+
+
+def test_a_file_inside_a_folder_that_changed_is_what_its_readers_are_held_to(tmp_path: Path) -> None:
+    def run(*words: str) -> None:
+        subprocess.run(words, cwd=tmp_path / "project", check=True, capture_output=True)
+
+    (tmp_path / "project").mkdir()
+    written = "stages:\n  mine:\n    cmd: mkdir -p data/mine && echo {} > data/mine/t && echo {} > data/mine/u\n"
+    written += (
+        "    outs: [data/mine]\n  teach:\n    cmd: cp data/mine/t model\n    deps: [data/mine/t]\n    outs: [model]\n"
+    )
+    run("git", "init", "-q")
+    run(sys.executable, "-m", "dvc", "init", "-q")
+    run(sys.executable, "-m", "dvc", "remote", "add", "-d", "other", str(tmp_path / "remote"))
+    stages = {}
+    for name, texts in {"old": "12", "other file": "13", "read file": "42"}.items():
+        (tmp_path / "project/dvc.yaml").write_text(written.format(*texts))
+        run(sys.executable, "-m", "dvc", "repro", "-q")
+        run(sys.executable, "-m", "dvc", "push", "-q")
+        stages[name] = lock_stages(tmp_path / "project/dvc.lock")
+    for path in ("data", ".dvc/cache", "model"):
+        shutil.rmtree(tmp_path / "project" / path, ignore_errors=True)
+    place = Workspace(tmp_path / "project", dict(os.environ), tmp_path / "exit")
+    for name, outdated in {"other file": [], "read file": ["teach"]}.items():
+        lock = {"mine": stages[name]["mine"], "teach": stages["old"]["teach"]}
+        place.write("dvc.lock", dump_lock(lock))
+        made = {"mine": {"mine": lock["mine"]}}
+        assert publish._outdated(lock, stages["old"], made, place.digests) == outdated
+    made["teach"] = {"teach": lock["teach"]}
+    assert publish._outdated(lock, stages["old"], made, place.digests) == []
+    assert not (tmp_path / "project/data").exists(), "nothing is pulled"

@@ -11,6 +11,7 @@ from botocore.exceptions import ClientError
 from mlflow.artifacts import download_artifacts
 from mlflow.exceptions import MlflowException
 from mlflow.protos import databricks_pb2
+from promote_fakes import evidence
 from promote_registry import SWAP, KilledError, Project, killed_after
 
 from steps.core.errors import TransientError, UserError
@@ -423,3 +424,18 @@ FILES = "The following failures occurred while downloading one or more artifacts
 )
 def test_a_store_that_fails_during_the_smoke_test_is_worth_another_try(error: Exception, again: bool) -> None:
     assert passes(error) == again
+
+
+def test_a_version_whose_run_mlflow_has_cleared_away_stops_nobody_with_a_traceback(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.promote("A")
+    run_id = project.registry.version("1").run_id
+    project.registry.api.delete_run(run_id)
+    project.registry.api._tracking_client.store._hard_delete_run(run_id)  # as `mlflow gc` does
+    monkeypatch.setattr(promotion, "rescore", lambda folder, evaluation, judged, p50_ms: evidence([0.5] * 8))
+    monkeypatch.setattr(Registry, "download", lambda *_: project.root)
+    project.promote("B", 0.6)
+    assert project.names() == {"champion": "B", "previous": "A"}, "measured anew, and not kept"
+    with pytest.raises(UserError, match=r"/1: holds this release, but .*golden.json with it; delete that version"):
+        project.promote("A", 0.7)

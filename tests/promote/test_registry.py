@@ -229,3 +229,4 @@ def test_runs_that_mlflow_has_cleared_away_are_left_out(tmp_path: Path, monkeypa
         registry.api._tracking_client.store._hard_delete_run(run_id)  # as `mlflow gc` does
         assert made_of("retriever/1")["runs"] == {"pipeline": pipeline, "registration": registered, "airflow": None}
     assert registry.document("1", "evidence/a.json") is None
+    assert not registry.has_run("1"), "nothing can be kept with it"
