@@ -8,7 +8,7 @@ export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup setup-all demo run search serve test-fast test test-slow test-nightly test-faults test-integration test-dags lint docs promote rollback deploy bench-release bench-gate bench-mine bench-serving bench-distill-speed bench-distill bench-teachers bench-collapse bench-gpu bench-migrate bench-endpoint bench-engines bench-given-vectors bench-moves bench-scaling bench-replay bench-any-corpus mlflow airflow images sbom licences lock clean
+.PHONY: help setup setup-all demo run search serve test-fast test test-slow test-nightly test-faults test-integration test-dags lint docs promote rollback deploy bench-release bench-gate bench-mine bench-serving bench-teacher-export bench-distill-speed bench-distill bench-teachers bench-collapse bench-gpu bench-migrate bench-endpoint bench-engines bench-given-vectors bench-moves bench-scaling bench-replay bench-any-corpus mlflow airflow images sbom licences lock clean
 .DEFAULT_GOAL := help
 
 # What was typed, `make search Q='costs $5'`, means what it says: make would take a `$` for the start of a name of its own
@@ -102,6 +102,9 @@ bench-mine: setup ## time and memory of mining made-up logs of 100 thousand to 1
 bench-serving: setup ## speed of encoders, indexes and both, after `make demo` (a quarter of an hour, 4 GB of disk)
 	@python -m bench.serving
 
+bench-teacher-export: setup ## the teacher itself in ONNX and int8 beside the students, after `make demo`: make bench-teacher-export [RUN=runs/beir] (a minute)
+	@python -m bench.teacher_export --run "$${RUN:-.}"
+
 bench-distill-speed: setup ## texts per second of distillation beside sentence-transformers' trainer, after `make demo` (7 minutes)
 	@python -m bench.distill_speed
 
@@ -185,7 +188,7 @@ licences: setup ## the licence of every installed package, as a table
 lock: ## resolve pyproject.toml anew into the files of requirements/
 	@requirements/lock.sh
 
-clean: ## remove outputs, caches, runs and the local MLflow with its registry; keeps .venv
+clean: ## remove outputs, caches (paid answers of an API too), runs and the local MLflow with its registry; keeps .venv
 	@test ! -d data || find data -mindepth 1 -maxdepth 1 ! -name rank ! -name score -exec rm -rf {} +
 	@for kept in data/rank data/score; do test ! -d $$kept || find $$kept -mindepth 1 -maxdepth 1 -type d -exec rm -rf {} + ; done
 	@rm -rf models reports runs site .cache mlflow.db mlartifacts

@@ -1,0 +1,125 @@
+"""python -m bench.teacher_export [--run FOLDER]: the teacher itself as a release would serve it, beside the students.
+
+How much of a student's speed is distillation, and how much ONNX and int8? The teacher's query side is exported with all
+its layers, by the code that exports students. Everything is timed in one run, on one thread, and searches the exact
+index with the test queries. Writes bench/results/teacher_export.json: p50 and queries/s in batches of 32, bytes, and
+the share of the teacher's nDCG@10 with a 95 % bootstrap interval, by data set. FOLDER is a pipeline's run (default: the
+present one). Exit code 3 without one.
+"""
+
+import argparse
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from bench.machine import machine
+from bench.teacher import index_teacher
+from steps.core.errors import UserError, guarded
+from steps.core.files import folder_bytes, write_json
+from steps.core.judged import read_judged_sets
+from steps.core.measures import NDCG
+from steps.core.params import load_students
+from steps.core.run_ids import git_commit
+from steps.core.towers import encode, load_tower
+from steps.distill.initialisation import layer_subset
+from steps.distill.layer_pooling import depth_of
+from steps.evaluate.latency import Encode, measure, sample
+from steps.evaluate.ratios import figures
+from steps.evaluate.scoring import score
+from steps.evaluate.systems import TEACHER, dense_search
+from steps.release.export import convert, export
+from steps.release.probe_texts import query_texts
+from steps.serving.dims import truncate
+from steps.serving.query_encoder import load_query_encoder
+from steps.serving.release import Release, load_release
+from steps.serving.tower_files import tower_bytes
+
+RESULT = Path("bench/results/teacher_export.json")
+CALIBRATION, BATCH = 2000, 32  # texts that int8 is calibrated on; queries a batch
+TIMED, BATCHED, SAMPLES, SEED = 300, 256, 2000, 7
+
+
+def exported(teacher: Path, folder: Path) -> dict[str, Path]:
+    """The teacher's query side in ONNX, by precision."""
+    tower = folder / "tower"
+    layers = list(range(depth_of(load_tower(teacher, "query"))))
+    layer_subset(teacher, layers).save_pretrained(str(tower), create_model_card=False)
+    found = {precision: folder / precision for precision in ("fp32", "int8")}
+    export(tower, found["fp32"], "onnx", 0)
+    convert(found["fp32"], found["int8"], "onnx", "int8", query_texts(Path("data/ingest"), CALIBRATION))
+    return found
+
+
+def encoders(teacher: Path, releases: dict[str, Release], folder: Path) -> tuple[dict[str, Encode], dict[str, int]]:
+    """The teacher in PyTorch and exported, and the students as they are released: how they encode, and their bytes."""
+    tower = load_tower(teacher, "query")
+    dim = next(iter(releases.values())).manifest.dim
+    how: dict[str, Encode] = {TEACHER: lambda texts: truncate(encode(tower, list(texts), "query"), dim)}
+    sizes = {TEACHER: tower_bytes(teacher, "query")}
+    for precision, place in exported(teacher, folder).items():
+        served = load_query_encoder(place).encode
+        how[f"{TEACHER}, ONNX {precision}"] = lambda texts, served=served: truncate(served(texts), dim)
+        sizes[f"{TEACHER}, ONNX {precision}"] = folder_bytes(place)
+    for name, release in releases.items():
+        how[name], sizes[name] = release.encode, release.model_bytes
+    return how, sizes
+
+
+def report() -> dict[str, Any]:
+    """Speed and quality of each, by name; UserError where the run has no release or no judged test query."""
+    releases = {name: load_release(Path("models/release") / name) for name in load_students(Path("params.yaml"))}
+    judged = read_judged_sets(Path("data/ingest"), ["test"])
+    if not judged:
+        raise UserError("data/ingest: no test query is judged; run `make demo`, whose queries are")
+    with TemporaryDirectory(prefix="bench-teacher-export.") as scratch:
+        how, sizes = encoders(index_teacher() / "tower", releases, Path(scratch))
+        texts = [text for item in judged for text in item.texts]
+        speed = measure(how, sample(texts, min(TIMED, len(texts)), SEED), sample(texts, BATCHED, SEED), BATCH)
+        release = next(iter(releases.values()))
+        quality = {}
+        for item in judged:
+            values = {
+                name: score(name, dense_search(encoder, release), item, 10).values[NDCG]
+                for name, encoder in how.items()
+            }
+            quality[item.dataset] = figures(values, SAMPLES, SEED)
+    return {
+        "systems": {name: speed[name].as_dict() | {"bytes": sizes[name]} for name in how},
+        "datasets": quality,
+    }
+
+
+def table(found: dict[str, Any]) -> str:
+    """What was found, as lines for a terminal."""
+    slowest = found["systems"][TEACHER]["p50_ms"]
+    lines = []
+    for name, row in found["systems"].items():
+        kept = np.mean([each["ndcg"][name] / each["ndcg"][TEACHER] for each in found["datasets"].values()])
+        lines.append(
+            f"{name:22} {100 * kept:6.1f} %  p50 {row['p50_ms']:8.3f} ms ({slowest / row['p50_ms']:.1f} times faster)"
+            f"  {row['qps']:9,.0f} queries/s  {row['bytes'] / 1e6:6.1f} MB"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure the run in --run and write RESULT here."""
+    parser = argparse.ArgumentParser(prog="python -m bench.teacher_export", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--run", type=Path, default=Path(), help="a pipeline's run (default: here)")
+    here, run = Path.cwd(), parser.parse_args().run
+    if not (run / "models/release").is_dir():
+        raise UserError(f"{run}/models/release: not found; run `make demo` first, or give the folder of another run")
+    os.chdir(run)
+    try:
+        found = report()
+    finally:
+        os.chdir(here)
+    write_json(RESULT, {"machine": machine(), "git_commit": git_commit(), **found})
+    print(f"{table(found)}\nwrote {RESULT}")
+
+
+if __name__ == "__main__":
+    guarded(main)

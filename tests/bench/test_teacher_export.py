@@ -1,0 +1,42 @@
+"""The teacher itself, exported with all its layers, is measured beside its students."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from promote_project import copy_project
+
+from bench import teacher_export
+from steps.core.errors import UserError
+from steps.core.files import read_json, write_json
+
+pytestmark = pytest.mark.medium
+
+
+def test_an_export_is_the_teacher_and_int8_is_smaller(
+    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy_project(released, tmp_path / "run")
+    shutil.copytree(released / "models/teach", tmp_path / "run/models/teach")
+    (tmp_path / "run/params.yaml").write_text("distill: {students: [2l, static]}\nteach: {index: dense}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(teacher_export, "TIMED", 5)
+    monkeypatch.setattr("sys.argv", ["bench.teacher_export", "--run", str(tmp_path / "run")])
+    teacher_export.main()
+    found = read_json(teacher_export.RESULT)
+    whole, smaller = "teacher, ONNX fp32", "teacher, ONNX int8"
+    assert set(found["systems"]) == {"teacher", whole, smaller, "2l", "static"}
+    assert found["systems"][smaller]["bytes"] < found["systems"][whole]["bytes"]
+    for row in found["datasets"].values():
+        assert row["retention"][whole]["ratio"] == pytest.approx(1, abs=1e-3)
+        assert row["retention"][smaller]["ci95_low"] <= row["retention"][smaller]["ratio"]
+    assert whole in capsys.readouterr().out and Path.cwd() == tmp_path
+
+
+def test_a_folder_without_releases_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_json(tmp_path / "run/x.json", {})
+    monkeypatch.setattr("sys.argv", ["bench.teacher_export", "--run", os.fspath(tmp_path / "run")])
+    with pytest.raises(UserError, match=r"run/models/release: not found; run `make demo` first"):
+        teacher_export.main()
