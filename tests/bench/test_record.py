@@ -26,12 +26,16 @@ def test_the_newest_pipeline_that_ran_a_stage_counts(tmp_path: Path, monkeypatch
 
     old = run(1000, 9, slimtower__pipeline="old")
     run(1000, 2.5, mlflow__parentRunId=old, slimtower__stage="teach")
+    read = run(1000, 3.5, mlflow__parentRunId=old, slimtower__stage="ingest")
+    reused = {"slimtower__reused": "true", "slimtower__made_by": read}
     newer = run(2000, 9, slimtower__pipeline="newer")
     run(2000, 1.5, mlflow__parentRunId=newer, slimtower__stage="teach")
-    run(2000, 0.5, mlflow__parentRunId=newer, slimtower__stage="ingest", slimtower__reused="true")
+    run(2000, 0.5, mlflow__parentRunId=newer, slimtower__stage="ingest", **reused)
+    gone = {"slimtower__reused": "true", "slimtower__made_by": "unknown: made outside this tracking server"}
+    run(2000, 0.5, mlflow__parentRunId=newer, slimtower__stage="mine@click", **gone)
     run(2000, 8.0, mlflow__parentRunId=newer, slimtower__stage="promote")
     run(2000, 8.0, "RUNNING", mlflow__parentRunId=newer, slimtower__stage="promote")
     idle = run(3000, 9, slimtower__pipeline="nothing to do")
     run(3000, 0.5, mlflow__parentRunId=idle, slimtower__stage="teach", slimtower__reused="true")
     run(4000, 9, "FAILED", slimtower__pipeline="failed")
-    assert stage_seconds() == {"teach": 1.5}
+    assert stage_seconds() == {"teach": 1.5, "ingest": 3.5}
