@@ -5,15 +5,12 @@ metrics, so that a table in the README can say what it was measured on.
 """
 
 import sys
-from contextlib import suppress
 from pathlib import Path
-
-from mlflow.exceptions import MlflowException
 
 from bench.machine import machine
 from steps.core.errors import UserError, guarded
 from steps.core.files import read_json, write_json
-from steps.core.run_ids import git_commit
+from steps.core.run_ids import found_runs, git_commit
 from steps.core.tracking import client, experiment_id
 
 RESULTS = Path("bench/results")
@@ -35,9 +32,8 @@ def stage_seconds() -> dict[str, float]:
         ]
         ran = [run for run in stages if run.data.tags.get("slimtower.reused") != "true"]
         if ran:
-            for maker in [run.data.tags.get("slimtower.made_by", "") for run in stages if run not in ran]:
-                with suppress(MlflowException):  # it was made elsewhere, or is gone
-                    ran.append(api.get_run(maker))
+            makers = {run.data.tags.get("slimtower.made_by") for run in stages if run not in ran}
+            ran += [run for run in found_runs(api, experiment, done) if run.info.run_id in makers]
             return {run.data.tags["slimtower.stage"]: (run.info.end_time - run.info.start_time) / 1000 for run in ran}
     raise UserError("MLflow holds no finished pipeline run that ran a stage; run `make demo` or `make run` first")
 

@@ -9,11 +9,10 @@ present one). Exit code 3 without one.
 
 import argparse
 import os
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-
-import numpy as np
 
 from bench.machine import machine
 from bench.teacher import index_teacher
@@ -21,15 +20,13 @@ from steps.core.errors import UserError, guarded
 from steps.core.files import folder_bytes, write_json
 from steps.core.judged import read_judged_sets
 from steps.core.measures import NDCG
-from steps.core.params import load_students
+from steps.core.params import load_ignore_identical_ids, load_students
 from steps.core.run_ids import git_commit
 from steps.core.towers import encode, load_tower
-from steps.distill.initialisation import layer_subset
-from steps.distill.layer_pooling import depth_of
 from steps.evaluate.latency import Encode, measure, sample
 from steps.evaluate.ratios import figures
 from steps.evaluate.scoring import score
-from steps.evaluate.systems import TEACHER, dense_search
+from steps.evaluate.systems import TEACHER, dense_search, remembering
 from steps.release.export import convert, export
 from steps.release.probe_texts import query_texts
 from steps.serving.dims import truncate
@@ -45,8 +42,7 @@ TIMED, BATCHED, SAMPLES, SEED = 300, 256, 2000, 7
 def exported(teacher: Path, folder: Path) -> dict[str, Path]:
     """The teacher's query side in ONNX, by precision."""
     tower = folder / "tower"
-    layers = list(range(depth_of(load_tower(teacher, "query"))))
-    layer_subset(teacher, layers).save_pretrained(str(tower), create_model_card=False)
+    load_tower(teacher, "query").save_pretrained(str(tower), create_model_card=False)
     found = {precision: folder / precision for precision in ("fp32", "int8")}
     export(tower, found["fp32"], "onnx", 0)
     convert(found["fp32"], found["int8"], "onnx", "int8", query_texts(Path("data/ingest"), CALIBRATION))
@@ -71,7 +67,8 @@ def encoders(teacher: Path, releases: dict[str, Release], folder: Path) -> tuple
 def report() -> dict[str, Any]:
     """Speed and quality of each, by name; UserError where the run has no release or no judged test query."""
     releases = {name: load_release(Path("models/release") / name) for name in load_students(Path("params.yaml"))}
-    judged = read_judged_sets(Path("data/ingest"), ["test"])
+    own_ids = load_ignore_identical_ids(Path("params.yaml"))
+    judged = [replace(item, ignore_identical_ids=own_ids) for item in read_judged_sets(Path("data/ingest"), ["test"])]
     if not judged:
         raise UserError("data/ingest: no test query is judged; run `make demo`, whose queries are")
     with TemporaryDirectory(prefix="bench-teacher-export.") as scratch:
@@ -82,7 +79,7 @@ def report() -> dict[str, Any]:
         quality = {}
         for item in judged:
             values = {
-                name: score(name, dense_search(encoder, release), item, 10).values[NDCG]
+                name: score(name, dense_search(remembering(encoder), release), item, 10, exact=True).values[NDCG]
                 for name, encoder in how.items()
             }
             quality[item.dataset] = figures(values, SAMPLES, SEED)
@@ -97,9 +94,9 @@ def table(found: dict[str, Any]) -> str:
     slowest = found["systems"][TEACHER]["p50_ms"]
     lines = []
     for name, row in found["systems"].items():
-        kept = np.mean([each["ndcg"][name] / each["ndcg"][TEACHER] for each in found["datasets"].values()])
+        kept = ", ".join(f"{dataset} {each['ndcg'][name]:.4f}" for dataset, each in found["datasets"].items())
         lines.append(
-            f"{name:22} {100 * kept:6.1f} %  p50 {row['p50_ms']:8.3f} ms ({slowest / row['p50_ms']:.1f} times faster)"
+            f"{name:22} {kept}  p50 {row['p50_ms']:8.3f} ms ({slowest / row['p50_ms']:.1f} times faster)"
             f"  {row['qps']:9,.0f} queries/s  {row['bytes'] / 1e6:6.1f} MB"
         )
     return "\n".join(lines)

@@ -124,7 +124,7 @@ def worktree(root: Path, recipe: Path) -> Path:
     Nothing may run there meanwhile.
     """
     folder = run_folder(root, recipe)
-    lock, kept = folder / "dvc.lock", folder.with_name(f".{folder.name}.dvc.lock")
+    lock, kept = folder / "dvc.lock", folder.with_name(f".{folder.name}~dvc.lock")
     if not folder.exists():
         kept.unlink(missing_ok=True)
     elif lock.is_file() and not kept.is_file():  # it is there where a run was killed before it put it back
@@ -166,9 +166,9 @@ def _link(root: Path, folder: Path, commit: str) -> None:
     spare = folder.with_name(f".{folder.name}.worktree")
     shutil.rmtree(spare, ignore_errors=True)
     _git(root, "worktree", "add", "--quiet", "--force", "--detach", str(spare), commit)
-    held = _git(root, "ls-tree", "-d", "--name-only", commit).splitlines()
-    own = ("--git-dir", (spare / ".git").read_text(encoding="utf-8").strip().removeprefix("gitdir: "))
-    _git(folder, *own, "--work-tree", str(folder), "clean", "--quiet", "--force", "-d", "--", *held)
+    own = f"--git-dir={(spare / '.git').read_text(encoding='utf-8').strip().removeprefix('gitdir: ')}"
+    for name in _git(root, "ls-tree", "-d", "-z", "--name-only", commit).split("\0")[:-1]:
+        _git(folder, own, f"--work-tree={folder}", "clean", "--quiet", "--force", "-d", "--", name)
     (folder / ".git").unlink(missing_ok=True)
     (spare / ".git").rename(folder / ".git")
     shutil.rmtree(spare)

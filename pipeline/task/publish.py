@@ -60,7 +60,8 @@ def _outdated(
 ) -> list[str]:
     """Stages that did not run though this run changed what they read; DVC cannot tell of a folder that is not here.
 
-    `digests`: MD5 of each file of an output. A stage that reads one file of a folder is held to that file alone.
+    `digests`: MD5 of each file of an output. A stage that reads one file of a folder is held to that file alone. One
+    that reads a folder inside an output counts as outdated.
     """
     made = {name: entry for fragment in fragments.values() for name, entry in fragment.items()}
     fresh = [

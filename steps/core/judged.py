@@ -66,16 +66,21 @@ def tied_hits(
     search: Callable[[int], tuple[Iterable[np.ndarray], Sequence[Sequence[str]]]],
     k: int,
 ) -> tuple[list[np.ndarray], list[list[str]]]:
-    """As `other_hits`, and the hits behind the k-th that score as much, up to TIES_TO of a query.
+    """As `other_hits` over an exact index, and the hits behind the k-th that score as much, up to TIES_TO of a query.
 
-    Measures order equal scores by id, as trec_eval does; an index cuts them off in an order of its own.
+    Measures order equal scores by id, as trec_eval does; an index cuts them off in an order of its own. An approximate
+    index finds other hits where it is asked for more: of that one take what it serves.
     """
-    wanted, most = k, max(k, TIES_TO)
-    while True:
-        wanted = min(wanted + 1 if wanted == k else 2 * wanted, most)
-        scores, doc_ids = other_hits(judged, query_ids, search, wanted)
-        if wanted == most or not any(len(row) == wanted and row[-1] == row[k - 1] for row in scores):
-            return scores, doc_ids
+    if k >= TIES_TO:
+        return other_hits(judged, query_ids, search, k)
+    scores, doc_ids = other_hits(judged, query_ids, search, k + 1)
+    tied = [len(row) > k and row[k] == row[k - 1] for row in scores]
+    deep = other_hits(judged, query_ids, search, TIES_TO) if any(tied) else (scores, doc_ids)
+    lengths = [int((deep[0][at] >= scores[at][k - 1]).sum()) if more else k for at, more in enumerate(tied)]
+    return (
+        [row[:length] for row, length in zip(deep[0], lengths, strict=True)],
+        [row[:length] for row, length in zip(deep[1], lengths, strict=True)],
+    )
 
 
 def read_judged_sets(ingest: Path, splits: Sequence[str]) -> list[JudgedSet]:

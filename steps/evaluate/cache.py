@@ -178,7 +178,7 @@ def kept_folder(key: str) -> Path:
 def _prune(wanted: int) -> None:
     """Remove what was not used for a day, but for the _KEPT or `wanted` that were used last.
 
-    So an evaluation that runs now, this one or another, loses nothing of what it has made.
+    So an evaluation that runs now, this one or another, loses nothing of what it made in a day.
     """
     folders, latest = (cache_root() / "evaluate").glob("[!.]*"), time.time() - _DAY
     for folder in sorted(folders, key=last_used)[: -max(_KEPT, wanted)]:

@@ -26,8 +26,9 @@ from steps.evaluate.proposition import judged_pairs, measure_proposition
 from steps.evaluate.results import Result
 from steps.evaluate.scoring import score
 from steps.evaluate.semantic_codes import measure_codes, read_codes
+from steps.evaluate.slicing import LEAST
 from steps.evaluate.space import NEIGHBOURS, measure_space
-from steps.evaluate.systems import Student, Systems, Teacher, dense_search
+from steps.evaluate.systems import Student, Systems, Teacher, dense_search, remembering
 
 _FILE = "diagnosis.json"
 _EFFORT_QUERIES = 500  # of a data set, drawn with the seed
@@ -62,8 +63,9 @@ def diagnose_all(systems: Systems, task: Task, teacher: Result) -> dict[str, Dia
 
 
 def perturbed_rows(judged: JudgedSet, task: Task) -> np.ndarray:
-    """Rows of the queries of a judged set that are perturbed."""
-    return drawn_rows(len(judged.query_ids), task.params.perturbed_queries, task.params.seed)
+    """Rows of the queries of a judged set that are perturbed; none where they are fewer than LEAST."""
+    rows = drawn_rows(len(judged.query_ids), task.params.perturbed_queries, task.params.seed)
+    return rows if len(rows) >= LEAST else rows[:0]
 
 
 def diagnose(tower: Teacher | Student, task: Task, teacher: Result) -> Diagnosis:
@@ -108,9 +110,10 @@ def _nearest(tower: Teacher | Student, judged: JudgedSet, vectors: np.ndarray) -
 
 
 def _perturbed(tower: Teacher | Student, judged: JudgedSet, task: Task) -> dict[str, list[float]]:
-    rows, search = perturbed_rows(judged, task), dense_search(tower.encode, tower.release)
+    rows, seed = perturbed_rows(judged, task), task.params.seed
+    search = dense_search(remembering(tower.encode), tower.release)
     return {
-        kind: score(f"{tower.name}, {kind}", search, perturbed_set(judged, rows, kind, task.params.seed), NEIGHBOURS)
+        kind: score(f"{tower.name}, {kind}", search, perturbed_set(judged, rows, kind, seed), NEIGHBOURS, exact=True)
         .values[NDCG]
         .tolist()
         for kind in task.params.perturbations

@@ -8,7 +8,7 @@ import faiss
 import numpy as np
 import torch
 
-from steps.core.judged import JudgedSet, tied_hits
+from steps.core.judged import JudgedSet, other_hits, tied_hits
 from steps.core.measures import ndcg_at_10
 from steps.serving.index_files import apply_settings, shards_of
 from steps.serving.release import Release
@@ -82,5 +82,6 @@ def ladder(index: faiss.Index) -> tuple[str, Sequence[int]] | None:
 
 def _ndcg(release: Release, judged: JudgedSet, vectors: np.ndarray, kind: str) -> float:
     threads = torch.get_num_threads()
-    found = tied_hits(judged, judged.query_ids, lambda k: release.search(judged.dataset, vectors, k, kind, threads), _K)
+    take = tied_hits if kind == "flat" else other_hits
+    found = take(judged, judged.query_ids, lambda k: release.search(judged.dataset, vectors, k, kind, threads), _K)
     return float(ndcg_at_10(judged.qrels, judged.query_ids, found[1], found[0]).mean())

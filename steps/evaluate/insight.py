@@ -21,7 +21,7 @@ from steps.evaluate.params import EvaluateParams
 from steps.evaluate.ratios import figures
 from steps.evaluate.results import Result
 from steps.evaluate.served import fused_sets
-from steps.evaluate.slicing import LEAST, Known, Slice, slice_queries
+from steps.evaluate.slicing import Known, Slice, slice_queries
 from steps.evaluate.systems import TEACHER, Systems
 from steps.evaluate.training_words import count_searches, count_words, training_texts
 
@@ -111,15 +111,12 @@ def slice_figures(
 def perturbed_figures(
     diagnosed: Mapping[str, Diagnosis], towers: Mapping[str, Result], task: Task
 ) -> dict[str, dict[str, Any]]:
-    """`[data set][perturbation]`: see `ratios.figures`, and `unchanged`, nDCG@10 by model on the same queries.
-
-    Without sets of which fewer than LEAST queries are perturbed.
-    """
+    """`[data set][perturbation]`: see `ratios.figures`, and `unchanged`, nDCG@10 by model on the same queries."""
     values = {name: result.ndcg("test") for name, result in towers.items()}
     named: dict[str, dict[str, Any]] = {}
     for judged in task.test_sets():
         rows = perturbed_rows(judged, task)
-        for kind in task.params.perturbations if len(rows) >= LEAST else ():
+        for kind in task.params.perturbations if len(rows) else ():
             own = {name: np.array(each.perturbed[judged.dataset][kind]) for name, each in diagnosed.items()}
             named.setdefault(judged.dataset, {})[kind] = figures(
                 own, task.params.bootstrap_samples, task.params.seed

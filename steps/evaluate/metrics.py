@@ -29,7 +29,7 @@
     seeds.<student>.others, mean, sd       of students that differ in their seed alone, by the first: the others' names,
                                            mean and standard deviation of all their mean_of_ratios
     retention_by_set.<set>.<student>.ratio, ci95_low, ci95_high    the same of one data set
-    shares.<set>.<model>.ratio, ci95_low, ci95_high    of every other model, BM25, re-rankers and fused ones too
+    shares.<set>.<model>.ratio, ci95_low, ci95_high    of every model but the teacher, resampled together
     significance.<set>.<student>.p_value   two-sided paired t-test of nDCG@10, student against teacher
     significance.<set>.<student>.wins, ties, losses    queries on which the student is better, equal, worse
     against_teacher.<set>.<student>.<measure>.difference, p_value, p_bootstrap, p_holm    student less teacher on test

@@ -1,6 +1,6 @@
 """A system's answers to a judged set, scored query by query."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from steps.core.judged import JudgedSet, tied_hits
+from steps.core.judged import JudgedSet, other_hits, tied_hits
 from steps.core.measures import NDCG, UNCUT, per_query
 from steps.core.progress import progress
 from steps.evaluate.answers import answer_measures, found_answers
@@ -35,9 +35,12 @@ class Scored:
         return {name: float(np.nanmean(self.values[name])) for name in self.values if name != UNCUT} | dict(self.pooled)
 
 
-def score(name: str, search: Search, judged: JudgedSet, k: int) -> Scored:
-    """Answer every query with `k` hits and score them by nDCG@10; `name` is shown as the work goes on."""
-    return score_and_keep(name, search, judged, k, [NDCG])[0]
+def score(name: str, search: Search, judged: JudgedSet, k: int, *, exact: bool = False) -> Scored:
+    """Answer every query with `k` hits and score them by nDCG@10; `name` is shown as the work goes on.
+
+    `exact`: of an exact index what ties with the last hit counts as well.
+    """
+    return score_and_keep(name, search, judged, k, [NDCG], take=tied_hits if exact else other_hits)[0]
 
 
 def score_and_keep(
@@ -48,8 +51,12 @@ def score_and_keep(
     measures: Sequence[str],
     run_file: Path | None = None,
     run_depth: int = 0,
+    take: Callable[..., Hits] = other_hits,
 ) -> tuple[Scored, Hits]:
-    """Score by the named measures, and keep the BEST hits of each query; write `run_depth` hits to a TREC run file."""
+    """Score by the named measures, and keep the BEST hits of each query; write `run_depth` hits to a TREC run file.
+
+    `take`: how hits are taken from the search (steps/core/judged.py).
+    """
     ranked = [measure for measure in measures if measure not in answer_measures(measures)]
     chunks: dict[str, list[np.ndarray]] = {}
     best: Hits = ([], [])
@@ -58,7 +65,8 @@ def score_and_keep(
         file = stack.enter_context(run_file.open("w", encoding="utf-8")) if run_file else None
         for start in progress(starts, len(starts), f"{judged.dataset} {judged.split} {name}"):
             ids = judged.query_ids[start : start + _CHUNK]
-            scores, doc_ids = _hits(search, judged, start, k)
+            found_by = partial(search, judged.dataset, judged.texts[start : start + _CHUNK])
+            scores, doc_ids = take(judged, ids, found_by, k)
             values = per_query([*ranked, "RR"], judged.qrels, ids, doc_ids, scores, judged.relevant_from)
             values[UNCUT] = values["RR"]
             values = {measure: values[measure] for measure in (*ranked, UNCUT)}
@@ -66,14 +74,8 @@ def score_and_keep(
                 values |= found_answers(answer_measures(measures), judged.answering, ids, doc_ids, scores)
             for measure, found in values.items():
                 chunks.setdefault(measure, []).append(found)
-            best[0].extend(row[: min(k, BEST)].copy() for row in scores)  # a view would keep all hits in memory
-            best[1].extend(row[: min(k, BEST)] for row in doc_ids)
+            best[0].extend(row[:BEST].copy() for row in scores)  # a view would keep all hits in memory
+            best[1].extend(row[:BEST] for row in doc_ids)
             if file:
                 write_hits(file, judged.dataset, ids, doc_ids, scores, name, run_depth)
     return Scored(judged, {measure: np.concatenate(arrays) for measure, arrays in chunks.items()}), best
-
-
-def _hits(search: Search, judged: JudgedSet, start: int, k: int) -> Hits:
-    """`k` hits of each query of a chunk and what ties; with `ignore_identical_ids` never the document of its own id."""
-    chunk = slice(start, start + _CHUNK)
-    return tied_hits(judged, judged.query_ids[chunk], partial(search, judged.dataset, judged.texts[chunk]), k)

@@ -7,7 +7,7 @@ import numpy as np
 
 from steps.core.measures import NDCG
 from steps.evaluate.scoring import Scored, score
-from steps.evaluate.systems import Student, dense_search
+from steps.evaluate.systems import Student, dense_search, remembering
 
 K = 10
 
@@ -32,7 +32,8 @@ def measure_serving(student: Student, scored: Sequence[Scored]) -> dict[str, Ser
     """By data set; `scored` are the student's test scores as exported, over the exact index."""
     costs: dict[str, ServingCost] = {}
     for item in scored:
-        before = score(f"{student.name}, PyTorch", dense_search(student.trained, student.release), item.judged, K)
+        trained = dense_search(remembering(student.trained), student.release)
+        before = score(f"{student.name}, PyTorch", trained, item.judged, K, exact=True)
         after = score(f"{student.name}, served", dense_search(student.encode, student.release, "ann"), item.judged, K)
         means = (float(np.mean(each.values[NDCG])) for each in (before, item, after))
         costs[item.judged.dataset] = ServingCost(*means)

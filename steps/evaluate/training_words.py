@@ -15,7 +15,7 @@ _ROWS = 65_536  # in memory at once
 
 
 def training_texts(ingest: Path, embed: Path, generate: Path) -> Iterator[str]:
-    """The texts that students are aligned on: of documents, unlabelled, generated and training queries, each once.
+    """The texts that students may be aligned on: of documents, unlabelled, generated and training queries, each once.
 
     Of the last two some may be alignment texts and some not (`embed.max_part_texts`): where some are, all are read. A
     part that `embed.parts` leaves out trains no student, and is not read.

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from steps.core.errors import UserError
-from steps.core.judged import JudgedSet, tied_hits
+from steps.core.judged import JudgedSet, other_hits, tied_hits
 from steps.core.measures import ndcg_at_10
 from steps.release.evidence import Loss, measured_loss
 from steps.serving.release import Release
@@ -25,7 +25,8 @@ def ndcg(release: Release, queries: Sequence[JudgedSet], vectors: np.ndarray, ki
     for asked in queries:
         end = start + len(asked.query_ids)
         search = partial(_search, release, asked.dataset, vectors[start:end], kind)
-        scores, hits = tied_hits(asked, asked.query_ids, search, DEPTH)
+        take = tied_hits if kind == "flat" else other_hits
+        scores, hits = take(asked, asked.query_ids, search, DEPTH)
         values.append(ndcg_at_10(asked.qrels, asked.query_ids, hits, scores))
         start = end
     return values

@@ -1,6 +1,6 @@
 """Teachers that put a query's candidates into a better order: cross encoders, late interaction, dual encoders."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -77,15 +77,16 @@ class Documents:
         self.vectors, self.embed = TokenVectors(scratch, dim), embed
         self.places: dict[int, int] = {}
 
-    def of(self, candidates: Sequence[np.ndarray], read: Read) -> list[list[np.ndarray]]:
-        """Vectors of each query's candidates, rows of the corpus."""
+    def of(self, candidates: Sequence[np.ndarray], read: Read) -> Iterator[list[np.ndarray]]:
+        """Vectors of each query's candidates, rows of the corpus; those of one query at a time are in memory."""
         rows = np.unique(np.concatenate(candidates))
         unread = np.array([row for row in rows.tolist() if row not in self.places], dtype=np.int64)
         texts = list(read(unread)) if len(unread) else []
         for start in range(0, len(texts), PIECE):
             self.vectors.append(self.embed(texts[start : start + PIECE]))
         self.places |= {row: len(self.places) + at for at, row in enumerate(unread.tolist())}
-        return [[self.vectors[self.places[row]] for row in own.tolist()] for own in candidates]
+        for own in candidates:
+            yield [self.vectors[self.places[row]] for row in own.tolist()]
 
 
 class LateReranker:
@@ -112,7 +113,7 @@ class DenseReranker:
         self.documents = Documents(scratch, model.get_embedding_dimension() or 0, self._read)
 
     def _read(self, texts: list[str]) -> list[np.ndarray]:
-        return list(self.embed(texts, role="document")[:, None])
+        return list(_finite(self.embed(texts, role="document"))[:, None])
 
     def scores(self, queries: list[str], candidates: Sequence[np.ndarray], read: Read) -> list[np.ndarray]:
         """Inner products."""

@@ -71,21 +71,35 @@ def test_every_judgement_of_a_query_with_a_relevant_document_is_kept_and_no_othe
 
 
 def test_hits_that_tie_with_the_last_come_with_it() -> None:
-    held = [*[("a", 3.0), ("b", 2.0)], *[(f"t{at}", 1.0) for at in range(20)], ("z", 0.0)]
+    held = {
+        "q": [("a", 3.0), ("b", 2.0), *((f"t{at}", 1.0) for at in range(20)), ("z", 0.0)],
+        "r": [("a", 3.0), ("b", 2.0), ("c", 1.5), ("d", 1.2), ("e", 1.0)],
+        "s": [("a", 3.0)],
+    }
     asked: list[int] = []
 
     def search(k: int) -> tuple[list[np.ndarray], list[list[str]]]:
         asked.append(k)
-        return [np.array([score for _, score in held[:k]])], [[doc for doc, _ in held[:k]]]
+        rows = [row[:k] for row in held.values()]
+        return [np.array([score for _, score in row]) for row in rows], [[doc for doc, _ in row] for row in rows]
 
-    judged = JudgedSet("one", "test", ["q"], [""], {"q": {"t19": 1}})
-    assert tied_hits(judged, ["q"], search, 2)[1] == [["a", "b", "t0"]]
+    judged = JudgedSet("one", "test", list(held), [""] * 3, {query: {"t19": 1} for query in held})
+    assert tied_hits(judged, list(held), search, 2)[1] == [["a", "b"], ["a", "b"], ["a"]]
     assert asked == [3], "one more shows that none ties"
-    [found] = tied_hits(judged, ["q"], search, 4)[1]
-    assert set(found) >= {f"t{at}" for at in range(20)}
+    scores, found = tied_hits(judged, list(held), search, 4)
+    assert found == [["a", "b", *(f"t{at}" for at in range(20))], ["a", "b", "c", "d"], ["a"]]
+    assert [len(row) for row in scores] == [22, 4, 1]
     asked.clear()
-    tied_hits(judged, ["q"], search, TIES_TO)
+    tied_hits(judged, list(held), search, TIES_TO)
     assert asked == [TIES_TO], "so deep nothing is cut that counts"
-    held = [(f"t{at}", 1.0) for at in range(3 * TIES_TO)]
-    [found] = tied_hits(judged, ["q"], search, 10)[1]
-    assert len(found) == TIES_TO, "a bound, where all documents are alike"
+    held["q"] = [(f"t{at}", 1.0) for at in range(3 * TIES_TO)]
+    assert len(tied_hits(judged, list(held), search, 10)[1][0]) == TIES_TO, "a bound, where all documents are alike"
+
+
+def test_ties_among_a_querys_own_document_are_counted_without_it() -> None:
+    def search(k: int) -> tuple[list[np.ndarray], list[list[str]]]:
+        docs = ["q", "a", "b", "c"][:k]
+        return [np.ones(len(docs))], [docs]
+
+    judged = JudgedSet("one", "test", ["q"], [""], {"q": {"c": 1}}, ignore_identical_ids=True)
+    assert tied_hits(judged, ["q"], search, 2)[1] == [["a", "b", "c"]]

@@ -10,7 +10,7 @@ from evaluate_fakes import evaluate, fake_systems, params, write_inputs
 
 from steps.core.judged import JudgedSet
 from steps.core.tables import read_table, write_table
-from steps.evaluate import slicing
+from steps.evaluate import diagnosis, slicing
 from steps.evaluate.cases import choose_cases
 from steps.evaluate.scoring import Scored
 
@@ -47,7 +47,8 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     given = params(slices={"of graphs": "GRAPH|matrix"}, perturbed_queries=4)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("SLIMTOWER_CACHE", str(root / "cache"))
-        monkeypatch.setattr(slicing, "LEAST", 2)
+        for module in (slicing, diagnosis):
+            monkeypatch.setattr(module, "LEAST", 2)
         return evaluate(fake_systems(root, documents, **KNOWN), root, given)
 
 
@@ -91,6 +92,7 @@ def test_slices_and_changes_are_those_of_the_values_by_query(reports: Path) -> N
             for model, kept in row["retention"].items():
                 assert kept["ratio"] == pytest.approx(means[model] / means["teacher"])
                 assert kept["ci95_low"] <= kept["ratio"] <= kept["ci95_high"]
+    assert set(metrics["perturbed"]) == {"api", "med"}
     for changes in metrics["perturbed"].values():
         assert set(changes) == {"typos", "word_order", "prefix"}
         assert {row["queries"] for row in changes.values()} == {4}

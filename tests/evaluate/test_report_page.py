@@ -78,8 +78,8 @@ def test_a_browser_shows_every_section_and_what_documents_say_as_text(
 ) -> None:
     hostile = "<script>window.stolen=1</script><img src=x onerror=window.stolen=1>"
     monkeypatch.setattr(evaluate_fakes, "TOPICS", [f"{topic} {hostile}" for topic in evaluate_fakes.TOPICS])
-    for module in ("slicing", "insight"):
-        monkeypatch.setattr(f"steps.evaluate.{module}.LEAST", 10)  # as many test queries as there are
+    for module in ("slicing", "diagnosis"):
+        monkeypatch.setattr(f"steps.evaluate.{module}.LEAST", 5)  # as many as are changed
     systems = fake_systems(tmp_path, write_inputs(tmp_path, judged=("api",)), static=1)
     page = (evaluate(systems, tmp_path, params()) / "report.html").as_uri()
     sections = [
@@ -93,6 +93,8 @@ def test_a_browser_shows_every_section_and_what_documents_say_as_text(
             assert browser.evaluate("document.documentElement.scrollWidth") <= width, "tables scroll, not the page"
             heads = browser.evaluate("[...document.querySelectorAll('h2')].map(head => head.textContent)")
             assert heads == sections
+            under = browser.evaluate("[...document.querySelectorAll('h3')].map(head => head.textContent)")
+            assert "Changed queries" in under
             assert hostile in browser.evaluate("document.querySelector('.case li').textContent")
             letters = browser.evaluate(
                 "[...document.querySelectorAll('svg text')].map(text => text.getBoundingClientRect())"

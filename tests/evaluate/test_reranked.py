@@ -1,6 +1,5 @@
 """The teacher's hits in the order of another teacher: the head by its scores, the rest behind as it was."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,7 +51,8 @@ def world(tmp_path: Path, tiny_tower: Path) -> Path:
     ranker = load_ranker(write_encoder(tmp_path / "model"), 24, seed=5)
     ranker.save_pretrained(str(tmp_path / "teachers/cross/tower"), create_model_card=False)
     write_json(tmp_path / "teachers/cross/report.json", {"kind": "cross_encoder"})
-    shutil.copytree(tiny_tower, tmp_path / "teachers/other/tower")
+    other = SentenceTransformer(str(tiny_tower), device="cpu", prompts={"query": "matrix ", "document": "violin "})
+    other.save_pretrained(str(tmp_path / "teachers/other/tower"), create_model_card=False)
     write_json(tmp_path / "teachers/other/report.json", {"kind": "dual_encoder"})
     return tmp_path
 

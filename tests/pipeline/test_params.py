@@ -362,9 +362,10 @@ def test_a_key_in_the_place_of_its_variables_name_is_refused_and_not_shown() -> 
         assert key not in said and letters[:8] not in said and key[-8:] not in said
 
 
-def test_a_reranker_is_a_teacher_that_reads_pairs() -> None:
-    raw = changed("teach", {"teachers": ["dense", "late"], "index": "dense", "teacher": {"dense": DENSE, "late": LATE}})
-    raw["evaluate"]["rerankers"] = ["late"]
+def test_a_reranker_is_a_teacher_beside_that_of_the_index() -> None:
+    described = {"dense": DENSE, "late": LATE, "other": DENSE}
+    raw = changed("teach", {"teachers": ["dense", "late", "other"], "index": "dense", "teacher": described})
+    raw["evaluate"]["rerankers"] = ["late", "other"]
     check_params(raw, "params.yaml")
     for name, message in (
         ("gone", "teach.teachers and rank.rankers have only"),
