@@ -22,7 +22,7 @@ def measured(beside: Beside, results: Path) -> list[Peer]:
         if not path.is_file():
             continue
         metrics = read_json(path)["metrics"]
-        kept = {student: row["mean_of_ratios"] for student, row in metrics["retention"].items()}
+        kept = {student: row["ratio_of_means"] for student, row in metrics["retention"].items()}
         for student in sorted(kept, key=lambda name: -kept[name]):
             found.append(
                 Peer(

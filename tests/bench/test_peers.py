@@ -21,13 +21,13 @@ def test_the_page_has_the_table_that_is_generated() -> None:
 def test_published_figures_stand_in_the_track_without_the_corpora(tmp_path: Path) -> None:
     own, general = table(read_expected(EXPECTED).beside, tmp_path).split("**Not trained on it**")
     assert "slimtower" not in own + general, "nothing is recorded there"
-    for figure in ("81.4 %", "90.5 %", "97.7 %", "89.0 %", "92.5 %"):
+    for figure in ("81.4 %", "90.5 %", "97.7 %", "89.2 %", "92.5 %"):
         assert figure in general and figure not in own
 
 
 def test_a_recorded_run_stands_in_its_track_best_student_first(tmp_path: Path) -> None:
     metrics = {
-        "retention": {"static": {"mean_of_ratios": 0.9}, "2l": {"mean_of_ratios": 0.95}},
+        "retention": {"static": {"ratio_of_means": 0.9}, "2l": {"ratio_of_means": 0.95}},
         "latency": {"static": {"p50_ms": 0.026}, "2l": {"p50_ms": 2.0}},
     }
     write_json(tmp_path / "nanobeir_general.json", {"metrics": metrics})
