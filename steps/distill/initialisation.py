@@ -25,14 +25,16 @@ from steps.training.distributed import rank
 _LETTERS = 1000  # the most frequent ones are pieces of a new vocabulary
 
 
-def layer_subset(teacher_folder: Path, layers: list[int]) -> SentenceTransformer:
+def layer_subset(teacher_folder: Path, layers: list[int], *, prompts: bool = False) -> SentenceTransformer:
     """The teacher's query tower with these of its layers alone, in this order; negative numbers count from the last.
 
-    Query-encoder alignment (Sec. 3.2). UserError for a layer that the teacher does not have, and for layers that would
-    be another model once saved: ModernBERT's first layer lacks a norm that its others have.
+    Query-encoder alignment (Sec. 3.2). `prompts`: it reads its queries with the teacher's prompt. UserError for a layer
+    that the teacher does not have, and for layers that would be another model once saved: ModernBERT's first layer
+    lacks a norm that its others have.
     """
     tower = load_tower(teacher_folder, "query")
-    _forget_prompts(tower)
+    if not prompts:
+        _forget_prompts(tower)
     model = _transformer(tower, teacher_folder)
     owner, name, blocks = _blocks(model, teacher_folder)
     depth = len(blocks)

@@ -31,9 +31,9 @@ Repeats = Annotated[float, Field(ge=0)]
 
 
 def _epochs(value: Any) -> Any:
-    if value == "auto" or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0):
+    if value == "auto" or (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0):
         return value
-    raise ValueError("give auto, which ends when it has converged, or a number above 0")
+    raise ValueError("give auto, which ends when it has converged, or a number; 0.0 trains nothing")
 
 
 Epochs = Annotated[Literal["auto"] | float, BeforeValidator(_epochs)]
@@ -161,17 +161,20 @@ _OF_OTHERS = {Need.SCORES, Need.PAIRS, Need.ATTENTION, Need.LAYERS, Need.JOINT} 
 class Phase(Strict):
     """Losses, the candidates that they compare, and how long and how fast they are trained."""
 
-    losses: list[AnyLoss] = Field(min_length=1)
+    losses: list[AnyLoss] = Field(default_factory=list)
     """Their weighted sum is learned; `kind` says what each is. They see vectors in units of the teacher's mean length,
-    so that a temperature means the same for any teacher.
+    so that a temperature means the same for any teacher. Not read with epochs: 0.0.
     """
     labels: Literal["train", "pseudo"] = "train"
     """train: mined and judged positives of training queries; pseudo: the teacher's nearest document."""
     teacher_top_k: int = Field(default=0, ge=0)
     """Documents nearest to each text that it adds to the batch's candidates."""
     epochs: Epochs = "auto"
-    """Passes over the texts (distill.repeats); auto: one at least, until it has converged (distill.convergence)."""
-    learning_rate: float = Field(gt=0)
+    """Passes over the texts (distill.repeats); auto: one at least, until it has converged (distill.convergence). 0.0
+    trains nothing: `whole: {start: {layers: [0, 1, 2, 3, 4, 5]}, epochs: 0.0}` is a teacher of six layers itself, which
+    is released in int8 as students are.
+    """
+    learning_rate: float = Field(default=0.0, ge=0)
     """Of AdamW. For a static embedding, as if its vectors had length 1."""
     curriculum: float = Field(default=0.0, ge=0, lt=1)
     """Share of the steps, at the start, that see titles, sentences and spans alone."""
@@ -215,6 +218,21 @@ class Phase(Strict):
     def pair_losses(self) -> list[PairLoss]:
         """The losses that learn a cross encoder's embeddings."""
         return [loss for loss in self.losses if isinstance(loss, PairLoss)]
+
+    @property
+    def trains(self) -> bool:
+        """Whether it trains at all."""
+        return self.epochs != 0
+
+    @model_validator(mode="after")
+    def _what_trains_has_losses_and_a_rate(self) -> Self:
+        if self.trains and not self.losses:
+            raise ValueError("losses: give one or more, or epochs: 0.0 for a student that stays as it starts")
+        if self.trains and not self.learning_rate:
+            raise ValueError(
+                "learning_rate: give a number above 0, or epochs: 0.0 for a student that stays as it starts"
+            )
+        return self
 
     @model_validator(mode="after")
     def _losses_have_what_they_compare(self) -> Self:
@@ -282,6 +300,12 @@ class StudentParams(Phase):
     def phases(self) -> list[Phase]:
         """All trainings in their order."""
         return [self, *self.then]
+
+    @model_validator(mode="after")
+    def _what_stays_as_it_starts_is_alone(self) -> Self:
+        if not all(phase.trains for phase in self.phases) and (self.then or self.towers != "asymmetric"):
+            raise ValueError("epochs: 0.0 trains nothing: leave `then` and `towers` out")
+        return self
 
     @model_validator(mode="after")
     def _documents_can_be_matched(self) -> Self:

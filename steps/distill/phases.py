@@ -54,7 +54,7 @@ def trainings(
     *,
     cosine: bool,
 ) -> Iterator[Training]:
-    """The student's own training, then those of `then`; each is made when its turn comes.
+    """The student's own training, then those of `then`; each is made when its turn comes. None with epochs: 0.0.
 
     `teacher` is the index teacher's folder, which compares by `cosine` or by inner product; `training` are the rows of
     the texts that train. The learning rate of a static embedding is one of vectors of length 1, and follows theirs.
@@ -62,7 +62,7 @@ def trainings(
     units = units_of(sources.vectors, sources.documents)
     make = ObjectiveMaker(chosen, made, teacher, cosine, sources, training, params, units)
     longer = units.queries if isinstance(chosen.start, Static) else 1.0  # a table is as long as the vectors
-    for number, phase in enumerate(chosen.phases):
+    for number, phase in enumerate(chosen.phases if chosen.trains else ()):
         schedule = Schedule(
             name="distill" if number == 0 else f"distill, phase {number + 1}",
             prefix="" if number == 0 else f"phase{number + 1}.",

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from steps.core.cosines import cosines
 from steps.core.errors import UserError
 from steps.core.files import folder_bytes, read_json, staged_folder, write_json
 from steps.core.fingerprints import fingerprint
@@ -84,8 +85,11 @@ def run(
     if student in params.students:
         check_size(made.tower)
     read = np.isin(np.arange(len(texts)), np.concatenate([training, validation]))
+    prompt = made.tower.prompts.get("query") or ""  # of a teacher that stays as it is; students have none
     data = Alignment(
-        tokens=made.read([text if own else "" for text, own in zip(texts, read, strict=True)], params.max_length),
+        tokens=made.read(
+            [(prompt + text) * own for text, own in zip(texts, read.tolist(), strict=True)], params.max_length
+        ),
         vectors=sources.vectors,
         parts=parts,
         training=training,
@@ -93,7 +97,7 @@ def run(
     )
     dims = [dim for phase in chosen.phases for loss in phase.losses for dim in loss.dims]
     check_student(made, data.tokens, sources.vectors.shape[1], dims)
-    measured: dict[str, float] = {}
+    measured = dict.fromkeys(("texts_seen", "steps", "seconds", "still_rising", "ended_by_clock"), 0.0)
     kept = []
     documents = tower
     cosine = tower.similarity_fn_name == "cosine"
@@ -108,11 +112,13 @@ def run(
             documents = each.objective.teachers.reader.tower
         elif isinstance(each.objective.teachers, JointTeacher | JointScores):
             trained = each.objective.teachers
-        measured |= {key: measured.get(key, 0.0) + found[key] for key in ("texts_seen", "steps", "seconds")}
-        measured |= {key: max(measured.get(key, 0.0), found[key]) for key in ("still_rising", "ended_by_clock")}
+        measured |= {key: measured[key] + found[key] for key in ("texts_seen", "steps", "seconds")}
+        measured |= {key: max(measured[key], found[key]) for key in ("still_rising", "ended_by_clock")}
         measured["validation_cosine"] = found["validation_cosine"]
     if chosen.towers == "asymmetric" and rank() == 0:  # the others search the teacher's documents
         held_out = embed_held_out(made, data, params)
+        if not chosen.trains:
+            measured["validation_cosine"] = float(cosines(held_out, data.vectors[validation]).mean())
         ranking = ranking_kept(data.vectors[validation], held_out, sources.documents, params.seed, cosine=cosine)
         measured |= {f"held_out_{name}": value for name, value in ranking.items()}
         measured["expected_retention"] = expected_retention(ranking["ndcg"])

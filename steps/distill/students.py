@@ -116,7 +116,7 @@ def untrained(
         case Static(static=described):
             return static_embedding(teacher, sources.embed, texts, described, params.max_length)
         case Layers(layers=layers):
-            tower = layer_subset(teacher_folder, layers)
+            tower = layer_subset(teacher_folder, layers, prompts=not chosen.trains)
         case Base(base=base):
             tower = pretrained(base, teacher)
         case Fresh(fresh=described):
@@ -142,5 +142,5 @@ def router(student: SentenceTransformer, documents: SentenceTransformer) -> Sent
         modules=[routes],
         device=device(),
         similarity_fn_name=documents.similarity_fn_name,
-        prompts={"query": "", "document": documents.prompts.get("document") or ""},
+        prompts={role: tower.prompts.get(role) or "" for role, tower in (("query", student), ("document", documents))},
     )

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from stages import STATIC, TWO_LAYERS, distill_params, run_distill, run_embed
+from stages import STATIC, TWO_LAYERS, distill_params, run_distill, run_embed, run_release
 
+from steps.core.cosines import cosines
 from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.tables import read_table, table_from_rows, write_table
@@ -16,6 +17,7 @@ from steps.distill.initialisation import layer_subset
 from steps.distill.static_embedding import Pieces, StaticStudent, table_tower
 from steps.distill.students import TransformerStudent
 from steps.distill.tokens import Tokens, tokenize
+from steps.serving.release import load_release
 
 pytestmark = pytest.mark.medium
 
@@ -88,6 +90,27 @@ def test_a_teachers_prompts_are_learned_not_spoken(tiny_tower: Path, tmp_path: P
         np.testing.assert_allclose(routed.encode_query(TEXTS), alone.encode(TEXTS), atol=1e-6)
         np.testing.assert_allclose(routed.encode_document(TEXTS), teacher.encode_document(TEXTS), atol=1e-6)
         assert not list(output.rglob("*.bin")) + list(output.rglob("*.pkl"))
+
+
+def test_a_teacher_that_stays_as_it_is_is_a_student_with_its_prompt_and_is_released(
+    tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teacher = load_tower(tiny_tower)
+    teacher.prompts = {"query": "find: ", "document": "read: "}
+    teacher.save_pretrained(str(tmp_path / "tower"), create_model_card=False)
+    run_embed(tmp_path, tmp_path / "tower")
+    whole = {"start": {"layers": [0, 1, 2, 3]}, "epochs": 0.0}
+    output = run_distill(tmp_path, "whole", distill_params(student={"whole": whole}, students=["whole"]))
+    report = read_json(output / "report.json")
+    assert (report["steps"], report["texts_seen"], report["losses"]) == (0, 0, [])
+    assert report["validation_cosine"] == pytest.approx(1, abs=1e-4) and report["held_out_overlap"] > 0.98
+    for name in ("query_encoder", "router"):
+        found = SentenceTransformer(str(output / name), device="cpu")
+        np.testing.assert_allclose(found.encode_query(TEXTS), teacher.encode_query(TEXTS), atol=1e-6)
+    np.testing.assert_allclose(found.encode_document(TEXTS), teacher.encode_document(TEXTS), atol=1e-6)
+    monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path / "cache"))
+    served = load_release(run_release(tmp_path, "whole")).encode(TEXTS)
+    assert cosines(served, teacher.encode_query(TEXTS)).min() > 0.98, "in int8"
 
 
 def test_a_second_training_gives_the_same_weights(embedded: Path) -> None:
