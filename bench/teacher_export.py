@@ -4,7 +4,7 @@ How much of a student's speed is distillation, and how much ONNX and int8? The t
 its layers, by the code that exports students. Everything is timed in one run, on one thread, and searches the exact
 index with the test queries. Writes bench/results/teacher_export.json: p50 and queries/s in batches of 32, bytes, and
 the share of the teacher's nDCG@10 with a 95 % bootstrap interval, by data set. FOLDER is a pipeline's run (default: the
-present one). Exit code 3 without one.
+present one), whose name the file then has in it. Exit code 3 without one.
 """
 
 import argparse
@@ -114,8 +114,9 @@ def main() -> None:
         found = report()
     finally:
         os.chdir(here)
-    write_json(RESULT, {"machine": machine(), "git_commit": git_commit(), **found})
-    print(f"{table(found)}\nwrote {RESULT}")
+    target = RESULT if run.resolve() == here else RESULT.with_stem(f"{RESULT.stem}.{run.resolve().name}")
+    write_json(target, {"machine": machine(), "git_commit": git_commit(), **found})
+    print(f"{table(found)}\nwrote {target}")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def test_an_export_is_the_teacher_and_int8_is_smaller(
     monkeypatch.setattr(teacher_export, "TIMED", 5)
     monkeypatch.setattr("sys.argv", ["bench.teacher_export", "--run", str(tmp_path / "run")])
     teacher_export.main()
-    found = read_json(teacher_export.RESULT)
+    found = read_json(teacher_export.RESULT.with_stem("teacher_export.run"))
     whole, smaller = "teacher, ONNX fp32", "teacher, ONNX int8"
     assert set(found["systems"]) == {"teacher", whole, smaller, "2l", "static"}
     assert found["systems"][smaller]["bytes"] < found["systems"][whole]["bytes"]
