@@ -30,6 +30,7 @@ from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.params import TeachParams
 
 _EARLIER = re.compile(r"base|round_\d+")  # names of what a dual encoder leaves in `earlier`
+_STUDENTS = re.compile(r"(?:\./)*models/(?:distill|release)/")  # of this run, by their folders
 
 
 class Params(Strict):
@@ -79,7 +80,7 @@ def check_params(raw: dict[str, Any], source: str) -> Params:
             )
     for name in params.teach.teachers:
         _check_rounds(name, params, source)
-        if OWN_TEACHER.match(base := str(getattr(params.teach.described(name), "base", ""))):
+        if OWN_TEACHER.match(_in_run(base := str(getattr(params.teach.described(name), "base", "")))):
             raise UserError(
                 f"{source}: teach.teacher.{name}: base {base} is made by this run, and teachers do not wait for each"
                 " other; copy that folder to another place, and name the copy"
@@ -166,13 +167,24 @@ def _check_rerankers(params: Params, source: str) -> None:
             raise UserError(f"{where}, which is the name of another system that is measured; rename it")
 
 
+def _in_run(name: str) -> str:
+    """A model's name; of a folder of this run by its place in it."""
+    folder = Path(name)
+    return str(folder.relative_to(Path.cwd())) if folder.is_relative_to(Path.cwd()) else name
+
+
 def _check_teachers(student: str, params: Params, source: str) -> None:
     """UserError for a start, a loss or an adapter that wants of a teacher what it does not give in this run."""
     wanted = wants_inside(params.distill.described(student))
     if wanted and params.teach.described(index := params.teach.index).kind == "endpoint":
         raise UserError(f"{source}: distill.student.{student}: {wanted}, but the teacher {index} {VECTORS_ALONE}")
     start = params.distill.described(student).start
-    own = OWN_TEACHER.match(begins := str(getattr(start, "adapter", getattr(start, "base", ""))))
+    own = OWN_TEACHER.match(_in_run(begins := str(getattr(start, "adapter", getattr(start, "base", "")))))
+    if _STUDENTS.match(_in_run(begins)):
+        raise UserError(
+            f"{source}: distill.student.{student}: starts from {begins}, which this run makes, and students do not wait"
+            " for each other; copy that folder to another place, and name the copy"
+        )
     if own and own[1] not in {params.teach.index, *params.score.teachers}:
         raise UserError(
             f"{source}: distill.student.{student}: starts from {begins}, but distill waits for no teacher that is"

@@ -25,13 +25,13 @@ from pipeline.local_models import write_models
 from pipeline.params import Params, load_params
 from pipeline.stopping import stop_when_asked
 from pipeline.task.children import chunks, stop
-from steps.core.bases import carried
+from steps.core.bases import MODELS, carried
 from steps.core.errors import OutOfMemory, UserError, line
 from steps.ingest.listing import write_listing
 from steps.promote.dvc_lock import lock_stages
 from steps.teach.kinds.contrastive import Contrastive
 
-INGEST, SOURCES, MODELS = Path("data/ingest"), Path("sources.json"), Path("models.json")
+INGEST, SOURCES = Path("data/ingest"), Path("sources.json")
 _STAGE = re.compile(r"(Running stage|Stage) '([^']+)'")
 _ALL_DONE = "Data and pipelines are up to date."  # DVC says it of `ingest` alone, too
 

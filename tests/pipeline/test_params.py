@@ -112,6 +112,17 @@ def changed(key: str, value: Any) -> dict[str, Any]:
         ("teach.teacher.dense.base", "./models/teach/old/tower", r"teachers do not wait for each other; copy that"),
         ("distill.student.4l.start", {"adapter": "models/teach/new/tower"}, r"name 'new' there, or a copy of that"),
         ("distill.student.4l.start", {"base": "models/teach/new/tower"}, r"neither the index's nor in score\.teachers"),
+        ("distill.student.4l.start", {"base": str(Path.cwd() / "models/teach/new/tower")}, r"nor in score\.teachers"),
+        (
+            "distill.student.4l.start",
+            {"base": "./models/distill/static/query_encoder"},
+            "students do not wait for each",
+        ),
+        (
+            "distill.student.4l.start",
+            {"adapter": str(Path.cwd() / "models/release/static/query_encoder")},
+            "copy that folder to another place",
+        ),
         ("distill.repeats.titels", 1.0, r"distill\.repeats\.titels"),
     ],
 )
