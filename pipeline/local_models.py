@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from pipeline.params import Params
-from steps.core.bases import OWN_TEACHER
+from steps.core.bases import OWN_TEACHER, in_run
 from steps.core.files import folder_digest, write_json
 from steps.core.params import MODEL
 
@@ -41,7 +41,7 @@ def _folders(knobs: Any) -> Iterator[Path]:
             value = getattr(knobs, name)
             if MODEL not in field.metadata:
                 yield from _folders(value)
-            elif value and not OWN_TEACHER.match(value) and Path(value).is_dir():
+            elif value and not OWN_TEACHER.match(in_run(value, Path.cwd())) and Path(value).is_dir():
                 yield Path(value)
     elif isinstance(knobs, list | dict):
         for each in knobs.values() if isinstance(knobs, dict) else knobs:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from steps.candidates.params import CandidatesParams
-from steps.core.bases import OWN_TEACHER, carried
+from steps.core.bases import OWN_TEACHER, carried, in_run
 from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.params import PARAMS, Strict, read_mapping, validated
@@ -57,8 +57,9 @@ def load_params(path: Path = PARAMS) -> Params:
     return check_params(read_mapping(path), str(path))
 
 
-def check_params(raw: dict[str, Any], source: str) -> Params:
-    """Validate a params mapping; UserError lists what is wrong in `source`."""
+def check_params(raw: dict[str, Any], source: str, run: Path | None = None) -> Params:
+    """Validate a params mapping; UserError lists what is wrong in `source`. `run`: the run's folder, else this one."""
+    here = run or Path.cwd()
     params = validated(Params, raw, source)
     _check_candidates(params, source)
     known = [*params.teach.teachers, *params.rank.rankers]
@@ -80,7 +81,7 @@ def check_params(raw: dict[str, Any], source: str) -> Params:
             )
     for name in params.teach.teachers:
         _check_rounds(name, params, source)
-        if OWN_TEACHER.match(_in_run(base := str(getattr(params.teach.described(name), "base", "")))):
+        if OWN_TEACHER.match(in_run(base := str(getattr(params.teach.described(name), "base", "")), here)):
             raise UserError(
                 f"{source}: teach.teacher.{name}: base {base} is made by this run, and teachers do not wait for each"
                 " other; copy that folder to another place, and name the copy"
@@ -88,7 +89,7 @@ def check_params(raw: dict[str, Any], source: str) -> Params:
     _check_given_vectors(params, source)
     _check_rerankers(params, source)
     for student in params.distill.students:
-        _check_teachers(student, params, source)
+        _check_teachers(student, params, source, here)
         if params.evaluate.earlier_towers and _EARLIER.fullmatch(student):
             raise UserError(
                 f"{source}: distill.students names {student!r}, which is what evaluate (earlier_towers) calls what the"
@@ -167,20 +168,15 @@ def _check_rerankers(params: Params, source: str) -> None:
             raise UserError(f"{where}, which is the name of another system that is measured; rename it")
 
 
-def _in_run(name: str) -> str:
-    """A model's name; of a folder of this run by its place in it."""
-    folder = Path(name)
-    return str(folder.relative_to(Path.cwd())) if folder.is_relative_to(Path.cwd()) else name
-
-
-def _check_teachers(student: str, params: Params, source: str) -> None:
+def _check_teachers(student: str, params: Params, source: str, run: Path) -> None:
     """UserError for a start, a loss or an adapter that wants of a teacher what it does not give in this run."""
     wanted = wants_inside(params.distill.described(student))
     if wanted and params.teach.described(index := params.teach.index).kind == "endpoint":
         raise UserError(f"{source}: distill.student.{student}: {wanted}, but the teacher {index} {VECTORS_ALONE}")
     start = params.distill.described(student).start
-    own = OWN_TEACHER.match(_in_run(begins := str(getattr(start, "adapter", getattr(start, "base", "")))))
-    if _STUDENTS.match(_in_run(begins)):
+    begins = str(getattr(start, "adapter", getattr(start, "base", "")))
+    own = OWN_TEACHER.match(in_run(begins, run))
+    if _STUDENTS.match(in_run(begins, run)):
         raise UserError(
             f"{source}: distill.student.{student}: starts from {begins}, which this run makes, and students do not wait"
             " for each other; copy that folder to another place, and name the copy"
@@ -191,7 +187,7 @@ def _check_teachers(student: str, params: Params, source: str) -> None:
             f" neither the index's nor in score.teachers; name {own[1]!r} there, or a copy of that folder"
         )
     if isinstance(start, Adapter):
-        _check_adapter(start.adapter, f"{source}: distill.student.{student}: adapter", params)
+        _check_adapter(in_run(start.adapter, run), f"{source}: distill.student.{student}: adapter", params)
     for phase in params.distill.described(student).phases:
         for name in phase.all_teachers:
             where = f"{source}: distill.student.{student}: a loss names the teacher {name!r}"
@@ -220,7 +216,7 @@ def _check_teachers(student: str, params: Params, source: str) -> None:
 
 def _check_adapter(encoder: str, where: str, params: Params) -> None:
     """UserError for an adapter of what is behind an API, or has a query prompt; of one on the hub distill says so."""
-    own = re.fullmatch(r"models/teach/([^/]+)/tower/?", encoder)
+    own = re.fullmatch(r"(?:\./)*models/teach/([^/]+)/tower/?", encoder)
     name = own[1] if own else ""
     teacher = params.teach.described(name) if name in params.teach.teachers else None
     if teacher and teacher.kind == "endpoint":

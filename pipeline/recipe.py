@@ -100,7 +100,7 @@ def check_new(params: dict[str, Any], written: Path, recipe: Path) -> None:
     if not written.is_file() or read_text(written) != params_text(params, str(recipe)):
         from pipeline.params import check_params  # seconds: it loads torch
 
-        check_params(params, str(recipe))
+        check_params(params, str(recipe), written.parent)
 
 
 def run_folder(root: Path, recipe: Path) -> Path:

@@ -25,7 +25,7 @@ from pipeline.local_models import write_models
 from pipeline.params import Params, load_params
 from pipeline.stopping import stop_when_asked
 from pipeline.task.children import chunks, stop
-from steps.core.bases import MODELS, carried
+from steps.core.bases import LISTED, MODELS, carried
 from steps.core.errors import OutOfMemory, UserError, line
 from steps.ingest.listing import write_listing
 from steps.promote.dvc_lock import lock_stages
@@ -49,6 +49,7 @@ def main() -> None:
         _tell(["no git checkout: MLflow's runs name no commit"])
     write_listing(params.ingest, SOURCES)
     write_models(params, MODELS)
+    os.environ[LISTED] = "yes"
     stages, up_to_date = ask_dvc(wanted)
     if waits():
         try:

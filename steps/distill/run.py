@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from steps.core.cosines import cosines
 from steps.core.errors import UserError
 from steps.core.files import folder_bytes, read_json, staged_folder, write_json
 from steps.core.fingerprints import fingerprint
@@ -36,7 +35,7 @@ from steps.distill.phases import Training, trainings
 from steps.distill.ranking import expected_retention, ranking_kept, told
 from steps.distill.sources import Sources
 from steps.distill.students import Student, router, untrained
-from steps.distill.trainer import Alignment, embed_held_out, train
+from steps.distill.trainer import Alignment, embed_held_out, train, validate
 from steps.training.distributed import rank
 
 
@@ -86,10 +85,10 @@ def run(
         check_size(made.tower)
     read = np.isin(np.arange(len(texts)), np.concatenate([training, validation]))
     prompt = made.tower.prompts.get("query") or ""  # of a teacher that stays as it is; students have none
+    spoken = len(made.tower.tokenizer.tokenize(prompt)) if prompt else 0
+    limit = min(params.max_length + spoken, made.tower.max_seq_length or sys.maxsize) if prompt else params.max_length
     data = Alignment(
-        tokens=made.read(
-            [(prompt + text) * own for text, own in zip(texts, read.tolist(), strict=True)], params.max_length
-        ),
+        tokens=made.read([(prompt + text) * own for text, own in zip(texts, read.tolist(), strict=True)], limit),
         vectors=sources.vectors,
         parts=parts,
         training=training,
@@ -118,11 +117,11 @@ def run(
     if chosen.towers == "asymmetric" and rank() == 0:  # the others search the teacher's documents
         held_out = embed_held_out(made, data, params)
         if not chosen.trains:
-            measured["validation_cosine"] = float(cosines(held_out, data.vectors[validation]).mean())
+            measured["validation_cosine"] = validate(made, data, params, 0)
         ranking = ranking_kept(data.vectors[validation], held_out, sources.documents, params.seed, cosine=cosine)
         measured |= {f"held_out_{name}": value for name, value in ranking.items()}
         measured["expected_retention"] = expected_retention(ranking["ndcg"])
-        if not any(phase.all_teachers for phase in chosen.phases):  # else it is to rank as these do
+        if chosen.trains and not any(phase.all_teachers for phase in chosen.phases):  # else it is to rank as these do
             counted = any(phase.epochs != "auto" for phase in chosen.phases)
             print(f"distill: {student} {told(ranking, len(sources.documents), counted=counted)}", file=sys.stderr)
     made.finish()

@@ -34,7 +34,9 @@ def measure_serving(student: Student, scored: Sequence[Scored]) -> dict[str, Ser
     for item in scored:
         trained = dense_search(remembering(student.trained), student.release)
         before = score(f"{student.name}, PyTorch", trained, item.judged, K, exact=True)
-        after = score(f"{student.name}, served", dense_search(student.encode, student.release, "ann"), item.judged, K)
+        served = dense_search(remembering(student.encode), student.release, "ann")
+        exact = "ann" not in student.release.kinds(item.judged.dataset)
+        after = score(f"{student.name}, served", served, item.judged, K, exact=exact)
         means = (float(np.mean(each.values[NDCG])) for each in (before, item, after))
         costs[item.judged.dataset] = ServingCost(*means)
     return costs

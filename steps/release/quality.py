@@ -25,7 +25,8 @@ def ndcg(release: Release, queries: Sequence[JudgedSet], vectors: np.ndarray, ki
     for asked in queries:
         end = start + len(asked.query_ids)
         search = partial(_search, release, asked.dataset, vectors[start:end], kind)
-        take = tied_hits if kind == "flat" else other_hits
+        exact = kind == "flat" or "ann" not in release.kinds(asked.dataset)  # then the exact one serves
+        take = tied_hits if exact else other_hits
         scores, hits = take(asked, asked.query_ids, search, DEPTH)
         values.append(ndcg_at_10(asked.qrels, asked.query_ids, hits, scores))
         start = end

@@ -20,6 +20,7 @@ RANKED = LAYERS | {"losses": LOSSES, "teacher_top_k": 4}
 ENCODER = {"layers": 2, "dim": 16, "heads": 4, "vocabulary": 500}
 QKD = SCHEDULE | {"start": {"fresh": ENCODER}, "losses": [{"kind": "qkd"}]}
 STATIC = SCHEDULE | {"start": {"static": {}}, "losses": [{"kind": "embedding", "distance": "cosine"}]}
+STILL = {"start": {"layers": [0, 1, 2, 3, 4, 5]}, "epochs": 0.0}
 THEN = {"epochs": 1.0, "learning_rate": 1e-4, "losses": [{"kind": "label_softmax"}]}
 
 LAYERS = {"kind": "layer_distillation", "layers": 2}
@@ -51,7 +52,8 @@ def distill(student: dict[str, Any], names: list[str] | None = None) -> DistillP
         RANKED | {"losses": [LAYERS | {"selection": "weighted", "state_dim": 64}]},
         QKD | {"losses": [{"kind": "qkd", "cosine_weight": 0.0, "dims": [8], "magnitude": False}]},
         STATIC | {"then": [THEN | {"labels": "pseudo", "teacher_top_k": 3}]},
-        {"start": {"layers": [0, 1, 2, 3, 4, 5]}, "epochs": 0.0},
+        STILL,
+        STILL | {"start": {"static": {}}},
     ],
 )
 def test_what_a_student_may_be(student: dict[str, Any]) -> None:
@@ -81,9 +83,11 @@ def learning(*losses: dict[str, Any], **more: Any) -> dict[str, Any]:
         (ALIGNED | {"epochs": -1.0}, r"epochs is -1\.0: give auto, .* or a number; 0.0 trains nothing$"),
         (learning(), "losses: give one or more, or epochs: 0.0"),
         (ALIGNED | {"learning_rate": 0.0}, "learning_rate: give a number above 0, or epochs: 0.0"),
-        (RANKED | {"epochs": 0.0, "then": [THEN]}, "epochs: 0.0 trains nothing: leave `then` and `towers` out"),
-        (RANKED | {"then": [THEN | {"epochs": 0.0}]}, "epochs: 0.0 trains nothing: leave `then`"),
-        (RANKED | {"epochs": 0.0, "towers": "symmetric"}, "epochs: 0.0 trains nothing: leave .* `towers` out"),
+        (ALIGNED | {"epochs": 0.0}, "epochs: 0.0 trains nothing: leave losses, targets, then and towers out"),
+        (STILL | {"then": [THEN]}, "epochs: 0.0 trains nothing: leave losses, targets, then"),
+        (RANKED | {"then": [THEN | {"epochs": 0.0}]}, "epochs: 0.0 trains nothing: leave losses"),
+        (STILL | {"towers": "symmetric"}, "epochs: 0.0 trains nothing: leave .* towers out"),
+        (STILL | {"targets": "online"}, "epochs: 0.0 trains nothing: leave .* targets"),
         (learning({"kind": "embedding", "weight": 0.0}), r"weight is 0\.0"),
         (learning({"kind": "kl"}), "kl"),
         (learning({"kind": "embedding", "temperature": 1.0}), r"temperature is unknown"),

@@ -99,8 +99,14 @@ def test_a_teacher_that_stays_as_it_is_is_a_student_with_its_prompt_and_is_relea
     teacher.prompts = {"query": "find: ", "document": "read: "}
     teacher.save_pretrained(str(tmp_path / "tower"), create_model_card=False)
     run_embed(tmp_path, tmp_path / "tower")
-    whole = {"start": {"layers": [0, 1, 2, 3]}, "epochs": 0.0}
-    output = run_distill(tmp_path, "whole", distill_params(student={"whole": whole}, students=["whole"]))
+    still = {
+        "whole": {"start": {"layers": [0, 1, 2, 3]}, "epochs": 0.0},
+        "table": {"start": {"static": {}}, "epochs": 0.0},
+    }
+    params = distill_params(student=still, students=list(still))
+    table = read_json(run_distill(tmp_path, "table", params) / "report.json")
+    assert table["steps"] == 0 and 0 < table["validation_cosine"] < 0.999, "as its tokens' vectors are"
+    output = run_distill(tmp_path, "whole", params)
     report = read_json(output / "report.json")
     assert (report["steps"], report["texts_seen"], report["losses"]) == (0, 0, [])
     assert report["validation_cosine"] == pytest.approx(1, abs=1e-4) and report["held_out_overlap"] > 0.98

@@ -12,9 +12,12 @@ from pydantic import ValidationError
 from steps.core.document_texts import DocumentTemplate
 from steps.core.errors import UserError
 from steps.core.fingerprints import Fingerprint
-from steps.core.judged import read_judged_sets
+from steps.core.judged import JudgedSet, read_judged_sets
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.evaluate import systems
+from steps.evaluate.scoring import score
+from steps.evaluate.systems import Hits
+from steps.release.quality import ndcg
 from steps.retrieval.bm25 import Bm25
 
 
@@ -94,3 +97,33 @@ def test_bm25_finds_a_word_of_the_topic_where_the_template_has_it(tmp_path: Path
     for template, expected in (("{title}. {content}", []), ("{title} {topic} {content}", [rows[4]["doc_id"]])):
         write_table(ingest, "corpus", table_from_rows("corpus", rows), metadata=DocumentTemplate(template).metadata)
         assert systems.bm25_search(ingest)("api", ["zebras"], 5)[1] == [expected]
+
+
+def test_ties_at_the_tenth_hit_count_over_an_exact_index_alone() -> None:
+    """trec_eval puts equal scores in the order of ids, from the last one; the relevant one is behind the cut."""
+    judged = JudgedSet("one", "test", ["q"], [""], {"q": {"t99": 1}})
+    docs = [f"t{number}" for number in range(10, 100)]
+
+    def search(dataset: str, texts: list[str], k: int) -> Hits:
+        return [np.ones(min(k, len(docs)))], [docs[:k]]
+
+    assert score("m", search, judged, 10).values["nDCG@10"].tolist() == [0.0]
+    assert score("m", search, judged, 10, exact=True).values["nDCG@10"].tolist() == [1.0]
+    assert score("m", search, judged, 1000).values["nDCG@10"].tolist() == [1.0], "as deep measures have it"
+
+    class Indexes:
+        """Those of a release."""
+
+        def __init__(self, *kinds: str) -> None:
+            self.held = kinds
+
+        def kinds(self, dataset: str) -> list[str]:
+            return list(self.held)
+
+        def search(self, dataset: str, vectors: np.ndarray, k: int, kind: str) -> Hits:
+            return search(dataset, [], k)
+
+    both = ("ann", "flat")
+    for kinds, kind, expected in ((("flat",), "ann", 1.0), (both, "ann", 0.0), (both, "flat", 1.0)):
+        [found] = ndcg(Indexes(*kinds), [judged], np.ones((1, 2)), kind)  # type: ignore[arg-type]
+        assert found.tolist() == [expected], (kinds, kind)

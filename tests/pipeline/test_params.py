@@ -131,6 +131,14 @@ def test_a_mistake_is_named(key: str, value: Any, message: str) -> None:
         check_params(changed(key, value), "params.yaml")
 
 
+def test_what_another_run_made_may_be_started_from() -> None:
+    """Of a recipe's run the project's own models are another run's."""
+    given = changed("distill.student.4l.start", {"base": str(Path.cwd() / "models/release/2l/query_encoder")})
+    check_params(given, "recipes/x.yaml", Path.cwd() / "runs/x")
+    with pytest.raises(UserError, match="students do not wait for each"):
+        check_params(given, "params.yaml")
+
+
 @pytest.mark.parametrize("name", ["v1.5", "1e5", "1_000", "nan", "True", "off", "0x1f", "0o17"])
 def test_a_name_that_dvc_does_not_find_is_refused(name: str) -> None:
     """It reads `distill.student.v1.5` as three keys, and 1e5 in a list as a number."""
