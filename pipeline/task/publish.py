@@ -65,7 +65,10 @@ def _outdated(
     """
     made = {name: entry for fragment in fragments.values() for name, entry in fragment.items()}
     fresh = [
-        out for name, entry in made.items() if entry["outs"] != base.get(name, {}).get("outs") for out in outputs(entry)
+        Path(path)
+        for name, entry in made.items()
+        for path, md5 in _digests_of(entry).items()
+        if md5 is None or md5 != _digests_of(base.get(name, {})).get(path)
     ]
     known = cache(digests)
 
@@ -78,6 +81,11 @@ def _outdated(
         for name, entry in stages.items()
         if name not in made and any(changed(Path(dep["path"]), dep.get("md5")) for dep in entry.get("deps", []))
     ]
+
+
+def _digests_of(entry: dict[str, Any]) -> dict[str, str | None]:
+    """Path -> MD5 of each output of a stage of dvc.lock."""
+    return {out["path"]: out.get("md5") for out in entry.get("outs", [])}
 
 
 def _close(place: Workspace, stages: Stages, names: list[str], parent: str, *, ran: bool) -> None:

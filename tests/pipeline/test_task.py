@@ -376,6 +376,18 @@ def test_a_run_begun_with_a_clock_ahead_holds_no_later_one_back(project: Project
     assert begun["began"] == "2999-01-01T00:00:00.000001+00:00" > ahead["began"]
 
 
+def test_a_stage_that_reads_what_stayed_need_not_run_though_another_output_changed() -> None:
+    def entry(*names: str, **outs: str) -> dict[str, Any]:
+        return {"deps": [{"path": name, "md5": "a"} for name in names],
+                "outs": [{"path": path, "md5": md5} for path, md5 in outs.items()]}  # fmt: skip
+
+    base = {"ingest": entry(corpus="a", unlabelled="a"), "candidates": entry("corpus"), "embed": entry("unlabelled")}
+    made = {"ingest": {"ingest": entry(corpus="a", unlabelled="b")}}
+    lock = base | made["ingest"]
+    assert publish._outdated(lock, base, made, lambda _: {}) == ["embed"]
+    assert publish._outdated(lock, base, made | {"embed": {"embed": lock["embed"]}}, lambda _: {}) == []
+
+
 def test_a_file_inside_a_folder_that_changed_is_what_its_readers_are_held_to(tmp_path: Path) -> None:
     def run(*words: str) -> None:
         subprocess.run(words, cwd=tmp_path / "project", check=True, capture_output=True)
