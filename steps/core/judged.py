@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 
 from steps.core.tables import read_table
 
+Searched = Callable[[int], tuple[Iterable[np.ndarray], Sequence[Sequence[str]]]]
+"""Of so many hits: scores and ids by query."""
 TIES_TO = 1000  # hits of a query among which equal scores are put in order
 
 
@@ -40,7 +42,7 @@ class JudgedSet:
 def other_hits(
     judged: JudgedSet,
     query_ids: Sequence[str],
-    search: Callable[[int], tuple[Iterable[np.ndarray], Sequence[Sequence[str]]]],
+    search: Searched,
     k: int,
 ) -> tuple[list[np.ndarray], list[list[str]]]:
     """Scores and ids of up to `k` hits of each of these queries, never of its own id with `ignore_identical_ids`.
@@ -63,7 +65,7 @@ def other_hits(
 def tied_hits(
     judged: JudgedSet,
     query_ids: Sequence[str],
-    search: Callable[[int], tuple[Iterable[np.ndarray], Sequence[Sequence[str]]]],
+    search: Searched,
     k: int,
 ) -> tuple[list[np.ndarray], list[list[str]]]:
     """As `other_hits` over an exact index, and the hits behind the k-th that score as much, up to TIES_TO of a query.
