@@ -20,8 +20,11 @@ from steps.promote.dvc_lock import Stages, dump_lock, lock_stages
 def begin(run: TaskRun) -> int:
     """Write the run's folder and open its MLflow run; 99 when nothing is new since the newest finished run.
 
-    A run that has begun stays as it is. UserError when that was with another recipe, window or variables.
+    A run that has begun stays as it is. UserError when that was with another recipe, window or variables, and for a run
+    with the name of the folder where the newest run's state lies.
     """
+    if run.name == LATEST:
+        raise UserError(f"SLIMTOWER_RUN: locks/{LATEST}/ is the newest run's, whatever its name; give this run another")
     begun = run.begun()
     if begun is not None:
         _check_same(run, begun)

@@ -31,9 +31,9 @@ def carried(name: str) -> str:
 def resolve_base(name: str) -> str:
     """Local folder of a bundled model or of one on the hub, `owner/model@commit`; else `name` itself.
 
-    A name without a commit is fetched as it is today, and a line on stderr says which commit that was. UserError for a
-    branch or tag, which may move, for a model that cannot be fetched, and for a folder that is no longer what
-    models.json says; TransientError where the hub is away.
+    A name without a commit is fetched as it is today, and a line on stderr says which commit that was; a scheduled run,
+    which nobody watches, stops there. UserError for a branch or tag, which may move, for a model that cannot be
+    fetched, and for a folder that is no longer what models.json says; TransientError where the hub is away.
     """
     found = carried(name)
     on_hub = None if Path(found).exists() else _ON_HUB.fullmatch(found)
@@ -93,7 +93,8 @@ def _fetched(name: str, commit: str | None) -> str:
     except Exception as error:
         raise not_loaded(name, error, f"a folder, or a name on the hub with its commit, {name}@...") from None
     if not commit:
-        print(
-            f"model {name}: not pinned, another run may get another; write {name}@{Path(folder).name}", file=sys.stderr
-        )
+        said = f"model {name}: not pinned, another run may get another; write {name}@{Path(folder).name}"
+        if os.environ.get("SLIMTOWER_RUN"):
+            raise UserError(said)
+        print(said, file=sys.stderr)
     return folder

@@ -1,5 +1,6 @@
 """What is said in params.yaml of a model behind an API, and of the server that answers for it. Read without torch."""
 
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -7,6 +8,17 @@ from pydantic import Field, field_validator
 
 from steps.core.masking import names_secret
 from steps.core.params import Strict, Variable
+
+
+def _paths(value: Any, inside: str = "") -> Iterator[str]:
+    """Dotted names of all fields, those inside others and inside lists too."""
+    if isinstance(value, dict):
+        for name, own in value.items():
+            yield f"{inside}{name}"
+            yield from _paths(own, f"{inside}{name}.")
+    elif isinstance(value, list):
+        for own in value:
+            yield from _paths(own, inside)
 
 
 class Reads(Strict):
@@ -26,7 +38,7 @@ class Reads(Strict):
     @classmethod
     def _no_secret(cls, body: dict[str, Any]) -> dict[str, Any]:
         """What is said here is written down: by MLflow, and beside the teacher."""
-        if secret := next((name for name in body if names_secret(name)), None):
+        if secret := next((path for path in _paths(body) if names_secret(path.rpartition(".")[2])), None):
             raise ValueError(f"{secret} would be written down here; give the key in connection.key_variable")
         return body
 

@@ -121,10 +121,11 @@ class S3LockStore:
 
     def entries(self, name: str) -> dict[str, Entry]:
         """Objects below the prefix of that name; ages by the server's clock."""
-        listed = self.api.list_objects_v2(Bucket=self.bucket, Prefix=self._key(f"{name}/"))
+        prefix = self._key(f"{name}/")
+        listed = self.api.list_objects_v2(Bucket=self.bucket, Prefix=prefix, Delimiter="/")  # what lies deeper is none
         found = {}
         for item in listed.get("Contents", []):
-            if not item["Key"].rpartition("/")[2].isdecimal():
+            if not item["Key"].removeprefix(prefix).isdecimal():
                 continue
             try:
                 got = self.api.get_object(Bucket=self.bucket, Key=item["Key"])

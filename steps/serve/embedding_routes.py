@@ -20,7 +20,7 @@ from steps.serving.dims import truncate
 
 DEFAULT = "default"
 _ROLES = ("input_type", "task", "task_type", "prompt_name")  # in which other servers are told what a text is
-_DOCUMENTS = re.compile(r"\S*(document|passage|corpus|(?<![a-z])docs?(?![a-z]))\S*", re.IGNORECASE)
+_DOCUMENTS = re.compile(r"document|passage|corpus|(?<![a-z])docs?(?![a-z])", re.IGNORECASE)  # in a role of one word
 
 
 def embedding_routes(service: Service) -> APIRouter:
@@ -33,10 +33,12 @@ def embedding_routes(service: Service) -> APIRouter:
         _check_queries(body.model_extra or {})
         texts = [body.input] if isinstance(body.input, str) else body.input
         if not _are_texts(texts):
-            message = (
-                "input: numbers of tokens mean nothing to another tokenizer; send text (LangChain:"
-                " check_embedding_ctx_length=False)"
-            )
+            message = "input: a text, or a list of texts, is what is embedded here"
+            if all(isinstance(each, int | list) for each in texts):
+                message = (
+                    "input: numbers of tokens mean nothing to another tokenizer; send text (LangChain:"
+                    " check_embedding_ctx_length=False)"
+                )
             raise Problem(422, message, param="input")
         service.check_texts(texts, "input")
         try:
@@ -85,7 +87,8 @@ def _embedded(service: Service, served: Served, texts: list[str]) -> tuple[np.nd
 def _check_queries(others: Mapping[str, Any]) -> None:
     """Problem where a field says that these are documents, whose vectors a student does not make."""
     for name in _ROLES:
-        if isinstance(role := others.get(name), str) and _DOCUMENTS.fullmatch(role.strip()):
+        role = others.get(name)
+        if isinstance(role, str) and len(role.split()) == 1 and _DOCUMENTS.search(role):
             message = f"{name}: only queries are embedded here; documents go to the model that made the index"
             raise Problem(422, message, param=name)
 

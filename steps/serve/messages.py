@@ -2,9 +2,14 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 K = 10
+_MOST_FIELDS = 50
+
+# One error of a list is enough: a body of a megabyte can hold hundreds of thousands
+Texts = Annotated[list[str], Field(fail_fast=True)]
+Name = Annotated[str, Field(max_length=200)]
 
 
 class Request(BaseModel):
@@ -12,14 +17,22 @@ class Request(BaseModel):
 
     model_config = ConfigDict(extra="forbid", str_strip_whitespace=False)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _few_fields(cls, given: Any) -> Any:
+        """Else each unknown field would be an error of its own."""
+        if isinstance(given, dict) and len(given) > _MOST_FIELDS:
+            raise ValueError(f"{len(given)} fields; it has {', '.join(cls.model_fields)}")
+        return given
+
 
 class SearchRequest(Request):
     """One query or several, of one data set, for one system."""
 
-    query: str | list[str] = Field(description="a query, or a batch of them")
+    query: str | Texts = Field(description="a query, or a batch of them")
     k: int = Field(K, ge=1, description="hits of each query")
-    dataset: str = Field("", description="data set to search; empty: the release's first")
-    system: str = Field("", description="a student, `teacher` or `bm25`; empty: the default (see /systems)")
+    dataset: Name = Field("", description="data set to search; empty: the release's first")
+    system: Name = Field("", description="a student, `teacher` or `bm25`; empty: the default (see /systems)")
     log: bool = Field(True, description="whether this search may be logged, if logging is on and the client consents")
 
 
@@ -72,8 +85,8 @@ class EmbeddingsRequest(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    input: str | list[str] | list[int] | list[list[int]] = Field(description="a text, or a batch of them; not tokens")
-    model: str = Field(
+    input: str | list[Any] = Field(description="a text, or a batch of them; not tokens")
+    model: Name = Field(
         "", description="a student; empty or `default`: the default, as is the service's --embeddings-model"
     )
     encoding_format: Literal["float", "base64"] | None = "float"
@@ -110,7 +123,7 @@ class ClickRequest(Request):
 
     action_name: Literal["click"] = "click"
     query_id: Annotated[str, Field(max_length=64)]
-    dataset: Annotated[str, Field(max_length=200)]
+    dataset: Name
     object_id: Annotated[str, Field(max_length=1000, description="the hit's id")]
     position: int = Field(ge=1, description="the hit's rank")
     click: Annotated[str, Field(max_length=100, description="as the hit had it")]

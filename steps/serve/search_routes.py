@@ -32,8 +32,8 @@ def search_routes(service: Service) -> APIRouter:
         request: Request,
         q: Annotated[str, Query(description="the query")],
         k: Annotated[int, Query(ge=1, description="hits")] = K,
-        dataset: Annotated[str, Query(description="as with POST")] = "",
-        system: Annotated[str, Query(description="as with POST")] = "",
+        dataset: Annotated[str, Query(max_length=200, description="as with POST")] = "",
+        system: Annotated[str, Query(max_length=200, description="as with POST")] = "",
         log: Annotated[bool, Query(description="as with POST")] = True,
     ) -> Response:
         """The same for one query, by address."""

@@ -94,6 +94,8 @@ def test_the_stores_of_tasks(server: FaultyS3) -> None:
     assert store.names("runs/a") == ["begin.json"]
     locks = S3LockStore(f"{ARTIFACTS}/locks")
     assert locks.put_new("name/1", "{}") and not locks.put_new("name/1", "{}")
+    server.objects["slimtower/mlflow/locks/name/0123abcd/artifacts/99999999"] = b"{}"  # of a run, not of a promotion
+    assert list(locks.entries("name")) == ["name/1"]
     locks.delete("name/1")
     for location in (f"{LOG}/queries", f"{LOG}/queries/dt=2026-01-01/q.jsonl", LOG):
         assert locate(location, key="x", since="", until="")

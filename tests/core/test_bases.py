@@ -52,6 +52,13 @@ def test_an_unpinned_name_is_said_with_the_commit_to_write(
     assert len(asked) == 1
 
 
+def test_a_scheduled_run_takes_no_unpinned_name(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLIMTOWER_RUN", "scheduled")
+    with pytest.raises(UserError, match=f"not pinned, another run may get another; write owner/model@{COMMIT}"):
+        resolve_base("owner/model")
+    assert Path(resolve_base(f"owner/model@{COMMIT}")).name == COMMIT
+
+
 @pytest.mark.parametrize("revision", ["main", "v1.0", COMMIT[:39], COMMIT.upper(), f"{COMMIT}/..", "../x"])
 def test_what_may_move_is_no_pin(asked: list[Any], revision: str) -> None:
     with pytest.raises(UserError, match="is no commit"):

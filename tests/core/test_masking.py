@@ -1,10 +1,12 @@
 """A planted secret shows nowhere: not in last lines, not in the exit file, not in tracebacks, not in MLflow."""
 
 import json
+import math
 import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,6 +52,29 @@ def test_what_goes_into_each_request_holds_no_secret(name: str, secret: bool) ->
         return
     with pytest.raises(ValueError, match=f"{name} would be written down here; give the key in connection.key_variable"):
         Reads(body={name: "query"})
+
+
+@pytest.mark.parametrize("body", [{"litellm_params": {"api_key": "sk-1"}}, {"a": [{"b": 1}, {"api_key": "sk-1"}]}])
+def test_secrets_inside_other_fields_are_found(body: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"(litellm_params|a)\.api_key would be written down here"):
+        Reads(body=body)
+
+
+@pytest.mark.parametrize("text", ["x-amz-", "a://b:", "token", 'token":"', "\\", "bearer ", "api-key", "&key", "%3D"])
+def test_the_time_to_mask_grows_with_the_text_alone(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Part of what is masked was sent by strangers. A square would make it 64 times as long, not 8."""
+    monkeypatch.setenv("SOME_TOKEN", "two words\nof a secret")
+
+    def seconds(length: int) -> float:
+        given, best = text * (length // len(text)), math.inf
+        for _ in range(3):
+            began = time.perf_counter()
+            redacted(given)
+            best = min(best, time.perf_counter() - began)
+        return best
+
+    seconds(100)
+    assert seconds(64_000) < max(0.1, 24 * seconds(8_000))
 
 
 def test_memory_that_torch_does_not_get_on_a_cpu_is_exhausted_memory() -> None:

@@ -148,6 +148,14 @@ def test_two_deployments_that_begin_at_once_do_not_share_a_run(
     assert project.stored("runs/second/begin.json")["window"]["until"] == ""
 
 
+def test_a_run_cannot_be_called_as_the_newest_ones_folder(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would write there what is of the past, whatever ran since."""
+    for name, value in project.environment("latest", UNTIL="2025-01-02").items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match="SLIMTOWER_RUN: locks/latest/ is the newest run's"):
+        begin.begin(TaskRun.from_environment())
+
+
 @pytest.mark.nightly  # tests/integration runs a second time with nothing new
 def test_with_nothing_new_nothing_runs(project: Project) -> None:
     assert [project.task("second", what)[0] for what in ("begin", "gather")] == [99, 99]

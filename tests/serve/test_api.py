@@ -3,6 +3,7 @@
 import base64
 import json
 import logging
+import re
 import shutil
 import threading
 import time
@@ -16,6 +17,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from fastapi.exceptions import RequestValidationError
 from serve_fakes import open_client, settings
 from starlette.testclient import TestClient
 
@@ -343,6 +345,57 @@ def test_the_encoder_is_a_drop_in_for_openais_client(openai_client: Any, release
     batch = openai_client.embeddings.create(model="text-embedding-x", input=[QUERY, "string"], encoding_format="float")
     assert batch.model == "text-embedding-x" and [row.index for row in batch.data] == [0, 1]
     assert "2l" in [model.id for model in openai_client.models.list()]
+
+
+@pytest.fixture(scope="module")
+def large(released: Path) -> Iterator[TestClient]:
+    """A client of a service that takes bodies of a megabyte, as it does by default."""
+    client, _ = open_client(released / "models/release", max_body=2**20)
+    with client:
+        yield client
+
+
+@pytest.mark.parametrize("field", ["input_type", "prompt_name"])
+def test_a_long_role_is_read_in_no_time(large: TestClient, field: str) -> None:
+    """Backtracking over it would take minutes, in which this process answers nobody."""
+    began = time.perf_counter()
+    for role in ("document" * 100_000 + " x", "x" * 800_000, "docs" * 200_000):
+        assert large.post("/v1/embeddings", json={"input": "sum", field: role}).status_code in (200, 422)
+    assert time.perf_counter() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/v1/embeddings", {"input": [{}] * 60_000}, "input: a text, or a list of texts"),
+        ("/v1/embeddings", {"input": [[{}]] * 60_000}, "input: numbers of tokens mean nothing"),
+        ("/v1/embeddings", {"input": "sum", "model": "x-amz-" * 100_000}, "model: string should have at most 200"),
+        ("/search", {"query": [{}] * 60_000}, "query.*: input should be a valid string"),
+        ("/search", {"query": "sum"} | {f"a{number}": 1 for number in range(60_000)}, "60001 fields; it has query, k"),
+        ("/search", {"query": "sum", "system": "x-amz-" * 100_000}, "system: string should have at most 200"),
+        ("/search", {"query": "sum", "dataset": "x-amz-" * 100_000}, "dataset: string should have at most 200"),
+    ],
+)
+def test_one_body_makes_one_error(large: TestClient, path: str, body: dict[str, Any], said: str) -> None:
+    """Not one for each of its items, which would take a gigabyte of each megabyte."""
+    errors: list[int] = []
+
+    def counted(self: RequestValidationError, *given: Any, **named: Any) -> None:
+        errors.append(len(given[0]))
+        begun(self, *given, **named)
+
+    begun = RequestValidationError.__init__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RequestValidationError, "__init__", counted)
+        response = large.post(path, json=body)
+    assert response.status_code == 422 and re.search(said, response.json()["error"]["message"])
+    assert len(response.content) < 1000 and max(errors, default=0) <= 3
+
+
+def test_a_long_name_in_an_address_is_refused(client: TestClient) -> None:
+    for name in ("dataset", "system"):
+        response = client.get("/search", params={"q": "sum", name: "x-amz-" * 5_000})
+        assert response.status_code == 422 and f"{name}: string should have at most 200" in response.text
 
 
 def test_openais_client_understands_the_refusals(openai_client: Any) -> None:
