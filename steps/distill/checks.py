@@ -15,13 +15,14 @@ from steps.core.errors import UserError
 from steps.core.tables import FILLER, Part
 from steps.core.towers import positions_of
 from steps.distill.losses.base import Loss, Need
+from steps.distill.losses.layer import LayerDistillation
 from steps.distill.losses.score import ScoreLoss
 from steps.distill.mixture import texts_an_epoch
 from steps.distill.params import DOCUMENT_PARTS, VECTORS_ALONE, Phase, StudentParams, wants_inside
 from steps.distill.students import Student
-from steps.distill.targets import ScoreTable
+from steps.distill.targets import LayerTable, ScoreTable
 from steps.distill.tokens import Tokens
-from steps.retrieval.target_entropy import Sample, check_teacher_targets
+from steps.retrieval.target_entropy import Sample, check_teacher_targets, layer_targets, layers_warning
 
 LARGEST_GRAPH = 2**31 - 2**24  # bytes; a protobuf has 2 GiB at most
 
@@ -61,6 +62,17 @@ def check_temperatures(losses: Sequence[Loss], scores: Mapping[str, ScoreTable],
         found = check_teacher_targets(sample.all(), loss.teacher_temperature or loss.temperature)
         if found and (warning := found.warning(loss.teacher)):
             print(f"distill: WARNING: {loss.kind}: {warning}", file=sys.stderr)
+
+
+def check_layer_temperature(loss: LayerDistillation, table: LayerTable, count: int) -> None:
+    """A warning where layers of another teacher are flat or one-hot at the temperature at which they are learned."""
+    whole = np.flatnonzero((table.documents[:, :count] >= 0).all(axis=1))
+    sample = Sample(len(whole))
+    sample.add(whole)
+    scores = table.values[table.places[sample.all(), :count]].astype(np.float32)
+    found = layer_targets(scores, loss.teacher_temperature or loss.temperature)
+    if warning := layers_warning(found, loss.teacher):
+        print(f"distill: WARNING: {loss.kind}: {warning}", file=sys.stderr)
 
 
 def check_endpoint(chosen: StudentParams, teacher: SentenceTransformer) -> None:

@@ -13,6 +13,8 @@ from steps.training.distributed import of_first
 
 Losses = Callable[[Sequence[int]], Tensor]  # layers -> each one's own loss over the batch at hand, (layers,)
 
+_LEAST = 1e-300  # of a layer's probability: as many as are paired must be able to be drawn
+
 
 @dataclass(frozen=True)
 class Pairs:
@@ -79,7 +81,7 @@ class LayerPairs(nn.Module):
         chances = None
         if self.loss.selection == "weighted":
             weights = layer_weights(losses(self.candidates).double(), self.loss.layer_temperature)
-            chances = np.array(of_first(weights.tolist()))
+            chances = np.array(of_first(weights.tolist())) + _LEAST
             chances /= chances.sum()
         theirs, ours = (np.random.default_rng((self.seed, 6, side, draw)) for side in (0, 1))
         drawn = theirs.choice(self.candidates, count, replace=False, p=chances)

@@ -1,6 +1,7 @@
 """Whether a teacher's scores of a text's documents have something to teach: neither flat nor one-hot."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -86,6 +87,31 @@ def check_teacher_targets(scores: np.ndarray, at: float = 1.0) -> TeacherTargets
     return TeacherTargets(**shared, temperature=temperature, flat=flat, one_hot=one_hot, verdict=verdict)
 
 
+def layer_targets(scores: np.ndarray, at: float = 1.0) -> list[TeacherTargets]:
+    """`check_teacher_targets` of each layer's scores `(texts, k, layers)`; none of fewer than two documents."""
+    found = (check_teacher_targets(scores[:, :, layer], at) for layer in range(scores.shape[2]))
+    return [each for each in found if each]
+
+
+def layers_warning(found: Sequence[TeacherTargets], teacher: str) -> str | None:
+    """One line where at least half of the layers teach nothing at the temperature `at`; else None."""
+    bad = {layer: each for layer, each in enumerate(found, start=1) if each.verdict != "useful"}
+    if 2 * len(bad) < len(found) or not found:
+        return None
+    kinds = sorted({each.verdict for each in bad.values()})
+    said = " and ".join(
+        f"{', '.join(str(n) for n, own in bad.items() if own.verdict == kind)} {kind}" for kind in kinds
+    )
+    line = (
+        f"over {found[0].documents} documents of a text the scores of {teacher}'s layers are, at temperature"
+        f" {found[0].at:.2g}: {said}"
+    )
+    wanted = [each.temperature for each in found if each.temperature]
+    if len(wanted) < len(found) or max(wanted) > 10 * min(wanted):
+        return f"{line}; no one temperature serves them all: pair its last layers, or leave them out"
+    return f"{line}; set teacher_temperature: {math.exp(np.mean(np.log(wanted))):.2g} in layer_distillation"
+
+
 def suggested_temperature(scores: np.ndarray) -> float | None:
     """The temperature at which the mean entropy of the texts' distributions is half of that of equal shares.
 
@@ -112,16 +138,16 @@ def _entropies(scores: np.ndarray, temperature: float) -> np.ndarray:
 
 
 class Sample:
-    """Scores of at most `most` texts, evenly taken from all `texts`."""
+    """Scores, or whatever is by texts, of at most `most` of them, evenly taken from all `texts`."""
 
     def __init__(self, texts: int, most: int = 10_000) -> None:
         self.stride, self.seen, self.rows = max(1, -(-texts // most)), 0, list[np.ndarray]()
 
     def add(self, scores: np.ndarray) -> None:
-        """Take from the next texts, `(texts, k)`."""
+        """Take from the next texts, `(texts, ...)`."""
         self.rows.append(scores[-self.seen % self.stride :: self.stride].copy())
         self.seen += len(scores)
 
     def all(self) -> np.ndarray:
-        """What was taken, `(n, k)`."""
+        """What was taken, `(n, ...)`."""
         return np.concatenate(self.rows) if self.rows else np.zeros((0, 0), dtype=np.float32)

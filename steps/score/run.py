@@ -24,7 +24,7 @@ from steps.core.tracking import Run
 from steps.core.vector_store import text_key
 from steps.core.versions import library_versions
 from steps.retrieval.score_shards import ScoreShards
-from steps.retrieval.target_entropy import WANTED, Sample, check_teacher_targets
+from steps.retrieval.target_entropy import WANTED, Sample, check_teacher_targets, layer_targets, layers_warning
 from steps.score.kinds import scorer_of
 from steps.score.kinds.base import Scorer
 from steps.score.lists import Lists, lists_of
@@ -79,7 +79,12 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
             embedded["pairs"] = {"documents": near.shape[1], "dim": dim, "embeds": scorer.embeds}
         if params.layers and scorer.layered and len(lists):
             layered = ScoreShards((*settings, "layers"), digests)
-            embedded["layers"] = _write_layers(staging / "layers.npy", lists, rows, scorer, layered, params)
+            sample = Sample(len(texts))
+            embedded["layers"] = _write_layers(staging / "layers.npy", lists, rows, scorer, layered, params, sample)
+            by_layer = layer_targets(sample.all())
+            embedded["layer_targets"] = [each.as_dict() for each in by_layer]
+            if warning := layers_warning(by_layer, output.name):
+                print(f"score: {warning}", file=sys.stderr)
         scorer.finish()
         scratch.unlink(missing_ok=True)
         targets = check_teacher_targets(found.sample.all())
@@ -162,9 +167,16 @@ def _tables(
 
 
 def _write_layers(
-    target: Path, lists: Lists, rows: np.ndarray, scorer: Scorer, shards: ScoreShards, params: ScoreParams
+    target: Path,
+    lists: Lists,
+    rows: np.ndarray,
+    scorer: Scorer,
+    shards: ScoreShards,
+    params: ScoreParams,
+    sample: Sample,
 ) -> int:
     """Write the layers' scores of all pairs, in the order of the table, float16 `(pairs, layers)`; returns `layers`.
+    `sample` takes from those of nearest documents, `(texts, k, layers)`.
 
     Of each is taken away the largest of its list, as a softmax does: so 16 bits are exact where its shares are large.
     """
@@ -172,7 +184,8 @@ def _write_layers(
     starts = range(0, len(lists.texts), params.shard_texts)
     for start in progress(starts, len(starts), "score by layers"):
         places, _ = lists.pairs(start, start + params.shard_texts)
-        made = lists.made(start, start + params.shard_texts, rows, shards, scorer.layer_scores)[1]
+        near, made = lists.made(start, start + params.shard_texts, rows, shards, scorer.layer_scores)
+        sample.add(near)
         if not np.isfinite(made).all():
             raise UserError("score: a layer's score is not finite; set score.precision: fp32, or train it again")
         if not layers:

@@ -20,6 +20,7 @@ from steps.distill.checks import (
     check_candidates,
     check_curriculum,
     check_document_tokens,
+    check_layer_temperature,
     check_repeats,
     check_size,
     check_student,
@@ -27,9 +28,10 @@ from steps.distill.checks import (
     check_temperatures,
     explain_not_finite,
 )
+from steps.distill.losses.layer import LayerDistillation
 from steps.distill.losses.score import ScoreKl, ScoreMargin, ScoreSoftmax
 from steps.distill.params import Phase
-from steps.distill.targets import ScoreTable
+from steps.distill.targets import LayerTable, ScoreTable
 from steps.distill.tokens import Tokens
 from steps.distill.trainer import LossMeter, _batches, mean_vector_cosine
 
@@ -286,6 +288,32 @@ def test_a_teachers_scores_are_judged_at_the_temperature_at_which_they_are_learn
     check_temperatures([loss], {"late": table}, 4)
     told = capsys.readouterr().err
     assert re.search(f"distill: WARNING: .*{said}", told) if said else not told
+
+
+@pytest.mark.parametrize(
+    ("scales", "knobs", "said"),
+    [
+        ([40, 40, 50], {}, r"late's layers are, at temperature 1: 1, 2, 3 one-hot; set teacher_temperature: \d\d in"),
+        ([40, 40, 50], {"teacher_temperature": 40.0}, ""),
+        ([40, 40, 50], {"temperature": 40.0}, ""),
+        ([1e-4, 1e-4, 1.0], {}, "1, 2 flat; no one temperature serves them all: pair its last layers"),
+        ([1e-4, 1.0, 1.0], {}, ""),
+        ([0, 0, 0], {}, "1, 2, 3 constant; no one temperature"),
+    ],
+)
+def test_layers_of_a_teacher_are_judged_at_the_temperature_at_which_they_are_learned(
+    capsys: pytest.CaptureFixture[str], scales: list[float], knobs: dict[str, float], said: str
+) -> None:
+    """Over the nearest documents of texts that have them all: others point at rows that would be one-hot."""
+    random = np.random.default_rng(4)
+    documents, places = np.tile(np.arange(6), (200, 1)), np.arange(1200).reshape(200, 6)
+    documents[50:, 4:], documents[100:] = -1, -1
+    values = np.float16(random.normal(size=(1200, 3)) * scales)
+    values[600:] = 3e4
+    loss = LayerDistillation(kind="layer_distillation", layers=2, teacher="late", **knobs)
+    check_layer_temperature(loss, LayerTable(documents, places, values), 4)
+    told = capsys.readouterr().err
+    assert re.search(f"distill: WARNING: layer_distillation: over 4 documents .*{said}", told) if said else not told
 
 
 def test_a_student_that_no_release_can_hold_stops_before_it_trains(

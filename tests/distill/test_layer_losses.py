@@ -73,36 +73,37 @@ def own_loss(row: int, layer: int) -> float:
     return -math.log(shares({d: float(TEACHER[row, layer, d]) for d in kept})[LABEL[row] or 0])
 
 
-def by_hand(row: int, temperature: float, weights: list[float]) -> float:
-    """Eq. 8 of one text."""
+def by_hand(row: int, temperature: float, weights: list[float], teachers: float | None = None) -> float:
+    """Eq. 8 of one text; the teacher's scores are divided by `teachers`."""
     total = 0.0
     for layer in range(K):
         kept = [d for d in range(M) if d not in UNKNOWN.get(row, [])]
         ours = {d: sum(float(a) * float(b) for a, b in zip(STATES[row, layer], DOCUMENTS[d, layer], strict=True))
                 for d in kept}  # fmt: skip
         theirs = {d: float(TEACHER[row, layer, d]) for d in kept}
-        total += weights[layer] * kl(shares(theirs, temperature), shares(ours, temperature))
+        total += weights[layer] * kl(shares(theirs, teachers or temperature), shares(ours, temperature))
     return total
 
 
 @pytest.mark.parametrize("own_documents", [False, True])
-@pytest.mark.parametrize(("temperature", "layer_temperature"), [(1.0, 10.0), (0.3, 0.5)])
+@pytest.mark.parametrize(("temperature", "layer_temperature", "teachers"), [(1.0, 10.0, None), (0.3, 0.5, 4.0)])
 @pytest.mark.parametrize("weigh", ["text", "batch", "equal"])
 def test_layer_distillation_is_equations_6_to_8(
-    weigh: str, temperature: float, layer_temperature: float, own_documents: bool
+    weigh: str, temperature: float, layer_temperature: float, teachers: float | None, own_documents: bool
 ) -> None:
     knobs: dict[str, Any] = {"reweighting": False} if weigh == "equal" else {"weights_by": weigh}
     mean = [0.3, 2.0, 1.1]
     documents = tensor(DOCUMENTS)
     given = targets(tensor(TEACHER), None if own_documents else documents, mean)
     made = outputs(tensor(STATES), documents if own_documents else None)
-    made_by = loss(temperature=temperature, layer_temperature=layer_temperature, **knobs)
+    knobs |= {"teacher_temperature": teachers, "layer_temperature": layer_temperature}
+    made_by = loss(temperature=temperature, **knobs)
     found = made_by.values(made, given, batch()).tolist()
     for row in range(N):
         own = [own_loss(row, layer) for layer in range(K)] if weigh == "text" else mean
         raised = [1.0] * K if weigh == "equal" else [math.exp(-each / layer_temperature) for each in own]
         weights = [each / sum(raised) for each in raised]
-        assert found[row] == pytest.approx(by_hand(row, temperature, weights), rel=1e-9)
+        assert found[row] == pytest.approx(by_hand(row, temperature, weights, teachers), rel=1e-9)
 
 
 def test_its_gradients_are_those_of_its_value_and_weights_have_none() -> None:

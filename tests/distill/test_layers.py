@@ -75,6 +75,14 @@ def test_weighted_layers_are_drawn_by_equation_7_and_outlive_a_kill() -> None:
     assert resumed.at(4, unasked) == before
 
 
+def test_weighted_layers_are_drawn_although_all_but_one_have_no_probability() -> None:
+    """exp(-800) is 0 in float64, and as many layers as are paired must be drawn."""
+    made = LayerPairs(knobs(2, selection="weighted", redraw_steps=1), [0, 1, 2], 3, 7)
+    losses = torch.tensor([0.0, 8000.0, 9000.0])
+    drawn = {made.at(step, lambda layers: losses[list(layers)]).teacher for step in range(1, 50)}
+    assert drawn == {(0, 1), (0, 2)}
+
+
 @pytest.mark.parametrize(
     ("loss", "complaint"),
     [

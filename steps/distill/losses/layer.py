@@ -19,7 +19,7 @@ Selection = Literal["random", "weighted", "last", "skip"]
 
 
 class LayerDistillation(Loss):
-    """`sum_i w_i KL(softmax(t_a_i / T) || softmax(s_b_i / T))` over k pairs of layers (LEAD, Eq. 6 and 8).
+    """`sum_i w_i KL(softmax(t_a_i / T_t) || softmax(s_b_i / T))` over k pairs of layers (LEAD, Eq. 6 and 8; T_t = T).
 
     A layer's score of a document is the inner product of its states of text and document, each pooled as the tower
     pools its last layer: the first token's state, as in LEAD, where the tower embeds by its first token. A student
@@ -40,7 +40,8 @@ class LayerDistillation(Loss):
     `reweighting`: w is Eq. 7, softmax over the k teacher layers of minus each layer's own loss over
     `layer_temperature`, without gradient; else 1/k. `weights_by: text` takes each text's own loss, as Eq. 7 has it, and
     equal weights for a text without label; `batch` the mean over the batch, as the published code. That code divides
-    the teacher's scores alone by T, which is 1 there, and without re-weighting gives each pair the weight 1.
+    the teacher's scores alone by a temperature, which is 1 there (`teacher_temperature`), and without re-weighting
+    gives each pair the weight 1 (`weight: k`).
 
     The teacher's states are kept as they are, or with `state_dim` as random projections to so many dimensions, which
     keep inner products but for a relative error of about `1 / sqrt(state_dim)`.
@@ -58,7 +59,9 @@ class LayerDistillation(Loss):
     redraw_steps: int = Field(default=10, ge=1)
     """Steps after which they are drawn anew."""
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Divides the scores, T."""
+    """Divides the student's scores, T."""
+    teacher_temperature: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Divides the teacher's scores, T_t; null: as the student's. `score` suggests one for layers of another teacher."""
     reweighting: bool = True
     """Whether the pairs are weighted by how well the teacher's layer knows the labels."""
     layer_temperature: float = Field(default=10.0, gt=0, allow_inf_nan=False)
@@ -90,7 +93,8 @@ class LayerDistillation(Loss):
             raise ValueError("layer_distillation has no states of documents to score the student's against")
         states, documents, teacher = exact(outputs.layers, documents, layers.scores)
         student = products(states, documents)
-        diverging = divergence(teacher / self.temperature, student / self.temperature, layers.known[:, None, :])
+        theirs, ours = teacher / (self.teacher_temperature or self.temperature), student / self.temperature
+        diverging = divergence(theirs, ours, layers.known[:, None, :])
         return (self._weights(teacher, layers, batch) * diverging).sum(dim=1)
 
     def _weights(self, teacher: Tensor, layers: LayerTargets, batch: Batch) -> Tensor:
