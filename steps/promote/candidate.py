@@ -77,8 +77,9 @@ def metrics_of(reports: Path) -> Iterator[dict[str, Any]]:
         yield read_json(path)
 
 
-def choose_student(named: str, reports: Path, releases: Path, policy: Policy) -> str:
-    """The named student, or of those within the policy's budgets the evaluation's choice, else the best.
+def choose_students(named: str, reports: Path, releases: Path, policy: Policy) -> list[str]:
+    """The named student alone, or of those within the policy's budgets the evaluation's choice, and behind it the best:
+    a choice may lose more than the gate allows.
 
     The best on dev, or on test without dev queries. Only releases that are there count. UserError when the last
     evaluation did not measure the named one, or when none is within the budgets.
@@ -88,7 +89,7 @@ def choose_student(named: str, reports: Path, releases: Path, policy: Policy) ->
     if named:
         if named not in students:
             raise UserError(f"promote: student {named!r} was not evaluated; {reports / 'metrics.json'} has {students}")
-        return named
+        return [named]
     with metrics_of(reports) as metrics:
         chosen = metrics.get("choice", {}).get("student")
         quality = metrics["datasets_dev"] or metrics["datasets"]
@@ -109,7 +110,8 @@ def choose_student(named: str, reports: Path, releases: Path, policy: Policy) ->
             f" {policy.max_p50_ms:g} and max_index_bytes {policy.max_index_bytes}; raise a budget, distil a smaller"
             " student, or run `dvc pull` where releases are missing"
         )
-    return chosen if chosen in means else min(means, key=lambda student: (-means[student], student))
+    best = min(means, key=lambda student: (-means[student], student))
+    return [chosen, best] if chosen in means and chosen != best else [best]
 
 
 def read_candidate(student: str, reports: Path, releases: Path, evaluation: Evaluation) -> Candidate:

@@ -55,10 +55,14 @@ class Refused(UserError):
     """The gate said no."""
 
 
+class RolledBack(Refused):
+    """Somebody took this release back."""
+
+
 def refuse_rolled_back(registry: Registry, version: str) -> None:
-    """Refused where the version was rolled back."""
+    """RolledBack where the version was rolled back."""
     if when := registry.tags(version).get("rolled_back_at"):
-        raise Refused(
+        raise RolledBack(
             f"{registry.name}/{version}: this release was rolled back at {when}; say --again to promote it all the same"
         )
 

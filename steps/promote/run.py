@@ -8,12 +8,13 @@ import yaml
 
 from steps.core.judged import JudgedSet
 from steps.core.tracking import reaching, tracking_uri
-from steps.promote.candidate import Candidate, choose_student, metrics_of, read_candidate
+from steps.promote.candidate import Candidate, choose_students, metrics_of, read_candidate
+from steps.promote.dvc_lock import Stages
 from steps.promote.evaluation import read_evaluation, read_test_sets, with_reported_slices
 from steps.promote.history import as_table, history
 from steps.promote.lineage import is_model, made_from, made_of
 from steps.promote.lock import Lock, lock_place, lock_store
-from steps.promote.move import Refused
+from steps.promote.move import Refused, RolledBack
 from steps.promote.origin import check_evaluation, check_measured, read_origin
 from steps.promote.params import PromoteParams
 from steps.promote.promotion import dry_run_decision, promote
@@ -26,11 +27,37 @@ def run(
 ) -> None:
     """Promote a student's release, or say what would happen; Refused, exit code 3, when the gate says no.
 
+    Where no student is named and the gate refuses the evaluation's choice, the best on dev is offered to it in turn.
     Paths are relative to the project's root, where dvc.lock lies.
     """
     judged = _judged(ingest, reports)  # first: without any nothing could be promoted, whatever dvc.lock records
     stages = check_evaluation(reports, ingest)
-    candidate = _candidate(judged, ingest, reports, releases, params)
+    first, *others = choose_students(params.student, reports, releases, params.policy)
+    try:
+        _offer(first, judged, stages, ingest, reports, releases, params, dry_run, again)
+    except RolledBack:
+        raise  # somebody did not want what this run made
+    except Refused as refusal:
+        if not others:
+            raise
+        print(f"promote: {refusal}")
+        print(f"promote: {others[0]}, the best by nDCG@10, is offered in its place")
+        _offer(others[0], judged, stages, ingest, reports, releases, params, dry_run, again)
+
+
+def _offer(
+    student: str,
+    judged: Sequence[JudgedSet],
+    stages: Stages,
+    ingest: Path,
+    reports: Path,
+    releases: Path,
+    params: PromoteParams,
+    dry_run: bool,
+    again: bool,
+) -> None:
+    """Promote one student's release, or say what would happen; Refused when the gate says no."""
+    candidate = _candidate(student, judged, ingest, reports, releases, params)
     with reaching():
         registry = Registry(params.name)
         origin = read_origin(registry, stages, candidate.student, candidate.release, ingest)
@@ -97,9 +124,8 @@ def _judged(ingest: Path, reports: Path) -> list[JudgedSet]:
 
 
 def _candidate(
-    judged: Sequence[JudgedSet], ingest: Path, reports: Path, releases: Path, params: PromoteParams
+    student: str, judged: Sequence[JudgedSet], ingest: Path, reports: Path, releases: Path, params: PromoteParams
 ) -> Candidate:
-    student = choose_student(params.student, reports, releases, params.policy)
     check_measured(student, releases / student, reports)
     evaluation = with_reported_slices(read_evaluation(ingest, judged, params.policy.slice_words), reports)
     return read_candidate(student, reports, releases, evaluation)

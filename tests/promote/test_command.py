@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from promote_project import PARAMS, copy_project, write_evaluation
+from promote_project import PARAMS, copy_project, write_evaluation, write_lock
 
 from steps.core.errors import EXIT_DATA, EXIT_TRANSIENT, guarded
+from steps.core.files import read_json, write_json
 from steps.promote import promotion
 from steps.promote.__main__ import main
 from steps.promote.registry import Registry
@@ -35,6 +36,31 @@ def code(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     except SystemExit as end:
         return int(end.code or 0)
     return 0
+
+
+def test_a_choice_that_the_gate_refuses_leaves_its_place_to_the_best(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The choice may lose 2 % of nDCG@10, the gate allows 0.5 %: else no retraining would ever be promoted again."""
+    assert code(monkeypatch, "--student", "2l") == 0
+    for student in ("static", "2l"):
+        (project / "models/release" / student / "report.json").write_text('{"another": "release"}')
+    write_evaluation({"static": 0.1, "2l": 0.6})
+    metrics = read_json(project / "reports/metrics.json")
+    write_json(project / "reports/metrics.json", metrics | {"choice": {"student": "static"}})
+    write_lock(["static", "2l"])
+    capsys.readouterr()
+    assert code(monkeypatch, "--dry-run") == 0
+    assert code(monkeypatch) == 0
+    said = capsys.readouterr().out
+    assert "static would be refused: " in said and " refused, nothing was changed: " in said
+    assert said.count("promote: 2l, the best by nDCG@10, is offered in its place") == 2
+    registry = Registry(PARAMS["name"])
+    assert registry.tags(registry.aliases()["champion"])["student"] == "2l" and registry.aliases()["previous"] == "1"
+
+    assert code(monkeypatch, "--rollback") == 0
+    assert code(monkeypatch) == EXIT_DATA, "what was rolled back stays so"
+    assert registry.aliases()["champion"] == "1"
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from steps.core.document_texts import DocumentTemplate
 from steps.core.errors import UserError
 from steps.core.files import folder_digest, read_json, write_json
 from steps.core.tables import table_from_rows, write_table
-from steps.promote.candidate import choose_student, read_candidate
+from steps.promote.candidate import choose_students, read_candidate
 from steps.promote.evaluation import read_evaluation, read_test_sets, with_reported_slices
 from steps.promote.evidence import Evaluation
 from steps.promote.recorded import check_recorded, dvc_md5
@@ -153,13 +153,13 @@ def test_the_best_on_dev_within_the_budgets_is_chosen(tmp_path: Path) -> None:
     dev = {"fast": 0.5, "slow": 0.9, "big": 0.8, "none": 0.7}
     reports = metrics(tmp_path, dev, {"fast": 1.0, "slow": 11.0, "big": 1.0, "none": 0.0})
     rules = policy(max_index_bytes=1000)
-    assert choose_student("", reports, folders, rules) == "fast"
-    assert choose_student("", reports, folders, policy(max_p50_ms=20.0)) == "slow"
-    assert choose_student("slow", reports, folders, rules) == "slow"
+    assert choose_students("", reports, folders, rules)[0] == "fast"
+    assert choose_students("", reports, folders, policy(max_p50_ms=20.0))[0] == "slow"
+    assert choose_students("slow", reports, folders, rules)[0] == "slow"
     with pytest.raises(UserError, match=r"student 'gone' was not evaluated; .*metrics.json has \['big', 'fast'"):
-        choose_student("gone", reports, folders, rules)
+        choose_students("gone", reports, folders, rules)
     with pytest.raises(UserError, match=r"none of .* is within max_p50_ms 0.1 and max_index_bytes 1000"):
-        choose_student("", reports, folders, policy(max_p50_ms=0.1, max_index_bytes=1000))
+        choose_students("", reports, folders, policy(max_p50_ms=0.1, max_index_bytes=1000))
 
 
 def test_data_sets_that_count_as_one_weigh_as_one(tmp_path: Path) -> None:
@@ -174,9 +174,9 @@ def test_data_sets_that_count_as_one_weigh_as_one(tmp_path: Path) -> None:
         dataset: {name: {"nDCG@10": value} for name, value in row.items()} for dataset, row in dev.items()
     }
     write_json(reports / "metrics.json", written)
-    assert choose_student("", reports, folders, policy()) == "forums"
+    assert choose_students("", reports, folders, policy())[0] == "forums"
     write_json(reports / "metrics.json", written | {"as_one_dev": {"cqa": {}}})
-    assert choose_student("", reports, folders, policy()) == "facts"
+    assert choose_students("", reports, folders, policy())[0] == "facts"
 
 
 @pytest.mark.parametrize("lacking", ["retention", "latency", "datasets_dev", "{}", "[]"])
@@ -187,7 +187,7 @@ def test_metrics_that_lack_what_a_student_is_chosen_by_are_named_with_the_remedy
     held.pop(lacking, None)
     write_json(reports / "metrics.json", {"{}": {}, "[]": []}.get(lacking, held))
     with pytest.raises(UserError, match=r"metrics\.json: damaged, .* run `dvc repro evaluate` to write it anew"):
-        choose_student("", reports, folders, policy())
+        choose_students("", reports, folders, policy())
 
 
 def test_damaged_files_of_a_candidate_are_named(tmp_path: Path) -> None:
@@ -207,8 +207,11 @@ def test_the_choice_of_the_evaluation_goes_first_within_the_budgets(tmp_path: Pa
     measured = read_json(reports / "metrics.json")
     for recorded, expected in {"fast": "fast", "big": "slow", "gone": "slow", None: "slow"}.items():
         write_json(reports / "metrics.json", measured | {"choice": {"student": recorded}})
-        assert choose_student("", reports, folders, policy(max_index_bytes=1000)) == expected
-    assert choose_student("big", reports, folders, policy()) == "big", "a named student goes before any choice"
+        chosen = choose_students("", reports, folders, policy(max_index_bytes=1000))
+        assert chosen == [expected, *(["slow"] if expected != "slow" else [])], (
+            "the best is offered where it is refused"
+        )
+    assert choose_students("big", reports, folders, policy()) == ["big"], "a named student goes before any choice"
 
 
 def test_the_candidate_is_the_students_test_values_and_its_own_files(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from steps.core.judged import read_judged_sets
 from steps.evaluate.cache import measure_all
 from steps.evaluate.measuring import Task
 from steps.evaluate.systems import Lexical, Student, Systems, Teacher, bm25_search
-from steps.promote.candidate import choose_student, read_candidate
+from steps.promote.candidate import choose_students, read_candidate
 from steps.promote.evaluation import read_evaluation, read_test_sets
 from steps.promote.rescoring import rescore
 from steps.promote.smoke import SUM_TOLERANCE, TOLERANCE, differences, golden_hits
@@ -50,9 +50,9 @@ def test_the_evidence_is_that_of_what_serves(project: Path) -> None:
     assert found.p50_ms == 3.0
     release = RELEASES / "static"
     assert found.index_bytes == folder_bytes(release / "index") + folder_bytes(release / "lexical")
-    assert choose_student("", REPORTS, RELEASES, policy(max_p50_ms=3.0)) == "static"
+    assert choose_students("", REPORTS, RELEASES, policy(max_p50_ms=3.0))[0] == "static"
     with pytest.raises(UserError, match=r"max_p50_ms 2\.9"):
-        choose_student("", REPORTS, RELEASES, policy(max_p50_ms=2.9))
+        choose_students("", REPORTS, RELEASES, policy(max_p50_ms=2.9))
     for two, p50_ms in (({"two": {}}, math.inf), ({}, 2.0)):  # of what nobody judged nothing is timed
         with_fused({"one": 2.0})
         metrics: Any = read_json(REPORTS / "metrics.json")

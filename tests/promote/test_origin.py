@@ -12,7 +12,7 @@ from steps.core import tracking
 from steps.core.errors import UserError
 from steps.core.files import write_json
 from steps.core.tables import table_from_rows, write_table
-from steps.promote.candidate import choose_student
+from steps.promote.candidate import choose_students
 from steps.promote.origin import check_evaluation, check_measured, read_origin
 from steps.promote.recorded import dvc_md5
 from steps.promote.registration import Origin
@@ -66,17 +66,17 @@ def test_a_file_that_is_not_the_pipelines_is_told_before_a_student_is_chosen_by_
 def test_one_fetched_release_is_promoted_without_the_others(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = origin("static").tags
     assert capsys.readouterr().out == ""
-    assert choose_student("", REPORTS, RELEASES, policy()) == "2l"
+    assert choose_students("", REPORTS, RELEASES, policy())[0] == "2l"
     shutil.rmtree(RELEASES / "2l")
     assert origin("static").tags == whole
     assert "models/release lacks 2l: taken from dvc.lock" in capsys.readouterr().out
-    assert choose_student("", REPORTS, RELEASES, policy()) == "static"
+    assert choose_students("", REPORTS, RELEASES, policy())[0] == "static"
     write_json(RELEASES / "static/manifest.json", {"student": "another", "datasets": {}})
     with pytest.raises(UserError, match=r"models/release/static: missing or not what dvc\.lock records"):
         origin("static")
     shutil.rmtree(RELEASES)
     with pytest.raises(UserError, match=r"none of \['2l', 'static'\] has a release in models/release"):
-        choose_student("", REPORTS, RELEASES, policy())
+        choose_students("", REPORTS, RELEASES, policy())
 
 
 def test_a_release_made_after_its_evaluation_is_refused_where_another_is_missing(clone: Path) -> None:
