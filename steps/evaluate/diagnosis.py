@@ -19,6 +19,7 @@ from steps.core.measures import NDCG
 from steps.evaluate.cache import kept_folder, key_of
 from steps.evaluate.document_vectors import document_rows, document_vectors
 from steps.evaluate.effort import measure_effort
+from steps.evaluate.fusing import fused_search
 from steps.evaluate.geometry import comparable
 from steps.evaluate.measuring import Task
 from steps.evaluate.perturbations import drawn_rows, perturbed_set
@@ -28,7 +29,7 @@ from steps.evaluate.scoring import score
 from steps.evaluate.semantic_codes import measure_codes, read_codes
 from steps.evaluate.slicing import LEAST
 from steps.evaluate.space import NEIGHBOURS, measure_space
-from steps.evaluate.systems import Student, Systems, Teacher, dense_search, remembering
+from steps.evaluate.systems import Search, Student, Systems, Teacher, dense_search, remembering
 
 _FILE = "diagnosis.json"
 _EFFORT_QUERIES = 500  # of a data set, drawn with the seed
@@ -38,11 +39,13 @@ _EFFORT_QUERIES = 500  # of a data set, drawn with the seed
 class Diagnosis:
     """One tower, by data set.
 
-    `perturbed[data set][perturbation]`: nDCG@10 of the perturbed queries in the order of `perturbed_rows`. The others
-    hold what metrics.json has of it: `proposition` (students only), `space`, `effort`, `codes`.
+    `perturbed[data set][perturbation]`: nDCG@10 of the perturbed queries in the order of `perturbed_rows`;
+    `perturbed_served`: of a student as its release serves it, where that fuses BM25. The others hold what metrics.json
+    has of it: `proposition` (students only), `space`, `effort`, `codes`.
     """
 
     perturbed: Mapping[str, Mapping[str, Sequence[float]]]
+    perturbed_served: Mapping[str, Mapping[str, Sequence[float]]]
     proposition: Mapping[str, Mapping[str, float]]
     space: Mapping[str, Mapping[str, float]]
     effort: Mapping[str, Mapping[str, Any]]
@@ -86,13 +89,17 @@ def _of_set(tower: Teacher | Student, judged: JudgedSet, task: Task, wanted: np.
     drawn = drawn_rows(len(vectors), _EFFORT_QUERIES, seed)
     effort = measure_effort(release, _some(judged, drawn), vectors[drawn])
     figures: dict[str, Any] = {
-        "perturbed": _perturbed(tower, judged, task),
+        "perturbed": _perturbed(dense_search(remembering(tower.encode), release), tower.name, judged, task, exact=True),
         "effort": effort.as_dict() if effort else {},
         "codes": _codes(tower, judged, vectors, seed),
     }
     if not isinstance(tower, Student):
         return figures | {"space": measure_space(vectors, seed).as_dict()}
     found = _nearest(tower, judged, vectors)
+    if fusion := release.fusion(judged.dataset):
+        dense, lexical = dense_search(tower.encode, release, "ann"), release.lexical(judged.dataset)
+        served = fused_search(dense, lambda _, texts, k: lexical.search(texts, k), {judged.dataset: fusion})
+        figures["perturbed_served"] = _perturbed(served, f"{tower.name} as served", judged, task)
     return figures | {
         "space": measure_space(vectors, seed, wanted, nearest, found).as_dict(),
         "proposition": _proposition(tower, judged, nearest, wanted, vectors, seed),
@@ -109,11 +116,12 @@ def _nearest(tower: Teacher | Student, judged: JudgedSet, vectors: np.ndarray) -
     return other_hits(judged, judged.query_ids, search, NEIGHBOURS)[1]
 
 
-def _perturbed(tower: Teacher | Student, judged: JudgedSet, task: Task) -> dict[str, list[float]]:
+def _perturbed(
+    search: Search, name: str, judged: JudgedSet, task: Task, *, exact: bool = False
+) -> dict[str, list[float]]:
     rows, seed = perturbed_rows(judged, task), task.params.seed
-    search = dense_search(remembering(tower.encode), tower.release)
     return {
-        kind: score(f"{tower.name}, {kind}", search, perturbed_set(judged, rows, kind, seed), NEIGHBOURS, exact=True)
+        kind: score(f"{name}, {kind}", search, perturbed_set(judged, rows, kind, seed), NEIGHBOURS, exact=exact)
         .values[NDCG]
         .tolist()
         for kind in task.params.perturbations

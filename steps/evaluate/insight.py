@@ -19,7 +19,6 @@ from steps.evaluate.fusion_gains import fused_name
 from steps.evaluate.measuring import Task
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.ratios import figures
-from steps.evaluate.results import Result
 from steps.evaluate.served import fused_sets
 from steps.evaluate.slicing import Known, Slice, slice_queries
 from steps.evaluate.systems import TEACHER, Systems
@@ -54,13 +53,13 @@ def look_closer(
     values = {name: result.ndcg("test") for name, result in towers.items()}
     fused = {
         fused_name(name): _only(found.results[fused_name(name)].ndcg("test"), sets)
-        for name in evaluation.served
+        for name in (TEACHER, *evaluation.served)
         if (sets := fused_sets(name, found.results))
     }
     return Insight(
         metrics={
             "slices": slice_figures(values | fused, sliced, params),
-            "perturbed": perturbed_figures(diagnosed, towers, task),
+            "perturbed": perturbed_figures(diagnosed, values | fused, task),
             "proposition": _by_dataset(diagnosed, "proposition"),
             "space": _by_dataset(diagnosed, "space"),
             "effort": _by_dataset(diagnosed, "effort"),
@@ -109,18 +108,25 @@ def slice_figures(
 
 
 def perturbed_figures(
-    diagnosed: Mapping[str, Diagnosis], towers: Mapping[str, Result], task: Task
+    diagnosed: Mapping[str, Diagnosis], values: Mapping[str, Mapping[str, np.ndarray]], task: Task
 ) -> dict[str, dict[str, Any]]:
-    """`[data set][perturbation]`: see `ratios.figures`, and `unchanged`, nDCG@10 by model on the same queries."""
-    values = {name: result.ndcg("test") for name, result in towers.items()}
+    """`[data set][perturbation]`: see `ratios.figures`, and `unchanged`, nDCG@10 by model on the same queries.
+
+    `values`: nDCG@10 of all test queries, by model and data set; of students that are released with BM25 also fused.
+    """
     named: dict[str, dict[str, Any]] = {}
     for judged in task.test_sets():
         rows = perturbed_rows(judged, task)
         for kind in task.params.perturbations if len(rows) else ():
             own = {name: np.array(each.perturbed[judged.dataset][kind]) for name, each in diagnosed.items()}
+            own |= {
+                fused_name(name): np.array(each.perturbed_served[judged.dataset][kind])
+                for name, each in diagnosed.items()
+                if judged.dataset in each.perturbed_served
+            }
             named.setdefault(judged.dataset, {})[kind] = figures(
                 own, task.params.bootstrap_samples, task.params.seed
-            ) | {"unchanged": {name: float(of[judged.dataset][rows].mean()) for name, of in values.items()}}
+            ) | {"unchanged": {name: float(values[name][judged.dataset][rows].mean()) for name in own}}
     return named
 
 

@@ -73,7 +73,7 @@ def slice_queries(judged: JudgedSet, known: Known, patterns: Mapping[str, str]) 
     if taken := sorted({*patterns, *own} & named.keys() | patterns.keys() & set(own)):
         raise UserError(f"evaluate.slices, slice_table: {taken} are slices already; give yours other names")
     for name, rule in patterns.items():
-        named[name] = _each(judged.texts, re.compile(rule, re.IGNORECASE).search)
+        named[name] = _each(judged.texts, re.compile(rule).search)
     for name in own:
         named[name] = [name in known.own.get(query, ()) for query in judged.query_ids]
     found = [Slice(judged.dataset, name, np.flatnonzero(inside)) for name, inside in named.items()]

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from steps.core.measures import NDCG
-from steps.evaluate.fusion_gains import fusion_lines
+from steps.evaluate.fusion_gains import fused_name, fusion_lines
 from steps.evaluate.served import fusing, served_name
 from steps.evaluate.shown import milliseconds, percent, times
 from steps.evaluate.significance import significant
+from steps.evaluate.systems import TEACHER
 from steps.evaluate.table import choice_lines, gain_lines, share_of, unjudged_line
 from steps.evaluate.verdict import left_out_lines, verdict_of
 from steps.retrieval.as_one import counted
@@ -89,16 +90,20 @@ def _slices(slices: Mapping[str, Any], best: str) -> list[str]:
     lost = {
         name: row
         for name, row in slices.items()
-        if best in row["retention"] and any(each["ci95_high"] < 1 for each in row["retention"].values())
+        if best in row["retention"] and any(each["ci95_high"] < 1 for each in _students(row).values())
     }
     worst = sorted(lost, key=lambda name: float(lost[name]["retention"][best]["ratio"]))[:_SLICES]
-    students = list(dict.fromkeys(student for name in worst for student in lost[name]["retention"]))
+    students = list(dict.fromkeys(student for name in worst for student in _students(lost[name])))
     rows = []
     for name in worst:
         kept = lost[name]["retention"]
         cells = [_kept(kept[each]) if each in kept else "" for each in students]
         rows.append([name, f"{lost[name]['queries']:,}", *cells])
     return _table(["slice", "queries", *students], rows) if rows else []
+
+
+def _students(row: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
+    return {name: share for name, share in row["retention"].items() if name != fused_name(TEACHER)}
 
 
 def _kept(share: Mapping[str, float]) -> str:

@@ -44,7 +44,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
         texts = [f"{text} {EVIL}" for text in table[column].to_pylist()]
         place = table.column_names.index(column)
         write_table(root / "ingest", name, table.set_column(place, table.schema.field(column), [texts]))
-    given = params(slices={"of graphs": "GRAPH|matrix"}, perturbed_queries=4)
+    given = params(slices={"of graphs": "(?i)GRAPH|matrix"}, perturbed_queries=4)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("SLIMTOWER_CACHE", str(root / "cache"))
         for module in (slicing, diagnosis):

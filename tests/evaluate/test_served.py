@@ -25,7 +25,7 @@ from steps.evaluate.slicing import Slice
 from steps.evaluate.systems import Student, Systems
 from steps.evaluate.table import results_table
 from steps.evaluate.verdict import like_for_like
-from steps.promote.candidate import Served, choose_student
+from steps.promote.candidate import Served, choose_students
 from steps.retrieval.bm25 import Bm25
 from steps.retrieval.fusion import WeightedSum
 from steps.serving.choice import release_folder
@@ -141,6 +141,14 @@ def test_the_student_that_is_best_as_served_is_chosen_and_told(tmp_path: Path, m
     for models in (row["ndcg"] for rows in metrics["slices"].values() for row in rows.values()):
         assert set(models) == {"teacher", "static", "2l", "static+bm25"}, "the encoder's own loss stays to be seen"
         assert models["static"] <= models["static+bm25"]
+    for dataset, rows in metrics["perturbed"].items():
+        found = [each["ndcg"] for each in rows.values()]
+        assert all(set(models) == {"teacher", "static", "2l", "static+bm25"} for models in found), dataset
+        assert all(set(each["unchanged"]) == set(each["ndcg"]) for each in rows.values())
+        assert any(models["static+bm25"] > models["static"] for models in found), (
+            "as its release answers changed queries"
+        )
+    assert set(metrics["perturbed"]) == set(test)
     for dataset, row in metrics["like_for_like"].items():
         change = test[dataset]["static"]["nDCG@10"] / test[dataset]["teacher"]["nDCG@10"] - 1
         assert list(row) == ["static"] and row["static"]["alone"]["change"] == pytest.approx(change)
@@ -175,7 +183,7 @@ def test_metrics_that_were_written_before_these_keys_are_still_read(tmp_path: Pa
     assert Served(student, frozenset(metrics["datasets"]), frozenset(metrics["fused"])).p50_ms(metrics) > 0
     assert release_folder(write_releases(tmp_path, metrics), "").name == student
     policy = promote_params().policy.model_copy(update={"max_p50_ms": 1e9, "max_index_bytes": 1 << 60})
-    assert choose_student("", tmp_path, tmp_path / "models/release", policy) == student
+    assert choose_students("", tmp_path, tmp_path / "models/release", policy)[0] == student
 
 
 def write_releases(root: Path, metrics: dict[str, Any]) -> Path:
