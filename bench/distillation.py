@@ -2,8 +2,8 @@
 
 TABLE is one of bench/expected.yaml: ladder, ladder_trained, layers, qkd, qkd_magnitude, qkd_fresh, scalingnote, texts,
 dims, frontier, endpoint_starts, trained_medquad, trained_scifact, labels, unlimited, ce_to_de, responses,
-label_free_scifact, label_free_medquad, lead_frozen, lead_joint, lead_batch, and of five of them one over the demo:
-ce_to_de_demo, responses_demo, label_free_demo, lead_frozen_demo, lead_joint_demo.
+label_free_scifact, label_free_medquad, lead_frozen, lead_joint, lead_comparison, lead_batch, layer_temperature, and of
+five of them one over the demo: ce_to_de_demo, responses_demo, label_free_demo, lead_frozen_demo, lead_joint_demo.
 Every row is distilled with every seed from a run in which `embed` is done (FOLDER; default: the table's `run`), scored
 on dev and test by exact search over the teacher's documents, and compared with what is expected of it, each claim of a
 paper by a paired test. A finished cell is kept below .cache/bench-distill, so a killed bench goes on. Writes
