@@ -8,7 +8,7 @@ import evaluate_fakes
 import numpy as np
 import pytest
 from browser import Browser, find_browser
-from evaluate_fakes import evaluate, fake_systems, params, write_inputs
+from evaluate_fakes import evaluate, fake_systems, hybrid_systems, params, write_inputs
 
 from steps.core.files import read_json, write_json
 from steps.evaluate.shown import percent
@@ -73,19 +73,25 @@ def test_where_nothing_is_judged_the_page_has_the_choice_and_its_reasons(tmp_pat
 
 @pytest.mark.medium
 @pytest.mark.skipif(not find_browser(), reason="no chromium on the PATH (Debian: apt-get install chromium)")
+@pytest.mark.parametrize("fused", [False, True], ids=["dense", "with BM25"])
 def test_a_browser_shows_every_section_and_what_documents_say_as_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fused: bool
 ) -> None:
     hostile = "<script>window.stolen=1</script><img src=x onerror=window.stolen=1>"
     monkeypatch.setattr(evaluate_fakes, "TOPICS", [f"{topic} {hostile}" for topic in evaluate_fakes.TOPICS])
     for module in ("slicing", "diagnosis"):
         monkeypatch.setattr(f"steps.evaluate.{module}.LEAST", 5)  # as many as are changed
-    systems = fake_systems(tmp_path, write_inputs(tmp_path, judged=("api",)), static=1)
+    if fused:
+        systems = hybrid_systems(tmp_path, judged=("api",))
+    else:
+        systems = fake_systems(tmp_path, write_inputs(tmp_path, judged=("api",)), static=1)
     page = (evaluate(systems, tmp_path, params()) / "report.html").as_uri()
     sections = [
         "Quality against latency", "Quality", "What is not judged", "Slices of the queries", "Cases: static loses most",
         "Cases: static gains most", "Closeness to the teacher", "Cost", "The teacher", "How it was made",
     ]  # fmt: skip
+    if fused:
+        sections.remove("Cases: static loses most")  # with BM25 it loses nowhere
     with Browser(tmp_path / "profile") as browser:
         for width in (390, 1280):
             browser.view(width, 900, "light")
@@ -94,7 +100,12 @@ def test_a_browser_shows_every_section_and_what_documents_say_as_text(
             heads = browser.evaluate("[...document.querySelectorAll('h2')].map(head => head.textContent)")
             assert heads == sections
             under = browser.evaluate("[...document.querySelectorAll('h3')].map(head => head.textContent)")
-            assert "Changed queries" in under
+            parts = {
+                "Retention over all data sets", "Changed queries", "Neighbours, lengths and spread", "Search effort",
+                "The bound of the student's bias, on a scale that fits the judgements", "From training to service",
+                "Index", "Retention and agreement by data set" + ", encoders alone" * fused,
+            }  # fmt: skip
+            assert parts <= {*under} and ("Fused with BM25" in under) == fused
             assert hostile in browser.evaluate("document.querySelector('.case li').textContent")
             letters = browser.evaluate(
                 "[...document.querySelectorAll('svg text')].map(text => text.getBoundingClientRect())"
@@ -107,8 +118,8 @@ def test_a_browser_shows_every_section_and_what_documents_say_as_text(
                 assert browser.inaccessible() == []
         asked = {row["request"]["url"] for row in browser.events["Network.requestWillBeSent"]}
         assert asked == {f"{page}?390", f"{page}?1280"}
-        parts = "[...document.querySelectorAll('details > :not(summary)')]"
-        hidden = f"{parts}.filter(part => !part.checkVisibility()).length"
+        closed = "[...document.querySelectorAll('details > :not(summary)')]"
+        hidden = f"{closed}.filter(part => !part.checkVisibility()).length"
         assert browser.evaluate(hidden) > 0
         browser.call("Emulation.setEmulatedMedia", media="print")
         browser.until(f"matchMedia('print').matches && {hidden} === 0")

@@ -1,13 +1,12 @@
 """What is chosen and told is what the releases answer: fused with BM25 where they carry it."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from evaluate_fakes import RULE, FakeRelease, bag_of_words, evaluate, fake_systems, params, write_inputs
+from evaluate_fakes import RULE, evaluate, hybrid_systems, params
 from promote_fakes import promote_params
 
 from steps.core.files import write_json
@@ -22,43 +21,10 @@ from steps.evaluate.results import Result
 from steps.evaluate.scoring import Scored
 from steps.evaluate.served import as_served, served_ms
 from steps.evaluate.slicing import Slice
-from steps.evaluate.systems import Student, Systems
 from steps.evaluate.table import results_table
 from steps.evaluate.verdict import like_for_like
 from steps.promote.candidate import Served, choose_students
-from steps.retrieval.bm25 import Bm25
-from steps.retrieval.fusion import WeightedSum
 from steps.serving.choice import release_folder
-
-
-class HybridRelease(FakeRelease):
-    """A release that carries BM25 of every data set."""
-
-    def fusion(self, dataset: str) -> Any:
-        return WeightedSum(depth=100, weight=0.1)
-
-    @property
-    def folder(self) -> Path:
-        return Path(__file__).parent
-
-    def lexical(self, dataset: str) -> Bm25:
-        documents = self.documents_by_set[dataset]
-        return Bm25(list(documents), list(documents.values()))
-
-
-class BetterRelease(FakeRelease):
-    """A release without BM25 whose encoder reads every other query whole."""
-
-    def encode(self, texts: list[str]) -> np.ndarray:
-        return np.concatenate([bag_of_words([text], known=9 if len(text) % 2 else 1) for text in texts])
-
-
-def hybrid_systems(root: Path) -> Systems:
-    """A student that reads one word and is released with BM25, and one that reads more, without."""
-    documents = write_inputs(root)
-    releases: dict[str, Any] = {"static": HybridRelease(documents, known=1), "2l": BetterRelease(documents)}
-    students = [Student(name, type(release).__name__, release, release.encode) for name, release in releases.items()]
-    return replace(fake_systems(root, documents), students=students)
 
 
 def figures(carried: bool, p50_ms: float) -> FusionFigures:

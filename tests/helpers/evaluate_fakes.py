@@ -1,7 +1,7 @@
 """Fakes for the evaluate tests: hashed bags of words as encoders, and the folders that the stage reads."""
 
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from steps.evaluate.latency import Encode
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.run import Folders
 from steps.evaluate.systems import Lexical, Student, Systems, Teacher, bm25_search
+from steps.retrieval.bm25 import Bm25
+from steps.retrieval.fusion import WeightedSum
 from steps.retrieval.noninferiority import NonInferiority
 from steps.serving.release import Documents
 
@@ -119,6 +121,28 @@ class FakeRelease:
         return np.take_along_axis(scores, order, 1), [[ids[column] for column in row] for row in order]
 
 
+class HybridRelease(FakeRelease):
+    """A release that carries BM25 of every data set."""
+
+    def fusion(self, dataset: str) -> Any:
+        return WeightedSum(depth=100, weight=0.1)
+
+    @property
+    def folder(self) -> Path:
+        return Path(__file__).parent
+
+    def lexical(self, dataset: str) -> Bm25:
+        documents = self.documents_by_set[dataset]
+        return Bm25(list(documents), list(documents.values()))
+
+
+class BetterRelease(FakeRelease):
+    """A release without BM25 whose encoder reads every other query whole."""
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        return np.concatenate([bag_of_words([text], known=9 if len(text) % 2 else 1) for text in texts])
+
+
 def fake_systems(
     root: Path, documents: dict[str, dict[str, str]], teacher: Encode = bag_of_words, **known: int
 ) -> Systems:
@@ -130,6 +154,14 @@ def fake_systems(
     whole: Any = FakeRelease(documents)
     lexical = Lexical(sha256_file(root / "ingest" / "corpus.parquet"), bm25_search(root / "ingest"))
     return Systems(lexical, Teacher("whole", whole, teacher, 1_000_000), students)
+
+
+def hybrid_systems(root: Path, judged: tuple[str, ...] = ("api", "med")) -> Systems:
+    """A student that reads one word and is released with BM25, and one that reads more, without."""
+    documents = write_inputs(root, judged=judged)
+    releases: dict[str, Any] = {"static": HybridRelease(documents, known=1), "2l": BetterRelease(documents)}
+    students = [Student(name, type(release).__name__, release, release.encode) for name, release in releases.items()]
+    return replace(fake_systems(root, documents), students=students)
 
 
 def evaluate(systems: Systems, root: Path, given: EvaluateParams | None = None, run: Run | None = None) -> Path:
