@@ -86,6 +86,11 @@ def not_loaded(name: str | Path, error: Exception, instead: str) -> UserError:
 @cache
 def _fetched(name: str, commit: str | None) -> str:
     """Folder of the files of a model on the hub, in Hugging Face's cache."""
+    if not commit and os.environ.get("SLIMTOWER_RUN"):
+        raise UserError(
+            f"model {name}: not pinned, another run may get another; write {name}@ and the 40 digits of a commit, which"
+            " its page on the hub has, or a run of `make`"
+        )
     from huggingface_hub import snapshot_download
 
     try:
@@ -93,8 +98,7 @@ def _fetched(name: str, commit: str | None) -> str:
     except Exception as error:
         raise not_loaded(name, error, f"a folder, or a name on the hub with its commit, {name}@...") from None
     if not commit:
-        said = f"model {name}: not pinned, another run may get another; write {name}@{Path(folder).name}"
-        if os.environ.get("SLIMTOWER_RUN"):
-            raise UserError(said)
-        print(said, file=sys.stderr)
+        print(
+            f"model {name}: not pinned, another run may get another; write {name}@{Path(folder).name}", file=sys.stderr
+        )
     return folder

@@ -24,7 +24,7 @@ _QUOTED = r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'"
 
 # user:password@, to the last @ as a password may hold one, or / or '; without a colon only what no path can be
 _LOGIN = re.compile(rf"({_SCHEME})(?:[^\s/@:]*:{_LONG}@|[^\s/'\"]+@)")
-_QUERY = re.compile(rf"(?i)((?:{_NAMED}|x-amz-[a-z-]{{1,40}}|[?&;](?:sig|key|auth|code))(?:=|%3D))[^\s&]+")
+_QUERY = re.compile(rf"(?i)((?:{_NAMED}|x-amz-[a-z-]{{1,64}}|[?&;](?:sig|key|auth|code))(?:=|%3D))[^\s&]+")
 _MAPPED = re.compile(rf"(?i)((?:{_NAMED}|authorization)\\*[\"']\s*:\s*b?)(?:{_QUOTED}|[^\s,}}\]]+)")
 _HEADERS = r"authorization|x-amz-security-token|\b(?:x-)?(?:[a-z]{1,20}-)?api-key"
 _HEADER = re.compile(rf"(?i)((?:{_HEADERS})\s*[:=]\s*)(?:(?:basic|bearer|token)\s+)?[^\s,]+|\b(bearer\s+)\S{{8,}}")
@@ -106,16 +106,19 @@ def _spellings(secret: str) -> str:
 
 
 def _white(run: str) -> str:
-    """A pattern for white space, which may have become other white space."""
-    return rf"(?:\s|\+|{'|'.join(_spelled(character) for character in sorted({*run, ' '}))})+"
+    """A pattern for white space, which may have become other white space.
+
+    Each is read in one way alone: two ways to read a space would be 2^n ways to read n of them.
+    """
+    return rf"(?:\s|\+|{'|'.join(_spelled(character, least=1) for character in sorted({*run, ' '}))})+"
 
 
-def _spelled(character: str) -> str:
-    """A pattern for one character."""
+def _spelled(character: str, least: int = 0) -> str:
+    """A pattern for one character; as it is it has at least so many backslashes in front."""
     if character.isascii() and character.isalnum():
         return character
     raw = character.encode("utf-8", errors="surrogateescape")
     percent = "".join(rf"%(?:25)*(?i:{byte:02x})" for byte in raw)
     escaped = {json.dumps(character)[1:-1], ascii(character)[1:-1], repr(raw)[2:-1]}
     escapes = [r"\\{1,64}".join(map(re.escape, form.split("\\"))) for form in sorted(escaped) if "\\" in form]
-    return rf"(?:\\{{0,64}}{re.escape(character)}|{'|'.join([percent, *escapes])})"
+    return rf"(?:\\{{{least},64}}{re.escape(character)}|{'|'.join([percent, *escapes])})"

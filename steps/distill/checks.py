@@ -64,13 +64,16 @@ def check_temperatures(losses: Sequence[Loss], scores: Mapping[str, ScoreTable],
             print(f"distill: WARNING: {loss.kind}: {warning}", file=sys.stderr)
 
 
-def check_layer_temperature(loss: LayerDistillation, table: LayerTable, count: int) -> None:
-    """A warning where layers of another teacher are flat or one-hot at the temperature at which they are learned."""
+def check_layer_temperature(loss: LayerDistillation, table: LayerTable, count: int, layers: Sequence[int]) -> None:
+    """A warning where layers of another teacher are flat or one-hot at the temperature at which they are learned.
+
+    `layers`: those that may be paired, numbered from 0.
+    """
     whole = np.flatnonzero((table.documents[:, :count] >= 0).all(axis=1))
     sample = Sample(len(whole))
     sample.add(whole)
     scores = table.values[table.places[sample.all(), :count]].astype(np.float32)
-    found = layer_targets(scores, loss.teacher_temperature or loss.temperature)
+    found = layer_targets(scores, loss.teacher_temperature or loss.temperature, layers)
     if warning := layers_warning(found, loss.teacher):
         print(f"distill: WARNING: {loss.kind}: {warning}", file=sys.stderr)
 

@@ -10,10 +10,11 @@ from steps.core.errors import UserError
 from steps.core.fingerprints import fingerprint
 from steps.core.towers import device, load_tower, route
 from steps.distill.candidates import Candidates
+from steps.distill.checks import check_layer_temperature
 from steps.distill.layer_alignment import LayerAlignment
 from steps.distill.layer_pairs import LayerPairs, candidate_layers, maps_between
 from steps.distill.layer_pooling import depth_of, pooling_of
-from steps.distill.layer_store import LayerReader, StateTable, WholeTeacher
+from steps.distill.layer_store import LayerReader, ScoredLayers, StateTable, WholeTeacher
 from steps.distill.losses.layer import LayerDistillation
 from steps.distill.params import DistillParams
 from steps.distill.sources import Sources
@@ -44,6 +45,8 @@ def layer_alignment(
     width, own_depth = int(pooling_of(student.tower, "the student").get_embedding_dimension()), depth_of(student.tower)
     if other is not None:
         chosen = candidate_layers(loss, other.depth, own_depth)
+        if isinstance(other, ScoredLayers):
+            check_layer_temperature(loss, other.table, candidates.nearest.shape[1], chosen)
         states, maps = None, None
         if not own_documents:
             states, maps = _beside(teacher, loss, sources, candidates, training, params, width, own_depth)

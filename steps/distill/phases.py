@@ -14,12 +14,7 @@ from steps.core.fingerprints import fingerprint
 from steps.core.towers import device, load_tower
 from steps.distill.attention import AttentionPair, other_network, query_network
 from steps.distill.candidates import Candidates
-from steps.distill.checks import (
-    check_candidates,
-    check_document_tokens,
-    check_layer_temperature,
-    check_temperatures,
-)
+from steps.distill.checks import check_candidates, check_document_tokens, check_temperatures
 from steps.distill.joint import JointTeacher, TrainedTower
 from steps.distill.joint_documents import joint_documents
 from steps.distill.joint_scores import JointScores
@@ -212,9 +207,7 @@ class ObjectiveMaker:
         if isinstance(teachers, JointTeacher | JointScores):
             other = teachers
         elif name := asking[0].teacher:
-            table = self.sources.layer_scores(name, phase.teacher_top_k)
-            check_layer_temperature(asking[0], table, phase.teacher_top_k)
-            other = ScoredLayers(table)
+            other = ScoredLayers(self.sources.layer_scores(name, phase.teacher_top_k))
         own_documents = self.chosen.towers == "symmetric"
         return layer_alignment(
             asking[0], self.made, self.teacher, other, self.sources, candidates, self.training, self.params,

@@ -44,17 +44,22 @@ def look_closer(
     found: Measurements,
     evaluation: Evaluation,
 ) -> Insight:
-    """All is of encoders; slices of students as served too, and cases of these alone. Folders are earlier stages'."""
+    """All is of encoders; slices and changed queries of students as served too, and cases of these alone.
+
+    Where a student's release fuses, slices have the teacher with BM25 as well, if it was measured. Folders are earlier
+    stages'.
+    """
     tests, params = task.test_sets(), task.params
     known = read_known(ingest, embed, generate, tests, task.own)
     sliced = [each for judged in tests for each in slice_queries(judged, known, params.slices)]
     diagnosed = diagnose_all(systems, task, found.results[TEACHER])
     towers = {name: found.results[name] for name in diagnosed}
     values = {name: result.ndcg("test") for name, result in towers.items()}
+    carried = {name: sets for name in evaluation.served if (sets := fused_sets(name, found.results))}
+    if carried and fused_name(TEACHER) in found.results:
+        carried[TEACHER] = set.union(*carried.values())
     fused = {
-        fused_name(name): _only(found.results[fused_name(name)].ndcg("test"), sets)
-        for name in (TEACHER, *evaluation.served)
-        if (sets := fused_sets(name, found.results))
+        fused_name(name): _only(found.results[fused_name(name)].ndcg("test"), sets) for name, sets in carried.items()
     }
     return Insight(
         metrics={

@@ -68,10 +68,11 @@
                                            student, but for those of the part `corpus`, which may have
     slices.<set>.<slice>.queries           test queries of a kind, 20 or more (slicing.py); slices overlap
     slices.<set>.<slice>.ndcg.<model>      their mean nDCG@10 by the teacher and each student, and by
-                                           <student>+bm25 where its release fuses
+                                           <student>+bm25 where its release fuses, then by teacher+bm25 too
     slices.<set>.<slice>.retention.<model>.ratio, ci95_low, ci95_high    model / teacher of these means, bootstrap
                                            interval over the slice's queries; no key where the teacher has 0
-    perturbed.<set>.<change>               the same of changed test queries, encoders alone; typos, word_order, prefix
+    perturbed.<set>.<change>               the same of changed test queries, but for teacher+bm25; typos, word_order,
+                                           prefix
     perturbed.<set>.<change>.unchanged.<model>    mean nDCG@10 of the same queries as they were
     proposition.<set>.<student>.scale, offset    the scale `a s + b` on which the sigmoid of the teacher's scores s fits
                                            judgements best: of judged pairs, and of its ten best hits and ten random

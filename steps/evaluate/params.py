@@ -77,7 +77,8 @@ class EvaluateParams(Strict):
     """Dev queries shown on which the best student loses most, and as many on which it gains most."""
     slices: dict[str, str]
     """Slices of the test queries of your own, beside those by length, words unseen in training and form: a name and a
-    regular expression that their text holds, e.g. {sizes: '(?i)\\bsize \\d+'}. Reported from 20 queries on.
+    regular expression that their text holds, e.g. {sizes: '(?i)\\bsize \\d+'}. Without (?i) capitals are told apart.
+    Reported from 20 queries on.
     """
     slice_table: str = ""
     """Or a table (Parquet, .csv, .tsv) with the columns query_id, as in data/ingest, and slice; "" = none. DVC does

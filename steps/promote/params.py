@@ -54,7 +54,7 @@ class PromoteParams(Strict):
     """Registered model; data sets of different services want different names."""
     student: str
     """A name in distill.students; "" = the evaluation's choice (evaluate.budget_ms) where it is within the budgets of
-    the policy, else the best on dev of those that are.
+    the policy, else the best on dev of those that are, which is also offered where the gate refuses the choice.
     """
     golden_hits: int = Field(default=10, ge=1)
     """Hits of a golden query that the registered version must give in a fresh process."""

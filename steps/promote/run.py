@@ -18,6 +18,7 @@ from steps.promote.move import Refused, RolledBack
 from steps.promote.origin import check_evaluation, check_measured, read_origin
 from steps.promote.params import PromoteParams
 from steps.promote.promotion import dry_run_decision, promote
+from steps.promote.registration import find_version
 from steps.promote.registry import CHAMPION, Registry
 from steps.promote.rollback import roll_back
 
@@ -42,7 +43,8 @@ def run(
             raise
         print(f"promote: {refusal}")
         print(f"promote: {others[0]}, the best by nDCG@10, is offered in its place")
-        _offer(others[0], judged, stages, ingest, reports, releases, params, dry_run, again)
+        if not _offer(others[0], judged, stages, ingest, reports, releases, params, dry_run, again):
+            raise
 
 
 def _offer(
@@ -55,8 +57,11 @@ def _offer(
     params: PromoteParams,
     dry_run: bool,
     again: bool,
-) -> None:
-    """Promote one student's release, or say what would happen; Refused when the gate says no."""
+) -> bool:
+    """Promote one student's release, or say what would happen; False where it is the champion already.
+
+    Refused when the gate says no.
+    """
     candidate = _candidate(student, judged, ingest, reports, releases, params)
     with reaching():
         registry = Registry(params.name)
@@ -68,16 +73,17 @@ def _offer(
             print("\n".join(decision.lines()))
             if not decision.approved:
                 raise Refused(f"{candidate.student} would be refused: {'; '.join(decision.reasons)}")
-            return
+            return champion is None or find_version(registry, candidate.evidence.release) != champion
         registry.ensure({} if tracking_uri().startswith("sqlite:") else {"lock": lock_place(registry)})
         outcome = promote(registry, _lock(registry, params), candidate, origin, judged, params, again=again)
     for note in outcome.notes:
         print(f"promote: {note}")
     if outcome.decision is None:
         print(f"promote: {params.name}/{outcome.version} is the champion already; nothing to do")
-        return
+        return False
     print("\n".join(outcome.decision.lines()))
     print(f"promote: models:/{params.name}@champion is version {outcome.version} now, previous: {champion or 'none'}")
+    return True
 
 
 def run_rollback(params: PromoteParams) -> None:

@@ -1,7 +1,7 @@
 """Whether a teacher's scores of a text's documents have something to teach: neither flat nor one-hot."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -87,29 +87,35 @@ def check_teacher_targets(scores: np.ndarray, at: float = 1.0) -> TeacherTargets
     return TeacherTargets(**shared, temperature=temperature, flat=flat, one_hot=one_hot, verdict=verdict)
 
 
-def layer_targets(scores: np.ndarray, at: float = 1.0) -> list[TeacherTargets]:
-    """`check_teacher_targets` of each layer's scores `(texts, k, layers)`; none of fewer than two documents."""
-    found = (check_teacher_targets(scores[:, :, layer], at) for layer in range(scores.shape[2]))
-    return [each for each in found if each]
+def layer_targets(scores: np.ndarray, at: float = 1.0, layers: Sequence[int] = ()) -> dict[int, TeacherTargets]:
+    """`check_teacher_targets` of scores `(texts, k, layers)` by layer, from 1: of all, or of those numbered from 0.
+
+    None of fewer than two documents.
+    """
+    chosen = layers or range(scores.shape[2] if scores.ndim == 3 else 0)
+    found = {layer + 1: check_teacher_targets(scores[:, :, layer], at) for layer in chosen}
+    return {layer: each for layer, each in found.items() if each}
 
 
-def layers_warning(found: Sequence[TeacherTargets], teacher: str) -> str | None:
+def layers_warning(found: Mapping[int, TeacherTargets], teacher: str) -> str | None:
     """One line where at least half of the layers teach nothing at the temperature `at`; else None."""
-    bad = {layer: each for layer, each in enumerate(found, start=1) if each.verdict != "useful"}
-    if 2 * len(bad) < len(found) or not found:
+    bad = {layer: each for layer, each in found.items() if each.verdict != "useful"}
+    if not bad or 2 * len(bad) < len(found):
         return None
-    kinds = sorted({each.verdict for each in bad.values()})
-    said = " and ".join(
-        f"{', '.join(str(n) for n, own in bad.items() if own.verdict == kind)} {kind}" for kind in kinds
+    first = next(iter(bad.values()))
+    said = "; ".join(
+        f"{kind}: {', '.join(str(layer) for layer, own in bad.items() if own.verdict == kind)}"
+        for kind in sorted({each.verdict for each in bad.values()})
     )
     line = (
-        f"over {found[0].documents} documents of a text the scores of {teacher}'s layers are, at temperature"
-        f" {found[0].at:.2g}: {said}"
+        f"layers of {teacher} teach nothing at temperature {first.at:.2g} over {first.documents} documents of a text"
+        f" ({said})"
     )
-    wanted = [each.temperature for each in found if each.temperature]
-    if len(wanted) < len(found) or max(wanted) > 10 * min(wanted):
-        return f"{line}; no one temperature serves them all: pair its last layers, or leave them out"
-    return f"{line}; set teacher_temperature: {math.exp(np.mean(np.log(wanted))):.2g} in layer_distillation"
+    wanted = [each.temperature for each in found.values() if each.temperature]
+    if any(each.hopeless for each in bad.values()) or max(wanted) > 10 * min(wanted):
+        advice = "pair others, or leave them out" if len(bad) < len(found) else "leave them out"
+        return f"{line}: no one temperature serves; {advice}"
+    return f"{line}: set teacher_temperature: {math.exp(np.mean(np.log(wanted))):.2g} in layer_distillation"
 
 
 def suggested_temperature(scores: np.ndarray) -> float | None:

@@ -82,9 +82,9 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
             sample = Sample(len(texts))
             embedded["layers"] = _write_layers(staging / "layers.npy", lists, rows, scorer, layered, params, sample)
             by_layer = layer_targets(sample.all())
-            embedded["layer_targets"] = [each.as_dict() for each in by_layer]
+            embedded["layer_targets"] = {str(layer): each.as_dict() for layer, each in by_layer.items()}
             if warning := layers_warning(by_layer, output.name):
-                print(f"score: {warning}", file=sys.stderr)
+                print(f"score: WARNING: {warning}", file=sys.stderr)
         scorer.finish()
         scratch.unlink(missing_ok=True)
         targets = check_teacher_targets(found.sample.all())

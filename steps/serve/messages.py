@@ -22,7 +22,7 @@ class Request(BaseModel):
     def _few_fields(cls, given: Any) -> Any:
         """Else each unknown field would be an error of its own."""
         if isinstance(given, dict) and len(given) > _MOST_FIELDS:
-            raise ValueError(f"{len(given)} fields; it has {', '.join(cls.model_fields)}")
+            raise ValueError(f"{len(given)} fields; a request may have {', '.join(cls.model_fields)}")
         return given
 
 

@@ -293,12 +293,16 @@ def test_a_teachers_scores_are_judged_at_the_temperature_at_which_they_are_learn
 @pytest.mark.parametrize(
     ("scales", "knobs", "said"),
     [
-        ([40, 40, 50], {}, r"late's layers are, at temperature 1: 1, 2, 3 one-hot; set teacher_temperature: \d\d in"),
+        (
+            [40, 40, 50],
+            {},
+            r"late teach nothing at temperature 1 .*\(one-hot: 1, 2, 3\): set teacher_temperature: \d\d in",
+        ),
         ([40, 40, 50], {"teacher_temperature": 40.0}, ""),
         ([40, 40, 50], {"temperature": 40.0}, ""),
-        ([1e-4, 1e-4, 1.0], {}, "1, 2 flat; no one temperature serves them all: pair its last layers"),
+        ([1e-4, 1e-4, 1.0], {}, r"\(flat: 1, 2\): no one temperature serves; pair others, or leave them out"),
         ([1e-4, 1.0, 1.0], {}, ""),
-        ([0, 0, 0], {}, "1, 2, 3 constant; no one temperature"),
+        ([0, 0, 0], {}, r"\(constant: 1, 2, 3\): no one temperature serves; leave them out"),
     ],
 )
 def test_layers_of_a_teacher_are_judged_at_the_temperature_at_which_they_are_learned(
@@ -311,9 +315,20 @@ def test_layers_of_a_teacher_are_judged_at_the_temperature_at_which_they_are_lea
     values = np.float16(random.normal(size=(1200, 3)) * scales)
     values[600:] = 3e4
     loss = LayerDistillation(kind="layer_distillation", layers=2, teacher="late", **knobs)
-    check_layer_temperature(loss, LayerTable(documents, places, values), 4)
+    check_layer_temperature(loss, LayerTable(documents, places, values), 4, range(3))
     told = capsys.readouterr().err
-    assert re.search(f"distill: WARNING: layer_distillation: over 4 documents .*{said}", told) if said else not told
+    assert not told or "over 4 documents" in told
+    assert re.search(f"distill: WARNING: layer_distillation: layers of .*{said}", told) if said else not told
+
+
+def test_only_layers_that_may_be_paired_are_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    documents, places = np.tile(np.arange(4), (200, 1)), np.arange(800).reshape(200, 4)
+    values = np.float16(np.random.default_rng(4).normal(size=(800, 3)) * [1e-4, 1e-4, 1.0])
+    loss = LayerDistillation(kind="layer_distillation", layers=1, teacher="cls", selection="last")
+    check_layer_temperature(loss, LayerTable(documents, places, values), 4, [2])
+    assert capsys.readouterr().err == ""
+    check_layer_temperature(loss, LayerTable(documents, places, values), 4, [1])
+    assert "cls teach nothing at temperature 1 over 4 documents of a text (flat: 2): set" in capsys.readouterr().err
 
 
 def test_a_student_that_no_release_can_hold_stops_before_it_trains(

@@ -9,7 +9,7 @@ import pytest
 from evaluate_fakes import RULE, evaluate, hybrid_systems, params
 from promote_fakes import promote_params
 
-from steps.core.files import write_json
+from steps.core.files import read_json, write_json
 from steps.core.judged import JudgedSet
 from steps.core.tables import read_table
 from steps.evaluate import diagnosis, slicing
@@ -134,6 +134,19 @@ def test_the_student_that_is_best_as_served_is_chosen_and_told(tmp_path: Path, m
     assert "as served, with BM25" in card and f"encoder alone: {alone}" in card
     assert f"<b>{100 * np.mean(ratios):.1f}\u00a0%</b>" in card
     assert "Encoders alone, without BM25." in page
+
+
+@pytest.mark.medium
+def test_slices_have_the_teacher_with_bm25_where_a_student_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slicing, "LEAST", 2)
+    reports = evaluate(hybrid_systems(tmp_path), tmp_path, params(fused=True))
+    metrics = read_json(reports / "metrics.json")
+    rows = [row["ndcg"] for rows in metrics["slices"].values() for row in rows.values()]
+    assert rows and all(set(row) == {"teacher", "static", "2l", "static+bm25", "teacher+bm25"} for row in rows)
+    assert "teacher+bm25 keeps" in (reports / "report.html").read_text()
+    assert "teacher+bm25 |" not in (reports / "report.md").read_text().split("slices where")[-1].split("**")[0]
 
 
 def test_metrics_that_were_written_before_these_keys_are_still_read(tmp_path: Path) -> None:

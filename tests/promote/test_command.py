@@ -58,6 +58,9 @@ def test_a_choice_that_the_gate_refuses_leaves_its_place_to_the_best(
     registry = Registry(PARAMS["name"])
     assert registry.tags(registry.aliases()["champion"])["student"] == "2l" and registry.aliases()["previous"] == "1"
 
+    for words in (["--dry-run"], []):
+        assert code(monkeypatch, *words) == EXIT_DATA, "the choice is refused, and the best serves already"
+
     assert code(monkeypatch, "--rollback") == 0
     assert code(monkeypatch) == EXIT_DATA, "what was rolled back stays so"
     assert registry.aliases()["champion"] == "1"

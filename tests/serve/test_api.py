@@ -371,7 +371,11 @@ def test_a_long_role_is_read_in_no_time(large: TestClient, field: str) -> None:
         ("/v1/embeddings", {"input": [[{}]] * 60_000}, "input: numbers of tokens mean nothing"),
         ("/v1/embeddings", {"input": "sum", "model": "x-amz-" * 100_000}, "model: string should have at most 200"),
         ("/search", {"query": [{}] * 60_000}, "query.*: input should be a valid string"),
-        ("/search", {"query": "sum"} | {f"a{number}": 1 for number in range(60_000)}, "60001 fields; it has query, k"),
+        (
+            "/search",
+            {"query": "sum"} | {f"a{number}": 1 for number in range(60_000)},
+            "60001 fields; .* may have query, k",
+        ),
         ("/search", {"query": "sum", "system": "x-amz-" * 100_000}, "system: string should have at most 200"),
         ("/search", {"query": "sum", "dataset": "x-amz-" * 100_000}, "dataset: string should have at most 200"),
     ],
