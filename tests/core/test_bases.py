@@ -54,7 +54,7 @@ def test_an_unpinned_name_is_said_with_the_commit_to_write(
 
 def test_a_scheduled_run_takes_no_unpinned_name(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLIMTOWER_RUN", "scheduled")
-    with pytest.raises(UserError, match="not pinned, .* write owner/model@ and the 40 digits"):
+    with pytest.raises(UserError, match=r"not pinned, .* write owner/model@ and the 40 digits"):
         resolve_base("owner/model")
     assert asked == [], "nothing is downloaded for it"
     assert Path(resolve_base(f"owner/model@{COMMIT}")).name == COMMIT
