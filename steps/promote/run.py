@@ -34,8 +34,13 @@ def run(
     judged = _judged(ingest, reports)  # first: without any nothing could be promoted, whatever dvc.lock records
     stages = check_evaluation(reports, ingest)
     first, *others = choose_students(params.student, reports, releases, params.policy)
+
+    def offered(student: str) -> bool:
+        candidate = _candidate(student, judged, ingest, reports, releases, params)
+        return _offer(candidate, judged, stages, ingest, params, dry_run=dry_run, again=again)
+
     try:
-        _offer(first, judged, stages, ingest, reports, releases, params, dry_run, again)
+        offered(first)
     except RolledBack:
         raise  # somebody did not want what this run made
     except Refused as refusal:
@@ -43,18 +48,17 @@ def run(
             raise
         print(f"promote: {refusal}")
         print(f"promote: {others[0]}, the best by nDCG@10, is offered in its place")
-        if not _offer(others[0], judged, stages, ingest, reports, releases, params, dry_run, again):
+        if not offered(others[0]):
             raise
 
 
 def _offer(
-    student: str,
+    candidate: Candidate,
     judged: Sequence[JudgedSet],
     stages: Stages,
     ingest: Path,
-    reports: Path,
-    releases: Path,
     params: PromoteParams,
+    *,
     dry_run: bool,
     again: bool,
 ) -> bool:
@@ -62,7 +66,6 @@ def _offer(
 
     Refused when the gate says no.
     """
-    candidate = _candidate(student, judged, ingest, reports, releases, params)
     with reaching():
         registry = Registry(params.name)
         origin = read_origin(registry, stages, candidate.student, candidate.release, ingest)
