@@ -1,12 +1,14 @@
-"""The student that a latency budget (`evaluate.budget_ms`) leaves: the fastest that is no worse than the best on dev.
+"""The student that the evaluation chooses within a latency budget (`evaluate.budget_ms`).
 
-Students are compared as their releases serve them: fused with BM25 where these carry it.
+If some students can replace the teacher by the promotion gate's rule, on test, the choice is among these alone: the
+evaluation never chooses what the gate would doubt. Among them, and else among all, the fastest is chosen that is no
+worse than the best on dev. If nothing is judged, it is the student that is closest to the teacher.
 
-No worse is tested as the promotion gate does, on every data set and with its confidence, by `evaluate.choice_margin`.
-Where nothing is judged, it is the student that is closest to the teacher.
+Students are compared as their releases serve them: fused with BM25 if these carry it. No worse is tested as the gate
+does, on every data set and with its confidence, by `evaluate.choice_margin`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -37,7 +39,8 @@ class Choice:
     their median latency in milliseconds, `bounds` the others but the best to their change against it as the rule
     bounds it: a share of its mean, on the data set where it is least, from -`margin` on no worse; -1 or 0 where too few
     queries bound nothing. `alike` maps faster ones whose difference to the chosen one may be chance to its `p_value`
-    and their `p50_ms`.
+    and their `p50_ms`. `replacing` are the students within the budget that can replace the teacher. `test_difference`
+    and `test_p_value` compare choice and runner-up on the test queries, for readers: nothing is chosen by them.
     """
 
     budget_ms: float
@@ -58,6 +61,17 @@ class Choice:
     alike: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     margin: float = 0.0
     confidence: float = 0.0
+    replacing: Sequence[str] = ()
+    test_difference: float | None = None
+    test_p_value: float | None = None
+
+    def with_test(self, ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> "Choice":
+        """The same with the test queries' difference of choice and runner-up, nDCG@10 `(queries,)` a data set."""
+        if not ours or not theirs:
+            return self
+        return replace(
+            self, test_difference=_mean(ours, None) - _mean(theirs, None), test_p_value=_chance(ours, theirs, None)
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Field name -> value; overlaps only where they decided."""
@@ -78,20 +92,31 @@ def choose(
     faster: Faster = "if_no_worse",
     judged_on: JudgedOn = "dev",
     weights: Sequence[float] | None = None,
+    replacing: Collection[str] = (),
 ) -> Choice:
     """The choice among students whose median latency is within the budget, in milliseconds; 0 = no budget.
+
+    If some of those are in `replacing`, the choice is among these alone: they can replace the teacher.
 
     `faster`: one that is faster than the best goes first if it is shown to be no worse, or unless shown to be worse.
     `weights` of the data sets in a mean; None = alike.
     """
     over = {student: value for student, value in p50_ms.items() if 0 < budget_ms < value}
     within = [student for student in ranked(values, p50_ms, weights) if student not in over]
-    chosen = Choice(budget_ms, over, REASONS[judged_on], margin=rule.margin, confidence=rule.confidence)
+    eligible = [student for student in within if student in replacing] or within
+    chosen = Choice(
+        budget_ms,
+        over,
+        REASONS[judged_on],
+        margin=rule.margin,
+        confidence=rule.confidence,
+        replacing=[student for student in within if student in replacing],
+    )
     if not within:
         return chosen
-    best = first = within[0]
+    best = first = eligible[0]
     if judged_on != "nothing":
-        bounds = {student: _bound(values[student], values[best], rule, faster) for student in within[1:]}
+        bounds = {student: _bound(values[student], values[best], rule, faster) for student in eligible[1:]}
         first = min([best, *(s for s, bound in bounds.items() if bound >= -rule.margin)], key=p50_ms.__getitem__)
         chosen = replace(chosen, bounds=bounds)
     if first != best:
@@ -102,11 +127,11 @@ def choose(
     if len(within) == 1:
         return chosen
     if judged_on != "nothing":
-        faster_ones = {s: _chance(values[first], values[s], weights) for s in within if p50_ms[s] < p50_ms[first]}
+        faster_ones = {s: _chance(values[first], values[s], weights) for s in eligible if p50_ms[s] < p50_ms[first]}
         chosen = replace(
             chosen, alike={s: {"p_value": p, "p50_ms": p50_ms[s]} for s, p in faster_ones.items() if is_chance(p)}
         )
-    second = next(student for student in within if student != first)
+    second = next(student for student in [*eligible, *within] if student != first)
     next_mean = _mean(values[second], weights)
     chosen = replace(
         chosen,

@@ -24,7 +24,7 @@ from steps.evaluate.retention import Comparison, Retention, compare, retention
 from steps.evaluate.served import as_served, served_ms
 from steps.evaluate.significance import significance
 from steps.evaluate.systems import TEACHER
-from steps.evaluate.verdict import like_for_like, verdicts
+from steps.evaluate.verdict import like_for_like, replacing, verdicts
 from steps.retrieval.as_one import weights
 from steps.retrieval.noninferiority import NonInferiority
 
@@ -64,8 +64,15 @@ def compose(
     shares = weights(list(teacher.ndcg(judged_on)), params.as_one) if judged_on != "nothing" else None
     times = served_ms(results, found.latencies, students)
     p50_ms = {name: times[name] for name in students}
+    reference = teacher.ndcg_by_id("test")
+    verdict = verdicts({name: each.ndcg_by_id("test") for name, each in served.items()}, reference, rule)
     allowed = rule.model_copy(update={"margin": params.choice_margin})
-    choice = choose(quality, p50_ms, params.budget_ms, allowed, params.faster_student, judged_on, shares)
+    choice = choose(
+        quality, p50_ms, params.budget_ms, allowed, params.faster_student, judged_on, shares, replacing(verdict)
+    )
+    if judged_on == "dev" and choice.student and choice.runner_up:
+        ours, theirs = (list(served[name].ndcg("test").values()) for name in (choice.student, choice.runner_up))
+        choice = choice.with_test(ours, theirs)
     best = choice.student or ranked(quality, p50_ms, shares)[0]
     gained = gains(teacher, {name: results[name] for name in earlier if name in results}, params.as_one)
     metrics = assemble(results, found.latencies, retained, compared, gained, choice, task, audit)
@@ -86,10 +93,10 @@ def compose(
     metrics["served"] = {
         name: {"p50_ms": value} | (kept[name].as_dict() if name in kept else {}) for name, value in times.items()
     }
-    metrics["verdict"] = verdicts(
-        {name: each.ndcg("test") for name, each in served.items()}, teacher.ndcg("test"), rule
-    )
-    metrics["like_for_like"] = like_for_like(results, students, teacher.ndcg("test"), rule)
+    metrics["verdict"] = verdict
+    metrics["like_for_like"] = like_for_like(results, students, reference, rule)
+    lexical = verdicts({"bm25": results["bm25"].ndcg_by_id("test")}, reference, rule) if "bm25" in results else {}
+    metrics["lexical"] = {dataset: row["bm25"] for dataset, row in lexical.items()}
     metrics["settings"] |= {"margin": rule.margin, "confidence": rule.confidence}
     return Evaluation(
         metrics=metrics,

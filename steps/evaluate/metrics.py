@@ -23,7 +23,9 @@
     verdict.<set>.<student>.answer         may it, as served, replace the teacher, by test nDCG@10: yes, no, cannot tell
     verdict.<set>.<student>.change, low, high, queries    student / teacher - 1, its one-sided bounds with the
                                            confidence of the settings (high corrected by Bonferroni for several data
-                                           sets); yes from low = -margin on, no where high is below that
+                                           sets); yes from low = -margin on, no if high is below that
+    verdict.<set>.<student>.enough         queries that would show a yes with a chance of 80 %; null: none would
+    lexical.<set>                          the same fields of BM25 alone
     like_for_like.<set>.<student>.alone, both    where a student's release adds BM25, the verdict's figures of encoders
                                            alone, and with BM25 beside the teacher too (where that was measured)
     seeds.<student>.others, mean, sd       of students that differ in their seed alone, by the first: the others' names,
@@ -101,6 +103,9 @@
     choice.alike.<student>.p_value, p50_ms    faster ones that cannot be told from the chosen one by a paired t-test
     choice.overlap, runner_up_overlap      only where nothing is judged: the mean overlap over data sets, which decided
     choice.reason                          why this student, in words
+    choice.replacing                       students within the budget that can replace the teacher; the choice is one of
+                                           them, if there are any
+    choice.test_difference, test_p_value   how far the runner-up is behind on test; null: dev did not decide
     choice.runner_up, runner_up_p50_ms, runner_up_ndcg    the best of the others within it; null: there is none
     choice.difference, p_value             how far the runner-up is behind, below 0 where it is ahead; paired t-test
     choice.over_budget.<student>           p50 in milliseconds of a student that the budget leaves out
@@ -130,7 +135,7 @@ from steps.evaluate.retention import Comparison, Retention
 from steps.retrieval.as_one import joint_means, units
 
 Metrics = dict[str, Any]
-VERSION = 3  # 2 had no seeds, and raw scores' label terms in geometry; 1 had MRR@10, MAP@1000 and Recall@k
+VERSION = 4  # 2 had no seeds, and raw scores' label terms in geometry; 1 had MRR@10, MAP@1000 and Recall@k
 
 
 def assemble(

@@ -25,7 +25,7 @@ from steps.evaluate.served import behind_api, fusing, served_name
 from steps.evaluate.shown import milliseconds, percent, size, times
 from steps.evaluate.significance import significant
 from steps.evaluate.table import choice_lines, gain_lines, measured, share_of, shown, unjudged_line
-from steps.evaluate.verdict import left_out_lines, verdict_of
+from steps.evaluate.verdict import headline, left_out_lines, verdict_lines
 from steps.retrieval.as_one import counted, units
 
 _EXAMPLES = 4
@@ -126,7 +126,8 @@ def write_report(path: Path, evaluation: Evaluation, background: Background, ins
         best=next(point for point in points if point.model == evaluation.best),
         fastest=min(students, key=lambda point: metrics["served"][point.model]["p50_ms"]),
         insight=insight,
-        verdict=verdict_of(metrics, evaluation.best),
+        headline=headline(metrics),
+        verdict_lines=verdict_lines(metrics, evaluation.best),
         fusing=partial(fusing, metrics),
         served_name=partial(served_name, metrics),
         overlap={point.model: _mean_overlap(metrics, point.model) for point in students},

@@ -29,7 +29,7 @@ from steps.evaluate.slicing import read_own
 from steps.evaluate.summary import summary
 from steps.evaluate.systems import Student, Systems, open_systems
 from steps.evaluate.table import gain_lines
-from steps.evaluate.verdict import left_out_lines, verdict_of
+from steps.evaluate.verdict import headline, left_out_lines
 from steps.retrieval.noninferiority import NonInferiority
 
 
@@ -102,9 +102,8 @@ def evaluate(
         origin=[*background.origin, *((f"release of {name}", digest[:DIGITS]) for name, digest in released.items())],
     )
     insight = look_closer(folders.ingest, folders.embed, folders.generate, systems, task, found, evaluation)
-    verdict = verdict_of(evaluation.metrics, evaluation.best)
     for line in (
-        *([f"{verdict.question} {verdict.answer}"] if verdict else []),
+        *headline(evaluation.metrics),
         *left_out_lines(evaluation.metrics),
         *own_document_lines(folders.ingest, task.judged),
         *unmeasured_lines(task.judged, task.params),

@@ -16,6 +16,11 @@ def milliseconds(value: float) -> str:
     return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
 
 
+def rounded(count: float) -> int:
+    """An estimate with two digits: 3142 -> 3100."""
+    return int(float(f"{count:.2g}"))
+
+
 def times(ratio: float) -> str:
-    """A speed-up: 81.3 -> 81, 1.647 -> 1.6, 0.0234 -> 0.02."""
-    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.1f}" if ratio >= 0.1 else f"{ratio:.1g}"
+    """A speed-up: 81.3 -> 81, 1.647 -> 1.6, 5.01 -> 5, 0.0234 -> 0.02."""
+    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.1f}".removesuffix(".0") if ratio >= 0.1 else f"{ratio:.1g}"

@@ -10,7 +10,7 @@ from steps.evaluate.shown import milliseconds, percent, times
 from steps.evaluate.significance import significant
 from steps.evaluate.systems import TEACHER
 from steps.evaluate.table import choice_lines, gain_lines, share_of, unjudged_line
-from steps.evaluate.verdict import left_out_lines, verdict_of
+from steps.evaluate.verdict import headline, left_out_lines, verdict_lines
 from steps.retrieval.as_one import counted
 
 _SLICES = 5  # of a data set
@@ -20,13 +20,9 @@ def summary(metrics: Mapping[str, Any], best: str, origin: Sequence[tuple[str, s
     """Markdown of metrics.json; `best` is the student that the verdict is of, `origin` what the figures come from."""
     quality = counted(metrics)
     kept = _kept_of_all(metrics, best) if quality else _not_tested(metrics, best)
-    verdict = verdict_of(metrics, best)
-    said = (
-        [f"{verdict.question} **{verdict.answer}**", "", *(f"- {line}" for line in verdict.lines), ""]
-        if verdict
-        else []
-    )
-    lines = [*said, kept, "", *(f"- {line}" for line in (*choice_lines(metrics), *left_out_lines(metrics)))]
+    first, *others = headline(metrics)
+    details = (*choice_lines(metrics), *left_out_lines(metrics), *verdict_lines(metrics, best))
+    lines = [f"**{first}**", "", *(f"- {line}" for line in others), "", kept, "", *(f"- {line}" for line in details)]
     for dataset, models in quality.items():
         lines += ["", f"**{dataset}**, test queries", "", *_quality(metrics, dataset, models)]
         slices = metrics["slices"].get(dataset, {})

@@ -12,8 +12,9 @@ from steps.evaluate.metrics import VERSION
 from steps.evaluate.retention import is_chance, is_gain
 from steps.evaluate.seeds import seed_lines
 from steps.evaluate.served import fusing, served_name
+from steps.evaluate.shown import times
 from steps.evaluate.significance import significant
-from steps.evaluate.verdict import left_out_lines
+from steps.evaluate.verdict import headline, left_out_lines
 from steps.retrieval.as_one import counted
 
 _COLUMNS = 3  # measures that a terminal has room for
@@ -45,7 +46,7 @@ def results_table(reports: Path) -> str:
         lines += _unjudged_lines(metrics, dataset)
     lines += [*left_out_lines(metrics), *choice_lines(metrics), *seed_lines(metrics)]
     lines += [*gain_lines(metrics), *fusion_lines(metrics)]
-    lines.append(f'report: {reports / "report.html"}   runs: make mlflow   search: make search Q="..."')
+    lines += ["", *headline(metrics), "", f"The whole report: {reports / 'report.html'}"]
     return "\n".join(lines)
 
 
@@ -111,31 +112,20 @@ def choice_lines(metrics: Mapping[str, Any]) -> list[str]:
     if choice["student"] is None:
         fastest = min(over, key=lambda student: (over[student], student))
         return [
-            f"Choice: none, no student is within evaluate.budget_ms ({budget:g}): the fastest, {fastest},"
-            f" needs {over[fastest]:.3g} ms a query"
+            f"Chosen: none. No student is within evaluate.budget_ms ({budget:g}); the fastest, {fastest}, needs"
+            f" {over[fastest]:.3g} ms a query"
         ]
-    count = len(metrics["latency"].keys() - {"teacher"}) - len(over)
-    within = f" within {budget:g} ms a query" if budget else ""
-    who = f"the best of {count}{within}" if count > 1 else f"the only one{within}"
-    if choice["ndcg"] is None:
-        key, measured = "overlap", f"{choice['overlap']:.1%} of the teacher's top 10, as nothing is judged"
-        who = who.replace("best", "closest to the teacher")
-    else:
-        split = "dev" if metrics["datasets_dev"] else "test, as there are no dev queries"
-        key, measured = "ndcg", f"nDCG@10 {choice['ndcg']:.4f} on {split}"
-    if choice["student"] != choice["best"]:
-        told, confidence = choice["reason"].partition(" on ")[0], f"{choice['confidence']:.0%} confidence"
-        who = f"of {count}{within} the {told}, with {confidence}"
     unit = " ms from text to hits" if fusing(metrics) else " ms"
-    lines = [f"Choice: {served_name(metrics, choice['student'])}, {who}: {measured}, {choice['p50_ms']:.3g}{unit}"]
+    name, judged = served_name(metrics, choice["student"]), choice["ndcg"] is not None
+    split = "dev" if metrics.get("datasets_dev") else "test"
+    figure = (
+        f"nDCG@10 {choice['ndcg']:.4f} on {split}"
+        if judged
+        else f"{choice['overlap']:.1%} of the teacher's top 10 found"
+    )
+    lines = [f"Chosen: {name}, {_reason(metrics)}: {figure}, {choice['p50_ms']:.3g}{unit}"]
     if choice["runner_up"] is not None:
-        behind = choice["difference"]
-        lines.append(
-            f"Runner-up: {served_name(metrics, choice['runner_up'])}, {choice[f'runner_up_{key}']:.4f},"
-            f" {choice['runner_up_p50_ms']:.3g}{unit};"
-            f" {abs(behind):.4f} {'less' if behind >= 0 else 'more'}"
-            f" (paired t-test, p {significant(choice['p_value'])})"
-        )
+        lines.append(_runner_up_line(metrics, split if judged else "", unit))
     if alike := choice.get("alike"):
         lines.append(_alike_line(metrics, alike))
     if over:
@@ -144,15 +134,52 @@ def choice_lines(metrics: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _reason(metrics: Mapping[str, Any]) -> str:
+    """Why the chosen student was chosen; what dev queries say is told as theirs."""
+    choice = metrics["choice"]
+    budget = f" within {choice['budget_ms']:g} ms a query" if choice["budget_ms"] else ""
+    within = len(metrics["latency"].keys() - {"teacher"}) - len(choice["over_budget"])
+    replacing = choice.get("replacing", [])
+    if within == 1:
+        return f"the only one{budget}"
+    if len(replacing) == 1:
+        return f"the only one of {within}{budget} that can replace the teacher"
+    group = f"the {len(replacing)} that can replace the teacher" if replacing else f"{within}"
+    if choice["ndcg"] is None:
+        return f"the closest to the teacher of {group}{budget}, as nothing is judged"
+    split = "dev" if metrics["datasets_dev"] else "test"
+    if choice["student"] == choice["best"]:
+        return f"the best of {group}{budget}" + ("" if split == "dev" else ", by test as there are no dev queries")
+    worse = f"at most {choice['margin']:.1%} worse than {choice['best']}, the best of {group}{budget}"
+    if "not shown" in choice["reason"]:
+        worse = (
+            f"not shown to be more than {choice['margin']:.1%} worse than {choice['best']}, the best of {group}{budget}"
+        )
+    return f"the fastest that is, on {split} and with {choice['confidence']:.0%} confidence, {worse}"
+
+
+def _runner_up_line(metrics: Mapping[str, Any], split: str, unit: str) -> str:
+    """The runner-up with its distance to the choice, on the split that decided and on the test queries."""
+    choice = metrics["choice"]
+    line = f"Runner-up: {served_name(metrics, choice['runner_up'])}, {choice['runner_up_p50_ms']:.3g}{unit}; "
+    line += _distance(choice["difference"], choice["p_value"], f" on {split}" if split else "")
+    if choice.get("test_difference") is not None:
+        line += f", {_distance(choice['test_difference'], choice['test_p_value'], ' on test')}"
+    return line
+
+
+def _distance(difference: float, p_value: float, where: str) -> str:
+    return f"{abs(difference):.4f} {'lower' if difference >= 0 else 'higher'}{where} (p {significant(p_value)})"
+
+
 def _alike_line(metrics: Mapping[str, Any], alike: Mapping[str, Mapping[str, float]]) -> str:
-    """That the slower one was chosen though a faster one, the fastest of those, is as good for all that is known."""
+    """That a faster student, the fastest of those in `alike`, may be as good as the chosen one."""
     choice = metrics["choice"]
     other = min(alike, key=lambda student: (alike[student]["p50_ms"], student))
-    slower = choice["p50_ms"] / alike[other]["p50_ms"]
+    slower = times(choice["p50_ms"] / alike[other]["p50_ms"])
     return (
-        f"{choice['student']} is not distinguishable from {served_name(metrics, other)}"
-        f" (p {significant(alike[other]['p_value'])}), and {slower:.2g} times slower: too few queries show that"
-        f" {other} loses less than {choice['margin']:.2%}"
+        f"{choice['student']} is {slower} times slower than {served_name(metrics, other)}, and these queries cannot"
+        f" show which is better (p {significant(alike[other]['p_value'])})"
     )
 
 

@@ -1,135 +1,224 @@
 """May a student, as its release serves it, replace the teacher? By the promotion gate's rule, on every data set.
 
-Where the release adds BM25 and the teacher has none, like is held against like as well: the encoders alone, and with
-BM25 beside both.
+If the release adds BM25 and the teacher has none, the comparison is also made like for like: the encoders alone, and
+with BM25 on both sides.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 
 from steps.core.measures import NDCG
 from steps.evaluate.fusion_gains import fused_name
 from steps.evaluate.results import Result
-from steps.evaluate.served import behind_api, fused_sets, fusing, served_name
-from steps.evaluate.shown import milliseconds, size
+from steps.evaluate.served import behind_api, fused_sets, fusing, served_ms_ratio, served_name
+from steps.evaluate.shown import milliseconds, percent, rounded, size, times
 from steps.evaluate.systems import TEACHER
 from steps.retrieval.as_one import units
-from steps.retrieval.noninferiority import FEWEST, NonInferiority
+from steps.retrieval.noninferiority import Answer, NonInferiority
 
-Answer = Literal["yes", "no", "cannot tell"]
-_ALIKE = {"alone": "the encoders alone", "both": "with BM25 beside both"}
+_ALIKE = {"alone": "encoders alone", "both": "BM25 on both sides"}
+_ORDER: dict[Answer, int] = {"yes": 0, "cannot tell": 1, "no": 2}
 
-
-@dataclass(frozen=True)
-class Verdict:
-    """Of one student in a few sentences: `lines` tell change and interval by data set, then what it costs and saves."""
-
-    question: str
-    answer: str
-    lines: list[str]
+Rows = Mapping[str, Mapping[str, Any]]  # data set -> a student's row of metrics.json, `verdict`
 
 
 def verdicts(
     students: Mapping[str, Mapping[str, np.ndarray]], teacher: Mapping[str, np.ndarray], rule: NonInferiority
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """`[data set][student]`: the figures of metrics.json, `verdict`, of nDCG@10 `(queries,)` by data set of each.
+    """`[data set][student]`: the fields of a `Judgement`, from nDCG@10 `(queries,)` by data set of each.
 
-    `low` is bounded with the rule's confidence, as all data sets have to pass; `high` with what Bonferroni's correction
-    leaves each, as one that fails is enough. Data sets on which the teacher has 0 are left out. Fewer than FEWEST
-    queries cannot tell: of few differences a bootstrap makes an interval that is too narrow, of equal ones one without
-    width.
+    Data sets on which the teacher has 0 are left out.
     """
-    counted = {dataset: theirs for dataset, theirs in teacher.items() if theirs.mean() > 0}
-    stricter = rule.model_copy(update={"confidence": 1 - (1 - rule.confidence) / max(len(counted), 1)})
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for dataset, theirs in counted.items():
-        for name, values in students.items():
-            low, high = float(rule.least(values[dataset], theirs)), float(stricter.most(values[dataset], theirs))
-            told: Answer = "yes" if low >= 0 else "no" if high < 0 else "cannot tell"
-            answer: Answer = told if len(theirs) >= FEWEST else "cannot tell"
-            mean = float(theirs.mean())
-            found.setdefault(dataset, {})[name] = {
-                "answer": answer,
-                "change": float(values[dataset].mean()) / mean - 1,
-                "low": low / mean - rule.margin,
-                "high": high / mean - rule.margin,
-                "queries": len(theirs),
-            }
-    return found
+    compared = {dataset: values for dataset, values in teacher.items() if values.mean() > 0}
+    return {
+        dataset: {
+            name: asdict(rule.judge(values[dataset], reference, len(compared))) for name, values in students.items()
+        }
+        for dataset, reference in compared.items()
+        if students
+    }
 
 
 def like_for_like(
     results: Mapping[str, Result], students: Sequence[str], teacher: Mapping[str, np.ndarray], rule: NonInferiority
 ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
-    """`[data set][student][alone or both]`: as `verdicts`, of encoders alone and with BM25 beside both.
+    """`[data set][student][alone or both]`: as `verdicts`, of encoders alone and with BM25 on both sides.
 
-    Of data sets on which a student's release fuses; `both` where the teacher was measured fused.
+    Of data sets on which a student's release fuses; `both` if the teacher was measured fused.
     """
-    beside = results.get(fused_name(TEACHER))
-    found: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
+    fused_teacher = results.get(fused_name(TEACHER))
+    rows: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
     for name in students:
         sets = fused_sets(name, results)
-        pairs = {"alone": (results[name].ndcg("test"), teacher)} if sets else {}
-        if sets and beside:
-            pairs["both"] = (results[fused_name(name)].ndcg("test"), beside.ndcg("test"))
+        pairs = {"alone": (results[name].ndcg_by_id("test"), teacher)} if sets else {}
+        if sets and fused_teacher:
+            pairs["both"] = (results[fused_name(name)].ndcg_by_id("test"), fused_teacher.ndcg_by_id("test"))
         for kind, (ours, theirs) in pairs.items():
             compared = verdicts({name: ours}, {each: theirs[each] for each in theirs if each in sets}, rule)
             for dataset, row in compared.items():
-                found.setdefault(dataset, {}).setdefault(name, {})[kind] = row[name]
-    return found
+                rows.setdefault(dataset, {}).setdefault(name, {})[kind] = row[name]
+    return rows
 
 
-def verdict_of(metrics: Mapping[str, Any], student: str) -> Verdict | None:
-    """In words, by metrics.json; None where no test query is judged. No on one data set is no, yes is yes on all."""
+def overall(answers: Iterable[Answer]) -> Answer:
+    """One answer from those by data set: one no is a no, and a yes is a yes on all."""
+    return max(answers, key=_ORDER.__getitem__)
+
+
+def replacing(verdict: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
+    """Students whose answer is yes on every data set, from `verdicts`."""
+    names = list(next(iter(verdict.values()), {}))
+    return [name for name in names if overall(row[name]["answer"] for row in verdict.values()) == "yes"]
+
+
+def headline(metrics: Mapping[str, Any]) -> list[str]:
+    """The result in one sentence a student, the best news first; from metrics.json.
+
+    If BM25 alone does as well as the teacher somewhere, a last sentence says so.
+    """
+    students = [name for name in metrics["served"] if name != TEACHER]
+    if not metrics["verdict"]:
+        return _unjudged(metrics, students)
+    rows: dict[str, Rows] = {
+        name: {dataset: row[name] for dataset, row in metrics["verdict"].items()} for name in students
+    }
+    answers = {name: overall(row["answer"] for row in rows[name].values()) for name in students}
+    ordered = sorted(students, key=lambda name: (_ORDER[answers[name]], metrics["served"][name]["p50_ms"], name))
+    return [*(_sentence(metrics, name, answers[name], rows[name]) for name in ordered), *lexical_lines(metrics)]
+
+
+def lexical_lines(metrics: Mapping[str, Any]) -> list[str]:
+    """That BM25 alone is no worse than the teacher, in one sentence that names the data sets; from metrics.json."""
+    sets = [dataset for dataset, row in metrics.get("lexical", {}).items() if row["answer"] == "yes"]
+    if not sets:
+        return []
+    where = "" if len(sets) == len(metrics["lexical"]) else f" for {', '.join(sets)}"
+    return [f"BM25 alone is enough{where}: its hits are no worse than the teacher's, and it needs no encoder."]
+
+
+def verdict_lines(metrics: Mapping[str, Any], student: str) -> list[str]:
+    """The figures behind a student's sentence, a line each: change and interval by data set, then the costs."""
     rows = {dataset: row[student] for dataset, row in metrics["verdict"].items()}
     if not rows:
-        return None
-    answers = {row["answer"] for row in rows.values()}
-    queries = sum(row["queries"] for row in rows.values() if row["answer"] == "cannot tell")
-    unknown = f"Cannot tell from {queries:,} queries."
-    answer = "No." if "no" in answers else "Yes." if answers == {"yes"} else unknown
-    like = {dataset: row.get(student, {}) for dataset, row in metrics.get("like_for_like", {}).items()}
-    if answer == "Yes." and any(row["both"]["answer"] == "no" for row in like.values() if "both" in row):
-        answer = "Yes, but a teacher with BM25 beside it is better."
+        return []
     margin, confidence = metrics["settings"]["margin"], metrics["settings"]["confidence"]
     lines = []
     for dataset, row in rows.items():
         lines.append(
-            f"{dataset}: {row['answer']}, nDCG@10 {row['change']:+.1%} against the teacher's; with {confidence:.0%}"
-            f" confidence at worst {row['low']:+.1%}, at best {row['high']:+.1%} (allowed {-margin:+.1%},"
-            f" {row['queries']:,} queries)"
+            f"{dataset}: {row['answer']}. nDCG@10 changes by {row['change']:+.1%}, from {row['low']:+.1%} to"
+            f" {row['high']:+.1%} with {confidence:.0%} confidence ({-margin:+.1%} is allowed, {row['queries']:,}"
+            " queries)"
         )
         lines += [
-            f"{dataset}, {_ALIKE[kind]}: {each['answer']}, {each['change']:+.1%}; at worst {each['low']:+.1%}, at best"
+            f"{dataset}, {_ALIKE[kind]}: {each['answer']}. {each['change']:+.1%}, from {each['low']:+.1%} to"
             f" {each['high']:+.1%}"
-            for kind, each in like.get(dataset, {}).items()
+            for kind, each in metrics.get("like_for_like", {}).get(dataset, {}).get(student, {}).items()
         ]
-    return Verdict(
-        f"May {served_name(metrics, student)} replace the teacher?", answer, [*lines, _cost(metrics, student)]
-    )
+    return [*lines, _cost(metrics, student)]
 
 
 def left_out_lines(metrics: Mapping[str, Any]) -> list[str]:
-    """The data sets on which the teacher finds nothing, and what they are left out of, a line each; by metrics.json."""
+    """The data sets on which the teacher finds nothing, and what leaves them out, a line each; from metrics.json."""
     quality, lines = metrics["datasets"], []
     for name, members in units(quality, list(metrics["as_one"])).items():
-        of = "the verdict" if name in metrics["retention_by_set"] else "retention and verdict"
+        parts = "the verdict leaves" if name in metrics["retention_by_set"] else "retention and verdict leave"
         for dataset in (each for each in members if not quality[each]["teacher"][NDCG]):
-            lines.append(f"The teacher's nDCG@10 on {dataset} is 0, which is left out of {of}: check its judgements")
+            lines.append(f"The teacher's nDCG@10 on {dataset} is 0, so {parts} it out: check its judgements")
     return lines
+
+
+def _sentence(metrics: Mapping[str, Any], student: str, answer: Answer, rows: Rows) -> str:
+    name, speed = served_name(metrics, student), _speed(metrics, student)
+    margin = _share(metrics["settings"]["margin"])
+    open_sets = {dataset: row for dataset, row in rows.items() if row["answer"] == answer}
+    where = "" if len(rows) == 1 else f" on {', '.join(open_sets)}"
+    worst = min(open_sets.values(), key=lambda row: float(row["change"]))
+    match answer:
+        case "yes":
+            return f"{name} can replace the teacher: {speed}, {_gain(rows)}."
+        case "no":
+            at_least = f"at least {_share(-worst['high'])} with {metrics['settings']['confidence']:.0%} confidence"
+            return (
+                f"{name} cannot replace the teacher: it loses {_share(-worst['change'])} of nDCG@10{where} ({at_least};"
+                f" {margin} is allowed). It is {speed}.{_beside(metrics, student)}"
+            )
+        case "cannot tell":
+            return f"{name}: {speed}; {_doubt(open_sets, margin, where)}.{_beside(metrics, student)}"
+
+
+def _gain(rows: Rows) -> str:
+    """What a student that may replace the teacher loses or gains on its worst data set."""
+    dataset, row = min(rows.items(), key=lambda item: float(item[1]["change"]))
+    queries = sum(each["queries"] for each in rows.values())
+    where = f"on {queries:,} queries" if len(rows) == 1 else f"on {dataset}, the worst of {len(rows)} data sets"
+    if row["change"] < -0.0005:
+        return f"{_share(-row['change'])} of nDCG@10 lost {where}, {_share(-row['low'])} at worst"
+    better = f", nDCG@10 {_share(row['change'])} higher" if row["low"] > 0 else ""
+    return f"nothing lost {where}{better}"
+
+
+def _doubt(rows: Rows, margin: str, where: str) -> str:
+    """Why nobody can tell, and how many queries would."""
+    queries = sum(row["queries"] for row in rows.values())
+    lost = max(-float(row["change"]) for row in rows.values())
+    enough = [row["enough"] for row in rows.values()]
+    asked = f"{queries:,} queries{where} cannot show whether it loses more than {margin}"
+    if None in enough:
+        return f"{asked}. More queries would hardly help: its loss on these is {_share(lost)}"
+    return f"{asked}, about {rounded(sum(enough)):,} would"
+
+
+def _beside(metrics: Mapping[str, Any], student: str) -> str:
+    """How a student does beside a teacher that has BM25 as well, where its release adds BM25."""
+    rows = [
+        row[student]["both"]
+        for row in metrics.get("like_for_like", {}).values()
+        if "both" in row.get(student, {}) and row[student]["both"]["answer"] == "no"
+    ]
+    if not rows:
+        return ""
+    return f" With BM25 on both sides it loses {_share(max(-row['change'] for row in rows))}."
+
+
+def _unjudged(metrics: Mapping[str, Any], students: Sequence[str]) -> list[str]:
+    """What is known of students if no test query is judged."""
+    rows = metrics["closeness"]
+    overlaps = {name: float(np.mean([row[name]["overlap"] for row in rows.values()])) for name in students if rows}
+    ordered = sorted(overlaps, key=lambda name: (-overlaps[name], name))
+    return [
+        f"{name} finds {percent(overlaps[name])} of the teacher's ten nearest documents and is"
+        f" {_speed(metrics, name)}. No test query is judged, so how good these are is not known."
+        for name in ordered
+    ]
+
+
+def _speed(metrics: Mapping[str, Any], student: str) -> str:
+    """How many times as fast as the teacher a student answers, and without what."""
+    ratio = served_ms_ratio(metrics, student)
+    if ratio >= 1.05:
+        words = f"{times(ratio)} times as fast"
+    else:
+        words = f"{times(1 / ratio)} times as slow" if ratio <= 0.95 else "as fast"
+    return f"{words}, without an API call" if behind_api(metrics) else words
+
+
+def _share(value: float) -> str:
+    """A share of nDCG@10: one digit behind the point, two where that is less than half a percent."""
+    return f"{value * 100:.1f} %" if abs(value) >= 0.005 or not value else f"{value * 100:.2f} %"
 
 
 def _cost(metrics: Mapping[str, Any], student: str) -> str:
     """Milliseconds and bytes against the teacher's."""
     sizes, served = metrics["sizes"], metrics["served"]
     ours, theirs = (milliseconds(served[name]["p50_ms"]) for name in (student, TEACHER))
-    took = "from text to hits" if fusing(metrics) else "to encode"
-    told = f"A query takes {ours} ms {took} instead of {theirs}; the query side has {size(sizes[student]['bytes'])}"
+    action = "from text to hits" if fusing(metrics) else "to encode"
+    line = f"A query takes {ours} ms {action}, the teacher's {theirs} ms"
+    line += f". The query side has {size(sizes[student]['bytes'])}"
     if not behind_api(metrics):
-        told += f" instead of {size(sizes[TEACHER]['bytes'])}"
+        line += f", the teacher's {size(sizes[TEACHER]['bytes'])}"
     if lexical := sum(metrics["fused"][dataset][student]["bytes"] for dataset in fusing(metrics, student)):
-        told += f", and its BM25 index {size(lexical)} more"
-    return f"{told}; the teacher is behind an API" if behind_api(metrics) else told
+        line += f"; its BM25 index adds {size(lexical)}"
+    return f"{line}. The teacher is behind an API" if behind_api(metrics) else line

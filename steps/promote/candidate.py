@@ -1,7 +1,7 @@
 """The candidate: one student's release with what the last evaluation measured of it."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,8 @@ from steps.promote.description import read_card
 from steps.promote.evidence import MEASURE, Evaluation, Evidence
 from steps.promote.params import Policy
 from steps.retrieval.as_one import weights
+
+_TEACHER = "teacher"  # its name in the evaluation's tables
 
 
 @dataclass(frozen=True)
@@ -124,9 +126,10 @@ def read_candidate(student: str, reports: Path, releases: Path, evaluation: Eval
         release=folder_digest(release),
         evaluation=evaluation,
         datasets=served.datasets,
-        values=_test_values(reports, served),
+        values=_test_values(reports, served.models, served.model),
         p50_ms=p50_ms,
         index_bytes=index_bytes(release),
+        teacher=_test_values(reports, [_TEACHER], lambda dataset: _TEACHER),
     )
     return Candidate(student, release, evidence, read_card(release, reports))
 
@@ -136,13 +139,14 @@ def index_bytes(release: Path) -> int:
     return folder_bytes(release / "index") + folder_bytes(release / "lexical")
 
 
-def _test_values(reports: Path, served: Served) -> dict[str, dict[str, float]]:
+def _test_values(reports: Path, models: Sequence[str], model_of: Callable[[str], str]) -> dict[str, dict[str, float]]:
+    """`[data set][query id]`: nDCG@10 on test of the model that `model_of` names for a data set, one of `models`."""
     table = read_table(reports, "per_query")
     for column, value in {"split": "test", "measure": MEASURE}.items():
         table = table.filter(pc.equal(table[column], value))
-    table = table.filter(pc.is_in(table["model"], pa.array(served.models, pa.string())))
+    table = table.filter(pc.is_in(table["model"], pa.array(models, pa.string())))
     values: dict[str, dict[str, float]] = {}
     for row in table.select(["dataset", "query_id", "model", "value"]).to_pylist():
-        if row["model"] == served.model(row["dataset"]):
+        if row["model"] == model_of(row["dataset"]):
             values.setdefault(row["dataset"], {})[row["query_id"]] = row["value"]
     return values

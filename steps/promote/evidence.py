@@ -27,9 +27,11 @@ class Evidence:
     values: Mapping[str, Mapping[str, float]]
     p50_ms: float
     index_bytes: int
+    teacher: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """The teacher's nDCG@10 on the same queries, if it was measured: a first champion is compared with it."""
 
     def as_json(self) -> dict[str, Any]:
-        """Everything but the evaluation, of which the digest stays."""
+        """Everything but the teacher's values, and of the evaluation its digest alone."""
         return {
             "release": self.release,
             "evaluation": self.evaluation.digest,

@@ -36,7 +36,7 @@ class Check:
 
 
 def decide(candidate: Evidence, champion: Evidence | None, policy: Policy) -> Decision:
-    """Approve when every check passes; without a champion the absolute floors decide.
+    """Approve if every check passes. Without a champion the candidate is compared with the teacher that serves today.
 
     Both must have been measured on the same evaluation, and on all of its queries; otherwise nothing is compared.
     """
@@ -143,12 +143,37 @@ def _against_champion(candidate: Evidence, champion: Evidence | None, policy: Po
         mean = _mean(candidate.values[dataset], queries)
         if champion is None or dataset not in champion.datasets:
             yield _floor(dataset, mean, policy.first_floor, "floor without a champion")
+            yield from _against_teacher(dataset, candidate, policy)
             continue
         if (theirs := _mean(champion.values[dataset], queries)) < policy.first_floor:
             told = f"the champion itself reaches {theirs:.4f} alone; do its documents have other ids by now?"
             yield Check(False, f"{dataset}: {told}", warns=True)
             yield _floor(dataset, mean, policy.first_floor, "floor where the champion itself is below it")
         yield _no_worse(dataset, candidate.values[dataset], champion.values[dataset], policy)
+
+
+def _against_teacher(dataset: str, candidate: Evidence, policy: Policy) -> Iterable[Check]:
+    """A first champion takes the teacher's place: refused if it surely loses too much, with a warning if nobody can tell.
+
+    The same comparison as the evaluation's verdict makes.
+    """
+    compared = {name: values for name, values in candidate.teacher.items() if any(values.values())}
+    theirs = compared.get(dataset)
+    if theirs is None or theirs.keys() != candidate.values[dataset].keys():
+        return
+    order = sorted(theirs)
+    ours, reference = (np.array([values[query] for query in order]) for values in (candidate.values[dataset], theirs))
+    found = policy.judge(ours, reference, len(compared))
+    change = f"{found.change:+.2%} against the teacher, from {found.low:+.2%} to {found.high:+.2%}"
+    text = f"{dataset}: {MEASURE} {change} with {policy.confidence:.0%} confidence ({-policy.margin:+.2%} is allowed)"
+    match found.answer:
+        case "yes":
+            yield Check(True, text)
+        case "no":
+            yield Check(False, f"{text}; raise promote.policy.margin if you can allow that loss")
+        case "cannot tell":
+            more = f"about {found.enough:,} would" if found.enough else "more of them would not either"
+            yield Check(False, f"{text}; {found.queries:,} queries cannot show that it is allowed, {more}", warns=True)
 
 
 def _no_worse(dataset: str, ours: Mapping[str, float], theirs: Mapping[str, float], policy: Policy) -> Check:

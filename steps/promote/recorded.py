@@ -17,7 +17,7 @@ def check_recorded(stages: Stages, stage: str, path: Path) -> str:
     if recorded is None:
         raise UserError(f"dvc.lock: stage {stage} does not record {path}; {REMEDY}")
     if not path.exists() or dvc_md5(path) != recorded:
-        raise UserError(f"{path}: missing or not what dvc.lock records of {stage}; {REMEDY}")
+        raise UserError(f"{path} is missing, or does not match dvc.lock ({stage}); {REMEDY}")
     return str(recorded)
 
 

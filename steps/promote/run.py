@@ -28,7 +28,7 @@ def run(
 ) -> None:
     """Promote a student's release, or say what would happen; Refused, exit code 3, when the gate says no.
 
-    Where no student is named and the gate refuses the evaluation's choice, the best on dev is offered to it in turn.
+    If no student is named and the gate refuses the evaluation's choice, the best student on dev is offered in turn.
     Paths are relative to the project's root, where dvc.lock lies.
     """
     judged = _judged(ingest, reports)  # first: without any nothing could be promoted, whatever dvc.lock records
@@ -46,10 +46,10 @@ def run(
     except Refused as refusal:
         if not others:
             raise
-        print(f"promote: {refusal}")
-        print(f"promote: {others[0]}, the best by nDCG@10, is offered in its place")
+        print(f"promote: the gate refuses {first}; {others[0]}, the best by nDCG@10, is offered in its place")
         if not offered(others[0]):
             raise
+        print(f"promote: {refusal}")
 
 
 def _offer(
@@ -75,7 +75,7 @@ def _offer(
             decision = dry_run_decision(registry, candidate, judged, params)
             print("\n".join(decision.lines()))
             if not decision.approved:
-                raise Refused(f"{candidate.student} would be refused: {'; '.join(decision.reasons)}")
+                raise Refused(f"{candidate.student} would be refused for the reasons above")
             return champion is None or find_version(registry, candidate.evidence.release) != champion
         registry.ensure({} if tracking_uri().startswith("sqlite:") else {"lock": lock_place(registry)})
         outcome = promote(registry, _lock(registry, params), candidate, origin, judged, params, again=again)
@@ -105,8 +105,8 @@ def run_rollback(params: PromoteParams) -> None:
         f" previous: {move.then_previous or 'none'}"
     )
     print(
-        "rollback: a vector engine answers as before: where the release was deployed to one, `make deploy TO=..."
-        " DEPLOY_FLAGS=--rollback` takes it back too"
+        "rollback: if you deployed this release to a vector engine, that engine still serves it; undo it there with"
+        " `make deploy TO=... DEPLOY_FLAGS=--rollback`"
     )
 
 

@@ -1,9 +1,14 @@
 """Non-inferiority: how much worse a candidate could be, given the queries that happened to be asked. Paired bootstrap.
 
-The promotion gate holds a candidate to the champion by it, and the evaluation a fast student to the best one.
+The promotion gate compares a candidate with the champion by this rule. The evaluation compares students with the
+teacher and with each other by it.
 """
 
+import math
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -13,6 +18,28 @@ from steps.core.params import PARAMS, Seed, Strict, read_mapping, validated
 
 FEWEST = 30  # queries of a data set, below which differences prove little
 _CELLS = 4_000_000  # counts held at once: 32 MB
+_POWER = 0.8  # chance that as many queries as `Judgement.enough` show what is true
+_HOPELESS = 20  # times as many queries as there are: nobody will judge so many
+
+Answer = Literal["yes", "no", "cannot tell"]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """May a candidate replace a reference on one data set? By nDCG@10, as shares of the reference's mean."""
+
+    answer: Answer
+    change: float
+    """candidate / reference - 1."""
+    low: float
+    """One-sided lower bound of the change."""
+    high: float
+    """One-sided upper bound of the change, corrected for the number of data sets that are compared."""
+    queries: int
+    enough: int | None
+    """Queries that would show a yes with a chance of 80 %, if the mean and spread of the differences stay as they are.
+    None if the mean loses more than the margin, or so nearly that 20 times as many queries would not show it.
+    """
 
 
 class NonInferiority(Strict):
@@ -40,6 +67,38 @@ class NonInferiority(Strict):
     def most(self, candidate: np.ndarray, champion: np.ndarray) -> np.ndarray:
         """The upper bound, rounded up; below 0 the candidate is shown to be inferior."""
         return np.asarray(np.quantile(self._means(candidate, champion), self.confidence, axis=0, method="higher"))
+
+    def judge(self, candidate: np.ndarray, reference: np.ndarray, compared: int = 1) -> Judgement:
+        """Compare nDCG@10 by query, `(queries,)` each in the same order; the reference's mean must not be 0.
+
+        `compared`: data sets on all of which the candidate has to pass. A yes needs the confidence on each of them. A
+        no on one of them is enough, so the upper bound is corrected by Bonferroni. Fewer than FEWEST queries cannot
+        tell: a bootstrap of so few differences gives an interval that is too narrow.
+        """
+        stricter = self.model_copy(update={"confidence": 1 - (1 - self.confidence) / compared})
+        low, high = float(self.least(candidate, reference)), float(stricter.most(candidate, reference))
+        answer: Answer = "yes" if low >= 0 else "no" if high < 0 else "cannot tell"
+        mean = float(reference.mean())
+        return Judgement(
+            answer=answer if len(reference) >= FEWEST else "cannot tell",
+            change=float(candidate.mean()) / mean - 1,
+            low=low / mean - self.margin,
+            high=high / mean - self.margin,
+            queries=len(reference),
+            enough=self._enough(candidate - (1 - self.margin) * reference),
+        )
+
+    def _enough(self, values: np.ndarray) -> int | None:
+        """Queries that show with a chance of 80 % that the mean of such values, `(queries,)`, is above 0.
+
+        The sample size of a one-sided z test: ((z_confidence + z_power) sd / mean)^2.
+        """
+        mean = float(values.mean())
+        if mean <= 0 or len(values) < 2:
+            return None
+        quantiles = NormalDist().inv_cdf(self.confidence) + NormalDist().inv_cdf(_POWER)
+        enough = math.ceil((quantiles * float(values.std(ddof=1)) / mean) ** 2)
+        return max(FEWEST, enough) if enough <= _HOPELESS * len(values) else None
 
     def _means(self, candidate: np.ndarray, champion: np.ndarray) -> np.ndarray:
         return resampled_means(candidate - (1 - self.margin) * champion, self.resamples, self.seed)

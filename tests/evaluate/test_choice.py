@@ -76,9 +76,9 @@ def test_the_fastest_that_is_no_worse_than_the_best_is_chosen() -> None:
     )
     metrics = {"choice": choice.as_dict(), "latency": {"teacher": {}, **times}, "datasets_dev": {"a": {}}}
     assert choice_lines(metrics) == [
-        "Choice: fast, of 2 the fastest that is shown to lose less than 0.50% of the best one's (slow) nDCG@10, with"
-        " 95% confidence: nDCG@10 0.6993 on dev, 1 ms",
-        "Runner-up: slow, 0.7000, 4 ms; 0.0007 more (paired t-test, p < 0.001)",
+        "Chosen: fast, the fastest that is, on dev and with 95% confidence, at most 0.5% worse than slow, the best of 2:"
+        " nDCG@10 0.6993 on dev, 1 ms",
+        "Runner-up: slow, 4 ms; 0.0007 higher on dev (p < 0.001)",
     ]
     outside = choose(noisy(5000, 0.008, 0.02), times, 0.0, RULE)
     assert (outside.student, outside.runner_up, outside.reason) == ("slow", "fast", "best mean nDCG@10 on dev")
@@ -92,8 +92,7 @@ def test_a_slower_one_that_cannot_be_told_from_a_faster_one_is_said_to_be_so() -
     assert choice.student == "slow" and choice.alike == {"fast": {"p_value": p_value(behind), "p50_ms": 0.05}}
     metrics = {"choice": choice.as_dict(), "latency": times, "datasets_dev": {"a": {}}}
     assert choice_lines(metrics)[2] == (
-        f"slow is not distinguishable from fast (p = {p_value(behind):.3f}), and 80 times slower: too few"
-        " queries show that fast loses less than 0.50%"
+        f"slow is 80 times slower than fast, and these queries cannot show which is better (p = {p_value(behind):.3f})"
     )
     assert choose(few, {"slow": 0.05, "fast": 4.0}, 0.0, RULE).alike == {}, "it is the faster one"
     assert choose(noisy(5000, 0.02, 0.02), times, 0.0, RULE).alike == {}, "it is surely worse"
@@ -172,18 +171,16 @@ def said(budget: float, dev: bool = True) -> list[str]:
 
 def test_the_choice_is_said_with_its_runner_up_and_who_was_too_slow() -> None:
     chosen, runner_up, over = said(0.5)
-    assert chosen == "Choice: 2l, the best of 3 within 0.5 ms a query: nDCG@10 0.6500 on dev, 0.38 ms"
-    assert re.fullmatch(
-        r"Runner-up: static, 0\.6200, 0\.014 ms; 0\.0300 less \(paired t-test, p (< 0.001|= 0.\d{3})\)", runner_up
-    )
+    assert chosen == "Chosen: 2l, the best of 3 within 0.5 ms a query: nDCG@10 0.6500 on dev, 0.38 ms"
+    assert re.fullmatch(r"Runner-up: static, 0\.014 ms; 0\.0300 lower on dev \(p (< 0.001|= 0.\d{3})\)", runner_up)
     assert over == "Over the budget: 4l (0.73 ms)"
     assert said(0.0, dev=False)[0] == (
-        "Choice: 4l, the best of 4: nDCG@10 0.6900 on test, as there are no dev queries, 0.73 ms"
+        "Chosen: 4l, the best of 4, by test as there are no dev queries: nDCG@10 0.6900 on test, 0.73 ms"
     )
     alone, _ = said(0.1)
-    assert alone.startswith("Choice: static, the only one within 0.1 ms a query")
+    assert alone.startswith("Chosen: static, the only one within 0.1 ms a query")
     assert said(0.01) == [
-        "Choice: none, no student is within evaluate.budget_ms (0.01): the fastest, static, needs 0.014 ms a query"
+        "Chosen: none. No student is within evaluate.budget_ms (0.01); the fastest, static, needs 0.014 ms a query"
     ]
 
 
@@ -193,8 +190,8 @@ def test_without_judgements_the_overlap_with_the_teacher_decides() -> None:
     assert [choice.overlap, choice.runner_up_overlap] == pytest.approx([0.65, 0.62])
     metrics = {"choice": choice.as_dict(), "latency": {"teacher": {}, **{name: {} for name in QUALITY}}}
     assert choice_lines(metrics)[0] == (
-        "Choice: 2l, the closest to the teacher of 3 within 0.5 ms a query: 65.0% of the teacher's top 10, as nothing"
-        " is judged, 0.38 ms"
+        "Chosen: 2l, the closest to the teacher of 3 within 0.5 ms a query, as nothing is judged: 65.0% of the teacher's"
+        " top 10 found, 0.38 ms"
     )
     assert "overlap" not in choose(values(QUALITY), P50, 0.0, RULE).as_dict()
 
@@ -231,3 +228,23 @@ def test_no_label_of_the_drawing_covers_another(width: float) -> None:
     boxes = [(float(x), float(y), float(x) + 6 * len(text)) for x, y, text in found]
     for one, other in itertools.combinations(boxes, 2):
         assert abs(one[1] - other[1]) > 10 or one[2] < other[0] or other[2] < one[0]
+
+
+def test_the_choice_is_among_those_that_can_replace_the_teacher() -> None:
+    for replacing, first in (([], "4l"), (["1l"], "1l"), (["static", "2l"], "2l"), (["nobody"], "4l")):
+        choice = choose(values(QUALITY), P50, 0.0, RULE, replacing=replacing)
+        assert choice.student == first and choice.replacing == [name for name in replacing if name in QUALITY]
+        assert choice.runner_up and choice.runner_up != first
+    within = choose(values(QUALITY), P50, 0.1, RULE, replacing=["2l"])
+    assert within.student == "static", "the one that could is over the budget"
+
+
+def test_the_test_difference_stands_beside_the_one_on_dev_and_decides_nothing() -> None:
+    random = np.random.default_rng(9)
+    choice = choose(noisy(5000, 0.002, 0.02), {"slow": 4.0, "fast": 1.0}, 0.0, RULE)
+    fast, slow = random.uniform(size=(2, 50))
+    found = choice.with_test([fast], [slow])
+    assert (found.student, found.test_difference) == ("fast", pytest.approx(fast.mean() - slow.mean()))
+    assert found.test_p_value == pytest.approx(stats.ttest_rel(fast, slow).pvalue)
+    metrics = {"choice": found.as_dict(), "latency": {"teacher": {}, "slow": {}, "fast": {}}, "datasets_dev": {"a": {}}}
+    assert " on dev " in choice_lines(metrics)[1] and " on test " in choice_lines(metrics)[1]

@@ -260,5 +260,5 @@ def test_what_differs_from_dvc_lock_is_refused(tmp_path: Path, monkeypatch: pyte
         with pytest.raises(UserError, match=f"stage {stage} does not record {path}; run `dvc repro`"):
             check_recorded(stages, stage, Path(path))
     Path("out").write_text("y")
-    with pytest.raises(UserError, match=r"out: missing or not what dvc\.lock records of teach"):
+    with pytest.raises(UserError, match=r"out is missing, or does not match dvc\.lock"):
         check_recorded(stages, "teach", Path("out"))

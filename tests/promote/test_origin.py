@@ -59,7 +59,7 @@ def test_a_file_that_is_not_the_pipelines_is_told_before_a_student_is_chosen_by_
     write_table(INGEST, "qrels", table_from_rows("qrels", [asked | {"doc_id": "api/d1", "grade": 1}]))
     write_lock(["static", "2l"])
     write_json(REPORTS / "metrics.json", {})
-    with pytest.raises(UserError, match=r"reports/metrics\.json: missing or not what dvc\.lock records of evaluate"):
+    with pytest.raises(UserError, match=r"reports/metrics\.json is missing, or does not match dvc\.lock"):
         promote(params=params(student=""))
 
 
@@ -72,7 +72,7 @@ def test_one_fetched_release_is_promoted_without_the_others(clone: Path, capsys:
     assert "models/release lacks 2l: taken from dvc.lock" in capsys.readouterr().out
     assert choose_students("", REPORTS, RELEASES, policy())[0] == "static"
     write_json(RELEASES / "static/manifest.json", {"student": "another", "datasets": {}})
-    with pytest.raises(UserError, match=r"models/release/static: missing or not what dvc\.lock records"):
+    with pytest.raises(UserError, match=r"models/release/static is missing, or does not match dvc\.lock"):
         origin("static")
     shutil.rmtree(RELEASES)
     with pytest.raises(UserError, match=r"none of \['2l', 'static'\] has a release in models/release"):

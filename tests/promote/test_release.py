@@ -271,9 +271,9 @@ def test_lineage_leads_from_the_champion_to_its_makers_and_back(
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        (RELEASES / "static/manifest.json", "models/release/static: missing or not what dvc.lock records"),
-        (REPORTS / "per_query.parquet", "per_query.parquet: missing or not what dvc.lock records of evaluate"),
-        (INGEST / "qrels.parquet", "data/ingest/qrels.parquet: missing or not what dvc.lock records of ingest"),
+        (RELEASES / "static/manifest.json", "models/release/static is missing, or does not match dvc.lock"),
+        (REPORTS / "per_query.parquet", "per_query.parquet is missing, or does not match dvc.lock"),
+        (INGEST / "qrels.parquet", "data/ingest/qrels.parquet is missing, or does not match dvc.lock"),
     ],
 )
 def test_only_what_the_pipeline_made_is_promoted(project: Path, path: Path, message: str) -> None:
