@@ -1,4 +1,6 @@
-"""Figures as people read them."""
+"""Figures and names as people read them."""
+
+import re
 
 
 def percent(ratio: float) -> str:
@@ -24,3 +26,11 @@ def rounded(count: float) -> int:
 def times(ratio: float) -> str:
     """A speed-up: 81.3 -> 81, 1.647 -> 1.6, 5.01 -> 5, 0.0234 -> 0.02."""
     return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.1f}".removesuffix(".0") if ratio >= 0.1 else f"{ratio:.1g}"
+
+
+def in_words(model: str) -> str:
+    """What a system is, if its name says that: `4l` -> 4 layers, `static` -> no transformer; else the name."""
+    words = {"static": "no transformer", "bm25": "BM25"}
+    if found := re.fullmatch(r"(\d+)l", model):
+        return "1 layer" if found[1] == "1" else f"{found[1]} layers"
+    return words.get(model, model)
