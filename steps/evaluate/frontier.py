@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from steps.core.files import staged_file
 from steps.evaluate.latency import Latency
@@ -39,7 +40,7 @@ def frontier(latencies: Mapping[str, Latency], retained: Mapping[str, Retention]
     return sorted(points, key=lambda point: (point.p50_ms, point.model))
 
 
-def mean_ndcg(metrics: Metrics, model: str) -> float:
+def mean_ndcg(metrics: Mapping[str, Any], model: str) -> float:
     """Mean of a model's test nDCG@10 over data sets; NaN where none is judged."""
     values = [models[model]["nDCG@10"] for models in counted(metrics).values()]
     return float(sum(values) / len(values)) if values else math.nan

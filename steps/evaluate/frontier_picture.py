@@ -85,7 +85,7 @@ def _scale(axes: Axes, panels: Sequence[Panel], bm25: float, *, crowded: bool) -
     marks = [mark for panel in panels for mark in panel.marks]
     times = [mark.p50_ms for mark in marks] + [panel.budget_ms for panel in panels if panel.budget_ms]
     axes.set_xscale("log")
-    axes.set_xlim(min(times) / 1.8, max(times) * 2.5)
+    axes.set_xlim(min(times) / 1.8, max(times) * 4)
     low, high = _range(marks)
     if bm25 * 100 >= low - (high - low):
         low = min(low, bm25 * 100)
@@ -150,7 +150,7 @@ def _label(axes: Axes, marks: Sequence[Mark]) -> None:
     """Two lines beside each mark, where they cover nothing, or almost."""
     points = 72 / axes.figure.dpi
     size = float(matplotlib.rcParams["font.size"])
-    x0, y0, x1, y1 = axes.bbox.extents * points
+    x0, y0, x1, y1 = (float(value) * points for value in axes.bbox.extents)
     frame = x0, y0, x1, y1
     places = [axes.transData.transform((mark.p50_ms, mark.retention * 100)) * points for mark in marks]
     boxes: list[_Box] = [(x - 7, y - 7, x + 7, y + 7) for x, y in places]
@@ -158,18 +158,21 @@ def _label(axes: Axes, marks: Sequence[Mark]) -> None:
         (x, low), (_, high) = (
             axes.transData.transform((mark.p50_ms, end * 100)) * points for end in (mark.ci95_low, mark.ci95_high)
         )
-        boxes.append((x - 2, low, x + 2, high))
+        boxes.append((x - 6, low, x + 6, high))
     for mark, (x, y) in zip(marks, places, strict=True):
         lines = [mark.name, f"{percent(mark.retention)}, {milliseconds(mark.p50_ms)} ms"]
         wide, tall = max(map(len, lines)) * _LETTER[0] * size, 2 * _LETTER[1] * size
         gap = 12.0 if mark.chosen else 9.0
-        choices = {}
-        for bottom in (-tall / 2, 2.0, -tall - 2.0, 12.0, -tall - 12.0):  # beside the mark first
-            for left in (gap, -gap - wide):
-                choices[left, bottom] = x + left, y + bottom, x + left + wide, y + bottom + tall
+        sides = [
+            (left, bottom)
+            for bottom in (-tall / 2, 2.0, -tall - 2.0, 12.0, -tall - 12.0)
+            for left in (gap, -gap - wide)
+        ]
+        sides += [(-wide / 2, gap), (-wide / 2, -gap - tall)]
+        choices = {(left, bottom): (x + left, y + bottom, x + left + wide, y + bottom + tall) for left, bottom in sides}
         left, bottom = min(choices, key=lambda each: _cost(choices[each], boxes, frame))
         boxes.append(choices[left, bottom])
-        _write(axes, mark, lines, (gap if left > 0 else -gap, bottom), size)
+        _write(axes, mark, lines, (left + wide / 2, bottom), wide / 2, size)
 
 
 def _cost(box: _Box, others: Sequence[_Box], frame: _Box) -> float:
@@ -178,14 +181,18 @@ def _cost(box: _Box, others: Sequence[_Box], frame: _Box) -> float:
     return sum(_overlap(box, other) for other in others) + 10 * ((box[2] - box[0]) * (box[3] - box[1]) - inside)
 
 
-def _write(axes: Axes, mark: Mark, lines: Sequence[str], at: tuple[float, float], size: float) -> None:
+def _write(axes: Axes, mark: Mark, lines: Sequence[str], centre: tuple[float, float], half: float, size: float) -> None:
+    """Two lines around `centre`, an offset from the mark: those right of it begin there, those left of it end there."""
+    x, bottom = centre
+    side = "center" if abs(x) < half else "left" if x > 0 else "right"
+    offset = {"center": x, "left": x - half, "right": x + half}[side]
     for line, up, weight, colour in zip(lines, (1, 0), ("bold", "normal"), (INK, MUTED), strict=True):
         text = axes.annotate(
             line,
             (mark.p50_ms, mark.retention * 100),
-            xytext=(at[0], at[1] + up * _LETTER[1] * size + 2),
+            xytext=(offset, bottom + up * _LETTER[1] * size + 2),
             textcoords="offset points",
-            ha="left" if at[0] > 0 else "right",
+            ha=side,
             va="bottom",
             color=colour,
             fontweight=weight,

@@ -62,16 +62,22 @@ def _row(metrics: Metrics, name: str, points: Sequence[Point]) -> Row:
     p50_ms = fused_ms(metrics, dense) if fused else metrics["latency"].get(name, {}).get("p50_ms")
     whole = metrics["served"][TEACHER]["p50_ms"] if fused else metrics["latency"][TEACHER]["p50_ms"]
     return Row(
-        name=name if dense == name else f"{dense} with BM25",
-        words="" if in_words(dense) == dense else in_words(dense),
+        name=f"{dense} with BM25" if fused else "BM25" if name == BM25 else name,
+        words="keyword search" if name == BM25 else "" if in_words(dense) == dense else in_words(dense),
         of=dense if student or dense == TEACHER else "",
         ndcg=mean_ndcg(metrics, name),
         kept=kept_of_teacher(metrics, name),
         interval=(kept["ci95_low"], kept["ci95_high"]) if "ci95_low" in kept else _interval(metrics, name),
         p50_ms=p50_ms,
         speed=whole / p50_ms if student and p50_ms else None,
-        bytes=metrics["sizes"].get(name, {}).get("bytes"),
+        bytes=_bytes(metrics, dense, fused=fused) if released or not fused else None,
     )
+
+
+def _bytes(metrics: Metrics, dense: str, *, fused: bool) -> int | None:
+    """Size of the query side, `fused` with the BM25 index that its release carries."""
+    lexical = sum(metrics["fused"][dataset][dense]["bytes"] for dataset in fusing(metrics, dense)) if fused else 0
+    return metrics["sizes"][dense]["bytes"] + lexical if dense in metrics["sizes"] else None
 
 
 def kept_of_teacher(metrics: Metrics, name: str) -> float | None:
@@ -96,7 +102,7 @@ def message(metrics: Metrics) -> tuple[str, str]:
     latency, students = metrics["latency"], list(metrics["retention"])
     speeds = sorted(latency[TEACHER]["p50_ms"] / latency[name]["p50_ms"] for name in students)
     shares = sorted(metrics["retention"][name]["mean_of_ratios"] for name in students)
-    speed = _span([times(float(f"{each:.2g}")) for each in speeds])
+    speed = _span([times(each) for each in speeds])
     first = f"{speed} times faster queries" if speeds[0] >= 1.05 else f"Queries at {speed} times the teacher's speed"
     return first, f"{_span([f'{each * 100:.0f}' for each in shares])} % of the quality, same index"
 
