@@ -45,7 +45,6 @@ def results_table(reports: Path) -> str:
         lines += _unjudged_lines(metrics, dataset)
     lines += [*left_out_lines(metrics), *choice_lines(metrics), *seed_lines(metrics)]
     lines += [*gain_lines(metrics), *fusion_lines(metrics)]
-    lines.append(f'report: {reports / "report.html"}   runs: make mlflow   search: make search Q="..."')
     return "\n".join(lines)
 
 

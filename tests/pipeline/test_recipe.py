@@ -183,8 +183,12 @@ def test_make_run_hands_every_variable_of_a_recipe_on() -> None:
 
 def test_the_help_lists_every_command() -> None:
     (phony,) = re.findall(r"^\.PHONY: (.*)$", Path("Makefile").read_text(encoding="utf-8"), re.M)
-    told = subprocess.run(["make", "--no-print-directory", "help"], capture_output=True, text=True, check=True).stdout
-    assert sorted(line.split()[0] for line in told.splitlines()) == sorted(phony.split())
+    words = ["make", "--no-print-directory", "help", "help-bench"]
+    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    listed = [line.split()[0] for line in told if re.match("  [a-z]", line)]
+    assert sorted(listed) == sorted(set(phony.split()) - {"help", "help-bench"}) and len(listed) == len(set(listed))
+    assert max(map(len, told)) <= 100
+    assert all(line[22] == " " != line[23] for line in told if line.startswith("  ")), "two columns"
     given = ["LABEL=after", "BEFORE=a", "AFTER=b", "QUERIES=log", "JUDGEMENTS=table"]
     benches = ["bench-moves", "bench-scaling", "bench-replay", "bench-any-corpus", "bench-migrate", "bench-gpu"]
     typed = subprocess.run(["make", "-n", *benches, *given], capture_output=True, text=True, check=True).stdout
