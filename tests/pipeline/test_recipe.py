@@ -436,7 +436,9 @@ for name in ("report.html", "report.md", "metrics.json"):
 def test_one_run_of_a_recipe_at_a_time(checkout: Path) -> None:
     """The second is told so and touches nothing; one that is killed holds nobody up, though its pipeline runs on."""
     params = Path("params.yaml").read_text(encoding="utf-8")
-    for name, text in {"params.yaml": params, "recipes/x.yaml": "{}", "pipeline.py": PIPELINE}.items():
+    files = {"params.yaml": params, "recipes/x.yaml": "{}", "pipeline.py": PIPELINE}
+    files["steps/evaluate.py"] = "import sys; print('the table' if sys.argv[1:] == ['--table'] else '')"
+    for name, text in files.items():
         (checkout / name).parent.mkdir(exist_ok=True)
         (checkout / name).write_text(text, encoding="utf-8")
     subprocess.run(["git", "-C", str(checkout), "add", "-A"], check=True)
@@ -445,7 +447,7 @@ def test_one_run_of_a_recipe_at_a_time(checkout: Path) -> None:
 
     def recipe() -> subprocess.Popen[str]:
         words = [sys.executable, "-c", start, str(Path.cwd()), "recipes/x.yaml"]
-        return subprocess.Popen(words, cwd=checkout, text=True, stderr=subprocess.PIPE)
+        return subprocess.Popen(words, cwd=checkout, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def began(running: subprocess.Popen[str]) -> None:
         until = time.monotonic() + 60
@@ -469,7 +471,10 @@ def test_one_run_of_a_recipe_at_a_time(checkout: Path) -> None:
         began(third)
     finally:
         (folder / "enough").touch()
-    assert third.wait(60) == 0
+    shown = third.communicate(timeout=60)[0]
+    assert third.returncode == 0 and "the table\n" in shown
+    for command in ("reports/x.report.html", "make serve RECIPE=recipes/x.yaml", "make promote RECIPE=recipes/x.yaml"):
+        assert f"{command}\n" in shown
     assert not list(folder.rglob(".staging.*"))
     (checkout / "mine").mkdir()
     (checkout / "mine/x.yaml").write_text("{}")
