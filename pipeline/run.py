@@ -28,6 +28,7 @@ from pipeline.stopping import stop_when_asked
 from pipeline.task.children import chunks, stop
 from steps.core.bases import LISTED, MODELS, carried
 from steps.core.errors import OutOfMemory, UserError, line
+from steps.core.progress import bold, over_bar
 from steps.ingest.listing import write_listing
 from steps.promote.dvc_lock import lock_stages
 from steps.teach.kinds.contrastive import Contrastive
@@ -152,7 +153,8 @@ def _reproduce(targets: list[str], progress: Progress) -> int:
 def _show(lines: Iterable[str], progress: Progress) -> None:
     for text in lines:
         if (shown := progress.line(text)) is not None:
-            print(shown, flush=True)
+            starts = shown.startswith(("Running stage ", "Restored stage "))
+            print(over_bar(bold(shown, sys.stdout) if starts else shown, sys.stdout), flush=True)
 
 
 def _environment() -> dict[str, str]:
