@@ -163,8 +163,8 @@ def test_both_recipes_of_logs_read_all_of_a_log() -> None:
     assert found[0]["teach"]["teacher"]["dense"]["max_triplets"] == found[0]["embed"]["max_part_texts"] == 0
 
 
-@pytest.mark.parametrize("name", ["beir", "medquad", "scifact"])
-def test_judgements_train_a_teacher_by_command_and_it_stands_beside_its_base(name: str) -> None:
+@pytest.mark.parametrize("name", ["beir", "click_log", "medquad", "scifact", "ubi"])
+def test_an_index_stays_one_until_a_teacher_is_trained_by_command_and_then_stands_beside_its_base(name: str) -> None:
     path = Path(f"recipes/{name}.yaml")
     base, text = read_mapping(Path("params.yaml")), path.read_text(encoding="utf-8")
     assert "[EPOCHS=0.0]" in text.split("\n")[0]

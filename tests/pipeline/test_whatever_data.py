@@ -41,7 +41,7 @@ def queries(folder: Path) -> dict[str, Any]:
 
 
 def click_log(folder: Path) -> dict[str, Any]:
-    return {"DATA": write_click_log(folder), "TEST_FROM": "2026-01-20", "recipe": "click_log.yaml"}
+    return {"DATA": write_click_log(folder), "TEST_FROM": "2026-01-20", "EPOCHS": "1.0", "recipe": "click_log.yaml"}
 
 
 def untitled(folder: Path) -> dict[str, Any]:
