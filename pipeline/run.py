@@ -1,9 +1,9 @@
 """One run of the whole pipeline, or of what the named stages need.
 
 Checks params.yaml and the machine, lists the data outside the project, and ends if DVC finds nothing changed. Else it
-lets DVC run `ingest`, checks the data, compares document vectors that a vector engine gave with the teacher's, prints
-whether an index becomes useless and about how long the rest takes, lets DVC run it, then closes the MLflow run and links
-the stages that were reused to the runs that made them.
+lets DVC run `ingest`, checks the data, compares document vectors that a vector engine gave with the teacher's, says if
+an index becomes useless and about how long the rest takes, lets DVC run it, then closes the MLflow run and links the
+stages that were reused to the runs that made them.
 """
 
 import codecs

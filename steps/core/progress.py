@@ -9,6 +9,7 @@ from threading import Event, Thread
 from typing import Self, TextIO, TypeVar
 
 Item = TypeVar("Item")
+Total = int | Callable[[], int | None] | None
 
 _TERMINAL_S, _LOG_S = 0.5, 10.0  # seconds between two lines
 _CLEAR = "\x1b[K"  # from here to the end of the line; a bar leaves the cursor at its start
@@ -23,9 +24,13 @@ class Bar:
     """
 
     def __init__(
-        self, total: "int | None | Callable[[], int | None]", what: str, unit: str = "", so_far: Callable[[], str] | None = None,
+        self,
+        total: Total,
+        what: str,
+        unit: str = "",
+        so_far: Callable[[], str] | None = None,
         stream: TextIO | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`what` names the work, `unit` what is counted, in the plural; `so_far` is asked for what stands behind it.
 
         A `total` that is not known at the start is asked for each time.
@@ -81,7 +86,7 @@ class Bar:
 
 def progress(
     items: Iterable[Item],
-    total: int | None | Callable[[], int | None],
+    total: Total,
     what: str,
     so_far: Callable[[], str] | None = None,
     unit: str = "",

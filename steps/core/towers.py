@@ -198,7 +198,9 @@ def encode(
 @contextmanager
 def _counting(tower: SentenceTransformer) -> Iterator[None]:
     """Let the bar that is shown count each batch of texts that the tower has read."""
-    hook = tower[-1].register_forward_hook(lambda module, given, made: advance("texts", len(made["sentence_embedding"])))
+    hook = tower[-1].register_forward_hook(
+        lambda module, given, made: advance("texts", len(made["sentence_embedding"]))
+    )
     try:
         yield
     finally:

@@ -35,7 +35,9 @@ def test_a_log_gets_lines_while_a_single_item_takes_long() -> None:
     assert len(lines) > 2 and set(lines) == {"embed: 2 of 3 texts in 0 s; 0.10 dollars"}
 
 
-def test_short_work_leaves_nothing_in_a_log(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_work_leaves_nothing_in_a_log(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_LOG_S", 10.0)
     assert list(progress([1, 2], 2, "short")) == [1, 2]
     assert capsys.readouterr() == ("", "")
@@ -92,7 +94,9 @@ def test_embedding_counts_each_batch_of_texts(tiny_tower: Path, monkeypatch: pyt
     assert seen == [(True, 4), (True, 4), (True, 2)]
 
 
-@pytest.mark.parametrize(("stream", "no_color", "bright"), [(Terminal, "", True), (Terminal, "1", False), (io.StringIO, "", False)])
+@pytest.mark.parametrize(
+    ("stream", "no_color", "bright"), [(Terminal, "", True), (Terminal, "1", False), (io.StringIO, "", False)]
+)
 def test_colour_is_for_terminals_and_for_who_wants_it(
     stream: type[io.StringIO], no_color: str, bright: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,12 +13,8 @@ from steps.core.params import read_mapping, read_text
 from steps.core.tables import SCHEMAS, table_from_rows, write_table
 
 PROJECT = Path(__file__).parents[2]
-OWN_DATA = sorted(
-    path
-    for path in (PROJECT / "recipes").glob("*.yaml")
-    if path.stem in {"beir", "click_log", "endpoint_teacher", "label_free", "medquad", "migrate", "nanobeir", "scifact", "ubi",
-                     "quick_look", "scifact_medquad"}
-)  # fmt: skip
+TRAINING = {"cross_encoder_teacher", "demo_teachers", "llm_teacher", "scorers", "label_free_demo"}
+OWN_DATA = sorted(path for path in (PROJECT / "recipes").glob("*.yaml") if path.stem not in TRAINING)
 TEACHER = {"kind": "dual_encoder", "base": "a", "epochs": 0.0, "max_document_length": 96}
 
 
@@ -32,7 +28,9 @@ def ingest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def lines(ingest: Path, now: dict[str, Any], before: dict[str, Any] | None = None, stage: str = "teach@dense") -> list[str]:
+def lines(
+    ingest: Path, now: dict[str, Any], before: dict[str, Any] | None = None, stage: str = "teach@dense"
+) -> list[str]:
     raw = overlay(read_mapping(PROJECT / "params.yaml"), {"teach": {"teacher": {"dense": now}}})
     Path("params.yaml").write_text(yaml.safe_dump(raw))
     if before is not None:

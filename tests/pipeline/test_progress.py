@@ -93,7 +93,7 @@ def test_what_stages_say_passes_and_what_dvc_says_of_its_files_does_not() -> Non
 
 @pytest.mark.medium
 def test_no_line_of_dvc_itself_is_left_of_a_run_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a first run, one of which a part is up to date, and one from the cache: all that DVC prints, with git and without."""
+    """Of a first run, of one that makes all anew and of one from the cache, with git and without."""
     for place, words in (("with", ["--quiet"]), ("without", ["--quiet", "--no-scm"])):
         folder = tmp_path / place
         folder.mkdir()
@@ -187,7 +187,7 @@ def test_the_data_are_checked_between_ingest_and_the_rest(
     assert flow() == (0, ["list", "repro ingest", "check", "repro", "finished"])
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "pipeline: 2 threads, fp32 (AVX2), 1.0 GiB of memory and 50 GiB of disk free"
-    assert said[1].startswith("pipeline: WARNING: 1.0 GiB of memory are free")
+    assert said[1].startswith("pipeline: WARNING: only 1.0 GiB of memory are free")
     assert said[2] == "pipeline: 1 of 3 stages have to run, about 10 minutes on this machine"
     assert re.fullmatch(r"pipeline: closed; \d s", said[3])
 
@@ -304,9 +304,7 @@ def test_dvc_says_which_stages_there_are_and_whether_one_would_run(
     assert ask_dvc([]) == ([], False)
 
 
-def test_what_is_up_to_date_or_in_the_cache_is_not_left_to_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_up_to_date_or_in_the_cache_is_not_left_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Repo.init(no_scm=True).close()
     Path("dvc.yaml").write_text(TOY)
