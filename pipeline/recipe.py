@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from pipeline.outcome import show
 from pipeline.plain_copy import plain_copy
 from pipeline.stopping import stop_when_asked
 from steps.core.errors import UserError, guarded
@@ -130,16 +131,15 @@ def worktree(root: Path, recipe: Path) -> Path:
     elif lock.is_file() and not kept.is_file():  # it is there where a run was killed before it put it back
         with staged_file(kept) as staging:
             shutil.copyfile(lock, staging)
-    config = f"[cache]\n    dir = '{root / '.dvc' / 'cache'}'\n"
     try:
         if (root / ".git").exists() and shutil.which("git"):
             _check_out(root, folder)
         else:
             plain_copy(root, folder)
-            config = f"[core]\n    no_scm = true\n{config}"  # a checkout that the project may lie in ignores the folder
     finally:
         if kept.is_file():
             kept.replace(lock)
+    config = f"[cache]\n    dir = '{root / '.dvc' / 'cache'}'\n"
     (folder / ".dvc" / "config.local").write_text(config, encoding="utf-8")
     return folder
 
@@ -256,7 +256,7 @@ def _run_alone(root: Path, recipe: Path, words: list[str]) -> None:
         target.parent.mkdir(exist_ok=True)
         with staged_file(target) as staging:
             shutil.copyfile(folder / "reports" / name, staging)
-        print(f"wrote {target.relative_to(root)}")
+    show(str(recipe))
 
 
 if __name__ == "__main__":

@@ -2,14 +2,10 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 from pipeline.limits import cores, cores_seen
-from steps.core.errors import UserError
 from steps.core.files import cache_root
-from steps.core.masking import redacted
 
 QUIET = {
     "DVC_NO_ANALYTICS": "true",
@@ -67,15 +63,6 @@ def _whole(path: Path) -> bool:
 def in_git(root: Path) -> bool:
     """Whether the folder lies in a git checkout."""
     return any((folder / ".git").exists() for folder in (root, *root.parents))
-
-
-def without_git(root: Path) -> None:
-    """Tell DVC, for this folder alone, that there is no git."""
-    command = [sys.executable, "-m", "dvc", "config", "--local", "core.no_scm", "true"]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
-    if done.returncode:
-        said = redacted(done.stderr).strip()[:300]
-        raise UserError(f"{root}: no git checkout, and DVC cannot be told so: {said}; use a clone")
 
 
 def _instead_of_home() -> dict[str, str]:

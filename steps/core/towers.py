@@ -1,7 +1,7 @@
 """Towers: SentenceTransformer models that turn queries or documents into embeddings, and the one way to run them."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from steps.core.bases import not_loaded
 from steps.core.endpoint import Endpoint, announce
 from steps.core.errors import UserError
 from steps.core.precision import Precision, resolve_precision
-from steps.core.progress import progress
+from steps.core.progress import Bar, advance
 from steps.core.tables import Role
 from steps.core.vector_store import Embeddings
 
@@ -184,16 +184,27 @@ def encode(
         batch_size = max(1, len(texts))
     embed = tower.encode_query if role == "query" else tower.encode_document
     window = 64 * batch_size
-    starts = range(0, len(texts), window)
     chunks = []
-    for start in progress(starts, len(starts), what) if what else starts:
-        with torch.inference_mode(), autocast(precision):
-            chunk = embed(
-                texts[start : start + window], batch_size=batch_size, show_progress_bar=False, convert_to_tensor=True
-            )
-        chunks.append(chunk.float().cpu().numpy())
+    with Bar(len(texts), what, "texts") if what else nullcontext(), _counting(tower):
+        for start in range(0, len(texts), window):
+            some = texts[start : start + window]
+            with torch.inference_mode(), autocast(precision):
+                chunk = embed(some, batch_size=batch_size, show_progress_bar=False, convert_to_tensor=True)
+            chunks.append(chunk.float().cpu().numpy())
     dim = tower.get_embedding_dimension() or 0
     return np.concatenate(chunks) if chunks else np.zeros((0, dim), dtype=np.float32)
+
+
+@contextmanager
+def _counting(tower: SentenceTransformer) -> Iterator[None]:
+    """Let the bar that is shown count each batch of texts that the tower has read."""
+    hook = tower[-1].register_forward_hook(
+        lambda module, given, made: advance("texts", len(made["sentence_embedding"]))
+    )
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def encode_with_lengths(

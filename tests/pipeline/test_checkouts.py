@@ -1,0 +1,66 @@
+"""DVC works in every kind of checkout, and a run of it leaves git nothing to show."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+STAGES = "stages:\n  make: {cmd: mkdir -p data && cp given data/made, deps: [given], outs: [data/made]}\n"
+
+
+def git(*words: str | Path) -> str:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "protocol.file.allow=always")
+    done = subprocess.run(["git", *identity, *map(str, words)], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def checkout(kind: str, folder: Path) -> Path:
+    """A project with this one's settings of git and DVC, as a clone, a submodule, a worktree or a copy without git."""
+    origin = folder / "origin"
+    (origin / "data").mkdir(parents=True)
+    for name in (".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore"):
+        (origin / name).parent.mkdir(exist_ok=True)
+        shutil.copy(PROJECT / name, origin / name)
+    (origin / "dvc.yaml").write_text(STAGES)
+    (origin / "given").write_text("1")
+    if kind == "copy":
+        return origin
+    git("init", "-q", origin)
+    git("-C", origin, "add", "-A")
+    git("-C", origin, "commit", "-qm", "first")
+    if kind == "worktree":
+        git("-C", origin, "worktree", "add", "-q", "--detach", folder / "tree")
+        return folder / "tree"
+    if kind == "submodule":
+        git("init", "-q", folder / "above")
+        git("-C", folder / "above", "submodule", "add", "-q", origin, "project")
+        return folder / "above/project"
+    git("clone", "-q", origin, folder / "clone")
+    return folder / "clone"
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("kind", ["clone", "submodule", "worktree", "copy"])
+def test_dvc_runs_and_git_has_nothing_to_show(kind: str, tmp_path: Path) -> None:
+    project = checkout(kind, tmp_path)
+
+    def dvc(*words: str) -> str:
+        done = subprocess.run([sys.executable, "-m", "dvc", *words], cwd=project, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    dvc("config", "--local", "core.check_update", "false")  # as the pipeline's own settings of a checkout are written
+    dvc("repro")
+    assert (project / "data/made").read_text() == "1" and (project / "dvc.lock").is_file()
+    assert "up to date" in dvc("status")
+    if kind != "copy":
+        assert git("-C", project, "status", "--porcelain") == ""
+        git("-C", project, "add", "--force", "dvc.lock")
+        git("-C", project, "commit", "-qm", "the lock, to share it")
+        (project / "given").write_text("2")
+        dvc("repro")
+        git("-C", project, "add", "dvc.lock")  # without force once it is tracked
+        assert "M  dvc.lock" in git("-C", project, "status", "--porcelain")
