@@ -22,6 +22,8 @@ from packaging.utils import (
 from packaging.version import Version
 
 INDEX = "https://pypi.org/simple"
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+ABIS = {"none", "abi3", *(f"cp{version.replace('.', '')}" for version in PYTHONS)}
 SYSTEMS = re.compile(r"any|manylinux.*_(x86_64|aarch64)|macosx.*")
 
 
@@ -34,7 +36,7 @@ def usable(filename: str, version: str) -> bool:
     except (InvalidSdistFilename, InvalidWheelFilename):
         return False  # an egg, an installer
     return found == Version(version) and any(
-        tag.abi in {"none", "abi3", "cp311", "cp312"} and SYSTEMS.fullmatch(tag.platform) for tag in tags
+        tag.abi in ABIS and SYSTEMS.fullmatch(tag.platform) for tag in tags
     )
 
 
@@ -46,7 +48,7 @@ def line_of(pin: str) -> str:
         files = json.load(answer)["files"]
     digests = sorted(file["hashes"]["sha256"] for file in files if usable(file["filename"], version))
     if not digests:
-        raise SystemExit(f"hashes: {INDEX}/{name}/ has no file of version {version} for Python 3.11 or 3.12")
+        raise SystemExit(f"hashes: {INDEX}/{name}/ has no file of version {version} for any of Python {', '.join(PYTHONS)}")
     return " ".join([pin, *(f"--hash=sha256:{digest}" for digest in digests)])
 
 

@@ -28,7 +28,7 @@ pip() {
 
 # Is it a Python that the locks are for? Else the last words say what to do.
 check_version() {
-	"$1" -c "import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 13) else 'slimtower: needs Python 3.11' \
+	"$1" -c "import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 15) else 'slimtower: needs Python 3.11' \
 		' or 3.12, $1 is ' + sys.version.split()[0] + '; $2')"
 }
 
