@@ -118,6 +118,7 @@ case "$*" in
 *index\\ versions*--extra-index-url*) echo "Available versions: 2.13.0${AT_INDEX:-}";;
 *index\\ versions*) echo "Available versions: 2.13.0${AT_HOME:-}";;
 *m.version*) exit 1;;
+*ensurepip*) echo fits;;
 *" check") [ -z "${MISSING:-}" ] || { echo "a 1.0 requires $MISSING, which is not installed."; exit 1; };;
 esac
 """
@@ -135,7 +136,7 @@ def install(tmp_path: Path):
     root, tools = tmp_path / "a folder", tmp_path / "tools"
     tools.mkdir()
     (root / "requirements").mkdir(parents=True)
-    for name in ("install.sh", "run.lock", "extras.lock", "test.lock", "hashes.txt"):
+    for name in ("install.sh", "find_python.sh", "run.lock", "extras.lock", "test.lock", "hashes.txt"):
         shutil.copy(ROOT / "requirements" / name, root / "requirements")
     for name in ("sh", "awk", "dirname", "sed", "cat", "grep", "wc", "date", "du", "cut", "mkdir", "cp"):
         (tools / name).symlink_to(str(shutil.which(name)))
@@ -186,12 +187,12 @@ def test_a_venv_without_pip_is_made_again(install, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "pip", "told"),
     [
-        ("3, 9, 2", "", "needs Python 3.11 or 3.12, .venv/bin/python is 3.9.2; delete .venv, then run it"),
+        ("3, 9, 2", "", "needs Python 3.11 to 3.14, .venv/bin/python is 3.9.2; delete .venv, then run it"),
         ("3, 11, 2", "exit 1", ".venv has no pip, though it was made just now; delete .venv"),
     ],
 )
 def test_a_venv_of_no_use_is_named(tmp_path: Path, version: str, pip: str, told: str) -> None:
-    for name in ("install.sh", "run.lock"):
+    for name in ("install.sh", "find_python.sh", "run.lock"):
         (tmp_path / "requirements").mkdir(exist_ok=True)
         shutil.copy(ROOT / "requirements" / name, tmp_path / "requirements")
     found = f"import sys; sys.version_info = ({version}); sys.version = '{version.replace(', ', '.')} (main)'"
@@ -200,7 +201,7 @@ def test_a_venv_of_no_use_is_named(tmp_path: Path, version: str, pip: str, told:
         tmp_path / ".venv/bin/python",
         f'#!/bin/sh\ncase $* in "-c "*) exec {sys.executable} -c "{found}; $2";; *) {pip or ":"};; esac\n',
     )
-    program(tmp_path / "python3", "#!/bin/sh\n")
+    program(tmp_path / "python3", "#!/bin/sh\ncase $* in *ensurepip*) echo fits;; esac\n")
     done = subprocess.run(
         [str(tmp_path / "requirements/install.sh"), "run"],
         env=os.environ | {"PYTHON": str(tmp_path / "python3")},
