@@ -7,6 +7,12 @@ import requests
 
 from requirements.hashes import MACHINES, files_of, lacking, pins_of, tags_of
 
+UNREACHABLE = (
+    requests.ConnectionError,
+    requests.Timeout,
+    requests.exceptions.RetryError,
+    requests.JSONDecodeError,
+)
 LOCKS = [Path(__file__).parents[2] / f"requirements/{name}.lock" for name in ("run", "extras", "test")]
 
 
@@ -15,7 +21,12 @@ def test_every_pin_has_a_file_for_each_python_and_machine() -> None:
     assert len(pins) > 200
     try:
         files = files_of(name for name, *_ in pins)
-    except (requests.ConnectionError, requests.Timeout, requests.exceptions.RetryError, requests.JSONDecodeError) as error:
+    except (
+        requests.ConnectionError,
+        requests.Timeout,
+        requests.exceptions.RetryError,
+        requests.JSONDecodeError,
+    ) as error:
         pytest.skip(f"the package index gives no answer: {error}")
     found = {pin: [tags_of(file["filename"], pin[1]) for file in files[pin[0]]] for pin in pins}
     missing = {
