@@ -1,6 +1,5 @@
 # Commands people type. Everything runs in .venv, made from requirements/run.lock; tests add extras.lock and test.lock.
-PYTHON  ?= python3
-VENV    := .venv
+VENV := .venv
 export Q RELEASE MODEL PORT WORKERS LOG RECIPE STAGES STUDENT DATA DATASET UNLABELLED RELEVANCE TEST_FROM SIMULATED SINCE UNTIL TABLE ONLY SEEDS TO
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export HF_HUB_DISABLE_TELEMETRY := 1
@@ -30,7 +29,7 @@ help help-bench:
 setup: $(VENV)/.done ##develop install what running needs into .venv: 0.6 GB to download, 2 GB on disk
 
 $(VENV)/.done: requirements/run.lock requirements/install.sh
-	@PYTHON="$(PYTHON)" requirements/install.sh run
+	@requirements/install.sh run
 	@touch $@
 
 # Java is in the stamp's name: once it is installed, so is pyspark
@@ -39,7 +38,7 @@ ALL := $(VENV)/.all$(if $(JAVA_HOME)$(shell command -v java 2>/dev/null),-java)
 setup-all: $(ALL) ##develop install for tests, lint, Spark, ir_datasets and LoRA too
 
 $(ALL): requirements/run.lock requirements/extras.lock requirements/test.lock requirements/install.sh
-	@PYTHON="$(PYTHON)" requirements/install.sh run extras test
+	@requirements/install.sh run extras test
 	@touch $(VENV)/.done $@
 
 demo: setup ##start the whole pipeline on data that come along: table, answer, next commands
@@ -169,7 +168,7 @@ test-dags: setup-all .airflow-venv/.done ##develop tests of the DAGs, those that
 
 .airflow-venv/.done: requirements/airflow.lock
 	@echo "airflow: installing the locked packages into .airflow-venv (a minute)"
-	@$(PYTHON) -m venv .airflow-venv
+	@python=$$(requirements/find_python.sh) && "$$python" -m venv .airflow-venv
 	@.airflow-venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/airflow.lock
 	@touch $@
 
@@ -189,7 +188,7 @@ licences: setup ##develop the licence of every installed package, as a table
 	@python -W ignore -m pipeline.licences
 
 .cache/sbom/.done: requirements/sbom.lock
-	@$(PYTHON) -m venv .cache/sbom
+	@python=$$(requirements/find_python.sh) && "$$python" -m venv .cache/sbom
 	@.cache/sbom/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/sbom.lock
 	@touch $@
 
