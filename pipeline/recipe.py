@@ -131,15 +131,16 @@ def worktree(root: Path, recipe: Path) -> Path:
     elif lock.is_file() and not kept.is_file():  # it is there where a run was killed before it put it back
         with staged_file(kept) as staging:
             shutil.copyfile(lock, staging)
+    config = f"[cache]\n    dir = '{root / '.dvc' / 'cache'}'\n"
     try:
         if (root / ".git").exists() and shutil.which("git"):
             _check_out(root, folder)
         else:
             plain_copy(root, folder)
+            config = f"[core]\n    no_scm = true\n{config}"  # a checkout that the project may lie in ignores the folder
     finally:
         if kept.is_file():
             kept.replace(lock)
-    config = f"[cache]\n    dir = '{root / '.dvc' / 'cache'}'\n"
     (folder / ".dvc" / "config.local").write_text(config, encoding="utf-8")
     return folder
 

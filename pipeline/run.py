@@ -42,6 +42,8 @@ def main() -> None:
     stop_when_asked()
     surroundings.lay_out(root)
     surroundings.mend_locks(root)
+    if not surroundings.dvc_finds_git(root):
+        surroundings.without_git(root)
     machine = preflight.examine(root)
     write_listing(params.ingest, SOURCES)
     write_models(params, MODELS)
@@ -58,6 +60,8 @@ def main() -> None:
     _tell([str(machine), *(f"WARNING: {line}" for line in preflight.warnings(machine))])
     if not surroundings.in_git(root):
         _tell(["no git checkout: MLflow's runs name no commit"])
+    if hidden := surroundings.hide_lock(root):
+        _tell([hidden])
     progress = Progress(0 if wanted else len(stages))
     os.environ.setdefault("SLIMTOWER_PIPELINE", uuid.uuid4().hex)
     try:

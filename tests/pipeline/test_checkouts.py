@@ -1,4 +1,4 @@
-"""DVC works in every kind of checkout, and a run of it leaves git nothing to show."""
+"""DVC works in every kind of checkout, and what a run writes into dvc.lock is neither shown nor lost."""
 
 import shutil
 import subprocess
@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from pipeline import surroundings
 
 PROJECT = Path(__file__).parents[2]
 STAGES = "stages:\n  make: {cmd: mkdir -p data && cp given data/made, deps: [given], outs: [data/made]}\n"
@@ -25,6 +27,7 @@ def checkout(kind: str, folder: Path) -> Path:
         (origin / name).parent.mkdir(exist_ok=True)
         shutil.copy(PROJECT / name, origin / name)
     (origin / "dvc.yaml").write_text(STAGES)
+    (origin / "dvc.lock").write_text("schema: '2.0'\n")
     (origin / "given").write_text("1")
     if kind == "copy":
         return origin
@@ -44,7 +47,7 @@ def checkout(kind: str, folder: Path) -> Path:
 
 @pytest.mark.medium
 @pytest.mark.parametrize("kind", ["clone", "submodule", "worktree", "copy"])
-def test_dvc_runs_and_git_has_nothing_to_show(kind: str, tmp_path: Path) -> None:
+def test_a_run_works_and_its_lock_is_neither_shown_nor_lost(kind: str, tmp_path: Path) -> None:
     project = checkout(kind, tmp_path)
 
     def dvc(*words: str) -> str:
@@ -52,15 +55,20 @@ def test_dvc_runs_and_git_has_nothing_to_show(kind: str, tmp_path: Path) -> None
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    assert surroundings.dvc_finds_git(project) == (kind in ("clone", "worktree"))
+    if kind in ("copy", "submodule"):
+        surroundings.without_git(project)
+    assert bool(surroundings.hide_lock(project)) == (kind == "clone")
+    assert surroundings.hide_lock(project) == "", "once is enough"
     dvc("config", "--local", "core.check_update", "false")  # as the pipeline's own settings of a checkout are written
     dvc("repro")
-    assert (project / "data/made").read_text() == "1" and (project / "dvc.lock").is_file()
+    lock = (project / "dvc.lock").read_text()
+    assert (project / "data/made").read_text() == "1" and "make" in lock
     assert "up to date" in dvc("status")
-    if kind != "copy":
+    if kind == "clone":
         assert git("-C", project, "status", "--porcelain") == ""
-        git("-C", project, "add", "--force", "dvc.lock")
-        git("-C", project, "commit", "-qm", "the lock, to share it")
-        (project / "given").write_text("2")
-        dvc("repro")
-        git("-C", project, "add", "dvc.lock")  # without force once it is tracked
-        assert "M  dvc.lock" in git("-C", project, "status", "--porcelain")
+        git("-C", project, "checkout", ".")
+        git("-C", project, "stash")
+        assert (project / "dvc.lock").read_text() == lock
+        git("-C", project, "update-index", "--no-skip-worktree", "dvc.lock")
+        assert " M dvc.lock" in git("-C", project, "status", "--porcelain")

@@ -12,6 +12,7 @@ from dvc.rwlock import rwlock
 
 from pipeline import surroundings
 from pipeline.plain_copy import plain_copy
+from steps.core.errors import UserError
 
 SET = ("XDG_CACHE_HOME", "MPLCONFIGDIR", "HF_HOME", "OMP_NUM_THREADS", *surroundings.QUIET)
 
@@ -79,6 +80,23 @@ def test_git_may_lie_above(tmp_path: Path) -> None:
     assert not surroundings.in_git(inner)
     (tmp_path / ".git").write_text("gitdir: elsewhere\n")  # as in a worktree
     assert surroundings.in_git(inner)
+
+
+@pytest.mark.medium
+def test_dvc_works_without_git_once_it_is_told(tmp_path: Path) -> None:
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / ".dvc" / "config.local").write_text("[cache]\n    dir = 'a, b #c'\n")
+    surroundings.without_git(tmp_path)
+    surroundings.without_git(tmp_path)
+    said = (tmp_path / ".dvc" / "config.local").read_text()
+    assert said.count("no_scm = true") == 1
+    assert "a, b #c" in said
+
+
+@pytest.mark.medium
+def test_a_folder_that_is_no_project_of_dvc_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no git checkout, and DVC cannot be told so: .+; use a clone"):
+        surroundings.without_git(tmp_path)
 
 
 @pytest.mark.skipif(not Path(".git").exists(), reason="not a git checkout: nothing to compare with")
