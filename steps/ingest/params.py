@@ -159,7 +159,7 @@ class BeirSource(JudgedSource):
     path: Name
     """Folder with corpus.jsonl or corpus.jsonl.gz, or s3://bucket/prefix."""
     qrels_columns: list[Literal["query", "document", "grade", "label", "-"]] = []
-    """What the columns of qrels without a header are, "-" for one that is not read: [-, query, document, grade]; [] =
+    """What the columns of qrels without a header are, "-" for one that is not read: ["-", query, document, grade]; [] =
     query, document, grade and label, or what their ids leave no doubt of.
     """
     relevance: str = ""

@@ -52,6 +52,10 @@ class Layout(NamedTuple):
             raise Defect("missing_field")
         return query, document, grade_of(grade) if "g" in self.columns else 1, grade_of(label) if label else None
 
+    def listed(self) -> str:
+        """The columns as a list of YAML has them."""
+        return ", ".join('"-"' if letter == "-" else _LETTERS[letter] for letter in self.columns)
+
     def named(self) -> str:
         """The columns in words."""
         return ", ".join(_LETTERS[letter] for letter in self.columns)
@@ -74,7 +78,7 @@ def told_layout(path: Path, listed: Sequence[str], queries: Ids, documents: Ids,
     if any(each is not best and count and count >= _RIVAL * joins[best] for each, count in joins.items()):
         raise UserError(
             f"{path}: its columns can be read in several ways, and so many rows name a query and a document in each"
-            f" ({found}); say which is right, as qrels_columns: [{readings[-1].named()}] beside {key}, or begin the file"
+            f" ({found}); say which is right, as qrels_columns: [{readings[-1].listed()}] beside {key}, or begin the file"
             " with a line query-id, corpus-id, score"
         )
     return best, f"{path.name}: columns are taken for {best.named()} (rows that join: {found})"
@@ -146,7 +150,7 @@ def _is_plausible(columns: str, rows: Sequence[Sequence[str]]) -> bool:
 
 def _joining(rows: Iterable[Sequence[str]], layout: Layout, queries: Ids, documents: Ids) -> int:
     """Distinct pairs of a known query and a known document, with a grade."""
-    return len({pair for pair in _pairs(rows, layout, queries, documents)})
+    return len(set(_pairs(rows, layout, queries, documents)))
 
 
 def _pairs(

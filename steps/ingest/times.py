@@ -86,7 +86,7 @@ def unix_time(value: Any, form: str = "") -> float:
     for read in (_iso, _counted, _written):
         if seconds is None:
             seconds = read(value if read is _counted else text)
-    if seconds is None or seconds < 0:
+    if seconds is None or not 0 <= seconds < _FIRST_MILLISECONDS:
         raise Defect("bad_timestamp")
     return seconds
 
@@ -126,10 +126,9 @@ def _iso(text: str) -> float | None:
     if re.fullmatch(r"\d+\.\d+", text):  # counts; Python would read a day, any sign, and the time of that day
         return None
     try:
-        seconds = _of_digits(text) if text.isdigit() else iso_time(text if text.isupper() else text.upper())
+        return _of_digits(text) if text.isdigit() else iso_time(text.upper())
     except (ValueError, OverflowError):
         return None
-    return seconds if seconds < _FIRST_MILLISECONDS else None
 
 
 def _of_digits(text: str) -> float:

@@ -70,6 +70,11 @@ def read_ubi(
     }
     visits = searches.visits()[shown.searches]
     add_log(data, log, source, seed=seed, key=key, rejects=rejects, visits=visits)
+    of_searches = data.facts["searches"]
+    seen = of_searches["used"][0] + sum(count for count, _ in of_searches["left_out"].values())
+    lost = searches.left_out()
+    nothing_shown = len(searches.numbers) - sum(lost.values()) - seen
+    of_searches["left_out"] |= {reason: [n, 0] for reason, n in (lost | {"nothing_shown": nothing_shown}).items()}
     names = QueryNames()
     if source.relevance:
         for search_id, number in zip(searches.ids, searches.queries, strict=True):
