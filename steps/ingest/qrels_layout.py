@@ -12,7 +12,7 @@ from steps.ingest.rows import Defect, decode, grade_of, read_lines
 from steps.ingest.values import Ids
 
 _PROBED_ROWS = 10_000
-_RIVAL = 0.5  # share of the rows that join under one reading, from which on another one puts it in doubt
+_RIVAL = 0.8  # share of the rows that join under one reading, from which on another one puts it in doubt
 _QUERY = {"queryid", "qid", "query", "topic", "topicid", "questionid"}
 _DOCUMENT = {"corpusid", "docid", "docno", "doc", "document", "documentid", "pid", "passageid", "passage", "productid"}
 _GRADE = {"score", "relevance", "rel", "grade", "judgement", "judgment", "rating", "gain"}
