@@ -71,9 +71,7 @@ def read_beir(
     judgements = Judgements()
     query_ids, doc_ids = Ids(texts), Ids(documents)
     for split, path in qrels:
-        read_judgements(
-            name, path, split, query_ids, doc_ids, judgements, rejects, columns=qrels_columns, key=key
-        )
+        read_judgements(name, path, split, query_ids, doc_ids, judgements, rejects, columns=qrels_columns, key=key)
         rejects.check(f"{name}/qrels/{path.name}", path, max_reject_ratio)
         if split == "test" and "test" not in judgements.splits().values():
             raise UserError(
@@ -133,9 +131,7 @@ def _read_documents(name: str, path: Path, rejects: Rejects) -> dict[str, Docume
     return documents
 
 
-def _read_answers(
-    name: str, path: Path, queries: Ids, rejects: Rejects
-) -> tuple[list[Answers], dict[str, None]]:
+def _read_answers(name: str, path: Path, queries: Ids, rejects: Rejects) -> tuple[list[Answers], dict[str, None]]:
     """Answer strings by query, and the ids of all queries that are named, by broken rows too.
 
     Answers without a letter, a digit or a sign could be found in no document.

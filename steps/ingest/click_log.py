@@ -120,9 +120,8 @@ class _Reader:
         """How the log spells its values, by its settings and first rows."""
         source = self.source
         clicked, passed = frozenset(source.clicked.true), frozenset(source.clicked.false)
-        rank_from = source.rank_from
-        if rank_from is None:
-            rank_from = told_rank_from(row.values.get(self.columns.rank) for row in rows)
+        told = told_rank_from(row.values.get(self.columns.rank) for row in rows)
+        rank_from = told if source.rank_from is None else source.rank_from
         blank = not clicked | passed and told_blank([row.values.get(self.columns.clicked) for row in rows])
         for is_told, text in (
             (rank_from == 0 and source.rank_from is None, "ranks begin with 0 (else set rank_from: 1)"),

@@ -31,7 +31,7 @@ def _folded(name: str) -> str:
 def check_columns(
     path: Path, where: str, has: Sequence[str], wanted: Mapping[str, str], optional: Collection[str]
 ) -> dict[str, str]:
-    """The file's names of the columns; UserError for a wanted one that it lacks, and for one to be read that it has twice."""
+    """The file's names of the columns; UserError for a wanted one that it lacks, and for one that it has twice."""
     theirs = their_names((*wanted, *optional), has)
     for name, key in wanted.items():
         if name not in theirs:

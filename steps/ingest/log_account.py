@@ -41,7 +41,7 @@ def search_numbers(sessions: pa.ChunkedArray, queries: pa.ChunkedArray) -> np.nd
 
 
 def account(name: str, entry: Mapping[str, Any]) -> list[str]:
-    """Two lines that add up: searches with their clicks, and queries, of the log of a data set's entry in the report."""
+    """Two lines that add up: searches with their clicks, and queries; of the entry of a log in the report."""
     if not (searches := entry.get("searches")):
         return []
     parts = [(searches["used"], "used")]

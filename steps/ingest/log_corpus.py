@@ -38,7 +38,9 @@ def read_corpus(
         for row in rows:
             try:
                 original = one_word(as_id(row.values.get(columns.doc_id)))
-                title, topic = (text_field(row.values, theirs, optional=True) for theirs in (columns.title, columns.topic))
+                title, topic = (
+                    text_field(row.values, theirs, optional=True) for theirs in (columns.title, columns.topic)
+                )
                 content = text_field(row.values, columns.content, optional=bool(title))  # a product may have that alone
                 if not title and not content:
                     raise Defect("empty_text")

@@ -99,9 +99,9 @@ class ApiDocsSource(Strict):
 class ClickedValues(Strict):
     """Which values of `clicked` say what; with one list alone, every other value says the opposite."""
 
-    true: list[str] = []
+    true: list[str] = Field(default=[])
     """Values of a click, such as [Y]; [] and no `false` = true, t, yes, y and 1."""
-    false: list[str] = []
+    false: list[str] = Field(default=[])
     """Values of none, "" for a blank; ["", 0] alone makes every number, or time, of a click one."""
 
     @model_validator(mode="before")
@@ -158,7 +158,7 @@ class BeirSource(JudgedSource):
     """
     path: Name
     """Folder with corpus.jsonl or corpus.jsonl.gz, or s3://bucket/prefix."""
-    qrels_columns: list[Literal["query", "document", "grade", "label", "-"]] = []
+    qrels_columns: list[Literal["query", "document", "grade", "label", "-"]] = Field(default=[])
     """What the columns of qrels without a header are, "-" for one that is not read: ["-", query, document, grade]; [] =
     query, document, grade and label, or what their ids leave no doubt of.
     """

@@ -78,8 +78,8 @@ def told_layout(path: Path, listed: Sequence[str], queries: Ids, documents: Ids,
     if any(each is not best and count and count >= _RIVAL * joins[best] for each, count in joins.items()):
         raise UserError(
             f"{path}: its columns can be read in several ways, and so many rows name a query and a document in each"
-            f" ({found}); say which is right, as qrels_columns: [{readings[-1].listed()}] beside {key}, or begin the file"
-            " with a line query-id, corpus-id, score"
+            f" ({found}); say which is right, as qrels_columns: [{readings[-1].listed()}] beside {key}, or begin the"
+            " file with a line query-id, corpus-id, score"
         )
     return best, f"{path.name}: columns are taken for {best.named()} (rows that join: {found})"
 
@@ -153,9 +153,7 @@ def _joining(rows: Iterable[Sequence[str]], layout: Layout, queries: Ids, docume
     return len(set(_pairs(rows, layout, queries, documents)))
 
 
-def _pairs(
-    rows: Iterable[Sequence[str]], layout: Layout, queries: Ids, documents: Ids
-) -> Iterator[tuple[str, str]]:
+def _pairs(rows: Iterable[Sequence[str]], layout: Layout, queries: Ids, documents: Ids) -> Iterator[tuple[str, str]]:
     query, document, grade = map(layout.place, "qdg")
     for row in rows:
         if len(row) <= max(query, document, grade):

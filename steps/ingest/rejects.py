@@ -21,8 +21,8 @@ _LOST_CLICKS_TOLD = 0.1  # share of a log's clicks that count for nothing, above
 _SETTINGS = {
     "bad_timestamp": 'timestamp: "%d.%m.%Y %H:%M" says how the source writes times',
     "bad_rank": "rank_from: 0 says that its first result has rank 0",
-    "bad_clicked": 'clicked: {true: [Y], false: [N, ""]} says which values are a click; with one list all others are its'
-    ' opposite, as {false: ["", 0]} for a number or a time of clicks',
+    "bad_clicked": 'clicked: {true: [Y], false: [N, ""]} says which values are a click; with one list all others are'
+    ' its opposite, as {false: ["", 0]} for a number or a time of clicks',
     "invalid_utf8": "encoding: latin-1 reads what is no UTF-8",
     "too_many_columns": 'delimiter: ";" says what is between the columns',
 }
@@ -90,8 +90,8 @@ class Rejects:
             worst = max(lost, key=lambda source: (self._gone[source], source))
             _warn(
                 f"most rows of {len(lost)} of {len(sources)} files of the log are about documents or searches that are"
-                f" not there, such as {self._gone[worst]:,} of {self._read[worst]:,} in {worst}; they are left out: give"
-                " the corpus and the searches of their time"
+                f" not there, such as {self._gone[worst]:,} of {self._read[worst]:,} in {worst}; they are left out:"
+                " give the corpus and the searches of their time"
             )
 
     def watched(self, rows: Iterable[_Item], source: str, path: Path | str, max_ratio: float) -> Iterator[_Item]:

@@ -20,7 +20,7 @@ from steps.ingest.rows import Defect, LeftOut
 from steps.ingest.search_log import SearchLog
 from steps.ingest.source_data import Document
 from steps.ingest.source_files import table_files
-from steps.ingest.table_rows import PROBED_ROWS, Form, Row, read_rows
+from steps.ingest.table_rows import PLAIN, PROBED_ROWS, Form, Row, read_rows
 from steps.ingest.values import Ids, as_id, as_query, unwrapped
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -84,7 +84,7 @@ def read_relevance(
     by_text: Mapping[str, str],
     documents: Mapping[str, str],
     is_wider: bool = False,
-    form: Form = Form(),
+    form: Form = PLAIN,
     max_reject_ratio: float,
     rejects: Rejects,
 ) -> pa.Table:

@@ -45,7 +45,7 @@ class Form(NamedTuple):
     delimiter: str = ""
 
 
-_PLAIN = Form()
+PLAIN = Form()
 
 
 class Gaps:
@@ -80,7 +80,7 @@ def read_rows(
     source: str,
     rejects: Rejects,
     gaps: Gaps | None = None,
-    form: Form = _PLAIN,
+    form: Form = PLAIN,
 ) -> Iterator[Row]:
     """Yield the rows of a file, its format told by the suffix; rows that cannot be parsed become rejects.
 

@@ -17,7 +17,7 @@ _SPELT = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S", 17:
 _LAST = 253_402_300_799  # the last second of 9999, behind which datetime knows none
 _ALSO_COUNTS, _FIRST_YEAR, _LAST_YEAR = (10, 12), 1995, 2099  # such digits are of a time in these years, or a count
 
-_MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _WEEKDAY = r"(?:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*[,.]?\s+)?"
 _MONTH = rf"(?P<name>{'|'.join(_MONTHS)})[a-z]*\.?"
 _DAY, _YEAR = r"(?P<day>\d{1,2})", r"(?P<year>\d{4})"
@@ -28,8 +28,8 @@ _FORMS = [
     re.compile(form, re.IGNORECASE)
     for form in (
         rf"{_YEAR}(?P<by>[-/.])(?P<month>\d{{1,2}})(?P=by){_DAY}(?:(?:\s+|t){_CLOCK})?{_ZONE}{_NOTE}",  # BigQuery, Java
-        rf"{_WEEKDAY}{_DAY}[-/ ]{_MONTH}[-/ ]{_YEAR}(?:[\s:,t]+{_CLOCK})?{_ZONE}{_NOTE}",  # RFC 822, Apache
-        rf"{_WEEKDAY}{_MONTH}\s+{_DAY}(?:st|nd|rd|th)?,?\s+{_YEAR}(?:,?\s*(?:@|at)?\s*{_CLOCK})?{_ZONE}{_NOTE}",  # Kibana
+        rf"{_WEEKDAY}{_DAY}[-/ ]{_MONTH}[-/ ]{_YEAR}(?:[\s:,t]+{_CLOCK})?{_ZONE}{_NOTE}",  # RFC 822, Apache; and Kibana
+        rf"{_WEEKDAY}{_MONTH}\s+{_DAY}(?:st|nd|rd|th)?,?\s+{_YEAR}(?:,?\s*(?:@|at)?\s*{_CLOCK})?{_ZONE}{_NOTE}",
         rf"{_WEEKDAY}{_MONTH}\s+{_DAY}\s+{_CLOCK}{_ZONE}\s+{_YEAR}",  # ctime, with a zone as date writes it
     )
 ]

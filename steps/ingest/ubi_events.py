@@ -249,15 +249,16 @@ class _Reader:
         if len(ranks) and (ranks == _NO_RANK).all():
             self._say(f"no impression has a {'.'.join(_RANKS[0])}, so their order in the files is their rank")
             return pairs, self._by_order(pairs)
-        rank_from = self.source.rank_from
-        if rank_from is None and (rank_from := told_rank_from(ranks.tolist())) == 0:
+        setting = self.source.rank_from
+        rank_from = told_rank_from(ranks.tolist()) if setting is None else setting
+        if setting is None and rank_from == 0:
             self._say("ranks begin with 0 (else set rank_from: 1)")
         bad = ranks < rank_from
         for place, file, line in zip(self.odd_places, self.odd_files, self.odd_lines, strict=True):
             if bad[place]:
                 reason = "missing_field" if ranks[place] == _NO_RANK else "bad_rank"
                 rejects.add(self.files[file], line, reason, self._raw(int(pairs[place])))
-        return pairs[~bad], ranks[~bad] + np.int32(1 - rank_from)
+        return pairs[~bad], (ranks[~bad] + 1 - rank_from).astype(np.int32)
 
     def _any_hits(self) -> bool:
         return bool(len(self.searches.documents) or self.searches.unknown_documents)

@@ -39,7 +39,8 @@ def whole_number(value: Any) -> int | None:
         return None
     if isinstance(value, int):
         return value
-    return int(value) if math.isfinite(value) and value == int(value) and abs(value) < _EXACT else None
+    whole = int(value) if math.isfinite(value) else _EXACT
+    return whole if whole == value and abs(whole) < _EXACT else None
 
 
 def as_text(value: Any) -> str:

@@ -92,7 +92,8 @@ def test_vectors_are_in_the_order_of_the_texts(content: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("usage", "tokens"), [({"total_tokens": 7}, 7), ({"total_tokens": "7"}, 7), (None, 0), ({}, 0), ({"total_tokens": None}, 0)]
+    ("usage", "tokens"),
+    [({"total_tokens": 7}, 7), ({"total_tokens": "7"}, 7), (None, 0), ({}, 0), ({"total_tokens": None}, 0)],
 )
 def test_usage_may_be_missing(usage: Any, tokens: int) -> None:
     assert tokens_of(json.loads(answer(usage=usage))) == tokens

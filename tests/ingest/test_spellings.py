@@ -1,4 +1,4 @@
-"""What other programs write differently is read if it cannot be mistaken; else the error names the setting."""
+"""What other programs write differently in a log is read if it cannot be mistaken; else the error names the setting."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -107,15 +107,21 @@ CLICK_LOGS: dict[str, tuple[str, bytes]] = {
     "UTF-16": ("log.csv", csv(LOG).encode("utf-16")),
     "UTF-16, big end first": ("log.tsv", b"\xfe\xff" + csv(LOG, "\t").encode("utf-16-be")),
     "UTF-16 of JSON": ("log.jsonl", jsonl(LOG).encode("utf-16")),
-    "header in capitals": ("log.csv", csv([{name.upper(): value for name, value in row.items()} for row in LOG]).encode()),
+    "header in capitals": (
+        "log.csv",
+        csv([{name.upper(): value for name, value in row.items()} for row in LOG]).encode(),
+    ),
     "header with blanks": ("log.csv", csv(LOG).replace("doc_id", "Doc ID", 1).encode()),
-    "JSON keys in capitals": ("log.jsonl", jsonl([{key.title(): each for key, each in row.items()} for row in LOG]).encode()),
+    "JSON keys in capitals": (
+        "log.jsonl",
+        jsonl([{key.title(): each for key, each in row.items()} for row in LOG]).encode(),
+    ),
     "documents as floats": ("log.csv", csv(set_in(LOG, doc_id=lambda doc: f"{doc}.0")).encode()),
     "documents as JSON floats": ("log.jsonl", jsonl(set_in(LOG, doc_id=float)).encode()),
     "queries as numbers": ("log.jsonl", jsonl(set_in(LOG, query=int)).encode()),
     "lists of one": ("log.jsonl", jsonl([{key: [each] for key, each in row.items()} for row in LOG]).encode()),
     ".ndjson": ("log.ndjson", jsonl(LOG).encode()),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CLICK_LOGS)
@@ -132,10 +138,14 @@ def test_a_click_log_is_read_however_its_table_was_written(tmp_path: Path, expec
         {"query": pa.array([float(row["query"]) for row in LOG])},
         {"doc_id": pa.array([float(row["doc_id"]) for row in LOG])},
         {"clicked": pa.array([1.0 if row["clicked"] else 0.0 for row in LOG])},
-        {"timestamp": pa.array([1_767_294_000 * 10**9 + 86_400 * 10**9 * (int(row["query"][1:]) - 1) + 1 for row in LOG],
-                               pa.timestamp("ns", "UTC"))},
+        {
+            "timestamp": pa.array(
+                [1_767_294_000 * 10**9 + 86_400 * 10**9 * (int(row["query"][1:]) - 1) + 1 for row in LOG],
+                pa.timestamp("ns", "UTC"),
+            )
+        },
     ],
-)  # fmt: skip
+)
 def test_parquet_columns_of_other_types(tmp_path: Path, expected: list[Any], change: Mapping[str, pa.Array]) -> None:
     table = pa.Table.from_pylist(LOG)
     for name, column in change.items():
@@ -155,11 +165,18 @@ SETTINGS: dict[str, tuple[bytes, dict[str, Any], str]] = {
     "words for clicks": (spelled("hit", "miss"), {"clicked": {True: ["hit"], False: ["miss"]}}, r"clicked: \{"),
     "booleans of YAML": (spelled("Yes", "skip"), {"clicked": {True: [True]}}, r"clicked: \{"),
     "US dates": (csv(set_in(LOG, timestamp=us_date)).encode(), {"timestamp": "%m/%d/%Y %H:%M"}, "timestamp: "),
-    "Latin-1": (csv(set_in(LOG, query=lambda text: f"é {text}")).encode("latin-1"), {"encoding": "latin-1"}, "encoding: "),
+    "Latin-1": (
+        csv(set_in(LOG, query=lambda text: f"é {text}")).encode("latin-1"),
+        {"encoding": "latin-1"},
+        "encoding: ",
+    ),
     "~ as delimiter": (csv(LOG, "~").encode(), {"delimiter": "~"}, "no column"),
-    "few ranks of 0": (csv(set_in(LOG, rank=lambda rank: rank if rank > 1 else 0)).encode()
-                       + b"72,3,1,0,2026-01-02T20:00:00Z\n" * 50, {"rank_from": 0}, "rank_from: 0"),
-}  # fmt: skip
+    "few ranks of 0": (
+        csv(set_in(LOG, rank=lambda rank: rank if rank > 1 else 0)).encode() + b"72,3,1,0,2026-01-02T20:00:00Z\n" * 50,
+        {"rank_from": 0},
+        "rank_from: 0",
+    ),
+}
 
 
 @pytest.mark.parametrize("case", SETTINGS)
@@ -215,25 +232,41 @@ CLICKS_ALONE = [row for row in EVENTS if row["action_name"] == "click"]
 UBI: dict[str, tuple[Rows, Rows]] = {
     "plain": (SEARCHES, EVENTS),
     "@timestamp": (of_at(SEARCHES), of_at(EVENTS)),
-    "ordinals from 0": (SEARCHES, attributes(lambda doc, at: {"object": {"object_id": doc}, "position": {"ordinal": at - 1}})),
-    "ordinal as object": (SEARCHES, attributes(lambda doc, at: {"object": {"object_id": doc}, "position": {"ordinal": {"value": at}}})),
+    "ordinals from 0": (
+        SEARCHES,
+        attributes(lambda doc, at: {"object": {"object_id": doc}, "position": {"ordinal": at - 1}}),
+    ),
+    "ordinal as object": (
+        SEARCHES,
+        attributes(lambda doc, at: {"object": {"object_id": doc}, "position": {"ordinal": {"value": at}}}),
+    ),
     "position as number": (SEARCHES, attributes(lambda doc, at: {"object": {"object_id": doc}, "position": at})),
     "rank from 0": (SEARCHES, attributes(lambda doc, at: {"object": {"object_id": doc}, "rank": at - 1})),
     "positions null": (SEARCHES, attributes(lambda doc, at: {"object": {"object_id": doc}, "position": None})),
     "flat columns": (SEARCHES, flat(EVENTS)),
-    "lists of one": ([{key: [each] for key, each in row.items()} for row in SEARCHES],
-                     [{key: [each] for key, each in row.items()} for row in flat(EVENTS)]),
-    "fields of hits": ([{"_id": "x", "fields": {key: [each] for key, each in row.items()}} for row in SEARCHES],
-                       [{"_id": "x", "fields": {key: [each] for key, each in row.items()}} for row in flat(EVENTS)]),
-    "ids as floats": (set_in(SEARCHES, query_id=float),
-                      set_in(attributes(lambda doc, at: {"object": {"object_id": float(doc)}, "position": {"ordinal": at}}),
-                             query_id=float)),
+    "lists of one": (
+        [{key: [each] for key, each in row.items()} for row in SEARCHES],
+        [{key: [each] for key, each in row.items()} for row in flat(EVENTS)],
+    ),
+    "fields of hits": (
+        [{"_id": "x", "fields": {key: [each] for key, each in row.items()}} for row in SEARCHES],
+        [{"_id": "x", "fields": {key: [each] for key, each in row.items()}} for row in flat(EVENTS)],
+    ),
+    "ids as floats": (
+        set_in(SEARCHES, query_id=float),
+        set_in(
+            attributes(lambda doc, at: {"object": {"object_id": float(doc)}, "position": {"ordinal": at}}),
+            query_id=float,
+        ),
+    ),
     "actions in capitals": (SEARCHES, set_in(EVENTS, action_name=str.upper)),
     "Kibana's times": (set_in(SEARCHES, timestamp=kibana), set_in(EVENTS, timestamp=kibana)),
     "small letters in times": (set_in(SEARCHES, timestamp=str.lower), set_in(EVENTS, timestamp=str.lower)),
     "one event in sixty of another type": (
-        SEARCHES, [*EVENTS, EVENTS[0] | {"action_name": 7}, EVENTS[0] | {"event_attributes": "x"}]),
-}  # fmt: skip
+        SEARCHES,
+        [*EVENTS, EVENTS[0] | {"action_name": 7}, EVENTS[0] | {"event_attributes": "x"}],
+    ),
+}
 
 
 @pytest.mark.parametrize("case", UBI)
@@ -349,97 +382,3 @@ def test_every_search_click_and_query_that_was_read_is_accounted_for(
     extra = 2 if kind == "ubi" else 0
     assert f"searches (clicks): {9 + extra} (8) read = 7 (7) used" in told
     assert f"queries: {8 + bool(extra)} read = 5 train + 2 test + {1 + bool(extra)} test without click" in told
-
-
-DOCUMENTS = [{"_id": f"{n}", "title": f"title {n}", "text": f"text {n}"} for n in range(40)]
-QUERIES = [{"_id": f"{n}", "text": f"query {n}"} for n in range(50, 60)]
-JUDGED = [(50 + n % 10, n + 5, 1 + n % 2) for n in range(20)]
-
-
-def tsv(rows: list[Any], header: str = "query-id\tcorpus-id\tscore", sign: str = "\t") -> str:
-    lines = [sign.join(map(str, row)) for row in rows]
-    return "\n".join([*([header.replace("\t", sign)] if header else []), *lines, ""])
-
-
-def beir(folder: Path, documents: Rows = DOCUMENTS, queries: Rows = QUERIES, qrels: str = "", **settings: Any) -> Any:
-    (folder / "qrels").mkdir(exist_ok=True)
-    for name, content in (("corpus.jsonl", jsonl(documents)), ("queries.jsonl", jsonl(queries)), ("qrels/test.tsv", qrels)):
-        (folder / name).write_text(content, encoding="utf-8")
-    return {"name": "log", "kind": "beir", "path": str(folder)} | settings
-
-
-def renamed(rows: Rows, **names: str) -> Rows:
-    return [{names.get(key, key): value for key, value in row.items()} for row in rows]
-
-
-PLAIN = tsv(JUDGED)
-BEIR: dict[str, dict[str, Any]] = {
-    "plain": {"qrels": PLAIN},
-    "commas": {"qrels": tsv(JUDGED, sign=",")},
-    "blanks": {"qrels": tsv([(q, 0, d, g) for q, d, g in JUDGED], "", " ")},
-    "TREC, iteration 0": {"qrels": tsv([(q, 0, d, g) for q, d, g in JUDGED], "")},
-    "TREC, iteration Q0": {"qrels": tsv([(q, "Q0", d, g) for q, d, g in JUDGED], "")},
-    "no header": {"qrels": tsv(JUDGED, "")},
-    "other header": {"qrels": tsv(JUDGED, "query\tdoc\trelevance")},
-    "header in capitals": {"qrels": tsv(JUDGED, "Query-ID\tCorpus-ID\tScore")},
-    "columns in another order": {"qrels": tsv([(g, d, q) for q, d, g in JUDGED], "score\tcorpus-id\tquery-id")},
-    "index under a header": {"qrels": tsv([(n, *row) for n, row in enumerate(JUDGED)], "\tquery-id\tcorpus-id\tscore")},
-    "index, Unnamed": {"qrels": tsv([(n, *row) for n, row in enumerate(JUDGED)], "Unnamed: 0\tquery-id\tcorpus-id\tscore")},
-    "names of rows": {"qrels": tsv([(n, *row) for n, row in enumerate(JUDGED)])},
-    "index without header": {"qrels": tsv([(n, *row) for n, row in enumerate(JUDGED)], "")},
-    "index without header, told": {"qrels": tsv([(n, *row) for n, row in enumerate(JUDGED)], ""),
-                                  "qrels_columns": ["-", "query", "document", "grade"]},
-    "ids as floats": {"qrels": tsv([(float(q), float(d), float(g)) for q, d, g in JUDGED])},
-    "ids as floats in JSON": {"qrels": PLAIN, "documents": set_in(DOCUMENTS, _id=float), "queries": set_in(QUERIES, _id=float)},
-    "id for _id": {"qrels": PLAIN, "documents": renamed(DOCUMENTS, _id="id"), "queries": renamed(QUERIES, _id="id")},
-    "contents": {"qrels": PLAIN, "documents": renamed(DOCUMENTS, text="contents")},
-    "body": {"qrels": PLAIN, "documents": renamed(DOCUMENTS, text="body")},
-    "titles in lists": {"qrels": PLAIN, "documents": set_in(DOCUMENTS, title=lambda title: [title])},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", BEIR)
-def test_a_beir_folder_is_read_however_its_files_were_written(tmp_path: Path, case: str) -> None:
-    out = ingest(tmp_path, params(beir(tmp_path, **BEIR[case]), **RATIO))
-    expected = sorted((f"log/{query}", f"log/{doc}", grade) for query, doc, grade in JUDGED)
-    assert sorted(rows_of(out, "qrels", "query_id", "doc_id", "grade")) == expected
-    assert ("log/7", "title 7", "text 7") in rows_of(out, "corpus", "doc_id", "title", "content")
-
-
-def test_two_columns_are_judged_relevant(tmp_path: Path) -> None:
-    for header in ("query-id\tcorpus-id", ""):
-        out = ingest(tmp_path, params(beir(tmp_path, qrels=tsv([row[:2] for row in JUDGED], header)), **RATIO))
-        assert rows_of(out, "qrels", "grade") == [1] * len(JUDGED)
-
-
-def test_ids_in_another_form_of_unicode_are_the_same(tmp_path: Path) -> None:
-    documents = [row | {"_id": f"cafe\u0301 {n}".replace(" ", "")} for n, row in enumerate(DOCUMENTS)]
-    qrels = tsv([(query, f"caf\u00e9{doc}", grade) for query, doc, grade in JUDGED])
-    out = ingest(tmp_path, params(beir(tmp_path, documents, qrels=qrels), **RATIO))
-    assert len(rows_of(out, "qrels", "grade")) == len(JUDGED)
-
-
-SMALL = [(0, 5), (3, 6), (1, 7), (4, 8), (2, 9)]
-AMBIGUOUS = {
-    "a data frame's index": tsv([(n, query, doc, 1) for n, (query, doc) in enumerate(SMALL)], ""),
-    "an index and no grade": tsv([(n, query, doc) for n, (query, doc) in enumerate(SMALL)], ""),
-    "TREC's columns": tsv([(query, 0, doc, 1) for query, doc in SMALL], ""),
-}
-
-
-@pytest.mark.parametrize("case", AMBIGUOUS)
-def test_judgements_that_can_be_read_in_two_ways_are_refused(tmp_path: Path, case: str) -> None:
-    documents, queries = DOCUMENTS[:10], [{"_id": f"{n}", "text": f"query {n}"} for n in range(5)]
-    source = beir(tmp_path, documents, queries, AMBIGUOUS[case])
-    with pytest.raises(UserError, match=r"read in several ways.*: 5 of 5.*qrels_columns: \["):
-        ingest(tmp_path, params(source, max_reject_ratio=1.0))
-    columns = {"TREC's columns": ["query", "-", "document", "grade"]}.get(case, ["-", "query", "document", "grade"])
-    told = source | {"qrels_columns": columns if "no grade" not in case else columns[:3]}
-    out = ingest(tmp_path, params(told, **RATIO))
-    assert sorted(rows_of(out, "qrels", "query_id", "doc_id")) == sorted((f"log/{q}", f"log/{d}") for q, d in SMALL)
-
-
-def test_half_grades_are_refused_with_what_to_do(tmp_path: Path) -> None:
-    source = beir(tmp_path, qrels=tsv([(query, doc, grade / 2) for query, doc, grade in JUDGED]))
-    with pytest.raises(UserError, match=r"bad_grade 10.*multiply all by one number"):
-        ingest(tmp_path, params(source, **RATIO))
