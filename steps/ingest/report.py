@@ -89,8 +89,8 @@ def summary(report: Mapping[str, Any]) -> list[str]:
     for name, entry in report["datasets"].items():
         if unread := entry.get("topics_unread"):
             lines.append(
-                f"{name}: {unread:,} documents have a topic that nothing reads: ingest.document does not name it; where"
-                ' it helps, set "{title} {topic} {content}"'
+                f"{name}: {unread:,} documents have a topic that nothing reads: ingest.document does not name it; if"
+                ' topics help, set "{title} {topic} {content}"'
             )
         lines += account(name, entry)
     if count := report[UNLABELLED_QUERIES]:
