@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit
 
+from steps.core.artefact_root import ARTEFACTS, follow_folder
 from steps.core.errors import TransientError, UserError, exhausted, line
 from steps.core.files import alone, staged_file
 from steps.core.masking import redacted
@@ -25,6 +25,7 @@ _SETTINGS = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",  # of files on this very disk, mostly
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # after 0, 4 and 8 seconds; a stage keeps what it cannot send
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",  # seconds
+    "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 _REFUSED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"}
 _AWAY = ("failed with exception", "failed with timeout exception")  # how MLflow tells of its server
@@ -103,6 +104,12 @@ def tracking_uri() -> str:
     uri = os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
     relative = re.fullmatch(r"sqlite:///([^/].*)", uri)
     return f"sqlite:///{Path(relative[1]).resolve()}" if relative else uri
+
+
+def sqlite_file() -> Path | None:
+    """The database of the tracking URI if that is a file of SQLite."""
+    uri = tracking_uri()
+    return Path(uri.removeprefix("sqlite:///").partition("?")[0]) if uri.startswith("sqlite:///") else None
 
 
 class Unwanted(UserError):
@@ -209,7 +216,10 @@ def client() -> Any:
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
     with opening():
-        return MlflowClient(tracking_uri=tracking_uri())
+        api = MlflowClient(tracking_uri=tracking_uri())
+        if database := sqlite_file():
+            follow_folder(database)
+        return api
 
 
 def check_answering() -> None:
@@ -233,8 +243,7 @@ def check_answering() -> None:
 @contextmanager
 def opening() -> Iterator[None]:
     """The first contact with the tracking store: what fails there, but for a network, is a UserError."""
-    uri = tracking_uri()
-    file = Path(uri.removeprefix("sqlite:///").partition("?")[0]) if uri.startswith("sqlite:///") else None
+    uri, file = tracking_uri(), sqlite_file()
     if file:
         _check_sqlite(file)
     try:
@@ -307,31 +316,18 @@ def experiment_id(api: Any) -> str:
             f"{tracking_uri()}: the experiment {name!r} was deleted there; restore it (`mlflow experiments restore"
             f" --experiment-id {found.experiment_id}`), or let MLFLOW_EXPERIMENT_NAME name another one"
         )
-    uri = tracking_uri()
-    location = Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts" if uri.startswith("sqlite:///") else None
     if found is not None:
-        if location and _is_elsewhere(found.artifact_location, location):
-            raise UserError(
-                f"{uri}: its artefacts are recorded at {found.artifact_location}, where they were before this project"
-                " was moved or copied, and would go there; move it back, put a link there to the new place, or remove"
-                " the database to begin anew"
-            )
         return str(found.experiment_id)
+    database = sqlite_file()
+    location = (database.resolve().parent / ARTEFACTS).as_uri() if database else None
     from mlflow.exceptions import MlflowException
 
     try:
-        return str(api.create_experiment(name, artifact_location=location.as_uri() if location else None))
+        return str(api.create_experiment(name, artifact_location=location))
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
         return str(api.get_experiment_by_name(name).experiment_id)  # another process was faster
-
-
-def _is_elsewhere(recorded: str, location: Path) -> bool:
-    """Whether artefacts would go where this project's lie no more, by a place that was made as `location` is."""
-    place = Path(unquote(urlsplit(recorded).path))
-    ours = recorded.startswith("file:") and place.name == location.name
-    return ours and place.resolve() != location.resolve()
 
 
 class MlflowRun:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -215,29 +214,6 @@ def test_an_experiment_that_was_deleted_is_told_before_anything_is_done(project:
     told = r"'slimtower' was deleted there; restore it .*--experiment-id 1`"
     with pytest.raises(UserError, match=told), stage_run("mine", {}):
         raise AssertionError("not reached")
-
-
-@pytest.mark.parametrize("how", ["moved", "copied"])
-def test_a_project_that_was_moved_writes_no_artefact_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    first, then = tmp_path / "a b", tmp_path / "then"
-    first.mkdir()
-    monkeypatch.chdir(first)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{first}/mlflow.db")
-    known = tracking.experiment_id(tracking.client())
-    assert tracking.experiment_id(tracking.client()) == known
-    if how == "moved":
-        first.rename(then)
-    else:
-        shutil.copytree(first, then)
-    monkeypatch.chdir(then)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{then}/mlflow.db")
-    with pytest.raises(UserError, match=r"a%20b/mlartifacts, where they were before this project was moved or copied"):
-        tracking.experiment_id(tracking.client())
-    if how == "moved":
-        first.symlink_to(then)
-        assert tracking.experiment_id(tracking.client()) == known
 
 
 def test_a_relative_path_of_a_sqlite_file_is_of_the_present_folder(
