@@ -73,10 +73,10 @@ test-faults: setup-all ## what nights bring, counted in bench/results/faults.jso
 	@FAULTS="$${FAULTS:-100}" python -m pytest tests -m faults
 
 lint: setup-all ## ruff, mypy, import-linter
-	@ruff check --no-cache .
-	@ruff format --check .
-	@mypy
-	@lint-imports
+	@python -m ruff check --no-cache .
+	@python -m ruff format --check .
+	@python -m mypy
+	@python -c 'from importlinter.cli import lint_imports_command as check; check()'
 
 docs: setup-all ## README and docs/ as a site with search, in site/; a broken link fails
 	@python -m pipeline.docs_site
@@ -149,9 +149,8 @@ test-integration: setup-all .airflow-venv/.done ## containers, S3, MLflow and Ai
 	@docker compose version >/dev/null 2>&1 || python -m pip install --quiet --disable-pip-version-check podman-compose==1.6.0
 	@python -m pytest tests -m integration --exitfirst
 
-mlflow: setup ## MLflow's pages on the tracked runs
-	@python -c 'from steps.core.tracking import client; client()'
-	@mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///mlflow.db}"
+mlflow: setup ## MLflow's pages on the tracked runs: make mlflow [PORT=5000]
+	@python -m pipeline.pages --port "$${PORT:-5000}"
 
 airflow: setup .airflow-venv/.done ## Airflow on this machine with the project's DAGs: make airflow [AIRFLOW_PORT=8080] (docs/scheduling.md)
 	@.airflow-venv/bin/python dags/slimtower_dags/standalone.py

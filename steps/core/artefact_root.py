@@ -1,4 +1,4 @@
-"""MLflow's sqlite file records absolute addresses of artefacts: they follow a project folder that was moved or copied."""
+"""Where MLflow's artefacts are: beside its sqlite file, whose folder may move, or in a root that a server names."""
 
 import contextlib
 import sqlite3
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from steps.core.errors import UserError
+from steps.core.errors import UserError, line
 
 ARTEFACTS = "mlartifacts"  # the folder beside the database
 _COLUMNS = (
@@ -65,3 +65,12 @@ def _rewrite(connection: sqlite3.Connection, earlier: str, present: str) -> None
             f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE {column} = ? OR substr({column}, 1, ?) = ?",
             (present, len(earlier) + 1, earlier, len(earlier) + 1, f"{earlier}/"),
         )
+
+
+def unusable_root(root: str, server: str, error: Exception) -> UserError:
+    """What to do about an artefact root that this machine cannot write, or whose library is not installed here."""
+    fix = f"install {error.name}" if isinstance(error, ImportError) and error.name else "let this machine write there"
+    return UserError(
+        f"artefact root {root} of {server} cannot be used from this machine ({type(error).__name__}:"
+        f" {line(error)[:200]}); {fix}, or give the experiment another root, or start the server with --serve-artifacts"
+    )

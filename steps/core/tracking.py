@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from steps.core.artefact_root import ARTEFACTS, follow_folder
+from steps.core.artefact_root import ARTEFACTS, follow_folder, unusable_root
 from steps.core.errors import TransientError, UserError, exhausted, line
 from steps.core.files import alone, staged_file
 from steps.core.masking import redacted
@@ -35,6 +35,9 @@ _FOREIGN = ("failed with error code", "not in a valid JSON format")  # of an ans
 _STORE_FAILED = ("failures occurred while", "Failed to list artifacts")  # how MLflow tells of its artefact store
 _STATUS = re.compile(r"\b([45]\d\d) (?:Client|Server) Error")  # as requests tells it
 _LIMITS = "look at the limits of the server and of what stands before it"
+_KIND = {"mlflow.experimentKind": "custom_model_development"}  # else its pages call models agents
+NOTE = "mlflow.note.content"  # the tag that its pages show as a run's description, in Markdown
+_LONGEST = 8000  # characters of a tag
 _SOON = 10.0  # seconds in which a server takes a connection, and in which it answers: else it is away
 _DIGEST = 12  # signs that are shown of a data set's digest
 Build = Callable[[Path], None]
@@ -316,14 +319,16 @@ def experiment_id(api: Any) -> str:
             f"{tracking_uri()}: the experiment {name!r} was deleted there; restore it (`mlflow experiments restore"
             f" --experiment-id {found.experiment_id}`), or let MLFLOW_EXPERIMENT_NAME name another one"
         )
-    if found is not None:
-        return str(found.experiment_id)
     database = sqlite_file()
+    if found is not None:
+        if database and not _KIND.items() <= found.tags.items():
+            api.set_experiment_tag(found.experiment_id, *next(iter(_KIND.items())))
+        return str(found.experiment_id)
     location = (database.resolve().parent / ARTEFACTS).as_uri() if database else None
     from mlflow.exceptions import MlflowException
 
     try:
-        return str(api.create_experiment(name, artifact_location=location))
+        return str(api.create_experiment(name, artifact_location=location, tags=_KIND))
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
@@ -368,12 +373,14 @@ class MlflowRun:
 
     def artifact(self, path: Path) -> None:
         """Attach a file."""
-        self.api.log_artifact(self.run_id, str(path))
+        with self.storing(path):
+            self.api.log_artifact(self.run_id, str(path))
 
     def model(self, folder: Path, name: str, tags: Mapping[str, str] | None = None) -> None:
         """Attach a model folder as a logged model that names this run as its source."""
         logged = self.api.create_logged_model(self.experiment, name, self.run_id, tags=dict(tags or {}))
-        self.api.log_model_artifacts(logged.model_id, str(folder))
+        with self.storing(folder):
+            self.api.log_model_artifacts(logged.model_id, str(folder))
         self.api.finalize_logged_model(logged.model_id, "READY")
         self._output(logged.model_id)
 
@@ -405,7 +412,27 @@ class MlflowRun:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
             return False
-        return str(found.status) == "READY" and bool(self.api.list_logged_model_artifacts(model))
+        with self.storing():
+            return str(found.status) == "READY" and bool(self.api.list_logged_model_artifacts(model))
+
+    @contextmanager
+    def storing(self, source: Path | None = None) -> Iterator[None]:
+        """UserError if this machine cannot use the experiment's artefact root; `source`: what is stored there."""
+        from mlflow.exceptions import MlflowException
+        from requests import RequestException
+
+        try:
+            yield
+        except RequestException:
+            raise
+        except (ImportError, OSError, MlflowException) as error:
+            unknown = "Could not find a registered artifact repository" in str(error)
+            if (source is not None and not source.exists()) or (isinstance(error, MlflowException) and not unknown):
+                raise
+            if isinstance(exhausted(error), TransientError):  # a full disk
+                raise
+            root = self.api.get_experiment(self.experiment).artifact_location
+            raise unusable_root(root, tracking_uri(), error) from error
 
     def end(self, status: str, at: int | None = None) -> None:
         """Close the run as FINISHED, FAILED or KILLED."""
@@ -421,6 +448,11 @@ class MlflowRun:
 def _metric_name(name: str) -> str:
     """With the signs that MLflow allows: `R_rel_2_at_100` of `R(rel=2)@100`."""
     return re.sub(r"[^\w./: -]", "_", re.sub(r"\)?@", "_at_", name))
+
+
+def shortened(text: str) -> str:
+    """The whole lines of a text that a tag has room for."""
+    return text if len(text) <= _LONGEST else text[:_LONGEST].rpartition("\n")[0]
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -77,7 +77,9 @@ def check_whole(folder: Path, api: Any, into: Path) -> None:
     run = api.search_runs([experiment], "tags.`slimtower.stage` = 'release'")[0]
     assert Path(api.download_artifacts(run.info.run_id, "weights")).read_text() == "first"
     assert tracking.MlflowRun(api, run.info.run_id, experiment).has_model(run.data.tags["slimtower.model"])
-    champion = download_artifacts("models:/slimtower@champion", dst_path=str(into), tracking_uri=tracking.tracking_uri())
+    champion = download_artifacts(
+        "models:/slimtower@champion", dst_path=str(into), tracking_uri=tracking.tracking_uri()
+    )
     assert (Path(champion) / "weights").read_text() == "first"
     before = set(artefacts(folder))
     with stage_run("later", {}) as later:
