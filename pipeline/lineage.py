@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from steps.core.errors import UserError, guarded, line
 from steps.core.files import sha256_file
 from steps.core.masking import redacted
-from steps.core.params import read_mapping
 from steps.core.run_ids import found_runs, git_commit, open_parent, parent_run, pipeline_key, pipeline_run, run_name
 from steps.core.spool import Spool, waiting
 from steps.core.stage_run import send_each, send_waiting, spools
@@ -141,18 +142,26 @@ def finish(
 def _describe(api: Any, parent: str, root: Path) -> None:
     """Say as params of a pipeline's run what it is of: data sets, teacher, students."""
     run = api.get_run(parent)
-    params = read_mapping(root / "params.yaml") if (root / "params.yaml").is_file() else {}
-    teach, students = params.get("teach") or {}, (params.get("distill") or {}).get("students") or []
-    index = teach.get("index", "")
-    teacher = (teach.get("teacher") or {}).get(index) or {}
+    params = (
+        yaml.safe_load((root / "params.yaml").read_text(encoding="utf-8")) if (root / "params.yaml").is_file() else {}
+    )
+    index = _value(params, "teach", "index")
+    teacher = _value(params, "teach", "teacher", str(index))
     told = {
         "datasets": ", ".join(sorted(each.dataset.name for each in run.inputs.dataset_inputs)),
-        "teacher": str(teacher.get("base") or teacher.get("model") or index),
-        "students": ", ".join(map(str, students)),
+        "teacher": str(_value(teacher, "base") or _value(teacher, "model") or index or ""),
+        "students": ", ".join(map(str, _value(params, "distill", "students") or [])),
     }
     for name, value in told.items():
         if value and name not in run.data.params:  # a task may be run again, and MLflow takes a param once
             api.log_param(parent, name, redacted(value)[:6000])
+
+
+def _value(params: Any, *keys: str) -> Any:
+    """What nested params have under these keys; None without them."""
+    for key in keys:
+        params = params.get(key) if isinstance(params, dict) else None
+    return params
 
 
 def _show_result(api: Any, experiment: str, parent: str, evaluation: str) -> None:

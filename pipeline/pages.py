@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=5000)
     port = parser.parse_args().port
     uri, api = tracking_uri(), client()
-    runs = f"#/experiments/{experiment_id(api)}/runs"
+    runs = f"#/experiments/{experiment_id(api)}/runs?workflowType=machine_learning"
     if uri.startswith(("http://", "https://")):
         print(f"mlflow: {redacted(uri.rstrip('/'))}/{runs}")
         return
