@@ -80,10 +80,10 @@ test-faults: setup-all ##develop kills of whole runs (FAULTS=100), bad input, se
 	@FAULTS="$${FAULTS:-100}" python -m pytest tests -m faults
 
 lint: setup-all ##develop ruff, mypy, import-linter
-	@ruff check --no-cache .
-	@ruff format --check .
-	@mypy
-	@lint-imports
+	@python -m ruff check --no-cache .
+	@python -m ruff format --check .
+	@python -m mypy
+	@python -c 'from importlinter.cli import lint_imports_command as check; check()'
 
 docs: setup-all ##develop README and docs/ as a site with search, in site/; a broken link fails
 	@python -m pipeline.docs_site
@@ -157,8 +157,7 @@ test-integration: setup-all .airflow-venv/.done ##develop containers, S3, MLflow
 	@python -m pytest tests -m integration --exitfirst
 
 mlflow: setup ##operate MLflow's pages on the tracked runs
-	@python -c 'from steps.core.tracking import client; client()'
-	@mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///mlflow.db}"
+	@python -m pipeline.pages --port "$${PORT:-5000}"
 
 airflow: setup .airflow-venv/.done ##operate Airflow on this machine with the project's DAGs (docs/scheduling.md);; [AIRFLOW_PORT=8080]
 	@.airflow-venv/bin/python dags/slimtower_dags/standalone.py

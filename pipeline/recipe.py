@@ -229,6 +229,8 @@ def main() -> None:
     if len(sys.argv) < 2 or not sys.argv[1]:
         raise UserError("no recipe given; run `make run RECIPE=recipes/<name>.yaml DATA=<folder>`")
     recipe, root = Path(sys.argv[1]), Path.cwd()
+    if recipe.is_absolute() and recipe.is_relative_to(root):  # params.yaml records it, and the project may move
+        recipe = recipe.relative_to(root)
     if not recipe.is_file():
         known = ", ".join(sorted(str(path) for path in Path("recipes").glob("*.yaml")))
         raise UserError(f"{recipe}: no such recipe; there are {known}")
