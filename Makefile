@@ -47,7 +47,7 @@ run: setup ## the pipeline with an overlay: make run RECIPE=recipes/scifact.yaml
 		MODEL="$$MODEL" BASE_URL="$$BASE_URL" OLD="$$OLD" NEW="$$NEW" EPOCHS="$$EPOCHS" TRIPLETS="$$TRIPLETS" TEXTS="$$TEXTS" SCORERS="$$SCORERS" LAYERS="$$LAYERS" \
 		SET="$$SET" LATE="$$LATE" CROSS="$$CROSS" $(foreach name,$(OTHERS),$(name)="$$$(name)") $$STAGES
 
-search: setup ## top hits: make search Q="running total along an axis" [STUDENT=static] [RECIPE=recipes/x.yaml | RELEASE=<folder>]
+search: setup ## top hits: make search Q="draw a histogram" [STUDENT=static] [RECIPE=recipes/x.yaml | RELEASE=<folder>]
 	@python -m steps.search --student "$$STUDENT" --recipe "$$RECIPE" --release "$$RELEASE" -- "$$Q"
 
 serve: setup ## search page and API at localhost:8000: make serve [RELEASE=models/release/4l | RECIPE=recipes/x.yaml | MODEL=slimtower@champion] [PORT=8000] [WORKERS=1] [LOG=<folder>] (docs/serving.md)
