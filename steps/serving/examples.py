@@ -8,7 +8,9 @@ if TYPE_CHECKING:
 ANSWERS: dict[str, frozenset[str]] = {
     "draw a histogram": frozenset({"matplotlib.axes.Axes.hist", "pandas.plotting.hist_frame"}),
     "read a csv file into a dataframe": frozenset({"pandas.io.parsers.readers.read_csv"}),
-    "resize an image": frozenset({"PIL.Image.Image.resize"}),
+    "resize an image": frozenset(
+        {"PIL.Image.Image.resize", *(f"PIL.ImageOps.{name}" for name in ("contain", "cover", "fit", "pad"))}
+    ),
 }
 """Query -> documents that answer it, without their data set's name."""
 EXAMPLE = next(iter(ANSWERS))
