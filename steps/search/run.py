@@ -38,9 +38,9 @@ def run(query: str, folder: Path, dataset: str | None, k: int, ingest: Path) -> 
     for rank, found in enumerate(hits, start=1):
         print(entry(rank, found, contents.get(found.id, ""), query, _width(), scored=not fused))
     print(
-        f"{folder.name}{' with BM25' if fused else ''} on {chosen}: {milliseconds(measured.total)} ms from text to hits,"
-        f" {milliseconds(measured.encode)} ms of it encoding (median of {measured.calls} calls, after the release was"
-        f" loaded and verified in {loaded:.1f} s)"
+        f"{folder.name}{' with BM25' if fused else ''} on {chosen}: {milliseconds(measured.total)} ms from text to"
+        f" hits, {milliseconds(measured.encode)} ms of it encoding (median of {measured.calls} calls, after the release"
+        f" was loaded and verified in {loaded:.1f} s)"
     )
 
 

@@ -22,6 +22,7 @@ from steps.serve.problems import Problem
 from steps.serve.search_log import Client
 from steps.serve.service import Found, Service, seen
 from steps.serve.systems import Serving
+from steps.serving.timing import Medians
 
 CONSENT, CLIENT, PRIVACY = "x-search-consent", "x-search-client", "sec-gpc"
 _CLIENT_LENGTH = 100
@@ -63,7 +64,13 @@ def search_routes(service: Service) -> APIRouter:
         if told[0] is not serving:
             told = serving, await service.run(lambda: _of_run(service, serving))
         students = [served.facts() for served in serving.students.values()]
-        others = [{"system": name, "kind": "baseline"} for name in service.baselines.names(serving)]
+        others: list[dict[str, Any]] = [
+            {"system": name, "kind": "baseline"} for name in service.baselines.names(serving)
+        ]
+        for system in students + others:
+            served = serving.student(system["system"] if system["kind"] == "student" else "")
+            key = system["system"], served.release.datasets[0], served.release.manifest.checksum
+            system["recent"] = _medians(service.recent.medians(*key))
         return told[1] | {
             "default": serving.default,
             "systems": students + others,
@@ -133,15 +140,14 @@ async def _search(service: Service, request: Request, body: SearchRequest) -> Re
             "release": found.by.identity,
             "dataset": found.dataset,
             "ms": {"encode": round(found.encode_ms, 4), "search": round(found.search_ms, 4)},
-            "recent": found.recent
-            and {
-                "calls": found.recent.calls,
-                "total": round(found.recent.total, 4),
-                "encode": round(found.recent.encode, 4),
-            },
+            "recent": _medians(found.recent),
             "results": results,
         }
     )
+
+
+def _medians(recent: Medians | None) -> dict[str, float] | None:
+    return recent and {name: round(value, 4) for name, value in recent._asdict().items()}
 
 
 def _found(service: Service, texts: list[str], found: Found) -> tuple[Found, list[list[str]]]:

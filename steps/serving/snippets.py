@@ -10,7 +10,9 @@ _WORD = re.compile(r"\w{2,40}")
 _ENDING = re.compile(r"(?<=\w{3})(?:ing|es|ed|s|e)$")  # page.html marks words by the same rule
 _SENTENCE = re.compile(r"[.!?]\s+|\n+")
 _COMMON = frozenset(
-    "a an and are as at be by can do for from how i in into is it my of on or that the this to what with".split()
+    re.findall(
+        r"\w+", "a an and are as at be by can do for from how i in into is it my of on or that the this to what with"
+    )
 )
 
 
