@@ -156,7 +156,7 @@ test-integration: setup-all .airflow-venv/.done ##develop containers, S3, MLflow
 	@docker compose version >/dev/null 2>&1 || python -m pip install --quiet --disable-pip-version-check podman-compose==1.6.0
 	@python -m pytest tests -m integration --exitfirst
 
-mlflow: setup ##operate MLflow's pages on the tracked runs
+mlflow: setup ##operate MLflow's pages on the tracked runs [PORT=5000]
 	@python -m pipeline.pages --port "$${PORT:-5000}"
 
 airflow: setup .airflow-venv/.done ##operate Airflow on this machine with the project's DAGs (docs/scheduling.md);; [AIRFLOW_PORT=8080]
