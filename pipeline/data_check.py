@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.params import Params
+from pipeline.teacher_check import check_layers
 from steps.core.corpus import corpus_batches
 from steps.core.errors import UserError
 from steps.core.tables import FILLER, Part, table_path
@@ -47,7 +48,8 @@ def check_data(params: Params, ingest: Path) -> list[str]:
 
     Such are parts without texts, teachers that nothing trains, data sets that nobody judged. UserError
     for what would stop a later stage: training asked for without a triplet to train on, terms without labels, a
-    required part without texts, no text at all, an index that cannot be trained on so few documents.
+    required part without texts, no text at all, an index that cannot be trained on so few documents, students of layers
+    that the teacher does not have.
     """
     found = _read(ingest, params)
     if params.mine.planner == "table" and not found.term_scores:
@@ -55,6 +57,7 @@ def check_data(params: Params, ingest: Path) -> list[str]:
             "params.yaml: mine.planner: 'table' needs term scores and ingest read none; name a TSV of term and score in"
             " ingest.term_scores"
         )
+    check_layers(params)
     for name in params.distill.students:
         _check_student(f"distill.student.{name}", params.distill.student[name], found, params)
     for dataset, count in sorted(found.documents.items()):

@@ -12,11 +12,10 @@ from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import nn
 from torch.nn import functional
-from transformers.utils.logging import disable_progress_bar
 
-from steps.core.bases import not_loaded
 from steps.core.endpoint import Endpoint, announce
 from steps.core.errors import UserError
+from steps.core.model_loading import check_model, loading
 from steps.core.precision import Precision, resolve_precision
 from steps.core.progress import Bar, advance
 from steps.core.tables import Role
@@ -35,15 +34,14 @@ def device() -> str:
 def load_tower(source: str | Path, role: Role | None = None) -> SentenceTransformer:
     """Load a tower from a folder or a Hugging Face name, in fp32 whatever it was saved in; its route of a role alone.
 
-    UserError when it cannot be loaded, and for a Router without such a route; TransientError where the hub is away.
+    UserError when it cannot be loaded, lacks weights or a vocabulary, and for a Router without such a route;
+    TransientError where the hub is away.
     """
-    disable_progress_bar()
-    try:
+    with loading(source, "a sentence-transformers folder or a name on the hub"):
         tower = SentenceTransformer._load_with_module_classes(
             str(source), _OWN, device=device(), trust_remote_code=False
         ).float()
-    except Exception as error:
-        raise not_loaded(source, error, "a sentence-transformers folder or a name on the hub") from None
+        check_model(tower, source)
     forget_origin(tower)
     name_document_prompt(tower.prompts)
     endpoints = [module for module in tower.modules() if isinstance(module, Endpoint)]
