@@ -38,9 +38,11 @@ def parse_measure(name: str) -> Any:
 
 def _parsed(name: str) -> Any:
     """Read `R(rel=2)@100` as ir-measures does, whose own parser fails on Python 3.14: it uses `ast.Num`."""
-    kind, cut, parameters = ast.parse(name, mode="eval").body, None, {}
+    kind: ast.expr = ast.parse(name, mode="eval").body
+    cut: ast.expr | None = None
+    parameters: dict[Any, Any] = {}
     if isinstance(kind, ast.BinOp) and isinstance(kind.op, ast.MatMult):
-        kind, cut = kind.left, kind.right
+        cut, kind = kind.right, kind.left
     if isinstance(kind, ast.Call) and not kind.args:
         parameters = {keyword.arg: ast.literal_eval(keyword.value) for keyword in kind.keywords}
         kind = kind.func
