@@ -1,27 +1,38 @@
-"""python -m bench.picture: the demo's frontier, bench/results/demo.json, as docs/images/frontier-{light,dark}.svg."""
+"""python -m bench.picture: the demo's frontier as docs/images/frontier-{light,dark}.svg.
 
+From bench/results/demo.json, and the teacher in int8 from bench/results/teacher_export.json.
+"""
+
+import re
 from pathlib import Path
 from typing import Any
 
 from steps.core.errors import guarded
 from steps.core.files import read_json
-from steps.evaluate.frontier import Point, draw_frontier
+from steps.evaluate.frontier import Point, mean_ndcg
+from steps.evaluate.frontier_picture import Mark, draw_frontier
+from steps.evaluate.overview import bm25_share, message, panels
 
 RESULTS = Path("bench/results/demo.json")
+EXPORT = Path("bench/results/teacher_export.json")
 IMAGES = Path("docs/images")
 SCHEMES = {  # the report's colours
-    "light": {"ink": "#1d232b", "muted": "#636b76", "line": "#e3e1da", "student": "#0f766e", "teacher": "#b45309"},
+    "light": {"ink": "#1d232b", "muted": "#5c646f", "line": "#e3e1da", "student": "#0f766e", "teacher": "#b45309"},
     "dark": {"ink": "#e8eaed", "muted": "#9aa3af", "line": "#2d333d", "student": "#4fc3b5", "teacher": "#f0a35a"},
 }
+_INCHES = 4.9  # so narrow that a phone shows letters of a readable size
+_PIXELS = 640  # its width where there is room
+_INT8 = "teacher, ONNX int8"
 
 
-def picture(metrics: dict[str, Any], scheme: str) -> str:
-    """A file's text: the teacher, its students and BM25, retention against the time of one query."""
-    points = [_point(metrics, model) for model in metrics["latency"]]
-    bm25 = [models["bm25"]["nDCG@10"] / models["teacher"]["nDCG@10"] for models in metrics["datasets"].values()]
-    return as_file(
-        draw_frontier(sorted(points, key=lambda point: point.p50_ms), sum(bm25) / len(bm25), None, 0.0), scheme
-    )
+def picture(metrics: dict[str, Any], export: dict[str, Any], scheme: str) -> str:
+    """A file's text: the teacher, the teacher in int8, the students, and all with BM25, against the time of a query."""
+    points = sorted((_point(metrics, model) for model in metrics["latency"]), key=lambda point: point.p50_ms)
+    title = "\n".join(message(metrics))
+    plain = metrics | {"choice": metrics["choice"] | {"student": None}}  # a ring would need a legend
+    bm25 = bm25_share(metrics) or 0.0
+    drawn = draw_frontier(panels(plain, points, [_int8(export)]), bm25, _INCHES, title)
+    return as_file(drawn, scheme)
 
 
 def as_file(drawn: str, scheme: str) -> str:
@@ -29,30 +40,31 @@ def as_file(drawn: str, scheme: str) -> str:
     for name, colour in SCHEMES[scheme].items():
         drawn = drawn.replace(f"var(--{name})", colour)
     drawn = drawn.replace("var(--card)", "none")
-    # As an image of its own it needs a name space.
-    return drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    # As an image of its own it needs a name space, and a size.
+    _, _, width, height = (float(value) for value in re.findall(r'viewBox="([^"]*)"', drawn)[0].split())
+    size = f'width="{_PIXELS}" height="{_PIXELS * height / width:.0f}"'
+    return drawn.replace("<svg ", f'<svg xmlns="http://www.w3.org/2000/svg" {size} ', 1)
 
 
 def _point(metrics: dict[str, Any], model: str) -> Point:
     kept = metrics["retention"].get(model, {"mean_of_ratios": 1.0, "ci95_low": 1.0, "ci95_high": 1.0})
-    ndcg = [models[model]["nDCG@10"] for models in metrics["datasets"].values()]
-    return Point(
-        model,
-        metrics["latency"][model]["p50_ms"],
-        kept["mean_of_ratios"],
-        kept["ci95_low"],
-        kept["ci95_high"],
-        sum(ndcg) / len(ndcg),
-    )
+    share, low, high = (kept[key] for key in ("mean_of_ratios", "ci95_low", "ci95_high"))
+    return Point(model, metrics["latency"][model]["p50_ms"], share, low, high, mean_ndcg(metrics, model))
+
+
+def _int8(export: dict[str, Any]) -> Mark:
+    [kept] = [row["retention"][_INT8] for row in export["datasets"].values()]
+    p50_ms = export["systems"][_INT8]["p50_ms"]
+    return Mark("teacher in int8", p50_ms, kept["ratio"], kept["ci95_low"], kept["ci95_high"], teacher=True)
 
 
 def main() -> None:
     """Draw both."""
-    metrics = read_json(RESULTS)["metrics"]
+    metrics, export = read_json(RESULTS)["metrics"], read_json(EXPORT)
     IMAGES.mkdir(parents=True, exist_ok=True)
     for scheme in SCHEMES:
         path = IMAGES / f"frontier-{scheme}.svg"
-        path.write_text(picture(metrics, scheme), encoding="utf-8")
+        path.write_text(picture(metrics, export, scheme), encoding="utf-8")
         print(f"wrote {path}")
 
 

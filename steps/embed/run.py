@@ -106,6 +106,7 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
             "documents": len(documents),
             "given_documents": checked,
             "cut_documents": cut and cut.share,
+            "document_tokens": cut and cut.limit,
             "alignment_texts": texts.table.num_rows,
             "nearest_documents": int(nearest.shape[1]),
             "lengths": _spread(lengths),

@@ -28,8 +28,8 @@ _VARIABLES = {
 
 
 def style(width: float) -> dict[Any, Any]:
-    """The settings under which a figure so wide is drawn; two widths of one drawing share no name within a page."""
-    return STYLE if width == WIDE else STYLE | {"svg.hashsalt": f"slimtower {width}"}
+    """The settings for a figure so wide: larger letters for a phone, and no name that two widths of a page share."""
+    return STYLE if width == WIDE else STYLE | {"svg.hashsalt": f"slimtower {width}", "font.size": 11}
 
 
 def bare_figure(width: float, height: float) -> Figure:

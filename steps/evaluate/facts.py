@@ -7,12 +7,12 @@ _DIGEST_LENGTH = 32  # a text this long without a space is a digest: of use in a
 _LONGEST = 120
 
 Facts = list[tuple[str, str]]
-_BORROWED = "the same of another query that shares its important terms"
+_BORROWED = "borrowed from another query that shares important terms with this one"
 _SOURCES = {  # of mined triplets, in the order in which they are told
-    "click_one_hop": "the positive was clicked{simulated}, the negative shown for the query and never clicked",
+    "click_one_hop": "the positive was clicked{simulated}; the negative was shown for the query and never clicked",
     "click_multi_hop": _BORROWED + "{simulated}",
-    "judged": "the positive is judged relevant; the negative is judged irrelevant, or was found and nobody judged it",
-    "relevance_one_hop": "of the query's scored documents the positive is the best, and the negative far behind it",
+    "judged": "the positive is judged relevant; the negative is judged irrelevant, or is a hit that nobody judged",
+    "relevance_one_hop": "the positive scores best for the query, and the negative scores far lower",
     "relevance_multi_hop": _BORROWED,
     "given": "as a data set brought it",
 }
@@ -58,18 +58,21 @@ def generated_examples(report: Mapping[str, Any], count: int) -> list[tuple[str,
     return [(example["source"], example["generated"]) for example in turns[:count]]
 
 
-def mined_examples(report: Mapping[str, Any], count: int) -> list[dict[str, str]]:
-    """Triplets as texts: source, query, via (empty for one hop), positive, negative, why; the first `count`."""
+def mined_examples(report: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Triplets as texts: source, query, via (empty for one hop), positive, negative, why; the first of each source."""
+    first: dict[str, Mapping[str, Any]] = {}
+    for sample in report.get("samples", []):
+        first.setdefault(sample["source"], sample)
     return [
         {
-            "source": sample["source"].replace("_", " "),
+            "source": source.replace("_", " "),
             "query": sample["query"]["text"],
             "via": (sample.get("via_query") or {}).get("text", ""),
             "positive": sample["positive"]["title"] or sample["positive"]["content"],
             "negative": sample["negative"]["title"] or sample["negative"]["content"],
             "why": sample["why"],
         }
-        for sample in report.get("samples", [])[:count]
+        for source, sample in first.items()
     ]
 
 

@@ -97,8 +97,10 @@ def _left_out(tests: Sequence[JudgedSet], known: Known) -> list[str]:
     names = [
         judged.dataset for judged in tests if len({known.searches.get(query, 0) for query in judged.query_ids}) < 2
     ]
-    told = f"head, torso and tail of {', '.join(names)}: no log tells which test queries are asked more often"
-    return [told] if names else []
+    if not names:
+        return []
+    has = "has no search log" if len(names) == 1 else "have no search log"
+    return [f"{', '.join(names)} {has}, so results are not split into frequent and rare queries"]
 
 
 def slice_figures(

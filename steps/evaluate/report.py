@@ -1,25 +1,30 @@
-"""`reports/report.html`: one self-contained page that a newcomer can read from top to bottom."""
+"""`reports/report.html`: one self-contained page, the answer first and what only researchers read folded."""
+
+import re
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from steps.core.files import read_json, staged_file
 from steps.evaluate.composition import Evaluation
 from steps.evaluate.drawing import NARROW, WIDE
 from steps.evaluate.facts import Facts, facts, generated_examples, generation_facts, mined_examples, mined_sources
-from steps.evaluate.frontier import Point, draw_frontier
+from steps.evaluate.frontier import Point
+from steps.evaluate.frontier_picture import draw_frontier
 from steps.evaluate.fusion_gains import fused_name
 from steps.evaluate.geometry import PAIRS
 from steps.evaluate.histograms import draw_histograms
 from steps.evaluate.insight import Insight
 from steps.evaluate.machine import processor
 from steps.evaluate.metrics import Metrics
+from steps.evaluate.overview import bm25_share, by_set, message, panels, table_rows, worst_slices
 from steps.evaluate.seeds import seed_lines
 from steps.evaluate.served import behind_api, fusing, served_name
 from steps.evaluate.shown import milliseconds, percent, size, times
@@ -29,6 +34,7 @@ from steps.evaluate.verdict import headline, left_out_lines, verdict_lines
 from steps.retrieval.as_one import counted, units
 
 _EXAMPLES = 4
+_CUT = 0.01  # share of documents from which on the report says that the teacher does not read them to their end
 _API_NOTE = " The teacher is behind an API: its time is that of requests, which nothing here computes."
 REPORT = "report.json"
 
@@ -51,6 +57,8 @@ class Background:
     """Data sets whose test judgements are clicks."""
     base: str
     trained: bool
+    cut: str
+    """That the teacher reads documents not to their end, in a sentence; "" if it reads all of them."""
     training_seconds: Mapping[str, float]
     stages: Sequence[Stage]
     mined: Sequence[Mapping[str, str]]
@@ -61,10 +69,12 @@ class Background:
 
 
 def read_background(
-    ingest: Path, mine: Path, generate: Path, teach: Path, distill: Path, students: Sequence[str]
+    ingest: Path, mine: Path, embed: Path, generate: Path, teach: Path, distill: Path, students: Sequence[str]
 ) -> Background:
     """Collect the earlier stages' own reports; UserError when one is missing."""
-    ingested, mined, taught, generated = (read_json(folder / REPORT) for folder in (ingest, mine, teach, generate))
+    ingested, mined, embedded, taught, generated = (
+        read_json(folder / REPORT) for folder in (ingest, mine, embed, teach, generate)
+    )
     datasets = ingested.get("datasets", {})
     sessions = {name: entry["sessions"]["simulated"] for name, entry in datasets.items() if "sessions" in entry}
     simulated = sorted(name for name, made in sessions.items() if made)
@@ -79,20 +89,31 @@ def read_background(
         judged_by_clicks=sorted(name for name, entry in datasets.items() if entry.get("judgements_from_clicks")),
         base=taught.get("base") or taught["model"],  # of a teacher behind an API its name
         trained=bool(taught.get("epochs")),
+        cut=_cut(embedded),
         training_seconds={student: float(read_json(distill / student / REPORT)["seconds"]) for student in students},
         stages=[stage for stage in stages if stage.facts],
-        mined=mined_examples(mined, _EXAMPLES),
+        mined=mined_examples(mined),
         sources=mined_sources(mined, simulated, all_simulated=len(simulated) == len(sessions)),
         generated=generated_examples(generated, _EXAMPLES),
     )
 
 
+def _cut(embedded: Mapping[str, Any]) -> str:
+    """The sentence on the documents that are longer than what the teacher reads, from one in a hundred on."""
+    share, limit = embedded.get("cut_documents") or 0.0, embedded.get("document_tokens")
+    if share < _CUT:
+        return ""
+    longest = f"the {limit:,} tokens that the teacher reads" if limit else "what the teacher reads"
+    return f"{share * 100:.0f}\u00a0% of the documents are longer than {longest}; dense search does not see their ends."
+
+
 def write_report(path: Path, evaluation: Evaluation, background: Background, insight: Insight) -> None:
     """Render the page; every number in it comes from the metrics or from an earlier stage's report.
 
-    Where nothing is judged, the page tells how close students are to the teacher, and draws nothing.
+    If nothing is judged, the page tells how close students are to the teacher, and draws nothing.
     """
     metrics, points = evaluation.metrics | insight.metrics, evaluation.points
+    best, rows = evaluation.best, table_rows(metrics, points)
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -120,17 +141,20 @@ def write_report(path: Path, evaluation: Evaluation, background: Background, ins
         teacher=next(point for point in points if point.model == "teacher"),
         students=students,
         served=metrics["served"],
-        does="answers" if fusing(metrics) else "encodes",
+        rows=rows,
+        best_row=_best_row(metrics),
+        by_set=by_set(metrics),
+        message=message(metrics) if rows else (),
+        losses=worst_slices(metrics, best),
+        unread=sorted(name for name, sizes in metrics["queries"].items() if "test" in sizes and "dev" not in sizes),
         models=_models(metrics, points),
         rerankers=_rerankers(metrics, points),
-        best=next(point for point in points if point.model == evaluation.best),
-        fastest=min(students, key=lambda point: metrics["served"][point.model]["p50_ms"]),
+        best=next(point for point in points if point.model == best),
         insight=insight,
         headline=headline(metrics),
-        verdict_lines=verdict_lines(metrics, evaluation.best),
+        verdict_lines=verdict_lines(metrics, best),
         fusing=partial(fusing, metrics),
         served_name=partial(served_name, metrics),
-        overlap={point.model: _mean_overlap(metrics, point.model) for point in students},
         worst_set={point.model: _worst_set(metrics, point.model) for point in students},
         frontier=_frontier(points, metrics),
         pairs=PAIRS,
@@ -145,7 +169,30 @@ def write_report(path: Path, evaluation: Evaluation, background: Background, ins
         api_note=_API_NOTE if behind_api(metrics) else "",
     )
     with staged_file(path) as staging:
-        staging.write_text(page, encoding="utf-8")
+        staging.write_text(label_cells(page), encoding="utf-8")
+
+
+def label_cells(page: str) -> str:
+    """Give each cell of the tables that stack the name of its column: on a phone, cells stand below each other."""
+
+    def label_table(table: re.Match[str]) -> str:
+        heads = [escape(Markup(head).striptags()) for head in re.findall(r"<th>(.*?)</th>", table[0], re.S)]
+
+        def label_row(row: re.Match[str]) -> str:
+            names = iter(heads)
+            return re.sub(r"<td\b", lambda _: f'<td data-label="{next(names)}"', row[0])
+
+        return re.sub(r"<tr\b.*?</tr>", label_row, table[0], flags=re.S)
+
+    return re.sub(r'<table class="[^"]*\bstack">.*?</table>', label_table, page, flags=re.S)
+
+
+def _best_row(metrics: Metrics) -> str:
+    """The table's row of the chosen student as its release answers; "" if none was chosen."""
+    student = metrics["choice"]["student"]
+    if student and set(fusing(metrics, student)) == set(metrics["datasets"]):
+        return f"{student} with BM25"
+    return student or ""
 
 
 def _models(metrics: Metrics, points: Sequence[Point]) -> list[str]:
@@ -173,12 +220,6 @@ def _size_of(metrics: Metrics, dataset: str, split: str) -> int:
     return sum(sizes.get(split, 0) for sizes in own)
 
 
-def _mean_overlap(metrics: Metrics, student: str) -> float:
-    """Mean over the data sets that are not judged; 0 where all are."""
-    values = [row[student]["overlap"] for row in metrics["closeness"].values()]
-    return float(np.mean(values)) if values else 0.0
-
-
 def _worst_set(metrics: Metrics, student: str) -> str:
     """The data set on which a student keeps least; "" where none is judged."""
     return min(
@@ -187,14 +228,11 @@ def _worst_set(metrics: Metrics, student: str) -> str:
 
 
 def _frontier(points: Sequence[Point], metrics: Metrics) -> Markup:
-    """The drawing of the frontier, wide and narrow; nothing where nothing is judged."""
-    sets = [models for models in counted(metrics).values() if models["teacher"]["nDCG@10"]]
-    if not sets:
+    """The drawing of the frontier, wide and narrow; nothing if nothing is judged."""
+    bm25 = bm25_share(metrics)
+    if bm25 is None:
         return Markup()
-    bm25 = sum(models["bm25"]["nDCG@10"] / models["teacher"]["nDCG@10"] for models in sets) / len(sets)
-    choice = metrics["choice"]
-    budget = 0.0 if fusing(metrics) else choice["budget_ms"]  # which is of text to hits there, and the axis is not
-    return _both(lambda width: draw_frontier(points, bm25, choice["student"], budget, width))
+    return _both(lambda width: draw_frontier(panels(metrics, points), bm25, width))
 
 
 def _histograms(differences: Mapping[str, np.ndarray]) -> Markup:

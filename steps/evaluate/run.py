@@ -88,7 +88,15 @@ def evaluate(
     students = [system.name for system in systems.students]
     audit = audit_leaks(folders.ingest, folders.mine, folders.embed, folders.generate)
     background = replace(
-        read_background(folders.ingest, folders.mine, folders.generate, folders.teach, folders.distill, students),
+        read_background(
+            folders.ingest,
+            folders.mine,
+            folders.embed,
+            folders.generate,
+            folders.teach,
+            folders.distill,
+            students,
+        ),
         origin=origin(folders.ingest, run),
     )
     task = _task(folders, systems.students, params)
@@ -108,7 +116,7 @@ def evaluate(
         *left_out_lines(evaluation.metrics),
         *own_document_lines(folders.ingest, task.judged),
         *unmeasured_lines(task.judged, task.params),
-        *(f"no slices of {note}" for note in insight.notes),
+        *insight.notes,
         *seed_lines(evaluation.metrics),
         *gain_lines(evaluation.metrics),
         *fusion_lines(evaluation.metrics),

@@ -1,4 +1,6 @@
-"""Figures as people read them."""
+"""Figures and names as people read them."""
+
+import re
 
 
 def percent(ratio: float) -> str:
@@ -12,8 +14,8 @@ def size(count: float) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """Milliseconds with the digits that a timing can bear."""
-    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
+    """Milliseconds with the digits that a timing can bear: 0.0102 -> 0.010, 0.677 -> 0.68, 12.94 -> 12.9."""
+    return f"{value:.{3 if value < 0.1 else 2 if value < 10 else 1 if value < 100 else 0}f}"
 
 
 def rounded(count: float) -> int:
@@ -22,5 +24,15 @@ def rounded(count: float) -> int:
 
 
 def times(ratio: float) -> str:
-    """A speed-up: 81.3 -> 81, 1.647 -> 1.6, 5.01 -> 5, 0.0234 -> 0.02."""
-    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.1f}".removesuffix(".0") if ratio >= 0.1 else f"{ratio:.1g}"
+    """A speed-up with two digits: 892.5 -> 890, 81.3 -> 81, 1.647 -> 1.6, 5.01 -> 5, 0.0234 -> 0.02."""
+    return (
+        f"{rounded(ratio):,}" if ratio >= 10 else f"{ratio:.1f}".removesuffix(".0") if ratio >= 0.1 else f"{ratio:.1g}"
+    )
+
+
+def in_words(model: str) -> str:
+    """What a system is, if its name says that: `4l` -> 4 layers, `static` -> no transformer; else the name."""
+    words = {"static": "no transformer", "bm25": "BM25"}
+    if found := re.fullmatch(r"(\d+)l", model):
+        return "1 layer" if found[1] == "1" else f"{found[1]} layers"
+    return words.get(model, model)
