@@ -6,8 +6,7 @@ from pathlib import Path
 
 from steps.core.errors import UserError, guarded
 from steps.serving.choice import run_root
-
-SOME_QUERY = "draw a histogram"  # one that the demo's students answer well
+from steps.serving.examples import EXAMPLE
 
 
 def show(recipe: str) -> None:
@@ -28,7 +27,7 @@ def next_commands(recipe: str) -> list[str]:
     rows = {
         "report": report,
         "search page": f"make serve{of}",
-        "search here": f'make search Q="{"..." if recipe else SOME_QUERY}"{of}',
+        "search here": f'make search Q="{"..." if recipe else EXAMPLE}"{of}',
         "let it serve": f"make promote{of}",
         "all runs": "make mlflow",
     }

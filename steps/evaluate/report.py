@@ -1,7 +1,6 @@
 """`reports/report.html`: one self-contained page, the answer first and what only researchers read folded."""
 
 import re
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial

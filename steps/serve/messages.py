@@ -3,11 +3,12 @@
 from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
+from pydantic.config import JsonDict
 
 from steps.serving.examples import EXAMPLE
 
 K = 10
-SEARCH_EXAMPLE = {
+SEARCH_EXAMPLE: JsonDict = {
     "system": "4l",
     "release": {"student": "4l", "manifest": "38a33004...", "version": ""},
     "dataset": "api",
