@@ -56,7 +56,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_both_lists_are_shown_and_markup_of_texts_is_text(reports: Path) -> None:
     page = (reports / "report.html").read_text()
     assert "<script" not in page and "&lt;script&gt;alert(1)&lt;/script&gt;" in page
-    assert "loses most</h2>" in page
+    assert "loses</h2>" in page
     best = json.loads((reports / "metrics.json").read_text())["choice"]["student"]  # of equals the faster
     cases = page.split('<details class="case"')[1:]
     assert len(cases) >= 3
@@ -100,6 +100,6 @@ def test_slices_and_changes_are_those_of_the_values_by_query(reports: Path) -> N
             "a bag of words"
         )
     page = (reports / "report.html").read_text()
-    assert "Left out: head, torso and tail of api, med: no log" in page
+    assert "api, med have no search log" in page
     shown = f"{metrics['slices']['med']['of graphs']['retention']['2l']['ratio'] * 100:.1f}\u00a0%"
-    assert shown in page.split("<td>of graphs<")[2].split("</tr>")[0]
+    assert shown in re.split(r"<td[^>]*>of graphs<", page)[-1].split("</tr>")[0]

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from scipy import stats
 
 from steps.evaluate.choice import choose
 from steps.evaluate.drawing import NARROW, WIDE
-from steps.evaluate.frontier import Point, draw_frontier
+from steps.evaluate.frontier_picture import Mark, Panel, draw_frontier
 from steps.evaluate.retention import p_value
 from steps.evaluate.table import choice_lines
 from steps.retrieval.noninferiority import FEWEST
@@ -204,16 +205,18 @@ def test_a_changed_budget_retrains_no_student() -> None:
 
 @pytest.mark.parametrize("budget", [0.0001, 0.5, 900.0])
 def test_the_drawing_rings_the_choice_and_holds_the_budget(budget: float) -> None:
-    points = [Point(name, P50[name], quality, quality, quality, quality) for name, quality in QUALITY.items()]
-    points.append(Point("teacher", 11.1, 1.0, 1.0, 1.0, 0.7))
-    drawn = draw_frontier(points, 0.5, "2l", budget)
+    marks = [Mark(name, P50[name], *[quality] * 3, chosen=name == "2l") for name, quality in QUALITY.items()]
+    marks.append(Mark("teacher", 11.1, 1.0, 1.0, 1.0, teacher=True))
+    unchosen = [replace(mark, chosen=False) for mark in marks]
+    drawn = draw_frontier([Panel("", marks, budget)], 0.5)
     assert re.search(r"2l 65\.0% at [\d.]+ ms \(chosen\)", drawn) and drawn.count("(chosen)") == 1
-    assert drawn.count("fill: none") == 1 + draw_frontier(points, 0.5, None, budget).count("fill: none"), "the ring"
+    without = draw_frontier([Panel("", unchosen, budget)], 0.5)
+    assert drawn.count("fill: none") == 1 + without.count("fill: none"), "the ring"
     [x] = re.findall(r'<path d="M ([\d.]+) [\d.]+ *\n? *L \1 [\d.]+[^"]*" [^>]*stroke-dasharray: 1,2', drawn)
     left, _, width, _ = (float(value) for value in re.search(r'viewBox="([^"]*)"', drawn)[1].split())
     assert left < float(x) < left + width, "a budget beyond all points is still in the picture"
     assert f"budget {budget:g} ms<" in drawn
-    plain = draw_frontier(points, 0.5, None, 0.0)
+    plain = draw_frontier([Panel("", unchosen)], 0.5)
     assert "chosen" not in plain and "budget" not in plain and "stroke-dasharray: 1,2" not in plain
 
 
@@ -221,8 +224,11 @@ def test_the_drawing_rings_the_choice_and_holds_the_budget(budget: float) -> Non
 def test_no_label_of_the_drawing_covers_another(width: float) -> None:
     qualities = {"static": 0.985, "1l": 0.994, "2l": 0.996, "4l": 0.998, "teacher": 1.0}
     times = {"static": 0.048, "1l": 0.41, "2l": 0.72, "4l": 1.35, "teacher": 11.7}
-    points = [Point(name, times[name], value, value - 0.01, value + 0.01, 0.7) for name, value in qualities.items()]
-    drawn = draw_frontier(points, 0.9, "4l", 0.0, width)
+    points = [
+        Mark(name, times[name], value, value - 0.01, value + 0.01, chosen=name == "4l")
+        for name, value in qualities.items()
+    ]
+    drawn = draw_frontier([Panel("", points)], 0.9, width)
     found = re.findall(r'font-weight: 700[^>]* x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]+)<', drawn)
     assert len(found) == len(points)
     boxes = [(float(x), float(y), float(x) + 6 * len(text)) for x, y, text in found]

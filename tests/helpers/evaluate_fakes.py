@@ -208,6 +208,7 @@ def write_inputs(
     sessions = {datasets[0]: {"sessions": {"simulated": True}}}
     write_json(root / "ingest" / "report.json", {"simulated": True, "datasets": sessions, "documents": len(corpus)})
     write_json(root / "teach" / "report.json", {"base": "all-MiniLM-L6-v2", "comparison": None})
+    write_json(root / "embed" / "report.json", {"cut_documents": 0.0})
     write_json(root / "generate" / "report.json", {"rows": 1})
     write_json(root / "mine" / "report.json", {"rows": {"click_one_hop": 1}})
     held_out = [
