@@ -7,7 +7,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 from steps.serving.examples import EXAMPLE
 
 K = 10
-SEARCH_EXAMPLE = {
+SEARCH_EXAMPLE: dict[str, Any] = {
     "system": "4l",
     "release": {"student": "4l", "manifest": "38a33004...", "version": ""},
     "dataset": "api",
