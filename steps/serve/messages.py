@@ -3,12 +3,11 @@
 from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
-from pydantic.config import JsonDict
 
 from steps.serving.examples import EXAMPLE
 
 K = 10
-SEARCH_EXAMPLE: JsonDict = {
+SEARCH_EXAMPLE: dict[str, Any] = {
     "system": "4l",
     "release": {"student": "4l", "manifest": "38a33004...", "version": ""},
     "dataset": "api",
