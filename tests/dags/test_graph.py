@@ -68,9 +68,10 @@ def closure(waits_for: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize(
-    "recipe", ["", *sorted(f"recipes/{path.name}" for path in (PROJECT / "recipes").glob("*.yaml"))]
-)
+RECIPES = sorted(f"recipes/{path.name}" for path in (PROJECT / "recipes").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("recipe", ["", *RECIPES])
 def test_the_drawn_edges_keep_the_order_and_none_is_implied_by_others(recipe: str) -> None:
     graph = read_graph(PROJECT, recipe)
     drawn = {address: set(before) for address, before in graph.direct.items()}

@@ -28,8 +28,8 @@ def told(task):
             "timeout": task.execution_timeout and task.execution_timeout.total_seconds(),
             "inlets": [asset.name for asset in task.inlets],
             "outlets": [asset.name for asset in task.outlets], "retries": task.retries,
-            "shown": task.operator_name, "environment": getattr(task, "environment", {}),
-            "image": getattr(task, "image", "")}
+            "shown": task.operator_name,
+            "environment": getattr(task, "environment", {}), "image": getattr(task, "image", "")}
 print("RESULT" + json.dumps({
     "errors": bag.import_errors, "seconds": spent,
     "imported": sorted({name.partition(".")[0] for name in set(sys.modules) - before}),
