@@ -39,8 +39,11 @@ def embedded_anew(params: Params, stages: Collection[str], ingest: Path, seconds
 
 
 def _changed(name: str) -> list[str]:
-    """The knobs on which document vectors depend and that differ from the last run's; none if there was no run."""
-    stages = lock_stages()
+    """The knobs on which document vectors depend and that differ from the last run's; none if there was no run here.
+
+    A dvc.lock alone is no run: a clone and a recipe's first run have the one that is tracked.
+    """
+    stages = lock_stages() if Path("data/embed").is_dir() else {}
     before = stages.get(f"teach@{name}", {}).get("params", {}).get("params.yaml", {}).get(f"teach.teacher.{name}")
     if "embed" not in stages or not before:
         return []

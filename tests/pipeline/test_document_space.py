@@ -35,6 +35,7 @@ def lines(
     Path("params.yaml").write_text(yaml.safe_dump(raw))
     if before is not None:
         ran = {"params": {"params.yaml": {"teach.teacher.dense": before}}}
+        Path("data/embed").mkdir(parents=True, exist_ok=True)
         Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": {"teach@dense": ran, "embed": {}}}))
     return embedded_anew(check_params(raw, ""), {stage}, ingest, 300.0)
 
