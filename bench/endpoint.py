@@ -112,6 +112,8 @@ def server_python() -> Path:
     folder, stamp = FOLDER / "venv", FOLDER / "venv/lock"
     python, wanted = folder / "bin/python", sha256_file(LOCK)
     if not stamp.is_file() or stamp.read_text() != wanted:
+        if sys.version_info >= (3, 13):
+            raise UserError("endpoint: the server's numpy needs Python 3.11 or 3.12; make .venv of one")
         print(f"endpoint: installing {LOCK} into {folder}", flush=True)
         torch = f"torch==={version('torch')}"  # the build that is here, with CUDA or without
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)

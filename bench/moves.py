@@ -35,7 +35,7 @@ NAME, PORT, WORKERS, K = "bench", 8793, 2, 10
 GROWTH, GROWTH_MB = 0.10, 50.0  # of memory while releases move: what exceeds both is a leak
 PAUSE_S = 0.1  # between an answer and the next request of a client
 QUERIES = [
-    "running total along an axis", "remove duplicate rows", "shortest path between two nodes", "solve a linear system",
+    "cumulative sum of an array", "remove duplicate rows", "shortest path between two nodes", "solve a linear system",
     "draw a histogram", "parse a date", "join two tables", "simplify an expression",
 ]  # fmt: skip
 Hits = list[tuple[str, float]]

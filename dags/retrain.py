@@ -40,7 +40,8 @@ with DAG(
         ),
         "ref": Param(deployment.ref, type="string", description="commit, branch or tag of the project"),
     },
-    tags=["slimtower"],
+    # Airflow's column of schedules names the asset alone
+    tags=["slimtower", *([f"cron {deployment.schedule} UTC"] if deployment.schedule else [])],
     doc_md=__doc__,
 ) as dag:
     told = variables.of_begin(deployment, list(graph.stages), all_variables(PROJECT, deployment.recipe))
@@ -51,7 +52,7 @@ with DAG(
     }
     publish = make_task(deployment, "publish", image="ingest", more=past, outlets=[RELEASE], post_execute=announce)
     begin >> [tasks[address] for address in graph.roots]
-    for address, before in graph.upstream.items():
+    for address, before in graph.direct.items():
         for other in sorted(before):
             tasks[other] >> tasks[address]
     [tasks[address] for address in graph.leaves] >> publish

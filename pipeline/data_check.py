@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.params import Params
+from pipeline.teacher_check import check_layers
 from steps.core.corpus import corpus_batches
 from steps.core.errors import UserError
 from steps.core.tables import FILLER, Part, table_path
@@ -47,7 +48,8 @@ def check_data(params: Params, ingest: Path) -> list[str]:
 
     Such are parts without texts, teachers that nothing trains, data sets that nobody judged. UserError
     for what would stop a later stage: training asked for without a triplet to train on, terms without labels, a
-    required part without texts, no text at all, an index that cannot be trained on so few documents.
+    required part without texts, no text at all, an index that cannot be trained on so few documents, students of layers
+    that the teacher does not have.
     """
     found = _read(ingest, params)
     if params.mine.planner == "table" and not found.term_scores:
@@ -55,6 +57,7 @@ def check_data(params: Params, ingest: Path) -> list[str]:
             "params.yaml: mine.planner: 'table' needs term scores and ingest read none; name a TSV of term and score in"
             " ingest.term_scores"
         )
+    check_layers(params)
     for name in params.distill.students:
         _check_student(f"distill.student.{name}", params.distill.student[name], found, params)
     for dataset, count in sorted(found.documents.items()):
@@ -81,8 +84,8 @@ def _teachers(params: Params, found: Found) -> Iterator[str]:
                 f" {key}: 0.0, or give ingest such a log"
             )
         yield (
-            f"teach@{name}: no click log, no relevance table and no judged training query with candidates"
-            f" (candidates.searchers): {teacher.base} stays as it is, a zero-shot teacher"
+            f"teach@{name}: the data have no click log, no relevance table and no judged training query with candidates"
+            f" (candidates.searchers), so {teacher.base} stays as it is"
         )
 
 
@@ -108,9 +111,15 @@ def _repeats(params: Params, found: Found) -> Iterator[str]:
             " have nothing to learn from; name other parts, in embed.parts too"
         )
     if empty:
-        yield f"distill: no texts of {', '.join(empty)}: left out"
+        yield f"distill: the data have no {_words(empty)}, so students learn from the other texts"
     if unread:
-        yield f"distill: {', '.join(unread)} left out, which embed.parts does not name"
+        yield f"distill: embed.parts does not name {', '.join(unread)}, so students do not learn from them"
+
+
+def _words(names: Sequence[str]) -> str:
+    """Names as a person lists them."""
+    spaced = [name.replace("_", " ") for name in names]
+    return " and ".join(filter(None, (", ".join(spaced[:-1]), spaced[-1])))
 
 
 def _has_texts(part: Part, params: Params, found: Found) -> bool:
@@ -133,14 +142,14 @@ def _limits(params: Params, found: Found) -> Iterator[str]:
     """Lines on limits that leave most of the data unused."""
     asked, limit = found.training_queries, params.generate.max_queries
     if asked > 2 * limit > 0:
-        yield f"generate: writes from {limit:,} of {asked:,} training queries (generate.max_queries)"
+        yield f"generate: reads only {limit:,} of {asked:,} training queries (generate.max_queries)"
     counts = {"train_queries": asked, "unlabelled_queries": found.unlabelled}
     counts |= {"titles": found.documents.total()} if found.titles else {}
     limit = params.embed.max_part_texts
     cut = {part: count for part, count in counts.items() if part in params.embed.parts and count > 2 * limit > 0}
     if cut:
         listed = ", ".join(f"{count:,} {part}" for part, count in cut.items())
-        yield f"embed: reads {limit:,} each of {listed} (embed.max_part_texts, 0 = all)"
+        yield f"embed: reads only {limit:,} texts of each of these: {listed} (embed.max_part_texts, 0 = all)"
 
 
 def _judgements(found: Found) -> Iterator[str]:
@@ -148,9 +157,11 @@ def _judgements(found: Found) -> Iterator[str]:
     unjudged = sorted(found.documents.keys() - found.tested)
     if not unjudged:
         return
-    said = f"no test query of {', '.join(unjudged)} is judged: closeness to the teacher is measured instead"
-    then = "is not checked on it" if found.tested else "will refuse, as it compares judged answers"
-    yield f"evaluate: {said}; `make promote` {then}"
+    said = (
+        f"{', '.join(unjudged)} {'has' if len(unjudged) == 1 else 'have'} no judged test query, so the report says how"
+    )
+    then = "does not check them" if found.tested else "will refuse: it compares judged answers"
+    yield f"evaluate: {said} close students are to the teacher instead; `make promote` {then}"
 
 
 def _check_student(key: str, student: StudentParams, found: Found, params: Params) -> None:

@@ -19,7 +19,7 @@ def check_given_vectors(params: Params, ingest: Path) -> str:
     """Compare a sample and say how close it is; UserError where it is not the teacher's says what would match."""
     given = ingest / "document_vectors" / "vectors.npy"
     if not given.is_file():
-        raise UserError(f"{given}: not found; name the vectors in ingest.document_vectors, and run `dvc repro ingest`")
+        raise UserError(f"{given}: not found; name the vectors in ingest.document_vectors, and run `make run` again")
     teacher, embed = params.teach.described(params.teach.index), params.embed
     with tempfile.TemporaryDirectory(prefix="slimtower-teacher.") as scratch:
         output = Path(scratch) / params.teach.index

@@ -1,8 +1,9 @@
-"""Which run made which output: md5s of dvc.lock as tags, and links from reused stages to their makers.
+"""Which run made which output: md5s of dvc.lock as a tag, and links from reused stages to their makers.
 
 `make` calls `finish` by itself. After a plain `dvc repro`, `python -m pipeline.lineage` finishes its MLflow run.
 """
 
+import json
 import os
 import shutil
 import sys
@@ -11,16 +12,32 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from steps.core.errors import UserError, guarded, line
 from steps.core.files import sha256_file
+from steps.core.masking import redacted
 from steps.core.run_ids import found_runs, git_commit, open_parent, parent_run, pipeline_key, pipeline_run, run_name
 from steps.core.spool import Spool, waiting
 from steps.core.stage_run import send_each, send_waiting, spools
-from steps.core.tracking import Unwanted, check_answering, client, experiment_id, reaching, sending
+from steps.core.tracking import (
+    NOTE,
+    MlflowRun,
+    Unwanted,
+    check_answering,
+    client,
+    experiment_id,
+    reaching,
+    sending,
+    shortened,
+)
+from steps.evaluate.headline import HEADLINE
 from steps.promote.dvc_lock import Stages, lock_stages, outputs
 
 INGESTED, METRICS = "data/ingest", "reports/metrics.json"
 _FILES = ("dvc.lock", "params.yaml", METRICS)
+MD5 = "slimtower.md5"  # the tag of a stage's run that says what it wrote and read
+_KINDS = ("out", "dep")
 
 
 def finish_or_wait(*, failed: bool, names: Sequence[str] | None = None) -> str:
@@ -84,7 +101,7 @@ def finish(
 ) -> str:
     """Close a pipeline's parent run (this pipeline's, unless given); returns what happened, in words.
 
-    Stages that ran get the md5s of their dependencies and outputs as tags. Where the pipeline succeeded, every other
+    Stages that ran get the md5s of their dependencies and outputs as a tag. Where the pipeline succeeded, every other
     stage of dvc.lock was reused, from disk or from DVC's cache: it gets a run that names its maker. `names` are the
     stages that there are; without them, those whose outputs are on disk. `root` is the folder of dvc.lock.
     """
@@ -101,16 +118,18 @@ def finish(
     )
     ran = {run.data.tags["slimtower.stage"]: run.info.run_id for run in finished}  # of several tries the last
     for stage, run_id in ran.items():
-        for name, value in _md5_tags(stages.get(stage, {})).items():
-            api.set_tag(run_id, name, value)
+        api.set_tag(run_id, MD5, _md5s(stages.get(stage, {})))
     if names is None:  # dvc.lock also remembers students that params dropped
         names = list(_here(stages, root))
     reused = [] if failed else sorted(set(names) - set(ran))
     runs = ran | {stage: _link(api, experiment, parent, stage, stages[stage]) for stage in reused}
     _name_data(api, runs.get("ingest"), [parent, *(ran[stage] for stage in ran if _reads_data(stages.get(stage, {})))])
+    _describe(api, parent, root)
+    if not failed and "evaluate" in runs:
+        _show_result(api, experiment, parent, runs["evaluate"])
     for name in _FILES:
         if (root / name).is_file():
-            _attach(api, parent, root / name)
+            _attach(MlflowRun(api, parent, experiment), root / name)
     if stages:
         api.set_tag(parent, "slimtower.dvc_lock", sha256_file(root / "dvc.lock"))
     api.set_terminated(parent, "FAILED" if failed else "FINISHED")
@@ -120,11 +139,47 @@ def finish(
     return f"{count} stage{'' if count == 1 else 's'} ran, {len(reused) + len(linked)} reused; MLflow run {parent}"
 
 
-def _attach(api: Any, run: str, file: Path) -> None:
+def _describe(api: Any, parent: str, root: Path) -> None:
+    """Say as params of a pipeline's run what it is of: data sets, teacher, students."""
+    run = api.get_run(parent)
+    params = (
+        yaml.safe_load((root / "params.yaml").read_text(encoding="utf-8")) if (root / "params.yaml").is_file() else {}
+    )
+    index = _value(params, "teach", "index")
+    teacher = _value(params, "teach", "teacher", str(index))
+    told = {
+        "datasets": ", ".join(sorted(each.dataset.name for each in run.inputs.dataset_inputs)),
+        "teacher": str(_value(teacher, "base") or _value(teacher, "model") or index or ""),
+        "students": ", ".join(map(str, _value(params, "distill", "students") or [])),
+    }
+    for name, value in told.items():
+        if value and name not in run.data.params:  # a task may be run again, and MLflow takes a param once
+            api.log_param(parent, name, redacted(value)[:6000])
+
+
+def _value(params: Any, *keys: str) -> Any:
+    """What nested params have under these keys; None without them."""
+    for key in keys:
+        params = params.get(key) if isinstance(params, dict) else None
+    return params
+
+
+def _show_result(api: Any, experiment: str, parent: str, evaluation: str) -> None:
+    """Give a pipeline's run the headline and the report of its evaluation, or of the one that it was reused from."""
+    maker = api.get_run(evaluation).data.tags.get("slimtower.made_by", evaluation)
+    if maker.startswith("unknown"):
+        return
+    data = api.get_run(maker).data
+    MlflowRun(api, parent, experiment).metrics({name: data.metrics[name] for name in HEADLINE if name in data.metrics})
+    if NOTE in data.tags:
+        api.set_tag(parent, NOTE, data.tags[NOTE])
+
+
+def _attach(run: MlflowRun, file: Path) -> None:
     """Attach a file; one that is refused for good is told, and the run ends without it."""
     try:
         with reaching():
-            api.log_artifact(run, str(file))
+            run.artifact(file)
     except Unwanted as error:
         print(f"lineage: {file.name} is not attached: {line(error)}", file=sys.stderr)
 
@@ -134,14 +189,14 @@ def _here(stages: Stages, root: Path) -> Iterator[str]:
     return (name for name, entry in stages.items() if all((root / path).exists() for path in outputs(entry)))
 
 
-def _md5_tags(entry: dict[str, Any]) -> dict[str, str]:
-    """`dep_md5.<path>` and `out_md5.<path>` of one stage."""
-    return {
-        f"{kind}_md5.{item['path']}": item["md5"]
-        for kind in ("dep", "out")
-        for item in entry.get(f"{kind}s", [])
-        if "md5" in item
+def _md5s(entry: dict[str, Any]) -> str:
+    """JSON of what one stage wrote and read: `{"outs":{path:md5},"deps":{path:md5}}`; without `deps` if too long."""
+    found = {
+        f"{kind}s": {item["path"]: item["md5"] for item in entry.get(f"{kind}s", []) if "md5" in item}
+        for kind in _KINDS
     }
+    text = json.dumps(found, separators=(",", ":"))
+    return text if shortened(text) == text else json.dumps(found | {"deps": {}}, separators=(",", ":"))
 
 
 def _reads_data(entry: dict[str, Any]) -> bool:
@@ -158,12 +213,13 @@ def _name_data(api: Any, ingest: str | None, runs: Sequence[str]) -> None:
 
 def _link(api: Any, experiment: str, parent: str, stage: str, entry: dict[str, Any]) -> str:
     """Open and close a run for a reused stage, linked to the latest run that wrote the same outputs; returns its id."""
-    tags = _md5_tags(entry)
-    outs = [f"tags.`{name}` = '{value}'" for name, value in tags.items() if name.startswith("out_md5.")]
-    wanted = " and ".join([*outs, f"tags.`slimtower.stage` = '{stage}'"])
+    md5s = _md5s(entry)
+    outs = md5s[: md5s.rindex('"deps":')]
+    wanted = f"tags.`{MD5}` LIKE '{outs}%' and tags.`slimtower.stage` = '{stage}'"
     makers = (run for run in found_runs(api, experiment, wanted) if run.data.tags.get("slimtower.reused") != "true")
     made = next((run.info.run_id for run in makers), None)
-    tags |= {
+    tags = {
+        MD5: md5s,
         "mlflow.parentRunId": parent,
         "slimtower.stage": stage,
         "slimtower.reused": "true",

@@ -47,7 +47,7 @@ def examine(root: Path) -> Machine:
     disk = min(shutil.disk_usage(folder).free for folder in places) / GIB
     if disk < DISK:
         raise UserError(
-            f"{root}: {disk:.1f} GiB of disk are free, the smallest run writes {DISK:g} GiB; free some, or set"
+            f"{root}: only {disk:.1f} GiB of disk are free, and the smallest run writes {DISK:g} GiB; free some, or set"
             " SLIMTOWER_CACHE to a folder on another disk"
         )
     instructions = (
@@ -61,12 +61,14 @@ def warnings(machine: Machine) -> list[str]:
     said = []
     if machine.memory < MEMORY:
         said.append(
-            f"{machine.memory:.1f} GiB of memory are free, the demo takes up to {MEMORY:g}: a stage may be killed;"
-            " close other programs, or set embed.batch_size and distill.student.*.batch_size lower"
+            f"only {machine.memory:.1f} GiB of memory are free, and the demo takes up to {MEMORY:g}: a stage may be"
+            " killed; close other programs, or set embed.batch_size and distill.student.*.batch_size lower"
         )
     if (given := os.environ.get("OMP_NUM_THREADS")) and machine.threads != (most := cores()):
         slow = "the others stay idle" if machine.threads < most else "threads wait for each other"
-        said.append(f"OMP_NUM_THREADS is {given}, but {most} {'core' if most == 1 else 'cores'} may be used: {slow}")
+        said.append(
+            f"OMP_NUM_THREADS is {given}, but this process may use {most} {'core' if most == 1 else 'cores'}: {slow}"
+        )
     return said
 
 

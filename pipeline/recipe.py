@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from pipeline.outcome import show
 from pipeline.plain_copy import plain_copy
 from pipeline.stopping import stop_when_asked
 from steps.core.errors import UserError, guarded
@@ -228,6 +229,8 @@ def main() -> None:
     if len(sys.argv) < 2 or not sys.argv[1]:
         raise UserError("no recipe given; run `make run RECIPE=recipes/<name>.yaml DATA=<folder>`")
     recipe, root = Path(sys.argv[1]), Path.cwd()
+    if recipe.is_absolute() and recipe.is_relative_to(root):  # params.yaml records it, and the project may move
+        recipe = recipe.relative_to(root)
     if not recipe.is_file():
         known = ", ".join(sorted(str(path) for path in Path("recipes").glob("*.yaml")))
         raise UserError(f"{recipe}: no such recipe; there are {known}")
@@ -256,7 +259,7 @@ def _run_alone(root: Path, recipe: Path, words: list[str]) -> None:
         target.parent.mkdir(exist_ok=True)
         with staged_file(target) as staging:
             shutil.copyfile(folder / "reports" / name, staging)
-        print(f"wrote {target.relative_to(root)}")
+    show(str(recipe))
 
 
 if __name__ == "__main__":

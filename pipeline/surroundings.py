@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,32 @@ def without_git(root: Path) -> None:
     if done.returncode:
         said = redacted(done.stderr).strip()[:300]
         raise UserError(f"{root}: no git checkout, and DVC cannot be told so: {said}; use a clone")
+
+
+def dvc_finds_git(root: Path) -> bool:
+    """Whether DVC takes the folder for a git checkout; it knows no submodules."""
+    if not in_git(root):
+        return False
+    link = root / ".git"
+    return not (link.is_file() and "/modules/" in link.read_text(encoding="utf-8", errors="replace"))
+
+
+def hide_lock(root: Path) -> str:
+    """Let git pass over what runs here change in dvc.lock: a line that says so, "" if there is nothing to do.
+
+    dvc.lock is tracked, and holds this machine's digests after a run. So a run leaves `git status` clean, and neither
+    `git checkout .` nor `git stash` takes away what `make promote` compares with. Worktrees and submodules stay as they
+    are.
+    """
+    if not (root / ".git").is_dir() or not shutil.which("git"):
+        return ""
+    git = ["git", "-C", str(root)]
+    listed = subprocess.run([*git, "ls-files", "-v", "--", "dvc.lock"], capture_output=True, text=True)
+    if not listed.stdout.startswith("H "):
+        return ""
+    if subprocess.run([*git, "update-index", "--skip-worktree", "dvc.lock"], capture_output=True).returncode:
+        return ""
+    return "git passes over dvc.lock from now on; `git update-index --no-skip-worktree dvc.lock` shows its changes"
 
 
 def _instead_of_home() -> dict[str, str]:

@@ -2,7 +2,7 @@
 # Install locks into .venv: `make setup` runs `requirements/install.sh run`, `make setup-all` `... run extras test`.
 #
 # What makes it quick: only what the steps import is byte-compiled (a third of all), nothing is resolved (a lock is
-# whole; `pip check` says where another platform needs more), a pip of today (Python 3.11's own takes twice as long), uv
+# whole; `pip check` says if another platform needs more), a pip of today (Python 3.11's own takes twice as long), uv
 # where it is installed. docs/operations.md, "Installing", has the figures. Every file must have a
 # digest that hashes.txt names, but torch's and what this platform needs besides the locks, which is said.
 set -eu
@@ -26,21 +26,14 @@ pip() {
 	"$python" -m pip --disable-pip-version-check --quiet "$@"
 }
 
-# Is it a Python that the locks are for? Else the last words say what to do.
-check_version() {
-	"$1" -c "import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 13) else 'slimtower: needs Python 3.11' \
-		' or 3.12, $1 is ' + sys.version.split()[0] + '; $2')"
-}
-
 # A `python -m venv` that failed, as on Debian without python3-venv, leaves an interpreter without pip.
 has_pip() {
 	"$python" -m pip --version >/dev/null 2>&1
 }
 
-# A virtual environment of Python 3.11 or 3.12, with a pip of today if there is one. Nothing that lies there is deleted.
+# A virtual environment with a pip of today if there is one. Nothing that lies there is deleted.
 make_venv() {
-	first=${PYTHON:-python3}
-	check_version "$first" "run it with PYTHON=python3.11"
+	first=$(requirements/find_python.sh)
 	"$first" -m venv .venv
 	has_pip || {
 		echo "setup: .venv has no pip, though it was made just now; delete .venv, then run it again" >&2
@@ -108,7 +101,14 @@ compile_used() {
 }
 
 began=$(date +%s)
-[ ! -x "$python" ] || check_version "$python" "delete .venv, then run it with PYTHON=python3.11"
+version=$("$python" -c "import sys; print(sys.version.split()[0])" 2>/dev/null || true)
+case $version in
+"" | 3.1[1-4].*) ;;
+*)
+	echo "setup: needs Python 3.11 to 3.14, $python is $version; delete .venv, then run it again" >&2
+	exit 1
+	;;
+esac
 has_pip || make_venv
 wanted >.venv/wanted.txt
 torch=$(sed -n 's/^torch==//p' .venv/wanted.txt)

@@ -2,8 +2,9 @@
 # Resolve pyproject.toml anew and write the locks of requirements/: `make lock`.
 #
 # run.lock is what running needs. extras.lock is what Spark, ir_datasets, LoRA, OpenAI's client and vector engines add to
-# it, test.lock what tests, lint and MLflow's login add to both. The three come from one installation. Their torch has no local version, so that any build
-# of it satisfies the lock.
+# it, test.lock what tests, lint and MLflow's login add to both. The three come from one installation, by the lowest
+# Python. Their torch has no local version, so that any build of it satisfies the lock. uv then checks every lock for the
+# other Pythons: each pin must have a wheel there, and nothing may be missing.
 # gpu.lock holds the pins of run.lock and what CUDA adds on x86-64 Linux, from the registry's metadata alone: no machine with
 # a GPU is needed. Its `torch===` refuses a CPU build, which `==` would prefer. What was tried of it: that it resolves,
 # and faiss-gpu beside torch's CPU build without a GPU. All of it together, and a GPU, were not: the build of a GPU image
@@ -14,9 +15,10 @@
 # airflow.lock, with digests, is an environment of its own: Airflow, the providers that dags/ uses, and pytest for
 # tests/dags.
 set -eu
+python=${PYTHON:-python3.11}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-python3 -m venv "$folder/venv"
+"$python" -m venv "$folder/venv"
 pip="$folder/venv/bin/pip"
 "$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} torch==2.13.0
 "$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} ".[pipeline]"
@@ -69,6 +71,20 @@ spelled() {
 	print("\n".join(sorted(lines, key=lambda line: line.split("=")[0].lower())))
 	END
 }
+# What each Python needs besides the pins of a file, as pins with a marker; uv fails if a pin has no wheel there. The two
+# of SOURCES in hashes.py that are pure Python need nothing that is not pinned.
+besides() {
+	printf '%s ; sys_platform == "win32"\n' antlr4-python3-runtime pyspark >"$folder/sources"
+	for version in 3.11 3.12 3.13 3.14; do
+		"$folder/venv/bin/uv" pip compile --quiet --python-version "$version" --python-platform x86_64-manylinux_2_28 \
+			--override "$folder/sources" --only-binary :all: --no-header --no-annotate "$1" >"$folder/resolved"
+		awk -v version="$version" -F == '
+			{ name = tolower($1); gsub(/[-_.]+/, "-", name) }
+			NR == FNR { pinned[name]; next }
+			!(name in pinned) && name !~ /^(nvidia|cuda|triton)/ { print $0 " ; python_version == \"" version "\"" }
+		' "$1" "$folder/resolved"
+	done
+}
 grep -v '^faiss-cpu==' "$folder/run.lock" >"$folder/known"
 resolve --extra pipeline --extra gpu pyproject.toml >"$folder/resolved"
 spelled | sed 's/^torch==/torch===/' >"$folder/gpu.lock"
@@ -77,12 +93,21 @@ printf 'mlflow[auth]\nboto3\npsycopg2-binary==2.9.13\n' | resolve - >"$folder/re
 spelled >"$folder/tracking.lock"
 : >"$folder/known"
 echo cyclonedx-bom | resolve --generate-hashes - | sed -e ':a' -e '/\\$/{N;s/ *\\\n */ /;ba' -e '}' >"$folder/sbom.lock"
+for file in all gpu.lock tracking.lock sbom.lock; do
+	besides "$folder/$file" >"$folder/more"
+	[ ! -s "$folder/more" ] || {
+		echo "lock: $file lacks these; name them in pyproject.toml: $(tr '\n' ',' <"$folder/more")" >&2
+		exit 1
+	}
+done
 
-python3 -m venv "$folder/airflow"
+"$python" -m venv "$folder/airflow"
 "$folder/airflow/bin/pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} apache-airflow==3.3.2 pytest \
 	psycopg2-binary==2.9.13 asyncpg==0.32.0 \
 	apache-airflow-providers-docker==4.6.1 apache-airflow-providers-cncf-kubernetes apache-airflow-providers-standard
 "$folder/airflow/bin/pip" freeze >"$folder/airflow.pins"
+besides "$folder/airflow.pins" >"$folder/more"
+cat "$folder/more" >>"$folder/airflow.pins"
 for name in run extras test gpu tracking sbom; do mv "$folder/$name.lock" requirements/; done
 
 "$folder/venv/bin/python" requirements/hashes.py requirements/hashes.txt requirements/run.lock requirements/extras.lock \

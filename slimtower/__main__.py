@@ -1,7 +1,7 @@
 """The command `slimtower`: search, serve and move releases; run the pipeline in a checkout."""
 
+import importlib
 import os
-import runpy
 import sys
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def _main() -> None:
     elif name in _STEPS:
         sys.argv = [f"slimtower {name}", *words]
         try:
-            runpy.run_module(f"steps.{name}", run_name="__main__", alter_sys=True)
+            importlib.import_module(f"steps.{name}.__main__").main()
         except ModuleNotFoundError as error:
             lacking = (error.name or "").partition(".")[0]
             if name not in _EXTRAS or lacking in ("", "steps", "slimtower"):

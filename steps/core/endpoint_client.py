@@ -21,13 +21,14 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from steps.core.endpoint_answer import Malformed, Passing, is_passing, read_answer, tokens_of, vectors_of
 from steps.core.endpoint_params import Connection
 from steps.core.errors import TransientError, UserError
 from steps.core.masking import redacted, remember
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0  # seconds before another try, doubled each time
 _LONGEST_ASKED = 3600.0  # seconds that a server may ask to wait
-_AGAIN = {408, 409, 425, 429}  # and all from 500 on
+_SHOWN = 200  # characters of an answer that a message shows
 
 
 @dataclass(frozen=True)
@@ -235,29 +236,36 @@ class Client:
         import openai
 
         held, usage = self.spent.hold(batch.tokens, self.connection.max_tokens_total, self.model), 0
+        content = b""
         try:
-            answer = self._openai.embeddings.create(
+            # the client's own reading of an answer hides what came
+            content = self._openai.embeddings.with_raw_response.create(
                 model=self.model, input=batch.texts, extra_body=self.body, **self.more
-            )
-            usage = int(getattr(getattr(answer, "usage", None), "total_tokens", None) or batch.tokens)
+            ).content
+            answer = read_answer(content)
+            usage = tokens_of(answer) or batch.tokens
+            vectors = vectors_of(answer, len(batch.texts))
         except openai.APIStatusError as error:
             said = self._masked(f"{error.status_code}, {error.message}")
             spent = getattr(error, "code", None) == "insufficient_quota"
-            if spent or (error.status_code not in _AGAIN and error.status_code < 500):
+            if spent or not is_passing(error.status_code):
                 raise UserError(
                     f"{self.connection.base_url}: refused {self.model}: {said}; check base_url, model, dimensions,"
                     " body, max_length (counted by tokenizer), batch_texts, batch_tokens and the key in"
                     f" {self.connection.key_variable or 'key_variable (none)'}"
                 ) from None
             return _retry_after(error.response.headers.get("retry-after")), said, None
+        except Malformed as error:
+            raise UserError(
+                f"{self.connection.base_url}: {self.model} answered with {error}; asking again would cost the same, so"
+                f" the stage stops. It came: {self._masked(content.decode('utf-8', 'replace'))[:_SHOWN]}"
+            ) from None
+        except Passing as error:
+            return None, f"{error}: {self._masked(content.decode('utf-8', 'replace'))[:_SHOWN]}", None
         except (openai.OpenAIError, OSError, ValueError, TypeError, AttributeError) as error:
             return None, self._masked(f"{type(error).__name__}: {error}"), None
         finally:  # where it cannot be noted, on a full disk, asking again would only cost
             self.spent.add(usage, batch.tokens if usage else 0, held)
-        try:
-            vectors = _checked(answer, len(batch.texts))
-        except (ValueError, TypeError, AttributeError) as error:
-            return None, self._masked(f"{type(error).__name__}: {error}"), None
         self.dim = self.dim or vectors.shape[1]
         if vectors.shape[1] != self.dim:
             raise UserError(
@@ -282,17 +290,6 @@ def _key(variable: str) -> str:
     if not (key.isascii() and key.isprintable()):
         raise UserError(f"{variable} holds characters that no key has, as a text's dash; copy the key again")
     return key
-
-
-def _checked(answer: Any, count: int) -> np.ndarray:
-    """The vectors in the order of the texts, `(count, dim)`; ValueError where they are not all there."""
-    rows = {row.index: row.embedding for row in answer.data}
-    if sorted(rows) != list(range(count)) or len(answer.data) != count:
-        raise ValueError(f"{len(answer.data)} vectors with the indices {sorted(rows)[:5]}... for {count} texts")
-    vectors = np.array([rows[place] for place in range(count)], dtype=np.float32)
-    if vectors.ndim != 2 or not np.isfinite(vectors).all():
-        raise ValueError("vectors that are not finite, or not numbers")
-    return vectors
 
 
 def _retry_after(value: str | None) -> float | None:

@@ -10,6 +10,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NoReturn
 
 from steps.core.masking import mask_tracebacks, redacted
@@ -56,8 +57,16 @@ def line(error: BaseException) -> str:
 
 def exit_with(error: UserError) -> NoReturn:
     """Print the error as one line on stderr and exit with its code."""
-    print(f"slimtower: {line(error)}", file=sys.stderr)
+    print(f"slimtower: {_as_typed_here(line(error))}", file=sys.stderr)
     raise SystemExit(error.exit_code)
+
+
+def _as_typed_here(advice: str) -> str:
+    """The advice with the path of DVC in the project's environment, which no newcomer has on the PATH."""
+    for root in (Path(), Path("../..")):  # a recipe's run lies in runs/<recipe>
+        if (dvc := root / ".venv/bin/dvc").is_file():
+            return advice.replace("`dvc ", f"`{dvc} ")
+    return advice
 
 
 def guarded(command: Callable[[], None]) -> None:

@@ -82,7 +82,8 @@ def _print_masked(_: type[BaseException], error: BaseException | None, __: Trace
 def _environment() -> frozenset[str]:
     """The secrets of the environment, without the white space around them."""
     found = set(_TOLD)
-    for name, value in os.environ.items():
+    for name in list(os.environ):  # a copy: a library's thread may set or unset a variable meanwhile
+        value = os.environ.get(name, "")
         if _SECRET_NAME.search(name):
             found.add(value.strip())
         elif "://" in value:

@@ -3,6 +3,7 @@
 trec_eval compares scores as float32 and orders equal ones by document id, descending.
 """
 
+import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,17 +23,33 @@ def parse_measure(name: str) -> Any:
     `str` of it is its own name: `R@5` of `Recall@5`.
     """
     try:
-        measure = ir_measures.parse_measure(name)
+        measure = _parsed(name)
         measure.validate_params()
         known = any(kind.partition("@")[0] == measure.NAME for kind in _KINDS)
         if known and measure.params.get("cutoff", 1) > 0 and ir_measures.pytrec_eval.supports(_uncut(measure)):
             return measure
-    except (ValueError, NameError, AssertionError, KeyError, TypeError):
+    except (ValueError, SyntaxError, AssertionError, KeyError, TypeError):
         pass
     raise ValueError(
         f"{name!r} is no measure that trec_eval computes by query; possible are {', '.join(_KINDS)} with k from 1 on,"
         " also as R(rel=2)@100 where documents count from grade 2"
     )
+
+
+def _parsed(name: str) -> Any:
+    """Read `R(rel=2)@100` as ir-measures does, whose own parser fails on Python 3.14: it uses `ast.Num`."""
+    kind: ast.expr = ast.parse(name, mode="eval").body
+    cut: ast.expr | None = None
+    parameters: dict[Any, Any] = {}
+    if isinstance(kind, ast.BinOp) and isinstance(kind.op, ast.MatMult):
+        cut, kind = kind.right, kind.left
+    if isinstance(kind, ast.Call) and not kind.args:
+        parameters = {keyword.arg: ast.literal_eval(keyword.value) for keyword in kind.keywords}
+        kind = kind.func
+    if not isinstance(kind, ast.Name):
+        raise ValueError(f"{name!r} is no name of a measure")
+    measure = ir_measures.measures.registry[kind.id]
+    return measure(**parameters | ({} if cut is None else {measure.AT_PARAM: ast.literal_eval(cut)}))
 
 
 def per_query(

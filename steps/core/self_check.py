@@ -5,6 +5,7 @@ import importlib
 import os
 import pkgutil
 import platform
+import sys
 from importlib.metadata import packages_distributions, version
 from typing import Any
 
@@ -13,9 +14,14 @@ from steps.core.errors import UserError, guarded
 SHOWN = ("torch", "transformers", "sentence_transformers", "faiss", "onnxruntime", "mlflow", "dvc")
 
 
+def command_name(step: str) -> str:
+    """How a step was called: `slimtower search`, or `python -m steps.search`."""
+    return sys.argv[0] if sys.argv[0] == f"slimtower {step}" else f"python -m steps.{step}"
+
+
 def step_parser(step: str, description: str | None) -> argparse.ArgumentParser:
     """The command line of a step, which always knows `--self-check`."""
-    parser = argparse.ArgumentParser(prog=f"python -m steps.{step}", description=description)
+    parser = argparse.ArgumentParser(prog=command_name(step), description=description)
     help_text = "import all that the step needs, say which versions they are, open nothing"
     parser.add_argument("--self-check", action=_SelfCheck, const=step, nargs=0, help=help_text)
     return parser

@@ -2,12 +2,14 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 from steps.core.errors import UserError, guarded
 from steps.core.exit_file import recorded
 from steps.core.params import Section, load_section
+from steps.core.progress import bold, clock
 from steps.core.recorded import recorded_inputs
 from steps.core.self_check import require_cuda, step_parser
 from steps.core.stage_run import stage_run
@@ -32,13 +34,15 @@ def stage_main(stage: str, model: type[Section], body: Callable[[Section, Run], 
         name = f"{stage}@{cell}" if cell else stage
         for variable, value in _SETTINGS.items():
             os.environ.setdefault(variable, value)
+        started = time.monotonic()
         with recorded():
             require_cuda()
             before, params = recorded_inputs(stage, cell), load_section(stage, model)
             with stage_run(name, params.model_dump()) as run:
                 body(params, run)
                 _check_unchanged(name, before, recorded_inputs(stage, cell))
-        print(f"{name}: done", file=sys.stderr)
+        seconds = time.monotonic() - started
+        print(bold(f"{name}: done in {clock(seconds)}", sys.stderr), file=sys.stderr)
 
     guarded(command)
 

@@ -29,6 +29,7 @@ from steps.core.tracking import (
     experiment_name,
     flatten,
     sending,
+    sqlite_file,
     tracking_uri,
 )
 
@@ -188,9 +189,15 @@ class StageRun:
 
 
 def spools() -> Path:
-    """Where the spools for the present server and experiment lie, with whichever login it is reached."""
-    parts = urlsplit(tracking_uri().rstrip("/"))
-    server = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2].lower()))
+    """Where the spools for the present server and experiment lie, with whichever login it is reached.
+
+    A database of SQLite is known by its place beside the cache, so that both may move together.
+    """
+    if database := sqlite_file():
+        server = f"sqlite {os.path.relpath(database.resolve(), cache_root().resolve())}"
+    else:
+        parts = urlsplit(tracking_uri().rstrip("/"))
+        server = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2].lower()))
     return cache_root() / "tracking" / sha256_text(f"{server}\n{experiment_name()}")[:16]
 
 

@@ -1,7 +1,7 @@
 """Towers: SentenceTransformer models that turn queries or documents into embeddings, and the one way to run them."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,12 @@ from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import nn
 from torch.nn import functional
-from transformers.utils.logging import disable_progress_bar
 
-from steps.core.bases import not_loaded
 from steps.core.endpoint import Endpoint, announce
 from steps.core.errors import UserError
+from steps.core.model_loading import check_model, loading
 from steps.core.precision import Precision, resolve_precision
-from steps.core.progress import progress
+from steps.core.progress import Bar, advance
 from steps.core.tables import Role
 from steps.core.vector_store import Embeddings
 
@@ -35,15 +34,14 @@ def device() -> str:
 def load_tower(source: str | Path, role: Role | None = None) -> SentenceTransformer:
     """Load a tower from a folder or a Hugging Face name, in fp32 whatever it was saved in; its route of a role alone.
 
-    UserError when it cannot be loaded, and for a Router without such a route; TransientError where the hub is away.
+    UserError when it cannot be loaded, lacks weights or a vocabulary, and for a Router without such a route;
+    TransientError where the hub is away.
     """
-    disable_progress_bar()
-    try:
+    with loading(source, "a sentence-transformers folder or a name on the hub"):
         tower = SentenceTransformer._load_with_module_classes(
             str(source), _OWN, device=device(), trust_remote_code=False
         ).float()
-    except Exception as error:
-        raise not_loaded(source, error, "a sentence-transformers folder or a name on the hub") from None
+        check_model(tower, source)
     forget_origin(tower)
     name_document_prompt(tower.prompts)
     endpoints = [module for module in tower.modules() if isinstance(module, Endpoint)]
@@ -184,16 +182,27 @@ def encode(
         batch_size = max(1, len(texts))
     embed = tower.encode_query if role == "query" else tower.encode_document
     window = 64 * batch_size
-    starts = range(0, len(texts), window)
     chunks = []
-    for start in progress(starts, len(starts), what) if what else starts:
-        with torch.inference_mode(), autocast(precision):
-            chunk = embed(
-                texts[start : start + window], batch_size=batch_size, show_progress_bar=False, convert_to_tensor=True
-            )
-        chunks.append(chunk.float().cpu().numpy())
+    with Bar(len(texts), what, "texts") if what else nullcontext(), _counting(tower):
+        for start in range(0, len(texts), window):
+            some = texts[start : start + window]
+            with torch.inference_mode(), autocast(precision):
+                chunk = embed(some, batch_size=batch_size, show_progress_bar=False, convert_to_tensor=True)
+            chunks.append(chunk.float().cpu().numpy())
     dim = tower.get_embedding_dimension() or 0
     return np.concatenate(chunks) if chunks else np.zeros((0, dim), dtype=np.float32)
+
+
+@contextmanager
+def _counting(tower: SentenceTransformer) -> Iterator[None]:
+    """Let the bar that is shown count each batch of texts that the tower has read."""
+    hook = tower[-1].register_forward_hook(
+        lambda module, given, made: advance("texts", len(made["sentence_embedding"]))
+    )
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def encode_with_lengths(

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit
 
+from steps.core.artefact_root import ARTEFACTS, follow_folder, unusable_root
 from steps.core.errors import TransientError, UserError, exhausted, line
 from steps.core.files import alone, staged_file
 from steps.core.masking import redacted
@@ -25,6 +25,7 @@ _SETTINGS = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",  # of files on this very disk, mostly
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # after 0, 4 and 8 seconds; a stage keeps what it cannot send
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",  # seconds
+    "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 _REFUSED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"}
 _AWAY = ("failed with exception", "failed with timeout exception")  # how MLflow tells of its server
@@ -34,6 +35,9 @@ _FOREIGN = ("failed with error code", "not in a valid JSON format")  # of an ans
 _STORE_FAILED = ("failures occurred while", "Failed to list artifacts")  # how MLflow tells of its artefact store
 _STATUS = re.compile(r"\b([45]\d\d) (?:Client|Server) Error")  # as requests tells it
 _LIMITS = "look at the limits of the server and of what stands before it"
+_KIND = {"mlflow.experimentKind": "custom_model_development"}  # else its pages call models agents
+NOTE = "mlflow.note.content"  # the tag that its pages show as a run's description, in Markdown
+_LONGEST = 8000  # characters of a tag
 _SOON = 10.0  # seconds in which a server takes a connection, and in which it answers: else it is away
 _DIGEST = 12  # signs that are shown of a data set's digest
 Build = Callable[[Path], None]
@@ -103,6 +107,12 @@ def tracking_uri() -> str:
     uri = os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
     relative = re.fullmatch(r"sqlite:///([^/].*)", uri)
     return f"sqlite:///{Path(relative[1]).resolve()}" if relative else uri
+
+
+def sqlite_file() -> Path | None:
+    """The database of the tracking URI if that is a file of SQLite."""
+    uri = tracking_uri()
+    return Path(uri.removeprefix("sqlite:///").partition("?")[0]) if uri.startswith("sqlite:///") else None
 
 
 class Unwanted(UserError):
@@ -209,7 +219,10 @@ def client() -> Any:
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
     with opening():
-        return MlflowClient(tracking_uri=tracking_uri())
+        api = MlflowClient(tracking_uri=tracking_uri())
+        if database := sqlite_file():
+            follow_folder(database)
+        return api
 
 
 def check_answering() -> None:
@@ -233,8 +246,7 @@ def check_answering() -> None:
 @contextmanager
 def opening() -> Iterator[None]:
     """The first contact with the tracking store: what fails there, but for a network, is a UserError."""
-    uri = tracking_uri()
-    file = Path(uri.removeprefix("sqlite:///").partition("?")[0]) if uri.startswith("sqlite:///") else None
+    uri, file = tracking_uri(), sqlite_file()
     if file:
         _check_sqlite(file)
     try:
@@ -307,31 +319,20 @@ def experiment_id(api: Any) -> str:
             f"{tracking_uri()}: the experiment {name!r} was deleted there; restore it (`mlflow experiments restore"
             f" --experiment-id {found.experiment_id}`), or let MLFLOW_EXPERIMENT_NAME name another one"
         )
-    uri = tracking_uri()
-    location = Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts" if uri.startswith("sqlite:///") else None
+    database = sqlite_file()
     if found is not None:
-        if location and _is_elsewhere(found.artifact_location, location):
-            raise UserError(
-                f"{uri}: its artefacts are recorded at {found.artifact_location}, where they were before this project"
-                " was moved or copied, and would go there; move it back, put a link there to the new place, or remove"
-                " the database to begin anew"
-            )
+        if database and not _KIND.items() <= found.tags.items():
+            api.set_experiment_tag(found.experiment_id, *next(iter(_KIND.items())))
         return str(found.experiment_id)
+    location = (database.resolve().parent / ARTEFACTS).as_uri() if database else None
     from mlflow.exceptions import MlflowException
 
     try:
-        return str(api.create_experiment(name, artifact_location=location.as_uri() if location else None))
+        return str(api.create_experiment(name, artifact_location=location, tags=_KIND))
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
         return str(api.get_experiment_by_name(name).experiment_id)  # another process was faster
-
-
-def _is_elsewhere(recorded: str, location: Path) -> bool:
-    """Whether artefacts would go where this project's lie no more, by a place that was made as `location` is."""
-    place = Path(unquote(urlsplit(recorded).path))
-    ours = recorded.startswith("file:") and place.name == location.name
-    return ours and place.resolve() != location.resolve()
 
 
 class MlflowRun:
@@ -372,12 +373,14 @@ class MlflowRun:
 
     def artifact(self, path: Path) -> None:
         """Attach a file."""
-        self.api.log_artifact(self.run_id, str(path))
+        with self.storing(path):
+            self.api.log_artifact(self.run_id, str(path))
 
     def model(self, folder: Path, name: str, tags: Mapping[str, str] | None = None) -> None:
         """Attach a model folder as a logged model that names this run as its source."""
         logged = self.api.create_logged_model(self.experiment, name, self.run_id, tags=dict(tags or {}))
-        self.api.log_model_artifacts(logged.model_id, str(folder))
+        with self.storing(folder):
+            self.api.log_model_artifacts(logged.model_id, str(folder))
         self.api.finalize_logged_model(logged.model_id, "READY")
         self._output(logged.model_id)
 
@@ -409,7 +412,27 @@ class MlflowRun:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
             return False
-        return str(found.status) == "READY" and bool(self.api.list_logged_model_artifacts(model))
+        with self.storing():
+            return str(found.status) == "READY" and bool(self.api.list_logged_model_artifacts(model))
+
+    @contextmanager
+    def storing(self, source: Path | None = None) -> Iterator[None]:
+        """UserError if this machine cannot use the experiment's artefact root; `source`: what is stored there."""
+        from mlflow.exceptions import MlflowException
+        from requests import RequestException
+
+        try:
+            yield
+        except RequestException:
+            raise
+        except (ImportError, OSError, MlflowException) as error:
+            unknown = "Could not find a registered artifact repository" in str(error)
+            if (source is not None and not source.exists()) or (isinstance(error, MlflowException) and not unknown):
+                raise
+            if isinstance(exhausted(error), TransientError):  # a full disk
+                raise
+            root = self.api.get_experiment(self.experiment).artifact_location
+            raise unusable_root(root, tracking_uri(), error) from error
 
     def end(self, status: str, at: int | None = None) -> None:
         """Close the run as FINISHED, FAILED or KILLED."""
@@ -425,6 +448,11 @@ class MlflowRun:
 def _metric_name(name: str) -> str:
     """With the signs that MLflow allows: `R_rel_2_at_100` of `R(rel=2)@100`."""
     return re.sub(r"[^\w./: -]", "_", re.sub(r"\)?@", "_at_", name))
+
+
+def shortened(text: str) -> str:
+    """The whole lines of a text that a tag has room for."""
+    return text if len(text) <= _LONGEST else text[:_LONGEST].rpartition("\n")[0]
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

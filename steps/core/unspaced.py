@@ -7,8 +7,8 @@ from typing import Any
 # Han, Hiragana, Katakana, Thai, Lao, Khmer and Myanmar, in the standard library's terms: serving needs no more than it
 _LETTERS = (
     "\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3021-\u3029\u3038-\u303b\u3041-\u30ff\u31f0-\u31ff"
-    "\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaa7f\uf900-\ufaff\uff66-\uff9f\U00016fe3\U0001aff0-\U0001b16f"
-    "\U00020000-\U000323af"
+    "\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaa7f\uf900-\ufaff\uff66-\uff9f\U000116d0-\U000116e3\U00016fe3"
+    "\U0001aff0-\U0001b16f\U00020000-\U000323af"
 )
 _MARKS = (  # belong to the letter before them
     "\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ece\u102b-\u103e\u1056-\u1059\u105e-\u1060"

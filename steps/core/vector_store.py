@@ -17,7 +17,7 @@ import numpy as np
 from steps.core.array_files import new_array
 from steps.core.errors import UserError
 from steps.core.files import staged_folder
-from steps.core.progress import progress
+from steps.core.progress import Bar
 
 _FILES = ("keys.npy", "vectors.npy", "lengths.npy")
 WINDOW_SHARDS = 16  # sorted by length together: enough that a batch pads little
@@ -65,19 +65,15 @@ class VectorCache:
         so that a killed run makes the same shards when it goes on.
         """
         window = WINDOW_SHARDS * shard_texts
-        missing: set[bytes] = set()
-        counts = [0]
-        for place, text in enumerate(texts):
-            if place and place % window == 0:
-                counts.append(0)
-            if (key := text_key(text)) not in self._where and key not in missing:
-                missing.add(key)
-                counts[-1] += 1
-        shards = sum(-(-count // shard_texts) for count in counts)
+        missing = sum(1 for _ in self.missing(texts))
         if missing:
-            for shard in progress(self._shards(texts, window, shard_texts), shards, what):
-                self.add([key for key, _ in shard], encode([text for _, text in shard]))
-        return len(missing)
+            with Bar(missing, what, "texts") as bar:
+                count = 0
+                for shard in self._shards(texts, window, shard_texts):
+                    self.add([key for key, _ in shard], encode([text for _, text in shard]))
+                    count += len(shard)
+                    bar.done = count
+        return missing
 
     def _shards(self, texts: Iterable[str], window: int, shard_texts: int) -> Iterator[list[tuple[bytes, str]]]:
         """The missing texts with their keys, `shard_texts` at most at a time."""

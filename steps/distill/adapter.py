@@ -12,6 +12,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import nn
 
 from steps.core.bases import resolve_base
+from steps.core.batch_check import check_tower_batches
 from steps.core.corpus import CorpusTexts
 from steps.core.errors import UserError
 from steps.core.fingerprints import fingerprint
@@ -44,6 +45,7 @@ def adapted(name: str, teacher: SentenceTransformer, sources: Sources, params: D
     if not isinstance(tower[0], Transformer):
         raise UserError(f"distill.student: adapter {name}: its first module is no transformer; name a local encoder")
     check_fast(getattr(tower[0], "tokenizer", None), f"distill.student: adapter {name}")
+    check_tower_batches(tower, f"distill.student: adapter {name}")
     if prompt := tower.prompts.get("query"):
         raise UserError(
             f"distill.student: adapter {name}: reads queries with the prompt {prompt!r}, and students read bare text;"

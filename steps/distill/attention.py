@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
-from steps.core.errors import UserError, line
+from steps.core.errors import UserError
+from steps.core.model_loading import loading
 from steps.core.precision import Precision
 from steps.core.towers import autocast, device, load_tower
 from steps.distill.students import Student, TransformerStudent
@@ -63,15 +64,9 @@ def other_network(folder: Path, student: Student) -> Any:
 
     UserError where there is none, or these are not its own tokens.
     """
-    try:
+    with loading(folder, "a teacher of this run, which has trained: the loss attention compares with a transformer"):
         network: Any = AutoModel.from_pretrained(str(folder), trust_remote_code=False, dtype=torch.float32)
         known = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False).get_vocab()
-    except (OSError, ValueError, KeyError) as error:
-        reason = line(error)[:200]
-        raise UserError(
-            f"{folder}: holds no transformer ({reason}), but the loss attention compares with it; name a teacher of"
-            " this run, which has trained"
-        ) from None
     if not student.tower.tokenizer.get_vocab().items() <= known.items():
         raise UserError(
             f"{folder}: has other tokens than the student, so no attention maps to compare; name a teacher that began"

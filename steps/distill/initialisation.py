@@ -17,6 +17,7 @@ from torch import nn
 from transformers import BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
 
 from steps.core.bases import resolve_base
+from steps.core.batch_check import check_tower_batches
 from steps.core.errors import UserError
 from steps.core.towers import check_fast, device, encode, load_tower
 from steps.distill.params import FreshEncoder
@@ -36,7 +37,7 @@ def layer_subset(teacher_folder: Path, layers: list[int], *, prompts: bool = Fal
     if not prompts:
         _forget_prompts(tower)
     model = _transformer(tower, teacher_folder)
-    owner, name, blocks = _blocks(model, teacher_folder)
+    owner, name, blocks = blocks_of(model, teacher_folder)
     depth = len(blocks)
     outside = [layer for layer in layers if not -depth <= layer < depth]
     if outside:
@@ -74,6 +75,7 @@ def pretrained(base: str, teacher: SentenceTransformer) -> SentenceTransformer:
             f"distill.student: base {base}: its first module is no transformer; a static embedding is start: static"
         )
     check_fast(getattr(tower[0], "tokenizer", None), f"distill.student: base {base}")
+    check_tower_batches(tower, f"distill.student: base {base}")
     _forget_prompts(tower)
     return ending_like(teacher, [module for module in tower if not isinstance(module, Normalize)])
 
@@ -165,15 +167,21 @@ def _transformer(tower: SentenceTransformer, source: str | Path) -> PreTrainedMo
     return model
 
 
-def _blocks(model: nn.Module, folder: Path) -> tuple[nn.Module, str, nn.ModuleList]:
-    """The model's transformer blocks: the module that holds them, under which name, and the list."""
-    for path in ("encoder.layer", "transformer.layer", "encoder.layers", "layers"):
+def blocks_of(model: nn.Module, source: str | Path) -> tuple[nn.Module, str, nn.ModuleList]:
+    """The model's transformer blocks: the module that holds them, under which name, and the list.
+
+    UserError for a network that has none, as ALBERT, whose layers are one.
+    """
+    for path in ("encoder.layer", "transformer.layer", "encoder.layers", "layers", "h"):
         holder, _, name = path.rpartition(".")
         owner = getattr(model, holder, None) if holder else model
         found = getattr(owner, name, None)
         if isinstance(owner, nn.Module) and isinstance(found, nn.ModuleList):
             return owner, name, found
-    raise UserError(f"{folder}: no list of layers found in {type(model).__name__}; use a BERT-like encoder as teacher")
+    raise UserError(
+        f"{source}: no list of layers found in {type(model).__name__}, so no student can start from its layers; start"
+        " from static, base or fresh, or take a BERT-like encoder as teacher"
+    )
 
 
 def _forget_prompts(tower: SentenceTransformer) -> None:

@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
@@ -97,8 +97,15 @@ def train(
     seen = max(curriculum, done.step) + steps_of_epoch  # the step by which this process has seen each text
     meter = LossMeter(objective.names, data.vectors, done.moved, seen, resumed=bool(done.step))
     started = time.perf_counter() - done.seconds
-    expected = length.steps - done.step if length.steps else None
-    for step, rows in enumerate(progress(left, expected, schedule.name), start=done.step + 1):
+    first, shown = done.step, dict[str, float]()
+    steps = progress(
+        left,
+        lambda: length.steps - first if length.steps else None,
+        schedule.name,
+        lambda: _so_far(shown, length, params),
+        "steps",
+    )
+    for step, rows in enumerate(steps, start=first + 1):
         terms = _backward(student, objective, data, rows, params, step)
         norm = nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
@@ -109,9 +116,11 @@ def train(
         if length.looks(step):
             cosine, seconds = _look(student, data, schedule, params, run, done)
             length.saw(step, (cosine - least) / (1 - least), seconds)
+            shown["held-out cosine"] = cosine
         last = step == length.steps
         if step % LOG_EVERY == 0 or last:
             logged = meter.close(step) | {"learning_rate": float(rate.get_last_lr()[0])}
+            shown["loss"] = logged["train_loss"]
             run.metrics({schedule.prefix + name: value for name, value in logged.items()}, step=step)
             done.moved = sorted(meter.moved)
             meter.check_terms(step, last=last)
@@ -132,6 +141,18 @@ def train(
         "still_rising": float(done.rising),
         "ended_by_clock": float(done.by_clock),
     }
+
+
+def _so_far(shown: Mapping[str, float], length: Length, params: DistillParams) -> str:
+    """The last loss and the last cosine on held-out texts; and what ends the training, until its length is known."""
+    parts = [f"{name} {shown[name]:.3g}" for name in ("loss", "held-out cosine") if name in shown]
+    if length.steps is None:
+        limits = params.convergence
+        parts.append(
+            f"ends when the cosine stops rising, after {limits.max_steps:,} steps or {limits.max_minutes:g} minutes at"
+            " the latest"
+        )
+    return ", ".join(parts)
 
 
 def _look(

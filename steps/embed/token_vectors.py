@@ -10,7 +10,7 @@ from steps.core.code import code_digest
 from steps.core.endpoint import Endpoint
 from steps.core.files import cache_root
 from steps.core.precision import Precision, resolve_precision
-from steps.core.progress import progress
+from steps.core.progress import Bar
 from steps.core.towers import autocast
 from steps.core.vector_store import Embeddings, VectorCache, text_key
 from steps.core.versions import library_versions
@@ -36,9 +36,11 @@ def token_vectors(
     size = batch_size * max(1, shard_texts // batch_size)  # the same batches, wherever a killed run goes on
     shards = (range(start, min(start + size, len(ids))) for start in range(0, len(ids), size))
     missing = [shard for shard in shards if any(cache.missing(ids[token] for token in shard))]
-    for shard in progress(missing, len(missing), "embed tokens") if missing else ():
-        made = _read(tower, shard, precision, batch_size)
-        cache.add([text_key(ids[token]) for token in shard], Embeddings(made, np.linalg.norm(made, axis=1)))
+    with Bar(sum(map(len, missing)), "embed tokens", "tokens") as bar:
+        for shard in missing:
+            made = _read(tower, shard, precision, batch_size)
+            cache.add([text_key(ids[token]) for token in shard], Embeddings(made, np.linalg.norm(made, axis=1)))
+            bar.advance(len(shard))
     return cache.read(ids)
 
 

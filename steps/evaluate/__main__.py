@@ -5,6 +5,7 @@ from pathlib import Path
 
 from steps.core.errors import guarded
 from steps.core.params import load_index_teacher, load_students
+from steps.core.progress import Bar
 from steps.core.stage import stage_main
 from steps.core.tracking import Run
 from steps.evaluate.params import EvaluateParams
@@ -15,19 +16,20 @@ def body(params: EvaluateParams, run: Run) -> None:
     """Evaluate the students of params.yaml, never those that happen to lie in a folder."""
     from steps.evaluate.run import run as evaluate
 
-    evaluate(
-        ingest=Path("data/ingest"),
-        mine=Path("data/mine/relevance"),
-        embed=Path("data/embed"),
-        generate=Path("data/generate"),
-        teach=Path("models/teach") / load_index_teacher(),
-        distill=Path("models/distill"),
-        releases={name: Path("models/release") / name for name in load_students()},
-        output=Path("reports"),
-        params=params,
-        rule=load_noninferiority(),
-        run=run,
-    )
+    with Bar(None, "evaluate"):  # one line for its dozens of short passes
+        evaluate(
+            ingest=Path("data/ingest"),
+            mine=Path("data/mine/relevance"),
+            embed=Path("data/embed"),
+            generate=Path("data/generate"),
+            teach=Path("models/teach") / load_index_teacher(),
+            distill=Path("models/distill"),
+            releases={name: Path("models/release") / name for name in load_students()},
+            output=Path("reports"),
+            params=params,
+            rule=load_noninferiority(),
+            run=run,
+        )
 
 
 def print_table() -> None:

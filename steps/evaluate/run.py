@@ -9,7 +9,7 @@ from pathlib import Path
 from steps.core.errors import UserError
 from steps.core.files import write_json
 from steps.core.tables import write_table
-from steps.core.tracking import Run, flatten
+from steps.core.tracking import NOTE, Run, shortened
 from steps.evaluate.audit import audit_leaks
 from steps.evaluate.cache import Measurements, measure_all
 from steps.evaluate.closeness import read_texts, unjudged_datasets
@@ -17,6 +17,7 @@ from steps.evaluate.composition import Evaluation, compose, per_query_table
 from steps.evaluate.earlier import open_earlier
 from steps.evaluate.frontier import write_frontier
 from steps.evaluate.fusion_gains import fusion_lines
+from steps.evaluate.headline import charts
 from steps.evaluate.insight import Insight, look_closer
 from steps.evaluate.judging import own_document_lines, read_evaluation_sets, unmeasured_lines
 from steps.evaluate.measuring import Task
@@ -122,7 +123,8 @@ def evaluate(
     ):
         print(f"evaluate: {line}")
     _write(output, found, evaluation, insight, background)
-    run.metrics({name: value for name, value in flatten(evaluation.metrics).items() if isinstance(value, int | float)})
+    run.metrics(charts(evaluation.metrics))
+    run.tag(NOTE, shortened((output / "report.md").read_text(encoding="utf-8")))
     run.tag("slimtower.choice", evaluation.choice.student or "none")
     run.tag("slimtower.runner_up", evaluation.choice.runner_up or "none")
     for name in ("metrics.json", "report.html", "report.md", "frontier.csv"):

@@ -20,9 +20,15 @@ def summary(metrics: Mapping[str, Any], best: str, origin: Sequence[tuple[str, s
     """Markdown of metrics.json; `best` is the student that the verdict is of, `origin` what the figures come from."""
     quality = counted(metrics)
     kept = _kept_of_all(metrics, best) if quality else _not_tested(metrics, best)
-    first, *others = headline(metrics)
+    sentences = headline(metrics)
     details = (*choice_lines(metrics), *left_out_lines(metrics), *verdict_lines(metrics, best))
-    lines = [f"**{first}**", "", *(f"- {line}" for line in others), "", kept, "", *(f"- {line}" for line in details)]
+    lines = [
+        *(f"- **{line}**" for line in sentences),
+        *([""] if sentences else []),
+        kept,
+        "",
+        *(f"- {line}" for line in details),
+    ]
     for dataset, models in quality.items():
         lines += ["", f"**{dataset}**, test queries", "", *_quality(metrics, dataset, models)]
         slices = metrics["slices"].get(dataset, {})

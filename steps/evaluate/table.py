@@ -46,7 +46,7 @@ def results_table(reports: Path) -> str:
         lines += _unjudged_lines(metrics, dataset)
     lines += [*left_out_lines(metrics), *choice_lines(metrics), *seed_lines(metrics)]
     lines += [*gain_lines(metrics), *fusion_lines(metrics)]
-    lines += ["", *headline(metrics), "", f"The whole report: {reports / 'report.html'}"]
+    lines += ["", *headline(metrics)]
     return "\n".join(lines)
 
 

@@ -134,7 +134,7 @@ def _sentence(metrics: Mapping[str, Any], student: str, answer: Answer, rows: Ro
     name, speed = served_name(metrics, student), _speed(metrics, student)
     margin = _share(metrics["settings"]["margin"])
     open_sets = {dataset: row for dataset, row in rows.items() if row["answer"] == answer}
-    where = "" if len(rows) == 1 else f" on {', '.join(open_sets)}"
+    where = "" if len(rows) == 1 else f" on {_names(metrics, open_sets)}"
     worst = min(open_sets.values(), key=lambda row: float(row["change"]))
     match answer:
         case "yes":
@@ -146,7 +146,8 @@ def _sentence(metrics: Mapping[str, Any], student: str, answer: Answer, rows: Ro
                 f" {margin} is allowed). It is {speed}.{_beside(metrics, student)}"
             )
         case "cannot tell":
-            return f"{name}: {speed}; {_doubt(open_sets, margin, where)}.{_beside(metrics, student)}"
+            doubt = _doubt(open_sets, metrics["settings"]["margin"], where)
+            return f"{name}: {speed}; {doubt}.{_beside(metrics, student)}"
 
 
 def _gain(rows: Rows) -> str:
@@ -160,15 +161,27 @@ def _gain(rows: Rows) -> str:
     return f"nothing lost {where}{better}"
 
 
-def _doubt(rows: Rows, margin: str, where: str) -> str:
+def _doubt(rows: Rows, margin: float, where: str) -> str:
     """Why nobody can tell, and how many queries would."""
     queries = sum(row["queries"] for row in rows.values())
     lost = max(-float(row["change"]) for row in rows.values())
     enough = [row["enough"] for row in rows.values()]
-    asked = f"{queries:,} queries{where} cannot show whether it loses more than {margin}"
+    if lost > 1.5 * margin:
+        return (
+            f"it loses {_share(lost)} of nDCG@10{where}, but {queries:,} queries are too few to be sure that this is"
+            f" more than the {_share(margin)} that is allowed"
+        )
+    asked = f"{queries:,} queries{where} cannot show whether it loses more than {_share(margin)}"
     if None in enough:
         return f"{asked}. More queries would hardly help: its loss on these is {_share(lost)}"
     return f"{asked}, about {rounded(sum(enough)):,} would"
+
+
+def _names(metrics: Mapping[str, Any], datasets: Iterable[str]) -> str:
+    """Data sets by name, forums that count as one by their common name; their number if there are many."""
+    groups = units(list(metrics["verdict"]), list(metrics.get("as_one", {})))
+    names = [name for name, members in groups.items() if set(members) & set(datasets)]
+    return ", ".join(names) if len(names) <= 3 else f"{len(names)} of {len(groups)} data sets"
 
 
 def _beside(metrics: Mapping[str, Any], student: str) -> str:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput
 
 from steps.core.bases import resolve_base
-from steps.core.errors import UserError, line
+from steps.core.errors import UserError
+from steps.core.model_loading import check_tokenizer, loading
 from steps.core.progress import progress
 from steps.core.towers import device, positions_of
 from steps.generate.params import GenerateParams
@@ -75,16 +75,11 @@ def _check_positions(loaded: Denoiser, name: str, knob: str, params: GeneratePar
 
 
 def _load(name: str, key: str, instead: str) -> Denoiser:
-    try:
-        folder = resolve_base(name)
+    folder = resolve_base(name)
+    with loading(folder, f"{key} a seq2seq folder or a reachable name such as {instead}"):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        reason = line(error)[:200]
-        raise UserError(
-            f"params.yaml: {key} {name!r} cannot be loaded ({reason}); give a seq2seq folder or a reachable name such"
-            f" as {instead}"
-        ) from None
+        check_tokenizer(tokenizer, model, folder)
     tokens = {name: value for name, value in model.generation_config.to_dict().items() if name.endswith("_token_id")}
     model.generation_config = GenerationConfig(**tokens)  # all else that it was saved with is said by the params
     return Denoiser(model.float().to(device()).eval(), tokenizer)

@@ -172,8 +172,8 @@ def _write(output: Path, rows: list[dict[str, Any]], report: dict[str, Any], run
     run.artifact(output / "report.json")
     for entry in report["sigmas"]:
         print(
-            f"generate: sigma {entry['sigma']:g}: {entry['kept']} of {entry['written']} kept,"
-            f" {entry['share_not_copied']:.1%} not copied, content-word overlap {entry['content_word_overlap']:.2f},"
-            f" cosine to source {entry['cosine_to_source']:.2f} (to another {entry['cosine_to_another_source']:.2f})",
+            f"generate: noise {entry['sigma']:g}: {entry['kept']:,} of {entry['written']:,} queries kept;"
+            f" {entry['share_not_copied']:.0%} differ from the query that each was written from. Their cosine to it is"
+            f" {entry['cosine_to_source']:.2f}, to a random query {entry['cosine_to_another_source']:.2f}",
             file=sys.stderr,
         )

@@ -4,7 +4,7 @@ Only the corpus must be there: without qrels nothing is judged, and queries with
 answers.jsonl, `{"_id": query id, "answers": [text, ...]}` a line, is ours: strings that answer a query.
 """
 
-from collections.abc import Container
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,9 +12,13 @@ from steps.core.errors import UserError
 from steps.core.texts import fold
 from steps.ingest.qrels import QRELS_SPLITS, Judgements, other_qrels, read_judgements
 from steps.ingest.rejects import Rejects
-from steps.ingest.rows import Defect, id_field, json_object, plain_or_gzip, read_lines, text_field
+from steps.ingest.rows import Defect, json_object, plain_or_gzip, read_lines
 from steps.ingest.source_data import ANSWERED_UNJUDGED, UNLABELLED, Answers, Document, Query, SourceData
 from steps.ingest.splits import settle_splits
+from steps.ingest.values import Ids, id_field, text_field
+
+_IDS = ("_id", "id", "docid", "doc_id", "docno")
+_TEXTS = ("text", "contents", "content", "body", "passage")
 
 
 def read_beir(
@@ -26,8 +30,9 @@ def read_beir(
     dev_fraction: float,
     max_reject_ratio: float,
     rejects: Rejects,
+    qrels_columns: Sequence[str] = (),
 ) -> SourceData:
-    """Read one BEIR folder; `key` is where params.yaml names it.
+    """Read one BEIR folder; `key` is where params.yaml names it, `qrels_columns` what its qrels without header hold.
 
     A query judged relevant for nothing belongs to no evaluation; it is unlabelled when neither a qrels file nor
     answers.jsonl names it at all. Without test qrels the dev queries are test. Without dev qrels a seeded share
@@ -64,8 +69,9 @@ def read_beir(
         rejects.check(f"{name}/{queries_path.name}", queries_path, max_reject_ratio)
 
     judgements = Judgements()
+    query_ids, doc_ids = Ids(texts), Ids(documents)
     for split, path in qrels:
-        read_judgements(name, path, split, texts, documents, judgements, rejects)
+        read_judgements(name, path, split, query_ids, doc_ids, judgements, rejects, columns=qrels_columns, key=key)
         rejects.check(f"{name}/qrels/{path.name}", path, max_reject_ratio)
         if split == "test" and "test" not in judgements.splits().values():
             raise UserError(
@@ -74,12 +80,12 @@ def read_beir(
             )
     if qrels and qrels[0].path.name.startswith("dev"):
         data.facts["test_judgements"] = qrels[0].path.name
-    others, named_by_others = other_qrels(folder / "qrels")
+    others, named_by_others = other_qrels(folder / "qrels", query_ids)
     if others:
         data.facts["other_qrels_rows"] = others
     held_out: dict[str, str] = {}
     if answers_path := plain_or_gzip(folder, "answers.jsonl"):
-        data.answers, named = _read_answers(name, answers_path, texts, rejects)
+        data.answers, named = _read_answers(name, answers_path, query_ids, rejects)
         rejects.check(f"{name}/{answers_path.name}", answers_path, max_reject_ratio)
         held_out = dict.fromkeys(named, ANSWERED_UNJUDGED)
     held_out |= dict.fromkeys(named_by_others, "only_in_other_qrels")  # somebody's evaluation: not for training either
@@ -109,9 +115,9 @@ def _read_documents(name: str, path: Path, rejects: Rejects) -> dict[str, Docume
         rejects.count_row(source)
         try:
             row = json_object(raw)
-            original = id_field(row, "_id")
+            original = id_field(row, *_IDS)
             title = text_field(row, "title", optional=True)
-            content = text_field(row, "text", optional=bool(title))  # a product may have a title alone
+            content = text_field(row, *_TEXTS, optional=bool(title))  # a product may have a title alone
             metadata = row.get("metadata")
             topic = text_field(metadata, "topic", optional=True) if isinstance(metadata, dict) else ""
             if not title and not content:
@@ -125,9 +131,7 @@ def _read_documents(name: str, path: Path, rejects: Rejects) -> dict[str, Docume
     return documents
 
 
-def _read_answers(
-    name: str, path: Path, queries: Container[str], rejects: Rejects
-) -> tuple[list[Answers], dict[str, None]]:
+def _read_answers(name: str, path: Path, queries: Ids, rejects: Rejects) -> tuple[list[Answers], dict[str, None]]:
     """Answer strings by query, and the ids of all queries that are named, by broken rows too.
 
     Answers without a letter, a digit or a sign could be found in no document.
@@ -139,15 +143,15 @@ def _read_answers(
         rejects.count_row(source)
         try:
             row = json_object(raw)
-            original = id_field(row, "_id")
-            named[original] = None
+            original = queries.find(asked := id_field(row, *_IDS, "query_id", "qid"))
+            named[original or asked] = None
             listed = row.get("answers")
             if not isinstance(listed, list):
                 raise Defect("missing_field" if listed is None else "wrong_type")
             texts = [text_field({"answer": text}, "answer") for text in listed]
             if not texts or not all(texts):
                 raise Defect("empty_text")
-            if original not in queries:
+            if original is None:
                 raise Defect("unknown_query")
             if original in found:
                 raise Defect("duplicate_id")
@@ -165,8 +169,8 @@ def _read_queries(name: str, path: Path, rejects: Rejects) -> dict[str, Query]:
         rejects.count_row(source)
         try:
             row = json_object(raw)
-            original = id_field(row, "_id")
-            text = text_field(row, "text")
+            original = id_field(row, *_IDS, "query_id", "qid")
+            text = text_field(row, *_TEXTS, "query")
             if not fold(text):
                 raise Defect("empty_text")
             if original in queries:

@@ -37,15 +37,15 @@ class _Lines:
         return self.taken[0]
 
 
-def records(lines: Iterable[str], kind: str) -> Iterator[Record]:
-    """Yield the records of `kind` csv or tsv that are not blank, the header first; each should have its fields.
+def records(lines: Iterable[str], delimiter: str, *, has_quotes: bool) -> Iterator[Record]:
+    """Yield the records that are not blank, the header first; each should have its fields.
 
-    A quoted CSV field may hold line ends; TSV knows no quotes, as a query may hold a lone one. A quote that is not
+    A quoted field may hold line ends; TSV has no quotes, as a query may hold a lone one. A quote that is not
     closed takes in every line up to the next quote: a record over several lines which is not well formed is therefore
     the defect of its first line, and the others are read again.
     """
     source = _Lines(lines)
-    reader = csv.reader(source) if kind == "csv" else csv.reader(source, delimiter="\t", quoting=csv.QUOTE_NONE)
+    reader = csv.reader(source, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE)
     line, width = 1, 0
     while True:
         source.taken.clear()
@@ -59,7 +59,7 @@ def records(lines: Iterable[str], kind: str) -> Iterator[Record]:
             return
         first, several = line, len(source.taken) > 1
         width = width or len(fields)
-        if several and (failure or len(fields) != width or not _well_formed(source.taken)):
+        if several and (failure or len(fields) != width or not _well_formed(source.taken, delimiter)):
             line += 1
             yield Record(first, [], "unclosed_quote", source.keep_first().rstrip("\r\n"))
             continue
@@ -73,10 +73,10 @@ def records(lines: Iterable[str], kind: str) -> Iterator[Record]:
             yield Record(first, fields)
 
 
-def _well_formed(lines: Iterable[str]) -> bool:
+def _well_formed(lines: Iterable[str], delimiter: str) -> bool:
     """Whether every quote of the lines of a CSV record is where the format has it."""
     try:
-        list(csv.reader(lines, strict=True))
+        list(csv.reader(lines, delimiter=delimiter, strict=True))
     except csv.Error:
         return False
     return True

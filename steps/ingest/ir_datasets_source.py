@@ -13,9 +13,10 @@ from steps.core.progress import progress
 from steps.core.texts import fold
 from steps.ingest.qrels import Judgements
 from steps.ingest.rejects import Rejects
-from steps.ingest.rows import Defect, id_field, text_field
+from steps.ingest.rows import Defect
 from steps.ingest.source_data import UNLABELLED, Document, Query, SourceData
 from steps.ingest.splits import add_judgement, settle_splits
+from steps.ingest.values import id_field, text_field
 
 _PARTS = {"test": ("test",), "dev": ("dev", "validation", "valid", "val"), "train": ("train", "training")}
 _UNJUDGED = "unjudged_in_evaluation_part"

@@ -1,17 +1,24 @@
 """The documents that a log names, from tables with columns of the user's own names."""
 
 from steps.core.errors import UserError
-from steps.ingest.log_values import as_id, as_text
 from steps.ingest.params import CorpusColumns
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, one_word
 from steps.ingest.source_data import Document
 from steps.ingest.source_files import table_files
-from steps.ingest.table_rows import Gaps, read_rows
+from steps.ingest.table_rows import Form, Gaps, read_rows
+from steps.ingest.values import as_id, text_field
 
 
 def read_corpus(
-    name: str, location: str, columns: CorpusColumns, *, key: str, max_reject_ratio: float, rejects: Rejects
+    name: str,
+    location: str,
+    columns: CorpusColumns,
+    *,
+    key: str,
+    form: Form,
+    max_reject_ratio: float,
+    rejects: Rejects,
 ) -> dict[str, Document]:
     """Documents by their original id; `key` is where params.yaml names the source.
 
@@ -25,21 +32,25 @@ def read_corpus(
     gaps = Gaps(columns.content) if len(files) > 1 else None  # a small file may be all products with a title alone
     for file in files:
         source = f"{name}/corpus/{file.name}"
-        for row in read_rows(file.path, wanted=wanted, optional=optional, source=source, rejects=rejects, gaps=gaps):
+        rows = read_rows(
+            file.path, wanted=wanted, optional=optional, source=source, rejects=rejects, gaps=gaps, form=form
+        )
+        for row in rows:
             try:
                 original = one_word(as_id(row.values.get(columns.doc_id)))
-                title, topic = (as_text(row.values.get(theirs) or "") for theirs in (columns.title, columns.topic))
-                given = row.values.get(columns.content)
-                content = as_text("" if given is None and title else given)  # a product may have a title alone
+                title, topic = (
+                    text_field(row.values, theirs, optional=True) for theirs in (columns.title, columns.topic)
+                )
+                content = text_field(row.values, columns.content, optional=bool(title))  # a product may have that alone
                 if not title and not content:
                     raise Defect("empty_text")
                 if original in documents:
                     raise Defect("duplicate_id")
             except Defect as defect:
-                rejects.add(source, row.line, defect.reason, row.raw())
+                rejects.add_defect(source, row.line, defect, row.raw())
                 continue
             documents[original] = Document(f"{name}/{original}", name, title, topic, content)
-        rejects.check(source, file.path, max_reject_ratio)
+    rejects.check(f"{name}/corpus", location, max_reject_ratio, has_settings=True)
     if gaps:
         gaps.check(wanted)
     if not documents:

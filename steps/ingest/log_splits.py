@@ -6,6 +6,7 @@ import pyarrow as pa
 from steps.core.errors import UserError
 from steps.core.files import sha256_text
 from steps.ingest.coded_columns import coded
+from steps.ingest.log_account import LATE, OF_ROBOTS, USED, WITHOUT_CLICK, searches_by_fate
 from steps.ingest.params import ClickLogSource, LogSource
 from steps.ingest.rejects import Rejects
 from steps.ingest.repeats import REPEATED, without_repeats
@@ -98,6 +99,9 @@ def add_log(
         f"{_SPLITS[which]}_without_click": int((unjudged & ~robots_alone & (split == which)).sum())
         for which in (_DEV, _TEST)
     } | ({"of_robots_alone": int(robots_alone.sum())} if robots_alone.any() else {})
+    fates = np.full(whole.num_rows, OF_ROBOTS)
+    fates[kept] = np.where(late, LATE, np.where(unjudged[query], WITHOUT_CLICK, USED))
+    data.facts |= {"searches": searches_by_fate(whole, fates), "queries_counted": len(data.queries)}
     data.facts["judgements_from_clicks"] = True
     data.sessions_simulated = source.simulated
     data.impressions = _impressions(table, pa.array(~late & ~unjudged[query]), ids, data)

@@ -43,6 +43,21 @@ def _iso_or_empty(text: str) -> str:
     return text
 
 
+def _time_form(text: str) -> str:
+    if text and ("%" not in text or not datetime.now(UTC).strftime(text)):
+        raise ValueError('no form of a time such as "%d.%m.%Y %H:%M"; "" = none')
+    return text
+
+
+def _encoding(text: str) -> str:
+    try:
+        if text and "\n".encode(text) != b"\n":
+            raise ValueError("must write ASCII as ASCII does, as latin-1; UTF-16 is told by its first bytes")
+    except LookupError:
+        raise ValueError("is no encoding of Python's, such as latin-1 or cp1252") from None
+    return text
+
+
 def _template(text: str) -> str:
     return DocumentTemplate(text).template
 
@@ -51,6 +66,8 @@ SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=L
 PackageName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
 Name = Annotated[str, Field(min_length=1)]
 Template = Annotated[str, AfterValidator(_template)]
+TimeForm = Annotated[str, AfterValidator(_time_form)]
+Encoding = Annotated[str, AfterValidator(_encoding)]
 Moment = Annotated[str, BeforeValidator(_quoted), AfterValidator(_iso_or_empty)]
 
 
@@ -77,6 +94,35 @@ class ApiDocsSource(Strict):
     """Test queries. Only queries are split: every document stays in the corpus."""
     dev_queries: int = Field(default=600, ge=0)
     """Dev queries; the rest is train."""
+
+
+class ClickedValues(Strict):
+    """Which values of `clicked` say what; with one list alone, every other value says the opposite."""
+
+    true: list[str] = Field(default=[])
+    """Values of a click, such as [Y]; [] and no `false` = true, t, yes, y and 1."""
+    false: list[str] = Field(default=[])
+    """Values of none, "" for a blank; ["", 0] alone makes every number, or time, of a click one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_texts(cls, value: Any) -> Any:
+        """YAML reads the keys, and yes and no, as booleans, and digits as numbers: all are texts here."""
+        if not isinstance(value, dict):
+            return value
+        return {
+            str(key).lower() if isinstance(key, bool) else key: [
+                text for each in listed for text in _spellings(each)
+            ] if isinstance(listed, list) else listed
+            for key, listed in value.items()
+        }  # fmt: skip
+
+
+def _spellings(value: Any) -> list[str]:
+    """The texts that a value in a list of YAML may have been."""
+    if isinstance(value, bool):
+        return ["yes", "true"] if value else ["no", "false"]
+    return ["" if value is None else str(value).strip().lower()]
 
 
 class RelevanceColumns(Strict):
@@ -112,6 +158,10 @@ class BeirSource(JudgedSource):
     """
     path: Name
     """Folder with corpus.jsonl or corpus.jsonl.gz, or s3://bucket/prefix."""
+    qrels_columns: list[Literal["query", "document", "grade", "label", "-"]] = Field(default=[])
+    """What the columns of qrels without a header are, "-" for one that is not read: ["-", query, document, grade]; [] =
+    query, document, grade and label, or what their ids leave no doubt of.
+    """
     relevance: str = ""
     """Table of a ranker's scores: a query, a document and a score a row; "" = none."""
     relevance_columns: RelevanceColumns = RelevanceColumns()
@@ -167,11 +217,13 @@ class LogColumns(Strict):
     doc_id: Name
     """Column of the document's id, one of the corpus."""
     rank: Name
-    """Column of the rank; 1 = the first result."""
+    """Column of the rank; 1 = the first result, or 0 where it is as frequent."""
     clicked: Name
-    """Column that says whether it was clicked: true/false or 1/0."""
+    """Column that says whether it was clicked: true/false, yes/no, t/f, y/n or 1/0."""
     timestamp: Name
-    """Column of the time: ISO 8601 (UTC where it names no zone), or unix seconds or milliseconds."""
+    """Column of the time: ISO 8601 (UTC if it names no zone), a date with its month's name, or unix seconds, milli-,
+    micro- or nanoseconds.
+    """
     session_id: str = ""
     """Column of the session; "" = each query at each time is a session."""
     query_id: str = ""
@@ -207,6 +259,14 @@ class LogSource(Strict):
     """
     max_query_impressions: int = Field(default=100_000, ge=1)
     """Most impressions of a query that count, drawn by seed."""
+    rank_from: Literal[0, 1] | None = None
+    """Rank of the first result; null = 1, or 0 if the log's first rows have 0 about as often."""
+    timestamp: TimeForm = ""
+    """How the source writes times that could be read in two ways, as strptime has it: "%m/%d/%Y %H:%M"; "" = none."""
+    encoding: Encoding = ""
+    """Of the lines that are no UTF-8, such as latin-1; "" = such a line is no row."""
+    delimiter: str = Field(default="", max_length=1)
+    """Between the columns of its CSV files; "" = told by the header."""
 
     @property
     def cut(self) -> float:
@@ -223,6 +283,8 @@ class ClickLogSource(LogSource):
     """Folder or file of the impressions, by day (`dt=2026-01-31/`) where they are large; local or s3://."""
     columns: LogColumns
     """What the table calls its columns."""
+    clicked: ClickedValues = ClickedValues()
+    """Which values say that a result was clicked, if not true, t, yes, y or 1."""
 
 
 class UbiSource(LogSource):
@@ -235,7 +297,9 @@ class UbiSource(LogSource):
     events: Name
     """Folder or file of the index ubi_events."""
     click_actions: list[Name] = Field(default=["click"], min_length=1)
-    """Events that count as clicks; click_through and purchase are others."""
+    """Events that count as clicks, in any case; click_through and purchase are others."""
+    impression_actions: list[Name] = Field(default=["impression", "view"], min_length=1)
+    """Events that say what a search without hits showed."""
 
 
 Source = Annotated[
@@ -287,9 +351,9 @@ class IngestParams(Strict):
     (embed.check). DVC does not see a change inside an engine: `dvc repro -f ingest` reads it anew.
     """
     max_reject_ratio: float = Field(default=0.01, ge=0, le=1)
-    """Largest share of a file's rows that may be unusable; above it the stage fails."""
+    """Largest share of the rows of a source's files that may be unusable; above it the stage fails."""
     max_query_words: int = Field(default=200, ge=1)
-    """Words; a longer query of a log or of the unlabelled ones is rejected, one of a judged set never."""
+    """Words; a longer query of a log or of the unlabelled ones is left out, one of a judged set never."""
     dev_fraction: float = Field(default=0.2, ge=0, lt=1)
     """Share of the train queries of a BEIR folder without dev qrels that becomes dev."""
     clicks: ClickParams = ClickParams()

@@ -1,6 +1,6 @@
 """Rows of a Parquet file as Python values; a value that Python cannot hold is the defect of its own row."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,8 +22,8 @@ class ParquetRow(NamedTuple):
     defect: str
 
 
-def parquet_rows(path: Path, wanted: Sequence[str], check: Callable[[list[str]], None]) -> Iterator[ParquetRow]:
-    """Yield the rows with those of the wanted columns that the file has; `check` gets the names of all its columns.
+def parquet_rows(path: Path, names: Mapping[str, str], check: Callable[[list[str]], None]) -> Iterator[ParquetRow]:
+    """Yield the rows with the columns of `names`, ours: theirs; `check`, which may fill it, gets all names of the file.
 
     A date that no calendar of Python's has is given as its number, text that is not UTF-8 with marks for what is not.
     Raises UserError for a file that is damaged or no Parquet.
@@ -31,14 +31,12 @@ def parquet_rows(path: Path, wanted: Sequence[str], check: Callable[[list[str]],
     lines = count(1)
     try:
         with pq.ParquetFile(path) as file:
-            has = file.schema_arrow.names
-            check(has)
-            columns = [name for name in dict.fromkeys(wanted) if name in has]
-            for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
+            check(file.schema_arrow.names)
+            for batch in file.iter_batches(_BATCH_ROWS, columns=sorted({*names.values()})):
                 defects: dict[int, str] = {}
-                values = [_values(batch.column(name), defects) for name in columns]
+                values = [_values(batch.column(theirs), defects) for theirs in names.values()]
                 for at in range(batch.num_rows):
-                    row = {name: column[at] for name, column in zip(columns, values, strict=True)}
+                    row = {ours: column[at] for ours, column in zip(names, values, strict=True)}
                     yield ParquetRow(next(lines), row, defects.get(at, ""))
     except MemoryError:  # pyarrow's is an ArrowException too
         raise
@@ -48,6 +46,8 @@ def parquet_rows(path: Path, wanted: Sequence[str], check: Callable[[list[str]],
 
 def _values(column: pa.Array, defects: dict[int, str]) -> list[Any]:
     """A column's values; notes the places of those that cannot be read, and why."""
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":  # Python's times have no nanoseconds
+        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
     try:
         found: list[Any] = column.to_pylist()
     except _UNREADABLE:

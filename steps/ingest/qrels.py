@@ -1,22 +1,22 @@
-"""Relevance judgements of a BEIR folder: TSV of query id, document id, grade, and where there is one a second label.
+"""Relevance judgements of a BEIR folder: query id, document id, grade, and where there is one a second label.
 
 The second label says whether the document satisfied: ScalingNote's test set has both.
 """
 
 import re
-from collections.abc import Container
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from steps.core.errors import UserError
+from steps.ingest.qrels_layout import named_queries, told_layout
 from steps.ingest.rejects import Rejects
-from steps.ingest.rows import Defect, decode, grade_of, read_lines, regular_file
+from steps.ingest.rows import Defect, LeftOut, read_lines, regular_file
+from steps.ingest.values import Ids
 
 QRELS_SPLITS = ("test", "dev", "train")  # in this order: a query of two files stays with the first
-_HEADER = {"query-id", "query_id", "qid"}
-_DOCUMENTS = (b"corpus-id", b"corpus_id")  # what BEIR's header calls the second column
 _ABOUT = re.compile(r"(?i)(readme|licen[cs]e)\b|.*\.md$")  # files that judge nothing
-_ITERATIONS = (b"0", b"Q0")  # what TREC's second column holds
 
 
 @dataclass
@@ -41,71 +41,45 @@ def read_judgements(
     name: str,
     path: Path,
     split: str,
-    queries: Container[str],
-    documents: Container[str],
+    queries: Ids,
+    documents: Ids,
     judgements: Judgements,
     rejects: Rejects,
+    *,
+    columns: Sequence[str] = (),
+    key: str = "",
 ) -> None:
-    """Add one qrels file to the judgements; UserError where it is TREC's: it would judge document `0` by other ids."""
-    if _is_trec(path):
-        raise UserError(
-            f"{path}: the second of four columns is 0 throughout, as in TREC's qrels: leave it out, for query, document"
-            " and grade; where a document is called so, begin with a line query-id<TAB>corpus-id<TAB>score<TAB>label"
-        )
+    """Add one qrels file to the judgements; UserError as of `told_layout`."""
     source = f"{name}/qrels/{path.name}"
+    layout, line_of_it = told_layout(path, columns, queries, documents, key)
+    if line_of_it:
+        print(f"ingest: {name}: {line_of_it}", file=sys.stderr)
     for line, raw in read_lines(path):
-        if line == 1 and _query_of(raw).lower() in _HEADER:
+        if line == 1 and layout.has_header:
             continue
         rejects.count_row(source)
         try:
             # A query named by a broken row is still this split's: else it would be an unlabelled one, and train.
-            query_id = _query_of(raw)
-            if query_id in queries and judgements.named.setdefault(query_id, split) != split:
-                rejects.add(source, line, "query_in_two_splits", raw, defect=False)
-                continue
-            query_id, doc_id, grade, satisfaction = _parse(raw)
-            if query_id not in queries:
+            known = queries.find(layout.query(raw))
+            if known is not None and judgements.named.setdefault(known, split) != split:
+                raise LeftOut("query_in_two_splits")
+            _, document, grade, satisfaction = layout.judgement(raw)
+            if known is None:
                 raise Defect("unknown_query")
-            if doc_id not in documents:
+            doc_id = documents.find(document)
+            if doc_id is None:
                 raise Defect("unknown_document")
-            if (query_id, doc_id) in judgements.grades:
+            if (known, doc_id) in judgements.grades:
                 raise Defect("duplicate_judgement")
         except Defect as defect:
-            rejects.add(source, line, defect.reason, raw)
+            rejects.add_defect(source, line, defect, raw)
             continue
-        judgements.grades[query_id, doc_id] = grade
+        judgements.grades[known, doc_id] = grade
         if satisfaction is not None:
-            judgements.satisfaction[query_id, doc_id] = satisfaction
+            judgements.satisfaction[known, doc_id] = satisfaction
 
 
-def _is_trec(path: Path) -> bool:
-    """Whether every row is `query 0 document grade`, several queries have one, and no header calls that BEIR's."""
-    queries = set[bytes]()
-    for line, raw in read_lines(path):
-        columns = [column.strip() for column in raw.split(b"\t")]
-        if line == 1 and _query_of(raw).lower() in _HEADER:
-            if columns[1:] and columns[1].lower() in _DOCUMENTS:
-                return False
-        elif len(columns) == 4 and columns[1] in _ITERATIONS:
-            queries |= {columns[0]} if len(queries) < 2 else set()
-        elif len(columns) > 2:
-            return False
-    return len(queries) > 1
-
-
-def _query_of(raw: bytes) -> str:
-    """The query id of a row, be the rest as it may."""
-    return raw.split(b"\t")[0].decode("utf-8", "replace").strip()
-
-
-def _parse(raw: bytes) -> tuple[str, str, int, int | None]:
-    columns = [column.strip() for column in decode(raw).split("\t")]
-    if len(columns) not in (3, 4) or not columns[0] or not columns[1]:
-        raise Defect("missing_field")
-    return columns[0], columns[1], grade_of(columns[2]), grade_of(columns[3]) if columns[3:] and columns[3] else None
-
-
-def other_qrels(folder: Path) -> tuple[dict[str, int], set[str]]:
+def other_qrels(folder: Path, queries: Ids) -> tuple[dict[str, int], set[str]]:
     """Rows of each qrels file that is no split, and the ids of the queries that those files name; there may be none.
 
     UserError for a file that may hold judgements and is no .tsv.
@@ -122,9 +96,6 @@ def other_qrels(folder: Path) -> tuple[dict[str, int], set[str]]:
                 " it to .tsv, or move it away"
             )
         regular_file(path)
-        ids = [_query_of(raw) for _, raw in read_lines(path)]
-        if ids and ids[0].lower() in _HEADER:
-            ids = ids[1:]
-        rows[path.name] = len(ids)
-        named.update(ids)
+        rows[path.name], ids = named_queries(path, queries)
+        named |= ids
     return rows, named

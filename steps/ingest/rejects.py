@@ -3,12 +3,13 @@
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from steps.core.errors import UserError
-from steps.ingest.rows import Defect, Gone
+from steps.ingest.rows import Defect, Gone, LeftOut
 
 RAW_CHARACTERS = 500
 EXAMPLES = 3
@@ -16,6 +17,16 @@ KEPT_DEFECTS, KEPT_OTHERS = 100_000, 1_000  # rows of one source and reason; the
 _ROWS_BETWEEN_LOOKS = 100_000
 _HOPELESS = 0.5  # share of defect rows, if above the ratio limit, at which the rest of a file is not read
 _OTHER_CORPUS = 0.5  # share of a log's rows about what is not there, above which it is the log of something else
+_LOST_CLICKS_TOLD = 0.1  # share of a log's clicks that count for nothing, above which a line warns
+_SETTINGS = {
+    "bad_timestamp": 'timestamp: "%d.%m.%Y %H:%M" says how the source writes times',
+    "bad_rank": "rank_from: 0 says that its first result has rank 0",
+    "bad_clicked": 'clicked: {true: [Y], false: [N, ""]} says which values are a click; with one list all others are'
+    ' its opposite, as {false: ["", 0]} for a number or a time of clicks',
+    "invalid_utf8": "encoding: latin-1 reads what is no UTF-8",
+    "too_many_columns": 'delimiter: ";" says what is between the columns',
+}
+_ADVICE = {"bad_grade": "grades are whole numbers, so multiply all by one number (0.5 and 1.0 by 2)"}
 
 _Item = TypeVar("_Item")
 
@@ -57,9 +68,9 @@ class Rejects:
         text = text[:RAW_CHARACTERS].encode("utf-8", errors="replace").decode("utf-8")
         self.rows.append(Reject(source, line, reason, text))
 
-    def add_of_log(self, source: str, line: int, defect: Defect, raw: bytes | str) -> None:
-        """Keep a rejected row of a log. One about what is Gone is no defect: documents leave a corpus, logs stay."""
-        self.add(source, line, defect.reason, raw, defect=not isinstance(defect, Gone))
+    def add_defect(self, source: str, line: int, defect: Defect, raw: bytes | str) -> None:
+        """Keep a rejected row. What is Gone or LeftOut is no defect: documents leave a corpus, logs stay."""
+        self.add(source, line, defect.reason, raw, defect=not isinstance(defect, Gone | LeftOut))
         self._gone[source] += isinstance(defect, Gone)
 
     def check_log(self, sources: Sequence[str], what: str, others: int = 0) -> None:
@@ -77,40 +88,54 @@ class Rejects:
         lost = [source for source in sources if self._gone[source] > _OTHER_CORPUS * self._read[source]]
         if lost:
             worst = max(lost, key=lambda source: (self._gone[source], source))
-            print(
-                f"ingest: WARNING: most rows of {len(lost)} of {len(sources)} files of the log are about documents or"
-                f" searches that are not there, such as {self._gone[worst]:,} of {self._read[worst]:,} in {worst}; they"
-                " are left out: give the corpus and the searches of their time",
-                file=sys.stderr,
+            _warn(
+                f"most rows of {len(lost)} of {len(sources)} files of the log are about documents or searches that are"
+                f" not there, such as {self._gone[worst]:,} of {self._read[worst]:,} in {worst}; they are left out:"
+                " give the corpus and the searches of their time"
             )
 
     def watched(self, rows: Iterable[_Item], source: str, path: Path | str, max_ratio: float) -> Iterator[_Item]:
-        """Yield the source's rows; UserError as soon as most of many are defect, rather than at the file's end."""
+        """Yield the source's rows; UserError as soon as most of many are defect, rather than at the end."""
         for at, row in enumerate(rows, start=1):
             yield row
             if at % _ROWS_BETWEEN_LOOKS == 0:
                 self.check(source, path, max(max_ratio, _HOPELESS))
 
-    def check(self, source: str, path: Path | str, max_ratio: float) -> None:
-        """Raise UserError with counts per reason and three examples when too many of the source's rows are defect."""
-        read, defects = self._read[source], self._defects[source]
+    def check(self, source: str, path: Path | str, max_ratio: float, *, has_settings: bool = False) -> None:
+        """UserError with counts per reason and three examples when too many rows are defect.
+
+        `source` is a file, or what lies above several: their rows count together. With settings the message names
+        those that may mend it.
+        """
+        files = [each for each in self._read if _is_below(each, source)]
+        read, defects = (sum(counts[each] for each in files) for counts in (self._read, self._defects))
         if defects <= max_ratio * read:
             return
         raise UserError(
             f"{path}: {defects} of {read} rows cannot be used, over ingest.max_reject_ratio {max_ratio:g}"
-            f" ({self.counts(source)}; {self._examples([source])}); fix the file or raise ingest.max_reject_ratio in"
-            " params.yaml"
+            f" ({self.counts(source)}; {self._examples([each for each in files if self._defects[each]])});"
+            f" {self._settings(source, has_settings)}fix the file or raise ingest.max_reject_ratio in params.yaml"
         )
+
+    def _settings(self, source: str, has_settings: bool) -> str:
+        """What a source may say about the reasons for which its rows are left out, in words."""
+        offers = _SETTINGS | _ADVICE if has_settings else _ADVICE
+        reasons = {reason for each, reason in self._counts if _is_below(each, source)}
+        offered = [offer for reason, offer in offers.items() if reason in reasons]
+        return "".join(f"{offer}; " for offer in offered)
 
     def _examples(self, sources: Sequence[str]) -> str:
         rows = islice((row for row in self.rows if row.source in sources), EXAMPLES)
-        return "; ".join(f"line {row.line}: {row.reason}: {row.raw[:80]!r}" for row in rows)
+        several = len(sources) > 1
+        return "; ".join(
+            f"{f'{row.source} ' if several else ''}line {row.line}: {row.reason}: {row.raw[:80]!r}" for row in rows
+        )
 
     def counts(self, source: str) -> str:
         """The number of rows by reason, of a source and of those below it, as text; "" for none."""
         counts: Counter[str] = Counter()
         for (where, reason), count in self._counts.items():
-            if where == source or where.startswith(f"{source}/"):
+            if _is_below(where, source):
                 counts[reason] += count
         return ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
 
@@ -131,3 +156,34 @@ class Rejects:
             | {"examples": [{"source": row.source, "line": row.line} for row in rows[:EXAMPLES]]}
             for reason, rows in by_reason.items()
         }
+
+
+def _is_below(source: str, above: str) -> bool:
+    return source == above or source.startswith(f"{above}/")
+
+
+def _warn(text: str) -> None:
+    print(f"ingest: WARNING: {text}", file=sys.stderr)
+
+
+@dataclass
+class Clicks:
+    """Clicks of a log that are on a search that counts, and those among them that count for nothing."""
+
+    read: int = 0
+    lost: int = 0
+    example: str = ""
+
+    def lose(self, example: str) -> None:
+        """Count a click that is lost; the first one is shown."""
+        self.lost += 1
+        self.example = self.example or example
+
+    def check(self, what: str, advice: str) -> None:
+        """UserError where most clicks are lost, however many other rows are of use; a line warns of a tenth."""
+        if self.lost <= _LOST_CLICKS_TOLD * self.read:
+            return
+        text = f"{what}: {self.lost:,} of {self.read:,} clicks are lost, such as {self.example}; {advice}"
+        if self.lost > _OTHER_CORPUS * self.read:
+            raise UserError(text)
+        _warn(text)

@@ -14,14 +14,14 @@ from steps.core.errors import UserError
 from steps.core.texts import fold
 from steps.ingest.coded_columns import coded
 from steps.ingest.log_splits import query_id
-from steps.ingest.log_values import as_id, as_text
 from steps.ingest.params import LogSource, RelevanceColumns
 from steps.ingest.rejects import Rejects
-from steps.ingest.rows import Defect
+from steps.ingest.rows import Defect, LeftOut
 from steps.ingest.search_log import SearchLog
 from steps.ingest.source_data import Document
 from steps.ingest.source_files import table_files
-from steps.ingest.table_rows import PROBED_ROWS, Row, read_rows
+from steps.ingest.table_rows import PLAIN, PROBED_ROWS, Form, Row, read_rows
+from steps.ingest.values import Ids, as_id, as_query, unwrapped
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -67,6 +67,7 @@ def log_relevance(
         by_text=dict(zip(log.keys, ids, strict=True)),
         documents={original: document.doc_id for original, document in documents.items()},
         is_wider=True,
+        form=Form(source.encoding, source.delimiter),
         max_reject_ratio=max_reject_ratio,
         rejects=rejects,
     )
@@ -83,6 +84,7 @@ def read_relevance(
     by_text: Mapping[str, str],
     documents: Mapping[str, str],
     is_wider: bool = False,
+    form: Form = PLAIN,
     max_reject_ratio: float,
     rejects: Rejects,
 ) -> pa.Table:
@@ -100,27 +102,27 @@ def read_relevance(
     doc_ids, document_numbers = _numbered(documents.values())
     pairs, scores = array("q"), array("f")
     read = 0
+    known_queries, known_documents = Ids(by_id), Ids(documents)
     for file in table_files(location, f"{key}.relevance"):
         source = f"{name}/relevance/{file.name}"
-        rows = read_rows(file.path, wanted=wanted, optional=naming, source=source, rejects=rejects)
+        rows = read_rows(file.path, wanted=wanted, optional=naming, source=source, rejects=rejects, form=form)
         rows = _named(rejects.watched(rows, source, file.path, max_reject_ratio), file.path, naming, key)
         for row in rows:
             read += 1
             try:
-                query = _query(row, columns, by_id, by_text)
+                query = _query(row, columns, by_id, known_queries, by_text)
                 if query is None:
-                    rejects.add(source, row.line, "unknown_query", row.raw(), defect=not is_wider)
-                    continue
-                document = documents.get(as_id(row.values.get(columns.doc_id)))
+                    raise LeftOut("unknown_query") if is_wider else Defect("unknown_query")
+                document = known_documents.find(as_id(row.values.get(columns.doc_id)))
                 if document is None:
                     raise Defect("unknown_document")
                 score = _score(row.values.get(columns.score))
             except Defect as defect:
-                rejects.add(source, row.line, defect.reason, row.raw())
+                rejects.add_defect(source, row.line, defect, row.raw())
                 continue
-            pairs.append(query_numbers[query] * len(doc_ids) + document_numbers[document])
+            pairs.append(query_numbers[query] * len(doc_ids) + document_numbers[documents[document]])
             scores.append(score)
-        rejects.check(source, file.path, max_reject_ratio)
+    rejects.check(f"{name}/relevance", location, max_reject_ratio)
     if read and not pairs:
         raise UserError(
             f"params.yaml: {key}.relevance: none of the {read} rows of {location!r} gives a score"
@@ -164,18 +166,22 @@ def _table(pairs: array, scores: array, queries: Sequence[str], doc_ids: Sequenc
     )
 
 
-def _query(row: Row, columns: RelevanceColumns, by_id: Mapping[str, str], by_text: Mapping[str, str]) -> str | None:
+def _query(
+    row: Row, columns: RelevanceColumns, by_id: Mapping[str, str], ids: Ids, by_text: Mapping[str, str]
+) -> str | None:
     """Our id of the query that the row names, by id where it has one; None for an unknown one."""
     original = row.values.get(columns.query_id)
     if original is not None and original != "":
-        query = by_id.get(as_id(original))
+        known = ids.find(as_id(original))
+        query = None if known is None else by_id[known]
         if query == "":
             raise Defect("ambiguous_query")
         return query
-    return by_text.get(fold(as_text(row.values.get(columns.query))))
+    return by_text.get(fold(as_query(row.values.get(columns.query))))
 
 
 def _score(value: Any) -> float:
+    value = unwrapped(value)
     if value is None or value == "":
         raise Defect("missing_field")
     try:

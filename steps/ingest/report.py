@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from steps.core.corpus import corpus_digest
 from steps.core.files import sha256_text
 from steps.ingest.coded_columns import distinct
+from steps.ingest.log_account import account, search_numbers
 from steps.ingest.params import UNLABELLED_QUERIES
 from steps.ingest.rejects import Rejects
 from steps.ingest.repeats import REPEATED
@@ -55,6 +56,8 @@ def build_report(
                 "impressions": table.num_rows,
                 "clicks": pc.sum(table["clicked"]).as_py() or 0,
             }
+        if "searches" in entry and name in impressions:
+            entry |= _of_another_evaluation(entry, impressions[name])
         if name in given_triplets:
             entry["given_triplets"] = given_triplets[name].num_rows
         datasets[name] = entry
@@ -68,15 +71,28 @@ def build_report(
     }
 
 
+def _of_another_evaluation(entry: dict[str, Any], table: pa.Table) -> dict[str, Any]:
+    """Entries on what the leakage guard took of a log after it had been counted."""
+    numbers = search_numbers(table["session_id"], table["query_id"])
+    used, clicks = entry["searches"]["used"]
+    now = [int(numbers.max(initial=-1)) + 1, entry["sessions"]["clicks"]]
+    left_out = entry["searches"]["left_out"] | {"of_another_evaluation": [used - now[0], clicks - now[1]]}
+    return {
+        "searches": {"used": now, "left_out": left_out},
+        "queries_of_another_evaluation": entry.pop("queries_counted") - sum(entry["queries"].values()),
+    }
+
+
 def summary(report: Mapping[str, Any]) -> list[str]:
     """A line for each data set of a report, on topics that go unused, and for the file of unlabelled queries."""
     lines = [f"{name}: {', '.join(_found(entry))}" for name, entry in report["datasets"].items()]
     for name, entry in report["datasets"].items():
         if unread := entry.get("topics_unread"):
             lines.append(
-                f"{name}: {unread:,} documents have a topic that nothing reads: ingest.document does not name it; where"
-                ' it helps, set "{title} {topic} {content}"'
+                f"{name}: {unread:,} documents have a topic that nothing reads: ingest.document does not name it; if"
+                ' topics help, set "{title} {topic} {content}"'
             )
+        lines += account(name, entry)
     if count := report[UNLABELLED_QUERIES]:
         lines.append(f"{UNLABELLED_QUERIES}: {count:,} queries")
     if rejects := report["rejects"]:

@@ -1,12 +1,14 @@
 """Rows of text files read as bytes, so that one bad line costs one row."""
 
 import gzip
+import io
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, AnyStr
+from typing import IO, Any, AnyStr, cast
 
 from steps.core.errors import UserError
 
@@ -23,14 +25,19 @@ class Gone(Defect):
     """A row that is whole, but is about a document or a search that is not there (any more)."""
 
 
+class LeftOut(Defect):
+    """A row that is whole, but which a limit or a rule of ours leaves out."""
+
+
 class Overlong(bytes):
     """The beginning of a line that is too long to be a row."""
 
 
 LONGEST_LINE = 2**24  # bytes, or characters of CSV and TSV
 _KEPT_OF_OVERLONG = 1000
+_HEAD = 4096  # bytes by which a file's encoding is told
 MOST_GRADE = 1000  # what trec_eval reads takes time and memory with the largest grade
-_GRADE = re.compile(r"[+-]?[0-9]{1,9}(\.0)?")
+_GRADE = re.compile(r"([+-]?[0-9]{1,9})(\.0*)?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -58,22 +65,61 @@ def whole_lines(handle: IO[AnyStr]) -> Iterator[tuple[AnyStr, bool]]:
         yield (line[:_KEPT_OF_OVERLONG] if is_long else line), is_long
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield (1-based line number, bytes without line end) of the lines that are not blank; `.gz` is unpacked.
+def text_encoding(path: Path) -> str:
+    """How a file is written: utf-16 where it begins so, as spreadsheets export it, else utf-8-sig."""
+    with opened(path) as handle:
+        head = handle.read(_HEAD)
+    begins = head.startswith((b"\xff\xfe", b"\xfe\xff")) and b"\0" in head[2:]
+    return "utf-16" if begins else "utf-8-sig"
 
-    Raises UserError when the gzip stream is damaged.
-    """
+
+def opened(path: Path) -> IO[bytes]:
+    """The file's bytes; `.gz` is unpacked."""
+    return cast("IO[bytes]", gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb"))
+
+
+@contextmanager
+def sound(path: Path) -> Iterator[None]:
+    """UserError where what is read of the file inside is damaged."""
     try:
-        with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as handle:
-            lines: IO[bytes] = handle  # type: ignore[assignment]
-            for number, (line, is_long) in enumerate(whole_lines(lines), start=1):
+        yield
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path}: the gzip stream is damaged ({error}); fetch the file again") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: its UTF-16 is damaged ({error.reason}); fetch it again, or write UTF-8") from None
+
+
+def read_lines(path: Path, encoding: str = "") -> Iterator[tuple[int, bytes]]:
+    """Yield (1-based line number, UTF-8 bytes without line end) of the lines that are not blank; `.gz` is unpacked.
+
+    A line that is no UTF-8 is read by `encoding`, where one is given. Raises UserError when the file is damaged.
+    """
+    with sound(path):
+        wide = text_encoding(path) == "utf-16"
+        with opened(path) as handle:
+            found: Iterable[tuple[bytes, bool]] = whole_lines(handle)
+            if wide:
+                text = io.TextIOWrapper(handle, "utf-16", errors="surrogatepass", newline="\n")
+                found = ((line.encode("utf-8", "surrogatepass"), is_long) for line, is_long in whole_lines(text))
+            for number, (line, is_long) in enumerate(found, start=1):
                 raw = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
                 if is_long:
                     yield number, Overlong(raw)
                 elif raw.strip():
-                    yield number, raw.rstrip(b"\r\n")
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}: the gzip stream is damaged ({error}); fetch the file again") from None
+                    raw = raw.rstrip(b"\r\n")
+                    yield number, recoded(raw, encoding) if encoding and not raw.isascii() else raw
+
+
+def recoded(raw: bytes, encoding: str) -> bytes:
+    """The line in UTF-8: as it is, else as `encoding` reads it; as it is too where neither does."""
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError:
+        try:
+            return raw.decode(encoding).encode("utf-8")
+        except UnicodeError:
+            return raw
+    return raw
 
 
 def decode(raw: bytes) -> str:
@@ -111,9 +157,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def grade_of(text: str) -> int:
     """The grade that a judgement spells: `2`, or `2.0` as data frames write it. Defect `bad_grade`."""
-    if not _GRADE.fullmatch(text.strip()):
+    if not (spelled := _GRADE.fullmatch(text.strip())):
         raise Defect("bad_grade")
-    return possible_grade(int(text.strip().removesuffix(".0")))
+    return possible_grade(int(spelled[1]))
 
 
 def possible_grade(grade: int) -> int:
@@ -121,30 +167,6 @@ def possible_grade(grade: int) -> int:
     if abs(grade) > MOST_GRADE:
         raise Defect("bad_grade")
     return grade
-
-
-def text_field(row: dict[str, Any], name: str, *, optional: bool = False) -> str:
-    """A string of the row, stripped; Defect `missing_field`, `wrong_type` or `invalid_utf8`."""
-    value = row.get(name)
-    if value is None:
-        if optional:
-            return ""
-        raise Defect("missing_field")
-    if not isinstance(value, str):
-        raise Defect("wrong_type")
-    try:
-        value.encode("utf-8")  # JSON escapes can spell half a surrogate pair, which no UTF-8 file can hold
-    except UnicodeEncodeError:
-        raise Defect("invalid_utf8") from None
-    return value.strip()
-
-
-def id_field(row: dict[str, Any], name: str) -> str:
-    """An id of the row; whole numbers count as text. Defect `bad_id` when it is no word that can be seen."""
-    value = row.get(name)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    return one_word(text_field(row, name))
 
 
 def one_word(text: str) -> str:

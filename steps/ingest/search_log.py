@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from steps.core.texts import fold
-from steps.ingest.rows import Defect
+from steps.ingest.rows import Defect, LeftOut
 
 SESSIONS = pa.dictionary(pa.int32(), pa.string())
 _SCHEMA = pa.schema(
@@ -66,7 +66,7 @@ class SearchLog:
         if not key:
             raise Defect("empty_text")
         if len(text.split()) > self._max_query_words:
-            raise Defect("query_too_long")
+            raise LeftOut("query_too_long")
         return text if key == text else key  # one string in memory, not two
 
     def _number(self, text: str) -> int:

@@ -42,7 +42,14 @@ def read_source(source: Source, *, key: str, params: IngestParams, rejects: Reje
             return read_api_docs(source, key=key, max_query_words=longest, **limits)
         case BeirSource():
             with local_folder(source.path, f"{key}.path", BEIR_PATTERNS) as folder:
-                data = read_beir(source.name, folder, key=f"{key}.path", dev_fraction=params.dev_fraction, **limits)
+                data = read_beir(
+                    source.name,
+                    folder,
+                    key=f"{key}.path",
+                    dev_fraction=params.dev_fraction,
+                    qrels_columns=source.qrels_columns,
+                    **limits,
+                )
             if source.relevance:
                 data.relevance = _beir_relevance(source, data, key, params, rejects)
             return data

@@ -1,11 +1,8 @@
 """Rows of Parquet, CSV, TSV and JSONL files by column names, read so that one bad row costs one row."""
 
 import csv
-import difflib
-import gzip
 import io
 import json
-import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -13,14 +10,15 @@ from typing import Any, NamedTuple
 
 from steps.core.errors import UserError
 from steps.ingest import rows
+from steps.ingest.columns import check_columns, their_names, told_delimiter
 from steps.ingest.delimited import Record, records
 from steps.ingest.parquet_rows import parquet_rows
 from steps.ingest.rejects import Rejects
-from steps.ingest.rows import Defect, json_object, read_lines, whole_lines
+from steps.ingest.rows import Defect, json_object, opened, read_lines, recoded, sound, text_encoding, whole_lines
 
-PATTERNS = ("*.parquet", "*.csv", "*.csv.gz", "*.tsv", "*.tsv.gz", "*.jsonl", "*.jsonl.gz")
+_TEXT = ("csv", "tsv", "jsonl", "ndjson")
+PATTERNS = ("*.parquet", *(f"*.{kind}{packed}" for kind in _TEXT for packed in ("", ".gz")))
 PROBED_ROWS = 1000  # a JSONL column that none of the first rows has is a mistake in the column map
-_NAMED_COLUMNS = 20
 _BULK_ACTIONS = {"index", "create"}
 
 
@@ -40,6 +38,16 @@ class Row(NamedTuple):
         return json.dumps(self.source, default=str, ensure_ascii=False)
 
 
+class Form(NamedTuple):
+    """What a source says of its text files: how lines are written that are no UTF-8, and what is between columns."""
+
+    encoding: str = ""
+    delimiter: str = ""
+
+
+PLAIN = Form()
+
+
 class Gaps:
     """Columns that a row of JSON may lack, and so a whole small file: none is named wrong that another file has."""
 
@@ -51,16 +59,17 @@ class Gaps:
     def may_lack(self, path: Path, where: str, had: Collection[str], wanted: Collection[str], rows: int) -> bool:
         """Note what a file's first rows had; whether those `wanted` that they lack may be missing there."""
         self._had.update(had)
-        if rows >= PROBED_ROWS or not {*wanted}.difference(had) <= self.columns:
+        if rows >= PROBED_ROWS or not {*wanted}.difference(their_names(wanted, [*had])) <= self.columns:
             return False
         self._first = self._first or (path, where)
         return True
 
     def check(self, wanted: Mapping[str, str]) -> None:
         """UserError, after all files, for a column that none of them had."""
-        missing = {name: key for name, key in wanted.items() if name in self.columns - self._had}
+        had = their_names(wanted, sorted(self._had))
+        missing = {name: key for name, key in wanted.items() if name in self.columns.difference(had)}
         if self._first and missing:
-            _check(*self._first, sorted(self._had), missing, ())
+            check_columns(*self._first, sorted(self._had), missing, ())
 
 
 def read_rows(
@@ -71,51 +80,36 @@ def read_rows(
     source: str,
     rejects: Rejects,
     gaps: Gaps | None = None,
+    form: Form = PLAIN,
 ) -> Iterator[Row]:
     """Yield the rows of a file, its format told by the suffix; rows that cannot be parsed become rejects.
 
     `wanted`: columns that the file must have, each with the key of params.yaml that names it. `optional`: columns
-    whose values are given where the file has them. `gaps`: what a small file of JSON, one of several, may lack. A line
-    of JSON may be an OpenSearch hit (`_source`); the action lines of a bulk request are passed over.
+    whose values are given where the file has them. A name of the file may differ in case and signs; values have the
+    names that were asked for. `gaps`: what a small file of JSON, one of several, may lack. A line
+    of JSON may be an OpenSearch hit (`_source`, or `fields`); the action lines of a bulk request are passed over.
     Raises UserError with file and line for a missing column, an unknown format, or a file that is damaged.
     """
     kind = path.name.lower().removesuffix(".gz").rpartition(".")[2]
     if kind == "parquet":
         yield from _parquet(path, wanted, optional, source, rejects)
     elif kind in ("csv", "tsv"):
-        yield from _delimited(path, kind, wanted, optional, source, rejects)
-    elif kind == "jsonl":
-        yield from _json_lines(path, wanted, source, rejects, gaps)
+        yield from _delimited(path, kind, wanted, optional, source, rejects, form)
+    elif kind in ("jsonl", "ndjson"):
+        yield from _json_lines(path, wanted, optional, source, rejects, gaps, form)
     else:
-        raise UserError(f"{path}: its suffix is none of parquet, csv, tsv, jsonl (the last three also .gz); rename it")
-
-
-def _check(path: Path, where: str, has: Sequence[str], wanted: Mapping[str, str], optional: Collection[str]) -> None:
-    """UserError for the first wanted column that the file lacks, and for a column to be read that it has twice."""
-    for name, key in wanted.items():
-        if name not in has:
-            near = difflib.get_close_matches(name, has, n=1, cutoff=0.0)
-            more = ", ..." if len(has) > _NAMED_COLUMNS else ""
-            raise UserError(
-                f"{path}: {where}: no column {name!r}, which params.yaml: {key} names; it has"
-                f" {', '.join(has[:_NAMED_COLUMNS])}{more}{f'; did you mean {near[0]!r}?' if near else ''};"
-                f" name the file's column in {key}"
-            )
-    for name in (*wanted, *optional):
-        if has.count(name) > 1:
-            raise UserError(
-                f"{path}: {where}: {has.count(name)} columns are called {name!r}, and which one counts cannot be told;"
-                " rename or leave out the others and write the file again"
-            )
+        raise UserError(f"{path}: its suffix is none of parquet, {', '.join(_TEXT)} (the latter also .gz); rename it")
 
 
 def _parquet(
     path: Path, wanted: Mapping[str, str], optional: Collection[str], source: str, rejects: Rejects
 ) -> Iterator[Row]:
-    def check(has: Sequence[str]) -> None:
-        _check(path, "schema", has, wanted, optional)
+    theirs: dict[str, str] = {}
 
-    for line, values, defect in parquet_rows(path, [*wanted, *optional], check):
+    def check(has: Sequence[str]) -> None:
+        theirs.update(check_columns(path, "schema", has, wanted, optional))
+
+    for line, values, defect in parquet_rows(path, theirs, check):
         rejects.count_row(source)
         row = Row(line, values, values)
         if defect:
@@ -125,52 +119,80 @@ def _parquet(
 
 
 def _delimited(
-    path: Path, kind: str, wanted: Mapping[str, str], optional: Collection[str], source: str, rejects: Rejects
+    path: Path,
+    kind: str,
+    wanted: Mapping[str, str],
+    optional: Collection[str],
+    source: str,
+    rejects: Rejects,
+    form: Form,
 ) -> Iterator[Row]:
     csv.field_size_limit(rows.LONGEST_LINE)  # Python's own is 131,072 characters, which a document may have
-    try:
-        with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as handle:
-            text = io.TextIOWrapper(handle, encoding="utf-8-sig", errors="surrogateescape", newline="")  # type: ignore[arg-type]
-            found = records(map(_shortened, whole_lines(text)), kind)
+    with sound(path):
+        encoding = text_encoding(path)
+        errors = "surrogatepass" if encoding == "utf-16" else "surrogateescape"
+        with opened(path) as handle:
+            text = io.TextIOWrapper(handle, encoding, errors=errors, newline="")
+            lines = (_legible(read, form.encoding) for read in whole_lines(text))
+            before = next(lines, "")
+            delimiter = form.delimiter or told_delimiter(before, kind, wanted)
+            has_quotes = kind == "csv" or delimiter != "\t"
+            found = records(chain([before] if before else [], lines), delimiter, has_quotes=has_quotes)
             first = next(found, Record(1, []))
             if first.defect:
                 raise UserError(
                     f"{path}: line {first.line}: {first.defect}: {first.raw[:80]!r}; write the header again"
                 )
             header = [name.strip() for name in first.fields]
-            _check(path, f"line {first.line}", header, wanted, optional)
-            places = [(name, header.index(name)) for name in {*wanted, *optional} if name in header]
+            theirs = check_columns(path, f"line {first.line}", header, wanted, optional)
+            places = [(ours, header.index(name)) for ours, name in theirs.items()]
             for record in found:
                 rejects.count_row(source)
                 if record.defect:
                     rejects.add(source, record.line, record.defect, record.raw)
                 else:
-                    yield Row(record.line, {name: record.fields[place] for name, place in places}, record.fields)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}: the gzip stream is damaged ({error}); fetch the file again") from None
+                    yield Row(record.line, {ours: record.fields[place] for ours, place in places}, record.fields)
 
 
-def _shortened(read: tuple[str, bool]) -> str:
-    """The line; in place of one that is too long a field that is, which the format's reader refuses."""
+def _legible(read: tuple[str, bool], encoding: str) -> str:
+    """The line, read by `encoding` where it is no UTF-8; in place of a too long one a field that the reader refuses."""
     line, is_long = read
-    return f"{'x' * (csv.field_size_limit() + 1)}\n" if is_long else line
+    if is_long:
+        return f"{'x' * (csv.field_size_limit() + 1)}\n"
+    if not encoding or line.isascii():
+        return line
+    return recoded(line.encode("utf-8", "surrogateescape"), encoding).decode("utf-8", "surrogateescape")
 
 
 def _json_lines(
-    path: Path, wanted: Mapping[str, str], source: str, rejects: Rejects, gaps: Gaps | None
+    path: Path,
+    wanted: Mapping[str, str],
+    optional: Collection[str],
+    source: str,
+    rejects: Rejects,
+    gaps: Gaps | None,
+    form: Form,
 ) -> Iterator[Row]:
-    rows = _json_rows(path, source, rejects)
+    rows = _json_rows(path, source, rejects, form)
     probed = list(islice(rows, PROBED_ROWS))
+    theirs: dict[str, str] = {}
     if probed:
         had = {name for row in probed for name in row.values}
         where = f"line {probed[0].line}"
+        theirs = their_names((*wanted, *optional), sorted(had))
         if not (gaps and gaps.may_lack(path, where, had, wanted, len(probed))):
-            _check(path, where, sorted(had), wanted, ())
-    yield from chain(probed, rows)
+            check_columns(path, where, sorted(had), wanted, ())
+    renamed = {ours: name for ours, name in theirs.items() if ours != name}
+    for row in chain(probed, rows):
+        yield row._replace(values=_renamed(row.values, renamed)) if renamed else row
 
 
-def _json_rows(path: Path, source: str, rejects: Rejects) -> Iterator[Row]:
-    for line, raw in read_lines(path):
+def _renamed(values: Mapping[str, Any], names: Mapping[str, str]) -> Mapping[str, Any]:
+    return {**values, **{ours: values[theirs] for ours, theirs in names.items() if theirs in values}}
+
+
+def _json_rows(path: Path, source: str, rejects: Rejects, form: Form) -> Iterator[Row]:
+    for line, raw in read_lines(path, form.encoding):
         try:
             values = json_object(raw)
         except Defect as defect:
@@ -180,6 +202,7 @@ def _json_rows(path: Path, source: str, rejects: Rejects) -> Iterator[Row]:
         if len(values) == 1 and not _BULK_ACTIONS.isdisjoint(values) and isinstance(next(iter(values.values())), dict):
             continue
         rejects.count_row(source)
-        if isinstance(hit := values.get("_source"), dict):
+        hit = values.get("_source", values.get("fields"))
+        if isinstance(hit, dict):
             values = {"_id": values.get("_id"), **hit}
         yield Row(line, values, raw)

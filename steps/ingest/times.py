@@ -2,18 +2,41 @@
 
 import math
 import re
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
 from typing import Any, NamedTuple, Self
+from zoneinfo import ZoneInfo
 
 from steps.ingest.params import iso_seconds, iso_time
 from steps.ingest.rows import Defect
 
 _LEAST = 10**8  # seconds: 1973. What is less is a year, a month or a day in digits
 _FIRST_MILLISECONDS = 10**11  # as seconds this is the year 5138, as milliseconds 1973
-_TOO_LARGE = 4_102_444_800_000  # milliseconds: 2100
-_SPELT = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}  # by the number of digits
+_TOO_LARGE = 4_102_444_800  # seconds: 2100
+_SPELT = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S", 17: "%Y%m%d%H%M%S%f"}  # by their digits
 _LAST = 253_402_300_799  # the last second of 9999, behind which datetime knows none
 _ALSO_COUNTS, _FIRST_YEAR, _LAST_YEAR = (10, 12), 1995, 2099  # such digits are of a time in these years, or a count
+
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+_WEEKDAY = r"(?:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*[,.]?\s+)?"
+_MONTH = rf"(?P<name>{'|'.join(_MONTHS)})[a-z]*\.?"
+_DAY, _YEAR = r"(?P<day>\d{1,2})", r"(?P<year>\d{4})"
+_CLOCK = r"(?P<hour>\d{1,2}):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:[.,](?P<part>\d{1,9}))?)?(?:\s*(?P<half>[ap]m))?"
+_ZONE = r"(?:\s*(?P<zone>(?:utc|gmt)?[+-]\d\d?(?::?\d\d)?|[a-z]{1,5}|[a-z_]+(?:/[a-z_+-]+)+))?"
+_NOTE = r"\s*(?:\[(?P<region>[a-z_]+(?:/[a-z_+-]+)+)\]|\([^()]*\))?"
+_FORMS = [
+    re.compile(form, re.IGNORECASE)
+    for form in (
+        rf"{_YEAR}(?P<by>[-/.])(?P<month>\d{{1,2}})(?P=by){_DAY}(?:(?:\s+|t){_CLOCK})?{_ZONE}{_NOTE}",  # BigQuery, Java
+        rf"{_WEEKDAY}{_DAY}[-/ ]{_MONTH}[-/ ]{_YEAR}(?:[\s:,t]+{_CLOCK})?{_ZONE}{_NOTE}",  # RFC 822, Apache; and Kibana
+        rf"{_WEEKDAY}{_MONTH}\s+{_DAY}(?:st|nd|rd|th)?,?\s+{_YEAR}(?:,?\s*(?:@|at)?\s*{_CLOCK})?{_ZONE}{_NOTE}",
+        rf"{_WEEKDAY}{_MONTH}\s+{_DAY}\s+{_CLOCK}{_ZONE}\s+{_YEAR}",  # ctime, with a zone as date writes it
+    )
+]
+_HOURS = {
+    "z": 0, "ut": 0, "utc": 0, "gmt": 0, "wet": 0, "west": 1, "cet": 1, "cest": 2, "eet": 2, "eest": 3,
+    "est": -5, "edt": -4, "mst": -7, "mdt": -6, "pst": -8, "pdt": -7,
+}  # fmt: skip
 
 
 class Window(NamedTuple):
@@ -48,36 +71,54 @@ def unix_seconds(value: Any) -> int:
     return int(unix_time(value))
 
 
-def unix_time(value: Any) -> float:
-    """Unix seconds of a value: a number (seconds, or milliseconds from 1e11 on), ISO 8601 text or a date.
+def unix_time(value: Any, form: str = "") -> float:
+    """Unix seconds of a value: a number, ISO 8601 text, a date, or a text that names its month or begins with a year.
 
-    8, 10, 12 or 14 digits that spell a day or a time are that. UTC where no zone is named. Defect `missing_field`,
-    or `bad_timestamp`, which a time before 1970 is too, and a number that would be one before 1973 or after 2099.
+    A number counts seconds, or by its size milli-, micro- or nanoseconds. 8, 10, 12, 14 or 17 digits that spell a day
+    or a time are that. Text of `form` (as of strptime) is read by it. UTC where no zone is named. Defect
+    `missing_field`, or `bad_timestamp`, which a time before 1970 is too, and a number that would be one before 1973 or
+    after 2099.
     """
     if value is None or value == "":
         raise Defect("missing_field")
-    spelt = _iso(value.isoformat() if isinstance(value, date) else _plain(value))
-    seconds = spelt if spelt is not None else _counted(value)
-    if seconds is None or seconds < 0:
+    text = value.isoformat() if isinstance(value, date) else _plain(value)
+    seconds = _formed(text, form) if form else None
+    for read in (_iso, _counted, _written):
+        if seconds is None:
+            seconds = read(value if read is _counted else text)
+    if seconds is None or not 0 <= seconds < _FIRST_MILLISECONDS:
         raise Defect("bad_timestamp")
     return seconds
 
 
 def _plain(value: Any) -> str:
     """What a value spells; of a whole number, as a float or as its text, without a decimal point."""
-    text = (str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)).strip()
+    try:
+        text = (str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)).strip()
+    except ValueError:  # a number of thousands of digits
+        return "number"
     return re.sub(r"^(\d+)\.0*$", r"\1", text)
 
 
+def _formed(text: str, form: str) -> float | None:
+    """Seconds of a text that has the form."""
+    try:
+        moment = datetime.strptime(text, form)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
 def _counted(value: Any) -> float | None:
-    """Seconds of a number of them, or of milliseconds; None for what is no number, too small or too large."""
+    """Seconds of a number of them, or of a thousandth of them, and so on; None for no number of a time of ours."""
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    if not _LEAST <= number < _TOO_LARGE:
-        return None
-    return number if number < _FIRST_MILLISECONDS else number / 1000
+    if number < _FIRST_MILLISECONDS:
+        return number if _LEAST <= number < _TOO_LARGE else None
+    units = (10**3, 10**6, 10**9)
+    return next((number / unit for unit in units if _LEAST * unit <= number < _TOO_LARGE * unit), None)
 
 
 def _iso(text: str) -> float | None:
@@ -85,15 +126,54 @@ def _iso(text: str) -> float | None:
     if re.fullmatch(r"\d+\.\d+", text):  # counts; Python would read a day, any sign, and the time of that day
         return None
     try:
-        seconds = _of_digits(text) if text.isdigit() else iso_time(text)
+        return _of_digits(text) if text.isdigit() else iso_time(text.upper())
     except (ValueError, OverflowError):
         return None
-    return seconds if seconds < _FIRST_MILLISECONDS else None
 
 
-def _of_digits(text: str) -> int:
+def _of_digits(text: str) -> float:
     """Seconds of what digits spell; ValueError where they spell none, or count."""
     moment = datetime.strptime(text, _SPELT.get(len(text), "no such")).replace(tzinfo=UTC)
     if len(text) in _ALSO_COUNTS and not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
         raise ValueError(text)
-    return int(moment.timestamp())
+    return moment.timestamp()
+
+
+def _written(text: str) -> float | None:
+    """Seconds of a text in one of the forms that can be read in one way: its month is a name, or its year is first."""
+    if len(text) > 100:
+        return None
+    found = next((match.groupdict() for form in _FORMS if (match := form.fullmatch(text))), None)
+    if found is None:
+        return None
+    hour = int(found["hour"] or 0)
+    if half := found.get("half"):
+        if not 1 <= hour <= 12:
+            return None
+        hour = hour % 12 + 12 * (half.lower() == "pm")
+    name = found.get("name")
+    try:
+        return datetime(
+            int(found["year"]),
+            _MONTHS.index(name.lower()) + 1 if name else int(found["month"]),
+            int(found["day"]),
+            hour,
+            int(found["minute"] or 0),
+            int(found["second"] or 0),
+            int((found["part"] or "0").ljust(6, "0")[:6]),
+            _zone(found["zone"] or found.get("region") or "utc"),
+        ).timestamp()
+    except (ValueError, OverflowError, LookupError):
+        return None
+
+
+@lru_cache(maxsize=100)
+def _zone(text: str) -> tzinfo:
+    """A zone by its offset, by a name that no other zone has, or by its region; ValueError or LookupError for none."""
+    if "/" in text:
+        return ZoneInfo(text)
+    offset = re.fullmatch(r"(?:utc|gmt)?([+-])(\d\d?)(?::?(\d\d))?", text, re.IGNORECASE)
+    if not offset:
+        return timezone(timedelta(hours=_HOURS[text.lower()]))
+    ahead = timedelta(hours=int(offset[2]), minutes=int(offset[3] or 0))
+    return timezone(ahead if offset[1] == "+" else -ahead)

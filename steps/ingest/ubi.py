@@ -15,6 +15,7 @@ from steps.ingest.rejects import Rejects
 from steps.ingest.relevance import QueryNames, log_relevance
 from steps.ingest.search_log import SearchLog
 from steps.ingest.source_data import SourceData
+from steps.ingest.table_rows import Form
 from steps.ingest.times import Window
 from steps.ingest.ubi_events import read_events
 from steps.ingest.ubi_searches import read_searches
@@ -37,7 +38,13 @@ def read_ubi(
     Raises UserError for a missing file or column, a log without test queries, or too many defect rows.
     """
     documents = read_corpus(
-        source.name, source.corpus, source.corpus_columns, key=key, max_reject_ratio=max_reject_ratio, rejects=rejects
+        source.name,
+        source.corpus,
+        source.corpus_columns,
+        key=key,
+        form=Form(source.encoding, source.delimiter),
+        max_reject_ratio=max_reject_ratio,
+        rejects=rejects,
     )
     data = SourceData(source.name, documents=list(documents.values()))
     numbers = {original: number for number, original in enumerate(documents)}
@@ -63,6 +70,11 @@ def read_ubi(
     }
     visits = searches.visits()[shown.searches]
     add_log(data, log, source, seed=seed, key=key, rejects=rejects, visits=visits)
+    of_searches = data.facts["searches"]
+    seen = of_searches["used"][0] + sum(count for count, _ in of_searches["left_out"].values())
+    lost = searches.left_out()
+    nothing_shown = len(searches.numbers) - sum(lost.values()) - seen
+    of_searches["left_out"] |= {reason: [n, 0] for reason, n in (lost | {"nothing_shown": nothing_shown}).items()}
     names = QueryNames()
     if source.relevance:
         for search_id, number in zip(searches.ids, searches.queries, strict=True):

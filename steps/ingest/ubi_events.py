@@ -1,6 +1,7 @@
 """The events of a UBI log (index `ubi_events`): clicks, and what searches without hits showed."""
 
 import json
+import sys
 from array import array
 from collections import Counter
 from collections.abc import Mapping
@@ -8,19 +9,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from steps.core.errors import UserError
 from steps.core.progress import progress
-from steps.ingest.log_values import as_id, as_rank
 from steps.ingest.params import UbiSource
-from steps.ingest.rejects import Rejects
-from steps.ingest.rows import Defect, Gone, json_value
+from steps.ingest.rejects import Clicks, Rejects
+from steps.ingest.rows import Defect, Gone, LeftOut, json_value
 from steps.ingest.source_files import table_files
-from steps.ingest.table_rows import Row, read_rows
-from steps.ingest.times import Window, unix_seconds
+from steps.ingest.table_rows import Form, Row, read_rows
+from steps.ingest.times import Window
 from steps.ingest.ubi_searches import AFTER, BEFORE, Searches
+from steps.ingest.values import Ids, Reading, as_id, rank_of, told_rank_from, unwrapped
 
-IMPRESSION_ACTIONS = frozenset({"impression", "view"})
 SESSION_SECONDS = 24 * 3600  # so long after its search an event may come
 _NEVER_SHOWN = "click_without_impression"
+_ATTRIBUTES, _NO_RANK, _MOST_ACTIONS, _NAMED_ACTIONS = "event_attributes", -1, 1000, 8
+_OBJECT = (_ATTRIBUTES, "object", "object_id")
+_RANKS = ((_ATTRIBUTES, "position", "ordinal"), (_ATTRIBUTES, "position"), (_ATTRIBUTES, "rank"))  # the last: o19s'
+_FLAT = [".".join(path[:length]) for path in (_OBJECT, *_RANKS) for length in range(2, len(path) + 1)]
 
 
 class Shown(NamedTuple):
@@ -47,58 +52,79 @@ def read_events(
     An event at or after `test_from` says nothing about a search before it. What such a search showed and was clicked
     only then is left out: it is no document that nobody clicked. An event of the window's first day may
     belong to a search before the window, whose partition is not read; those up to SESSION_SECONDS after the window
-    are read, for the searches inside. Raises UserError for a missing file or column or too many defect rows.
+    are read, for the searches inside. Raises UserError for a missing file or column, too many defect rows, events of
+    which none is a click, or where most clicks are lost.
     """
     reader = _Reader(source, searches, documents, window)
-    files = table_files(source.events, f"{key}.events", window.longer(SESSION_SECONDS))
     wanted = dict.fromkeys(("action_name", "timestamp"), f"{key}.events")
-    for file in files:
-        name = f"{source.name}/events/{file.name}"
+    above = f"{source.name}/events"
+    for file in table_files(source.events, f"{key}.events", window.longer(SESSION_SECONDS)):
+        name = f"{above}/{file.name}"
         reader.files.append(name)
         rows = read_rows(
-            file.path, wanted=wanted, optional=["query_id", "event_attributes"], source=name, rejects=rejects
+            file.path,
+            wanted=wanted,
+            optional=["query_id", _ATTRIBUTES, *_FLAT],
+            source=name,
+            rejects=rejects,
+            form=Form(source.encoding, source.delimiter),
         )
         rows = rejects.watched(rows, name, file.path, max_reject_ratio)
         for row in progress(rows, None, f"events of {name}"):
             try:
                 reader.read(row)
             except Defect as defect:
-                rejects.add_of_log(name, row.line, defect, row.raw())
+                rejects.add_defect(name, row.line, defect, row.raw())
+    reader.check_actions(f"params.yaml: {key}.click_actions")
     shown = reader.shown(rejects)
-    for file in files:
-        rejects.check(f"{source.name}/events/{file.name}", file.path, max_reject_ratio)
-    others = sum(reader.left_out.values())
-    rejects.check_log(reader.files, f"params.yaml: {key}.events, {source.events}", others=others)
+    what = f"params.yaml: {key}.events, {source.events}"
+    rejects.check(above, source.events, max_reject_ratio, has_settings=True)
+    rejects.check_log(reader.files, what, others=sum(reader.left_out.values()))
+    reader.clicks.check(
+        what, "query_response_hit_ids and object_id must both be ids of the corpus, not an engine's own numbers"
+    )
     return shown, dict(sorted(reader.left_out.items()))
 
 
 class _Reader:
     def __init__(self, source: UbiSource, searches: Searches, documents: Mapping[str, int], window: Window) -> None:
-        self.searches, self.documents = searches, documents
+        self.source, self.searches, self.documents = source, searches, documents
+        self.search_ids, self.ids = Ids(searches.numbers), Ids(documents)
         self.window, self.longer = window, window.longer(SESSION_SECONDS)
-        self.click_actions = frozenset(source.click_actions)
-        self.actions = IMPRESSION_ACTIONS | self.click_actions
-        self.cut = source.cut
+        self.click_actions = frozenset(map(_folded, source.click_actions))
+        self.actions = self.click_actions | frozenset(map(_folded, source.impression_actions))
+        self.reading, self.cut = Reading(timestamp=source.timestamp), source.cut
+        self.seen, self.of_searches = Counter[str](), Counter[str]()  # events by action: all, and those of a search
+        self.clicks = Clicks()
         told = ("clicks_after_test_from", "impressions_after_test_from", "not_of_a_search", "outside_window")
         self.left_out = Counter(dict.fromkeys(told, 0))
         self.clicked = bytearray(len(searches.documents))
-        self.pairs, self.ranks = array("q"), array("i")
+        self.pairs, self.ranks = array("q"), array("i")  # of impressions; ranks as they are spelled
+        self.odd_places, self.odd_files, self.odd_lines = array("q"), array("i"), array("q")  # of rank 0 or none
         self.late_clicks = array("q")  # pairs
         self.files: list[str] = []  # the last is the one being read
-        # Clicks whose impression is known only when all events are read: what, and where it was read.
-        self.click_pairs, self.click_files, self.click_lines = array("q"), array("i"), array("q")
+        # Clicks whose impression is known only when all events are read: what, at which rank, and where it was read.
+        self.click_pairs, self.click_ranks = array("q"), array("i")
+        self.click_files, self.click_lines = array("i"), array("q")
+        self.originals = list(documents)
 
     def read(self, row: Row) -> None:
         """Take one event in; Defect when it is one that counts and cannot be used."""
-        action, search_id = row.values.get("action_name"), row.values.get("query_id")
+        action, search_id = unwrapped(row.values.get("action_name")), unwrapped(row.values.get("query_id"))
         if not isinstance(action, str | None):
-            raise Defect("wrong_type")
-        if action not in self.actions or search_id is None or search_id == "":
+            raise LeftOut("wrong_type")
+        action = _folded(action or "")
+        is_of_search = search_id is not None and search_id != ""
+        if action in self.seen or len(self.seen) < _MOST_ACTIONS:
+            self.seen[action] += 1
+            self.of_searches[action] += is_of_search
+        if action not in self.actions or not is_of_search:
             self.left_out["not_of_a_search"] += 1
             return
         is_click = action in self.click_actions
-        timestamp = unix_seconds(row.values.get("timestamp"))
-        search = self.searches.numbers.get(as_id(search_id))
+        timestamp = int(self.reading.time(row.values.get("timestamp")))
+        known = self.search_ids.find(as_id(search_id))
+        search = None if known is None else self.searches.numbers[known]
         inside = self.window if search is None else self.longer
         if search in (AFTER, BEFORE) or not inside.holds(timestamp):
             self.left_out["outside_window"] += 1
@@ -106,53 +132,100 @@ class _Reader:
         if search is None and timestamp < self.window.start + SESSION_SECONDS:
             self.left_out["unknown_search"] += 1
             return
-        if search is None:
-            raise Gone(_NEVER_SHOWN if is_click else "unknown_query")
-        if search < 0:
+        if search is not None and search < 0:
             self.left_out["of_unusable_searches"] += 1
             return
-        original, ordinal = _object(row.values.get("event_attributes"))
-        document = self.documents.get(original)
-        if document is None:
-            raise Gone("unknown_document")
-        start, end = self.searches.starts[search], self.searches.starts[search + 1]
-        pair = search * len(self.documents) + document
-        late = self.searches.times[search] < self.cut <= timestamp
+        late = search is not None and self.searches.times[search] < self.cut <= timestamp
         if not is_click:
-            if late:
-                self.left_out["impressions_after_test_from"] += 1
-            elif start == end:
-                rank = as_rank(ordinal)
-                self.pairs.append(pair)
-                self.ranks.append(rank)
-        elif late:
+            self._impression(row, search, late)
+            return
+        self.clicks.read += not late
+        try:
+            self._click(row, search, late)
+        except Defect as defect:
+            if not late:
+                self.clicks.lose(f"line {row.line} of {self.files[-1]} ({defect.reason})")
+            raise
+
+    def _impression(self, row: Row, search: int | None, late: bool) -> None:
+        if search is None:
+            raise Gone("unknown_query")
+        values, pair = self._pair(row, search)
+        if late:
+            self.left_out["impressions_after_test_from"] += 1
+        elif not self._has_hits(search):
+            ordinal = _ordinal(values)
+            rank = _NO_RANK if ordinal is None or ordinal == "" else rank_of(ordinal, 0)
+            if rank < 1:
+                self.odd_places.append(len(self.pairs))
+                self.odd_files.append(len(self.files) - 1)
+                self.odd_lines.append(row.line)
+            self.pairs.append(pair)
+            self.ranks.append(rank)
+
+    def _click(self, row: Row, search: int | None, late: bool) -> None:
+        if search is None:
+            raise Gone(_NEVER_SHOWN)
+        values, pair = self._pair(row, search)
+        if late:
             self.left_out["clicks_after_test_from"] += 1
             self.late_clicks.append(pair)
-        elif start == end:
+        elif not self._has_hits(search):
             self.click_pairs.append(pair)
+            self.click_ranks.append(_rank_or_none(values))
             self.click_files.append(len(self.files) - 1)
             self.click_lines.append(row.line)
         else:
+            start, end = self.searches.starts[search], self.searches.starts[search + 1]
             try:
-                place = start + self.searches.documents[start:end].index(document)
+                place = start + self.searches.documents[start:end].index(pair % len(self.documents))
             except ValueError:
                 raise Gone(_NEVER_SHOWN) from None
             self.clicked[place] = 1
+
+    def _has_hits(self, search: int) -> bool:
+        return self.searches.starts[search] != self.searches.starts[search + 1]
+
+    def _pair(self, row: Row, search: int) -> tuple[Mapping[str, Any], int]:
+        """The values, what is JSON in them read, and the search with its document as one number."""
+        values = row.values
+        try:
+            attributes = unwrapped(values.get(_ATTRIBUTES))
+            if isinstance(attributes, str) and attributes:
+                values = {**values, _ATTRIBUTES: json_value(attributes, "wrong_type")}
+            original = as_id(_at(values, _OBJECT))
+        except Defect as defect:
+            raise LeftOut(defect.reason) from None  # people click what is no document, too
+        key = self.ids.find(original)
+        if key is None:
+            raise Gone("unknown_document")
+        return values, search * len(self.documents) + self.documents[key]
+
+    def check_actions(self, key: str) -> None:
+        """UserError where there are events, and none is a click on something that a search showed."""
+        if any(self.of_searches[action] for action in self.click_actions):
+            return
+        if not self.seen or (not self.source.test_from and self.actions.issuperset(self.seen)):
+            return
+        named = ", ".join(f"{action!r} ({count:,})" for action, count in self.seen.most_common(_NAMED_ACTIONS))
+        nameless = sum(self.seen[action] for action in self.click_actions)
+        what = f"the {nameless:,} clicks name no query_id" if nameless else "no event is a click"
+        wanted = ", ".join(self.source.click_actions)
+        raise UserError(f"{key}: {what} ({wanted}); the actions of the events are {named}: name those that are clicks")
 
     def shown(self, rejects: Rejects) -> Shown:
         """Everything that was shown; clicks on what was not become rejects."""
         searches, width = self.searches, max(len(self.documents), 1)
         by_hits = np.repeat(np.arange(len(searches.ids)), np.diff(np.array(searches.starts)))
-        pairs, ranks = np.array(self.pairs, dtype=np.int64), np.array(self.ranks, dtype=np.int32)
+        wanted = np.array(self.click_pairs, dtype=np.int64)
+        pairs, ranks = self._ranked(rejects)
         order = np.lexsort((ranks, pairs))
         pairs, at = np.unique(pairs[order], return_index=True)  # of several events the one of the lowest ordinal
         ranks = ranks[order][at]
-        wanted = np.array(self.click_pairs, dtype=np.int64)
-        originals = list(self.documents)
         for place in np.flatnonzero(~np.isin(wanted, pairs)).tolist():
-            search, document = divmod(self.click_pairs[place], width)
-            raw = json.dumps({"query_id": searches.ids[search], "object_id": originals[document]}, ensure_ascii=False)
-            rejects.add_of_log(self.files[self.click_files[place]], self.click_lines[place], Gone(_NEVER_SHOWN), raw)
+            file, line = self.files[self.click_files[place]], self.click_lines[place]
+            rejects.add_defect(file, line, Gone(_NEVER_SHOWN), self._raw(self.click_pairs[place]))
+            self.clicks.lose(f"line {line} of {file} ({_NEVER_SHOWN})")
         columns = Shown(
             np.concatenate([by_hits, pairs // width]),
             np.concatenate([np.array(searches.documents, dtype=np.int64), pairs % width]),
@@ -165,14 +238,81 @@ class _Reader:
         order = order[~late[order]]
         return Shown(*(column[order] for column in columns))
 
+    def _ranked(self, rejects: Rejects) -> tuple[np.ndarray, np.ndarray]:
+        """Pairs that events show, and their ranks from 1 on; those without one become rejects if others have one."""
+        pairs, ranks = np.array(self.pairs, dtype=np.int64), np.array(self.ranks, dtype=np.int32)
+        impressions = sum(self.of_searches[action] for action in self.actions - self.click_actions)
+        if not impressions and len(self.click_pairs) and not self._any_hits():
+            self._say("no search has hits and no event is an impression, so what was clicked is all that was shown")
+            pairs, ranks = np.array(self.click_pairs, dtype=np.int64), np.array(self.click_ranks, dtype=np.int32)
+            return pairs, np.where(ranks < 1, self._by_order(pairs), ranks).astype(np.int32)
+        if len(ranks) and (ranks == _NO_RANK).all():
+            self._say(f"no impression has a {'.'.join(_RANKS[0])}, so their order in the files is their rank")
+            return pairs, self._by_order(pairs)
+        setting = self.source.rank_from
+        rank_from = told_rank_from(ranks.tolist()) if setting is None else setting
+        if setting is None and rank_from == 0:
+            self._say("ranks begin with 0 (else set rank_from: 1)")
+        bad = ranks < rank_from
+        for place, file, line in zip(self.odd_places, self.odd_files, self.odd_lines, strict=True):
+            if bad[place]:
+                reason = "missing_field" if ranks[place] == _NO_RANK else "bad_rank"
+                rejects.add(self.files[file], line, reason, self._raw(int(pairs[place])))
+        return pairs[~bad], (ranks[~bad] + 1 - rank_from).astype(np.int32)
 
-def _object(attributes: Any) -> tuple[str, Any]:
-    """The object's id and its ordinal (None where the event has none) of `event_attributes`, a mapping or its JSON."""
-    if isinstance(attributes, str) and attributes:
-        attributes = json_value(attributes, "wrong_type")
-    if not isinstance(attributes, dict):
-        raise Defect("missing_field" if attributes is None or attributes == "" else "wrong_type")
-    thing, position = attributes.get("object"), attributes.get("position")
-    if not isinstance(thing, dict):
-        raise Defect("missing_field" if thing is None else "wrong_type")
-    return as_id(thing.get("object_id")), position.get("ordinal") if isinstance(position, dict) else None
+    def _any_hits(self) -> bool:
+        return bool(len(self.searches.documents) or self.searches.unknown_documents)
+
+    def _by_order(self, pairs: np.ndarray) -> np.ndarray:
+        """The place of each pair among those of its search, from 1 on: int32 `(pairs,)`."""
+        whose = pairs // max(len(self.documents), 1)
+        order = np.argsort(whose, kind="stable")
+        places = np.empty(len(pairs), dtype=np.int32)
+        places[order] = np.arange(len(pairs)) - np.searchsorted(whose[order], whose[order]) + 1
+        return places
+
+    def _raw(self, pair: int) -> str:
+        search, document = divmod(pair, max(len(self.documents), 1))
+        raw = {"query_id": self.searches.ids[search], "object_id": self.originals[document]}
+        return json.dumps(raw, ensure_ascii=False)
+
+    def _say(self, text: str) -> None:
+        print(f"ingest: WARNING: {self.source.name}: {text}", file=sys.stderr)
+
+
+def _folded(action: str) -> str:
+    return action.strip().casefold()
+
+
+def _at(value: Any, path: tuple[str, ...]) -> Any:
+    """What lies at a path, in objects within objects or under dotted names; None for nothing, Defect `wrong_type`."""
+    value = unwrapped(value)
+    if not path or value is None or value == "":
+        return value or None if isinstance(value, str) else value
+    if not isinstance(value, Mapping):
+        raise Defect("wrong_type")
+    for length in range(len(path), 0, -1):
+        if value.get(name := ".".join(path[:length])) is not None:
+            return _at(value[name], path[length:])
+    return None
+
+
+def _ordinal(values: Mapping[str, Any]) -> Any:
+    """At which rank an event's object was, None where it does not say."""
+    for path in _RANKS:
+        try:
+            found = _at(values, path)
+        except Defect:
+            continue
+        if isinstance(found, dict):  # {"ordinal": {"value": 3}}
+            found = found.get("value", next(iter(found.values()))) if len(found) == 1 or "value" in found else None
+        if found is not None:
+            return found
+    return None
+
+
+def _rank_or_none(values: Mapping[str, Any]) -> int:
+    try:
+        return rank_of(_ordinal(values), 0)
+    except Defect:
+        return _NO_RANK

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from steps.core.progress import progress
-from steps.ingest.log_values import as_id, as_text
 from steps.ingest.params import UbiSource
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, Gone, json_value
 from steps.ingest.search_log import SearchLog
 from steps.ingest.source_files import table_files
-from steps.ingest.table_rows import Gaps, Row, read_rows
-from steps.ingest.times import Window, unix_time
+from steps.ingest.table_rows import Form, Gaps, Row, read_rows
+from steps.ingest.times import Window
+from steps.ingest.values import Ids, Reading, as_id, as_query, unwrapped
 
 UNUSABLE, AFTER, BEFORE = -1, -2, -3  # of searches left out; the last two lie after and before the window
 _DAY_SECONDS = 24 * 3600
@@ -78,12 +78,13 @@ def read_searches(
     read, cannot be used is left out.
     """
     wanted = dict.fromkeys(("query_id", "user_query", "timestamp"), f"{key}.queries")
-    reader = _Reader(log, documents, window, rejects, source.cut)
+    reader = _Reader(log, documents, window, rejects, source)
+    above = f"{source.name}/queries"
     read: list[str] = []
     files = table_files(source.queries, f"{key}.queries", window)
     gaps = Gaps("user_query") if len(files) > 1 else None  # a small file may be all browsing
     for file in files:
-        name = f"{source.name}/queries/{file.name}"
+        name = f"{above}/{file.name}"
         read.append(name)
         rows = read_rows(
             file.path,
@@ -92,14 +93,15 @@ def read_searches(
             source=name,
             rejects=rejects,
             gaps=gaps,
+            form=Form(source.encoding, source.delimiter),
         )
         rows = rejects.watched(rows, name, file.path, max_reject_ratio)
         for row in progress(rows, None, f"searches of {name}"):
             try:
                 reader.read(row, name)
             except Defect as defect:
-                rejects.add(name, row.line, defect.reason, row.raw())
-        rejects.check(name, file.path, max_reject_ratio)
+                rejects.add_defect(name, row.line, defect, row.raw())
+    rejects.check(above, source.queries, max_reject_ratio, has_settings=True)
     if gaps:
         gaps.check(wanted)
     outside = reader.searches.left_out()["outside_window"]
@@ -109,9 +111,10 @@ def read_searches(
 
 class _Reader:
     def __init__(
-        self, log: SearchLog, documents: Mapping[str, int], window: Window, rejects: Rejects, cut: float
+        self, log: SearchLog, documents: Mapping[str, int], window: Window, rejects: Rejects, source: UbiSource
     ) -> None:
-        self.log, self.documents, self.window, self.rejects, self.cut = log, documents, window, rejects, cut
+        self.log, self.documents, self.window, self.rejects, self.cut = log, documents, window, rejects, source.cut
+        self.known, self.reading = Ids(documents), Reading(timestamp=source.timestamp)
         self.searches = Searches()
         self.texts: dict[str, int] = {}
         self.files: list[str] = []  # the last is the one being read
@@ -136,7 +139,7 @@ class _Reader:
         if known == UNUSABLE:
             self.rejects.add(name, row.line, "duplicate_id", row.raw(), defect=False)
             return
-        time = unix_time(get("timestamp"))
+        time = self.reading.time(get("timestamp"))
         if known == BEFORE or not self.window.holds(time):
             searches.impressions_outside += len(hits)
             if time < self.window.start:
@@ -146,7 +149,7 @@ class _Reader:
             return
         search = len(searches.ids) if known is None or known == AFTER else known
         is_new = search == len(searches.ids)
-        told = get("query_response_id")
+        told = unwrapped(get("query_response_id"))
         unnamed = told is None or told == ""
         response = hash(tuple(hits) if unnamed else str(told))
         twin = None if is_new else self._twin(search, response)
@@ -177,7 +180,7 @@ class _Reader:
         """Note the earliest response so far to a search; tells whether it has a text, else the search is UNUSABLE."""
         searches, get = self.searches, row.values.get
         searches.numbers[search_id] = UNUSABLE
-        text = as_text(get("user_query") or "")
+        text = as_query(get("user_query") or "")
         if not text:
             self.rejects.add(name, row.line, "empty_text", row.raw(), defect=False)
             return False
@@ -190,7 +193,7 @@ class _Reader:
             searches.ids.append(search_id)
             for column in (self.times, self.asked, self.file_of, self.lines, searches.clients):
                 column.append(0)
-        client = get("client_id")
+        client = unwrapped(get("client_id"))
         known = client is not None and client != ""
         self.times[search], self.asked[search] = time, self.texts[text]
         self.file_of[search], self.lines[search] = len(self.files) - 1, row.line
@@ -201,17 +204,18 @@ class _Reader:
     def _show(self, hits: Mapping[str, None], row: Row, name: str) -> None:
         """Add the hits of a row to the last response."""
         searches = self.searches
-        unknown = sum(hit not in self.documents for hit in hits)
+        known = [self.known.find(hit) for hit in hits]
+        unknown = known.count(None)
         if unknown:
             searches.unknown_documents += unknown
             if unknown == len(hits):
-                self.rejects.add_of_log(name, row.line, Gone("unknown_document"), row.raw())
+                self.rejects.add_defect(name, row.line, Gone("unknown_document"), row.raw())
             else:
                 self.rejects.add(name, row.line, "unknown_document", row.raw(), defect=False)
-        for rank, hit in enumerate(hits, start=1):
-            if (number := self.documents.get(hit)) is not None:
+        for rank, hit in enumerate(known, start=1):
+            if hit is not None:
                 self.shown_in.append(len(self.response_of) - 1)
-                searches.documents.append(number)
+                searches.documents.append(self.documents[hit])
                 searches.ranks.append(rank)
 
     def finished(self) -> Searches:

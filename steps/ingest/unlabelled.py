@@ -7,7 +7,7 @@ from steps.core.files import sha256_text
 from steps.core.texts import fold
 from steps.ingest.params import UNLABELLED_QUERIES
 from steps.ingest.rejects import Rejects
-from steps.ingest.rows import Defect, decode, read_lines
+from steps.ingest.rows import Defect, LeftOut, decode, read_lines
 from steps.ingest.source_data import UNLABELLED, Query
 
 _TABLES = ("jsonl", "json", "ndjson", "csv", "parquet")
@@ -36,7 +36,7 @@ def read_unlabelled(path: Path, *, max_query_words: int, max_reject_ratio: float
             if not key:
                 raise Defect("empty_text")
         except Defect as defect:
-            rejects.add(source, line, defect.reason, raw)
+            rejects.add_defect(source, line, defect, raw)
             continue
         if key in queries:
             rejects.add(source, line, "duplicate_text", raw, defect=False)
@@ -54,5 +54,5 @@ def _text(raw: bytes, max_query_words: int) -> str:
         raise Defect("too_many_columns")
     text = columns[-1].strip()
     if len(text.split()) > max_query_words:
-        raise Defect("query_too_long")
+        raise LeftOut("query_too_long")
     return text

@@ -153,9 +153,9 @@ def _against_champion(candidate: Evidence, champion: Evidence | None, policy: Po
 
 
 def _against_teacher(dataset: str, candidate: Evidence, policy: Policy) -> Iterable[Check]:
-    """A first champion takes the teacher's place: refused if it surely loses too much, with a warning if nobody can tell.
+    """Refuse a first champion that surely loses too much against the teacher; warn if nobody can tell.
 
-    The same comparison as the evaluation's verdict makes.
+    This is the comparison that the evaluation's verdict makes.
     """
     compared = {name: values for name, values in candidate.teacher.items() if any(values.values())}
     theirs = compared.get(dataset)

@@ -63,7 +63,8 @@ def refuse_rolled_back(registry: Registry, version: str) -> None:
     """RolledBack where the version was rolled back."""
     if when := registry.tags(version).get("rolled_back_at"):
         raise RolledBack(
-            f"{registry.name}/{version}: this release was rolled back at {when}; `make promote PROMOTE_FLAGS=--again` promotes it all the same"
+            f"{registry.name}/{version}: this release was rolled back at {when};"
+            " `make promote PROMOTE_FLAGS=--again` promotes it all the same"
         )
 
 

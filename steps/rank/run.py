@@ -18,7 +18,7 @@ from steps.rank.candidates import searchers
 from steps.rank.params import CrossEncoderParams
 from steps.rank.quality import measure
 from steps.rank.relevance import Scored, drawn_queries, relevance_tables, sampled_pairs, training_queries
-from steps.retrieval.rankers import has_random_head, load_ranker
+from steps.retrieval.rankers import check_pair_batches, has_random_head, load_ranker
 from steps.training.comparison import said_gain
 from steps.training.ranked_lists import choose_lists
 from steps.training.ranker import check_length, checkpoint_folder, train_ranker, training_facts
@@ -53,6 +53,7 @@ def run(
     base = resolve_base(params.base)
     ranker = load_ranker(base, params.max_length, params.seed)
     check_length(ranker, params)
+    check_pair_batches(ranker, f"rank.ranker: base {params.base}")
     if cut := cut_pairs(ranker, sampled_pairs(chosen, ingest, candidates, params)):
         cut.tell("rank", f"rank.ranker.{output.name}.{cut.knob}")
     base_embeds = has_random_head(ranker, base, params.seed)  # else it is a cross encoder already

@@ -123,11 +123,11 @@ def run(
         }
         write_json(staging / "report.json", report)
     print(f"release@{student}: {report['why']}")
+    cosines: dict[str, list[str]] = {}  # by the reason: many data sets may share it
     for dataset, found in chosen.unjudged.items():
-        print(
-            f"{dataset}: nDCG@10 says little of what serving costs: {found.reason}; mean cosine of the served encoder"
-            f" to the student {found.served_cosine_mean:.4f} on {found.texts} texts"
-        )
+        cosines.setdefault(found.reason, []).append(f"{dataset} {found.served_cosine_mean:.4f}")
+    for reason, means in cosines.items():
+        print(f"release@{student}: {reason}, so only cosines check what serving costs: {', '.join(means)} on average")
     for dataset, verdict in verdicts.items():
         print(f"release@{student}: {verdict.told(dataset)}")
     run.param("student", student)

@@ -63,6 +63,8 @@ def _largest_activations(
     model: onnx.ModelProto, names: list[str], batches: Iterable[TokenBatch]
 ) -> dict[str, np.ndarray]:
     """Largest magnitude of each channel, `(channels,)`, of the named activations over all batches."""
+    if not names:  # a graph whose products are of another kind, as GPT-2's: onnxruntime would give its outputs
+        return {}
     watched = onnx.ModelProto()
     watched.CopyFrom(model)
     watched.graph.output.extend(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names)

@@ -12,11 +12,10 @@ import torch
 from sentence_transformers import MultiVectorEncoder
 from sentence_transformers.util import batch_to_device
 from torch import Tensor, nn
-from transformers.utils.logging import disable_progress_bar
 
-from steps.core.bases import not_loaded
 from steps.core.errors import TransientError, UserError
 from steps.core.files import staged_file
+from steps.core.model_loading import check_model, loading
 from steps.core.precision import Precision
 from steps.core.progress import progress
 from steps.core.tables import Role
@@ -33,11 +32,9 @@ def load_late_interaction(source: str | Path) -> MultiVectorEncoder:
 
     UserError when it cannot be loaded.
     """
-    disable_progress_bar()
-    try:
+    with loading(source, "a late interaction model's folder, or its name on the hub"):
         model = MultiVectorEncoder(str(source), device=device(), trust_remote_code=False).float()
-    except Exception as error:
-        raise not_loaded(source, error, "a late interaction model's folder, or its name on the hub") from None
+        check_model(model, source)
     forget_origin(model)
     name_document_prompt(model.prompts)
     return model

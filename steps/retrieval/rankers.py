@@ -12,10 +12,10 @@ from sentence_transformers import CrossEncoder
 from sentence_transformers.util import batch_to_device
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling
-from transformers.utils.logging import disable_progress_bar
 
-from steps.core.bases import not_loaded
+from steps.core.batch_check import check_batches
 from steps.core.errors import UserError
+from steps.core.model_loading import check_model, loading
 from steps.core.precision import Precision
 from steps.core.progress import progress
 from steps.core.towers import autocast, device, forget_origin, remembering_states
@@ -34,12 +34,12 @@ def load_ranker(source: str | Path, max_length: int | None = None, seed: int = 0
     """
     with torch.random.fork_rng(), _quiet():
         torch.manual_seed(seed)
-        try:
+        instead = "a cross encoder's or encoder's folder, or its name on the hub"
+        with loading(source, instead, new_head=True):
             ranker = load_dual_pooled(source, max_length) or CrossEncoder(
                 str(source), device=device(), max_length=max_length, trust_remote_code=False
             )
-        except Exception as error:
-            raise not_loaded(source, error, "a cross encoder's or encoder's folder, or its name on the hub") from None
+            check_model(ranker, source)
     if ranker.num_labels != 1:
         raise UserError(
             f"model {source}: gives a pair {ranker.num_labels} outputs; take a cross encoder that gives one"
@@ -56,10 +56,19 @@ def has_random_head(ranker: CrossEncoder, source: str | Path, seed: int) -> bool
     return any(not torch.equal(tensor, other[name]) for name, tensor in ranker.state_dict().items())
 
 
+def check_pair_batches(ranker: CrossEncoder, name: str) -> None:
+    """UserError where the score of a pair depends on the longer pairs of its batch."""
+
+    def scores(texts: list[str]) -> list[np.ndarray]:
+        pairs = [("a query", text) for text in texts]
+        return list(pair_scores(ranker, pairs, precision="fp32", batch_size=len(pairs))[:, None])
+
+    check_batches(scores, ranker.tokenizer, name)
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Let the libraries not tell that they convert an encoder and draw its head, nor show bars."""
-    disable_progress_bar()
+    """Let the libraries not tell that they convert an encoder and draw its head."""
     loggers = [logging.getLogger(name) for name in ("transformers", "sentence_transformers")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

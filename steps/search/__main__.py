@@ -1,16 +1,19 @@
-"""`python -m steps.search --student 2l --k 5 "running total along an axis"`: the top hits, and how long they took."""
+"""The top hits of a query in a release, and how long they take."""
 
 import argparse
 from pathlib import Path
 
 from steps.core.errors import UserError, guarded
+from steps.core.self_check import command_name
 from steps.search.request import check_query
 from steps.serving.choice import release_folder, run_root
+from steps.serving.examples import EXAMPLE
 
 
 def main() -> None:
     """Read the command line and search."""
-    parser = argparse.ArgumentParser(prog="python -m steps.search", description=__doc__)
+    command = command_name("search")
+    parser = argparse.ArgumentParser(prog=command, description=__doc__, epilog=f'example: {command} "{EXAMPLE}"')
     parser.add_argument("query", help="what to look for")
     parser.add_argument("--student", default="", help="name of a released student (default: the evaluation's choice)")
     parser.add_argument("--recipe", default="", help="search the run of this recipe, e.g. recipes/scifact.yaml")

@@ -1,6 +1,7 @@
 """`python -m steps.serve --release models/release`: releases over HTTP, and a page to search with."""
 
 import argparse
+import logging
 import logging.config
 import os
 import secrets
@@ -8,12 +9,16 @@ import socket
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from steps.core.errors import UserError, guarded
 from steps.core.params import validated
 from steps.core.self_check import step_parser
 from steps.serve.settings import SALT, Settings
 from steps.serving.choice import run_root
+
+if TYPE_CHECKING:
+    from steps.serve.watcher import Watcher
 
 KEPT_S = 75  # so long an idle connection is kept: longer than proxies keep theirs, who would send into a closed one
 LOOPBACK = ["localhost", "127.0.0.1", "::1"]
@@ -43,12 +48,12 @@ def _serve(settings: Settings, arguments: argparse.Namespace) -> None:
     from steps.serve.logs import log_config
     from steps.serve.service import open_service
 
-    logging.config.dictConfig(log_config())
+    # at a terminal a line for each letter that somebody types is noise, unless the queries are asked for
+    log_settings = log_config(terminal=sys.stdout.isatty() and not settings.log_queries)
+    logging.config.dictConfig(log_settings)
     service = open_service(settings)
     if settings.release:  # of a registry one waits for the first champion
-        service.watcher.look()
-        if service.watcher.current is None:
-            raise UserError("; ".join(failure.message for failure in service.watcher.failures.values()))
+        _load(service.watcher)
     shown = "localhost" if arguments.host in ("127.0.0.1", "0.0.0.0", "::") else arguments.host
     what = ", ".join(service.watcher.current.students) if service.watcher.current else settings.model
     print(f"serve: {what} at http://{shown}:{arguments.port}  (Ctrl-C stops)", file=sys.stderr, flush=True)
@@ -64,7 +69,7 @@ def _serve(settings: Settings, arguments: argparse.Namespace) -> None:
         http="steps.serve.connections:Connection",
         ws="none",
         limit_concurrency=CONNECTIONS * settings.max_requests,
-        log_config=log_config(),
+        log_config=log_settings,
         access_log=False,  # it would hold queries
         server_header=False,
         proxy_headers=bool(arguments.trusted_proxies),
@@ -73,6 +78,22 @@ def _serve(settings: Settings, arguments: argparse.Namespace) -> None:
         timeout_graceful_shutdown=STOP_S,
         timeout_worker_healthcheck=60,
     )
+
+
+def _load(watcher: "Watcher") -> None:
+    """Look for releases once. UserError if none loads, which is then said once, and not in the log as well."""
+    logger = logging.getLogger("slimtower.serve")
+    logger.addFilter(_is_no_error)
+    watcher.look()
+    logger.removeFilter(_is_no_error)
+    if watcher.current is None:
+        raise UserError("; ".join(failure.message for failure in watcher.failures.values()))
+    for name, failure in watcher.failures.items():
+        logger.error("not loaded", extra={"data": {"system": name, "error": failure.message}})
+
+
+def _is_no_error(record: logging.LogRecord) -> bool:
+    return record.levelno < logging.ERROR
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
@@ -139,7 +160,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--corpus", default="", help="folder or s3://bucket/prefix that holds corpus.parquet, as data/ingest does"
         " (what lies beside the releases of a checkout)")  # fmt: skip
     add("--corpus-mb", type=int, default=500, help="largest corpus.parquet read for snippets and BM25 (0: none)")
-    add("--no-baselines", action="store_true", help="neither teacher nor BM25, even where their files are there")
+    add("--no-baselines", action="store_true", help="none of what the page compares with or shows of the run: teacher,"
+        " BM25, report, example queries of the run's own data")  # fmt: skip
     add("--trusted-proxies", default="", help="addresses whose X-Forwarded-For tells the client, such as 10.0.0.0/8")
     add("--log", default="", help="folder or s3://bucket/prefix of the search log (UBI); none where it is not given")
     add("--log-flush", type=float, default=60.0, help="seconds between two files of the search log")

@@ -39,7 +39,7 @@ def build_app(service: Service) -> ASGIApp:
     api.include_router(search_routes(service))
     api.include_router(embedding_routes(service))
     api.include_router(status_routes(service, lambda: app.in_flight))
-    api.include_router(page_routes(api))
+    api.include_router(page_routes(api, service))
     return app
 
 
@@ -51,9 +51,9 @@ def from_environment() -> ASGIApp:
 @asynccontextmanager
 async def _running(service: Service) -> AsyncIterator[None]:
     """From loading the release, or beginning to, to writing what is left of the log."""
-    service.watcher.swapped = lambda: _new_corpus(service)
+    service.watcher.swapped = lambda: _after_swap(service)
     if service.watcher.current:  # loaded by the command, which tells of a wrong folder at once
-        await asyncio.to_thread(_new_corpus, service)
+        await asyncio.to_thread(_after_swap, service)
     await asyncio.to_thread(service.watcher.start, OPEN_S)
     if service.log:
         service.log.start()
@@ -63,6 +63,11 @@ async def _running(service: Service) -> AsyncIterator[None]:
         await asyncio.to_thread(service.log.close)
     service.pool.shutdown(wait=False, cancel_futures=True)
     LOGGER.info("stopped")
+
+
+def _after_swap(service: Service) -> None:
+    service.warm()
+    _new_corpus(service)
 
 
 def _new_corpus(service: Service) -> None:

@@ -13,11 +13,13 @@ from steps.core.errors import UserError
 from steps.core.fingerprints import fingerprint
 from steps.retrieval.bm25 import Bm25
 from steps.serve.corpus import Corpus
+from steps.serve.run_facts import teacher_base
+from steps.serve.systems import Serving
 from steps.serving.dims import truncate
 from steps.serving.release import Hit, Release
 from steps.serving.tower_files import tower_facts
 
-BM25, TEACHER = "bm25", "teacher"
+BM25, TEACHER, FUSED_TEACHER = "bm25", "teacher", "teacher+bm25"
 
 
 class _Lexical(NamedTuple):
@@ -34,12 +36,19 @@ class Baselines:
         self._tower: tuple[Any, dict[str, str]] | None = None
         self._lexical: dict[str, tuple[object, _Lexical]] = {}
 
-    def names(self) -> list[str]:
-        """Those that could answer."""
+    def names(self, serving: Serving) -> list[str]:
+        """Those that could answer; the teacher with BM25 as well where the default student's release fuses."""
         if not self.enabled:
             return []
         teacher = bool(self._towers()) and find_spec("torch") is not None
-        return [TEACHER] * teacher + [BM25] * (self.corpus.state() is not None)
+        release = serving.student("").release
+        fused = any(release.fusion(dataset) for dataset in release.datasets)
+        return [FUSED_TEACHER] * (teacher and fused) + [TEACHER] * teacher + [BM25] * (self.corpus.state() is not None)
+
+    def teacher_name(self, release: Release) -> str:
+        """The model that the release's teacher is, or was trained from; "" if the run does not say."""
+        wanted = release.manifest.teacher if self.enabled else {}
+        return next((teacher_base(folder) for folder in self._towers() if _is_of(folder, wanted)), "")
 
     def prepare(self, name: str, dataset: str, release: Release) -> None:
         """Load what a system needs, so that its answer is timed without; UserError where it cannot be loaded."""

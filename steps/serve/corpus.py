@@ -13,11 +13,11 @@ from steps.core.errors import UserError, line
 from steps.core.files import cache_root, sha256_text
 from steps.core.tables import read_table
 from steps.serve.log_store import log_store
+from steps.serving.snippets import snippet
 
 _LOG = logging.getLogger("slimtower.serve")
 _NAME = "corpus.parquet"
 _SNIPPET = 220  # characters
-_SCANNED = 2000  # of a content, for its snippet
 
 
 class Document(NamedTuple):
@@ -58,10 +58,10 @@ class Corpus:
         state = found.st_ino, found.st_mtime_ns, found.st_size
         return state if found.st_size <= self._max_bytes and state != self._broken else None
 
-    def snippets(self, ids: Sequence[str]) -> list[str]:
-        """The beginning of each document's content; empty for one that is not there."""
+    def snippets(self, query: str, ids: Sequence[str]) -> list[str]:
+        """Of each document's content the part that fits the query; empty for a document that is not there."""
         found = [self.document(doc_id) for doc_id in ids]
-        return [_shortened(document.content) if document else "" for document in found]
+        return [snippet(document.content, query, _SNIPPET) if document else "" for document in found]
 
     def document(self, doc_id: str) -> Document | None:
         """One document; None for an unknown one, and without a corpus."""
@@ -117,11 +117,3 @@ class Corpus:
 def _file(place: str) -> Path:
     """The corpus at a place; fetched into the cache, which all processes share, where that is on s3."""
     return log_store(place, "corpus").fetch(_NAME, cache_root() / "serve/corpus" / sha256_text(place)[:16])
-
-
-def _shortened(content: str) -> str:
-    """Whole words of it. textwrap.shorten takes twenty times as long, and keeps nothing where no space is."""
-    text = " ".join(content[:_SCANNED].split())
-    if len(text) <= _SNIPPET:
-        return text
-    return f"{text[: _SNIPPET - 1].rpartition(' ')[0] or text[: _SNIPPET - 2]} …"

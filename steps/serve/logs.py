@@ -28,15 +28,35 @@ class JsonLines(logging.Formatter):
         return json.dumps(row, ensure_ascii=False, default=str)
 
 
-def log_config() -> dict[str, Any]:
-    """For logging.config.dictConfig, which uvicorn calls in every process."""
+class ShortLines(logging.Formatter):
+    """A record as a person reads it at a terminal: what happened, and what the error says."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line; of an exception its type alone, as its text may hold a query."""
+        facts = getattr(record, "data", {})
+        kind = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""
+        parts = [record.getMessage(), *(str(facts[name]) for name in ("system", "error") if name in facts), kind]
+        return f"serve: {': '.join(part for part in parts if part)}"
+
+
+def log_config(*, terminal: bool = False) -> dict[str, Any]:
+    """For logging.config.dictConfig, which uvicorn calls in every process; at a terminal warnings and errors alone."""
     return {
         "version": 1,
         "disable_existing_loggers": False,
-        "formatters": {"json": {"()": "steps.serve.logs.JsonLines"}},
-        "handlers": {"out": {"class": "logging.StreamHandler", "formatter": "json", "stream": "ext://sys.stdout"}},
+        "formatters": {
+            "json": {"()": "steps.serve.logs.JsonLines"},
+            "short": {"()": "steps.serve.logs.ShortLines"},
+        },
+        "handlers": {
+            "out": {
+                "class": "logging.StreamHandler",
+                "formatter": "short" if terminal else "json",
+                "stream": "ext://sys.stdout",
+            }
+        },
         "loggers": {
-            "slimtower": {"handlers": ["out"], "level": "INFO", "propagate": False},
+            "slimtower": {"handlers": ["out"], "level": "WARNING" if terminal else "INFO", "propagate": False},
             "uvicorn": {"handlers": ["out"], "level": "WARNING", "propagate": False},
         },
     }

@@ -12,7 +12,8 @@ from steps.serve.metrics import Metrics
 SEEN = "slimtower.seen"  # of a scope: what routes say about a request, for its log line
 PATHS = frozenset(
     {
-        "/", "/docs", "/document", "/events", "/health", "/health/live", "/metrics", "/openapi.json", "/search",
+        "/", "/docs", "/document", "/events", "/health", "/health/live", "/metrics", "/openapi.json", "/report",
+        "/search",
         "/systems", "/v1/embeddings", "/v1/models",
     }
 )  # fmt: skip

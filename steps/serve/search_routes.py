@@ -8,10 +8,21 @@ from fastapi.responses import JSONResponse, Response
 
 from steps.core.errors import UserError
 from steps.serve.limits import charge, client_of
-from steps.serve.messages import REFUSALS, ClickRequest, K, SearchAnswer, SearchRequest
+from steps.serve.messages import (
+    REFUSALS,
+    ClickAnswer,
+    ClickRequest,
+    DocumentAnswer,
+    K,
+    SearchAnswer,
+    SearchRequest,
+    SystemsAnswer,
+)
 from steps.serve.problems import Problem
 from steps.serve.search_log import Client
 from steps.serve.service import Found, Service, seen
+from steps.serve.systems import Serving
+from steps.serving.timing import Medians
 
 CONSENT, CLIENT, PRIVACY = "x-search-consent", "x-search-client", "sec-gpc"
 _CLIENT_LENGTH = 100
@@ -30,38 +41,53 @@ def search_routes(service: Service) -> APIRouter:
     @routes.get("/search", response_model=SearchAnswer)
     async def search_one(
         request: Request,
-        q: Annotated[str, Query(description="the query")],
+        query: Annotated[str | None, Query(description="the query")] = None,
         k: Annotated[int, Query(ge=1, description="hits")] = K,
         dataset: Annotated[str, Query(max_length=200, description="as with POST")] = "",
         system: Annotated[str, Query(max_length=200, description="as with POST")] = "",
         log: Annotated[bool, Query(description="as with POST")] = True,
+        q: Annotated[str | None, Query(include_in_schema=False)] = None,
     ) -> Response:
         """The same for one query, by address."""
-        body = SearchRequest(query=q, k=k, dataset=dataset, system=system, log=log)
+        if (query is None) == (q is None):
+            raise Problem(422, "query: field required" if query is None else "q: is query, give one", param="query")
+        body = SearchRequest(query=query or q or "", k=k, dataset=dataset, system=system, log=log)
         return await _search(service, request, body)
 
-    @routes.get("/systems")
+    told: tuple[Serving | None, dict[str, Any]] = None, {}  # of the releases that it was computed for
+
+    @routes.get("/systems", response_model=SystemsAnswer)
     async def systems() -> dict[str, Any]:
         """What answers now, what it was made of, and whether searches are logged."""
+        nonlocal told
         serving = service.serving()
+        if told[0] is not serving:
+            told = serving, await service.run(lambda: _of_run(service, serving))
         students = [served.facts() for served in serving.students.values()]
-        others = [{"system": name, "kind": "baseline"} for name in service.baselines.names()]
-        return {
+        others: list[dict[str, Any]] = [
+            {"system": name, "kind": "baseline"} for name in service.baselines.names(serving)
+        ]
+        for system in students + others:
+            served = serving.student(system["system"] if system["kind"] == "student" else "")
+            key = system["system"], served.release.datasets[0], served.release.manifest.checksum
+            system["recent"] = _medians(service.recent.medians(*key))
+        return told[1] | {
             "default": serving.default,
             "systems": students + others,
             "documents": service.corpus.state() is not None,
             "logging": service.settings.consent if service.log else "off",
+            "report": service.report is not None,
         }
 
-    @routes.get("/document")
+    @routes.get("/document", response_model=DocumentAnswer)
     async def document(id: Annotated[str, Query(description="of a hit")]) -> dict[str, str]:
-        """A whole document, where the corpus lies beside the releases."""
+        """A whole document, if the corpus lies beside the releases."""
         found = await service.run(lambda: service.corpus.document(id))
         if found is None:
             raise Problem(404, "no such document here", param="id")
         return {"id": found.id, "title": found.title, "topic": found.topic, "content": found.content}
 
-    @routes.post("/events", status_code=202)
+    @routes.post("/events", status_code=202, response_model=ClickAnswer)
     async def events(request: Request, body: ClickRequest) -> dict[str, bool]:
         """A click on a hit of a logged search: it becomes a UBI event."""
         if service.log is None:
@@ -85,7 +111,7 @@ async def _search(service: Service, request: Request, body: SearchRequest) -> Re
         raise Problem(422, message, param="k")
     charge(request.scope, len(texts), body.k)
     serving = service.serving()
-    found, snippets = await service.run(lambda: _found(service, service.search(
+    found, snippets = await service.run(lambda: _found(service, texts, service.search(
         serving, body.system, body.dataset, texts, body.k
     )))  # fmt: skip
     note(service, request, found.system, len(texts), found)
@@ -114,13 +140,25 @@ async def _search(service: Service, request: Request, body: SearchRequest) -> Re
             "release": found.by.identity,
             "dataset": found.dataset,
             "ms": {"encode": round(found.encode_ms, 4), "search": round(found.search_ms, 4)},
+            "recent": _medians(found.recent),
             "results": results,
         }
     )
 
 
-def _found(service: Service, found: Found) -> tuple[Found, list[list[str]]]:
-    return found, [service.corpus.snippets([hit.id for hit in hits]) for hits in found.hits]
+def _medians(recent: Medians | None) -> dict[str, float] | None:
+    return recent and {name: round(value, 4) for name, value in recent._asdict().items()}
+
+
+def _found(service: Service, texts: list[str], found: Found) -> tuple[Found, list[list[str]]]:
+    pairs = zip(texts, found.hits, strict=True)
+    return found, [service.corpus.snippets(text, [hit.id for hit in hits]) for text, hits in pairs]
+
+
+def _of_run(service: Service, serving: Serving) -> dict[str, Any]:
+    """What does not change until other releases serve."""
+    release = serving.student("").release
+    return {"examples": service.examples(serving), "teacher": service.baselines.teacher_name(release)}
 
 
 def note(service: Service, request: Request, system: str, queries: int, found: Found) -> None:

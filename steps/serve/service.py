@@ -4,7 +4,8 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -12,23 +13,30 @@ from typing import NamedTuple, TypeVar
 from starlette.types import Scope
 
 from steps.core.errors import UserError
-from steps.serve.baselines import BM25, TEACHER, Baselines
+from steps.serve.baselines import BM25, FUSED_TEACHER, TEACHER, Baselines
 from steps.serve.corpus import Corpus
+from steps.serve.messages import K
 from steps.serve.metrics import Metrics
 from steps.serve.observing import SEEN
 from steps.serve.problems import Problem
+from steps.serve.recent import Recent, warm_up
+from steps.serve.run_facts import example_queries, report_of
 from steps.serve.search_log import SearchLog, open_log
 from steps.serve.settings import Settings
 from steps.serve.sources import FolderSource, Source, project_of
 from steps.serve.systems import Served, Serving
 from steps.serve.watcher import Watcher
+from steps.serving.examples import EXAMPLE
 from steps.serving.release import Hit
+from steps.serving.texts import is_unicode
+from steps.serving.timing import Medians, Times
 
 _T = TypeVar("_T")
+_WARM_UP_S = 2.0  # for all students and data sets together
 
 
 class Found(NamedTuple):
-    """What a system found, and in how many milliseconds."""
+    """What a system found, in how many milliseconds, and the medians of its last calls if this was one query."""
 
     system: str
     by: Served
@@ -36,11 +44,15 @@ class Found(NamedTuple):
     encode_ms: float
     search_ms: float
     hits: list[list[Hit]]
+    recent: Medians | None = None
 
 
 @dataclass(frozen=True)
 class Service:
-    """One process: settings, releases, baselines, counts, log of searches, and threads to compute in."""
+    """One process: settings, releases, baselines, counts, log of searches, threads to compute in, and the last times.
+
+    `project` is the checkout, or the folder of a recipe's run, that the releases lie in, if any.
+    """
 
     settings: Settings
     watcher: Watcher
@@ -49,6 +61,17 @@ class Service:
     metrics: Metrics
     log: SearchLog | None
     pool: ThreadPoolExecutor
+    project: Path | None = None
+    recent: Recent = field(default_factory=Recent)
+
+    @property
+    def report(self) -> Path | None:
+        """The report of the run that made the releases, if it may be shown."""
+        return report_of(self.project) if self.settings.baselines else None
+
+    def examples(self, serving: Serving) -> dict[str, list[str]]:
+        """Queries to try, by data set; those of a run's own data are shown as the rest of the run is."""
+        return example_queries(serving, self.project if self.settings.baselines else None)
 
     def serving(self) -> Serving:
         """What answers now; a request calls this once. Problem 503 where nothing does yet."""
@@ -61,11 +84,30 @@ class Service:
         """Compute in a thread, as many at once as `threads` says."""
         return await asyncio.get_running_loop().run_in_executor(self.pool, compute)
 
+    def warm(self) -> None:
+        """Let new students answer some queries on each of their data sets, so that none is timed cold."""
+        serving = self.watcher.current
+        if serving is None:
+            return
+        began = time.perf_counter()
+        for name, served in serving.students.items():
+            for dataset in served.release.datasets:
+                new = not self.recent.medians(name, dataset, served.release.manifest.checksum)
+                if new and time.perf_counter() - began < _WARM_UP_S:
+                    warm_up(partial(self.search, serving, name, dataset, [EXAMPLE], K))
+
     def search(self, serving: Serving, system: str, dataset: str, texts: list[str], k: int) -> Found:
         """Encode and search. UserError for an unknown system or data set."""
         name = system or serving.default
-        if name in (TEACHER, BM25):
-            return self._baseline(serving, name, dataset, texts, k)
+        found = self._baseline if name in (TEACHER, FUSED_TEACHER, BM25) else self._student
+        answer = found(serving, name, dataset, texts, k)
+        if len(texts) != 1:
+            return answer
+        key = name, answer.dataset, answer.by.release.manifest.checksum
+        self.recent.note(*key, Times(answer.encode_ms, answer.search_ms))
+        return answer._replace(recent=self.recent.medians(*key))
+
+    def _student(self, serving: Serving, name: str, dataset: str, texts: list[str], k: int) -> Found:
         served = serving.student(name)
         release, chosen = served.release, dataset or served.release.datasets[0]
         release.kinds(chosen)
@@ -76,19 +118,31 @@ class Service:
         return Found(name, served, chosen, 1e3 * (encoded - began), 1e3 * (time.perf_counter() - encoded), hits)
 
     def _baseline(self, serving: Serving, name: str, dataset: str, texts: list[str], k: int) -> Found:
-        if name not in self.baselines.names():
+        if name not in self.baselines.names(serving):
             raise UserError(f"system {name!r} does not answer here: its files are not beside the releases")
         served = serving.student("")
         chosen = dataset or served.release.datasets[0]
         served.release.kinds(chosen)
         self.baselines.prepare(name, chosen, served.release)
+        if not self.recent.medians(name, chosen, served.release.manifest.checksum):
+            warm_up(partial(self._note_baseline, served, name, chosen, k))
+        return self._answer(served, name, chosen, texts, k)
+
+    def _note_baseline(self, served: Served, name: str, dataset: str, k: int) -> None:
+        found = self._answer(served, name, dataset, [EXAMPLE], k)
+        self.recent.note(name, dataset, served.release.manifest.checksum, Times(found.encode_ms, found.search_ms))
+
+    def _answer(self, served: Served, name: str, chosen: str, texts: list[str], k: int) -> Found:
+        """What a baseline finds, with nothing else timed."""
         began = encoded = time.perf_counter()
-        if name == TEACHER:
+        if name == BM25:
+            hits = self.baselines.bm25(chosen, texts, k)
+        else:
             vectors = self.baselines.encode(texts, served.release)
             encoded = time.perf_counter()
-            hits = served.release.hits(chosen, vectors, k)
-        else:
-            hits = self.baselines.bm25(chosen, texts, k)
+            release = served.release
+            dense = name == TEACHER
+            hits = release.hits(chosen, vectors, k) if dense else release.answers(chosen, texts, vectors, k)
         return Found(name, served, chosen, 1e3 * (encoded - began), 1e3 * (time.perf_counter() - encoded), hits)
 
     def check_texts(self, texts: list[str], param: str) -> None:
@@ -104,17 +158,8 @@ class Service:
             if len(text) > self.settings.max_text:
                 message = f"{param}: a text of {len(text)} characters; at most {self.settings.max_text}"
                 raise Problem(413, message, param=param)
-            if not _is_unicode(text):
+            if not is_unicode(text):
                 raise Problem(422, f"{param}: half a surrogate pair is no text", param=param)
-
-
-def _is_unicode(text: str) -> bool:
-    """Whether a text can be written as UTF-8: JSON's escapes can spell some that cannot."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def seen(scope: Scope, **what: object) -> None:
@@ -154,4 +199,5 @@ def open_service(settings: Settings) -> Service:
         metrics,
         open_log(settings, metrics) if settings.log else None,
         ThreadPoolExecutor(settings.threads, thread_name_prefix="search"),
+        project,
     )

@@ -8,6 +8,7 @@ from typing import Protocol
 from steps.core.errors import TransientError, UserError
 from steps.core.files import read_json
 from steps.serve.systems import Origin, Served, stamp
+from steps.serving.choice import run_command
 from steps.serving.release import load_release
 
 THREADS = 1  # of one encoding and of one search: requests run side by side
@@ -36,7 +37,8 @@ class FolderSource:
         """The releases that are there now, by the name of their folder."""
         found = {path.name: key for path in self._folders() if (key := _key(path)) is not None}
         if not found:
-            raise UserError(f"{self.folder}: no release here; run `make demo`, or name one with RELEASE=")
+            command = run_command(project_of(self.folder) or Path())
+            raise UserError(f"{self.folder}: no release here; run {command}, or name a release with RELEASE=")
         return found
 
     def load(self, name: str, key: Hashable) -> Served:

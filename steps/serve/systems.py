@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from steps.core.errors import UserError
 from steps.serving.release import Release
+from steps.serving.tower_files import transformer_layers
 
 
 class Origin(NamedTuple):
@@ -32,9 +33,12 @@ class Served:
     since: str
     model_bytes: int = field(init=False)
     """As loaded: its files may be gone by now."""
+    layers: int | None = field(init=False)
+    """Of its transformer; 0 if it has none, None if its files do not say."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model_bytes", self.release.model_bytes)
+        object.__setattr__(self, "layers", transformer_layers(self.release.folder / "query_encoder", "query"))
 
     @property
     def identity(self) -> dict[str, str]:
@@ -52,6 +56,7 @@ class Served:
             "release": self.identity,
             "since": self.since,
             "teacher": manifest.teacher.get("weights", "")[:12],
+            "layers": self.layers,
             "dim": manifest.dim,
             "format": settings.format,
             "precision": settings.precision,

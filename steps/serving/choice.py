@@ -10,16 +10,28 @@ from steps.core.params import checked_name
 _LAID_OVER = re.compile(r"# params\.yaml of the project with (.+) laid over it")  # as pipeline.recipe writes it
 
 
+def recipe_of(root: Path) -> str:
+    """The recipe whose run left its files in a folder; "" if that is a run of the project itself."""
+    written = root / "params.yaml"
+    if not written.is_file():
+        return ""
+    with written.open(encoding="utf-8") as file:
+        match = _LAID_OVER.fullmatch(file.readline().rstrip("\n"))
+    return match[1] if match else ""
+
+
+def run_command(root: Path) -> str:
+    """The command that makes, or finishes, the run whose files are in a folder."""
+    recipe = recipe_of(root)
+    return f"`make run RECIPE={recipe}` with the variables that it had, such as DATA=" if recipe else "`make demo`"
+
+
 def check_origin(run: Path, recipe: Path) -> None:
     """UserError where the folder of a run is that of another recipe with the same file name."""
-    written = run / "params.yaml"
-    if not written.is_file():
-        return
-    with written.open(encoding="utf-8") as file:
-        made = _LAID_OVER.fullmatch(file.readline().rstrip("\n"))
-    if made and Path(made[1]).resolve() != recipe.resolve():
+    other = recipe_of(run)
+    if other and Path(other).resolve() != recipe.resolve():
         raise UserError(
-            f"{recipe}: {run} is the run of {made[1]}, another recipe of that name; rename one of them, or remove that"
+            f"{recipe}: {run} is the run of {other}, another recipe of that name; rename one of them, or remove that"
             " folder"
         )
 
@@ -42,23 +54,24 @@ def release_folder(root: Path, student: str) -> Path:
     releases = root / "models/release"
     available = sorted(path.parent.name for path in releases.glob("*/manifest.json"))
     if not available:
-        raise UserError(f"{releases}: no release here yet; run `make demo` first")
+        raise UserError(f"{releases}: no release here yet; run {run_command(root)}")
     if student and student not in available:
         raise UserError(f"student {student!r} is not released; choose one of {', '.join(available)}")
-    return releases / (student or _chosen(root / "reports/metrics.json", available))
+    return releases / (student or _chosen(root, available))
 
 
-def _chosen(metrics: Path, available: list[str]) -> str:
+def _chosen(root: Path, available: list[str]) -> str:
     """The student that the last evaluation chose."""
+    metrics, command = root / "reports/metrics.json", run_command(root)
     name_one = f"name a student with --student (STUDENT= of make): {', '.join(available)}"
     if not metrics.is_file():
-        raise UserError(f"{metrics}: not found, so no student was chosen; run `make demo`, or {name_one}")
+        raise UserError(f"{metrics}: not found, so no student was chosen; run {command}, or {name_one}")
     choice = read_json(metrics).get("choice")
     if choice is None:
-        raise UserError(f"{metrics}: of an evaluation that chose no student; run `make demo`, or {name_one}")
+        raise UserError(f"{metrics}: of an evaluation that chose no student; run {command}, or {name_one}")
     chosen = choice["student"]
     if chosen is None:
         raise UserError(f"{metrics}: no student is within evaluate.budget_ms; {name_one}")
     if chosen not in available:
-        raise UserError(f"{metrics}: chose {chosen!r}, which is not released here; run `make demo`, or {name_one}")
+        raise UserError(f"{metrics}: chose {chosen!r}, which is not released here; run {command}, or {name_one}")
     return str(chosen)

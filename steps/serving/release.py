@@ -1,6 +1,6 @@
 """The release unit: a query encoder and the index it may query, never apart, and the loader that proves they match."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +23,7 @@ from steps.serving.checks import (
 from steps.serving.index_files import file_digests, open_index
 from steps.serving.manifest import REMEDY, Manifest, read_manifest
 from steps.serving.query_encoder import load_query_encoder
+from steps.serving.texts import check_text, check_texts
 
 if TYPE_CHECKING:
     from steps.retrieval.bm25 import Bm25
@@ -77,14 +78,20 @@ class Release:
         folder, entry = self.folder / "index" / dataset, self.entries[dataset]["indexes"][kind]
         return sum((folder / file).stat().st_size for file in file_digests(kind, entry))
 
-    def encode(self, queries: list[str]) -> np.ndarray:
-        """Embed queries as they are served, float32 `(len(queries), dim)`."""
-        return self.encoder.encode(queries)
+    def encode(self, queries: str | Iterable[str]) -> np.ndarray:
+        """Embed queries as they are served: one str as float32 `(dim,)`, several as `(len(queries), dim)`.
+
+        TypeError for anything but str, ValueError for half a surrogate pair.
+        """
+        if isinstance(queries, str):
+            vector: np.ndarray = self.encoder.encode([check_text(queries, "queries")])[0]
+            return vector
+        return self.encoder.encode(check_texts(queries, "queries"))
 
     def search(
         self, dataset: str, vectors: np.ndarray, k: int, kind: str = "ann", threads: int = 0
     ) -> tuple[np.ndarray, list[list[str]]]:
-        """The best k documents of each vector `(n, dim)`: scores `(n, k)` and document ids.
+        """The best k documents of each vector `(n, dim)`, or of one `(dim,)`: scores `(n, k)` and document ids.
 
         Where a data set has no approximate index, `ann` is the exact one. A search that finds fewer than k returns
         fewer ids, and scores that mean nothing behind them. `threads`: 0 = those of the release. UserError for an
@@ -98,20 +105,25 @@ class Release:
         self, dataset: str, texts: Sequence[str], k: int, kind: str = "ann"
     ) -> tuple[list[np.ndarray], list[list[str]]]:
         """Scores, float32, and ids of the best k documents of each text, as the release serves them: see `answers`."""
-        found = self.answers(dataset, texts, self.encode(list(texts)), k, kind)
+        texts = check_texts(texts, "texts")
+        found = self.answers(dataset, texts, self.encode(texts), k, kind)
         return [np.array([hit.score for hit in hits], dtype=np.float32) for hits in found], [
             [hit.id for hit in hits] for hits in found
         ]
 
     def query(self, text: str, k: int = 10, dataset: str = "") -> list[Hit]:
-        """The best k documents of one query; `dataset` empty is the release's first."""
-        return self.query_all([text], k, dataset)[0]
+        """The best k documents of one query; `dataset` empty is the release's first. TypeError unless it is a str."""
+        return self.query_all([check_text(text, "text")], k, dataset)[0]
 
     def query_all(self, texts: Sequence[str], k: int = 10, dataset: str = "") -> list[list[Hit]]:
-        """The best k documents of each query; UserError when k is below 1 or the data set is unknown."""
+        """The best k documents of each query; UserError when k is below 1 or the data set is unknown.
+
+        TypeError for one str in the place of several: `query` answers that.
+        """
         if k < 1:
             raise UserError(f"k is {k}; ask for at least 1 hit")
-        return self.answers(dataset or self.datasets[0], texts, self.encode(list(texts)), k)
+        texts = check_texts(texts, "texts")
+        return self.answers(dataset or self.datasets[0], texts, self.encode(texts), k)
 
     def answers(
         self, dataset: str, texts: Sequence[str], vectors: np.ndarray, k: int, kind: str = "ann"
@@ -119,8 +131,11 @@ class Release:
         """The best k documents of each text, whose embeddings are `vectors` `(texts, dim)`.
 
         Where the release carries a BM25 index of the data set, the hits of both searches fused, of which there are no
-        more than the `depth` of the fusion from each; else those of `hits`.
+        more than the `depth` of the fusion from each; else those of `hits`. TypeError for one str in the place of
+        several.
         """
+        if isinstance(texts, str):
+            raise TypeError("texts is of type str; give a list of str")
         fusion = self.fusion(dataset)
         if fusion is None:
             return self.hits(dataset, vectors, k, kind)
@@ -156,7 +171,7 @@ class Release:
         return self._lexical[dataset]
 
     def hits(self, dataset: str, vectors: np.ndarray, k: int, kind: str = "ann") -> list[list[Hit]]:
-        """The best k documents of each vector `(n, dim)`, as `search` finds them, with their titles."""
+        """The best k documents of each vector `(n, dim)`, or of one, as `search` finds them, with their titles."""
         found, rows = self._rows(dataset, vectors, k, kind)
         ids, titles = self.documents(dataset)
         return [
@@ -206,7 +221,7 @@ class Release:
         faiss.omp_set_num_threads(threads or self.threads)  # counts for the calling thread only: a server has several
         try:
             found: tuple[np.ndarray, np.ndarray] = index.search(
-                np.ascontiguousarray(vectors, dtype=np.float32), min(k, index.ntotal)
+                np.atleast_2d(np.ascontiguousarray(vectors, dtype=np.float32)), min(k, index.ntotal)
             )
         finally:
             faiss.omp_set_num_threads(before)  # torch's are the same

@@ -36,6 +36,16 @@ def tower_facts(tower: Path, role: Role) -> TowerFacts:
     }
 
 
+def transformer_layers(tower: Path, role: Role) -> int | None:
+    """Layers of the transformer that reads texts of a role; 0 for a tower without one, None if its config is silent."""
+    for kind, path in _modules(tower, role):
+        if kind == "Transformer":
+            config = read_json(path / "config.json") if (path / "config.json").is_file() else {}
+            names = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
+            return next((config[name] for name in names if isinstance(config.get(name), int)), None)
+    return 0
+
+
 def tower_bytes(tower: Path, role: Role) -> int:
     """Size in bytes of a tower's folder; of a Router without what only another route reads."""
     own = {path for _, path in _modules(tower, role)}

@@ -19,7 +19,7 @@ from steps.core.tracking import Run
 from steps.core.turns import forget
 from steps.retrieval.corpus_bm25 import corpus_bm25
 from steps.retrieval.dual_pooling import dual_pooled
-from steps.retrieval.rankers import has_random_head, load_ranker, pair_scores
+from steps.retrieval.rankers import check_pair_batches, has_random_head, load_ranker, pair_scores
 from steps.teach.dev_comparison import drawn_queries
 from steps.teach.reconstruction import WithReconstruction
 from steps.training.comparison import is_better, p_of_gain, said_gain
@@ -98,6 +98,7 @@ def untrained(params: "CrossEncoder") -> library.CrossEncoder:
     else:
         ranker = dual_pooled(base, params.pooling, params.scale, params.max_length)
     check_length(ranker, params, _SECTION)
+    check_pair_batches(ranker, f"{_SECTION}: base {params.base}")
     return ranker
 
 

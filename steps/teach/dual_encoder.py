@@ -14,6 +14,7 @@ from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
 from steps.core.bases import resolve_base
+from steps.core.batch_check import check_tower_batches
 from steps.core.errors import UserError
 from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
@@ -53,6 +54,7 @@ def teach_dual_encoder(ingest: Path, mine: Path, rankers: Path, output: Path, pa
         set_pooling(tower, params)
         make_inner_product(tower, params.base)
         check_dims(tower, params)
+        check_tower_batches(tower, f"teach.teacher: base {params.base}")
         return untied(tower, params.base) if params.untied else tower
 
     teach_tower(base, train_tower, ingest, mine, rankers, output, params, run)
@@ -80,7 +82,7 @@ def teach_tower(
     """
     ranker = ranker_of(rankers, params.rounds)
     tower = base()
-    tell_prompts(tower)
+    tell_prompts(tower, params)
     queries = read_table(ingest, "queries")
     epochs = params.epochs
     report: dict[str, Any] = {"base": params.base, "kind": params.kind, "epochs": epochs, "comparison": None}

@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,13 @@ from sentence_transformers.util import load_file_path
 from torch import nn
 
 from steps.core.bases import not_loaded, resolve_base
+from steps.core.batch_check import check_batches
 from steps.core.errors import UserError
 from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.judged import read_judged_sets
 from steps.core.progress import progress
-from steps.core.tables import read_table
+from steps.core.tables import ROLES, read_table
 from steps.core.towers import check_fast, device, load_tower, positions_of
 from steps.core.tracking import Run
 from steps.core.turns import forget
@@ -45,7 +47,7 @@ def teach_late_interaction(ingest: Path, mine: Path, output: Path, params: "Late
     UserError when epochs are asked for and of such data no triplet is usable.
     """
     model = late_interaction_model(params)
-    tell_prompts(model)
+    tell_prompts(model, params)
     report: dict[str, Any] = {"base": params.base, "kind": params.kind, "epochs": params.epochs, "comparison": None}
     report["dim"] = model.get_embedding_dimension()
     checkpoints: Path | None = None
@@ -107,6 +109,9 @@ def late_interaction_model(params: "LateInteraction") -> MultiVectorEncoder:
         first.query_length = params.max_query_length
     first.document_length = params.max_document_length
     first.max_seq_length = max(params.max_query_length, params.max_document_length)
+    for role in ROLES:
+        embed = partial(token_vectors, model, role=role, precision="fp32", batch_size=ENCODE_BATCH)
+        check_batches(embed, first.tokenizer, f"teach.teacher: base {params.base}")
     return model
 
 

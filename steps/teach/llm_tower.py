@@ -12,7 +12,6 @@ read by sentence-transformers alone, which keeps the prompt's end where it cuts 
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Router
 from sentence_transformers.base.modules.transformer import Transformer
@@ -20,10 +19,10 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from tokenizers.processors import TemplateProcessing
 from torch import nn
 from transformers import AddedToken
-from transformers.utils.logging import disable_progress_bar
 
 from steps.core.bases import resolve_base
-from steps.core.errors import UserError, line
+from steps.core.errors import UserError
+from steps.core.model_loading import check_tokenizer, loading
 from steps.core.tables import ROLES, Role
 from steps.core.towers import check_fast, device, forget_origin, route
 
@@ -74,20 +73,16 @@ def check_prompt_length(tower: SentenceTransformer, limit: int) -> None:
 
 def _load(base: str) -> Transformer:
     """The network of a base in its own dtype and its tokenizer, which pads on the right."""
-    disable_progress_bar()
-    try:
-        transformer = Transformer(resolve_base(base), model_kwargs={"dtype": "auto"})
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        reason = line(error)[:200]
-        raise UserError(
-            f"model {base}: cannot be loaded ({reason}); give the folder of a language model or a name on the hub"
-        ) from None
+    folder = resolve_base(base)
+    with loading(folder, "the folder of a language model or a name on the hub"):
+        transformer = Transformer(folder, model_kwargs={"dtype": "auto"})
     _check_causal(transformer.auto_model, base)
     tokenizer: Any = transformer.tokenizer
     check_fast(tokenizer, f"teach.teacher: base {base}")
     if tokenizer.eos_token is None:
         raise UserError(f"model {base}: its tokenizer has no eos_token; name a language model that has one")
     tokenizer.padding_side, tokenizer.pad_token = "right", tokenizer.pad_token or tokenizer.eos_token
+    check_tokenizer(tokenizer, transformer.auto_model, base)
     tokenizer.chat_template = None
     transformer.modality_config = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
     return transformer

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from steps.teach.kinds.prompted import Prompted
 
 
+_USED = {*ROLES, *DOCUMENT_PROMPTS}  # names of prompts that are read
+
+
 class HasPrompts(Protocol):
     """A model that is saved with its prompts."""
 
@@ -29,8 +32,19 @@ def set_prompts(model: HasPrompts, params: "Prompted") -> None:
         model.prompts |= dict.fromkeys(["document", *others], params.document_prompt)
 
 
-def tell_prompts(model: HasPrompts) -> None:
-    """Say in one line what is put in front of queries and documents, where anything is; rank 0 alone does."""
+def tell_prompts(model: HasPrompts, params: object) -> None:
+    """Say what is put in front of queries and documents, where anything is, and which saved prompts are not used.
+
+    The latter where a role has no prompt that the model or the params name. Rank 0 alone does.
+    """
     told = {role: model.prompts.get(role) or "" for role in ROLES}
+    bare = [knob for role in ROLES if not told[role] and getattr(params, knob := f"{role}_prompt", "") is None]
+    unused = [f"{name} {text!r}" for name, text in model.prompts.items() if text and name not in _USED]
+    if bare and unused and rank() == 0:
+        print(
+            f"teach: these saved prompts are used for neither queries nor documents: {', '.join(unused)}; where they"
+            f" belong to one, set {' and '.join(bare)}",
+            file=sys.stderr,
+        )
     if any(told.values()) and rank() == 0:
         print(f"teach: prompts: query {told['query']!r}, document {told['document']!r}", file=sys.stderr)

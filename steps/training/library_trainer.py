@@ -191,11 +191,12 @@ class LossLog(TrainerCallback):
         """`what` names the bar, `section` the knobs, and `remedy` what helps besides a lower learning rate."""
         self.run, self.what, self.section, self.remedy = run, what, section, remedy
         self.bar: Iterator[int] = iter(())
+        self.loss = ""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         """Called once, also when a checkpoint is continued."""
         left = state.max_steps - state.global_step
-        self.bar = progress(range(left), left, self.what)
+        self.bar = progress(range(left), left, self.what, lambda: self.loss, "steps")
         next(self.bar, None)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
@@ -206,6 +207,7 @@ class LossLog(TrainerCallback):
         """Called by the trainer after each step, before it saves anything."""
         if not logs or "loss" not in logs:
             return
+        self.loss = f"loss {logs['loss']:.3f}"
         if not math.isfinite(logs["loss"]):
             raise UserError(
                 f"{self.section}: the loss is {logs['loss']} at step {state.global_step}; lower learning_rate"

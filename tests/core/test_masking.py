@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -368,3 +369,21 @@ def test_a_credential_with_a_line_end_is_to_be_fixed_and_does_not_show(monkeypat
         s3_client("s3://shop").list_objects_v2(Bucket="shop")
     assert caught.value.exit_code == 3 and "fix AWS_ACCESS_KEY_ID or AWS_SESSION_TOKEN" in str(caught.value)
     assert "planted" not in str(caught.value)
+
+
+def test_secrets_are_masked_while_a_thread_changes_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "abcdefghij")
+    ended = threading.Event()
+
+    def change() -> None:
+        while not ended.is_set():
+            os.environ["SLIMTOWER_TEST_SESSION"] = "x"
+            del os.environ["SLIMTOWER_TEST_SESSION"]
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        assert {redacted("of abcdefghij") for _ in range(3000)} == {"of ***"}
+    finally:
+        ended.set()
+        thread.join()

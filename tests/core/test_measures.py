@@ -135,7 +135,23 @@ def test_measures_are_those_of_trec_eval_on_a_thousand_runs_with_ties() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["ndcg@10", "R", "R@0", "R@5.5", "R(foo=1)@5", "ERR@20", "NumRet", "nDCG@10; x", "@", ""]
+    "name",
+    [
+        "ndcg@10",
+        "R",
+        "R@0",
+        "R@5.5",
+        "R(foo=1)@5",
+        "ERR@20",
+        "NumRet",
+        "nDCG@10; x",
+        "@",
+        "",
+        "R(2)@5",
+        "R(**{})@5",
+        "R(rel=x)@5",
+        "R@5@5",
+    ],
 )
 def test_what_trec_eval_does_not_compute_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"is no measure that trec_eval computes by query; possible are nDCG@k, RR@k"):

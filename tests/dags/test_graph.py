@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,28 @@ def test_the_graph_under_a_recipe_is_that_of_dvc(recipe: str, bare: Path) -> Non
     assert [name for name in graph.stages if name.startswith("distill@")] == [
         f"distill@{student}" for student in params["distill"]["students"]
     ]
+
+
+def closure(waits_for: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
+    """Every stage that ends before each one starts."""
+    found: dict[str, set[str]] = {address: set(before) for address, before in waits_for.items()}
+    for _ in found:
+        for before in found.values():
+            before |= {further for other in before.copy() for further in found[other]}
+    return found
+
+
+RECIPES = sorted(f"recipes/{path.name}" for path in (PROJECT / "recipes").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("recipe", ["", *RECIPES])
+def test_the_drawn_edges_keep_the_order_and_none_is_implied_by_others(recipe: str) -> None:
+    graph = read_graph(PROJECT, recipe)
+    drawn = {address: set(before) for address, before in graph.direct.items()}
+    assert closure(drawn) == closure(graph.upstream)
+    for address, before in drawn.items():
+        for other in before:
+            assert closure(drawn | {address: before - {other}}) != closure(drawn), (address, other)
 
 
 @pytest.mark.parametrize(

@@ -570,14 +570,14 @@ def test_what_a_fused_release_gives_up_in_an_engine_is_told_and_an_application_c
     [block] = [each for each in re.findall(r"```python\n(.*?)```", ENGINES, re.S) if "fuse(pooled" in each]
     release = load_release(folder)
     with opened(to) as engine:
-        vector = release.encode(["running total along an axis"])
+        vector = release.encode(["draw a histogram"])
 
         def hits(limit: int) -> list[tuple[str, float]]:
             return [(hit.id, hit.score) for hit in engine.search("retriever_two", vector, limit, limit)[0]]
 
         names = {"release": release, "engine_hits": hits, "np": np}
         exec(block.replace('"api"', '"two"'), names)
-    scores, ids = release.search_text("two", ["running total along an axis"], 10, "flat")
+    scores, ids = release.search_text("two", ["draw a histogram"], 10, "flat")
     assert names["ids"] == ids[0]
     np.testing.assert_allclose(names["scores"], scores[0], atol=1e-5)
 

@@ -135,7 +135,7 @@ def test_a_student_learns_to_look_as_a_teacher_of_another_kind(embedded: Path, t
 @pytest.mark.medium
 def test_what_has_other_tokens_cannot_be_looked_at(tiny_tower: Path, tmp_path: Path) -> None:
     student = TransformerStudent(load_tower(tiny_tower))
-    with pytest.raises(UserError, match="gone: holds no transformer"):
+    with pytest.raises(UserError, match=r"gone: cannot be loaded .* attention"):
         other_network(tmp_path / "gone", student)
     student.tower.tokenizer.add_tokens(["unheard-of"])
     with pytest.raises(UserError, match="has other tokens than the student"):

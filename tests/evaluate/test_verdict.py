@@ -82,7 +82,7 @@ def test_one_no_is_a_no_and_a_yes_is_a_yes_on_all() -> None:
 
 def metrics(answers: dict[str, list[str]], **more: Any) -> dict[str, Any]:
     """metrics.json of students with these answers on as many data sets; the teacher takes 10 ms, they 1, 2, 3 ..."""
-    row = {"change": -0.01, "low": -0.02, "high": 0.001, "queries": 1000, "enough": 3142}
+    row = {"change": -0.002, "low": -0.02, "high": 0.001, "queries": 1000, "enough": 3142}
     sets = "abc"[: len(next(iter(answers.values())))]
     return {
         "verdict": {
@@ -110,6 +110,9 @@ def test_a_sentence_names_the_speed_the_loss_and_the_queries_that_would_tell() -
     assert "would hardly help" in headline(hopeless)[0] and "about" not in headline(hopeless)[0]
     [line] = headline(metrics({"s": ["yes", "no", "no"]}))
     assert "cannot replace the teacher" in line and "on b, c" in line
+    worse = metrics({"s": ["cannot tell"]})
+    worse["verdict"]["a"]["s"]["change"] = -0.1
+    assert "10.0 %" in headline(worse)[0] and "too few to be sure" in headline(worse)[0]
     slow = metrics({"s": ["yes"]}, served={"teacher": {"p50_ms": 1.0}, "s": {"p50_ms": 2.0}})
     assert "2 times as slow" in headline(slow)[0]
     api = metrics({"s": ["yes"]}, sizes={"s": {"bytes": 1}})

@@ -82,7 +82,7 @@ def test_a_folder_without_a_mask_token_is_refused(tmp_path: Path, judge: Path) -
 
 
 def test_a_missing_model_is_refused_with_the_fix(tmp_path: Path, judge: Path) -> None:
-    with pytest.raises(UserError, match=r"generate.model .*nowhere' cannot be loaded .* facebook/bart-base"):
+    with pytest.raises(UserError, match=r"nowhere: cannot be loaded .* generate.model .* facebook/bart-base"):
         generate(write_world(tmp_path), tmp_path / "generate", judge, model=str(tmp_path / "nowhere"))
     assert not (tmp_path / "generate").exists()
 
@@ -320,7 +320,7 @@ def test_documents_in_a_script_without_spaces_give_sources(tmp_path: Path) -> No
 
 def test_a_missing_document_model_is_refused_with_the_fix(tmp_path: Path, judge: Path) -> None:
     changes = {"document_model": str(tmp_path / "nowhere"), "least_sources": 6}
-    with pytest.raises(UserError, match=r"generate.document_model .*nowhere' cannot be loaded .* doc2query"):
+    with pytest.raises(UserError, match=r"nowhere: cannot be loaded .* generate.document_model .* doc2query"):
         generate(write_world(tmp_path, []), tmp_path / "generate", judge, **changes)
 
 

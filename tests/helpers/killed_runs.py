@@ -54,7 +54,7 @@ def small_params(root: Path, tower: Path, *, ranked: bool = True) -> Params:
         },
         "score": {"teachers": ["other"], "depth": 3, "max_texts": 60, "shard_texts": 16, "precision": "fp32"},
     }  # fmt: skip
-    return params_of("click_log.yaml", tower, changes, DATA=str(data), TEST_FROM="2026-01-20")
+    return params_of("click_log.yaml", tower, changes, DATA=str(data), TEST_FROM="2026-01-20", EPOCHS="1.0")
 
 
 @dataclass

@@ -287,8 +287,10 @@ def lines_in(name: str, content: bytes) -> int | None:
     """How many rows a file has, counted otherwise than the readers do; None where its format makes that hard."""
     if name.endswith((".csv", ".parquet")) or name.startswith(("log.", "scores.t")):
         return None
+    if content.startswith(b"\xff\xfe") and b"\0" in content[2:]:
+        content = content[2:].decode("utf-16-le").encode()
     lines = [line for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n") if line.strip()]
-    header = lines[:1] and lines[0].split(b"\t")[0].strip().lower() in (b"query-id", b"query_id", b"qid")
+    header = lines[:1] and lines[0].split(b"\t")[0].strip(b" \xff\xfe").lower() in (b"query-id", b"query_id", b"qid")
     return len(lines) - int(bool(header and content.removeprefix(b"\xef\xbb\xbf").split(b"\n")[0] == lines[0]))
 
 

@@ -194,13 +194,19 @@ def test_second_labels_and_answer_strings_become_tables_of_their_own(beir: Maker
     assert [read_table(tmp_path / "plain", name).num_rows for name in ("satisfaction", "answers")] == [0, 0]
 
 
-@pytest.mark.parametrize("iteration", ["0", "Q0"])
+@pytest.mark.parametrize("iteration", ["0", "Q0", "1"])
 @pytest.mark.parametrize("header", ["", "query_id\titer\tdoc_id\trel\n"])
-def test_qrels_of_trec_are_refused(beir: Maker, iteration: str, header: str) -> None:
+def test_qrels_of_trec_are_read_if_they_cannot_be_anything_else(beir: Maker, iteration: str, header: str) -> None:
     numbered = lines(*({"_id": str(n), "title": "", "text": f"text {n}"} for n in range(30)))
     rows = [f"q{n}\t{iteration}\t{n % 3 + 1}\t1\n" for n in (20, 20, 21)]
     folder = beir({"corpus.jsonl": numbered, "qrels/test.tsv": "".join((header, *rows)).encode()})
-    with pytest.raises(UserError, match=r"test\.tsv: the second of four columns is 0 .* TREC's qrels: leave it out"):
+    if iteration == "Q0" or header:
+        data, _ = read(folder, ratio=1.0)
+        assert {(row.query_id, row.doc_id) for row in data.judgements if row.split == "test"} == {
+            ("toy/q20", "toy/3"), ("toy/q21", "toy/1"),
+        }  # fmt: skip
+        return
+    with pytest.raises(UserError, match=r"query, document, grade, label: 2 of 3; query, -, document, grade: 2 of 3"):
         read(folder, ratio=1.0)
 
 

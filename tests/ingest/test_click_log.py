@@ -128,7 +128,7 @@ def test_values_of_every_spelling_are_read_and_bad_ones_are_rejects_of_their_lin
     assert reasons(out) == [("log/path/log.jsonl", line, reason) for line, reason in expected.items()]
 
 
-def test_a_parquet_row_is_rejected_by_its_number_and_the_ratio_is_per_file(tmp_path: Path) -> None:
+def test_a_parquet_row_is_rejected_by_its_number_and_the_message_names_the_file(tmp_path: Path) -> None:
     rows = [shown("a query", 0), shown("a query", 0) | {"pos": -1}, shown("test query", 6, clicked=True)]
     source = click_log(tmp_path, rows, "log.parquet")
     assert reasons(ingest(tmp_path, params(source))) == [("log/path/log.parquet", 2, "bad_rank")]
@@ -343,7 +343,7 @@ def test_a_log_without_train_queries_names_the_key_and_its_times(tmp_path: Path)
 
 
 def test_a_log_without_usable_rows_says_what_became_of_them(tmp_path: Path) -> None:
-    rows = [shown("a", 0), shown("b", 6, "nowhere"), shown("c", 6, rank=0), shown("d", 6, rank=0)]
+    rows = [shown("a", 0), shown("b", 6, "nowhere"), shown("c", 6, rank=-1), shown("d", 6, rank="x")]
     with pytest.raises(UserError, match=r"outside_window 1, rejected rows: bad_rank 2, unknown_document 1;"):
         ingest(tmp_path, params(click_log(tmp_path, rows), since="2026-01-03"))
 

@@ -68,7 +68,7 @@ def test_files_of_no_format_that_is_read_are_told(tmp_path: Path, capsys: pytest
     source = click_log(tmp_path, rows[:4], "log/2026-01-01.jsonl") | {"path": str(log)}
     click_log(tmp_path, rows[4:], "more.jsonl.gz")
     (tmp_path / "more.jsonl.gz").rename(log / "2026-01-04.JSONL.GZ")
-    for name in ("2026-01-02.jsonl.zst", "2026-01-03.json", "2026-01-05.ndjson.gz", "2026-02-01.json"):
+    for name in ("2026-01-02.jsonl.zst", "2026-01-03.json", "2026-01-05.json.gz", "2026-02-01.json"):
         (log / name).write_text("rows")
     for name in ("_SUCCESS", ".x.json", "README", "MD5SUMS", "2026-01-01.jsonl.sha256", "notes.md"):
         (log / name).write_text("no data")
@@ -78,7 +78,7 @@ def test_files_of_no_format_that_is_read_are_told(tmp_path: Path, capsys: pytest
     assert [row["path"] for row in listed[1:]] == ["path/2026-01-01.jsonl", "path/2026-01-04.JSONL.GZ"]
     told = (
         f"ingest: WARNING: {log}: 3 files are of no format that is read, such as 2026-01-02.jsonl.zst; they are left"
-        " out: write them as one of .parquet, .csv, .csv.gz, .tsv, .tsv.gz, .jsonl, .jsonl.gz\n"
+        " out: write them as one of .parquet, .csv, .csv.gz, .tsv, .tsv.gz, .jsonl, .jsonl.gz, .ndjson, .ndjson.gz\n"
     )
     assert capsys.readouterr().err == told
     with reading_only(by_key(checked, listed)):
@@ -87,7 +87,7 @@ def test_files_of_no_format_that_is_read_are_told(tmp_path: Path, capsys: pytest
     assert len(rows_of(out, "impressions", "query_id")) == 7
     ingest(tmp_path, checked)
     assert told in capsys.readouterr().err
-    for name in ("2026-01-02.jsonl.zst", "2026-01-03.json", "2026-01-05.ndjson.gz"):
+    for name in ("2026-01-02.jsonl.zst", "2026-01-03.json", "2026-01-05.json.gz"):
         (log / name).unlink()
     ingest(tmp_path, checked)
     assert "no format" not in capsys.readouterr().err

@@ -34,6 +34,59 @@ def test_digits_that_spell_a_time_are_that_and_others_count(value: Any, read: st
     assert unix_seconds(value) == int(datetime.fromisoformat(read).replace(tzinfo=UTC).timestamp())
 
 
+NOON = "2025-12-20T12:00:00"
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        ("2025-12-20 12:00:00.000000 UTC", NOON),
+        ("2025-12-20 12:00:00+00", NOON),
+        ("2025-12-20t12:00:00z", NOON),
+        ("2025-12-20T13:00:00+01:00[Europe/Berlin]", NOON),
+        ("2025-12-20 13:00:00 Europe/Berlin", NOON),
+        ("2025-12-20 13:00:00 CET", NOON),
+        ("2025-12-20 07:00:00 EST", NOON),
+        ("2025-12-20T12:00:00.000000001Z", NOON),
+        ("2025-12-20 12:00:00,000", NOON),
+        ("2025/12/20 12:00", NOON),
+        ("Sat, 20 Dec 2025 12:00:00 GMT", NOON),
+        ("Sat, 20 Dec 2025 13:00:00 +0100", NOON),
+        ("20/Dec/2025:12:00:00 +0000", NOON),
+        ("20-Dec-2025 12:00", NOON),
+        ("Dec 20, 2025 @ 12:00:00.000", NOON),
+        ("December 20, 2025, 12:00 PM", NOON),
+        ("Sat Dec 20 12:00:00 2025", NOON),
+        ("Sat Dec 20 12:00:00 UTC 2025", NOON),
+        ("Sat Dec 20 2025 13:00:00 GMT+0100 (Central European Standard Time)", NOON),
+        ("Dec 20, 2025 @ 12:30 AM", "2025-12-20T00:30"),
+        ("20251220120000000", NOON),
+        (1766232000, NOON),
+        (1766232000_000, NOON),
+        (1766232000_000_000, NOON),
+        (1766232000_000_000_000, NOON),
+        ("1766232000000000", NOON),
+    ],
+)
+def test_times_that_can_be_read_in_one_way_are(value: Any, read: str) -> None:
+    assert unix_time(value) == datetime.fromisoformat(read).replace(tzinfo=UTC).timestamp()
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["12/20/2025", "20/12/2025 12:00", "20.12.2025", "2025-12-20 12:00 CST", "2025-13-20 UTC", "Dec 2025", "13:00 PM"],
+)
+def test_times_that_can_be_read_in_two_ways_are_not(value: str) -> None:
+    with pytest.raises(Defect, match="bad_timestamp"):
+        unix_time(value)
+
+
+def test_a_form_is_tried_first() -> None:
+    moment = datetime(2025, 10, 12, tzinfo=UTC).timestamp()
+    assert unix_time("10/12/2025", "%m/%d/%Y") == unix_time("2025-10-12", "%m/%d/%Y") == moment
+    assert unix_time("12/Oct/2025", "%d/%b/%Y") == moment
+
+
 @pytest.mark.parametrize("value", [202613, 2026, "20261301", "x", True, float("nan")])
 def test_what_is_neither_is_a_bad_timestamp(value: Any) -> None:
     with pytest.raises(Defect, match="bad_timestamp"):

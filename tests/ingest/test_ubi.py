@@ -120,7 +120,7 @@ def test_bad_searches_and_events_are_rejects_of_their_line(tmp_path: Path) -> No
         event("click", "two", "d0", 1),  # nor by the events
         event("click", "nobody", "d0", 1),
         event("impression", "two", "d0", 1),  # 11: no ordinal
-        event("impression", "two", "d0", 1, 0),
+        event("impression", "two", "d0", 1, -1),
         event("click", "one", "gone", 0),
         event("click", "one", None, 0),
         event("click", "one", "d0", 0) | {"timestamp": "noon"},
@@ -128,6 +128,7 @@ def test_bad_searches_and_events_are_rejects_of_their_line(tmp_path: Path) -> No
         event("click", "browse", "d0", 0),  # of a search left out: counted
         event("login", "one", "d0", 0),
         {"action_name": "click", "timestamp": moment(0)},
+        *EVENTS[:2] * 2,
     ]
     out = ingest(tmp_path, params(ubi(tmp_path, searches, events)))
     found = {"shop/queries/q.jsonl": {}, "shop/events/e.jsonl": {}}
@@ -157,8 +158,8 @@ def test_bad_searches_and_events_are_rejects_of_their_line(tmp_path: Path) -> No
     facts = read_json(out / "report.json")["datasets"]["shop"]
     assert facts["events_left_out"]["of_unusable_searches"] == 1
     assert facts["events_left_out"]["not_of_a_search"] == 2
-    with pytest.raises(UserError, match=r"e\.jsonl: 5 of 19 rows cannot be used.*missing_field 3"):
-        ingest(tmp_path, params(ubi(tmp_path, SEARCHES, events), max_reject_ratio=0.25))
+    with pytest.raises(UserError, match=r"e\.jsonl: 3 of 23 rows cannot be used.*missing_field 3"):
+        ingest(tmp_path, params(ubi(tmp_path, SEARCHES, events), max_reject_ratio=0.1))
 
 
 def test_click_actions_are_chosen(tmp_path: Path) -> None:
@@ -334,7 +335,7 @@ def test_a_click_after_midnight_on_a_search_of_the_partition_before_the_window_i
 
 
 def test_an_action_that_is_no_text_and_empty_cells(tmp_path: Path) -> None:
-    events = [*EVENTS, event("click", "one", "d0", 0) | {"action_name": ["click"]}]
+    events = [*EVENTS, event("click", "one", "d0", 0) | {"action_name": ["click", "more"]}]
     events += [event("click", "one", "d0", 0) | {"event_attributes": ""}]
     searches = [*SEARCHES, search("four", "coat", 0) | {"query_response_hit_ids": ""}]
     out = ingest(tmp_path, params(ubi(tmp_path, searches, events)))

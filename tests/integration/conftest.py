@@ -1,6 +1,7 @@
 """One whole deployment for the tests that need one: a copy of the checkout, its repository, S3 and compose."""
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -15,10 +16,13 @@ import yaml
 from deployment import ENGINE, Deployment, compose_command
 from forwarder import forwarded, free_port, own_address
 
+from pipeline.images import base_images
+
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 OWN = "dags/deployments/test.yaml"
 DOCKERS_OWN = "/var/run/docker.sock"
+BASE_IS_THERE = (["image", "inspect"], ["pull"])
 NEEDED = ("DOCKER_HOST", "AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 
@@ -33,7 +37,19 @@ def engine() -> str:
         pytest.skip(f"DOCKER_HOST is {os.environ['DOCKER_HOST']}: needs the engine's socket on this machine")
     if not compose_command():
         pytest.skip("needs docker compose or podman-compose (pip install podman-compose)")
+    if "PYTHON_IMAGE" not in os.environ and (base := other_base(ENGINE, base_images()["PYTHON_IMAGE"])):
+        os.environ["PYTHON_IMAGE"] = base
     return ENGINE
+
+
+def other_base(engine: str, base: str) -> str | None:
+    """A slim Python image of this machine if it has not `base` and cannot pull it; None if `base` will do."""
+    if not all(subprocess.run([engine, *words, base], capture_output=True).returncode for words in BASE_IS_THERE):
+        return None
+    words = [engine, "image", "ls", "--format", "{{.Repository}}:{{.Tag}}"]
+    listed = subprocess.run(words, capture_output=True, text=True).stdout
+    found = re.findall(r"^(?:\S+/)?(python:3\.1([1-4])-slim\S*)$", listed, re.MULTILINE)
+    return max(found, key=lambda image: int(image[1]))[0] if found else None
 
 
 @pytest.fixture(scope="session")

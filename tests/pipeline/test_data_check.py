@@ -60,18 +60,21 @@ def shown(number: int, *, clicked: bool) -> tuple[Any, ...]:
 
 def test_a_corpus_alone_runs_and_is_told_what_it_goes_without(tmp_path: Path) -> None:
     assert check_data(params(), write(tmp_path)) == [
-        "teach@dense: no click log, no relevance table and no judged training query with candidates"
-        " (candidates.searchers): all-MiniLM-L6-v2 stays as it is,"
-        " a zero-shot teacher",
-        "distill: no texts of generated_queries, train_queries, unlabelled_queries: left out",
-        "evaluate: no test query of a is judged: closeness to the teacher is measured instead; `make promote` will"
-        " refuse, as it compares judged answers",
+        "teach@dense: the data have no click log, no relevance table and no judged training query with candidates"
+        " (candidates.searchers), so all-MiniLM-L6-v2 stays as it is",
+        "distill: the data have no generated queries, train queries and unlabelled queries, so students learn from the"
+        " other texts",
+        "evaluate: a has no judged test query, so the report says how close students are to the teacher instead;"
+        " `make promote` will refuse: it compares judged answers",
     ]
 
 
 def test_documents_give_generated_queries_where_they_are_asked_to(tmp_path: Path) -> None:
     lines = check_data(params({"generate": {"least_sources": 100}}), write(tmp_path))
-    assert "distill: no texts of train_queries, unlabelled_queries: left out" in lines
+    assert (
+        "distill: the data have no train queries and unlabelled queries, so students learn from the other texts"
+        in lines
+    )
 
 
 def test_complete_data_need_no_line(tmp_path: Path) -> None:
@@ -91,15 +94,17 @@ def test_judged_training_queries_train_a_teacher_where_candidates_are_searched(t
     )
     assert not any("zero-shot" in line for line in check_data(params(), folder))
     lines = check_data(params({"candidates": {"searchers": []}}), folder)
-    assert lines[0].startswith("teach@dense: no click log, no relevance table and no judged training query")
+    assert lines[0].startswith(
+        "teach@dense: the data have no click log, no relevance table and no judged training query"
+    )
 
 
 def test_limits_that_leave_most_of_the_data_unused_are_named(tmp_path: Path) -> None:
     folder = write(tmp_path, queries=[query(at, "train") for at in range(25)])
     limits = {"generate": {"max_queries": 12}, "embed": {"max_part_texts": 14}}
     lines = check_data(params(ZERO_SHOT, limits), folder)
-    assert "generate: writes from 12 of 25 training queries (generate.max_queries)" in lines
-    assert "embed: reads 14 each of 30 titles (embed.max_part_texts, 0 = all)" in lines
+    assert "generate: reads only 12 of 25 training queries (generate.max_queries)" in lines
+    assert "embed: reads only 14 texts of each of these: 30 titles (embed.max_part_texts, 0 = all)" in lines
     off = {"generate": {"max_queries": 0}, "embed": {"max_part_texts": 0}}
     assert not any("max_" in line for line in check_data(params(ZERO_SHOT, off), folder))
 
@@ -112,13 +117,13 @@ def test_given_triplets_train_a_teacher(tmp_path: Path) -> None:
 def test_documents_without_titles_have_no_titles_to_align_on(tmp_path: Path) -> None:
     folder = write(tmp_path, title=" ", queries=[query(1, "train")], unlabelled_queries=[unlabelled(2)])
     lines = check_data(params(ZERO_SHOT), folder)
-    assert lines[0] == "distill: no texts of titles: left out"
+    assert lines[0] == "distill: the data have no titles, so students learn from the other texts"
 
 
 def test_spans_that_make_up_for_missing_texts_are_texts_enough(tmp_path: Path) -> None:
     alone = {"distill": {"repeats": {"titles": 0.0, "sentences": 0.0}}}
     lines = check_data(params(ZERO_SHOT, alone), write(tmp_path))
-    assert lines[0] == "distill: no texts of generated_queries, train_queries, unlabelled_queries: left out"
+    assert lines[0].startswith("distill: the data have no generated queries, train queries and unlabelled queries, so")
     off = {"embed": {"least_texts": 0}}
     with pytest.raises(UserError, match="the data give no text of generated_queries, spans, train_queries"):
         check_data(params(ZERO_SHOT, alone, off), tmp_path)
@@ -134,8 +139,8 @@ def test_a_standard_protocol_trains_on_the_parts_that_it_reads(tmp_path: Path, r
     rows = {"unlabelled_queries": [unlabelled(at) for at in range(20)], "queries": [query(1, "test")]}
     lines = check_data(check_params(laid, recipe), write(tmp_path, **rows, qrels=[judged(1, "test")]))
     unread = "generated_queries, sentences, train_queries, titles" if parts else "generated_queries, train_queries"
-    [told] = [line for line in lines if "which embed.parts does not name" in line]
-    assert told == f"distill: {', '.join(sorted(unread.split(', ')))} left out, which embed.parts does not name"
+    [told] = [line for line in lines if "embed.parts does not name" in line]
+    assert f" name {', '.join(sorted(unread.split(', ')))}, so" in told
 
 
 @pytest.mark.parametrize(
@@ -221,4 +226,4 @@ def test_scores_of_training_queries_are_labels_and_train_a_teacher(tmp_path: Pat
     rows = [("a/q1", f"a/{at}", float(at)) for at in range(12)]
     folder = write(tmp_path, queries=[query(1, "train"), query(2, "test")], qrels=[judged(2, "test")], relevance=rows)
     lines = check_data(params(student(labels="train", losses=LABELS)), folder)
-    assert lines == ["distill: no texts of unlabelled_queries: left out"]
+    assert lines == ["distill: the data have no unlabelled queries, so students learn from the other texts"]

@@ -30,7 +30,10 @@ CHANGES: dict[str, Any] = {
         "rankers": ["cross"],
         "ranker": {"cross": {"precision": "fp32", "max_triplets": 640, "max_queries": 200}},
     },
-    "teach": {"teachers": ["dense"], "teacher": {"dense": {"max_triplets": 1920, "max_document_length": 96}}},
+    "teach": {
+        "teachers": ["dense"],
+        "teacher": {"dense": {"epochs": 1.0, "max_triplets": 1920, "max_document_length": 96}},
+    },
     "generate": {"max_queries": 20_000, "judge_sample": 500, "small": {"corpus_texts": 2000}},
     "embed": {"max_part_texts": 70_000},
     "score": {"teachers": ["cross"], "depth": 4, "max_texts": 1000, "precision": "fp32"},

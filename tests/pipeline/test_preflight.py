@@ -39,7 +39,9 @@ def test_this_machine_is_looked_at_as_it_is(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_full_disk_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight.shutil, "disk_usage", lambda folder: Usage(10 * GIB, 10 * GIB, GIB // 5))
-    with pytest.raises(UserError, match=r"0\.2 GiB of disk are free, the smallest run writes 1 GiB; free some, or set"):
+    with pytest.raises(
+        UserError, match=r"only 0\.2 GiB of disk are free, and the smallest run writes 1 GiB; free some, or set"
+    ):
         examine(tmp_path)
 
 
@@ -83,16 +85,16 @@ def test_of_an_ample_machine_nothing_is_said(monkeypatch: pytest.MonkeyPatch) ->
 def test_little_memory_is_a_warning_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     (said,) = warnings(Machine(4, 1.23, 100, "fp32", "AVX2"))
-    assert said.startswith("1.2 GiB of memory are free, the demo takes up to 3")
+    assert said.startswith("only 1.2 GiB of memory are free, and the demo takes up to 3")
     assert "embed.batch_size" in said
 
 
 @pytest.mark.parametrize(
     ("threads", "cores", "said"),
     [
-        (1, 4, ["OMP_NUM_THREADS is 1, but 4 cores may be used: the others stay idle"]),
-        (4, 2, ["OMP_NUM_THREADS is 4, but 2 cores may be used: threads wait for each other"]),
-        (4, 1, ["OMP_NUM_THREADS is 4, but 1 core may be used: threads wait for each other"]),
+        (1, 4, ["OMP_NUM_THREADS is 1, but this process may use 4 cores: the others stay idle"]),
+        (4, 2, ["OMP_NUM_THREADS is 4, but this process may use 2 cores: threads wait for each other"]),
+        (4, 1, ["OMP_NUM_THREADS is 4, but this process may use 1 core: threads wait for each other"]),
         (2, 2, []),
     ],
 )

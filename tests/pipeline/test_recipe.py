@@ -163,8 +163,8 @@ def test_both_recipes_of_logs_read_all_of_a_log() -> None:
     assert found[0]["teach"]["teacher"]["dense"]["max_triplets"] == found[0]["embed"]["max_part_texts"] == 0
 
 
-@pytest.mark.parametrize("name", ["beir", "medquad", "scifact"])
-def test_judgements_train_a_teacher_by_command_and_it_stands_beside_its_base(name: str) -> None:
+@pytest.mark.parametrize("name", ["beir", "click_log", "medquad", "scifact", "ubi"])
+def test_an_index_stays_one_until_a_teacher_is_trained_by_command_and_then_stands_beside_its_base(name: str) -> None:
     path = Path(f"recipes/{name}.yaml")
     base, text = read_mapping(Path("params.yaml")), path.read_text(encoding="utf-8")
     assert "[EPOCHS=0.0]" in text.split("\n")[0]
@@ -183,8 +183,12 @@ def test_make_run_hands_every_variable_of_a_recipe_on() -> None:
 
 def test_the_help_lists_every_command() -> None:
     (phony,) = re.findall(r"^\.PHONY: (.*)$", Path("Makefile").read_text(encoding="utf-8"), re.M)
-    told = subprocess.run(["make", "--no-print-directory", "help"], capture_output=True, text=True, check=True).stdout
-    assert sorted(line.split()[0] for line in told.splitlines()) == sorted(phony.split())
+    words = ["make", "--no-print-directory", "help", "help-bench"]
+    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    listed = [line.split()[0] for line in told if re.match("  [a-z]", line)]
+    assert sorted(listed) == sorted(set(phony.split()) - {"help", "help-bench"}) and len(listed) == len(set(listed))
+    assert max(map(len, told)) <= 100
+    assert all(line[22] == " " != line[23] for line in told if line.startswith("  ")), "two columns"
     given = ["LABEL=after", "BEFORE=a", "AFTER=b", "QUERIES=log", "JUDGEMENTS=table"]
     benches = ["bench-moves", "bench-scaling", "bench-replay", "bench-any-corpus", "bench-migrate", "bench-gpu"]
     typed = subprocess.run(["make", "-n", *benches, *given], capture_output=True, text=True, check=True).stdout
@@ -432,7 +436,9 @@ for name in ("report.html", "report.md", "metrics.json"):
 def test_one_run_of_a_recipe_at_a_time(checkout: Path) -> None:
     """The second is told so and touches nothing; one that is killed holds nobody up, though its pipeline runs on."""
     params = Path("params.yaml").read_text(encoding="utf-8")
-    for name, text in {"params.yaml": params, "recipes/x.yaml": "{}", "pipeline.py": PIPELINE}.items():
+    files = {"params.yaml": params, "recipes/x.yaml": "{}", "pipeline.py": PIPELINE}
+    files["steps/evaluate.py"] = "import sys; print('the table' if sys.argv[1:] == ['--table'] else '')"
+    for name, text in files.items():
         (checkout / name).parent.mkdir(exist_ok=True)
         (checkout / name).write_text(text, encoding="utf-8")
     subprocess.run(["git", "-C", str(checkout), "add", "-A"], check=True)
@@ -441,7 +447,7 @@ def test_one_run_of_a_recipe_at_a_time(checkout: Path) -> None:
 
     def recipe() -> subprocess.Popen[str]:
         words = [sys.executable, "-c", start, str(Path.cwd()), "recipes/x.yaml"]
-        return subprocess.Popen(words, cwd=checkout, text=True, stderr=subprocess.PIPE)
+        return subprocess.Popen(words, cwd=checkout, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def began(running: subprocess.Popen[str]) -> None:
         until = time.monotonic() + 60
@@ -465,7 +471,10 @@ def test_one_run_of_a_recipe_at_a_time(checkout: Path) -> None:
         began(third)
     finally:
         (folder / "enough").touch()
-    assert third.wait(60) == 0
+    shown = third.communicate(timeout=60)[0]
+    assert third.returncode == 0 and "the table\n" in shown
+    for command in ("reports/x.report.html", "make serve RECIPE=recipes/x.yaml", "make promote RECIPE=recipes/x.yaml"):
+        assert f"{command}\n" in shown
     assert not list(folder.rglob(".staging.*"))
     (checkout / "mine").mkdir()
     (checkout / "mine/x.yaml").write_text("{}")

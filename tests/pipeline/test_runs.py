@@ -126,7 +126,9 @@ def _check_tracking(root: Path) -> None:
             assert maker.data.tags.get("slimtower.reused") != "true"
     assert sum(run.info.run_name.endswith("(reused)") for run in runs) == 11 + 14
     evaluated = [run for run in runs if run.info.run_name == "evaluate"]
-    assert all("datasets.tiny.1l.nDCG_at_10" in run.data.metrics for run in evaluated)
+    assert all("nDCG_at_10/1l" in run.data.metrics for run in evaluated)
+    assert all({"nDCG_at_10", "retention", "times_as_fast"} <= run.data.metrics.keys() for run in parents)
+    assert all(run.data.params["students"] and "nDCG@10" in run.data.tags["mlflow.note.content"] for run in parents)
     distilled = [run for run in runs if run.info.run_name == "distill@static"]
     assert distilled[0].data.metrics["validation_cosine"] > 0
     assert "slimtower.model" in distilled[0].data.tags

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -48,12 +47,8 @@ def project(first: Project, tmp_path: Path) -> Project:
 
 
 def copied(project: Project, root: Path) -> Project:
-    """A copy whose MLflow has its artefacts beside it."""
+    """A copy, whose MLflow follows it."""
     shutil.copytree(project.root, root)
-    with sqlite3.connect(root / "mlflow.db") as database:
-        for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
-            moved = (project.root.as_uri(), root.as_uri())
-            database.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", moved)
     return Project(root, str(root / "remote"), f"sqlite:///{root}/mlflow.db")
 
 

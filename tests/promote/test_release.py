@@ -103,7 +103,7 @@ def test_rollback_brings_back_the_old_encoder_with_its_own_index_byte_for_byte(
     said = capsys.readouterr().out
     assert "@champion is version 2 now, previous: 1" in said
     assert "@champion is version 1 again, was 2; previous: none" in said
-    assert "`make deploy TO=... DEPLOY_FLAGS=--rollback` takes it back too" in said
+    assert "`make deploy TO=... DEPLOY_FLAGS=--rollback`" in said
     commands.run_history(params())
     table = capsys.readouterr().out.splitlines()
     assert [line.split()[1:3] for line in table[1:3]] == [["promoted", "1"], ["promoted", "2"]]
@@ -146,7 +146,7 @@ def test_a_dry_run_decides_and_changes_nothing(
     assert (registry.versions(), registry.has_experiment()) == ([], False)
     promote(params=params(student="2l"))
     capsys.readouterr()
-    with pytest.raises(Refused, match=r"static would be refused: one: nDCG@10 0\.5000 against 0\.6000"):
+    with pytest.raises(Refused, match="static would be refused for the reasons above"):
         promote(dry_run=True)
     assert "  no  one: nDCG@10 0.5000 against 0.6000, -16.67%" in capsys.readouterr().out
     assert (registry.aliases(), len(registry.versions())) == ({"champion": "1"}, 1)

@@ -28,7 +28,7 @@ from steps.serving.query_encoder import load_query_encoder
 pytestmark = pytest.mark.medium
 
 TEXTS = [
-    "running total along an axis",
+    "cumulative sum of an array",
     "",
     "sum",
     "a " * 200,

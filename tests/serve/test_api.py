@@ -15,6 +15,8 @@ from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from fastapi.exceptions import RequestValidationError
@@ -24,12 +26,15 @@ from starlette.testclient import TestClient
 from steps.core.errors import UserError
 from steps.core.files import write_json
 from steps.core.fingerprints import fingerprint
-from steps.core.towers import load_tower
+from steps.core.tables import read_table
+from steps.core.towers import encode, load_tower
 from steps.serve.baselines import Baselines
-from steps.serve.corpus import Corpus, _shortened
+from steps.serve.corpus import Corpus
 from steps.serve.logs import JsonLines
 from steps.serve.service import Service
+from steps.serve.systems import Origin, Served, Serving
 from steps.serving.release import load_release
+from steps.serving.snippets import snippet
 
 pytestmark = pytest.mark.medium
 
@@ -55,6 +60,65 @@ def refusal(response) -> str:
     assert "\n" not in error["message"]
     assert "/tmp" not in error["message"] and str(Path.cwd()) not in error["message"]
     return error["message"]
+
+
+def test_get_and_post_take_the_same_names(client: TestClient) -> None:
+    both = [client.get("/search", params={name: QUERY}).json() for name in ("query", "q")]
+    both += [client.post("/search", json={name: QUERY}).json() for name in ("query", "q")]
+    assert len({json.dumps([hit["id"] for hit in answer["results"][0]["hits"]]) for answer in both}) == 1
+    for twice in (
+        client.get("/search", params={"q": QUERY, "query": QUERY}),
+        client.post("/search", json={"q": QUERY, "query": QUERY}),
+    ):
+        assert twice.status_code == 422 and refusal(twice).startswith("q: ")
+    for none in (client.get("/search"), client.post("/search", json={})):
+        assert none.status_code == 422 and refusal(none) == "query: field required"
+    spec = client.get("/openapi.json").json()
+    assert "q" not in [field["name"] for field in spec["paths"]["/search"]["get"]["parameters"]]
+    assert "query" in spec["components"]["schemas"]["SearchRequest"]["properties"]
+
+
+@pytest.mark.parametrize("system", ["2l", "static", "teacher", "bm25"])
+def test_the_medians_are_of_the_last_calls_and_none_is_cold(client: TestClient, system: str) -> None:
+    times = []
+    for _ in range(25):
+        answer = client.post("/search", json={"query": QUERY, "system": system, "dataset": "one"}).json()
+        times.append((answer["ms"]["encode"] + answer["ms"]["search"], answer["ms"]["encode"]))
+        assert answer["recent"]["calls"] >= 5  # loading ended with calls that nobody waited for
+    assert answer["recent"] == {
+        "calls": 20,
+        "total": pytest.approx(np.median([total for total, _ in times[-20:]]), abs=2e-4),
+        "encode": pytest.approx(np.median([encode for _, encode in times[-20:]]), abs=2e-4),
+    }
+    assert client.post("/search", json={"query": [QUERY, "sum"], "system": system}).json()["recent"] is None
+    (told,) = [one for one in client.get("/systems").json()["systems"] if one["system"] == system]
+    assert told["recent"]["calls"] == 20
+
+
+def test_warm_up_counts_in_no_metric(released: Path) -> None:
+    client, _ = open_client(released / "models/release")
+    with client:
+        assert client.get("/systems").json()["systems"][0]["recent"]["calls"] >= 5
+        assert "slimtower_encode_seconds_count" not in client.get("/metrics").text
+
+
+def test_the_teacher_with_bm25_does_the_same_work_as_a_student_that_fuses(hybrid: Path) -> None:
+    release = load_release(hybrid / "models/release/static")
+    client, _ = open_client(release.folder, baselines=True)
+    with client:
+        names = [system["system"] for system in client.get("/systems").json()["systems"]]
+        answer = client.post("/search", json={"query": QUERY, "system": "teacher+bm25", "k": 7}).json()
+    assert names == ["static", "teacher+bm25", "teacher", "bm25"]
+    vectors = encode(load_tower(hybrid / "models/teach/dense/tower"), [QUERY], "query")
+    expected = release.answers("one", [QUERY], vectors, 7)[0]
+    assert [hit["id"] for hit in answer["results"][0]["hits"]] == [hit.id for hit in expected]
+
+
+def test_systems_say_what_they_are(client: TestClient) -> None:
+    answer = client.get("/systems").json()
+    layers = {system["system"]: system.get("layers") for system in answer["systems"]}
+    assert layers == {"2l": 2, "static": 0, "teacher": None, "bm25": None}
+    assert answer["teacher"]  # by name, where the run says it
 
 
 @pytest.mark.parametrize("system", ["static", "2l"])
@@ -191,7 +255,7 @@ def test_bm25_answers_beside_the_students_and_documents_are_shown_whole(client: 
 
 
 @pytest.mark.slow
-def test_a_teacher_behind_an_api_is_no_baseline(tmp_path: Path, tiny_tower: Path) -> None:
+def test_a_teacher_behind_an_api_is_no_baseline(tmp_path: Path, tiny_tower: Path, released: Path) -> None:
     """It would be paid for each query; beside it one that computes here may be the index's teacher."""
     rented = tmp_path / "models/teach/rented/tower"
     routes = {"types": {"r": "steps.core.endpoint.Endpoint"}, "structure": {"query": ["r"], "document": ["r"]}}
@@ -200,13 +264,14 @@ def test_a_teacher_behind_an_api_is_no_baseline(tmp_path: Path, tiny_tower: Path
     write_json(rented / "router_config.json", routes)
     write_json(rented / "config_sentence_transformers.json", {"prompts": {}})
     baselines = Baselines(tmp_path, Corpus("", 1), enabled=True)
-    assert baselines.names() == []
+    serving = Serving({"2l": Served("2l", load_release(released / "models/release/2l"), Origin(""), "")}, "2l")
+    assert baselines.names(serving) == []
     with pytest.raises(UserError, match="or that is behind an API"):
         baselines._load({})
     (tmp_path / "models/teach/half/tower").mkdir(parents=True)
-    assert baselines.names() == []
+    assert baselines.names(serving) == []
     shutil.copytree(tiny_tower, tmp_path / "models/teach/dense/tower")
-    assert baselines.names() == ["teacher"]
+    assert baselines.names(serving) == ["teacher"]
     assert baselines._load(asdict(fingerprint(tiny_tower)))[0] is not None
 
     other = load_tower(tiny_tower)  # `dvc checkout` of another version, of which only the weights differ
@@ -225,8 +290,6 @@ def test_a_teacher_behind_an_api_is_no_baseline(tmp_path: Path, tiny_tower: Path
 
 def test_the_teacher_answers_from_the_index_that_its_students_have(client: TestClient, released: Path) -> None:
     answer = client.post("/search", json={"query": QUERY, "system": "teacher", "dataset": "one", "k": 5}).json()
-    from steps.core.towers import encode, load_tower
-
     vectors = encode(load_tower(released / "models/teach/dense/tower"), [QUERY], "query")
     hits = load_release(released / "models/release/2l").hits("one", vectors, 5)[0]
     assert [hit["id"] for hit in answer["results"][0]["hits"]] == [hit.id for hit in hits]
@@ -324,6 +387,56 @@ def test_the_page_asks_nobody_else_and_runs_no_script_but_its_own(client: TestCl
         assert page.text.count("<script>") == policy.count("script-src 'sha256-")
     assert "/v1/embeddings" in client.get("/docs").text
     assert "SearchRequest" in client.get("/openapi.json").text
+
+
+def test_the_reference_tells_fields_of_answers_with_an_example_and_leaves_no_gap(client: TestClient) -> None:
+    page = client.get("/docs").text
+    assert "`" not in page and "<td></td>" not in page
+    for field in ("results[].hits[].snippet", "recent.total", "usage.prompt_tokens", "data[].embedding"):
+        assert f"<code>{field}</code>" in page
+    assert page.count("Example answer") >= 5
+
+
+def test_the_report_of_the_run_is_shown_and_no_other_file(released: Path, tmp_path: Path) -> None:
+    project = Path(shutil.copytree(released, tmp_path / "project", ignore=shutil.ignore_patterns("cache", "teach")))
+    (project / "reports").mkdir(exist_ok=True)
+    (project / "reports/metrics.json").write_text('{"choice": {"student": "2l"}, "releases": {}}')
+    client, _ = open_client(project / "models/release", baselines=True)
+    with client:
+        assert client.get("/systems").json()["report"] is False
+        assert client.get("/report").status_code == 404
+        (project / "reports/report.html").write_text("<p style='color: red'>figures</p>")
+        assert client.get("/systems").json()["report"] is True
+        answer = client.get("/report", params={"path": "metrics.json"})
+        assert "figures" in answer.text and "script-src 'none'" in answer.headers["Content-Security-Policy"]
+        for path in ("/report/../metrics.json", "/report/metrics.json", "/report/%2e%2e/metrics.json", "/report%2f"):
+            assert client.get(path).status_code == 404
+    for changes in (
+        {"baselines": False},
+        {"release": str(shutil.copytree(project / "models/release", tmp_path / "x"))},
+    ):
+        client, _ = open_client(project / "models/release", **({"baselines": True} | changes))
+        with client:
+            assert client.get("/systems").json()["report"] is False and client.get("/report").status_code == 404
+
+
+def test_queries_of_the_run_on_which_teacher_and_students_agree_are_offered(released: Path, tmp_path: Path) -> None:
+    project = Path(shutil.copytree(released, tmp_path / "project", ignore=shutil.ignore_patterns("cache", "teach")))
+    (project / "reports").mkdir(exist_ok=True)
+    queries = [row for row in read_table(project / "data/ingest", "queries").to_pylist() if row["dataset"] == "one"]
+    rows = [
+        {"query_id": query["query_id"], "dataset": "one", "model": model, "split": split, "measure": measure,
+         "value": value}
+        for at, query in enumerate(queries[:4])
+        for model, value in (("teacher", 1.0), ("2l", 1.0 if at < 2 else 0.5), ("bm25", 0.0))
+        for split, measure in (("dev", "RR@10"), ("dev", "R@5"))
+    ]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows), project / "reports/per_query.parquet")
+    for changes, offered in (({}, {"one": {query["text"] for query in queries[:2]}}), ({"baselines": False}, {})):
+        client, _ = open_client(project / "models/release", **({"baselines": True} | changes))
+        with client:
+            found = client.get("/systems").json()["examples"]
+        assert {dataset: set(texts) for dataset, texts in found.items()} == offered
 
 
 @pytest.fixture(scope="module")
@@ -428,22 +541,9 @@ def test_a_matryoshka_student_answers_in_its_dimensions(opened: tuple[TestClient
         served.release.manifest = served.release.manifest.model_copy(update={"dims": []})
 
 
-@pytest.mark.parametrize(
-    ("content", "snippet"),
-    [
-        ("of\n  a   few words ", "of a few words"),
-        ("word " * 100, " ".join(["word"] * 43) + " …"),
-        ("字" * 300, "字" * 218 + " …"),
-    ],
-)
-def test_a_snippet_is_the_beginning_of_a_text_in_whole_words(content: str, snippet: str) -> None:
-    assert _shortened(content) == snippet
-    assert len(snippet) <= 220
-
-
 def test_the_snippets_of_the_largest_batch_cost_little(released: Path) -> None:
     content = "a well-known sentence of several words, " * 100
     began = time.process_time()
     for _ in range(settings(released, max_batch=256, max_k=100).max_hits):
-        _shortened(content)
+        snippet(content, "a sentence of several words", 220)
     assert time.process_time() - began < 0.5

@@ -1,6 +1,7 @@
 """The search page in a real browser: typing, comparing, keys, hostile documents, a promotion, and clicks that train."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 if not find_browser():
     pytestmark.append(pytest.mark.skip(reason="no chromium on the PATH (Debian: apt-get install chromium)"))
 
+TOO_SMALL = """[...document.querySelectorAll('a, button, input, select, summary')]
+  .filter(e => e.getClientRects().length).map(e => (e.closest('label') ?? e).getBoundingClientRect())
+  .filter(box => box.height < 24 || box.width < 24).map(box => [box.width, box.height])"""
 HOSTILE = '<img src=x onerror="window.stolen=1"><script>window.stolen=1</script>'
 
 
@@ -50,19 +54,29 @@ def test_a_person_types_compares_opens_and_is_logged_if_willing(project: Path, t
         browser.open(url)
         browser.until("document.querySelectorAll('.chip').length === 4")
         assert browser.evaluate("document.activeElement.id") == "query"
+        assert browser.evaluate("document.getElementById('searched').textContent") == "32 texts of data set one."
         browser.type("how to sum the axis")
-        browser.until("document.querySelectorAll('section').length === 2")
+        browser.until("document.querySelectorAll('section').length === 2")  # the choice and its teacher
         browser.until("[...document.querySelectorAll('section')].every(s => s.querySelectorAll('.hit').length === 10)")
-        for system in ("2l", "static"):
+        for system in ("2l", "teacher"):
             answer = get(f"{url}/search?q=how%20to%20sum%20the%20axis&system={system}")
             titles = [hit["title"] for hit in answer["results"][0]["hits"]]
             until(lambda: hits(browser, system) == titles)  # noqa: B023
         assert browser.evaluate("document.querySelectorAll('.mark').length") > 0
-        assert "ms" in browser.evaluate("document.querySelector('.times').textContent")
+        assert browser.evaluate("document.querySelector('.chip').textContent").startswith("2 layers · ")
+        number = browser.evaluate("document.querySelector('.number').textContent")
+        assert re.fullmatch(r"\S+ ms ?text to hits, median of the last 20 calls", number)
+        assert "ms of it encoding" in browser.evaluate("document.querySelector('.times').textContent")
+        agreement = browser.evaluate("document.querySelector('.agreement').textContent")
+        assert agreement == f"{len(set(hits(browser, '2l')) & set(hits(browser, 'teacher')))} of the teacher's 10 hits"
+        assert browser.evaluate("document.querySelector('.snippet b').textContent.toLowerCase()") in "sums axis axes"
         for scheme in ("dark", "light"):
             for width in (390, 1280):
                 browser.view(width, 900, scheme)
                 assert browser.inaccessible() == []
+                assert browser.evaluate(TOO_SMALL) == []
+        browser.evaluate("document.querySelector('.chip input[value=teacher]').click()")
+        browser.evaluate("document.querySelector('.chip input[value=static]').click()")
 
         browser.evaluate("document.querySelectorAll('.chip input')[3].click()")  # BM25 has titles from the corpus
         browser.until("document.querySelectorAll('section')[2]?.querySelectorAll('.hit').length === 8")
@@ -89,6 +103,64 @@ def test_a_person_types_compares_opens_and_is_logged_if_willing(project: Path, t
         requests = {row["request"]["url"].split("?")[0] for row in browser.events["Network.requestWillBeSent"]}
         assert all(request.startswith((url, "data:")) for request in requests)
         assert browser.events.get("Log.entryAdded", []) == []  # nothing that the policy had to stop
+        assert browser.events.get("Runtime.exceptionThrown", []) == []
+
+
+def test_on_a_phone_each_system_has_a_tab_and_without_one_the_page_asks_for_it(project: Path, tmp_path: Path) -> None:
+    shown = "[...document.querySelectorAll('section')].filter(s => s.getClientRects().length).map(s => s.id)"
+    with (
+        serving(tmp_path, "--release", str(project / "models/release")) as (url, _),
+        Browser(tmp_path / "p") as browser,
+    ):
+        browser.view(390, 844, "light")
+        browser.open(f"{url}/#how to sum the axis")
+        browser.until("document.querySelectorAll('section').length === 2")
+        browser.until("[...document.querySelectorAll('section')].every(s => s.querySelectorAll('.hit').length === 10)")
+        assert browser.evaluate("document.documentElement.scrollWidth") == 390
+        assert browser.evaluate(shown) == ["box-2l"]
+        browser.evaluate("document.querySelectorAll('[role=tab]')[1].click()")
+        assert browser.evaluate(shown) == ["box-teacher"]
+        assert browser.inaccessible() == []
+        browser.evaluate("document.querySelector('[role=tab][aria-selected=true]').focus()")
+        browser.press("ArrowLeft")
+        assert browser.evaluate(shown) == ["box-2l"]
+        browser.evaluate("document.getElementById('query').focus()")
+        browser.press("ArrowDown")
+        browser.press("ArrowRight")  # to the other column's hit, whose tab opens
+        assert browser.evaluate(shown) == ["box-teacher"]
+        assert browser.evaluate("document.activeElement.closest('section').id") == "box-teacher"
+
+        browser.view(1280, 900, "light")
+        browser.until(f"{shown}.length === 2")
+        assert browser.evaluate("document.querySelectorAll('[role=tab]').length") == 0
+        browser.until("document.getElementById('said').textContent.includes('hits of')")
+        browser.evaluate("document.querySelectorAll('.chip input:checked').forEach(box => box.click())")
+        assert browser.evaluate("document.getElementById('hint').innerText").startswith("Tick a system.")
+        browser.until("document.getElementById('said').textContent === ''")
+        assert browser.events.get("Runtime.exceptionThrown", []) == []
+
+
+def test_an_example_is_searched_a_path_is_split_and_code_is_set_as_code(released: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(released, tmp_path / "project"))
+    corpus = read_table(folder / "data/ingest", "corpus")
+    titles = pa.array([f"package.module.name{row}" for row in range(len(corpus))])
+    write_table(
+        folder / "data/ingest", "corpus", corpus.set_column(corpus.schema.get_field_index("title"), "title", titles)
+    )
+    text = "how to sum the axis"
+    with serving(folder, "--release", "models/release") as (url, _), Browser(tmp_path / "profile") as browser:
+        browser.open(url)
+        browser.until("document.querySelectorAll('.chip').length === 4")
+        browser.evaluate(f"state.examples = {{one: ['{text}']}}, showScope()")
+        browser.evaluate("document.querySelectorAll('.chip input:checked').forEach(box => box.click())")
+        browser.evaluate("document.querySelector('.chip input[value=bm25]').click()")  # its titles are the corpus'
+        browser.evaluate("document.querySelector('.example').click()")
+        browser.until("document.querySelectorAll('.hit').length > 0")
+        assert browser.evaluate("document.getElementById('query').value") == text
+        assert browser.evaluate("document.querySelector('.title').innerText").split()[1] == "package.module"
+        assert browser.evaluate("document.querySelector('.title').innerText").startswith("name")
+        browser.evaluate("document.querySelector('.hit').click()")
+        browser.until("document.querySelector('.whole.code')?.textContent.includes('one/')")
         assert browser.events.get("Runtime.exceptionThrown", []) == []
 
 

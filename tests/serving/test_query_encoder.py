@@ -83,7 +83,7 @@ def random_table(dim: int = 8) -> np.ndarray:
     return np.random.default_rng(3).standard_normal((30522, dim), dtype=np.float32)
 
 
-TEXTS = ["running total along an axis", "", "☃ ☃", "sum", "a" * 500, "cumulative " * 40, "Ünïcode naïveté"]
+TEXTS = ["cumulative sum of an array", "", "☃ ☃", "sum", "a" * 500, "cumulative " * 40, "Ünïcode naïveté"]
 
 
 @pytest.mark.parametrize("normalise", [True, False])

@@ -17,6 +17,7 @@ from steps.core.tracking import NullRun
 from steps.retrieval.late_interaction import load_late_interaction, token_vectors
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.kinds.late_interaction import LateInteraction
+from steps.teach.prompts import tell_prompts
 from steps.teach.rounds import checkpoint_folder
 from steps.teach.run import run as teach
 from steps.teach.training_triplets import TextTriplet
@@ -63,6 +64,22 @@ def test_prompts_of_the_params_are_saved_with_the_tower_and_told(
 def test_without_prompts_nothing_is_told(tmp_path: Path, base: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made(tmp_path, base)
     assert "prompt" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "names", [["s2p_query"], ["search_query", "search_document"], ["retrieval.query"], ["web_search_query"]]
+)
+def test_saved_prompts_of_other_names_are_told(
+    tmp_path: Path, base: Path, capsys: pytest.CaptureFixture[str], names: list[str]
+) -> None:
+    saved = saved_with(base, tmp_path / "saved", **dict.fromkeys(names, ASKED))
+    model = load_tower(saved)
+    tell_prompts(model, PARAMS)
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and all(name in told for name in names)
+    assert "set query_prompt and document_prompt" in told
+    tell_prompts(model, PARAMS.model_copy(update={"query_prompt": ASKED, "document_prompt": ""}))
+    assert "used for neither" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["passage", "corpus"])

@@ -28,6 +28,7 @@ def told(task):
             "timeout": task.execution_timeout and task.execution_timeout.total_seconds(),
             "inlets": [asset.name for asset in task.inlets],
             "outlets": [asset.name for asset in task.outlets], "retries": task.retries,
+            "shown": task.operator_name,
             "environment": getattr(task, "environment", {}), "image": getattr(task, "image", "")}
 print("RESULT" + json.dumps({
     "errors": bag.import_errors, "seconds": spent,
@@ -66,13 +67,14 @@ def test_retrain_is_the_graph_of_dvc_yaml_between_begin_and_publish(parsed: dict
     recipe = "recipes/click_log.yaml" if parsed["runner"] == "kubernetes" else ""
     graph = read_graph(PROJECT, recipe)
     expected = {
-        stage.task_id: sorted(graph.stages[other].task_id for other in graph.upstream[address]) or ["begin"]
+        stage.task_id: sorted(graph.stages[other].task_id for other in graph.direct[address]) or ["begin"]
         for address, stage in graph.stages.items()
     }
     expected |= {"begin": [], "publish": sorted(graph.stages[leaf].task_id for leaf in graph.leaves)}
     tasks = parsed["dags"]["retrain"]
     assert {name: task["upstream"] for name, task in tasks.items()} == expected
     assert {task["rule"] for task in tasks.values()} == {"none_failed"}
+    assert {task["shown"] for task in tasks.values()} == {parsed["runner"]}
     assert [name for name, task in tasks.items() if task["outlets"]] == ["publish"]
     assert tasks["begin"]["environment"]["SLIMTOWER_STAGES"].split() == list(graph.stages)
     for address, stage in graph.stages.items():

@@ -1,0 +1,45 @@
+"""python -m pipeline.outcome [recipes/x.yaml]: the results of a run as a table, and the commands that come next."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from steps.core.errors import UserError, guarded
+from steps.serving.choice import run_root
+from steps.serving.examples import EXAMPLE
+
+
+def show(recipe: str) -> None:
+    """Print what the last run of a recipe measured, "" being the demo, and what to do with it.
+
+    UserError if it measured nothing yet.
+    """
+    root = run_root(recipe)
+    if code := subprocess.run([sys.executable, "-m", "steps.evaluate", "--table"], cwd=root).returncode:
+        raise SystemExit(code)
+    print("\n".join(next_commands(recipe)), flush=True)
+
+
+def next_commands(recipe: str) -> list[str]:
+    """A line each: where the report lies, and how to search, to promote and to see the runs."""
+    report = f"reports/{Path(recipe).stem}.report.html" if recipe else "reports/report.html"
+    of = f" RECIPE={recipe}" if recipe else ""
+    rows = {
+        "report": report,
+        "search page": f"make serve{of}",
+        "search here": f'make search Q="{"..." if recipe else EXAMPLE}"{of}',
+        "let it serve": f"make promote{of}",
+        "all runs": "make mlflow",
+    }
+    return ["", *(f"{name:12}  {what}" for name, what in rows.items())]
+
+
+def main() -> None:
+    """Show the run that is named."""
+    if len(sys.argv) > 2:
+        raise UserError(f"usage: {(__doc__ or '').split(':')[0]}")
+    show(sys.argv[1] if len(sys.argv) == 2 else "")
+
+
+if __name__ == "__main__":
+    guarded(main)

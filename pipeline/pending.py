@@ -1,0 +1,91 @@
+"""Which stages DVC would run, and which of them it would restore from its cache instead."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from dvc.exceptions import DvcException
+
+
+@dataclass
+class Pending:
+    """Stages that changed, or have not run yet, or read what such a stage makes."""
+
+    run: set[str] = field(default_factory=set)
+    restored: set[str] = field(default_factory=set)  # an equal run's outputs are in DVC's cache
+
+    @property
+    def count(self) -> int:
+        """How many there are of both."""
+        return len(self.run) + len(self.restored)
+
+
+def ask_dvc(wanted: list[str]) -> tuple[list[str], bool]:
+    """Names of all stages, cells of a matrix each for itself, and whether DVC would run none of those `wanted`.
+
+    A pipeline that DVC cannot read has no stages: `dvc repro` says why.
+    """
+    from dvc.repo import Repo
+
+    try:
+        with Repo() as repo:
+            names = [stage.addressing for stage in repo.index.stages]
+            return names, not repo.status(targets=wanted or None, with_deps=bool(wanted))
+    except DvcException:
+        return [], False
+
+
+def pending(stages: list[str], wanted: list[str]) -> Pending:
+    """What is left of the stages `wanted` and of those that they read from, of all if none is named.
+
+    If DVC cannot tell, all `stages` have to run.
+    """
+    from dvc.repo import Repo
+    from networkx import topological_sort
+
+    found, outs = Pending(), dict[str, Any]()  # path -> hash of what the stages that are restored make
+    try:
+        with Repo() as repo:
+            graph = repo.index.graph  # from each stage to those that it reads from
+            changed = {stage.addressing for name in repo.status() for stage in repo.stage.collect(name)}
+            needed = {each for name in wanted for each in repo.stage.collect(name, with_deps=True)} or set(graph)
+            for stage in reversed([each for each in topological_sort(graph) if each in needed]):
+                before = {each.addressing for each in graph.successors(stage)}
+                if stage.addressing not in changed and not before & (found.run | found.restored):
+                    continue
+                made = None if before & found.run else _restored(repo, stage, outs)
+                if made is None:
+                    found.run.add(stage.addressing)
+                else:
+                    found.restored.add(stage.addressing)
+                    outs |= made
+    except DvcException:
+        return Pending(set(stages))
+    return found
+
+
+def _restored(repo: Any, stage: Any, outs: dict[str, Any]) -> dict[str, Any] | None:
+    """Hashes of the outputs that DVC's cache has of an equal run; None if it has none, or that cannot be told yet.
+
+    `outs` are those of the restored stages before it: what reads one that is not in the workspace yet cannot be told.
+    """
+    try:
+        for dep in stage.deps:
+            if any(_touch(dep.def_path, out) and _in_workspace(repo, out) != made for out, made in outs.items()):
+                return None
+            dep.save()
+        entry = repo.stage_cache._load(stage)
+        made = entry and repo.stage_cache._create_stage(entry, wdir=stage.wdir)
+        return {out.def_path: out.hash_info for out in made.outs} if made and made.outs_cached() else None
+    except (OSError, DvcException):
+        return None
+
+
+def _in_workspace(repo: Any, path: str) -> Any:
+    """The hash of an output as it is on disk; None if it is not there."""
+    (out,) = repo.find_outs_by_path(path, strict=True)
+    return out.get_hash() if out.exists else None
+
+
+def _touch(one: str, other: str) -> bool:
+    """Whether the paths are equal, or one lies below the other."""
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")

@@ -1,0 +1,49 @@
+"""Do the teacher's vectors tell texts apart? Those of a broken model are all alike, or differ by length alone."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from steps.core.errors import UserError
+from steps.core.texts import fold
+
+_DRAWN = 1000  # texts that are compared
+_LEAST = 10  # different ones; fewer may well be alike
+_APART = 1e-4  # mean cosine distance; of models that are not made for search it is still above 1e-3
+_EQUAL = 2e-6  # cosine distance, above what float16 rounds
+_TWINS = 0.5  # share of different texts whose vector another text has too
+
+
+def drawn_rows(count: int, seed: int) -> np.ndarray:
+    """Rows of the texts that are compared, ascending, drawn by seed where there are many."""
+    if count <= _DRAWN:
+        return np.arange(count)
+    return np.sort(np.random.default_rng((seed, 9)).choice(count, _DRAWN, replace=False))
+
+
+def check_spread(vectors: np.ndarray, texts: Sequence[str], what: str, teacher: str) -> None:
+    """UserError where vectors `(n, dim)` say nothing about their `n` texts; equal texts may have equal vectors.
+
+    Too alike are vectors whose mean cosine is 1 but for 1e-4, and those of which more than half are another text's.
+    """
+    different = list({fold(text): row for row, text in enumerate(texts)}.values())
+    if len(different) < _LEAST:
+        return
+    drawn = np.asarray(vectors[different], dtype=np.float32)
+    drawn[~drawn.any(axis=1)] = 1.0  # of no length, all alike
+    drawn /= np.maximum(np.linalg.norm(drawn, axis=1, keepdims=True), 1e-12)
+    cosines = drawn @ drawn.T
+    others = ~np.eye(len(drawn), dtype=bool)
+    apart = float(1 - cosines[others].mean())
+    twins = float((np.where(others, cosines, -1).max(axis=1) > 1 - _EQUAL).mean())
+    if apart >= _APART and twins <= _TWINS:
+        return
+    why = (
+        f"lie at a mean cosine of {1 - apart:.6f}"
+        if apart < _APART
+        else f"are one another's for {twins:.0%} of the texts"
+    )
+    raise UserError(
+        f"embed: the vectors of {len(drawn)} different {what} {why}, so they say nothing: the teacher {teacher} cannot"
+        " tell texts apart; look at its weights and its vocabulary, and at max_document_length if all begin alike"
+    )

@@ -1,0 +1,177 @@
+"""What the columns of a file of judgements are: told by its header, by a setting, or by which ids join."""
+
+import csv
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from steps.core.errors import UserError
+from steps.ingest.rows import Defect, decode, grade_of, read_lines
+from steps.ingest.values import Ids
+
+_PROBED_ROWS = 10_000
+_RIVAL = 0.8  # share of the rows that join under one reading, from which on another one puts it in doubt
+_QUERY = {"queryid", "qid", "query", "topic", "topicid", "questionid"}
+_DOCUMENT = {"corpusid", "docid", "docno", "doc", "document", "documentid", "pid", "passageid", "passage", "productid"}
+_GRADE = {"score", "relevance", "rel", "grade", "judgement", "judgment", "rating", "gain"}
+_LABEL = {"label", "satisfaction", "sat", "satisfied"}
+_UNREAD = {"", "index", "unnamed0", "iter", "iteration", "q0", "0"}  # a data frame's index, TREC's second column
+_LETTERS = {"q": "query", "d": "document", "g": "grade", "l": "label", "-": "-"}
+_READINGS = {2: ("qd",), 3: ("qdg", "-qd"), 4: ("qdgl", "q-dg", "-qdg"), 5: ("-qdgl", "-q-dg")}  # the first: BEIR's
+
+
+class Layout(NamedTuple):
+    """The place of each column, -1 for one that is not there; what is between them; whether line 1 is a header."""
+
+    columns: str
+    delimiter: str
+    has_header: bool = False
+
+    def place(self, letter: str) -> int:
+        """Where the column is."""
+        return self.columns.find(letter)
+
+    def cells(self, text: str) -> list[str]:
+        """The fields of a row, stripped."""
+        return [cell.strip() for cell in _cells(text, self.delimiter)]
+
+    def query(self, raw: bytes) -> str:
+        """The query's id in a row, be the rest as it may."""
+        cells = self.cells(raw.decode("utf-8", "replace"))
+        return cells[self.place("q")] if len(cells) > self.place("q") else ""
+
+    def judgement(self, raw: bytes) -> tuple[str, str, int, int | None]:
+        """Query, document, grade (1 where there is no such column) and second label; Defect where one is not there."""
+        cells = self.cells(decode(raw))
+        query, document, grade, label = (
+            cells[place] if 0 <= place < len(cells) else "" for place in map(self.place, "qdgl")
+        )
+        if not query or not document or (self.place("g") >= len(cells)) or len(cells) > len(self.columns):
+            raise Defect("missing_field")
+        return query, document, grade_of(grade) if "g" in self.columns else 1, grade_of(label) if label else None
+
+    def listed(self) -> str:
+        """The columns as a list of YAML has them."""
+        return ", ".join('"-"' if letter == "-" else _LETTERS[letter] for letter in self.columns)
+
+    def named(self) -> str:
+        """The columns in words."""
+        return ", ".join(_LETTERS[letter] for letter in self.columns)
+
+
+def told_layout(path: Path, listed: Sequence[str], queries: Ids, documents: Ids, key: str) -> tuple[Layout, str]:
+    """The layout of a file, and a line where it was told by its ids; `listed`: what the setting says its columns are.
+
+    UserError where two readings join rows, and one does not join many more than the other; `key` names the source.
+    """
+    readings, rows = _possible(path)
+    if listed:
+        columns = "".join(letter for name in listed for letter, long in _LETTERS.items() if long == name)
+        return readings[0]._replace(columns=columns), ""
+    if len(readings) == 1:
+        return readings[0], ""
+    joins = {reading: _joining(rows, reading, queries, documents) for reading in readings}
+    best = max(readings, key=lambda reading: joins[reading])  # of equal ones the first
+    found = "; ".join(f"{each.named()}: {count:,} of {len(rows):,}" for each, count in joins.items())
+    if any(each is not best and count and count >= _RIVAL * joins[best] for each, count in joins.items()):
+        raise UserError(
+            f"{path}: its columns can be read in several ways, and so many rows name a query and a document in each"
+            f" ({found}); say which is right, as qrels_columns: [{readings[-1].listed()}] beside {key}, or begin the"
+            " file with a line query-id, corpus-id, score"
+        )
+    return best, f"{path.name}: columns are taken for {best.named()} (rows that join: {found})"
+
+
+def named_queries(path: Path, queries: Ids) -> tuple[int, set[str]]:
+    """Rows of a file that is no split, and the queries that it names under any reading."""
+    readings, _ = _possible(path)
+    lines = islice(read_lines(path), 1 if readings[0].has_header else 0, None)
+    count, named = 0, set[str]()
+    for _, raw in lines:
+        count += 1
+        for reading in readings:
+            query = reading.query(raw)
+            named.add(queries.find(query) or query)
+    return count, named
+
+
+def _possible(path: Path) -> tuple[list[Layout], list[list[str]]]:
+    """Layouts that the file may have, the documented one first, and its first rows."""
+    lines = [raw.decode("utf-8", "replace") for _, raw in islice(read_lines(path), _PROBED_ROWS + 1)]
+    first = lines[0] if lines else ""
+    delimiter = "\t" if "\t" in first else "," if "," in first else ""
+    names = [re.sub(r"[\W_]+", "", name.lower()) for name in _cells(first, delimiter)]
+    has_header = bool(names) and (
+        names[0] in {"queryid", "qid"} or not (_QUERY.isdisjoint(names) or _DOCUMENT.isdisjoint(names))
+    )
+    rows = [[cell.strip() for cell in _cells(line, delimiter)] for line in lines[has_header:]]
+    width = max((len(row) for row in rows), default=0)
+    columns = _by_names(names) if has_header else ""
+    if columns:
+        readings = [columns]
+        if width > len(names):  # a second label without a name; or the names of rows, as R writes them
+            readings = [columns if "l" in columns else f"{columns}l"]
+            readings += [f"-{columns}"] if names[0] and _is_plausible(f"-{columns}", rows) else []
+    else:
+        readings = [each for each in _READINGS.get(width, ("qdgl",)) if _is_plausible(each, rows)] or ["qdgl"]
+    if readings == ["qdg"]:
+        readings = ["qdgl"]  # the label may be missing in the first rows
+    return [Layout(each, delimiter, has_header) for each in readings], rows
+
+
+def _by_names(names: Sequence[str]) -> str:
+    """The columns by their names; "" where no name is a document's."""
+    found = {}
+    for letter, known in (("q", _QUERY), ("d", _DOCUMENT), ("g", _GRADE), ("l", _LABEL)):
+        if place := next((f"{at}" for at, name in enumerate(names) if name in known), ""):
+            found[int(place)] = letter
+    if "d" not in found.values() or "q" not in found.values():
+        return ""
+    if "g" not in found.values():
+        unnamed = [at for at, name in enumerate(names) if name not in _UNREAD and found.get(at, "l") == "l"]
+        found |= {unnamed[0]: "g"} if unnamed else {}
+    return "".join(found.get(at, "-") for at in range(len(names)))
+
+
+def _is_plausible(columns: str, rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the columns that are not read look so: row numbers are distinct, and an iteration is one for all."""
+    for at, letter in enumerate(columns):
+        distinct = {row[at] for row in rows if len(row) > at}
+        if letter == "-" and not at and (2 * len(distinct) <= len(rows) or not all(map(str.isdigit, distinct))):
+            return False
+        if letter == "-" and at and len(distinct) > 1:
+            return False
+        if columns == "-qd" and letter == "d" and (len(rows) < 3 or 2 * len(distinct) <= len(rows)):
+            return False  # grades
+    return True
+
+
+def _joining(rows: Iterable[Sequence[str]], layout: Layout, queries: Ids, documents: Ids) -> int:
+    """Distinct pairs of a known query and a known document, with a grade."""
+    return len(set(_pairs(rows, layout, queries, documents)))
+
+
+def _pairs(rows: Iterable[Sequence[str]], layout: Layout, queries: Ids, documents: Ids) -> Iterator[tuple[str, str]]:
+    query, document, grade = map(layout.place, "qdg")
+    for row in rows:
+        if len(row) <= max(query, document, grade):
+            continue
+        pair = queries.find(row[query]), documents.find(row[document])
+        try:
+            if grade >= 0:
+                grade_of(row[grade])
+        except Defect:
+            continue
+        if pair[0] is not None and pair[1] is not None:
+            yield pair[0], pair[1]
+
+
+def _cells(text: str, delimiter: str) -> list[str]:
+    if delimiter != ",":
+        return text.split(delimiter or None)
+    try:
+        return next(csv.reader([text]), [])
+    except csv.Error:
+        return text.split(",")

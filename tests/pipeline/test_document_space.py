@@ -1,0 +1,73 @@
+"""Whatever makes an index useless is said before it starts."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline.document_space import embedded_anew
+from pipeline.params import check_params
+from pipeline.recipe import laid_over, overlay
+from steps.core.params import read_mapping, read_text
+from steps.core.tables import SCHEMAS, table_from_rows, write_table
+
+PROJECT = Path(__file__).parents[2]
+TRAINING = {"cross_encoder_teacher", "demo_teachers", "llm_teacher", "scorers", "label_free_demo"}
+OWN_DATA = sorted(path for path in (PROJECT / "recipes").glob("*.yaml") if path.stem not in TRAINING)
+TEACHER = {"kind": "dual_encoder", "base": "a", "epochs": 0.0, "max_document_length": 96}
+
+
+@pytest.fixture
+def ingest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A corpus of three documents, in a folder in which nothing ran yet."""
+    columns = SCHEMAS["corpus"].names
+    rows = [dict(zip(columns, (f"a/{at}", "a", "", "", "text"), strict=False)) for at in range(3)]
+    write_table(tmp_path, "corpus", table_from_rows("corpus", rows))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def lines(
+    ingest: Path, now: dict[str, Any], before: dict[str, Any] | None = None, stage: str = "teach@dense"
+) -> list[str]:
+    raw = overlay(read_mapping(PROJECT / "params.yaml"), {"teach": {"teacher": {"dense": now}}})
+    Path("params.yaml").write_text(yaml.safe_dump(raw))
+    if before is not None:
+        ran = {"params": {"params.yaml": {"teach.teacher.dense": before}}}
+        Path("data/embed").mkdir(parents=True, exist_ok=True)
+        Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": {"teach@dense": ran, "embed": {}}}))
+    return embedded_anew(check_params(raw, ""), {stage}, ingest, 300.0)
+
+
+def test_a_teacher_that_is_trained_is_announced_with_its_cost(ingest: Path) -> None:
+    (line,) = lines(ingest, TEACHER | {"epochs": 1.0})
+    assert line.startswith("teach.dense is trained") and "3 texts, about 5 minutes" in line
+    assert lines(ingest, TEACHER | {"epochs": 1.0}, stage="evaluate") == [], "it stays as it is"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, ""),
+        ({"learning_rate": 1.0}, ""),  # of a training that there is not
+        ({"base": "b"}, "base"),
+        ({"document_prompt": "passage: "}, "document_prompt"),
+        ({"max_document_length": 256}, "max_document_length"),
+        ({"epochs": 1.0}, "epochs"),  # it was trained before
+    ],
+)
+def test_another_teacher_than_in_the_last_run_is_announced(ingest: Path, change: dict[str, Any], said: str) -> None:
+    found = lines(ingest, TEACHER, TEACHER | change)
+    assert [f"another {said} than" in line and "3 texts" in line for line in found] == ([True] if said else [])
+
+
+def test_a_first_run_of_a_teacher_as_it_is_says_nothing(ingest: Path) -> None:
+    assert lines(ingest, TEACHER) == []
+
+
+@pytest.mark.parametrize("recipe", OWN_DATA, ids=lambda path: path.stem)
+def test_a_recipe_for_own_data_keeps_the_index_unless_told_otherwise(recipe: Path, ingest: Path) -> None:
+    raw = laid_over(read_mapping(PROJECT / "params.yaml"), read_text(recipe), {"DATA": "data"}, recipe)
+    params = check_params(raw, recipe.stem)
+    assert embedded_anew(params, {f"teach@{params.teach.index}"}, ingest, 0.0) == []
