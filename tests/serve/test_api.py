@@ -430,11 +430,9 @@ def test_the_report_of_the_run_is_shown_and_no_other_file(released: Path, tmp_pa
         assert "figures" in answer.text and "script-src 'none'" in answer.headers["Content-Security-Policy"]
         for path in ("/report/../metrics.json", "/report/metrics.json", "/report/%2e%2e/metrics.json"):
             assert client.get(path).status_code == 404
-    for changes in (
-        {"baselines": False},
-        {"release": str(shutil.copytree(project / "models/release", tmp_path / "x"))},
-    ):
-        client, _ = open_client(project / "models/release", **({"baselines": True} | changes))
+    elsewhere = Path(shutil.copytree(project / "models/release", tmp_path / "elsewhere"))
+    for folder, baselines in ((project / "models/release", False), (elsewhere, True)):
+        client, _ = open_client(folder, baselines=baselines)
         with client:
             assert client.get("/systems").json()["report"] is False and client.get("/report").status_code == 404
 
