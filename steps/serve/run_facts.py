@@ -70,7 +70,8 @@ def _agreed_queries(project: Path, dataset: str) -> list[str]:
 def teacher_base(tower: Path) -> str:
     """The model that a teacher was trained from, by its own name; "" if its report does not say."""
     try:
-        base = read_json(tower.parent / "report.json").get("base")
+        report = read_json(tower.parent / "report.json")
     except (UserError, OSError):
         return ""
+    base = report.get("base") if isinstance(report, dict) else None
     return Path(base).name if isinstance(base, str) else ""

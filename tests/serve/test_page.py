@@ -25,6 +25,7 @@ if not find_browser():
 TOO_SMALL = """[...document.querySelectorAll('a, button, input, select, summary')]
   .filter(e => e.getClientRects().length).map(e => (e.closest('label') ?? e).getBoundingClientRect())
   .filter(box => box.height < 24 || box.width < 24).map(box => [box.width, box.height])"""
+ALL_FOUND = "[...document.querySelectorAll('section')].every(s => s.querySelectorAll('.hit').length === 10)"
 HOSTILE = '<img src=x onerror="window.stolen=1"><script>window.stolen=1</script>'
 
 
@@ -57,7 +58,7 @@ def test_a_person_types_compares_opens_and_is_logged_if_willing(project: Path, t
         assert browser.evaluate("document.getElementById('searched').textContent") == "32 texts of data set one."
         browser.type("how to sum the axis")
         browser.until("document.querySelectorAll('section').length === 2")  # the choice and its teacher
-        browser.until("[...document.querySelectorAll('section')].every(s => s.querySelectorAll('.hit').length === 10)")
+        browser.until(ALL_FOUND, 120)  # the teacher has to be loaded
         for system in ("2l", "teacher"):
             answer = get(f"{url}/search?q=how%20to%20sum%20the%20axis&system={system}")
             titles = [hit["title"] for hit in answer["results"][0]["hits"]]
@@ -115,7 +116,7 @@ def test_on_a_phone_each_system_has_a_tab_and_without_one_the_page_asks_for_it(p
         browser.view(390, 844, "light")
         browser.open(f"{url}/#how to sum the axis")
         browser.until("document.querySelectorAll('section').length === 2")
-        browser.until("[...document.querySelectorAll('section')].every(s => s.querySelectorAll('.hit').length === 10)")
+        browser.until(ALL_FOUND, 120)  # the teacher has to be loaded
         assert browser.evaluate("document.documentElement.scrollWidth") == 390
         assert browser.evaluate(shown) == ["box-2l"]
         browser.evaluate("document.querySelectorAll('[role=tab]')[1].click()")
