@@ -199,7 +199,7 @@ def _check_widths(modules: list[nn.Module], paths: list[str], source: str | Path
     for number, module in enumerate(modules):
         if isinstance(module, Router):
             for chain in module.sub_modules.values():
-                _check_widths(list(chain), [], source)
+                _check_widths(list(chain.children()), [], source)
         expected = module.embedding_dimension if isinstance(module, Pooling) else None
         if isinstance(module, Dense) and module.module_input_name in {"sentence_embedding", "token_embeddings"}:
             expected = module.in_features
