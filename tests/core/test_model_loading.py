@@ -77,6 +77,8 @@ KINDS: dict[str, tuple[Callable[[Path], Path], Load, str]] = {  # its folder, wh
     "base of a student": (bert, base_of_student, ""),
     "attention's teacher": (bert, lambda folder: other_network(folder, Any), ""),
 }
+pytestmark = pytest.mark.medium
+
 EMBEDDING = {"llm": "embed_tokens", "denoiser": "shared", "writer": "shared"}
 MATRIX = {
     "llm": "mlp.up_proj.weight",
@@ -219,7 +221,7 @@ def empty(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", KINDS.keys() - {"attention's teacher"})
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"attention's teacher"}))
 @pytest.mark.parametrize("fault", [without_tokenizer, empty])
 def test_a_model_without_a_vocabulary_is_refused(tmp_path: Path, kind: str, fault: Callable[[Path], Path]) -> None:
     write, load, _ = KINDS[kind]
