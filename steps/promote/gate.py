@@ -172,7 +172,8 @@ def _against_teacher(dataset: str, candidate: Evidence, policy: Policy) -> Itera
         case "no":
             yield Check(False, f"{text}; raise promote.policy.margin if you can allow that loss")
         case "cannot tell":
-            more = f"about {found.enough:,} would" if found.enough else "more of them would not either"
+            enough = float(f"{found.enough or 0:.2g}")
+            more = f"about {enough:,.0f} would" if enough else "more of them would not either"
             yield Check(False, f"{text}; {found.queries:,} queries cannot show that it is allowed, {more}", warns=True)
 
 
