@@ -89,7 +89,7 @@ def _scale(axes: Axes, panels: Sequence[Panel], bm25: float, *, crowded: bool) -
     low, high = _range(marks)
     if bm25 * 100 >= low - (high - low):
         low = min(low, bm25 * 100)
-    room = max((high - low) * 0.2, 1.0)
+    room = max((high - low) * 0.3, 1.0)
     axes.set_ylim(low - room, high + room)
     tens = crowded and max(times) > 20 * min(times)
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if tens else (1.0, 2.0, 5.0)))
@@ -168,7 +168,8 @@ def _label(axes: Axes, marks: Sequence[Mark]) -> None:
             for bottom in (-tall / 2, 2.0, -tall - 2.0, 12.0, -tall - 12.0)
             for left in (gap, -gap - wide)
         ]
-        sides += [(-wide / 2, gap), (-wide / 2, -gap - tall)]
+        centred = min(-wide / 2, x1 - x - wide)  # within the frame
+        sides += [(centred, gap), (centred, -gap - tall), (centred, gap + 14), (centred, -gap - tall - 14)]
         choices = {(left, bottom): (x + left, y + bottom, x + left + wide, y + bottom + tall) for left, bottom in sides}
         left, bottom = min(choices, key=lambda each: _cost(choices[each], boxes, frame))
         boxes.append(choices[left, bottom])

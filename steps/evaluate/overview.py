@@ -131,8 +131,13 @@ def panels(metrics: Metrics, points: Sequence[Point], others: Sequence[Mark] = (
     encoders = "encoder alone: text to embedding" if fuses else ""
     drawings = [Panel(encoders, [*alone, *others], 0.0 if fuses else budget)]
     if fuses:
-        drawings.append(Panel("as released: text to hits", _released(metrics), budget))
+        title = "released with BM25: text to hits" if _all_fuse(metrics) else "as released: text to hits"
+        drawings.append(Panel(title, _released(metrics), budget))
     return drawings
+
+
+def _all_fuse(metrics: Metrics) -> bool:
+    return all(fusing(metrics, name) for name in metrics["retention"])
 
 
 def _released(metrics: Metrics) -> list[Mark]:
@@ -147,7 +152,7 @@ def _released(metrics: Metrics) -> list[Mark]:
         own = metrics["served"][name]
         marks.append(
             Mark(
-                in_words(name) + " + BM25" * bool(fusing(metrics, name)),
+                in_words(name) + " + BM25" * (bool(fusing(metrics, name)) and not _all_fuse(metrics)),
                 own["p50_ms"],
                 own["mean_of_ratios"],
                 own["ci95_low"],

@@ -17,7 +17,7 @@ def test_the_picture_is_of_the_recorded_figures(scheme: str) -> None:
     kept = (PROJECT / IMAGES / f"frontier-{scheme}.svg").read_text(encoding="utf-8")
     # Labels, not paths: letters are as wide as the machine's fonts make them.
     labels = [re.findall(r"<text[^>]*>([^<]*)</text>", text) for text in (drawn, kept)]
-    assert labels[0] == labels[1] and {"no transformer", "4 layers + BM25", "teacher in int8"} <= {*labels[0]}, (
+    assert labels[0] == labels[1] and {"no transformer", "teacher + BM25", "teacher in int8"} <= {*labels[0]}, (
         "run `python -m bench.picture`"
     )
 
