@@ -147,7 +147,7 @@ def test_a_teacher_behind_an_api_ends_with_its_report(
     page, told = ((tmp_path / "reports" / name).read_text() for name in ("report.html", "report.md"))
     assert "<b>tiny</b> as published, without further training" in page
     for text in (page, told):
-        assert re.search(r"the query side has [\d.]+\u00a0.B; the teacher is behind an API", text)
+        assert re.search(r"The query side has [\d.]+\u00a0.B. The teacher is behind an API", text)
     assert page.count("its time is that of requests, which nothing here computes") == 3
     assert " MB instead of" not in told.replace("\u00a0", " ")
     assert "teacher" in results_table(tmp_path / "reports")
