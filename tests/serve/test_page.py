@@ -64,7 +64,7 @@ def test_a_person_types_compares_opens_and_is_logged_if_willing(project: Path, t
             titles = [hit["title"] for hit in answer["results"][0]["hits"]]
             until(lambda: hits(browser, system) == titles)  # noqa: B023
         assert browser.evaluate("document.querySelectorAll('.mark').length") > 0
-        assert browser.evaluate("document.querySelector('.chip').textContent").startswith("2 layers · ")
+        assert browser.evaluate("document.querySelector('.chip').textContent").startswith("2 layers")
         number = browser.evaluate("document.querySelector('.number').textContent")
         assert re.fullmatch(r"\S+ ms ?text to hits, median of the last 20 calls", number)
         assert "ms of it encoding" in browser.evaluate("document.querySelector('.times').textContent")
