@@ -103,7 +103,7 @@ def _request(operation: dict[str, Any], schema: dict[str, Any]) -> list[Row]:
 
 def _answer(operation: dict[str, Any], schema: dict[str, Any]) -> tuple[list[Row], str]:
     """The fields of an answer, with those within them, and an example as JSON; both empty if it is no object."""
-    done = next((answer for code, answer in operation["responses"].items() if code.startswith("2")), {})
+    done: dict[str, Any] = next((answer for code, answer in operation["responses"].items() if code.startswith("2")), {})
     answer = _resolved(_json_schema(done), schema)
     example = json.dumps(answer["examples"][0], indent=2, ensure_ascii=False) if "examples" in answer else ""
     return list(_inner(answer, schema, "")), example
