@@ -271,7 +271,7 @@ class Answering:
 
     def __init__(self, log: SearchLog) -> None:
         self.log, self.settings, self.metrics = log, settings(Path("release")), Metrics()
-        self.corpus = SimpleNamespace(snippets=lambda ids: [""] * len(ids))
+        self.corpus = SimpleNamespace(snippets=lambda query, ids: [""] * len(ids))
 
     def check_texts(self, texts: list[str], param: str) -> None: ...
 
