@@ -51,6 +51,7 @@ def write_api_docs(folder: Path) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_teacher_and_student_answer_every_example_among_their_first_three(tmp_path: Path) -> None:
     from steps.distill.run import run as distill
     from steps.embed.run import run as embed
