@@ -12,12 +12,12 @@ from steps.core.tables import write_table
 from steps.core.tracking import NOTE, Run, shortened
 from steps.evaluate.audit import audit_leaks
 from steps.evaluate.cache import Measurements, measure_all
+from steps.evaluate.charts import charts
 from steps.evaluate.closeness import read_texts, unjudged_datasets
 from steps.evaluate.composition import Evaluation, compose, per_query_table
 from steps.evaluate.earlier import open_earlier
 from steps.evaluate.frontier import write_frontier
 from steps.evaluate.fusion_gains import fusion_lines
-from steps.evaluate.headline import charts
 from steps.evaluate.insight import Insight, look_closer
 from steps.evaluate.judging import own_document_lines, read_evaluation_sets, unmeasured_lines
 from steps.evaluate.measuring import Task

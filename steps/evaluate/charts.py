@@ -14,7 +14,7 @@ from steps.retrieval.as_one import counted
 HEADLINE = ("nDCG_at_10", "teacher_nDCG_at_10", "retention", "p50_ms", "times_as_fast")
 
 
-def headline(metrics: Mapping[str, Any]) -> dict[str, float]:
+def main_figures(metrics: Mapping[str, Any]) -> dict[str, float]:
     """HEADLINE of the chosen student as its release serves it; what was not measured is left out.
 
     nDCG@10 is the mean over data sets, `p50_ms` is text to hits, and `times_as_fast` compares it with the teacher's.
@@ -50,4 +50,4 @@ def charts(metrics: Mapping[str, Any]) -> dict[str, float]:
     for name, served in metrics["served"].items():
         found |= {f"p50_ms/{name}": served["p50_ms"]}
         found |= {f"retention/{name}": served["mean_of_ratios"]} if "mean_of_ratios" in served else {}
-    return headline(metrics) | {name.replace("+", " with "): value for name, value in found.items()}
+    return main_figures(metrics) | {name.replace("+", " with "): value for name, value in found.items()}
