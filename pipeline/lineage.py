@@ -31,7 +31,7 @@ from steps.core.tracking import (
     sending,
     shortened,
 )
-from steps.evaluate.charts import HEADLINE
+from steps.evaluate.headline import HEADLINE
 from steps.promote.dvc_lock import Stages, lock_stages, outputs
 
 INGESTED, METRICS = "data/ingest", "reports/metrics.json"

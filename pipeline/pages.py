@@ -12,7 +12,7 @@ from pipeline.stopping import stop_when_asked
 from steps.core.errors import guarded
 from steps.core.masking import redacted
 from steps.core.tracking import client, experiment_id, tracking_uri
-from steps.evaluate.charts import HEADLINE
+from steps.evaluate.headline import HEADLINE
 
 _QUIET = {
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # its jobs evaluate agents; idle they take a third of a core

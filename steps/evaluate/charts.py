@@ -7,11 +7,10 @@ import numpy as np
 
 from steps.core.measures import NDCG
 from steps.evaluate.fusion_gains import fused_name
+from steps.evaluate.headline import HEADLINE
 from steps.evaluate.served import fusing
 from steps.evaluate.systems import TEACHER
 from steps.retrieval.as_one import counted
-
-HEADLINE = ("nDCG_at_10", "teacher_nDCG_at_10", "retention", "p50_ms", "times_as_fast")
 
 
 def main_figures(metrics: Mapping[str, Any]) -> dict[str, float]:

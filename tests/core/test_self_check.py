@@ -2,6 +2,7 @@
 
 import runpy
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def test_the_command_prints_one_line_and_opens_nothing(
     assert not ended.value.code
     said = capsys.readouterr().out
     assert said.startswith(f"{step}: ready; python 3.") and said.count("\n") == 1
-    assert f"torch {torch.__version__}" in said and f"CUDA: {cuda()}" in said
+    assert f"torch {version('torch')}" in said and f"CUDA: {cuda()}" in said
     assert not list(tmp_path.iterdir())
 
 

@@ -14,7 +14,7 @@ from steps.core import run_ids, tracking
 from steps.core.errors import UserError
 from steps.core.run_ids import open_parent, pipeline_run
 from steps.core.stage_run import stage_run
-from steps.evaluate.charts import HEADLINE
+from steps.evaluate.headline import HEADLINE
 from steps.promote.lineage import _stage_runs
 from steps.promote.registry import Registry
 

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline import pages
 from steps.core import tracking
-from steps.evaluate.charts import HEADLINE
+from steps.evaluate.headline import HEADLINE
 
 pytestmark = pytest.mark.medium
 
