@@ -367,13 +367,7 @@ def test_the_teacher_itself_as_an_earlier_tower_is_equal_to_it_over_the_real_ind
     shutil.copytree(teach / "tower", teach / "earlier/base")
     other_weights(tiny_tower, teach / "earlier/round_0", seed=5)
     write_json(teach / "earlier/towers.json", ["base", "round_0"])
-    for folder in (
-        root / "data/ingest",
-        root / "data/mine/relevance",
-        root / "data/embed",
-        root / "data/generate",
-        teach,
-    ):
+    for folder in (root / "data/ingest", root / "data/mine/relevance", root / "data/generate", teach):
         write_json(folder / "report.json", {"base": "a"})
     stage.run(
         root / "data/ingest",
