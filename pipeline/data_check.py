@@ -157,11 +157,11 @@ def _judgements(found: Found) -> Iterator[str]:
     unjudged = sorted(found.documents.keys() - found.tested)
     if not unjudged:
         return
-    said = (
+    reason = (
         f"{', '.join(unjudged)} {'has' if len(unjudged) == 1 else 'have'} no judged test query, so the report says how"
     )
     then = "does not check them" if found.tested else "will refuse: it compares judged answers"
-    yield f"evaluate: {said} close students are to the teacher instead; `make promote` {then}"
+    yield f"evaluate: {reason} close students are to the teacher instead; `make promote` {then}"
 
 
 def _check_student(key: str, student: StudentParams, found: Found, params: Params) -> None:

@@ -44,8 +44,8 @@ def _changed(name: str) -> list[str]:
     A dvc.lock alone is no run: a clone and a recipe's first run have the one that is tracked.
     """
     stages = lock_stages() if Path("data/embed").is_dir() else {}
-    before = stages.get(f"teach@{name}", {}).get("params", {}).get("params.yaml", {}).get(f"teach.teacher.{name}")
-    if "embed" not in stages or not before:
+    previous = stages.get(f"teach@{name}", {}).get("params", {}).get("params.yaml", {}).get(f"teach.teacher.{name}")
+    if "embed" not in stages or not previous:
         return []
-    now = read_mapping(Path("params.yaml"))["teach"]["teacher"][name]
-    return [knob for knob in _KNOBS if before.get(knob) != now.get(knob)]
+    current = read_mapping(Path("params.yaml"))["teach"]["teacher"][name]
+    return [knob for knob in _KNOBS if previous.get(knob) != current.get(knob)]

@@ -147,12 +147,12 @@ def _describe(api: Any, parent: str, root: Path) -> None:
     )
     index = _value(params, "teach", "index")
     teacher = _value(params, "teach", "teacher", str(index))
-    told = {
-        "datasets": ", ".join(sorted(each.dataset.name for each in run.inputs.dataset_inputs)),
+    described = {
+        "datasets": ", ".join(sorted(entry.dataset.name for entry in run.inputs.dataset_inputs)),
         "teacher": str(_value(teacher, "base") or _value(teacher, "model") or index or ""),
         "students": ", ".join(map(str, _value(params, "distill", "students") or [])),
     }
-    for name, value in told.items():
+    for name, value in described.items():
         if value and name not in run.data.params:  # a task may be run again, and MLflow takes a param once
             api.log_param(parent, name, redacted(value)[:6000])
 
@@ -191,12 +191,12 @@ def _here(stages: Stages, root: Path) -> Iterator[str]:
 
 def _md5s(entry: dict[str, Any]) -> str:
     """JSON of what one stage wrote and read: `{"outs":{path:md5},"deps":{path:md5}}`; without `deps` if too long."""
-    found = {
+    hashes = {
         f"{kind}s": {item["path"]: item["md5"] for item in entry.get(f"{kind}s", []) if "md5" in item}
         for kind in _KINDS
     }
-    text = json.dumps(found, separators=(",", ":"))
-    return text if shortened(text) == text else json.dumps(found | {"deps": {}}, separators=(",", ":"))
+    text = json.dumps(hashes, separators=(",", ":"))
+    return text if shortened(text) == text else json.dumps(hashes | {"deps": {}}, separators=(",", ":"))
 
 
 def _reads_data(entry: dict[str, Any]) -> bool:
@@ -215,8 +215,10 @@ def _link(api: Any, experiment: str, parent: str, stage: str, entry: dict[str, A
     """Open and close a run for a reused stage, linked to the latest run that wrote the same outputs; returns its id."""
     md5s = _md5s(entry)
     outs = md5s[: md5s.rindex('"deps":')]
-    wanted = f"tags.`{MD5}` LIKE '{outs}%' and tags.`slimtower.stage` = '{stage}'"
-    makers = (run for run in found_runs(api, experiment, wanted) if run.data.tags.get("slimtower.reused") != "true")
+    filter_string = f"tags.`{MD5}` LIKE '{outs}%' and tags.`slimtower.stage` = '{stage}'"
+    makers = (
+        run for run in found_runs(api, experiment, filter_string) if run.data.tags.get("slimtower.reused") != "true"
+    )
     made = next((run.info.run_id for run in makers), None)
     tags = {
         MD5: md5s,

@@ -31,7 +31,7 @@ def next_commands(recipe: str) -> list[str]:
         "let it serve": f"make promote{of}",
         "all runs": "make mlflow",
     }
-    return ["", *(f"{name:12}  {what}" for name, what in rows.items())]
+    return ["", *(f"{name:12}  {value}" for name, value in rows.items())]
 
 
 def main() -> None:

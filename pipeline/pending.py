@@ -19,8 +19,8 @@ class Pending:
         return len(self.run) + len(self.restored)
 
 
-def ask_dvc(wanted: list[str]) -> tuple[list[str], bool]:
-    """Names of all stages, cells of a matrix each for itself, and whether DVC would run none of those `wanted`.
+def ask_dvc(targets: list[str]) -> tuple[list[str], bool]:
+    """Names of all stages, cells of a matrix each for itself, and whether DVC would run none of the `targets`.
 
     A pipeline that DVC cannot read has no stages: `dvc repro` says why.
     """
@@ -29,38 +29,38 @@ def ask_dvc(wanted: list[str]) -> tuple[list[str], bool]:
     try:
         with Repo() as repo:
             names = [stage.addressing for stage in repo.index.stages]
-            return names, not repo.status(targets=wanted or None, with_deps=bool(wanted))
+            return names, not repo.status(targets=targets or None, with_deps=bool(targets))
     except DvcException:
         return [], False
 
 
-def pending(stages: list[str], wanted: list[str]) -> Pending:
-    """What is left of the stages `wanted` and of those that they read from, of all if none is named.
+def pending(stages: list[str], targets: list[str]) -> Pending:
+    """What is left of the `targets` and of those that they read from, of all if none is named.
 
     If DVC cannot tell, all `stages` have to run.
     """
     from dvc.repo import Repo
     from networkx import topological_sort
 
-    found, outs = Pending(), dict[str, Any]()  # path -> hash of what the stages that are restored make
+    result, outs = Pending(), dict[str, Any]()  # path -> hash of what the stages that are restored make
     try:
         with Repo() as repo:
             graph = repo.index.graph  # from each stage to those that it reads from
             changed = {stage.addressing for name in repo.status() for stage in repo.stage.collect(name)}
-            needed = {each for name in wanted for each in repo.stage.collect(name, with_deps=True)} or set(graph)
-            for stage in reversed([each for each in topological_sort(graph) if each in needed]):
-                before = {each.addressing for each in graph.successors(stage)}
-                if stage.addressing not in changed and not before & (found.run | found.restored):
+            needed = {node for name in targets for node in repo.stage.collect(name, with_deps=True)} or set(graph)
+            for stage in reversed([node for node in topological_sort(graph) if node in needed]):
+                upstream = {node.addressing for node in graph.successors(stage)}
+                if stage.addressing not in changed and not upstream & (result.run | result.restored):
                     continue
-                made = None if before & found.run else _restored(repo, stage, outs)
-                if made is None:
-                    found.run.add(stage.addressing)
+                hashes = None if upstream & result.run else _restored(repo, stage, outs)
+                if hashes is None:
+                    result.run.add(stage.addressing)
                 else:
-                    found.restored.add(stage.addressing)
-                    outs |= made
+                    result.restored.add(stage.addressing)
+                    outs |= hashes
     except DvcException:
         return Pending(set(stages))
-    return found
+    return result
 
 
 def _restored(repo: Any, stage: Any, outs: dict[str, Any]) -> dict[str, Any] | None:
@@ -70,12 +70,14 @@ def _restored(repo: Any, stage: Any, outs: dict[str, Any]) -> dict[str, Any] | N
     """
     try:
         for dep in stage.deps:
-            if any(_touch(dep.def_path, out) and _in_workspace(repo, out) != made for out, made in outs.items()):
+            if any(
+                _touch(dep.def_path, out) and _in_workspace(repo, out) != hash_info for out, hash_info in outs.items()
+            ):
                 return None
             dep.save()
         entry = repo.stage_cache._load(stage)
-        made = entry and repo.stage_cache._create_stage(entry, wdir=stage.wdir)
-        return {out.def_path: out.hash_info for out in made.outs} if made and made.outs_cached() else None
+        cached = entry and repo.stage_cache._create_stage(entry, wdir=stage.wdir)
+        return {out.def_path: out.hash_info for out in cached.outs} if cached and cached.outs_cached() else None
     except (OSError, DvcException):
         return None
 
@@ -86,6 +88,6 @@ def _in_workspace(repo: Any, path: str) -> Any:
     return out.get_hash() if out.exists else None
 
 
-def _touch(one: str, other: str) -> bool:
+def _touch(path: str, other_path: str) -> bool:
     """Whether the paths are equal, or one lies below the other."""
-    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+    return f"{path}/".startswith(f"{other_path}/") or f"{other_path}/".startswith(f"{path}/")

@@ -42,10 +42,10 @@ class Progress:
 
     def line(self, text: str) -> str | None:
         """What to print for a line of DVC's; None for what a person need not read."""
-        found = _STAGE.match(text)
-        if not found:
+        match = _STAGE.match(text)
+        if not match:
             return None if _DVC_SAYS.match(text) else text
-        verb, stage, rest = found.groups()
+        verb, stage, rest = match.groups()
         if stage in self._seen:
             return None
         self._seen.add(stage)
@@ -56,13 +56,13 @@ class Progress:
         self.started += 1
         if verb == "Stage":
             self.expected.pop(stage, None)
-            return f"Restored stage '{stage}' from DVC's cache ({self._place()})"
-        left = self.remaining()
+            return f"Restored stage '{stage}' from DVC's cache ({self._position()})"
+        remaining = self.remaining()
         self._running = (stage, self._clock())
-        going = f", about {forecast.in_words(left)} to go" if left else ""
-        return f"Running stage '{stage}' ({self._place()}; {self.seconds / 60:.1f} minutes gone{going})"
+        going = f", about {forecast.in_words(remaining)} to go" if remaining else ""
+        return f"Running stage '{stage}' ({self._position()}; {self.seconds / 60:.1f} minutes gone{going})"
 
-    def _place(self) -> str:
+    def _position(self) -> str:
         of = f" of {max(self.total, self.started)}" if self.total else ""
         return f"{self.started}{of}"
 

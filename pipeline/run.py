@@ -70,8 +70,9 @@ def main() -> None:
         print(f"pipeline: failed; {finish_or_wait(failed=True)}; {progress.seconds:.0f} s", flush=True)
         raise
     locked = lock_stages()
-    known = [] if wanted else [stage for stage in stages if stage in locked]  # it also remembers stages that are gone
-    done = finish_or_wait(failed=code != 0, names=known or None)
+    # dvc.lock also remembers stages that are gone.
+    stage_names = [] if wanted else [stage for stage in stages if stage in locked]
+    done = finish_or_wait(failed=code != 0, names=stage_names or None)
     print(f"pipeline: {'failed; ' if code else ''}{done}; {progress.seconds:.0f} s")
     raise SystemExit(code)
 
@@ -82,22 +83,26 @@ def _run(params: Params, wanted: list[str], stages: list[str], precision: str, p
     if code or wanted == ["ingest"]:
         return code
     _tell(check_data(params, INGEST))
-    left = pending(stages, wanted)
-    if params.ingest.document_vectors and "embed" in left.run and (code := _compare_given_vectors()):
+    remaining = pending(stages, wanted)
+    if params.ingest.document_vectors and "embed" in remaining.run and (code := _compare_given_vectors()):
         return code
-    expected = _expected(params, precision, left.run)
-    _tell(embedded_anew(params, left.run, INGEST, expected.get("embed", 0.0)))
-    progress.expect(expected, progress.started + left.count)
-    _tell(_ahead(left, len(stages), sum(expected.values())))
+    expected = _expected(params, precision, remaining.run)
+    _tell(embedded_anew(params, remaining.run, INGEST, expected.get("embed", 0.0)))
+    progress.expect(expected, progress.started + remaining.count)
+    _tell(_ahead(remaining, len(stages), sum(expected.values())))
     return _reproduce(wanted, progress)
 
 
-def _ahead(left: Pending, stages: int, seconds: float) -> list[str]:
+def _ahead(remaining: Pending, stages: int, seconds: float) -> list[str]:
     """A line on what has to run, and about how long that takes here."""
-    if not left.run:
-        return [f"nothing has to be computed: DVC's cache has what {left.count} stages make"] if left.count else []
-    some = len(left.run) < stages - 1  # `ingest` is done
-    which = f"{len(left.run)} of {stages} stages have to run" if some else ""
+    if not remaining.run:
+        return (
+            [f"nothing has to be computed: DVC's cache has what {remaining.count} stages make"]
+            if remaining.count
+            else []
+        )
+    is_partial = len(remaining.run) < stages - 1  # `ingest` is done
+    which = f"{len(remaining.run)} of {stages} stages have to run" if is_partial else ""
     time = f"about {forecast.in_words(seconds)} on this machine" if seconds else ""
     return [", ".join(filter(None, (which, time)))] if which or time else []
 

@@ -88,15 +88,15 @@ def not_loaded(name: str | Path, error: Exception, instead: str) -> UserError:
             f"model {name}: the hub is not reached ({reason}); look at the network and HF_ENDPOINT, then try again, or"
             f" give {instead}"
         )
-    if known := exhausted(error):
-        return known
+    if resource_error := exhausted(error):
+        return resource_error
     return UserError(f"model {name}: cannot be loaded ({reason}); give {instead}")
 
 
 def _module_of(error: Exception) -> str:
     """The folder of the module that sentence-transformers was loading, beside that of the whole model."""
-    places = (frame.f_locals.get("subfolder") for frame, _ in walk_tb(error.__traceback__))
-    return next((place for place in places if isinstance(place, str) and place), "")
+    subfolders = (frame.f_locals.get("subfolder") for frame, _ in walk_tb(error.__traceback__))
+    return next((subfolder for subfolder in subfolders if isinstance(subfolder, str) and subfolder), "")
 
 
 @cache

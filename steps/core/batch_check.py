@@ -25,14 +25,14 @@ def check_batches(embed: Callable[[list[str]], list[np.ndarray]], tokenizer: Any
     """
     alone = [embed([text])[0] for text in _TEXTS]
     together = embed([*_TEXTS, _LONG])[: len(_TEXTS)]
-    if not all(np.isfinite(each).all() for each in (*alone, *together)):
+    if not all(np.isfinite(array).all() for array in (*alone, *together)):
         return  # the stage says so itself
-    middles = np.stack([each.reshape(-1, each.shape[-1]).mean(axis=0) for each in alone]).astype(np.float64)
-    moved = np.stack([each.reshape(-1, each.shape[-1]).mean(axis=0) for each in together]) - middles
-    pairs = [(one, two) for one in range(len(_TEXTS)) for two in range(one)]
-    apart = float(np.mean([np.linalg.norm(middles[one] - middles[two]) for one, two in pairs]))
-    farthest = float(np.linalg.norm(moved, axis=1).max())
-    if apart <= _ALIKE * float(np.linalg.norm(middles, axis=1).mean()) or farthest <= _MOST * apart:
+    middles = np.stack([array.reshape(-1, array.shape[-1]).mean(axis=0) for array in alone]).astype(np.float64)
+    shifts = np.stack([array.reshape(-1, array.shape[-1]).mean(axis=0) for array in together]) - middles
+    pairs = [(i, j) for i in range(len(_TEXTS)) for j in range(i)]
+    distance = float(np.mean([np.linalg.norm(middles[i] - middles[j]) for i, j in pairs]))
+    farthest = float(np.linalg.norm(shifts, axis=1).max())
+    if distance <= _ALIKE * float(np.linalg.norm(middles, axis=1).mean()) or farthest <= _MOST * distance:
         return
     side = getattr(tokenizer, "padding_side", "right")
     then = (
@@ -43,7 +43,7 @@ def check_batches(embed: Callable[[list[str]], list[np.ndarray]], tokenizer: Any
     )
     raise UserError(
         f"{name}: the vector of a text depends on the texts beside it in a batch: it moves by"
-        f" {farthest / apart:.0%} of the distance between texts; {then}"
+        f" {farthest / distance:.0%} of the distance between texts; {then}"
     )
 
 

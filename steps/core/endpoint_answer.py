@@ -60,14 +60,14 @@ def vectors_of(answer: dict[str, Any], count: int) -> np.ndarray:
         raise Malformed(f"{len(rows)} vectors for {count} texts")
     try:
         indices = [int(row["index"]) for row in rows]
-        given = {index: row["embedding"] for index, row in zip(indices, rows, strict=True)}
+        embeddings = {index: row["embedding"] for index, row in zip(indices, rows, strict=True)}
     except (KeyError, TypeError, ValueError, OverflowError):
         raise Malformed("a vector without index or embedding") from None
     if sorted(indices) != list(range(count)):
         raise Malformed(f"vectors with the indices {sorted(indices)[:5]} for {count} texts")
     try:
         with np.errstate(over="ignore"):
-            vectors = np.array([_numbers(given[place]) for place in range(count)], dtype=np.float32)
+            vectors = np.array([_numbers(embeddings[index]) for index in range(count)], dtype=np.float32)
     except (TypeError, ValueError, binascii.Error):
         raise Malformed("vectors of several lengths, or not of numbers") from None
     if vectors.ndim != 2 or not vectors.shape[1]:

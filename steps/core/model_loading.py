@@ -85,18 +85,18 @@ def _check_fit(model: Any, source: Any, info: Any, new_head: bool) -> None:
     ]
     if not missing and not unexpected:
         return
-    said = []
+    defects = []
     if missing:
-        said.append(f"{len(missing)} of {len(model.state_dict())} weights are missing ({_listed(missing)})")
-    if shown := sorted(info.unexpected_keys if missing else unexpected):
-        said.append(f"{len(shown)} in the file have no place ({_listed(shown)})")
-    wrapper = _wrapper(missing, shown).removesuffix(prefix)
+        defects.append(f"{len(missing)} of {len(model.state_dict())} weights are missing ({_listed(missing)})")
+    if extra := sorted(info.unexpected_keys if missing else unexpected):
+        defects.append(f"{len(extra)} in the file have no place ({_listed(extra)})")
+    wrapper = _wrapper(missing, extra).removesuffix(prefix)
     then = (
         f"the names in the file begin with {wrapper!r}, as a wrapper leaves them: save the model inside it"
         if wrapper
         else "save the model anew with save_pretrained, or give the config.json of these weights"
     )
-    raise UserError(f"model {source}: its weights do not fit {kind}: {', '.join(said)}; {then}")
+    raise UserError(f"model {source}: its weights do not fit {kind}: {', '.join(defects)}; {then}")
 
 
 def _may_differ(name: str) -> bool:
@@ -110,9 +110,13 @@ def _listed(names: Iterable[str]) -> str:
 
 def _wrapper(missing: Iterable[str], unexpected: Iterable[str]) -> str:
     """What the file puts before the name of a missing weight; empty where it puts nothing."""
-    ends = tuple(f".{name}" for name in missing)
-    found = next((name for name in unexpected if name.endswith(ends)), "") if ends else ""
-    return found.removesuffix(next((end for end in ends if found.endswith(end)), "")) + "." if found else ""
+    suffixes = tuple(f".{name}" for name in missing)
+    wrapped = next((name for name in unexpected if name.endswith(suffixes)), "") if suffixes else ""
+    return (
+        wrapped.removesuffix(next((suffix for suffix in suffixes if wrapped.endswith(suffix)), "")) + "."
+        if wrapped
+        else ""
+    )
 
 
 def _check_files(folder: Path) -> None:
@@ -155,13 +159,13 @@ def check_model(model: nn.Module, source: str | Path) -> None:
 
 def check_tokenizer(tokenizer: Any, network: Any, source: str | Path) -> None:
     """UserError unless the tokenizer tells words apart, with ids that the network has rows for; it then can pad."""
-    whole: dict[str, int] = tokenizer.get_vocab() if tokenizer is not None else {}
-    special: set[str] = set(tokenizer.all_special_tokens) if whole else set()
+    vocabulary: dict[str, int] = tokenizer.get_vocab() if tokenizer is not None else {}
+    special: set[str] = set(tokenizer.all_special_tokens) if vocabulary else set()
     special |= {str(token) for token in getattr(tokenizer, "added_tokens_decoder", {}).values() if token.special}
-    words = sorted(whole.keys() - special)
+    words = sorted(vocabulary.keys() - special)
     probed = words[:: max(1, len(words) // _PROBED)]
-    read = {tuple(ids) for ids in tokenizer(probed, add_special_tokens=False).input_ids} if probed else set()
-    if len(read) < 2:
+    encodings = {tuple(ids) for ids in tokenizer(probed, add_special_tokens=False).input_ids} if probed else set()
+    if len(encodings) < 2:
         raise UserError(
             f"model {source}: no vocabulary: its tokenizer reads all words as the same tokens; put the tokenizer's"
             " files (tokenizer.json) beside the weights"
@@ -175,7 +179,7 @@ def check_tokenizer(tokenizer: Any, network: Any, source: str | Path) -> None:
     if getattr(network.config, "pad_token_id", 0) is None:
         network.config.pad_token_id = tokenizer.pad_token_id
     ids = {*tokenizer("a").input_ids, tokenizer.pad_token_id}
-    used = {word: whole[word] for word in words} | {str(each): each for each in ids}
+    used = {word: vocabulary[word] for word in words} | {str(token_id): token_id for token_id in ids}
     _check_vocabulary(used, getattr(network.get_input_embeddings(), "num_embeddings", None), source)
 
 
@@ -216,4 +220,4 @@ def _check_widths(modules: list[nn.Module], paths: list[str], source: str | Path
 def _module_paths(folder: Path) -> list[str]:
     """The folders of a model's modules, as modules.json lists them."""
     listed = folder / "modules.json"
-    return [str(each["path"]) for each in read_json(listed)] if listed.is_file() else []
+    return [str(module["path"]) for module in read_json(listed)] if listed.is_file() else []

@@ -68,12 +68,12 @@ class Bar:
         seconds, total = time.monotonic() - self._start, self.total() if callable(self.total) else self.total
         of = f"{self.done:,}" if total is None else f"{self.done:,} of {max(total, self.done):,}"
         count = " ".join(filter(None, (of, self.unit))) if self.unit or self.done or total else ""
-        left = ""
+        remaining = ""
         if total and 0 < self.done < total and seconds > 1:
-            left = f", about {clock(seconds * (total - self.done) / self.done)} to go"
+            remaining = f", about {clock(seconds * (total - self.done) / self.done)} to go"
         behind = f"; {text}" if self.so_far and (text := self.so_far()) else ""
         inner = f": {_open[-1].what}" if _open and _open[-1] is not self else ""
-        return f"{self.what}: {count}{' in ' if count else ''}{clock(seconds)}{left}{behind}{inner}"
+        return f"{self.what}: {count}{' in ' if count else ''}{clock(seconds)}{remaining}{behind}{inner}"
 
     def _tick(self) -> None:
         """Show it now and then until the work is over."""

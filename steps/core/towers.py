@@ -185,9 +185,9 @@ def encode(
     chunks = []
     with Bar(len(texts), what, "texts") if what else nullcontext(), _counting(tower):
         for start in range(0, len(texts), window):
-            some = texts[start : start + window]
+            chunk_texts = texts[start : start + window]
             with torch.inference_mode(), autocast(precision):
-                chunk = embed(some, batch_size=batch_size, show_progress_bar=False, convert_to_tensor=True)
+                chunk = embed(chunk_texts, batch_size=batch_size, show_progress_bar=False, convert_to_tensor=True)
             chunks.append(chunk.float().cpu().numpy())
     dim = tower.get_embedding_dimension() or 0
     return np.concatenate(chunks) if chunks else np.zeros((0, dim), dtype=np.float32)
@@ -197,7 +197,7 @@ def encode(
 def _counting(tower: SentenceTransformer) -> Iterator[None]:
     """Let the bar that is shown count each batch of texts that the tower has read."""
     hook = tower[-1].register_forward_hook(
-        lambda module, given, made: advance("texts", len(made["sentence_embedding"]))
+        lambda module, inputs, output: advance("texts", len(output["sentence_embedding"]))
     )
     try:
         yield

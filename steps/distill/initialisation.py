@@ -71,7 +71,7 @@ def _loads_as(tower: SentenceTransformer, folder: str) -> bool:
         again = load_tower(folder)
     except UserError:  # its weights do not fit
         return False
-    ours, theirs = (encode(each, ["a short text"], "query") for each in (tower, again))
+    ours, theirs = (encode(model, ["a short text"], "query") for model in (tower, again))
     close = np.allclose(ours, theirs, atol=1e-4 * float(np.abs(ours).max()))
     return close and tower.state_dict().keys() == again.state_dict().keys()
 

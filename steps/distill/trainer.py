@@ -97,12 +97,12 @@ def train(
     seen = max(curriculum, done.step) + steps_of_epoch  # the step by which this process has seen each text
     meter = LossMeter(objective.names, data.vectors, done.moved, seen, resumed=bool(done.step))
     started = time.perf_counter() - done.seconds
-    first, shown = done.step, dict[str, float]()
+    first, figures = done.step, dict[str, float]()
     steps = progress(
         left,
         lambda: length.steps - first if length.steps else None,
         schedule.name,
-        lambda: _so_far(shown, length, params),
+        lambda: _so_far(figures, length, params),
         "steps",
     )
     for step, rows in enumerate(steps, start=first + 1):
@@ -116,11 +116,11 @@ def train(
         if length.looks(step):
             cosine, seconds = _look(student, data, schedule, params, run, done)
             length.saw(step, (cosine - least) / (1 - least), seconds)
-            shown["held-out cosine"] = cosine
+            figures["held-out cosine"] = cosine
         last = step == length.steps
         if step % LOG_EVERY == 0 or last:
             logged = meter.close(step) | {"learning_rate": float(rate.get_last_lr()[0])}
-            shown["loss"] = logged["train_loss"]
+            figures["loss"] = logged["train_loss"]
             run.metrics({schedule.prefix + name: value for name, value in logged.items()}, step=step)
             done.moved = sorted(meter.moved)
             meter.check_terms(step, last=last)
@@ -143,9 +143,9 @@ def train(
     }
 
 
-def _so_far(shown: Mapping[str, float], length: Length, params: DistillParams) -> str:
+def _so_far(figures: Mapping[str, float], length: Length, params: DistillParams) -> str:
     """The last loss and the last cosine on held-out texts; and what ends the training, until its length is known."""
-    parts = [f"{name} {shown[name]:.3g}" for name in ("loss", "held-out cosine") if name in shown]
+    parts = [f"{name} {figures[name]:.3g}" for name in ("loss", "held-out cosine") if name in figures]
     if length.steps is None:
         limits = params.convergence
         parts.append(

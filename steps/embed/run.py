@@ -130,12 +130,12 @@ def _announce(tower: SentenceTransformer, documents: Texts, texts: list[str]) ->
         announce(jobs, "embed: documents, alignment texts and tokens together")
 
 
-def _check_spread(vectors: Path, texts: Texts, what: str, teacher: str, seed: int) -> None:
+def _check_spread(vectors: Path, texts: Texts, kind: str, teacher: str, seed: int) -> None:
     """`check_spread` of a sample."""
     rows = drawn_rows(len(texts), seed)
-    drawn = set(rows.tolist())
-    read = [text for row, text in enumerate(texts) if row in drawn]
-    check_spread(np.load(vectors, mmap_mode="r")[rows], read, what, teacher)
+    sampled = set(rows.tolist())
+    sampled_texts = [text for row, text in enumerate(texts) if row in sampled]
+    check_spread(np.load(vectors, mmap_mode="r")[rows], sampled_texts, kind, teacher)
 
 
 def _linked(source: Path, target: Path) -> None:

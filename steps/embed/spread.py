@@ -21,7 +21,7 @@ def drawn_rows(count: int, seed: int) -> np.ndarray:
     return np.sort(np.random.default_rng((seed, 9)).choice(count, _DRAWN, replace=False))
 
 
-def check_spread(vectors: np.ndarray, texts: Sequence[str], what: str, teacher: str) -> None:
+def check_spread(vectors: np.ndarray, texts: Sequence[str], kind: str, teacher: str) -> None:
     """UserError where vectors `(n, dim)` say nothing about their `n` texts; equal texts may have equal vectors.
 
     Too alike are vectors whose mean cosine is 1 but for 1e-4, and those of which more than half are another text's.
@@ -29,21 +29,21 @@ def check_spread(vectors: np.ndarray, texts: Sequence[str], what: str, teacher: 
     different = list({fold(text): row for row, text in enumerate(texts)}.values())
     if len(different) < _LEAST:
         return
-    drawn = np.asarray(vectors[different], dtype=np.float32)
-    drawn[~drawn.any(axis=1)] = 1.0  # of no length, all alike
-    drawn /= np.maximum(np.linalg.norm(drawn, axis=1, keepdims=True), 1e-12)
-    cosines = drawn @ drawn.T
-    others = ~np.eye(len(drawn), dtype=bool)
-    apart = float(1 - cosines[others].mean())
+    sample = np.asarray(vectors[different], dtype=np.float32)
+    sample[~sample.any(axis=1)] = 1.0  # of no length, all alike
+    sample /= np.maximum(np.linalg.norm(sample, axis=1, keepdims=True), 1e-12)
+    cosines = sample @ sample.T
+    others = ~np.eye(len(sample), dtype=bool)
+    distance = float(1 - cosines[others].mean())
     twins = float((np.where(others, cosines, -1).max(axis=1) > 1 - _EQUAL).mean())
-    if apart >= _APART and twins <= _TWINS:
+    if distance >= _APART and twins <= _TWINS:
         return
     why = (
-        f"lie at a mean cosine of {1 - apart:.6f}"
-        if apart < _APART
+        f"lie at a mean cosine of {1 - distance:.6f}"
+        if distance < _APART
         else f"are one another's for {twins:.0%} of the texts"
     )
     raise UserError(
-        f"embed: the vectors of {len(drawn)} different {what} {why}, so they say nothing: the teacher {teacher} cannot"
+        f"embed: the vectors of {len(sample)} different {kind} {why}, so they say nothing: the teacher {teacher} cannot"
         " tell texts apart; look at its weights and its vocabulary, and at max_document_length if all begin alike"
     )

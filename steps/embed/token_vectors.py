@@ -38,8 +38,8 @@ def token_vectors(
     missing = [shard for shard in shards if any(cache.missing(ids[token] for token in shard))]
     with Bar(sum(map(len, missing)), "embed tokens", "tokens") as bar:
         for shard in missing:
-            made = _read(tower, shard, precision, batch_size)
-            cache.add([text_key(ids[token]) for token in shard], Embeddings(made, np.linalg.norm(made, axis=1)))
+            vectors = _read(tower, shard, precision, batch_size)
+            cache.add([text_key(ids[token]) for token in shard], Embeddings(vectors, np.linalg.norm(vectors, axis=1)))
             bar.advance(len(shard))
     return cache.read(ids)
 
