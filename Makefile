@@ -55,10 +55,10 @@ run: setup ##data the pipeline on your data; the file of a recipe says what DATA
 		SET="$$SET" LATE="$$LATE" CROSS="$$CROSS" $(foreach name,$(OTHERS),$(name)="$$$(name)") $$STAGES
 
 search: setup ##start ten hits of a student: make search Q="draw a histogram";; [STUDENT=static] [RECIPE=recipes/x.yaml | RELEASE=<folder>]
-	@python -m steps.search --student "$$STUDENT" --recipe "$$RECIPE" --release "$$RELEASE" -- "$$Q"
+	@python -m slimtower search --student "$$STUDENT" --recipe "$$RECIPE" --release "$$RELEASE" -- "$$Q"
 
 serve: setup ##start search page and API at http://localhost:8000 (docs/serving.md);; [RECIPE=recipes/x.yaml | RELEASE=<folder> | MODEL=slimtower@champion];; [PORT=8000] [WORKERS=1] [LOG=<folder>]
-	@python -m steps.serve --release "$$RELEASE" --recipe "$$RECIPE" --model "$$MODEL" --port "$${PORT:-8000}" --workers "$${WORKERS:-1}" --log "$$LOG" $(SERVE_FLAGS)
+	@python -m slimtower serve --release "$$RELEASE" --recipe "$$RECIPE" --model "$$MODEL" --port "$${PORT:-8000}" --workers "$${WORKERS:-1}" --log "$$LOG" $(SERVE_FLAGS)
 
 # Tests run side by side, one process a core: each with one thread (tests/conftest.py)
 PYTEST := python -m pytest tests -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
@@ -95,7 +95,7 @@ rollback: setup ##operate let the previous champion serve again, encoder and ind
 	@python -m pipeline.in_run "$$RECIPE" steps.promote --rollback $(PROMOTE_FLAGS)
 
 deploy: setup ##operate a release in a vector engine: make deploy TO=postgresql://...;; [STUDENT=4l] [RECIPE=recipes/x.yaml] [DEPLOY_FLAGS=--rollback]
-	@python -m pipeline.in_run "$$RECIPE" steps.deploy --to "$${TO:-models/engine.db}" --student "$$STUDENT" $(DEPLOY_FLAGS)
+	@python -m pipeline.in_run "$$RECIPE" slimtower deploy --to "$${TO:-models/engine.db}" --student "$$STUDENT" $(DEPLOY_FLAGS)
 
 bench-release: setup ##bench what the forms of a release lose, after `make demo`: 20 minutes
 	@python -m bench.release_forms

@@ -28,14 +28,14 @@ from bench.machine import machine
 from bench.tables.cells import Cell, distill_params, measured, teacher_scores
 from bench.tables.pipeline import Pipeline, Scores, open_pipeline
 from pipeline.params import load_params
-from steps.core.bases import resolve_base
-from steps.core.errors import UserError, guarded
-from steps.core.files import read_json, staged_folder, write_json
-from steps.core.params import Strict, parse_mapping
-from steps.core.run_ids import git_commit
-from steps.core.towers import load_tower
+from slimtower.common.errors import UserError, guarded
+from slimtower.common.files import read_json, staged_folder, write_json
+from slimtower.common.settings import Strict, parse_mapping
 from steps.distill.ranking import expected_retention
+from steps.encoders.bases import resolve_base
+from steps.encoders.towers import load_tower
 from steps.evaluate.retention import p_value
+from steps.tracking.run_ids import git_commit
 
 CORPORA = Path("bench/corpora.yaml")
 RESULTS = Path("bench/results/any_corpus")

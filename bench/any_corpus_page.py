@@ -8,8 +8,8 @@ from typing import Any
 
 from bench.any_corpus import RESULTS, Corpora, read_corpora
 from bench.page_tables import with_table
-from steps.core.errors import guarded
-from steps.core.files import read_json
+from slimtower.common.errors import guarded
+from slimtower.common.files import read_json
 from steps.evaluate.significance import holm
 
 PAGE, MODULE = Path("docs/distillation.md"), "bench.any_corpus_page"

@@ -22,12 +22,12 @@ from tqdm import tqdm
 from bench.machine import machine
 from bench.tables.expected import read_expected
 from bench.tables.verdicts import near
+from slimtower.common.errors import UserError, guarded
+from slimtower.common.files import read_json, write_json
+from slimtower.common.fingerprints import fingerprint
+from slimtower.common.settings import checked_name
 from steps.core.corpus import CorpusTexts, corpus_columns
-from steps.core.errors import UserError, guarded
-from steps.core.files import read_json, write_json
-from steps.core.fingerprints import fingerprint
 from steps.core.judged import JudgedSet, read_judged_sets
-from steps.core.params import checked_name
 from steps.evaluate.drawing import STYLE
 from steps.retrieval.rankers import load_ranker, pair_embeddings
 

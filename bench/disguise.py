@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from steps.core.errors import UserError, guarded
-from steps.core.files import staged_folder
+from slimtower.common.errors import UserError, guarded
+from slimtower.common.files import staged_folder
 from steps.core.tables import read_table
 
 SEED = 5

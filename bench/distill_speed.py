@@ -27,14 +27,10 @@ from sentence_transformers.sentence_transformer.losses import MSELoss
 from bench.machine import machine
 from bench.teacher import index_teacher
 from pipeline.params import load_params
+from slimtower.common.errors import UserError, guarded
+from slimtower.common.files import write_json
 from steps.core.cosines import cosines
-from steps.core.errors import UserError, guarded
-from steps.core.files import write_json
-from steps.core.precision import resolve_precision
-from steps.core.run_ids import git_commit
 from steps.core.tables import read_table
-from steps.core.towers import device, encode, load_tower
-from steps.core.tracking import NullRun
 from steps.distill.checkpoints import Checkpoints
 from steps.distill.checks import check_targets
 from steps.distill.initialisation import layer_subset
@@ -46,6 +42,10 @@ from steps.distill.students import TransformerStudent, untrained
 from steps.distill.targets import StoredTeachers
 from steps.distill.tokens import length_batches
 from steps.distill.trainer import Alignment, Schedule, train
+from steps.encoders.precision import resolve_precision
+from steps.encoders.towers import device, encode, load_tower
+from steps.tracking.run_ids import git_commit
+from steps.tracking.runs import NullRun
 from steps.training.library_trainer import set_dropout
 
 EMBED = Path("data/embed")

@@ -25,8 +25,8 @@ from bench.tables.expected import Expected, Table, read_expected
 from bench.tables.pipeline import Pipeline, Scores, open_pipeline
 from bench.tables.report import finished, judged_again, show
 from bench.tables.verdicts import Measured, failures
-from steps.core.errors import UserError, guarded
-from steps.core.files import read_json, write_json
+from slimtower.common.errors import UserError, guarded
+from slimtower.common.files import read_json, write_json
 
 EXPECTED = Path("bench/expected.yaml")
 RESULTS = Path("bench/results/distillation")

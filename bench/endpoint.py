@@ -30,11 +30,11 @@ from uuid import uuid4
 import yaml
 
 from bench.machine import machine
-from steps.core.bases import resolve_base
-from steps.core.endpoint import PROBES
-from steps.core.errors import UserError, guarded
-from steps.core.files import read_json, sha256_file, write_json
-from steps.core.run_ids import git_commit
+from slimtower.common.errors import UserError, guarded
+from slimtower.common.files import read_json, sha256_file, write_json
+from steps.encoders.bases import resolve_base
+from steps.endpoint.module import PROBES
+from steps.tracking.run_ids import git_commit
 
 FOLDER, LOCK = Path(".cache/endpoint"), Path("requirements/endpoint_server.lock")
 RESULT = Path("bench/results/endpoint.json")

@@ -23,22 +23,22 @@ import numpy as np
 from bench.latency import query_texts
 from bench.machine import machine
 from bench.teacher import index_teacher
-from steps.core.errors import UserError, guarded
-from steps.core.files import folder_digest, write_json
+from slimtower.common.errors import UserError, guarded
+from slimtower.common.files import folder_digest, write_json
+from slimtower.common.settings import load_section
+from slimtower.engines.contents import K, asked
+from slimtower.engines.deployment import flip, prepare
+from slimtower.engines.engine import Engine
+from slimtower.engines.engines import opened
+from slimtower.engines.params import DeployParams
+from slimtower.lexical.fusion import AnyFusion, fuse, pooled
+from slimtower.serving.dims import truncate
+from slimtower.serving.release import Hit, Release, load_release
 from steps.core.judged import read_judged_sets
 from steps.core.measures import ndcg_at_10
-from steps.core.params import load_section
-from steps.core.run_ids import git_commit
-from steps.core.towers import encode, load_tower
-from steps.deploy.contents import K, asked
-from steps.deploy.deployment import flip, prepare
-from steps.deploy.engine import Engine
-from steps.deploy.engines import opened
-from steps.deploy.params import DeployParams
+from steps.encoders.towers import encode, load_tower
 from steps.evaluate.latency import measure, sample
-from steps.retrieval.fusion import AnyFusion, fuse, pooled
-from steps.serving.dims import truncate
-from steps.serving.release import Hit, Release, load_release
+from steps.tracking.run_ids import git_commit
 
 RELEASES, INGEST = Path("models/release"), Path("data/ingest")
 RESULT = Path("bench/results/engines.json")

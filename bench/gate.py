@@ -21,12 +21,12 @@ from bench.machine import machine
 from bench.tables.cells import Cell, distill_params, measured
 from bench.tables.pipeline import open_pipeline
 from pipeline.params import load_params
-from steps.core.errors import guarded
-from steps.core.files import write_json
-from steps.core.run_ids import git_commit
+from slimtower.common.errors import guarded
+from slimtower.common.files import write_json
 from steps.core.tables import read_table
 from steps.promote.evidence import MEASURE
 from steps.promote.params import Policy
+from steps.tracking.run_ids import git_commit
 
 DRAWS = 1000
 QUERIES = (300, 1704)

@@ -21,13 +21,13 @@ import yaml
 
 from bench.machine import machine
 from pipeline.plain_copy import plain_copy
+from slimtower.common.errors import UserError, guarded
+from slimtower.common.files import read_json, sha256_file, write_json
+from slimtower.common.settings import read_mapping
 from steps.core.corpus import CorpusTexts, corpus_columns
-from steps.core.errors import UserError, guarded
-from steps.core.files import read_json, sha256_file, write_json
-from steps.core.params import read_mapping
-from steps.core.run_ids import git_commit
 from steps.core.tables import read_table
 from steps.core.vector_store import text_key
+from steps.tracking.run_ids import git_commit
 
 FOLDER, RESULT = Path(".cache/given_vectors"), Path("bench/results/given_vectors.json")
 STUDENT, SEED = "static", 7

@@ -26,13 +26,12 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from bench.machine import machine
 from bench.teachers.cells import Told
 from pipeline.recipe import fill
+from slimtower.common.errors import UserError, guarded
+from slimtower.common.files import read_json, write_json
+from slimtower.common.settings import parse_mapping, read_text, validated
 from steps.core.corpus import CorpusTexts
-from steps.core.errors import UserError, guarded
-from steps.core.files import read_json, write_json
 from steps.core.judged import read_judged_sets
-from steps.core.params import parse_mapping, read_text, validated
-from steps.core.run_ids import git_commit
-from steps.core.towers import encode, load_tower
+from steps.encoders.towers import encode, load_tower
 from steps.retrieval.rerankers import open_reranker
 from steps.teach import run as stage
 from steps.teach.kinds.base import Teacher
@@ -40,6 +39,7 @@ from steps.teach.kinds.cross_encoder import CrossEncoder
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.kinds.late_interaction import LateInteraction
 from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
+from steps.tracking.run_ids import git_commit
 
 RESULT = Path("bench/results/gpu.json")
 RECIPE = Path("recipes/llm_teacher.yaml")

@@ -14,9 +14,9 @@ from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
 from bench.machine import machine
-from steps.core.errors import UserError, guarded
-from steps.core.files import write_json
-from steps.core.run_ids import git_commit
+from slimtower.common.errors import UserError, guarded
+from slimtower.common.files import write_json
+from steps.tracking.run_ids import git_commit
 
 TARGET = Path("bench/results/install.json")
 SHOWN = 10  # packages

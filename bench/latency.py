@@ -15,17 +15,17 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from bench.teacher import index_teacher
-from steps.core.bases import resolve_base
-from steps.core.errors import UserError
-from steps.core.files import read_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
+from slimtower.serving.query_encoder import ONNX_FILES, TABLE_FILES, load_query_encoder
 from steps.core.tables import read_table
-from steps.core.towers import load_tower
 from steps.distill.initialisation import layer_subset
 from steps.distill.static_embedding import table_tower
+from steps.encoders.bases import resolve_base
+from steps.encoders.towers import load_tower
 from steps.evaluate.latency import Encode, sample
 from steps.evaluate.latency import measure as take_turns
 from steps.release.export import convert, export
-from steps.serving.query_encoder import ONNX_FILES, TABLE_FILES, load_query_encoder
 
 INGEST, MODELS = Path("data/ingest"), Path("models")
 BATCH_SIZES = (1, 4, 8, 16, 32, 64)

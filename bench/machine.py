@@ -5,7 +5,7 @@ import platform
 
 import torch
 
-from steps.core.precision import resolve_precision
+from steps.encoders.precision import resolve_precision
 from steps.evaluate.machine import processor
 
 

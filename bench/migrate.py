@@ -21,16 +21,16 @@ from sentence_transformers import SentenceTransformer
 from bench.machine import machine
 from bench.tables.pipeline import Pipeline, Scores, open_pipeline
 from pipeline.params import load_params
+from slimtower.common.errors import UserError, guarded
+from slimtower.common.files import read_json, write_json
 from steps.core.corpus import CorpusTexts
-from steps.core.errors import UserError, guarded
-from steps.core.files import read_json, write_json
-from steps.core.precision import resolve_precision
-from steps.core.run_ids import git_commit
 from steps.core.tables import read_table
-from steps.core.towers import Role, encode, endpoint_of, load_tower
+from steps.encoders.precision import resolve_precision
+from steps.encoders.towers import Role, encode, endpoint_of, load_tower
 from steps.evaluate.ratios import figures
 from steps.evaluate.retention import p_value
 from steps.evaluate.systems import TEACHER
+from steps.tracking.run_ids import git_commit
 
 RESULT = Path("bench/results/migrate.json")
 SEED, SAMPLES, BATCH = 7, 2000, 256

@@ -20,11 +20,9 @@ from bench.machine import machine
 from bench.pairwise import as_printed, pairwise
 from bench.zipf_log import write_log
 from pipeline.params import load_params
-from steps.core.errors import guarded
-from steps.core.files import write_json
-from steps.core.run_ids import git_commit
+from slimtower.common.errors import guarded
+from slimtower.common.files import write_json
 from steps.core.tables import SCHEMAS, write_table
-from steps.core.tracking import NullRun
 from steps.mine.association import click_associations
 from steps.mine.catalogue import keyed_documents, keyed_queries
 from steps.mine.clicks import judgements
@@ -33,6 +31,8 @@ from steps.mine.engines import open_engine
 from steps.mine.params import MineParams
 from steps.mine.planner import importances
 from steps.mine.run import run
+from steps.tracking.run_ids import git_commit
+from steps.tracking.runs import NullRun
 
 SIZES = (100_000, 1_000_000, 10_000_000)
 COMPARED = (20_000, 100_000)

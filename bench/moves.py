@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 
 from bench.machine import machine
-from steps.core.errors import UserError, guarded
-from steps.core.files import write_json
-from steps.core.run_ids import git_commit
-from steps.core.stage_run import stage_run
-from steps.core.tracking import client
-from steps.serving.mlflow_model import log_release
-from steps.serving.release import load_release
+from slimtower.common.errors import UserError, guarded
+from slimtower.common.files import write_json
+from slimtower.registry.client import client
+from slimtower.serving.release import load_release
+from steps.tracking.release_model import log_release
+from steps.tracking.run_ids import git_commit
+from steps.tracking.stage_run import stage_run
 
 RELEASES, RESULT = Path("models/release"), Path("bench/results/moves.json")
 NAME, PORT, WORKERS, K = "bench", 8793, 2, 10
@@ -143,7 +143,7 @@ def measure(folders: list[Path], seconds: float, clients: int, moves: int) -> di
     """Serve, move, ask. In the present folder, whose registry is made."""
     versions, api, expected = registered(folders), client(), expected_hits(folders)
     api.set_registered_model_alias(NAME, "champion", versions[0])
-    command = [sys.executable, "-m", "steps.serve", "--model", f"{NAME}@champion", "--port", str(PORT)]
+    command = [sys.executable, "-m", "slimtower", "serve", "--model", f"{NAME}@champion", "--port", str(PORT)]
     command += ["--workers", str(WORKERS), "--rate", "0", "--poll", "1"]
     with Path("serve.log").open("w") as log:
         service = subprocess.Popen(command, stdout=log, stderr=log)

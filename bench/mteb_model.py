@@ -15,12 +15,12 @@ import numpy as np
 import torch
 
 from bench.disguise import read
-from steps.core.document_texts import DocumentTemplate
-from steps.core.errors import UserError, guarded
-from steps.core.towers import encode, load_tower
-from steps.serving.checks import check_probes
-from steps.serving.dims import truncate
-from steps.serving.release import load_release
+from slimtower.common.document_texts import DocumentTemplate
+from slimtower.common.errors import UserError, guarded
+from slimtower.serving.checks import check_probes
+from slimtower.serving.dims import truncate
+from slimtower.serving.release import load_release
+from steps.encoders.towers import encode, load_tower
 
 Batch = Mapping[str, Sequence[str]]  # `text`; of documents `title` and `body` as well, where a task has them
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 
 
 def with_table(page: str, module: str, written: str, path: Path) -> str:

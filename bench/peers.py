@@ -5,8 +5,8 @@ from pathlib import Path
 from bench.page_tables import with_table
 from bench.record import RESULTS
 from bench.tables.expected import Beside, Peer, read_expected
-from steps.core.errors import guarded
-from steps.core.files import read_json
+from slimtower.common.errors import guarded
+from slimtower.common.files import read_json
 
 EXPECTED = Path("bench/expected.yaml")
 PAGE, MODULE = Path("docs/distillation.md"), "bench.peers"

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from steps.core.errors import guarded
-from steps.core.files import read_json
+from slimtower.common.errors import guarded
+from slimtower.common.files import read_json
 from steps.evaluate.frontier import Point, mean_ndcg
 from steps.evaluate.frontier_picture import Mark, draw_frontier
 from steps.evaluate.overview import bm25_share, message, panels

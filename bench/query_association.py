@@ -27,17 +27,17 @@ import numpy as np
 
 from bench.machine import machine
 from pipeline.params import load_params
-from steps.core.bases import resolve_base
-from steps.core.errors import UserError, guarded
-from steps.core.files import cache_root, sha256_file, sha256_text, staged_file, write_json
-from steps.core.fingerprints import fingerprint
+from slimtower.common.errors import UserError, guarded
+from slimtower.common.files import cache_root, sha256_file, sha256_text, staged_file, write_json
+from slimtower.common.fingerprints import fingerprint
 from steps.core.progress import progress
-from steps.core.run_ids import git_commit
 from steps.core.tables import read_table
 from steps.core.texts import fold, words
+from steps.encoders.bases import resolve_base
 from steps.mine import occlusion
 from steps.mine.planner import term_key
 from steps.mine.term_table import shares, table_importances
+from steps.tracking.run_ids import git_commit
 
 MODEL, BATCH_SIZE, MAX_LENGTH = "all-MiniLM-L6-v2", 64, 128
 INGEST, MIN_DOCUMENTS = Path("data/ingest"), 20

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 from bench.machine import machine
-from steps.core.errors import UserError, guarded
-from steps.core.files import read_json, write_json
-from steps.core.run_ids import found_runs, git_commit
-from steps.core.tracking import client, experiment_id
+from slimtower.common.errors import UserError, guarded
+from slimtower.common.files import read_json, write_json
+from slimtower.registry.client import client
+from steps.tracking.run_ids import found_runs, git_commit
+from steps.tracking.runs import experiment_id
 
 RESULTS = Path("bench/results")
 

@@ -17,14 +17,16 @@ import numpy as np
 
 from bench.machine import machine
 from pipeline.params import Params, load_params
+from slimtower.common.errors import UserError, guarded
+from slimtower.common.files import folder_bytes, write_json
+from slimtower.serving.checks import embed_each
+from slimtower.serving.dims import truncate
+from slimtower.serving.query_encoder import load_query_encoder
+from slimtower.serving.release import load_release
 from steps.core.cosines import cosines
-from steps.core.errors import UserError, guarded
-from steps.core.files import folder_bytes, write_json
 from steps.core.judged import JudgedSet, read_judged_sets
-from steps.core.run_ids import git_commit
-from steps.core.towers import encode, load_tower
-from steps.core.tracking import NullRun
 from steps.distill.run import run as distill
+from steps.encoders.towers import encode, load_tower
 from steps.evaluate import latency
 from steps.release.evidence import measured_loss
 from steps.release.export import convert, export
@@ -33,10 +35,8 @@ from steps.release.quality import ndcg
 from steps.release.quantisation import quantise
 from steps.release.run import SAMPLE
 from steps.release.run import run as release
-from steps.serving.checks import embed_each
-from steps.serving.dims import truncate
-from steps.serving.query_encoder import load_query_encoder
-from steps.serving.release import load_release
+from steps.tracking.run_ids import git_commit
+from steps.tracking.runs import NullRun
 
 RESULT = Path("bench/results/release_forms.json")
 STUDENTS = ("2l", "4l")

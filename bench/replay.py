@@ -22,14 +22,14 @@ from scipy.special import expit
 from scipy.stats import bootstrap
 
 from pipeline.params import load_params
-from steps.core.bases import carried, resolve_base
+from slimtower.common.errors import UserError, guarded
+from slimtower.common.files import write_json
+from slimtower.common.fingerprints import fingerprint
+from slimtower.serving.release import Release, load_release
 from steps.core.corpus import CorpusTexts, corpus_columns
-from steps.core.errors import UserError, guarded
-from steps.core.files import write_json
-from steps.core.fingerprints import fingerprint
+from steps.encoders.bases import carried, resolve_base
 from steps.evaluate.slicing import user_rows
 from steps.retrieval.rankers import load_ranker, pair_scores
-from steps.serving.release import Release, load_release
 
 DEPTH, FEW = 20, 5
 MEASURES = ("irrelevant@4", f"irrelevant@{DEPTH}", f"fewer_than_{FEW}")

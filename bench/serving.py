@@ -20,13 +20,13 @@ import numpy as np
 from bench import latency, swap, vectors
 from bench.machine import machine
 from bench.teacher import index_teacher
-from steps.core.errors import UserError, guarded
-from steps.core.files import write_json
-from steps.core.run_ids import git_commit
+from slimtower.common.errors import UserError, guarded
+from slimtower.common.files import write_json
+from slimtower.serving.index_files import apply_settings
+from slimtower.serving.release import load_release
 from steps.evaluate.latency import Encode, one_thread, sample
 from steps.index.params import Kind
-from steps.serving.index_files import apply_settings
-from steps.serving.release import load_release
+from steps.tracking.run_ids import git_commit
 
 TIMED = 300
 HITS = 10

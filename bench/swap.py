@@ -8,19 +8,19 @@ import numpy as np
 
 from bench.teacher import index_teacher
 from pipeline.params import load_params
-from steps.core.errors import UserError
-from steps.core.files import read_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
+from slimtower.serving.dims import truncate
+from slimtower.serving.release import Release, load_release
 from steps.core.judged import JudgedSet, read_judged_sets
 from steps.core.tables import read_table
-from steps.core.towers import encode, load_tower
+from steps.encoders.towers import encode, load_tower
 from steps.evaluate.scoring import score
 from steps.evaluate.systems import Hits
 from steps.index.factories import of_kind
 from steps.index.params import IndexParams
 from steps.index.queries import recall_queries
 from steps.index.tuning import K, Tuned, tune
-from steps.serving.dims import truncate
-from steps.serving.release import Release, load_release
 
 INGEST, EMBED = Path("data/ingest"), Path("data/embed")
 RELEASES, METRICS = Path("models/release"), Path("reports/metrics.json")

@@ -16,13 +16,16 @@ from typing import Any
 
 from bench.machine import machine
 from bench.teacher import index_teacher
-from steps.core.errors import UserError, guarded
-from steps.core.files import folder_bytes, write_json
+from slimtower.common.errors import UserError, guarded
+from slimtower.common.files import folder_bytes, write_json
+from slimtower.serving.dims import truncate
+from slimtower.serving.query_encoder import load_query_encoder
+from slimtower.serving.release import Release, load_release
+from slimtower.serving.tower_files import tower_bytes
 from steps.core.judged import read_judged_sets
 from steps.core.measures import NDCG
 from steps.core.params import load_ignore_identical_ids, load_students
-from steps.core.run_ids import git_commit
-from steps.core.towers import encode, load_tower
+from steps.encoders.towers import encode, load_tower
 from steps.evaluate.latency import Encode, measure, sample
 from steps.evaluate.ratios import figures
 from steps.evaluate.scoring import score
@@ -30,10 +33,7 @@ from steps.evaluate.systems import TEACHER, dense_search, remembering
 from steps.release.export import convert, export
 from steps.release.probe_texts import query_texts
 from steps.release.run import SAMPLE
-from steps.serving.dims import truncate
-from steps.serving.query_encoder import load_query_encoder
-from steps.serving.release import Release, load_release
-from steps.serving.tower_files import tower_bytes
+from steps.tracking.run_ids import git_commit
 
 RESULT = Path("bench/results/teacher_export.json")
 BATCH = 32  # queries

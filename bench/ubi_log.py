@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from steps.core.errors import UserError, guarded
+from slimtower.common.errors import UserError, guarded
 from steps.core.tables import read_table
 
 APPLICATION = "slimtower simulated sessions"

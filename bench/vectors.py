@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.params import load_params
-from steps.core.errors import UserError, guarded
+from slimtower.common.errors import UserError, guarded
 from steps.core.tables import read_table, table_from_columns, write_table
 from steps.index.build import fill, trained
 from steps.index.dataset import index_dataset

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from steps.core.files import staged_file
+from slimtower.common.files import staged_file
 from steps.core.tables import SCHEMAS
 
 DATASET = "zipf"

@@ -3,7 +3,7 @@
 import sys
 
 from pipeline import surroundings
-from steps.core.errors import guarded
+from slimtower.common.errors import guarded
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from pipeline.params import Params
 from pipeline.teacher_check import check_layers
+from slimtower.common.errors import UserError
 from steps.core.corpus import corpus_batches
-from steps.core.errors import UserError
 from steps.core.tables import FILLER, Part, table_path
 from steps.distill.losses.base import Need
 from steps.distill.params import DOCUMENT_PARTS, StudentParams

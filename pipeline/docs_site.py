@@ -8,7 +8,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from steps.core.errors import UserError, guarded
+from slimtower.common.errors import UserError, guarded
 
 _TARGET = re.compile(r'\]\(([^)\s#]+)[^)]*\)|(?:src|srcset)="([^"]+)"')
 

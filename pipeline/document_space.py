@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 
 from pipeline import forecast
 from pipeline.params import Params
-from steps.core.params import read_mapping
+from slimtower.common.settings import read_mapping
 from steps.core.tables import table_path
 from steps.promote.dvc_lock import lock_stages
 from steps.teach.kinds.on_triplets import OnTriplets

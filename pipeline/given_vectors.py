@@ -8,11 +8,11 @@ import tempfile
 from pathlib import Path
 
 from pipeline.params import Params, load_params
+from slimtower.common.errors import UserError, guarded
 from steps.core.corpus import CorpusTexts
-from steps.core.errors import UserError, guarded
-from steps.core.towers import announce_asked, load_tower
-from steps.core.tracking import NullRun
 from steps.embed.given_vectors import check_given, sampled_rows
+from steps.encoders.towers import announce_asked, load_tower
+from steps.tracking.runs import NullRun
 
 
 def check_given_vectors(params: Params, ingest: Path) -> str:

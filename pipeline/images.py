@@ -23,8 +23,8 @@ from typing import Any
 
 import yaml
 
-from steps.core.errors import UserError, guarded
-from steps.core.files import staged_file
+from slimtower.common.errors import UserError, guarded
+from slimtower.common.files import staged_file
 
 CONTAINERFILE = Path("containers/Containerfile")
 PACKAGE_LOCKS = {"cpu": Path("requirements/run.lock"), "accelerated": Path("requirements/gpu.lock")}

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from pipeline.recipe import run, run_environment
-from steps.core.errors import UserError, guarded
-from steps.serving.choice import run_root
+from slimtower.common.errors import UserError, guarded
+from slimtower.serving.choice import run_root
 
 
 def main() -> None:

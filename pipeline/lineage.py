@@ -14,25 +14,16 @@ from typing import Any
 
 import yaml
 
-from steps.core.errors import UserError, guarded, line
-from steps.core.files import sha256_file
-from steps.core.masking import redacted
-from steps.core.run_ids import found_runs, git_commit, open_parent, parent_run, pipeline_key, pipeline_run, run_name
-from steps.core.spool import Spool, waiting
-from steps.core.stage_run import send_each, send_waiting, spools
-from steps.core.tracking import (
-    NOTE,
-    MlflowRun,
-    Unwanted,
-    check_answering,
-    client,
-    experiment_id,
-    reaching,
-    sending,
-    shortened,
-)
+from slimtower.common.errors import UserError, guarded, line
+from slimtower.common.files import sha256_file
+from slimtower.common.masking import redacted
+from slimtower.registry.client import Unwanted, check_answering, client, reaching, sending
 from steps.evaluate.headline import HEADLINE
 from steps.promote.dvc_lock import Stages, lock_stages, outputs
+from steps.tracking.run_ids import found_runs, git_commit, open_parent, parent_run, pipeline_key, pipeline_run, run_name
+from steps.tracking.runs import NOTE, MlflowRun, experiment_id, shortened
+from steps.tracking.spool import Spool, waiting
+from steps.tracking.stage_run import send_each, send_waiting, spools
 
 INGESTED, METRICS = "data/ingest", "reports/metrics.json"
 _FILES = ("dvc.lock", "params.yaml", METRICS)

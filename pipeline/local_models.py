@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from pipeline.params import Params
-from steps.core.bases import OWN_TEACHER, in_run
-from steps.core.files import folder_digest, write_json
+from slimtower.common.files import folder_digest, write_json
 from steps.core.params import MODEL
+from steps.encoders.bases import OWN_TEACHER, in_run
 
 
 def write_models(params: Params, path: Path) -> None:

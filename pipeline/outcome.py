@@ -4,9 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from steps.core.errors import UserError, guarded
-from steps.serving.choice import run_root
-from steps.serving.examples import EXAMPLE
+from slimtower.common.errors import UserError, guarded
+from slimtower.serving.choice import run_root
+from slimtower.serving.examples import EXAMPLE
 
 
 def show(recipe: str) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 
 from pipeline.recipe import run
 from pipeline.stopping import stop_when_asked
-from steps.core.errors import guarded
-from steps.core.masking import redacted
-from steps.core.tracking import client, experiment_id, tracking_uri
+from slimtower.common.errors import guarded
+from slimtower.common.masking import redacted
+from slimtower.registry.client import client, tracking_uri
 from steps.evaluate.headline import HEADLINE
+from steps.tracking.runs import experiment_id
 
 _QUIET = {
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # its jobs evaluate agents; idle they take a third of a core

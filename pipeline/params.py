@@ -4,16 +4,16 @@ import re
 from pathlib import Path
 from typing import Any
 
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
+from slimtower.common.settings import PARAMS, Strict, read_mapping, validated
+from slimtower.engines.params import DeployParams
 from steps.candidates.params import CandidatesParams
-from steps.core.bases import OWN_TEACHER, carried, in_run
-from steps.core.errors import UserError
-from steps.core.files import read_json
-from steps.core.params import PARAMS, Strict, read_mapping, validated
-from steps.deploy.params import DeployParams
 from steps.distill.losses.base import Need
 from steps.distill.losses.pair import PairLoss
 from steps.distill.params import BASELINES, VECTORS_ALONE, Adapter, DistillParams, wants_inside
 from steps.embed.params import EmbedParams
+from steps.encoders.bases import OWN_TEACHER, carried, in_run
 from steps.evaluate.params import EvaluateParams
 from steps.generate.params import GenerateParams
 from steps.index.params import IndexParams

@@ -13,8 +13,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from pipeline.params import Params
-from steps.core.errors import UserError, guarded
-from steps.core.params import PARAMS, Strict, read_mapping
+from slimtower.common.errors import UserError, guarded
+from slimtower.common.settings import PARAMS, Strict, read_mapping
 
 PAGE = Path("docs/params.md")
 _BEGIN = """\

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.limits import GIB, cores, memory_free
-from steps.core.errors import UserError
-from steps.core.files import cache_root
+from slimtower.common.errors import UserError
+from slimtower.common.files import cache_root
 
 DISK = 1.0  # GiB that the demo writes at least, most of it models; 2.5 with all that is tracked and cached
 MEMORY = 3.0  # GiB that the largest stage of the demo takes
@@ -39,7 +39,7 @@ def examine(root: Path) -> Machine:
     """
     import torch
 
-    from steps.core.precision import resolve_precision
+    from steps.encoders.precision import resolve_precision
 
     places = [_nearest(folder) for folder in (root, cache_root())]
     for folder in places:

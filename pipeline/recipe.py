@@ -20,13 +20,13 @@ import yaml
 from pipeline.outcome import show
 from pipeline.plain_copy import plain_copy
 from pipeline.stopping import stop_when_asked
-from steps.core.errors import UserError, guarded
-from steps.core.files import alone, cache_root, staged_file
-from steps.core.masking import redacted
-from steps.core.params import checked_name, parse_mapping, read_mapping, read_text
-from steps.core.run_ids import git_commit
-from steps.core.tracking import tracking_uri
-from steps.serving.choice import check_origin
+from slimtower.common.errors import UserError, guarded
+from slimtower.common.files import alone, cache_root, staged_file
+from slimtower.common.masking import redacted
+from slimtower.common.settings import checked_name, parse_mapping, read_mapping, read_text
+from slimtower.registry.client import tracking_uri
+from slimtower.serving.choice import check_origin
+from steps.tracking.run_ids import git_commit
 
 _VARIABLE = re.compile(r"\$\{(\w+)(:-[^}]*)?\}")
 _NO_VALUE = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029\"\\]")  # it would end the text in YAML that it stands in

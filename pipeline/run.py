@@ -26,9 +26,9 @@ from pipeline.pending import Pending, ask_dvc, pending
 from pipeline.progress import Progress
 from pipeline.stopping import stop_when_asked
 from pipeline.task.children import chunks, stop
-from steps.core.bases import LISTED, MODELS, carried
-from steps.core.errors import OutOfMemory, UserError, line
+from slimtower.common.errors import OutOfMemory, UserError, line
 from steps.core.progress import bold, over_bar
+from steps.encoders.bases import LISTED, MODELS, carried
 from steps.ingest.listing import write_listing
 from steps.promote.dvc_lock import lock_stages
 from steps.teach.kinds.contrastive import Contrastive

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from pipeline.limits import cores, cores_seen
-from steps.core.errors import UserError
-from steps.core.files import cache_root
-from steps.core.masking import redacted
+from slimtower.common.errors import UserError
+from slimtower.common.files import cache_root
+from slimtower.common.masking import redacted
 
 QUIET = {
     "DVC_NO_ANALYTICS": "true",

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pipeline.params import Params
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.distill.params import Layers
 from steps.teach.kinds.dual_encoder import DualEncoder
 

@@ -55,7 +55,7 @@ def tiny_tower(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
     from transformers import AutoTokenizer, BertConfig, BertModel
 
-    from steps.core.bases import resolve_base
+    from steps.encoders.bases import resolve_base
 
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("tiny")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from steps.core.files import read_json, write_json
+from slimtower.common.files import read_json, write_json
 
 HELPERS = Path(__file__).parent / "helpers"
 CONFTEST = """

@@ -25,8 +25,8 @@ from bench.scaling.drawn import draw_laws
 from bench.scaling.laws import fit_joint_law, fit_power_law
 from bench.tables.pipeline import Pipeline
 from bench.teachers.mined import Mined, data_of
-from steps.core.errors import UserError, guarded
-from steps.core.files import write_json
+from slimtower.common.errors import UserError, guarded
+from slimtower.common.files import write_json
 
 SWEEP = Path("bench/scaling.yaml")
 RESULT = Path("bench/results/scaling.json")

@@ -20,18 +20,18 @@ from bench.machine import machine
 from bench.scaling.described import Point, Sweep
 from bench.teachers.mined import Mined
 from pipeline.params import load_params
-from steps.core.bases import resolve_base
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json, sha256_file, write_json
+from slimtower.common.settings import validated
 from steps.core.code import code_digest
-from steps.core.errors import UserError
-from steps.core.files import read_json, sha256_file, write_json
-from steps.core.params import validated
-from steps.core.precision import resolve_precision
-from steps.core.run_ids import git_commit
-from steps.core.towers import encode, load_tower
-from steps.core.tracking import NullRun
 from steps.distill.initialisation import fresh
+from steps.encoders.bases import resolve_base
+from steps.encoders.precision import resolve_precision
+from steps.encoders.towers import encode, load_tower
 from steps.teach import run as stage
 from steps.teach.kinds.dual_encoder import DualEncoder
+from steps.tracking.run_ids import git_commit
+from steps.tracking.runs import NullRun
 
 CELLS = Path(".cache/bench-scaling")
 _CODE = [  # as it is when it is imported: a file may change during the sweep

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from steps.core.params import Name, Strict, read_mapping, validated
+from slimtower.common.settings import Strict, read_mapping, validated
+from steps.core.params import Name
 from steps.distill.params import FreshEncoder
 
 HELD_OUT = "held_out"

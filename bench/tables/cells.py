@@ -18,18 +18,18 @@ from bench.tables.expected import Mixture, Row, Table
 from bench.tables.layer_subsets import scaled
 from bench.tables.pipeline import Pipeline, Scores
 from bench.tables.trained_teachers import before, of_index, of_scores
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json, sha256_file, write_json
+from slimtower.common.fingerprints import fingerprint
 from steps.core.code import code_digest
-from steps.core.errors import UserError
-from steps.core.files import read_json, sha256_file, write_json
-from steps.core.fingerprints import fingerprint
-from steps.core.precision import Precision, resolve_precision
-from steps.core.run_ids import git_commit
 from steps.core.tables import Part
-from steps.core.towers import encode, load_tower
-from steps.core.tracking import NullRun
 from steps.distill import run as stage
 from steps.distill.losses import losses
 from steps.distill.params import DistillParams, Repeats, StudentParams
+from steps.encoders.precision import Precision, resolve_precision
+from steps.encoders.towers import encode, load_tower
+from steps.tracking.run_ids import git_commit
+from steps.tracking.runs import NullRun
 
 CELLS = Path(".cache/bench-distill")
 STUDENT = "bench"  # what it is called while it is distilled

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from steps.core.errors import UserError
-from steps.core.params import Strict, read_mapping
+from slimtower.common.errors import UserError
+from slimtower.common.settings import Strict, read_mapping
 from steps.core.tables import Part
 from steps.distill.params import Repeats, StudentName, StudentParams
 

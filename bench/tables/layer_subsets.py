@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 
 PAPER_DEPTH = 12
 PAPER = (

@@ -14,17 +14,17 @@ from sentence_transformers import SentenceTransformer
 from bench.tables.expected import Mixture
 from bench.teacher import index_teacher
 from pipeline.params import load_params
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json, sha256_file
+from slimtower.common.fingerprints import fingerprint
+from slimtower.serving.dims import truncate
 from steps.core.corpus import CorpusTexts, corpus_columns
-from steps.core.errors import UserError
-from steps.core.files import read_json, sha256_file
-from steps.core.fingerprints import fingerprint
 from steps.core.judged import JudgedSet, read_judged_sets
 from steps.core.measures import ndcg_at_10
 from steps.core.tables import Part, read_table
-from steps.core.towers import load_tower
 from steps.distill.mixture import epoch_rows, hold_out, rows_of
 from steps.distill.params import DistillParams, Repeats
-from steps.serving.dims import truncate
+from steps.encoders.towers import load_tower
 
 _EMBEDDED = (
     "alignment_texts.parquet", "alignment.npy", "lengths.npy", "nearest.npy", "documents.npy", "tokens.npy",

@@ -9,7 +9,7 @@ from bench.tables.expected import TEACHER, Table
 from bench.tables.pipeline import Pipeline, Scores
 from bench.tables.unseen import unseen_queries, unseen_retention
 from bench.tables.verdicts import Measured, claim_line, judged, judgement, row_of, verdicts_of, with_teachers
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 
 
 def finished(

@@ -7,13 +7,13 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from bench.tables.pipeline import Pipeline, Scores
+from slimtower.common.files import read_json, sha256_file, write_json
+from slimtower.common.fingerprints import fingerprint
+from slimtower.common.names import Role
 from steps.core.corpus import CorpusTexts
-from steps.core.files import read_json, sha256_file, write_json
-from steps.core.fingerprints import fingerprint
 from steps.core.measures import ndcg_at_10
-from steps.core.precision import Precision, resolve_precision
-from steps.core.tables import Role
-from steps.core.towers import encode, load_tower
+from steps.encoders.precision import Precision, resolve_precision
+from steps.encoders.towers import encode, load_tower
 from steps.retrieval.rerankers import open_reranker
 
 _ROLES: tuple[Role, Role] = ("query", "document")

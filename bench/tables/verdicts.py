@@ -8,7 +8,7 @@ import numpy as np
 
 from bench.tables.expected import TEACHER, Claim, Entry, Table
 from bench.tables.pipeline import Scores
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.evaluate.retention import p_value
 
 Verdict = Literal["OK", "OKish", "FAIL", "new"]

@@ -24,8 +24,8 @@ from bench.teachers.cells import measured
 from bench.teachers.described import UNTRAINED, Table, Tables, read_tables
 from bench.teachers.mined import Mined, Plan, data_of, given_variables, mined, plans
 from bench.teachers.summary import difference, summary, told, verdicts
-from steps.core.errors import UserError, guarded
-from steps.core.files import read_json, write_json
+from slimtower.common.errors import UserError, guarded
+from slimtower.common.files import read_json, write_json
 
 TABLES = Path("bench/teachers.yaml")
 RESULTS = Path("bench/results/teachers")

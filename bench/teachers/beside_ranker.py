@@ -3,7 +3,7 @@
 from sentence_transformers import SentenceTransformer
 
 from bench.tables.pipeline import Pipeline
-from steps.core.params import load_section
+from slimtower.common.settings import load_section
 from steps.rank.baselines import tower_scores
 from steps.rank.candidates import searchers
 from steps.rank.params import RankParams

@@ -17,20 +17,20 @@ from bench.machine import machine
 from bench.tables.pipeline import Pipeline, Scores
 from bench.teachers.beside_ranker import beside_ranker
 from bench.teachers.mined import Mined
-from steps.core.bases import resolve_base
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json, sha256_file, write_json
+from slimtower.common.fingerprints import fingerprint
 from steps.core.code import code_digest
-from steps.core.errors import UserError
-from steps.core.files import read_json, sha256_file, write_json
-from steps.core.fingerprints import fingerprint
 from steps.core.measures import ndcg_at_10
-from steps.core.precision import Precision, resolve_precision
-from steps.core.run_ids import git_commit
-from steps.core.towers import encode, load_tower
-from steps.core.tracking import NullRun
+from steps.encoders.bases import resolve_base
+from steps.encoders.precision import Precision, resolve_precision
+from steps.encoders.towers import encode, load_tower
 from steps.retrieval.exact_search import best_documents
 from steps.teach import run as stage
 from steps.teach.kinds import kinds
 from steps.teach.kinds.base import Teacher
+from steps.tracking.run_ids import git_commit
+from steps.tracking.runs import NullRun
 
 CELLS = Path(".cache/bench-teachers")
 _HITS = 100  # more than the 10 that count, so that ties at the tenth are broken by document id

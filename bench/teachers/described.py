@@ -7,7 +7,8 @@ from pydantic import Field, model_validator
 
 from bench.tables.expected import Claim
 from pipeline.recipe import overlay
-from steps.core.params import Name, Strict, read_mapping, validated
+from slimtower.common.settings import Strict, read_mapping, validated
+from steps.core.params import Name
 
 UNTRAINED = "zero_shot"  # the row that all are compared with
 Section = dict[str, Any]

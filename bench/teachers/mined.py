@@ -17,9 +17,9 @@ from bench.tables.pipeline import Pipeline
 from bench.teachers.described import UNTRAINED, Table
 from pipeline.params import check_params
 from pipeline.recipe import fill, overlay
-from steps.core.errors import UserError
-from steps.core.files import read_json, sha256_file
-from steps.core.params import PARAMS, parse_mapping, read_mapping
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json, sha256_file
+from slimtower.common.settings import PARAMS, parse_mapping, read_mapping
 from steps.teach.kinds.base import Teacher
 
 RECIPES = Path(".cache/bench-teachers/recipes")

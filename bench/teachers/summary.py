@@ -7,7 +7,7 @@ import numpy as np
 
 from bench.tables.verdicts import Verdict, judgement, near
 from bench.teachers.described import Table
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.evaluate.retention import p_value
 
 Cells = Sequence[Mapping[str, Any]]  # one a seed

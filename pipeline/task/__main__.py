@@ -17,7 +17,7 @@ from pipeline.task.promote import deploy, promote, rollback
 from pipeline.task.publish import publish
 from pipeline.task.run import TaskRun
 from pipeline.task.stage import run_stage
-from steps.core.errors import EXIT_NOTHING, TransientError, UserError, exhausted, guarded, line
+from slimtower.common.errors import EXIT_NOTHING, TransientError, UserError, exhausted, guarded, line
 
 _PASSING = {errno.EAGAIN, errno.EIO, errno.ESTALE, errno.ETIMEDOUT}  # of folders on a network, most of them
 _WHAT = {"begin": begin, "publish": publish, "promote": promote, "deploy": deploy, "rollback": rollback}

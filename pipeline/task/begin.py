@@ -10,11 +10,12 @@ from pipeline.recipe import laid_over, params_text, variable_names
 from pipeline.task.run import BEGIN, LATEST, TaskRun, digest, json_bytes, read_json, same_inputs
 from pipeline.task.run_store import RunStore
 from pipeline.task.workspace import LOCK, PARAMS, REMOTE, SOURCES, Workspace
-from steps.core.errors import EXIT_NOTHING, UserError
-from steps.core.params import parse_mapping, read_text
-from steps.core.run_ids import pipeline_run, run_name
-from steps.core.tracking import client, experiment_id, reaching
+from slimtower.common.errors import EXIT_NOTHING, UserError
+from slimtower.common.settings import parse_mapping, read_text
+from slimtower.registry.client import client, reaching
 from steps.promote.dvc_lock import Stages, dump_lock, lock_stages
+from steps.tracking.run_ids import pipeline_run, run_name
+from steps.tracking.runs import experiment_id
 
 
 def begin(run: TaskRun) -> int:

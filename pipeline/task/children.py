@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from steps.core.masking import redacted
+from slimtower.common.masking import redacted
 
 _LAST_WORDS = 16384  # bytes
 _LOOK = 0.5  # seconds between looks whether a silent child has ended

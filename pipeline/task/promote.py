@@ -7,9 +7,9 @@ from typing import Any
 
 from pipeline.task.run import BEGIN, TaskRun, digest, lay_files, newer_run, read_json
 from pipeline.task.workspace import LOCK, PARAMS, SOURCES, Workspace
-from steps.core.errors import TransientError, UserError
+from slimtower.common.errors import TransientError, UserError
 
-_NEEDED = {"ingest", "release", "evaluate"}  # stages whose outputs steps.promote and steps.deploy read
+_NEEDED = {"ingest", "release", "evaluate"}  # stages whose outputs steps.promote and `slimtower deploy` read
 
 
 def promote(run: TaskRun) -> int:
@@ -28,7 +28,7 @@ def promote(run: TaskRun) -> int:
 
 
 def deploy(run: TaskRun) -> int:
-    """`python -m steps.deploy` to SLIMTOWER_DEPLOY_TO, of the champion if that run released it; its exit code.
+    """`slimtower deploy` to SLIMTOWER_DEPLOY_TO, of the champion if that run released it; its exit code.
 
     Where the champion has moved on meanwhile, by a rollback for one, nothing is deployed.
     """
@@ -36,7 +36,7 @@ def deploy(run: TaskRun) -> int:
         raise UserError("SLIMTOWER_DEPLOY_TO: not set; give the vector engine, as TO of `make deploy`")
     with _published(run) as (place, begun):
         _pull(place, begun)
-        return place.python("steps.deploy", "--to", to, "--champion").exit_code
+        return place.python("slimtower", "deploy", "--to", to, "--champion").exit_code
 
 
 def rollback(run: TaskRun) -> int:

@@ -9,8 +9,8 @@ from typing import Any
 from pipeline.lineage import METRICS, finish
 from pipeline.task.run import BEGIN, LATEST, TaskRun, digest, json_bytes, newer_run, read_json, write_lock
 from pipeline.task.workspace import LOCK, PARAMS, SOURCES, Workspace
-from steps.core.errors import EXIT_NOTHING, UserError
-from steps.core.tracking import client, reaching
+from slimtower.common.errors import EXIT_NOTHING, UserError
+from slimtower.registry.client import client, reaching
 from steps.promote.dvc_lock import Stages, outputs
 
 

@@ -13,7 +13,7 @@ import yaml
 
 from pipeline.task.run_store import RunStore, open_store
 from pipeline.task.workspace import LOCK, PARAMS, SOURCES, Workspace, workspace
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.promote.dvc_lock import Stages, dump_lock
 
 BEGIN = "begin.json"

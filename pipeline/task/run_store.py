@@ -9,8 +9,8 @@ dvc/                                                          DVC's remote
 from pathlib import Path
 from typing import Any, Protocol
 
-from steps.core.errors import UserError
-from steps.core.files import staged_file
+from slimtower.common.errors import UserError
+from slimtower.common.files import staged_file
 from steps.ingest.s3 import explained, s3_client, whole
 
 _ABSENT = {"NoSuchKey", "404"}

@@ -13,11 +13,11 @@ from pipeline.images import check_image
 from pipeline.task.children import Ended
 from pipeline.task.run import TaskRun
 from pipeline.task.workspace import PARAMS, Workspace, is_passing, is_refused
-from steps.core.bases import OWN_TEACHER
-from steps.core.errors import EXIT_BUG, EXIT_KILLED, EXIT_NOTHING, FULL_DISK, TransientError, UserError, line
-from steps.core.exit_file import VARIABLE, read_exit
-from steps.core.s3_codes import advice
-from steps.core.tracking import client
+from slimtower.common.errors import EXIT_BUG, EXIT_KILLED, EXIT_NOTHING, FULL_DISK, TransientError, UserError, line
+from slimtower.common.s3_codes import advice
+from slimtower.registry.client import client
+from steps.encoders.bases import OWN_TEACHER
+from steps.frame.exit_file import VARIABLE, read_exit
 from steps.promote.dvc_lock import Stages
 
 _WAITS = (10, 60, 300)  # seconds before a push is tried again: what it stores took hours

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.task.children import Ended, ask, stream
-from steps.core.errors import FULL_DISK, TransientError, UserError
-from steps.core.files import cache_root
-from steps.core.s3_codes import advice, says_refused
-from steps.core.tracking import tracking_uri
+from slimtower.common.errors import FULL_DISK, TransientError, UserError
+from slimtower.common.files import cache_root
+from slimtower.common.s3_codes import advice, says_refused
+from slimtower.registry.client import tracking_uri
 from steps.promote.dvc_lock import Stages, dependencies, lock_stages, outputs
 
 LOCK, PARAMS, SOURCES = "dvc.lock", "params.yaml", "sources.json"

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from steps.candidates.params import CandidatesParams
-from steps.core.stage import stage_main
-from steps.core.tracking import Run
+from steps.frame.stage import stage_main
+from steps.tracking.runs import Run
 
 
 def main() -> None:

@@ -8,18 +8,18 @@ import pyarrow as pa
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 
+from slimtower.common.errors import UserError
+from slimtower.common.fingerprints import fingerprint
+from slimtower.common.names import ROLES
 from steps.candidates.asked import Asked
 from steps.candidates.params import CandidatesParams
 from steps.candidates.rows import candidate_rows
-from steps.core.bases import resolve_base
-from steps.core.batch_check import check_tower_batches
 from steps.core.corpus import CorpusTexts, corpus_columns
-from steps.core.errors import UserError
-from steps.core.fingerprints import fingerprint
 from steps.core.progress import progress
-from steps.core.tables import ROLES
-from steps.core.towers import check_whole, encode, load_tower, positions_of, route
-from steps.core.vector_cache import embed_once
+from steps.encoders.bases import resolve_base
+from steps.encoders.batch_check import check_tower_batches
+from steps.encoders.towers import check_whole, encode, load_tower, positions_of, route
+from steps.encoders.vector_cache import embed_once
 from steps.retrieval.exact_search import best_documents
 
 _QUERIES = 32_768  # searched with at once, for each time that the documents are read

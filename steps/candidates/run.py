@@ -9,12 +9,12 @@ from typing import assert_never
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from slimtower.common.files import staged_folder, write_json
 from steps.candidates.asked import Asked, asked_queries
 from steps.candidates.lexical import by_bm25
 from steps.candidates.params import CandidatesParams
-from steps.core.files import staged_folder, write_json
 from steps.core.tables import stream_table
-from steps.core.tracking import Run
+from steps.tracking.runs import Run
 
 _MOST_EMPTY = 0.2  # share of the queries that may find nothing before a warning
 

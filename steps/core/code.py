@@ -48,7 +48,7 @@ def _imported(module: str) -> list[str]:
             if node.level or not node.module:
                 raise ValueError(f"{module}: line {node.lineno}: a relative import; name the module in full")
             names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return [name for name in names if name.partition(".")[0] in {"steps", "pipeline"} and _path(name)]
+    return [name for name in names if name.partition(".")[0] in {"slimtower", "steps", "pipeline"} and _path(name)]
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:

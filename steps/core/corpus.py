@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from steps.core.document_texts import corpus_template
+from slimtower.common.document_texts import DocumentTemplate, template_of
 from steps.core.tables import table_path
 
 _DOCUMENTS, _BYTES = 4096, 2**20  # documents in memory at once, and compressed bytes of each column
@@ -83,3 +83,8 @@ class CorpusTexts:
 
     def __iter__(self) -> Iterator[str]:
         return (self.template.text(*fields) for fields in compress(self.rows, self.chosen))
+
+
+def corpus_template(ingest: Path) -> DocumentTemplate:
+    """That of the table `corpus` in `ingest`; UserError when the table is missing or of another schema."""
+    return template_of(pq.read_schema(table_path(ingest, "corpus")))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.texts import fold
 
 EVALUATION_SPLITS = frozenset({"dev", "test"})

@@ -1,53 +1,14 @@
-"""Reading params.yaml: each step checks its own section, strictly."""
+"""What sections of params.yaml share: names of models and of folders, seeds, and knobs that another stage owns."""
 
-import difflib
 import re
-import reprlib
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
+from typing import Annotated, Any
 
-import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
-from pydantic.fields import FieldInfo
+from pydantic import AfterValidator, Field
 
-from steps.core.errors import UserError, line
-from steps.core.masking import redacted, remember
-from steps.core.names import key_name, plain_name
-
-PARAMS = Path("params.yaml")
-_QUOTE = "'"
-_bounded = reprlib.Repr()  # aliases of YAML can make a few lines as large as one likes
-_bounded.maxstring = _bounded.maxother = 200
-
-
-def _short(value: Any) -> str:
-    """A value as a message shows it: without secrets, which could not be told once they are cut, and cut."""
-    return _bounded.repr(redacted(value) if isinstance(value, str) else value)
-
-
-def _variable(name: str) -> str:
-    """The name of a variable of the environment, or ""; a secret in its place is masked from now on."""
-    if name and (not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or (len(name) > 20 and "_" not in name)):
-        remember(name)
-        raise ValueError(
-            "is no variable's name (one of more than 20 signs has a _); put the secret into a variable of the"
-            " environment, and name that one"
-        )
-    return name
-
-
-Variable = Annotated[str, AfterValidator(_variable)]
-"""Name of a variable of the environment that holds a secret; "" = none."""
-
-
-class Strict(BaseModel):
-    """Base of every section: frozen, finite, without implicit conversion; an unknown key is an error."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
-
+from slimtower.common.errors import UserError
+from slimtower.common.names import key_name
+from slimtower.common.settings import PARAMS, checked_name, read_mapping, shorten
 
 _TRAINED = re.compile(r"(^|/)models/(teach|distill|release)(/|$)")  # outputs of this pipeline
 _OF_THIS_RUN = re.compile(r"(\./)*models/(teach|distill|release)(/|$)")
@@ -74,145 +35,41 @@ Untrained = Annotated[ModelName, Field(min_length=1), AfterValidator(check_untra
 NotOfThisRun = Annotated[ModelName, Field(min_length=1), AfterValidator(_not_of_this_run)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 """What every generator of random numbers takes."""
-Section = TypeVar("Section", bound=Strict)
-Model = TypeVar("Model", bound=BaseModel)
-
-
-def load_section(name: str, model: type[Section], path: Path = PARAMS) -> Section:
-    """Read and check one section of params.yaml; UserError names every bad key, its value and the nearest known key."""
-    whole = create_model("Whole", __base__=Strict, **{name: (model, ...)})  # type: ignore[call-overload]
-    found = {key: value for key, value in read_mapping(path).items() if key == name}
-    section: Section = getattr(validated(whole, found, str(path)), name)
-    return section
 
 
 def load_students(path: Path = PARAMS) -> list[str]:
     """Names in distill.students: the students that a run distils, releases and measures."""
-    distill = read_mapping(path).get("distill")
-    names = distill.get("students") if isinstance(distill, dict) else None
+    names = _read_knob(path, "distill", "students")
     if not isinstance(names, list) or not names:
-        raise UserError(f"{path}: distill.students is {_short(names)}; give a list of names in distill.student")
+        raise UserError(f"{path}: distill.students is {shorten(names)}; give a list of names in distill.student")
     return [checked_name("distill.students", str(name)) for name in names]
 
 
 def load_rankers(path: Path = PARAMS) -> list[str]:
     """Names in rank.rankers: the rankers whose scores a run mines from."""
-    rank = read_mapping(path).get("rank")
-    names = rank.get("rankers") if isinstance(rank, dict) else None
+    names = _read_knob(path, "rank", "rankers")
     if not isinstance(names, list):
-        raise UserError(f"{path}: rank.rankers is {_short(names)}; give a list of names in rank.ranker, [] for none")
+        raise UserError(f"{path}: rank.rankers is {shorten(names)}; give a list of names in rank.ranker, [] for none")
     return [checked_name("rank.rankers", str(name)) for name in names]
 
 
 def load_index_teacher(path: Path = PARAMS) -> str:
     """Name in teach.index: the teacher whose document vectors are the index and whose query vectors students learn."""
-    teach = read_mapping(path).get("teach")
-    name = teach.get("index") if isinstance(teach, dict) else None
+    name = _read_knob(path, "teach", "index")
     if not isinstance(name, str):
-        raise UserError(f"{path}: teach.index is {_short(name)}; give a name in teach.teachers")
+        raise UserError(f"{path}: teach.index is {shorten(name)}; give a name in teach.teachers")
     return checked_name("teach.index", name)
 
 
 def load_ignore_identical_ids(path: Path = PARAMS) -> bool:
     """evaluate.ignore_identical_ids: whether a query's hit of its own id counts nowhere."""
-    evaluate = read_mapping(path).get("evaluate")
-    given = evaluate.get("ignore_identical_ids", False) if isinstance(evaluate, dict) else False
-    if not isinstance(given, bool):
-        raise UserError(f"{path}: evaluate.ignore_identical_ids is {_short(given)}; give true or false")
-    return given
+    value = _read_knob(path, "evaluate", "ignore_identical_ids", default=False)
+    if not isinstance(value, bool):
+        raise UserError(f"{path}: evaluate.ignore_identical_ids is {shorten(value)}; give true or false")
+    return value
 
 
-def checked_name(key: str, name: str) -> str:
-    """A name that becomes a folder; UserError where it could lead out of it."""
-    try:
-        return plain_name(name)
-    except ValueError as error:
-        raise UserError(f"{key}: {name!r}: {error}") from None
-
-
-def read_mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping; UserError says what is wrong with it."""
-    return parse_mapping(read_text(path), str(path))
-
-
-def read_text(path: Path) -> str:
-    """Read a file of settings; UserError when it is missing, no file or not UTF-8."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UserError(f"{path}: not found; run this from the project's root folder") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; it must be a file that can be read") from None
-
-
-def parse_mapping(text: str, source: str) -> dict[str, Any]:
-    """Parse YAML that holds a mapping; UserError names `source`."""
-    try:
-        raw = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, OverflowError) as error:  # 2025-02-31; a number of thousands of digits
-        raise UserError(f"{source}: not YAML: {line(error)[:300]}; fix or quote that value") from None
-    except RecursionError:
-        raise UserError(f"{source}: not YAML: nested too deeply; a section has no more than a few levels") from None
-    if not isinstance(raw, dict):
-        raise UserError(f"{source}: holds no sections; it needs one mapping a stage, as params.yaml has")
-    return raw
-
-
-def validated(model: type[Model], raw: dict[str, Any], source: str) -> Model:
-    """Validate a mapping; UserError lists what is wrong in `source`."""
-    try:
-        return model.model_validate(raw)
-    except ValidationError as error:
-        complaints = [_complaint(item, model) for item in error.errors()]
-        raise UserError(f"{source}: {'; '.join(complaints)}") from None
-
-
-def _complaint(item: Any, model: type[BaseModel]) -> str:
-    """One pydantic error as one clause: dotted key, value, fix."""
-    keys, _ = _followed(model, item["loc"])
-    key = ".".join(keys)
-    match item["type"]:
-        case "extra_forbidden":
-            _, owner = _followed(model, item["loc"][:-1])
-            near = difflib.get_close_matches(keys[-1], getattr(owner, "model_fields", {}), n=1, cutoff=0.0)
-            hint = f"; did you mean {'.'.join([*keys[:-1], near[0]])}?" if near else ""
-            return f"{key} is unknown{hint}"
-        case "missing":
-            return f"{key} is missing; add it (docs/params.md says what it is)"
-        case "union_tag_not_found":
-            return f"{key} has no {item['ctx']['discriminator']}; add it (docs/params.md says what it is)"
-        case "union_tag_invalid":
-            told = item["ctx"]
-            tag = f"{key}.{told['discriminator'].strip(_QUOTE)}"
-            return f"{tag} is {_short(told['tag'])}; it may be {told['expected_tags']}"
-        case "value_error":
-            # wrong between its keys, or in itself
-            shown = "" if isinstance(item["input"], dict) else f" is {_short(item['input'])}"
-            return f"{key}{shown}: {item['ctx']['error']}"
-        case _:
-            return f"{key} is {_short(item['input'])}: {item['msg'][:1].lower()}{item['msg'][1:]}"
-
-
-def _followed(model: type[BaseModel], location: Iterable[Any]) -> tuple[list[str], Any]:
-    """Keys of the file on the way to a location, without tags of unions, which are no keys; and the type there."""
-    kind, tag_key = cast(Any, model), None
-    keys = []
-    for part in location:
-        if tag_key:
-            members = get_args(kind) or (kind,)
-            kind = next((each for each in members if part in get_args(each.model_fields[tag_key].annotation)), None)
-            tag_key = None
-            continue
-        keys.append(str(part))
-        if part in (fields := getattr(kind, "model_fields", {})):
-            kind, tag_key = fields[part].annotation, fields[part].discriminator
-        else:
-            kind = next(reversed(get_args(kind)), None)  # values of a list or a dictionary
-        if get_origin(kind) is Annotated:
-            kind, *notes = get_args(kind)
-            tag_key = next((note.discriminator for note in notes if isinstance(note, FieldInfo)), None)
-        if type(None) in get_args(kind):
-            kind = get_args(kind)[0]  # `Section | None`
-    return keys, kind
+def _read_knob(path: Path, section: str, name: str, default: Any = None) -> Any:
+    """A knob that another stage's section holds, unchecked; the default if it is not there."""
+    knobs = read_mapping(path).get(section)
+    return knobs.get(name, default) if isinstance(knobs, dict) else default

@@ -7,8 +7,8 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from steps.core.errors import UserError
-from steps.core.files import staged_file
+from slimtower.common.errors import UserError
+from slimtower.common.files import staged_file
 
 # Where an alignment text is from: the column `part` of alignment_texts and held_out.
 Part = Literal[
@@ -23,8 +23,6 @@ Part = Literal[
 ]
 FILLER: Part = "spans"  # makes up for missing texts where `embed.least_texts` asks for more than embed.parts give
 # As what a tower reads a text: the column `role`, and the routes of a tower that has two.
-Role = Literal["query", "document"]
-ROLES: tuple[Role, Role] = ("query", "document")
 _ROWS_AT_ONCE = 2**20  # a row group; the text of so many rows fits into one chunk, which the text of a log does not
 
 

@@ -7,8 +7,7 @@ from functools import lru_cache
 
 import regex
 
-from steps.core.unspaced import places_in, words_in
-from steps.core.written import UNSEEN, as_read, undotted
+from slimtower.common.unicode_norm import UNSEEN, as_read, places_in, undotted, words_in
 
 _WORD = regex.compile(r"[\p{L}\p{N}][\p{L}\p{N}\p{M}]*")  # combining marks belong to the letter before them
 _ASCII_WORD = re.compile(r"[0-9a-z]+")

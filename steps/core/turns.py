@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from steps.core.files import let_go, take
+from slimtower.common.files import let_go, take
 
 LOOK_SECONDS = 1.0  # between two looks whether the other run has ended
 

@@ -14,9 +14,9 @@ from typing import Protocol
 
 import numpy as np
 
+from slimtower.common.errors import UserError
+from slimtower.common.files import staged_folder
 from steps.core.array_files import new_array
-from steps.core.errors import UserError
-from steps.core.files import staged_folder
 from steps.core.progress import Bar
 
 _FILES = ("keys.npy", "vectors.npy", "lengths.npy")

@@ -11,16 +11,16 @@ from sentence_transformers.base.modules.transformer import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import nn
 
-from steps.core.bases import resolve_base
-from steps.core.batch_check import check_tower_batches
+from slimtower.common.errors import UserError
+from slimtower.common.fingerprints import fingerprint
 from steps.core.corpus import CorpusTexts
-from steps.core.errors import UserError
-from steps.core.fingerprints import fingerprint
-from steps.core.towers import check_fast, check_whole, load_tower
-from steps.core.vector_cache import embed_once
 from steps.distill.initialisation import ending_like
 from steps.distill.params import DistillParams
 from steps.distill.sources import Sources
+from steps.encoders.bases import resolve_base
+from steps.encoders.batch_check import check_tower_batches
+from steps.encoders.towers import check_fast, check_whole, load_tower
+from steps.encoders.vector_cache import embed_once
 
 _DOCUMENTS = 4096  # on which the map is fitted, drawn by seed
 _RIDGE = 1e-3  # of the mean variance of the index's dimensions: one that hardly varies says little

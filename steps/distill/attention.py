@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
-from steps.core.errors import UserError
-from steps.core.model_loading import loading
-from steps.core.precision import Precision
-from steps.core.towers import autocast, device, load_tower
+from slimtower.common.errors import UserError
 from steps.distill.students import Student, TransformerStudent
 from steps.distill.tokens import Tokens
+from steps.encoders.model_loading import loading
+from steps.encoders.precision import Precision
+from steps.encoders.towers import autocast, device, load_tower
 
 
 class AttentionPair:

@@ -15,9 +15,9 @@ import torch
 import transformers
 from torch import nn
 
+from slimtower.common.errors import line
+from slimtower.common.files import cache_root, staged_file
 from steps.core.code import code_digest
-from steps.core.errors import line
-from steps.core.files import cache_root, staged_file
 from steps.core.turns import forget
 from steps.distill.losses.base import Loss
 from steps.training.distributed import agreed, agreed_step, rank

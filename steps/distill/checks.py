@@ -10,10 +10,8 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
-from steps.core.endpoint import Endpoint
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.tables import FILLER, Part
-from steps.core.towers import positions_of
 from steps.distill.losses.base import Loss, Need
 from steps.distill.losses.layer import LayerDistillation
 from steps.distill.losses.score import ScoreLoss
@@ -22,6 +20,8 @@ from steps.distill.params import DOCUMENT_PARTS, VECTORS_ALONE, Phase, StudentPa
 from steps.distill.students import Student
 from steps.distill.targets import LayerTable, ScoreTable
 from steps.distill.tokens import Tokens
+from steps.encoders.towers import positions_of
+from steps.endpoint.module import Endpoint
 from steps.retrieval.target_entropy import Sample, check_teacher_targets, layer_targets, layers_warning
 
 LARGEST_GRAPH = 2**31 - 2**24  # bytes; a protobuf has 2 GiB at most

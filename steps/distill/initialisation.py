@@ -16,11 +16,11 @@ from tokenizers import BertWordPieceTokenizer
 from torch import nn
 from transformers import BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
 
-from steps.core.bases import resolve_base
-from steps.core.batch_check import check_tower_batches
-from steps.core.errors import UserError
-from steps.core.towers import check_fast, device, encode, load_tower
+from slimtower.common.errors import UserError
 from steps.distill.params import FreshEncoder
+from steps.encoders.bases import resolve_base
+from steps.encoders.batch_check import check_tower_batches
+from steps.encoders.towers import check_fast, device, encode, load_tower
 from steps.training.distributed import rank
 
 _LETTERS = 1000  # the most frequent ones are pieces of a new vocabulary

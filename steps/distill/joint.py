@@ -8,10 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from steps.core.errors import UserError
-from steps.core.precision import Precision
-from steps.core.tables import Role
-from steps.core.towers import autocast, load_tower, route
+from slimtower.common.errors import UserError
+from slimtower.common.names import Role
 from steps.distill.checks import check_document_tokens
 from steps.distill.layer_pooling import depth_of, pooling_of
 from steps.distill.layer_store import compared
@@ -19,6 +17,8 @@ from steps.distill.losses.base import LayerTargets, Targets
 from steps.distill.students import TransformerStudent
 from steps.distill.targets import StoredTeachers
 from steps.distill.tokens import Tokens
+from steps.encoders.precision import Precision
+from steps.encoders.towers import autocast, load_tower, route
 
 
 class TrainedTower:

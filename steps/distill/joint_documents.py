@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor, nn
 
-from steps.core.errors import UserError
-from steps.core.precision import Precision
-from steps.core.towers import load_tower, trains_with_plain_attention
+from slimtower.common.errors import UserError
 from steps.distill.checks import check_document_tokens
 from steps.distill.losses.base import Targets
 from steps.distill.students import Student, TransformerStudent
 from steps.distill.targets import Teachers
 from steps.distill.tokens import Tokens
+from steps.encoders.precision import Precision
+from steps.encoders.towers import load_tower, trains_with_plain_attention
 
 
 @dataclass(frozen=True)

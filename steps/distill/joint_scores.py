@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from steps.core.files import write_json
-from steps.core.precision import Precision
-from steps.core.towers import autocast, device
+from slimtower.common.files import write_json
 from steps.distill.candidates import Candidates
 from steps.distill.losses.base import LayerTargets, Scores, Targets
 from steps.distill.scoring_models import ScoringModel
 from steps.distill.targets import StoredTeachers
+from steps.encoders.precision import Precision
+from steps.encoders.towers import autocast, device
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.distill.losses.layer import LayerDistillation, layer_weights
 from steps.training.distributed import of_first
 

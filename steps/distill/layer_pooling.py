@@ -10,7 +10,7 @@ from sentence_transformers.base.modules.transformer import Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import Tensor, nn
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 
 
 class LayerPooling(nn.Module):

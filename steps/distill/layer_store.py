@@ -12,17 +12,17 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
+from slimtower.common.files import cache_root, staged_file
+from slimtower.common.names import Role
 from steps.core.code import code_digest
-from steps.core.files import cache_root, staged_file
-from steps.core.precision import Precision, resolve_precision
-from steps.core.tables import Role
-from steps.core.towers import device, encode, load_tower
 from steps.core.vector_store import Embeddings, Texts, VectorCache, text_key
 from steps.core.versions import library_versions
 from steps.distill.layer_pooling import LayerPooling, pooling_of, random_projection
 from steps.distill.losses.base import LayerTargets
 from steps.distill.losses.layer import products
 from steps.distill.targets import LayerTable
+from steps.encoders.precision import Precision, resolve_precision
+from steps.encoders.towers import device, encode, load_tower
 from steps.training.distributed import meet, rank
 
 _FORMAT = 1
@@ -160,7 +160,7 @@ class LayerReader:
     def key(self) -> bytes:
         """Of the tower and of how it is read."""
         settings = (_FORMAT, self.fingerprint, tuple(self.layers), self.state_dim, resolve_precision(self.precision))
-        made_by = code_digest("steps.core.towers", "steps.distill.layer_pooling"), *library_versions()
+        made_by = code_digest("steps.encoders.towers", "steps.distill.layer_pooling"), *library_versions()
         return sha256(repr((*settings, *made_by)).encode()).digest()
 
     def documents(self, documents: Texts, rows: np.ndarray) -> StateTable:

@@ -5,10 +5,9 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
+from slimtower.common.errors import UserError
+from slimtower.common.fingerprints import fingerprint
 from steps.core.corpus import CorpusTexts
-from steps.core.errors import UserError
-from steps.core.fingerprints import fingerprint
-from steps.core.towers import device, load_tower, route
 from steps.distill.candidates import Candidates
 from steps.distill.checks import check_layer_temperature
 from steps.distill.layer_alignment import LayerAlignment
@@ -19,6 +18,7 @@ from steps.distill.losses.layer import LayerDistillation
 from steps.distill.params import DistillParams
 from steps.distill.sources import Sources
 from steps.distill.students import Student, TransformerStudent
+from steps.encoders.towers import device, load_tower, route
 
 
 def layer_alignment(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.tables import FILLER, Part
 
 

@@ -4,9 +4,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from steps.core.errors import UserError
-from steps.core.names import key_name
-from steps.core.params import ModelName, Seed, Strict
+from slimtower.common.errors import UserError
+from slimtower.common.names import key_name
+from slimtower.common.settings import Strict
+from steps.core.params import ModelName, Seed
 from steps.core.tables import Part
 from steps.distill.losses import AnyLoss
 from steps.distill.losses.base import Loss, Need

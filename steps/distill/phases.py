@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from steps.core.errors import UserError
-from steps.core.fingerprints import fingerprint
-from steps.core.towers import device, load_tower
+from slimtower.common.errors import UserError
+from slimtower.common.fingerprints import fingerprint
 from steps.distill.attention import AttentionPair, other_network, query_network
 from steps.distill.candidates import Candidates
 from steps.distill.checks import check_candidates, check_document_tokens, check_temperatures
@@ -32,6 +31,7 @@ from steps.distill.students import Student
 from steps.distill.targets import OnlineTeacher, PairTable, ScoreTable, StoredTeachers, Teachers, units_of
 from steps.distill.tokens import Tokens
 from steps.distill.trainer import Schedule
+from steps.encoders.towers import device, load_tower
 from steps.retrieval.late_interaction import digest_of_texts
 
 

@@ -9,14 +9,11 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from steps.core.errors import UserError
-from steps.core.files import folder_bytes, read_json, staged_folder, write_json
-from steps.core.fingerprints import fingerprint
+from slimtower.common.errors import UserError
+from slimtower.common.files import folder_bytes, read_json, staged_folder, write_json
+from slimtower.common.fingerprints import fingerprint
 from steps.core.leakage import check_leaks, evaluation_keys
-from steps.core.precision import resolve_precision
 from steps.core.tables import read_table, write_table
-from steps.core.towers import load_tower
-from steps.core.tracking import Run
 from steps.distill.checkpoints import Checkpoints, training_folder
 from steps.distill.checks import (
     check_curriculum,
@@ -36,6 +33,9 @@ from steps.distill.ranking import expected_retention, ranking_kept, told
 from steps.distill.sources import Sources
 from steps.distill.students import Student, router, untrained
 from steps.distill.trainer import Alignment, embed_held_out, train, validate
+from steps.encoders.precision import resolve_precision
+from steps.encoders.towers import load_tower
+from steps.tracking.runs import Run
 from steps.training.distributed import rank
 
 

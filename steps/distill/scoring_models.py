@@ -9,8 +9,8 @@ import torch
 from sentence_transformers.base.model import BaseModel
 from torch import Tensor
 
-from steps.core.errors import UserError
-from steps.core.files import read_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
 from steps.retrieval.late_interaction import (
     depth_of_late_interaction,
     load_late_interaction,

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
 from steps.core.corpus import CorpusTexts
-from steps.core.errors import UserError
-from steps.core.files import read_json
 from steps.core.positives import positive_rows
 from steps.core.tables import read_table
 from steps.distill.targets import LayerTable, PairTable, ScoreTable

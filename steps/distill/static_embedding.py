@@ -12,12 +12,12 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
 
-from steps.core.errors import UserError
-from steps.core.towers import device
+from slimtower.common.errors import UserError
 from steps.distill.params import StaticEncoder
 from steps.distill.tokens import Tokens, tokenize
 from steps.distill.unnormalised import Unnormalised
 from steps.distill.vocabulary import frequent_phrases, with_phrases
+from steps.encoders.towers import device
 
 _PIECES = 512  # of a phrase, at most
 

@@ -10,7 +10,6 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
 from torch import Tensor, nn
 
-from steps.core.towers import device, load_tower, remembering_states, trains_with_plain_attention
 from steps.distill.adapter import adapted
 from steps.distill.initialisation import fresh, layer_subset, pretrained
 from steps.distill.layer_pooling import pooled_states
@@ -19,6 +18,7 @@ from steps.distill.sources import Sources
 from steps.distill.static_embedding import static_embedding
 from steps.distill.tokens import Tokens, tokenize
 from steps.distill.unnormalised import Unnormalised
+from steps.encoders.towers import device, load_tower, remembering_states, trains_with_plain_attention
 
 
 class Student(Protocol):

@@ -10,9 +10,9 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
-from steps.core.precision import Precision
-from steps.core.towers import autocast, device
 from steps.distill.losses.base import Pairs, Scores, Targets, Units, similarities
+from steps.encoders.precision import Precision
+from steps.encoders.towers import autocast, device
 
 _SAMPLE = 10_000  # vectors whose mean length counts as 1
 

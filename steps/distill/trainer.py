@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.progress import progress
-from steps.core.towers import autocast
 from steps.distill.checkpoints import Checkpoints, Done
 from steps.distill.checks import explain_not_finite
 from steps.distill.length import Counted, Length, UntilConverged
@@ -23,10 +22,11 @@ from steps.distill.objective import Objective
 from steps.distill.params import DOCUMENT_PARTS, DistillParams
 from steps.distill.students import Student
 from steps.distill.tokens import Tokens, length_batches
+from steps.encoders.towers import autocast
 from steps.training.distributed import gather, micro_batch, of_first, rank, sum_over_ranks, world
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
-    from steps.core.tracking import Run
+    from steps.tracking.runs import Run
 
 LOG_EVERY = 20  # steps
 _RISING = (

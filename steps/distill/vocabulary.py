@@ -6,7 +6,7 @@ from itertools import pairwise
 from tokenizers import AddedToken, Regex, Tokenizer
 from tokenizers.pre_tokenizers import Split
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.distill.tokens import tokenize
 
 _LEAST = 2  # occurrences that a phrase needs: the row of one seen once would overfit to its only text

@@ -10,8 +10,8 @@ from random import Random
 
 import pyarrow as pa
 
-from steps.core.document_texts import DocumentTemplate
-from steps.core.files import sha256_text
+from slimtower.common.document_texts import DocumentTemplate
+from slimtower.common.files import sha256_text
 from steps.core.leakage import evaluation_keys
 from steps.core.tables import FILLER, Part, table_from_rows
 from steps.core.texts import sentences

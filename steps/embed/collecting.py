@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from steps.core.files import sha256_text
+from slimtower.common.files import sha256_text
 from steps.core.tables import Part
 from steps.core.texts import fold, words
 

@@ -15,14 +15,14 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
+from slimtower.common.document_texts import DocumentTemplate
+from slimtower.common.errors import TransientError, UserError
 from steps.core.corpus import CorpusRows, CorpusTexts, rows_by_dataset
 from steps.core.cosines import cosines
-from steps.core.document_texts import DocumentTemplate
-from steps.core.endpoint import Endpoint
-from steps.core.errors import TransientError, UserError
-from steps.core.precision import Precision
-from steps.core.towers import encode, endpoint_of, route
 from steps.embed.params import CheckParams
+from steps.encoders.precision import Precision
+from steps.encoders.towers import encode, endpoint_of, route
+from steps.endpoint.module import Endpoint
 
 _LENGTH = 0.01  # by which the length of a vector may differ, as a share
 _BLOCK = 65_536  # given vectors compared at once

@@ -4,7 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from steps.core.params import Seed, Strict
+from slimtower.common.settings import Strict
+from steps.core.params import Seed
 from steps.core.tables import Part
 
 

@@ -10,18 +10,12 @@ import numpy as np
 import pyarrow as pa
 from sentence_transformers import SentenceTransformer
 
-from steps.core.corpus import CorpusRows, CorpusTexts
+from slimtower.common.files import staged_folder, write_json
+from slimtower.common.fingerprints import fingerprint
+from slimtower.common.names import Role
+from steps.core.corpus import CorpusRows, CorpusTexts, corpus_template
 from steps.core.cosines import cosines
-from steps.core.cut_texts import cut_documents, sampled
-from steps.core.document_texts import corpus_template
-from steps.core.endpoint import Endpoint, announce
-from steps.core.files import staged_folder, write_json
-from steps.core.fingerprints import fingerprint
-from steps.core.precision import resolve_precision
-from steps.core.tables import Role, read_table, write_table
-from steps.core.towers import asked_of, endpoint_of, load_tower, route
-from steps.core.tracking import Run
-from steps.core.vector_cache import embed_once
+from steps.core.tables import read_table, write_table
 from steps.core.vector_store import Texts
 from steps.embed.alignment_texts import Sources, build
 from steps.embed.given_vectors import check_given, sampled_rows
@@ -29,6 +23,12 @@ from steps.embed.nearest import nearest_documents, searched_rows
 from steps.embed.params import EmbedParams
 from steps.embed.spread import check_spread, drawn_rows
 from steps.embed.token_vectors import token_texts, token_vectors
+from steps.encoders.cut_texts import cut_documents, sampled
+from steps.encoders.precision import resolve_precision
+from steps.encoders.towers import asked_of, endpoint_of, load_tower, route
+from steps.encoders.vector_cache import embed_once
+from steps.endpoint.module import Endpoint, announce
+from steps.tracking.runs import Run
 
 
 def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedParams, run: Run) -> None:

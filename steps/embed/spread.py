@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.texts import fold
 
 _DRAWN = 1000  # texts that are compared

@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
+from slimtower.common.files import cache_root
 from steps.core.code import code_digest
-from steps.core.endpoint import Endpoint
-from steps.core.files import cache_root
-from steps.core.precision import Precision, resolve_precision
 from steps.core.progress import Bar
-from steps.core.towers import autocast
 from steps.core.vector_store import Embeddings, VectorCache, text_key
 from steps.core.versions import library_versions
+from steps.encoders.precision import Precision, resolve_precision
+from steps.encoders.towers import autocast
+from steps.endpoint.module import Endpoint
 
 
 def token_vectors(

@@ -3,13 +3,13 @@
 import sys
 from pathlib import Path
 
-from steps.core.errors import guarded
+from slimtower.common.errors import guarded
 from steps.core.params import load_index_teacher, load_students
 from steps.core.progress import Bar
-from steps.core.stage import stage_main
-from steps.core.tracking import Run
 from steps.evaluate.params import EvaluateParams
+from steps.frame.stage import stage_main
 from steps.retrieval.noninferiority import load_noninferiority
+from steps.tracking.runs import Run
 
 
 def body(params: EvaluateParams, run: Run) -> None:

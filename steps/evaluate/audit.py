@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.leakage import check_leaks, evaluation_keys
 from steps.core.progress import progress
 from steps.core.tables import read_table

@@ -16,9 +16,9 @@ from pathlib import Path
 import faiss
 import torch
 
+from slimtower.common.errors import line
+from slimtower.common.files import cache_root, last_used, read_json, staged_folder, write_json
 from steps.core.code import code_digest
-from steps.core.errors import line
-from steps.core.files import cache_root, last_used, read_json, staged_folder, write_json
 from steps.core.judged import JudgedSet
 from steps.evaluate.fusing import Fused, Kept
 from steps.evaluate.latency import Encode, Latency, measure, sample

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from slimtower.common.errors import UserError
+from slimtower.serving.release import Release
 from steps.core.corpus import corpus_batches, corpus_columns
 from steps.core.cosines import cosines
-from steps.core.errors import UserError
 from steps.core.judged import JudgedSet
 from steps.core.tables import read_table
 from steps.core.texts import sentences
-from steps.serving.release import Release
 
 DEPTH = 10
 QUERIES = frozenset({"train_queries", "unlabelled_queries"})

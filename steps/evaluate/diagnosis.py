@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from slimtower.common.files import read_json, staged_folder, write_json
 from steps.core.code import code_digest
-from steps.core.files import read_json, staged_folder, write_json
 from steps.core.judged import JudgedSet, other_hits
 from steps.core.measures import NDCG
 from steps.evaluate.cache import kept_folder, key_of

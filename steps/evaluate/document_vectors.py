@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from steps.serving.index_files import shards_of
-from steps.serving.release import Release
+from slimtower.serving.index_files import shards_of
+from slimtower.serving.release import Release
 
 
 def document_rows(release: Release, dataset: str, doc_ids: Iterable[str]) -> np.ndarray:

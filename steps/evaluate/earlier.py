@@ -8,18 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json, sha256_file
+from slimtower.common.fingerprints import fingerprint
+from slimtower.serving.dims import truncate
 from steps.core.array_files import new_array
 from steps.core.code import code_digest
 from steps.core.corpus import CorpusRows, CorpusTexts
-from steps.core.errors import UserError
-from steps.core.files import read_json, sha256_file
-from steps.core.fingerprints import fingerprint
-from steps.core.precision import Precision
-from steps.core.towers import encode, load_tower
-from steps.core.vector_cache import embed_once
+from steps.encoders.precision import Precision
+from steps.encoders.towers import encode, load_tower
+from steps.encoders.vector_cache import embed_once
 from steps.evaluate.systems import BM25, TEACHER, Earlier, Hits, Search, digest
 from steps.retrieval.exact_search import best_documents
-from steps.serving.dims import truncate
 
 _SHARD = 4096  # documents between two savings of their vectors
 _BLOCK = 16_384  # documents whose vectors are cut at once

@@ -8,10 +8,10 @@ import faiss
 import numpy as np
 import torch
 
+from slimtower.serving.index_files import apply_settings, shards_of
+from slimtower.serving.release import Release
 from steps.core.judged import JudgedSet, other_hits, tied_hits
 from steps.core.measures import ndcg_at_10
-from steps.serving.index_files import apply_settings, shards_of
-from steps.serving.release import Release
 
 ALLOWED = 0.01  # share of the exact search's nDCG@10
 _STEPS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from steps.core.files import staged_file
+from slimtower.common.files import staged_file
 from steps.evaluate.latency import Latency
 from steps.evaluate.metrics import Metrics
 from steps.evaluate.retention import Retention

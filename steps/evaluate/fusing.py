@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from steps.core.endpoint import asking_anew
-from steps.core.files import folder_bytes
+from slimtower.common.files import folder_bytes
+from slimtower.lexical.fusion import AnyFusion, fuse, pooled
 from steps.core.judged import JudgedSet
 from steps.core.progress import progress
+from steps.endpoint.module import asking_anew
 from steps.evaluate.latency import one_thread, sample
 from steps.evaluate.systems import Hits, Lexical, Search, Student, Teacher, digest
-from steps.retrieval.fusion import AnyFusion, fuse, pooled
 from steps.retrieval.fusion_choice import DEEPEST, GRID, STANDARD, FusionChoice, choose, trials
 
 _CHUNK = 256  # queries whose pools are in memory at once

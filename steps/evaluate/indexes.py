@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from slimtower.serving.release import Release
 from steps.core.measures import NDCG
 from steps.evaluate.latency import Encode, one_thread, sample
 from steps.evaluate.scoring import Scored, score
 from steps.evaluate.systems import dense_search
-from steps.serving.release import Release
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.judged import JudgedSet, read_judged_sets
 from steps.core.tables import read_table, table_path
 from steps.core.texts import fold

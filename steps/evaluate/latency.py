@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import torch
 
-from steps.core.endpoint import Waited, asking_anew
 from steps.core.progress import progress
+from steps.endpoint.module import Waited, asking_anew
 
 Encode = Callable[[list[str]], np.ndarray]
 _BLOCK = 25  # queries of a turn

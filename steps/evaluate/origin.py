@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from steps.core.errors import TransientError
-from steps.core.files import read_json, sha256_file
-from steps.core.run_ids import git_commit
+from slimtower.common.errors import TransientError
+from slimtower.common.files import read_json, sha256_file
 from steps.core.tables import table_path
-from steps.core.tracking import Run
+from steps.tracking.run_ids import git_commit
+from steps.tracking.runs import Run
 
 DIGITS = 12  # of a digest
 

@@ -5,8 +5,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from slimtower.common.settings import Strict
 from steps.core.measures import NDCG, parse_measure
-from steps.core.params import Name, Seed, Strict
+from steps.core.params import Name, Seed
 
 Faster = Literal["if_no_worse", "unless_worse"]
 Perturbation = Literal["typos", "word_order", "prefix"]

@@ -11,7 +11,7 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from steps.core.files import read_json, staged_file
+from slimtower.common.files import read_json, staged_file
 from steps.evaluate.composition import Evaluation
 from steps.evaluate.drawing import NARROW, WIDE
 from steps.evaluate.facts import Facts, facts, generated_examples, generation_facts, mined_examples, mined_sources

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
+from slimtower.common.errors import UserError
+from slimtower.common.files import sha256_file
+from slimtower.common.fingerprints import fingerprint
 from steps.core.code import code_digest
 from steps.core.corpus import CorpusTexts, corpus_columns
-from steps.core.errors import UserError
-from steps.core.files import sha256_file
-from steps.core.fingerprints import fingerprint
-from steps.core.precision import resolve_precision
+from steps.encoders.precision import resolve_precision
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.systems import Hits, Reranked, Search, Teacher, dense_search, digest
 from steps.retrieval.rerankers import open_reranker

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from steps.core.files import read_json, write_json
+from slimtower.common.files import read_json, write_json
 from steps.core.judged import JudgedSet
 from steps.core.measures import NDCG
 from steps.evaluate.closeness import Closeness

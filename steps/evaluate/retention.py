@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from scipy import stats
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.retrieval.as_one import units
 from steps.retrieval.noninferiority import resampled_means
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from steps.core.errors import UserError
-from steps.core.files import write_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import write_json
 from steps.core.tables import write_table
-from steps.core.tracking import NOTE, Run, shortened
 from steps.evaluate.audit import audit_leaks
 from steps.evaluate.cache import Measurements, measure_all
 from steps.evaluate.charts import charts
@@ -32,6 +31,7 @@ from steps.evaluate.systems import Student, Systems, open_systems
 from steps.evaluate.table import gain_lines
 from steps.evaluate.verdict import headline, left_out_lines
 from steps.retrieval.noninferiority import NonInferiority
+from steps.tracking.runs import NOTE, Run, shortened
 
 
 @dataclass(frozen=True)

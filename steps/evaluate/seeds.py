@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from steps.core.files import read_json
+from slimtower.common.files import read_json
 
 
 def of_one_spec(distill: Path, students: Sequence[str]) -> list[list[str]]:

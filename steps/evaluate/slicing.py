@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.judged import JudgedSet
 from steps.core.texts import words, words_of
 

@@ -2,10 +2,10 @@
 
 from sentence_transformers import SentenceTransformer
 
-from steps.core.towers import encode, load_tower
-from steps.serving.checks import check_probes
-from steps.serving.dims import truncate
-from steps.serving.release import Release
+from slimtower.serving.checks import check_probes
+from slimtower.serving.dims import truncate
+from slimtower.serving.release import Release
+from steps.encoders.towers import encode, load_tower
 
 
 def student_tower(release: Release) -> SentenceTransformer:

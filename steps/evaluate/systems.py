@@ -11,18 +11,17 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
-from steps.core.corpus import corpus_columns
-from steps.core.document_texts import corpus_template
-from steps.core.errors import UserError
-from steps.core.files import sha256_file
-from steps.core.fingerprints import fingerprint
-from steps.core.towers import announce_asked, encode, load_tower
+from slimtower.common.errors import UserError
+from slimtower.common.files import sha256_file
+from slimtower.common.fingerprints import fingerprint
+from slimtower.lexical.bm25 import Bm25
+from slimtower.serving.dims import truncate
+from slimtower.serving.release import Release, load_release
+from slimtower.serving.tower_files import tower_bytes, tower_facts
+from steps.core.corpus import corpus_columns, corpus_template
+from steps.encoders.towers import announce_asked, encode, load_tower
 from steps.evaluate.latency import Encode
 from steps.evaluate.student_tower import student_tower
-from steps.retrieval.bm25 import Bm25
-from steps.serving.dims import truncate
-from steps.serving.release import Release, load_release
-from steps.serving.tower_files import tower_bytes, tower_facts
 
 Hits = tuple[list[np.ndarray], list[list[str]]]  # scores and document ids, one entry a query, best first
 Search = Callable[[str, list[str], int], Hits]  # data set, query texts, k

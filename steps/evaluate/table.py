@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from steps.core.errors import UserError
-from steps.core.files import read_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
 from steps.evaluate.closeness import told
 from steps.evaluate.fusion_gains import fusion_lines
 from steps.evaluate.metrics import VERSION

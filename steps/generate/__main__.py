@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from steps.core.stage import stage_main
-from steps.core.tracking import Run
+from steps.frame.stage import stage_main
 from steps.generate.params import GenerateParams
+from steps.tracking.runs import Run
 
 
 def body(params: GenerateParams, run: Run) -> None:

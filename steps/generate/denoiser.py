@@ -9,11 +9,11 @@ from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput
 
-from steps.core.bases import resolve_base
-from steps.core.errors import UserError
-from steps.core.model_loading import check_tokenizer, loading
+from slimtower.common.errors import UserError
 from steps.core.progress import progress
-from steps.core.towers import device, positions_of
+from steps.encoders.bases import resolve_base
+from steps.encoders.model_loading import check_tokenizer, loading
+from steps.encoders.towers import device, positions_of
 from steps.generate.params import GenerateParams
 from steps.generate.token_masking import mask_tokens
 

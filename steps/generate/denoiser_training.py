@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.progress import progress
-from steps.core.towers import device
-from steps.core.tracking import Run
+from steps.encoders.towers import device
 from steps.generate.denoiser import Denoiser
 from steps.generate.params import GenerateParams
 from steps.generate.small_bart import SPECIAL_TOKENS, new_small_bart, train_tokenizer
 from steps.generate.token_masking import mask_tokens
+from steps.tracking.runs import Run
 
 WARMUP_STEPS = 100
 LOG_STEPS = 20

@@ -4,7 +4,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from steps.core.params import ModelName, Seed, Strict
+from slimtower.common.settings import Strict
+from steps.core.params import ModelName, Seed
 
 
 class SmallBartParams(Strict):

@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from steps.core.bases import resolve_base
+from slimtower.common.files import staged_folder, write_json
 from steps.core.corpus import corpus_columns
-from steps.core.files import staged_folder, write_json
 from steps.core.leakage import evaluation_keys
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.core.texts import fold
-from steps.core.towers import load_tower
-from steps.core.tracking import Run
+from steps.encoders.bases import resolve_base
+from steps.encoders.towers import load_tower
 from steps.generate.denoiser import Denoiser, Variants, load_denoiser, load_writer, write_queries, write_variants
 from steps.generate.denoiser_training import train_denoiser
 from steps.generate.filtering import Filtered, filter_texts
 from steps.generate.params import GenerateParams
 from steps.generate.similarity import content_overlap, source_cosines
 from steps.generate.sources import Source, corpus_sample, from_documents, from_queries
+from steps.tracking.runs import Run
 
 EXAMPLES = 5
 

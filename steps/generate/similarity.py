@@ -7,7 +7,7 @@ from sentence_transformers import SentenceTransformer
 
 from steps.core.cosines import cosines
 from steps.core.texts import words
-from steps.core.towers import encode
+from steps.encoders.towers import encode
 
 FUNCTION_WORDS = frozenset(
     words(

@@ -7,9 +7,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from steps.core.corpus import corpus_columns
-from steps.core.document_texts import corpus_template
-from steps.core.files import sha256_text
+from slimtower.common.files import sha256_text
+from steps.core.corpus import corpus_columns, corpus_template
 from steps.core.texts import fold, sentences, words_of
 
 SENTENCE_WORDS = range(4, 31)

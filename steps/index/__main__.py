@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from steps.core.params import load_index_teacher
-from steps.core.stage import stage_main
-from steps.core.tracking import Run
+from steps.frame.stage import stage_main
 from steps.index.params import IndexParams
+from steps.tracking.runs import Run
 
 
 def body(params: IndexParams, run: Run) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import faiss
 from faiss.class_wrappers import add_to_referenced_objects
 
-from steps.core.errors import UserError, line
+from slimtower.common.errors import UserError, line
 from steps.index import gpu
 from steps.index.factories import split_refine
 from steps.index.inverted_lists import C_INT, inverted_lists

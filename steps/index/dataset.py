@@ -8,7 +8,9 @@ from typing import Any
 import faiss
 import numpy as np
 
-from steps.core.files import sha256_file
+from slimtower.common.files import sha256_file
+from slimtower.serving.dims import truncate
+from slimtower.serving.index_files import open_index
 from steps.index import incremental, shards, state
 from steps.index.build import flat, trained
 from steps.index.documents import Documents
@@ -20,8 +22,6 @@ from steps.index.semantic_ids import SemanticIds, codebooks, semantic_ids, updat
 from steps.index.state import Previous, State, TunedSettings
 from steps.index.tuning import K, Tuned, tune, tuned_again
 from steps.index.vectors import Vectors
-from steps.serving.dims import truncate
-from steps.serving.index_files import open_index
 
 TABLES = ("doc_ids.parquet", "semantic_ids.parquet")
 _TIES = 20  # hits behind the tenth that are looked at for equal scores

@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from steps.core.corpus import corpus_batches, digest_of, document_digest
-from steps.core.document_texts import corpus_template
-from steps.core.files import sha256_text
+from slimtower.common.files import sha256_text
+from steps.core.corpus import corpus_batches, corpus_template, digest_of, document_digest
 
 COLUMNS = ("doc_id", "title", "topic", "content")
 

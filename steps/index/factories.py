@@ -3,7 +3,7 @@
 import math
 import re
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.index.params import IndexParams, Kind
 
 POINTS_A_CENTROID = 39  # faiss' own limit (ClusteringParameters.min_points_per_centroid) for training k-means

@@ -13,9 +13,9 @@ from typing import Any
 import faiss
 import numpy as np
 
-from steps.core.errors import OutOfMemory, line
+from slimtower.common.errors import OutOfMemory, line
+from slimtower.serving.index_files import apply_settings, shards_of
 from steps.index.inverted_lists import inverted_lists
-from steps.serving.index_files import apply_settings, shards_of
 
 MOST_PROBES = 2048  # lists that a GPU visits in one search, and hits that it finds (GPU_MAX_SELECTION_K)
 

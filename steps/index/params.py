@@ -4,7 +4,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from steps.core.params import Seed, Strict
+from slimtower.common.settings import Strict
+from steps.core.params import Seed
 
 Kind = Literal["flat", "ivfflat", "ivfpq", "hnsw", "sq8", "binary"]
 

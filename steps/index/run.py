@@ -9,14 +9,15 @@ from typing import Any
 import faiss
 import numpy as np
 
-from steps.core.document_texts import corpus_template
-from steps.core.errors import UserError
-from steps.core.files import read_json, staged_folder, write_json
-from steps.core.fingerprints import fingerprint
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json, staged_folder, write_json
+from slimtower.common.fingerprints import fingerprint
+from slimtower.serving.index_files import FORMAT
+from slimtower.serving.tower_files import tower_facts
+from steps.core.corpus import corpus_template
 from steps.core.progress import progress
 from steps.core.tables import read_table
-from steps.core.towers import announce_asked, encode, load_tower
-from steps.core.tracking import Run
+from steps.encoders.towers import announce_asked, encode, load_tower
 from steps.index.dataset import index_dataset
 from steps.index.documents import read_documents
 from steps.index.gpu import seen
@@ -24,8 +25,7 @@ from steps.index.params import IndexParams
 from steps.index.queries import recall_queries
 from steps.index.state import state_folder
 from steps.index.vectors import Vectors
-from steps.serving.index_files import FORMAT
-from steps.serving.tower_files import tower_facts
+from steps.tracking.runs import Run
 
 
 def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParams, run: Run) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import faiss
 
-from steps.core.files import sha256_file, sha256_text
+from slimtower.common.files import sha256_file, sha256_text
 from steps.index.build import Layers, fill
 from steps.index.inverted_lists import inverted_lists
 from steps.index.vectors import Vectors

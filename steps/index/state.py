@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from slimtower.common.errors import UserError, line
+from slimtower.common.files import cache_root, last_used, read_json, staged_folder, write_json
 from steps.core.code import code_digest
-from steps.core.errors import UserError, line
-from steps.core.files import cache_root, last_used, read_json, staged_folder, write_json
 from steps.index.exact import ExactTopK
 from steps.index.matching import Match, match
 from steps.index.params import IndexParams

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import faiss
 import numpy as np
 
+from slimtower.serving.index_files import apply_settings, shards_of
 from steps.index import gpu
 from steps.index.build import layers_of
 from steps.index.inverted_lists import inverted_lists
-from steps.serving.index_files import apply_settings, shards_of
 
 K = 10
 _PROBES = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024]

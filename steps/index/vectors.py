@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steps.serving.dims import truncate
+from slimtower.serving.dims import truncate
 
 CHUNK = 16384
 

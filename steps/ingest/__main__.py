@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from steps.core.errors import guarded
-from steps.core.files import read_json
-from steps.core.params import load_section
-from steps.core.self_check import step_parser
-from steps.core.stage import stage_main
-from steps.core.tracking import Run
+from slimtower.common.errors import guarded
+from slimtower.common.files import read_json
+from slimtower.common.settings import load_section
+from steps.frame.self_check import step_parser
+from steps.frame.stage import stage_main
 from steps.ingest.params import IngestParams
+from steps.tracking.runs import Run
 
 SOURCES = Path("sources.json")
 

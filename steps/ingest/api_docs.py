@@ -14,8 +14,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
-from steps.core.errors import OutOfMemory, UserError, end_with_parent
-from steps.core.files import sha256_text
+from slimtower.common.errors import OutOfMemory, UserError, end_with_parent
+from slimtower.common.files import sha256_text
 from steps.core.progress import progress
 from steps.core.texts import fold
 from steps.ingest.docstring_text import cut_words, split_docstring

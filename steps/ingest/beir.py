@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.texts import fold
 from steps.ingest.qrels import QRELS_SPLITS, Judgements, other_qrels, read_judgements
 from steps.ingest.rejects import Rejects

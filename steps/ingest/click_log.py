@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from steps.core.files import sha256_text
+from slimtower.common.files import sha256_text
 from steps.core.progress import progress
 from steps.ingest.log_corpus import read_corpus
 from steps.ingest.log_splits import add_log

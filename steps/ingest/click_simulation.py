@@ -11,7 +11,7 @@ import bm25s
 import numpy as np
 import pyarrow as pa
 
-from steps.core.document_texts import DocumentTemplate
+from slimtower.common.document_texts import DocumentTemplate
 from steps.core.progress import progress
 from steps.core.tables import SCHEMAS
 from steps.core.texts import words

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 
 _NAMED_COLUMNS = 20
 _DELIMITERS = (",", ";", "\t", "|")

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from slimtower.common.errors import UserError
+from slimtower.common.files import write_json
 from steps.core.array_files import new_array
-from steps.core.errors import UserError
-from steps.core.files import write_json
 from steps.ingest.source_data import Document
 from steps.ingest.vector_params import VectorSource
 from steps.ingest.vector_sources import stream_vectors

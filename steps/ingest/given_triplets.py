@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.ingest.coded_columns import coded
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, decode, read_lines

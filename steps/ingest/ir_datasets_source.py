@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from steps.core.errors import TransientError, UserError
+from slimtower.common.errors import TransientError, UserError
 from steps.core.progress import progress
 from steps.core.texts import fold
 from steps.ingest.qrels import Judgements

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from steps.core.errors import UserError
-from steps.core.files import write_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import write_json
 from steps.ingest.locations import listing
 from steps.ingest.msmarco import PATTERNS as MS_MARCO_PATTERNS
 from steps.ingest.params import (

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from steps.core.errors import UserError
-from steps.core.files import cache_root, sha256_file, sha256_text, staged_file
+from slimtower.common.errors import UserError
+from slimtower.common.files import cache_root, sha256_file, sha256_text, staged_file
 from steps.core.progress import progress
 from steps.ingest import s3
 from steps.ingest.partitions import Below, Entry, Place, Span, entries, named_span, window

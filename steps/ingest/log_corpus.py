@@ -1,6 +1,6 @@
 """The documents that a log names, from tables with columns of the user's own names."""
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.ingest.params import CorpusColumns
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, one_word

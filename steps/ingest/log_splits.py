@@ -3,8 +3,8 @@
 import numpy as np
 import pyarrow as pa
 
-from steps.core.errors import UserError
-from steps.core.files import sha256_text
+from slimtower.common.errors import UserError
+from slimtower.common.files import sha256_text
 from steps.ingest.coded_columns import coded
 from steps.ingest.log_account import LATE, OF_ROBOTS, USED, WITHOUT_CLICK, searches_by_fate
 from steps.ingest.params import ClickLogSource, LogSource

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.texts import fold
 from steps.ingest.qrels import Judgements
 from steps.ingest.rejects import Rejects

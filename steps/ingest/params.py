@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from steps.core.document_texts import DocumentTemplate
-from steps.core.names import LONGEST
-from steps.core.params import Seed, Strict
+from slimtower.common.document_texts import DocumentTemplate
+from slimtower.common.names import LONGEST
+from slimtower.common.settings import Strict
+from steps.core.params import Seed
 from steps.ingest.vector_params import VectorSource
 
 UNLABELLED_QUERIES = "unlabelled_queries"  # a key of the section, the data set of that file's queries, and a table

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 
 _BATCH_ROWS = 16_384
 _UNREADABLE = (ValueError, ArithmeticError, LookupError, pa.ArrowException)

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 
 _YEAR = r"(?P<year>19[7-9]\d|20\d\d)"
 _MONTH, _DAY = r"(?P<month>0[1-9]|1[0-2])", r"(?P<day>0[1-9]|[12]\d|3[01])"

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 
 # numpy.distutils is only in the wheels for Python 3.11: the corpus must not depend on Python's version
 _SKIPPED_PARTS = {"tests", "test", "testing", "conftest", "vendored", "vendor", "benchmarks", "setup", "distutils"}

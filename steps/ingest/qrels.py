@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.ingest.qrels_layout import named_queries, told_layout
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, LeftOut, read_lines, regular_file

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.ingest.rows import Defect, decode, grade_of, read_lines
 from steps.ingest.values import Ids
 

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.ingest.rows import Defect, Gone, LeftOut
 
 RAW_CHARACTERS = 500

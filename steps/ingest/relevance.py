@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.texts import fold
 from steps.ingest.coded_columns import coded
 from steps.ingest.log_splits import query_id

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from slimtower.common.files import sha256_text
 from steps.core.corpus import corpus_digest
-from steps.core.files import sha256_text
 from steps.ingest.coded_columns import distinct
 from steps.ingest.log_account import account, search_numbers
 from steps.ingest.params import UNLABELLED_QUERIES

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, AnyStr, cast
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 
 
 class Defect(Exception):

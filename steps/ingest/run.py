@@ -7,10 +7,9 @@ from typing import Literal
 
 import pyarrow as pa
 
-from steps.core.document_texts import DocumentTemplate
-from steps.core.files import staged_folder, write_json
+from slimtower.common.document_texts import DocumentTemplate
+from slimtower.common.files import staged_folder, write_json
 from steps.core.tables import SCHEMAS, table_from_columns, write_table
-from steps.core.tracking import Run
 from steps.ingest.click_simulation import simulate_sessions
 from steps.ingest.coded_columns import among
 from steps.ingest.document_vectors import write_vectors
@@ -25,6 +24,7 @@ from steps.ingest.sources import read_source
 from steps.ingest.splits import lower_training_grades
 from steps.ingest.term_scores import TERM_SCORES, read_term_scores
 from steps.ingest.unlabelled import read_unlabelled
+from steps.tracking.runs import Run
 
 _Row = Document | Query | Judgement | Satisfaction | Answers | Reject
 

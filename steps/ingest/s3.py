@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from steps.core.errors import TransientError, UserError
-from steps.core.s3_codes import BUSY, CLOCK, FIX_CERTIFICATE, FIX_CLOCK, LOGIN, says_untrusted
+from slimtower.common.errors import TransientError, UserError
+from slimtower.common.s3_codes import BUSY, CLOCK, FIX_CERTIFICATE, FIX_CLOCK, LOGIN, says_untrusted
 
 T = TypeVar("T")
 CHANGED = {"PreconditionFailed", "NoSuchKey", "404", "412"}

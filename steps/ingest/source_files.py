@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.ingest.locations import Located, is_fixed, local_files, locate
 from steps.ingest.table_rows import PATTERNS
 from steps.ingest.times import ALWAYS, Window

@@ -8,7 +8,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.ingest import rows
 from steps.ingest.columns import check_columns, their_names, told_delimiter
 from steps.ingest.delimited import Record, records

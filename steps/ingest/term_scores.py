@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.tables import SCHEMAS
 from steps.core.texts import words
 from steps.ingest.rejects import Rejects

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.progress import progress
 from steps.ingest.params import UbiSource
 from steps.ingest.rejects import Clicks, Rejects

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from steps.core.errors import UserError
-from steps.core.files import sha256_text
+from slimtower.common.errors import UserError
+from slimtower.common.files import sha256_text
 from steps.core.texts import fold
 from steps.ingest.params import UNLABELLED_QUERIES
 from steps.ingest.rejects import Rejects

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from steps.core.params import Strict, Variable
+from slimtower.common.settings import Strict, Variable
 
 
 def _without_login(address: str) -> str:

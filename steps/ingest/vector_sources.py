@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from steps.core.errors import TransientError, UserError, is_refusal, line
-from steps.core.masking import has_unquoted_login, remember
+from slimtower.common.errors import TransientError, UserError, line
+from slimtower.common.masking import has_unquoted_login, remember
+from slimtower.engines.refusals import is_refusal
 from steps.ingest.locations import locate
 from steps.ingest.source_files import one_file
 from steps.ingest.vector_params import MilvusCollection, PgvectorTable, QdrantCollection, VectorFiles, VectorSource

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from steps.core.params import load_rankers
-from steps.core.self_check import step_parser
-from steps.core.stage import stage_main
-from steps.core.tracking import Run
+from steps.frame.self_check import step_parser
+from steps.frame.stage import stage_main
 from steps.mine.params import MineParams
+from steps.tracking.runs import Run
 
 FOLDER = Path("data/mine")
 _BEFORE = {"click": None, "judged": FOLDER / "click", "relevance": FOLDER / "judged"}

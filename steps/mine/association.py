@@ -10,7 +10,7 @@ from typing import NamedTuple
 import ibis
 import ibis.expr.types as ir
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.mine.engine import Engine
 
 _FIXED_POINT = 1_000_000  # strengths are fixed-point integers: their order never depends on the order of a sum

@@ -3,7 +3,7 @@
 import ibis
 import ibis.expr.types as ir
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.leakage import EVALUATION_SPLITS, EXAMPLES, Leak, refuse_leaks
 from steps.mine.engine import Engine
 

@@ -8,10 +8,10 @@ import ibis.expr.types as ir
 import numpy as np
 import pyarrow as pa
 
-from steps.core.document_texts import FIELDS
-from steps.core.errors import UserError
+from slimtower.common.document_texts import FIELDS
+from slimtower.common.errors import UserError
+from slimtower.common.unicode_norm import words_in
 from steps.core.texts import fold
-from steps.core.unspaced import words_in
 from steps.mine.engine import Engine
 from steps.mine.keys import key
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import ibis
 import ibis.expr.types as ir
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.mine.engine import Engine
 from steps.mine.keys import mixed
 from steps.mine.params import DebiasParams

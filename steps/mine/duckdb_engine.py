@@ -10,7 +10,7 @@ import ibis.expr.types as ir
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from steps.core.errors import TransientError, UserError
+from slimtower.common.errors import TransientError, UserError
 from steps.core.progress import progress
 from steps.mine.engine import Convert, Engine
 from steps.mine.params import MineParams

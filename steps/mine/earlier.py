@@ -6,7 +6,7 @@ from typing import Any
 
 import ibis.expr.types as ir
 
-from steps.core.files import read_json
+from slimtower.common.files import read_json
 from steps.core.tables import table_path
 from steps.mine.engine import Engine
 

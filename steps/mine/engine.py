@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from ibis.backends import BaseBackend
 
-from steps.core.files import staged_file
+from slimtower.common.files import staged_file
 from steps.core.progress import progress
 from steps.core.tables import SCHEMAS
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from steps.core.bases import resolve_base
+from slimtower.common.unicode_norm import as_read, undotted
 from steps.core.progress import progress
 from steps.core.texts import lowered_places
-from steps.core.towers import encode, load_tower
-from steps.core.written import as_read, undotted
+from steps.encoders.bases import resolve_base
+from steps.encoders.towers import encode, load_tower
 from steps.mine.term_table import shares
 
 _WINDOW_BATCHES = 64  # batches encoded together: what fits in memory, and what `encode` sorts by length

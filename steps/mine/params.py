@@ -4,7 +4,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from steps.core.params import Seed, Strict, Untrained
+from slimtower.common.settings import Strict
+from steps.core.params import Seed, Untrained
 
 
 class DebiasParams(Strict):

@@ -15,7 +15,7 @@ import ibis.expr.types as ir
 import numpy as np
 import pyarrow as pa
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.texts import words
 from steps.mine.engine import Engine
 from steps.mine.keys import key

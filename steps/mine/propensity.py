@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 
 
 class Propensities(NamedTuple):

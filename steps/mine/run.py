@@ -6,10 +6,9 @@ from typing import Literal, assert_never
 
 import ibis
 
-from steps.core.document_texts import corpus_template
-from steps.core.files import staged_folder, write_json
+from slimtower.common.files import staged_folder, write_json
+from steps.core.corpus import corpus_template
 from steps.core.tables import table_path
-from steps.core.tracking import Run
 from steps.mine.earlier import Earlier
 from steps.mine.engines import open_engine
 from steps.mine.from_clicks import mine_clicks
@@ -17,6 +16,7 @@ from steps.mine.from_judgements import mine_judged
 from steps.mine.from_relevance import mine_relevance
 from steps.mine.params import MineParams
 from steps.mine.report import as_text
+from steps.tracking.runs import Run
 
 Signal = Literal["click", "judged", "relevance"]  # each adds to the triplets of the one before
 _ALWAYS = ("corpus", "queries", "qrels", "given_triplets", "impressions")

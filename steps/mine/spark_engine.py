@@ -12,7 +12,7 @@ import ibis.expr.types as ir
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.mine.engine import Convert, Engine
 from steps.mine.params import MineParams
 

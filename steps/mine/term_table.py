@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.texts import words
 
 

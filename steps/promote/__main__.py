@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from steps.core.errors import guarded
-from steps.core.params import load_section
-from steps.core.self_check import step_parser
+from slimtower.common.errors import guarded
+from slimtower.common.settings import load_section
+from steps.frame.self_check import step_parser
 from steps.promote.params import PromoteParams
 
 

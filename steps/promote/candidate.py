@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from steps.core.errors import UserError
-from steps.core.files import folder_bytes, folder_digest, read_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import folder_bytes, folder_digest, read_json
 from steps.core.tables import read_table
 from steps.promote.damaged import reading
 from steps.promote.description import read_card

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from steps.core.errors import UserError, line
+from slimtower.common.errors import UserError, line
 
 
 @contextmanager

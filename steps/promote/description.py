@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.promote.gate import Decision
 
 REPORT, CARD = "report.md", "README.md"

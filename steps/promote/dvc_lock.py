@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from steps.core.params import read_mapping
+from slimtower.common.settings import read_mapping
 
 Stages = dict[str, dict[str, Any]]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from steps.core.document_texts import corpus_template
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
+from steps.core.corpus import corpus_template
 from steps.core.judged import JudgedSet, read_judged_sets
 from steps.core.tables import read_table, table_path
 from steps.promote.evidence import Evaluation

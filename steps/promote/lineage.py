@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from steps.core.errors import UserError
-from steps.core.params import read_mapping
-from steps.core.run_ids import found_runs
+from slimtower.common.errors import UserError
+from slimtower.common.settings import read_mapping
 from steps.promote.dvc_lock import Stages, lock_stages
 from steps.promote.registry import PREFIX, Registry
+from steps.tracking.run_ids import found_runs
 
 _BACKWARD = (
     "git_commit", "dvc_lock", "dvc_lock_md5", "data_md5", "release_md5", "release", "pipeline_run", "airflow_run"

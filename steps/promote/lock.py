@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from steps.core.errors import TransientError, UserError
-from steps.core.tracking import tracking_uri
+from slimtower.common.errors import TransientError, UserError
+from slimtower.registry.client import tracking_uri
 from steps.promote.lock_store import Entry, FolderLockStore, LockStore, S3LockStore
 from steps.promote.registry import Registry
 

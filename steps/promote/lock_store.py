@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import boto3
 from botocore.exceptions import ClientError
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 
 _LOST = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
 

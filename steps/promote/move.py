@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from steps.core.errors import TransientError, UserError
+from slimtower.common.errors import TransientError, UserError
 from steps.promote.damaged import reading
 from steps.promote.lock import Guard
 from steps.promote.registry import CHALLENGER, CHAMPION, PREFIX, PREVIOUS, Registry

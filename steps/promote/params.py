@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from steps.core.params import Strict
+from slimtower.common.settings import Strict
 from steps.retrieval.noninferiority import NonInferiority
 
 

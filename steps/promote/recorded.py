@@ -4,7 +4,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.promote.dvc_lock import Stages, outputs
 
 REMEDY = "run `dvc repro` (or `make demo`) first: what is promoted must be what the pipeline made"

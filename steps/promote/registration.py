@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from steps.core.errors import TransientError, UserError
-from steps.core.files import folder_digest
-from steps.core.tracking import MlflowRun
+from slimtower.common.errors import TransientError, UserError
+from slimtower.common.files import folder_digest
 from steps.promote.candidate import Candidate
 from steps.promote.lock import Lock
 from steps.promote.registry import PREFIX, Registry
-from steps.serving.mlflow_model import log_release
+from steps.tracking.release_model import log_release
+from steps.tracking.runs import MlflowRun
 
 GOLDEN = "golden.json"
 MODEL = f"{PREFIX}model"  # tag of a run: the id of its logged model, once that is whole

@@ -12,8 +12,9 @@ from typing import Any
 from mlflow.artifacts import download_artifacts
 from mlflow.exceptions import MlflowException
 
-from steps.core.errors import UserError
-from steps.core.tracking import client, experiment_id, known_experiment, tracking_uri
+from slimtower.common.errors import UserError
+from slimtower.registry.client import client, tracking_uri
+from steps.tracking.runs import experiment_id, known_experiment
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
 PREFIX = "slimtower."

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from steps.core.errors import TransientError, UserError
-from steps.core.files import folder_digest
+from slimtower.common.errors import TransientError, UserError
+from slimtower.common.files import folder_digest
+from slimtower.common.masking import redacted
 from steps.core.judged import JudgedSet
-from steps.core.masking import redacted
 from steps.core.measures import ndcg_at_10
 from steps.promote.candidate import index_bytes
 from steps.promote.evidence import Evaluation, Evidence
 
 _DEPTH = 1000  # hits a query, as the evaluation takes them: equal scores at the cut are ordered among all of these
 TIMEOUT_S = 7200.0  # seconds, in which ten thousand queries search ten million documents
-_WRITTEN_BY = "was written by"  # how steps/serving tells of an index of another faiss or bm25s
+_WRITTEN_BY = "was written by"  # how slimtower/serving tells of an index of another faiss or bm25s
 _OTHER_PACKAGES = (
     "rolling back does not help, as older versions have those packages too: release the champion's student again with"
     " today's, on the data on which it was promoted, and promote that first; or promote this one from a checkout with"
@@ -66,12 +66,13 @@ def _ndcg(hits: Sequence[Sequence[tuple[str, float]]], judged: JudgedSet) -> dic
 
 def own_code(folder: Path) -> Path:
     """The code that was registered with a release, beside it in its model's folder; else the project's."""
-    own = [parent / "code" for parent in folder.parents if (parent / "code/steps/serving/release.py").is_file()]
-    return own[0] if own else _PROJECT
+    libraries = "code/slimtower/serving/release.py", "code/steps/serving/release.py"  # today's, and the one before it
+    registered = [parent / "code" for parent in folder.parents if any((parent / name).is_file() for name in libraries)]
+    return registered[0] if registered else _PROJECT
 
 
 def _search(folder: Path, judged: Sequence[JudgedSet]) -> dict[str, Any]:
-    """What searching.py answers, in a process whose `steps` are those of the release."""
+    """What searching.py answers, in a process whose library is that of the release."""
     asked = [{"dataset": item.dataset, "texts": item.texts} for item in judged]
     try:
         done = subprocess.run(

@@ -1,6 +1,6 @@
 """Rollback: the previous champion serves again, its encoder with its own index, because a version holds both."""
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.promote.lock import Lock
 from steps.promote.move import After, Move, carry_out, events, nothing, recover
 from steps.promote.registry import CHAMPION, PREVIOUS, Registry

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import yaml
 
+from slimtower.registry.client import reaching, tracking_uri
 from steps.core.judged import JudgedSet
-from steps.core.tracking import reaching, tracking_uri
 from steps.promote.candidate import Candidate, choose_students, metrics_of, read_candidate
 from steps.promote.dvc_lock import Stages
 from steps.promote.evaluation import read_evaluation, read_test_sets, with_reported_slices

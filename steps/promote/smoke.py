@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from steps.core.errors import EXIT_TRANSIENT, TransientError, UserError
-from steps.core.masking import redacted
-from steps.core.tracking import tracking_uri
+from slimtower.common.errors import EXIT_TRANSIENT, TransientError, UserError
+from slimtower.common.masking import redacted
+from slimtower.lexical.fusion import WeightedSum
+from slimtower.registry.client import tracking_uri
+from slimtower.serving.release import load_release
 from steps.promote.registration import GOLDEN
 from steps.promote.registry import Registry
-from steps.retrieval.fusion import WeightedSum
-from steps.serving.release import load_release
 
 TOLERANCE = 2e-3  # of a score: another processor rounds differently
 SUM_TOLERANCE = 2e-2  # of a sum of normalised scores, which differ by as much as theirs do, over their range

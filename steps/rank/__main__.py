@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from steps.core.errors import guarded
-from steps.core.params import checked_name
-from steps.core.self_check import step_parser
-from steps.core.stage import stage_main
-from steps.core.tracking import Run
+from slimtower.common.errors import guarded
+from slimtower.common.settings import checked_name
+from steps.frame.self_check import step_parser
+from steps.frame.stage import stage_main
 from steps.rank.params import RankParams
+from steps.tracking.runs import Run
 
 
 def main() -> None:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from steps.core.bases import resolve_base
-from steps.core.towers import encode, load_tower
+from steps.encoders.bases import resolve_base
+from steps.encoders.towers import encode, load_tower
 from steps.rank.params import CrossEncoderParams
 from steps.retrieval.corpus_bm25 import corpus_bm25
 

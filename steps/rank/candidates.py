@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.tables import SCHEMAS, table_path
 
 _ROWS = 2**17  # in memory at once

@@ -4,8 +4,9 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from steps.core.errors import UserError
-from steps.core.params import Name, Strict
+from slimtower.common.errors import UserError
+from slimtower.common.settings import Strict
+from steps.core.params import Name
 from steps.training.ranker_params import RankerTraining
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 from sentence_transformers import CrossEncoder
 
+from slimtower.common.errors import UserError
 from steps.core.code import code_digest
-from steps.core.cut_texts import SAMPLE, sampled
-from steps.core.errors import UserError
-from steps.core.precision import resolve_precision
 from steps.core.progress import progress
 from steps.core.tables import table_from_columns
 from steps.core.vector_store import text_key
 from steps.core.versions import library_versions
+from steps.encoders.cut_texts import SAMPLE, sampled
+from steps.encoders.precision import resolve_precision
 from steps.rank.candidates import asked_queries, drawn, union
 from steps.rank.params import CrossEncoderParams
 from steps.retrieval.rankers import pair_scores

@@ -6,19 +6,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from steps.core.bases import resolve_base
-from steps.core.cut_texts import cut_pairs
-from steps.core.errors import UserError
-from steps.core.files import staged_folder, write_json
-from steps.core.fingerprints import fingerprint
+from slimtower.common.errors import UserError
+from slimtower.common.files import staged_folder, write_json
+from slimtower.common.fingerprints import fingerprint
 from steps.core.tables import read_table, stream_table
-from steps.core.tracking import Run
 from steps.core.turns import forget
+from steps.encoders.bases import resolve_base
+from steps.encoders.cut_texts import cut_pairs
 from steps.rank.candidates import searchers
 from steps.rank.params import CrossEncoderParams
 from steps.rank.quality import measure
 from steps.rank.relevance import Scored, drawn_queries, relevance_tables, sampled_pairs, training_queries
 from steps.retrieval.rankers import check_pair_batches, has_random_head, load_ranker
+from steps.tracking.runs import Run
 from steps.training.comparison import said_gain
 from steps.training.ranked_lists import choose_lists
 from steps.training.ranker import check_length, checkpoint_folder, train_ranker, training_facts

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from slimtower.serving.manifest import Manifest
 from steps.release.forms import Trial
-from steps.serving.manifest import Manifest
 
 NAME = "README.md"
 _TAGS = ["sentence-transformers", "dense-retrieval", "query-encoder", "distillation", "slimtower"]

@@ -4,13 +4,13 @@ import shutil
 from pathlib import Path
 from typing import Literal
 
-from steps.core.errors import UserError
-from steps.core.files import read_json, write_json
-from steps.core.towers import load_tower
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json, write_json
+from slimtower.serving.query_encoder import ONNX_FILES, TABLE_FILES
+from steps.encoders.towers import load_tower
 from steps.release.onnx_export import export_onnx
 from steps.release.quantisation import calibration, quantise_int8, quantise_mixed
 from steps.release.table_export import export_table, is_table, quantise_table
-from steps.serving.query_encoder import ONNX_FILES, TABLE_FILES
 
 Format = Literal["onnx", "table"]
 Precision = Literal["int8", "mixed", "fp32"]  # mixed: int8, but for the products that lose most by it

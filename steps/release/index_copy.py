@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from slimtower.common.errors import UserError
+from slimtower.serving.checks import TITLES
 from steps.core.corpus import corpus_batches
-from steps.core.errors import UserError
-from steps.serving.checks import TITLES
 
 
 def copy_index(index: Path, target: Path) -> None:

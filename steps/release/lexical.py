@@ -8,15 +8,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from steps.core.corpus import corpus_columns
-from steps.core.document_texts import corpus_template
+from slimtower.lexical.bm25 import TOKENIZER, Bm25
+from slimtower.lexical.fusion import AnyFusion
+from slimtower.serving.manifest import LexicalIndex
+from slimtower.serving.release import Release
+from steps.core.corpus import corpus_columns, corpus_template
 from steps.core.judged import JudgedSet
 from steps.core.progress import progress
-from steps.retrieval.bm25 import TOKENIZER, Bm25
-from steps.retrieval.fusion import AnyFusion
 from steps.retrieval.fusion_choice import DEEPEST, STANDARD, FusionChoice, choose, trials
-from steps.serving.manifest import LexicalIndex
-from steps.serving.release import Release
 
 Mode = Literal["auto", "always", "never"]
 _CHUNK = 256  # queries whose hits are in memory at once

@@ -15,10 +15,10 @@ from sentence_transformers.base.modules.transformer import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from torch import Tensor, nn
 
-from steps.core.errors import UserError
-from steps.core.files import write_json
-from steps.core.towers import load_tower
-from steps.serving.tower_files import query_pooling, tower_facts
+from slimtower.common.errors import UserError
+from slimtower.common.files import write_json
+from slimtower.serving.tower_files import query_pooling, tower_facts
+from steps.encoders.towers import load_tower
 
 OPSET = 17
 NO_LIMIT = 10**9  # a tokenizer without a limit states a far larger number

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from steps.core.params import Strict
+from slimtower.common.settings import Strict
 
 
 class ReleaseParams(Strict):

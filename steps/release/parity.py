@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from slimtower.common.errors import UserError
 from steps.core.cosines import cosines
-from steps.core.errors import UserError
 from steps.core.judged import JudgedSet
 from steps.retrieval.noninferiority import FEWEST
 

@@ -7,11 +7,11 @@ from functools import partial
 
 import numpy as np
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
+from slimtower.serving.release import Release
 from steps.core.judged import JudgedSet, other_hits, tied_hits
 from steps.core.measures import ndcg_at_10
 from steps.release.evidence import Loss, measured_loss
-from steps.serving.release import Release
 
 DEPTH = 10
 

@@ -10,10 +10,10 @@ import onnxruntime
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from tokenizers import Tokenizer
 
-from steps.core.files import read_json
+from slimtower.common.files import read_json
+from slimtower.serving.query_encoder import TokenIds
 from steps.release.onnx_export import quiet
 from steps.release.smoothing import PRODUCTS, TokenBatch, smooth
-from steps.serving.query_encoder import TokenIds
 
 EXACT_SHARE = 0.25  # of the products of a mixed graph stay in fp32
 RANKED = 64  # texts by which those are chosen

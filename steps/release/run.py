@@ -9,11 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from steps.core.errors import UserError
-from steps.core.files import folder_bytes, read_json, sha256_file, staged_folder, write_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import folder_bytes, read_json, sha256_file, staged_folder, write_json
+from slimtower.serving.dims import truncate
+from slimtower.serving.index_files import read_index_manifest
+from slimtower.serving.manifest import FORMAT, SHARED, Collection, EncoderSettings, Manifest, Probe
+from slimtower.serving.query_encoder import load_query_encoder
+from slimtower.serving.release import Release, load_release
 from steps.core.judged import read_judged_sets
-from steps.core.towers import encode, load_tower
-from steps.core.tracking import Run, flatten
+from steps.encoders.towers import encode, load_tower
 from steps.release.card import write_card
 from steps.release.export import export
 from steps.release.forms import Limits, explained
@@ -24,12 +28,8 @@ from steps.release.parity import check_export, check_unjudged, few_judged
 from steps.release.probe_texts import probe_texts, query_texts, sample_texts
 from steps.release.quality import check_costs
 from steps.release.trials import Bench
-from steps.serving.dims import truncate
-from steps.serving.index_files import read_index_manifest
-from steps.serving.manifest import FORMAT, SHARED, Collection, EncoderSettings, Manifest, Probe
-from steps.serving.mlflow_model import log_release
-from steps.serving.query_encoder import load_query_encoder
-from steps.serving.release import Release, load_release
+from steps.tracking.release_model import log_release
+from steps.tracking.runs import Run, flatten
 
 SAMPLE = 256  # texts that int8 is calibrated on, and of a data set with too few judged queries
 

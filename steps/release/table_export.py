@@ -8,9 +8,9 @@ from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 from torch import nn
 
-from steps.core.errors import UserError
-from steps.core.files import write_json
-from steps.core.towers import load_tower
+from slimtower.common.errors import UserError
+from slimtower.common.files import write_json
+from steps.encoders.towers import load_tower
 
 
 def is_table(tower: SentenceTransformer) -> bool:

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import numpy as np
 
+from slimtower.common.files import folder_bytes
+from slimtower.serving.checks import embed_each
+from slimtower.serving.query_encoder import load_query_encoder
+from slimtower.serving.release import Release
 from steps.core.cosines import cosines
-from steps.core.files import folder_bytes
 from steps.core.judged import JudgedSet
 from steps.release.evidence import measured_loss
 from steps.release.export import Format, Precision, convert
 from steps.release.forms import Limits, Trial, to_try
 from steps.release.parity import Unjudged, closeness
 from steps.release.quality import Values, cost_of, ndcg
-from steps.serving.checks import embed_each
-from steps.serving.query_encoder import load_query_encoder
-from steps.serving.release import Release
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from steps.core.corpus import corpus_columns
-from steps.core.document_texts import corpus_template
-from steps.retrieval.bm25 import Bm25
+from slimtower.lexical.bm25 import Bm25
+from steps.core.corpus import corpus_columns, corpus_template
 
 
 def corpus_bm25(ingest: Path, dataset: str) -> Bm25:

@@ -13,9 +13,9 @@ from sentence_transformers.base.modules import Module
 from sentence_transformers.base.modules.transformer import Transformer
 from torch import Tensor
 
-from steps.core.errors import UserError
-from steps.core.files import read_json
-from steps.core.towers import device, load_tower
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
+from steps.encoders.towers import device, load_tower
 
 Pooling = Literal["special_tokens", "segments"]
 _MODULE = "1_DualPooling"

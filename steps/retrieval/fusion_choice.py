@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slimtower.lexical.fusion import AnyFusion, ReciprocalRank, WeightedSum, pooled
 from steps.core.measures import Qrels
-from steps.retrieval.fusion import AnyFusion, ReciprocalRank, WeightedSum, pooled
 
 DEPTHS = (100, 300)
 WEIGHTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)

@@ -13,8 +13,9 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from steps.core.errors import UserError
-from steps.core.params import PARAMS, Seed, Strict, read_mapping, validated
+from slimtower.common.errors import UserError
+from slimtower.common.settings import PARAMS, Strict, read_mapping, validated
+from steps.core.params import Seed
 
 FEWEST = 30  # queries of a data set, below which differences prove little
 _CELLS = 4_000_000  # counts held at once: 32 MB

@@ -13,12 +13,12 @@ from sentence_transformers.util import batch_to_device
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from steps.core.batch_check import check_batches
-from steps.core.errors import UserError
-from steps.core.model_loading import check_model, loading
-from steps.core.precision import Precision
+from slimtower.common.errors import UserError
 from steps.core.progress import progress
-from steps.core.towers import autocast, device, forget_origin, remembering_states
+from steps.encoders.batch_check import check_batches
+from steps.encoders.model_loading import check_model, loading
+from steps.encoders.precision import Precision
+from steps.encoders.towers import autocast, device, forget_origin, remembering_states
 from steps.retrieval.dual_pooling import is_dual_pooled, load_dual_pooled
 
 Pair = tuple[str, str]

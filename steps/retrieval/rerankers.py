@@ -7,10 +7,10 @@ from typing import Protocol
 
 import numpy as np
 
-from steps.core.errors import UserError
-from steps.core.files import read_json
-from steps.core.precision import Precision
-from steps.core.towers import encode, load_tower
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
+from steps.encoders.precision import Precision
+from steps.encoders.towers import encode, load_tower
 from steps.retrieval.late_interaction import PIECE, TokenVectors, load_late_interaction, max_similarities, token_vectors
 from steps.retrieval.rankers import load_ranker, pair_scores
 

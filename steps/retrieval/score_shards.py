@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from steps.core.files import cache_root, staged_file
+from slimtower.common.files import cache_root, staged_file
 from steps.core.vector_store import loaded, text_key
 
 Compute = Callable[[list[str], np.ndarray], np.ndarray]

@@ -4,8 +4,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from steps.core.names import key_name
-from steps.core.params import Name, Seed, Strict
+from slimtower.common.names import key_name
+from slimtower.common.settings import Strict
+from steps.core.params import Name, Seed
 
 Count = Annotated[int, Field(ge=0)]
 

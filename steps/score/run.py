@@ -9,20 +9,19 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from slimtower.common.errors import UserError
+from slimtower.common.files import staged_folder, write_json
+from slimtower.common.fingerprints import fingerprint
 from steps.core.array_files import new_array
 from steps.core.code import code_digest
 from steps.core.corpus import CorpusTexts
-from steps.core.cut_texts import sampled
-from steps.core.errors import UserError
-from steps.core.files import staged_folder, write_json
-from steps.core.fingerprints import fingerprint
 from steps.core.positives import positive_rows
-from steps.core.precision import resolve_precision
 from steps.core.progress import progress
 from steps.core.tables import SCHEMAS, read_table, stream_table
-from steps.core.tracking import Run
 from steps.core.vector_store import text_key
 from steps.core.versions import library_versions
+from steps.encoders.cut_texts import sampled
+from steps.encoders.precision import resolve_precision
 from steps.retrieval.score_shards import ScoreShards
 from steps.retrieval.target_entropy import WANTED, Sample, check_teacher_targets, layer_targets, layers_warning
 from steps.score.kinds import scorer_of
@@ -30,6 +29,7 @@ from steps.score.kinds.base import Scorer
 from steps.score.lists import Lists, lists_of
 from steps.score.order_check import OBSERVED, OrderCheck
 from steps.score.params import ScoreParams
+from steps.tracking.runs import Run
 
 
 def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params: ScoreParams, run: Run) -> None:

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from steps.core.errors import guarded
-from steps.core.params import checked_name
-from steps.core.self_check import step_parser
-from steps.core.tracking import Run
+from slimtower.common.errors import guarded
+from slimtower.common.settings import checked_name
+from steps.frame.self_check import step_parser
 from steps.teach.params import TeachParams
+from steps.tracking.runs import Run
 from steps.training.torchrun import shared_stage_main
 
 

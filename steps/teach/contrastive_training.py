@@ -14,8 +14,8 @@ from sentence_transformers.base.sampler import BatchSamplers
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from steps.core.errors import UserError
-from steps.core.towers import route
+from slimtower.common.errors import UserError
+from steps.encoders.towers import route
 from steps.teach.cached_gradients import backward
 from steps.teach.contrastive_loss import ContrastiveLoss
 from steps.teach.in_batch import InBatch, Known
@@ -33,8 +33,8 @@ from steps.training.library_trainer import (
 from steps.training.sharding import ShardedTrainer, is_sharded, to_train
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
-    from steps.core.tracking import Run
     from steps.teach.kinds.contrastive import Contrastive
+    from steps.tracking.runs import Run
 
 
 def train_tower(

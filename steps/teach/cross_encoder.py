@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sentence_transformers as library
 
-from steps.core.bases import resolve_base
-from steps.core.errors import UserError
-from steps.core.files import staged_folder, write_json
-from steps.core.fingerprints import fingerprint
+from slimtower.common.errors import UserError
+from slimtower.common.files import staged_folder, write_json
+from slimtower.common.fingerprints import fingerprint
 from steps.core.judged import read_judged_sets
 from steps.core.measures import ndcg_at_10
 from steps.core.tables import read_table
-from steps.core.tracking import Run
 from steps.core.turns import forget
+from steps.encoders.bases import resolve_base
 from steps.retrieval.corpus_bm25 import corpus_bm25
 from steps.retrieval.dual_pooling import dual_pooled
 from steps.retrieval.rankers import check_pair_batches, has_random_head, load_ranker, pair_scores
 from steps.teach.dev_comparison import drawn_queries
 from steps.teach.reconstruction import WithReconstruction
+from steps.tracking.runs import Run
 from steps.training.comparison import is_better, p_of_gain, said_gain
 from steps.training.documents import texts_of
 from steps.training.ranked_lists import choose_lists

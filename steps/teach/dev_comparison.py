@@ -10,8 +10,8 @@ from sentence_transformers import SentenceTransformer
 from steps.core.corpus import CorpusRows
 from steps.core.judged import JudgedSet
 from steps.core.measures import ndcg_at_10_of_matrix
-from steps.core.precision import Precision
-from steps.core.towers import encode
+from steps.encoders.precision import Precision
+from steps.encoders.towers import encode
 from steps.training.comparison import is_better, p_of_gain
 from steps.training.documents import texts_of
 

@@ -13,15 +13,15 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
-from steps.core.bases import resolve_base
-from steps.core.batch_check import check_tower_batches
-from steps.core.errors import UserError
-from steps.core.files import staged_folder, write_json
-from steps.core.fingerprints import fingerprint
+from slimtower.common.errors import UserError
+from slimtower.common.files import staged_folder, write_json
+from slimtower.common.fingerprints import fingerprint
+from slimtower.common.names import ROLES
 from steps.core.judged import read_judged_sets
-from steps.core.tables import ROLES, read_table, table_path
-from steps.core.towers import check_fast, check_whole, device, load_tower, positions_of, route
-from steps.core.tracking import Run
+from steps.core.tables import read_table, table_path
+from steps.encoders.bases import resolve_base
+from steps.encoders.batch_check import check_tower_batches
+from steps.encoders.towers import check_fast, check_whole, device, load_tower, positions_of, route
 from steps.teach.contrastive_training import train_tower
 from steps.teach.dev_comparison import compare, dev_tasks, ndcg_per_query
 from steps.teach.earlier import FOLDER, list_towers
@@ -30,6 +30,7 @@ from steps.teach.prompts import set_prompts, tell_prompts
 from steps.teach.ranker_check import ranker_of
 from steps.teach.rounds import Rounds, Train, train_in_rounds
 from steps.teach.training_triplets import TripletChoice, choose_triplets, known_positives, named_documents
+from steps.tracking.runs import Run
 from steps.training.comparison import said_gain
 from steps.training.distributed import rank
 from steps.training.source_weights import of_no_weight

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from steps.core.files import write_json
+from slimtower.common.files import write_json
 
 FOLDER, LIST = "earlier", "towers.json"
 

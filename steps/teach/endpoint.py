@@ -9,14 +9,14 @@ from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer.modules import Normalize
 from transformers import AutoTokenizer
 
-from steps.core.bases import resolve_base
-from steps.core.endpoint import Endpoint, Model
-from steps.core.errors import UserError, line
-from steps.core.files import staged_folder, write_json
-from steps.core.fingerprints import fingerprint
-from steps.core.tables import ROLES
-from steps.core.towers import check_fast
-from steps.core.tracking import Run
+from slimtower.common.errors import UserError, line
+from slimtower.common.files import staged_folder, write_json
+from slimtower.common.fingerprints import fingerprint
+from slimtower.common.names import ROLES
+from steps.encoders.bases import resolve_base
+from steps.encoders.towers import check_fast
+from steps.endpoint.module import Endpoint, Model
+from steps.tracking.runs import Run
 
 if TYPE_CHECKING:
     from steps.teach.kinds.endpoint import Endpoint as EndpointParams

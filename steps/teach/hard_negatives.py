@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from steps.core.corpus import CorpusRows, CorpusTexts
-from steps.core.document_texts import corpus_template
-from steps.core.fingerprints import fingerprint
+from slimtower.common.fingerprints import fingerprint
+from steps.core.corpus import CorpusRows, CorpusTexts, corpus_template
 from steps.core.progress import progress
 from steps.core.texts import fold
-from steps.core.towers import encode
-from steps.core.vector_cache import embed_once
+from steps.encoders.towers import encode
+from steps.encoders.vector_cache import embed_once
 from steps.retrieval.exact_search import best_documents
 from steps.teach.contrastive_training import cut_to_tokens
 from steps.teach.ranker_check import checked_negatives

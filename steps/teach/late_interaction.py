@@ -16,17 +16,17 @@ from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.util import load_file_path
 from torch import nn
 
-from steps.core.bases import not_loaded, resolve_base
-from steps.core.batch_check import check_batches
-from steps.core.errors import UserError
-from steps.core.files import staged_folder, write_json
-from steps.core.fingerprints import fingerprint
+from slimtower.common.errors import UserError
+from slimtower.common.files import staged_folder, write_json
+from slimtower.common.fingerprints import fingerprint
+from slimtower.common.names import ROLES
 from steps.core.judged import read_judged_sets
 from steps.core.progress import progress
-from steps.core.tables import ROLES, read_table
-from steps.core.towers import check_fast, device, load_tower, positions_of
-from steps.core.tracking import Run
+from steps.core.tables import read_table
 from steps.core.turns import forget
+from steps.encoders.bases import not_loaded, resolve_base
+from steps.encoders.batch_check import check_batches
+from steps.encoders.towers import check_fast, device, load_tower, positions_of
 from steps.retrieval.late_interaction import PIECE, load_late_interaction, max_similarities, token_vectors
 from steps.teach.dev_comparison import DevTask, compare, dev_tasks, ndcg_of_scores
 from steps.teach.dual_encoder import keeps_base, nothing_to_mine, tell_comparison, usable_triplets
@@ -35,6 +35,7 @@ from steps.teach.late_interaction_training import train_late_interaction
 from steps.teach.prompts import set_prompts, tell_prompts
 from steps.teach.rounds import checkpoint_folder
 from steps.teach.training_triplets import known_positives, named_documents
+from steps.tracking.runs import Run
 
 if TYPE_CHECKING:
     from steps.teach.kinds.late_interaction import LateInteraction

@@ -31,8 +31,8 @@ from steps.training.library_trainer import (
 )
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
-    from steps.core.tracking import Run
     from steps.teach.kinds.late_interaction import LateInteraction
+    from steps.tracking.runs import Run
 
 
 def train_late_interaction(

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 from sentence_transformers import SentenceTransformer
 
-from steps.core.document_texts import corpus_template
-from steps.core.errors import UserError
-from steps.core.tracking import Run
+from slimtower.common.errors import UserError
+from steps.core.corpus import corpus_template
 from steps.teach.dual_encoder import check_dims, limit_length, teach_tower
 from steps.teach.llm_tower import check_prompt_length, llm_tower
 from steps.teach.llm_training import train_llm_tower
+from steps.tracking.runs import Run
 
 if TYPE_CHECKING:
     from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder

@@ -20,11 +20,11 @@ from tokenizers.processors import TemplateProcessing
 from torch import nn
 from transformers import AddedToken
 
-from steps.core.bases import resolve_base
-from steps.core.errors import UserError
-from steps.core.model_loading import check_tokenizer, loading
-from steps.core.tables import ROLES, Role
-from steps.core.towers import check_fast, device, forget_origin, route
+from slimtower.common.errors import UserError
+from slimtower.common.names import ROLES, Role
+from steps.encoders.bases import resolve_base
+from steps.encoders.model_loading import check_tokenizer, loading
+from steps.encoders.towers import check_fast, device, forget_origin, route
 
 TITLE_QUERY, CONTENT_QUERY = "[TITLE_QUERY]", "[CONTENT_QUERY]"
 DOCUMENT = (

@@ -9,8 +9,8 @@ from sentence_transformers.base.modules import Router
 from sentence_transformers.base.modules.module import Module
 from torch import Tensor
 
-from steps.core.tables import ROLES
-from steps.core.towers import device
+from slimtower.common.names import ROLES
+from steps.encoders.towers import device
 from steps.teach.contrastive_loss import ContrastiveLoss
 from steps.teach.contrastive_training import ContrastiveTrainer, train_tower
 from steps.teach.in_batch import Known
@@ -20,8 +20,8 @@ from steps.teach.training_triplets import TextTriplet
 from steps.training.sharding import is_sharded
 
 if TYPE_CHECKING:
-    from steps.core.tracking import Run
     from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
+    from steps.tracking.runs import Run
 
 
 def train_llm_tower(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from steps.core.errors import UserError, line
+from slimtower.common.errors import UserError, line
 
 if TYPE_CHECKING:
     from steps.teach.kinds.contrastive import LoraParams

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from steps.core.params import Strict
+from slimtower.common.settings import Strict
 
 
 class LossParams(Strict):

@@ -3,8 +3,8 @@
 import sys
 from typing import TYPE_CHECKING, Protocol
 
-from steps.core.tables import ROLES
-from steps.core.towers import DOCUMENT_PROMPTS
+from slimtower.common.names import ROLES
+from steps.encoders.towers import DOCUMENT_PROMPTS
 from steps.training.distributed import rank
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import log_expit
 
-from steps.core.errors import UserError
-from steps.core.files import staged_file
-from steps.core.precision import Precision
+from slimtower.common.errors import UserError
+from slimtower.common.files import staged_file
 from steps.core.progress import progress
+from steps.encoders.precision import Precision
 from steps.retrieval.rankers import Pair, load_ranker, pair_scores
 from steps.teach.training_triplets import TextTriplet
 from steps.training.kept import read_kept

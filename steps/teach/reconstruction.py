@@ -7,7 +7,7 @@ from sentence_transformers import CrossEncoder
 from torch import Tensor, nn
 from torch.nn import functional
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 
 
 class WithReconstruction(nn.Module):

@@ -4,8 +4,8 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from steps.core.names import plain_name
-from steps.core.params import Strict
+from slimtower.common.names import plain_name
+from slimtower.common.settings import Strict
 
 
 class RoundParams(Strict):

@@ -16,18 +16,18 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
+from slimtower.common.errors import UserError
+from slimtower.common.files import cache_root, staged_file
 from steps.core.code import code_digest
-from steps.core.errors import UserError
-from steps.core.files import cache_root, staged_file
-from steps.core.precision import resolve_precision
 from steps.core.texts import fold
-from steps.core.tracking import NullRun, Run
 from steps.core.turns import forget
 from steps.core.versions import library_versions
+from steps.encoders.precision import resolve_precision
 from steps.teach.dev_comparison import compare
 from steps.teach.hard_negatives import Searched, mine_negatives
 from steps.teach.in_batch import Known
 from steps.teach.training_triplets import TextTriplet
+from steps.tracking.runs import NullRun, Run
 from steps.training.distributed import agreed, meet, rank
 from steps.training.kept import read_kept
 from steps.training.model_key import model_key

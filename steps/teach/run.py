@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from steps.core.tracking import Run
 from steps.teach.earlier import FOLDER, LIST, list_towers
 from steps.teach.kinds.base import Teacher
+from steps.tracking.runs import Run
 from steps.training.distributed import rank
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 
 BUCKET = 25_000_000  # gradient values summed in one call
 PATIENCE = timedelta(hours=6)  # rank 0 also reads, evaluates and saves, while the others wait

@@ -7,9 +7,8 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from steps.core.corpus import corpus_columns
-from steps.core.document_texts import corpus_template
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
+from steps.core.corpus import corpus_columns, corpus_template
 from steps.core.tables import table_path
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import TypeVar
 
-from steps.core.errors import line
+from slimtower.common.errors import line
 from steps.training.distributed import rank
 
 Kept = TypeVar("Kept")

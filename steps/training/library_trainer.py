@@ -17,17 +17,17 @@ from torch import nn
 from torch.utils.data import BatchSampler
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
-from steps.core.errors import UserError
-from steps.core.files import read_json, write_json
-from steps.core.precision import Precision, resolve_precision
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json, write_json
 from steps.core.progress import progress
-from steps.core.towers import trains_with_plain_attention
+from steps.encoders.precision import Precision, resolve_precision
+from steps.encoders.towers import trains_with_plain_attention
 from steps.training.distributed import agreed_step, meet, rank
 from steps.training.triplets import Turns
 from steps.training.turns import hold
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
-    from steps.core.tracking import Run
+    from steps.tracking.runs import Run
 
 STAGING = "staging"  # where a checkpoint is written before it gets its name
 _FILES = "files.json"  # of a checkpoint: the size of each of its files

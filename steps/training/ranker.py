@@ -14,12 +14,12 @@ from sentence_transformers import CrossEncoder, CrossEncoderTrainer, CrossEncode
 from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss, LambdaLoss, ListNetLoss
 from torch import nn
 
+from slimtower.common.errors import UserError
+from slimtower.common.files import cache_root
 from steps.core.code import code_digest
-from steps.core.errors import UserError
-from steps.core.files import cache_root
-from steps.core.precision import resolve_precision
-from steps.core.towers import positions_of
 from steps.core.versions import library_versions
+from steps.encoders.precision import resolve_precision
+from steps.encoders.towers import positions_of
 from steps.training.library_trainer import (
     Knobs,
     LossLog,
@@ -34,7 +34,7 @@ from steps.training.ranked_lists import ListChoice, ListKnobs, RankedList
 from steps.training.triplets import Turns
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
-    from steps.core.tracking import Run
+    from steps.tracking.runs import Run
 
 
 _SURE = 1e4  # ListNet's label of a positive: of its softmax over labels, 0 for the others, nothing is left for these

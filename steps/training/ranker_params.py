@@ -4,7 +4,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from steps.core.params import NotOfThisRun, Seed, Strict, check_untrained
+from slimtower.common.settings import Strict
+from steps.core.params import NotOfThisRun, Seed, check_untrained
 from steps.training.source_weights import SourceWeights
 
 

@@ -17,7 +17,7 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.training.distributed import rank, world
 from steps.training.library_trainer import WholeCheckpoints, networks_of
 

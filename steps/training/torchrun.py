@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NoReturn
 
-from steps.core.errors import (
+from slimtower.common.errors import (
     EXIT_BUG,
     OutOfMemory,
     TransientError,
@@ -26,14 +26,14 @@ from steps.core.errors import (
     guarded,
     line,
 )
-from steps.core.exit_file import VARIABLE, read_exit, recorded
-from steps.core.files import read_json, write_json
-from steps.core.masking import masked_traceback
-from steps.core.params import Section, load_section
-from steps.core.run_ids import pipeline_key
-from steps.core.self_check import require_cuda
-from steps.core.stage import stage_main
-from steps.core.tracking import NullRun, Run
+from slimtower.common.files import read_json, write_json
+from slimtower.common.masking import masked_traceback
+from slimtower.common.settings import Section, load_section
+from steps.frame.exit_file import VARIABLE, read_exit, recorded
+from steps.frame.self_check import require_cuda
+from steps.frame.stage import stage_main
+from steps.tracking.run_ids import pipeline_key
+from steps.tracking.runs import NullRun, Run
 
 FAILURES = "SLIMTOWER_RANK_FAILURES"  # folder in which a rank leaves why it failed
 MEET_S = 900  # how long hosts wait for each other

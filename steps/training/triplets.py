@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.leakage import EVALUATION_SPLITS, evaluation_keys
 from steps.core.texts import fold
 

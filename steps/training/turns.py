@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from slimtower.common.files import take
 from steps.core import turns
-from steps.core.files import take
 from steps.training.distributed import of_first, rank
 
 

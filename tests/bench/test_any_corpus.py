@@ -24,10 +24,10 @@ from bench.disguise import COUNTED, PLAIN
 from bench.tables.cells import Cell
 from pipeline.params import Params
 from pipeline.recipe import laid_over
-from steps.core.errors import UserError
-from steps.core.params import read_mapping, validated
-from steps.core.towers import load_tower
+from slimtower.common.errors import UserError
+from slimtower.common.settings import read_mapping, validated
 from steps.distill.params import StudentParams
+from steps.encoders.towers import load_tower
 
 
 def test_the_files_corpora_name_changes_and_students_that_exist() -> None:

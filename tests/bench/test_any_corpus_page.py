@@ -9,8 +9,8 @@ import pytest
 from bench.any_corpus import RESULTS, Corpora, read_corpora, verdict
 from bench.any_corpus_page import MODULE, PAGE, foretold, table, written
 from bench.page_tables import with_table
-from steps.core.errors import UserError
-from steps.core.files import read_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
 
 ROOT = Path(__file__).parents[2]
 ASKED = Corpora.model_validate(

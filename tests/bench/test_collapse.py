@@ -11,8 +11,8 @@ from stages import write_ingest
 from bench import collapse as bench
 from bench.collapse import Pairs, chosen_pairs, collapse, effective_rank
 from bench.tables.expected import Expected
-from steps.core.errors import UserError
-from steps.core.files import read_json, write_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json, write_json
 from steps.retrieval.dual_pooling import dual_pooled
 from steps.retrieval.rankers import load_ranker, pair_embeddings
 

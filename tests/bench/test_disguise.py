@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.disguise import Corpus, disguised, read, read_ingested, write
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.tables import table_from_rows, write_table
 
 CORPUS = Corpus(

@@ -27,10 +27,10 @@ from bench.distill_speed import (
     student,
     trainer,
 )
-from steps.core.errors import UserError
-from steps.core.files import read_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
 from steps.core.tables import table_from_rows, write_table
-from steps.core.towers import encode, load_tower
+from steps.encoders.towers import encode, load_tower
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 

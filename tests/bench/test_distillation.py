@@ -21,9 +21,9 @@ from bench.tables.unseen import unseen_retention
 from bench.tables.verdicts import Measured, at_least, claim_line, failures, judged, judgement, near, row_of, worst_of
 from pipeline.params import Params, check_params
 from pipeline.recipe import laid_over
-from steps.core.errors import UserError
-from steps.core.files import read_json
-from steps.core.params import read_mapping
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
+from slimtower.common.settings import read_mapping
 from steps.distill.losses.base import Need
 from steps.distill.params import DistillParams, StudentParams
 

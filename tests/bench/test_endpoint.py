@@ -15,11 +15,11 @@ from bench import endpoint as bench
 from bench.endpoint import compared, counting, kept, recipe, teachers
 from pipeline.params import check_params
 from pipeline.recipe import overlay
-from steps.core.endpoint import PROBES
-from steps.core.errors import UserError
-from steps.core.files import read_json, write_json
-from steps.core.towers import encode, load_tower
-from steps.core.tracking import NullRun
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json, write_json
+from steps.encoders.towers import encode, load_tower
+from steps.endpoint.module import PROBES
+from steps.tracking.runs import NullRun
 
 
 @pytest.mark.parametrize("name", ["here", "served"])

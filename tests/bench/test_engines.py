@@ -8,11 +8,11 @@ from engines import PARAMS
 from promote_project import INGEST, copy_project
 
 from bench import engines
-from steps.core.errors import UserError
-from steps.core.files import read_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
+from slimtower.serving.release import load_release
 from steps.core.tables import read_table, write_table
-from steps.core.towers import load_tower
-from steps.serving.release import load_release
+from steps.encoders.towers import load_tower
 
 pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore")]
 

@@ -8,7 +8,7 @@ import pytest
 from promote_fakes import evidence, policy
 
 from bench.gate import DRAWS, SEED, accepted, main, tilted
-from steps.core.files import read_json
+from slimtower.common.files import read_json
 from steps.core.tables import table_from_rows, write_table
 from steps.promote.gate import decide
 

@@ -12,11 +12,11 @@ from whole_run import params_of, run_ingest, write_beir
 
 from bench import given_vectors
 from pipeline.params import load_params
-from steps.core.errors import UserError
-from steps.core.files import read_json
-from steps.core.params import read_mapping
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
+from slimtower.common.settings import read_mapping
 from steps.core.tables import SCHEMAS, write_table
-from steps.core.tracking import NullRun
+from steps.tracking.runs import NullRun
 
 pytestmark = pytest.mark.medium
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bench import gpu
-from steps.core.towers import route
+from steps.encoders.towers import route
 from steps.teach.llm_tower import llm_tower
 
 pytestmark = pytest.mark.medium

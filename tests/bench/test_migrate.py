@@ -12,11 +12,11 @@ from whole_run import params_of, run_ingest, write_lines
 from bench.migrate import Model, drawn, measure, new_model, shares, told
 from bench.tables.pipeline import Pipeline
 from pipeline.params import Params
+from slimtower.common.errors import UserError
 from steps.core.corpus import CorpusTexts
-from steps.core.errors import UserError
 from steps.core.tables import SCHEMAS, read_table, table_from_rows, write_table
-from steps.core.towers import load_tower
-from steps.core.tracking import NullRun
+from steps.encoders.towers import load_tower
+from steps.tracking.runs import NullRun
 
 VERBS = {"sum": "add", "sort": "order", "merge": "join", "plot": "show", "filter": "pick", "scale": "resize",
          "draw": "sketch", "count": "tally", "split": "cut", "find": "seek"}  # fmt: skip

@@ -11,12 +11,12 @@ from whole_run import write_lines
 
 from bench import mteb_model
 from bench.mteb_model import ReleaseModel
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
+from slimtower.serving.release import load_release
 from steps.core.judged import read_judged_sets
 from steps.core.measures import ndcg_at_10
 from steps.core.tables import read_table
-from steps.core.towers import encode, load_tower
-from steps.serving.release import load_release
+from steps.encoders.towers import encode, load_tower
 
 # Parameters of mteb 2.26's EncoderProtocol (mteb/models/models_protocols.py) by method; those with * are named alone.
 PROTOCOL = {

@@ -7,8 +7,8 @@ import pytest
 from bench.page_tables import with_table
 from bench.peers import EXPECTED, MODULE, PAGE, table
 from bench.tables.expected import read_expected
-from steps.core.errors import UserError
-from steps.core.files import write_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import write_json
 
 ROOT = Path(__file__).parents[2]
 

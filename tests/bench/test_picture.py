@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.picture import EXPORT, IMAGES, RESULTS, SCHEMES, picture
-from steps.core.files import read_json
+from slimtower.common.files import read_json
 
 PROJECT = Path(__file__).parents[2]
 

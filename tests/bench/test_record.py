@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from bench.record import stage_seconds
-from steps.core import tracking
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
+from slimtower.registry import client as registry
+from steps.tracking import runs as tracking
 
 
 @pytest.mark.medium
@@ -14,7 +15,7 @@ def test_the_newest_pipeline_that_ran_a_stage_counts(tmp_path: Path, monkeypatch
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     with pytest.raises(UserError, match="no finished pipeline run that ran a stage"):
         stage_seconds()
-    api = tracking.client()
+    api = registry.client()
     experiment = tracking.experiment_id(api)
 
     def run(start: int, seconds: float, status: str = "FINISHED", **tags: str) -> str:

@@ -11,9 +11,9 @@ from teach_fakes import write_tower
 
 from bench import replay as bench
 from bench.replay import MEASURES, check_judge, compared, measured, ranker_judge, read_queries, table_judge
-from steps.core.errors import UserError
-from steps.core.files import read_json
-from steps.core.fingerprints import Fingerprint
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
+from slimtower.common.fingerprints import Fingerprint
 from steps.core.tables import read_table
 
 

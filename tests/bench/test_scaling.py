@@ -18,8 +18,8 @@ from bench.scaling.described import Point, read_sweep
 from bench.scaling.laws import JointLaw, fit_joint_law, fit_power_law
 from bench.tables.pipeline import Pipeline
 from bench.teachers.mined import Mined
-from steps.core.errors import UserError
-from steps.core.files import read_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
 from steps.core.tables import table_from_rows, write_table
 
 ROOT = Path(__file__).parents[2]

@@ -12,12 +12,12 @@ import pytest
 from promote_project import copy_project
 
 from bench import latency, serving, swap, vectors
-from steps.core.errors import UserError
-from steps.core.files import read_json, write_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json, write_json
+from slimtower.serving.release import load_release
 from steps.core.judged import read_judged_sets
 from steps.evaluate.scoring import score
 from steps.evaluate.systems import dense_search
-from steps.serving.release import load_release
 
 pytestmark = pytest.mark.medium
 

@@ -18,12 +18,12 @@ from bench.tables.expected import Table, read_expected
 from bench.tables.pipeline import Pipeline
 from bench.tables.unseen import unseen_queries
 from pipeline.recipe import laid_over
-from steps.core.errors import UserError
-from steps.core.files import read_json
-from steps.core.params import read_mapping
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
+from slimtower.common.settings import read_mapping
 from steps.core.tables import read_table, table_from_rows, write_table
-from steps.core.towers import encode, load_tower
 from steps.distill.params import StudentParams
+from steps.encoders.towers import encode, load_tower
 
 pytestmark = pytest.mark.medium
 

@@ -8,8 +8,8 @@ from promote_project import copy_project
 from sentence_transformers import SentenceTransformer
 
 from bench import teacher_export
-from steps.core.errors import UserError
-from steps.core.files import read_json, write_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json, write_json
 
 pytestmark = pytest.mark.medium
 

@@ -29,13 +29,13 @@ from bench.teachers.mined import Mined, Plan, mined, plans
 from bench.teachers.summary import difference, summary, verdicts
 from pipeline.params import check_params
 from pipeline.recipe import laid_over
-from steps.core.errors import UserError
-from steps.core.files import read_json, write_json
-from steps.core.params import read_mapping
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json, write_json
+from slimtower.common.settings import read_mapping
 from steps.core.tables import SCHEMAS, write_table
-from steps.core.towers import encode, load_tower
-from steps.core.tracking import NullRun
+from steps.encoders.towers import encode, load_tower
 from steps.rank.quality import measure
+from steps.tracking.runs import NullRun
 
 ROOT = Path(__file__).parents[2]
 GIVEN = {"DATA": "somewhere"}

@@ -10,14 +10,14 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Router
 from towers import write_static
 
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
+from slimtower.common.settings import validated
 from steps.candidates.params import CandidatesParams
 from steps.candidates.run import run
-from steps.core.errors import UserError
-from steps.core.files import read_json
-from steps.core.params import validated
 from steps.core.tables import read_table, table_from_rows, write_table
-from steps.core.towers import encode, load_tower
-from steps.core.tracking import NullRun
+from steps.encoders.towers import encode, load_tower
+from steps.tracking.runs import NullRun
 
 PARAMS = CandidatesParams(
     searchers=["bm25"],

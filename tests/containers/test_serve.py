@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from steps.serve.__main__ import _parser
+from slimtower.service.command import _parser
 
 FOLDER = Path(__file__).parents[2] / "containers"
 COMPOSE = (FOLDER / "compose.yaml").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 
 from steps.core import progress as module
 from steps.core.progress import Bar, bold, progress
-from steps.core.towers import encode_with_lengths
+from steps.encoders.towers import encode_with_lengths
 
 
 class Terminal(io.StringIO):

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.tables import SCHEMAS, read_table, stream_table, table_from_rows, write_table
 
 

@@ -10,9 +10,8 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slimtower.common.unicode_norm import _CHARACTER, as_read
 from steps.core.texts import _UNSPACED, _folded, fold, lowered_places, sentences, words
-from steps.core.unspaced import _CHARACTER
-from steps.core.written import as_read
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from slimtower_dags.graph import all_variables, read_variables
 
 from pipeline import recipe as recipes
 from pipeline.params import check_params
-from steps.core.params import read_mapping
+from slimtower.common.settings import read_mapping
 from steps.ingest.params import UbiSource
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"

@@ -11,13 +11,13 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from stages import FAST, distill_params, run_distill, run_release, run_score
 from towers import other_weights
 
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json, write_json
+from slimtower.serving.query_encoder import load_query_encoder
 from steps.core.corpus import CorpusTexts
-from steps.core.errors import UserError
-from steps.core.files import read_json, write_json
-from steps.core.towers import load_tower
 from steps.distill.adapter import adapted
 from steps.distill.sources import Sources
-from steps.serving.query_encoder import load_query_encoder
+from steps.encoders.towers import load_tower
 
 pytestmark = pytest.mark.medium
 

@@ -12,16 +12,16 @@ from pydantic import ValidationError
 from recorder import Recorder
 from stages import ALIGNED, FAST, distill_params, run_distill
 
-from steps.core.errors import UserError
-from steps.core.files import read_json
-from steps.core.fingerprints import fingerprint
-from steps.core.towers import load_tower
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
+from slimtower.common.fingerprints import fingerprint
 from steps.distill.attention import AttentionPair, attention_maps, other_network, query_network
 from steps.distill.losses.attention import Attention
 from steps.distill.losses.base import Batch, Outputs, Targets
 from steps.distill.objective import Objective
 from steps.distill.params import StudentParams
 from steps.distill.students import TransformerStudent
+from steps.encoders.towers import load_tower
 from steps.retrieval.rankers import load_ranker
 from steps.teach.late_interaction import late_interaction_model
 

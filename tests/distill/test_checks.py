@@ -14,8 +14,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import RobertaConfig, RobertaModel
 
-from steps.core.errors import UserError
-from steps.core.towers import load_tower
+from slimtower.common.errors import UserError
 from steps.distill.checks import (
     check_candidates,
     check_curriculum,
@@ -34,6 +33,7 @@ from steps.distill.params import Phase
 from steps.distill.targets import LayerTable, ScoreTable
 from steps.distill.tokens import Tokens
 from steps.distill.trainer import LossMeter, _batches, mean_vector_cosine
+from steps.encoders.towers import load_tower
 
 TEACHER: Any = SimpleNamespace(tokenizer=[0] * 6, get_embedding_dimension=lambda: 4)
 EMBED = Path("data/embed")

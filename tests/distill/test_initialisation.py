@@ -22,13 +22,13 @@ from transformers import (
     Qwen3Model,
 )
 
-from steps.core.errors import UserError
-from steps.core.towers import device, load_tower
+from slimtower.common.errors import UserError
 from steps.distill import initialisation
 from steps.distill.initialisation import _word_pieces, fresh, layer_subset, pretrained
 from steps.distill.params import FreshEncoder
 from steps.distill.sources import Sources
 from steps.distill.students import TransformerStudent, untrained
+from steps.encoders.towers import device, load_tower
 
 pytestmark = pytest.mark.medium
 

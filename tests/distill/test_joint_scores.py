@@ -16,8 +16,8 @@ from torch import Tensor
 
 import steps.distill.checkpoints as checkpoints
 import steps.distill.trainer as trainer
-from steps.core.errors import UserError
-from steps.core.files import read_json, sha256_file, write_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json, sha256_file, write_json
 from steps.distill.candidates import Drawn
 from steps.distill.checkpoints import Checkpoints
 from steps.distill.objective import Objective

@@ -16,7 +16,7 @@ from stages import distill_params, run_distill
 from torch import Tensor
 
 import steps.distill.trainer as trainer
-from steps.core.params import read_mapping
+from slimtower.common.settings import read_mapping
 from steps.distill.candidates import Drawn
 from steps.distill.layer_pairs import Pairs
 from steps.distill.objective import Objective

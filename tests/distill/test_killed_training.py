@@ -12,7 +12,7 @@ from killed_training import train_student, train_teacher
 from scoring_teachers import write_scoring_teachers
 from teach_fakes import write_tower, write_world
 
-from steps.core.files import read_json, sha256_file
+from slimtower.common.files import read_json, sha256_file
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults("kills")]
 

@@ -11,14 +11,14 @@ from stages import distill_params, run_distill
 from transformers import BertModel
 
 import steps.distill.layer_store as layer_store
-from steps.core.errors import UserError
-from steps.core.fingerprints import fingerprint
-from steps.core.towers import encode, load_tower
+from slimtower.common.errors import UserError
+from slimtower.common.fingerprints import fingerprint
 from steps.distill.layer_pairs import LayerPairs, Pairs, candidate_layers, maps_between
 from steps.distill.layer_pooling import random_projection
 from steps.distill.layer_store import LayerReader
 from steps.distill.losses.layer import LayerDistillation
 from steps.distill.students import TransformerStudent
+from steps.encoders.towers import encode, load_tower
 
 pytestmark = pytest.mark.medium
 

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.distill.mixture import epoch_rows, hold_out, rows_of
 
 PARTS = np.array(["unlabelled_queries"] * 100 + ["titles"] * 50)

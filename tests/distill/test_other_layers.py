@@ -13,11 +13,10 @@ from recorder import Recorder
 from stages import ALIGNED, FAST, SCORE, distill_params, run_distill, run_score
 
 from pipeline.params import check_params
-from steps.core.errors import UserError
-from steps.core.files import read_json
-from steps.core.params import read_mapping
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
+from slimtower.common.settings import read_mapping
 from steps.core.tables import read_table
-from steps.core.towers import load_tower
 from steps.distill.candidates import Candidates
 from steps.distill.layer_alignment import LayerAlignment
 from steps.distill.layer_store import ScoredLayers
@@ -27,6 +26,7 @@ from steps.distill.losses.layer import LayerDistillation
 from steps.distill.sources import Sources
 from steps.distill.students import TransformerStudent
 from steps.distill.targets import LayerTable
+from steps.encoders.towers import load_tower
 
 pytestmark = pytest.mark.medium
 

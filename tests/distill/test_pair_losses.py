@@ -12,14 +12,14 @@ from stages import FAST, SCORE, distill_params, run_distill, run_score
 from torch import Tensor, nn
 
 import steps.distill.checkpoints as checkpoints
-from steps.core.errors import UserError
-from steps.core.files import read_json, write_json
-from steps.core.tracking import NullRun
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json, write_json
 from steps.distill.losses.base import Batch, Outputs, Pairs, Targets, Units
 from steps.distill.losses.pair import JointEmbedding, PairLoss, PooledEmbedding
 from steps.distill.targets import PairTable
 from steps.retrieval.dual_pooling import dual_pooled
 from steps.retrieval.rankers import load_ranker
+from steps.tracking.runs import NullRun
 
 POOLED = PooledEmbedding(kind="pooled_embedding", teacher="cross")
 JOINT = JointEmbedding(kind="joint_embedding", teacher="cross")

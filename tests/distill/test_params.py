@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from pipeline.params import check_params
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.distill.params import DistillParams
 
 pytestmark = pytest.mark.medium

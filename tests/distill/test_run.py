@@ -8,16 +8,16 @@ import torch
 from sentence_transformers import SentenceTransformer
 from stages import STATIC, TWO_LAYERS, distill_params, run_distill, run_embed, run_release
 
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
+from slimtower.serving.release import load_release
 from steps.core.cosines import cosines
-from steps.core.errors import UserError
-from steps.core.files import read_json
 from steps.core.tables import read_table, table_from_rows, write_table
-from steps.core.towers import encode, load_tower
 from steps.distill.initialisation import layer_subset
 from steps.distill.static_embedding import Pieces, StaticStudent, table_tower
 from steps.distill.students import TransformerStudent
 from steps.distill.tokens import Tokens, tokenize
-from steps.serving.release import load_release
+from steps.encoders.towers import encode, load_tower
 
 pytestmark = pytest.mark.medium
 

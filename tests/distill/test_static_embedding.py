@@ -10,13 +10,13 @@ import torch
 from sentence_transformers import SentenceTransformer
 from stages import STATIC, distill_params, run_distill, run_release
 
-from steps.core.errors import UserError
-from steps.core.towers import load_tower
+from slimtower.common.errors import UserError
+from slimtower.serving.query_encoder import load_query_encoder
 from steps.distill.params import StaticEncoder, StudentParams
 from steps.distill.phases import trainings
 from steps.distill.static_embedding import Pieces, StaticStudent, check_token_rows, static_embedding, table_tower
 from steps.distill.tokens import Tokens
-from steps.serving.query_encoder import load_query_encoder
+from steps.encoders.towers import load_tower
 
 pytestmark = pytest.mark.medium
 

@@ -15,14 +15,14 @@ from transformers import BertModel
 
 import steps.distill.run as stage
 import steps.distill.trainer as trainer
-from steps.core.errors import UserError
-from steps.core.files import read_json, write_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json, write_json
 from steps.core.tables import read_table
-from steps.core.towers import load_tower
 from steps.distill.objective import Objective
 from steps.distill.params import DistillParams
 from steps.distill.students import Student
 from steps.distill.trainer import Alignment
+from steps.encoders.towers import load_tower
 
 pytestmark = pytest.mark.medium
 

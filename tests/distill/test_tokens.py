@@ -3,9 +3,9 @@
 import numpy as np
 from transformers import AutoTokenizer
 
-from steps.core.bases import resolve_base
 from steps.distill.static_embedding import inverse_document_frequency
 from steps.distill.tokens import Tokens, length_batches, tokenize
+from steps.encoders.bases import resolve_base
 
 
 def test_rows_equal_the_tokenizers_own_ids() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from alignment import PARAMS, generated, pairs, query, texts_of
 
-from steps.core.document_texts import DocumentTemplate
+from slimtower.common.document_texts import DocumentTemplate
 from steps.core.tables import Part, table_from_rows
 from steps.embed.alignment_texts import Sources, build
 from steps.embed.params import EmbedParams

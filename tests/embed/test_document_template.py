@@ -8,8 +8,8 @@ import pytest
 from recorder import Recorder
 from stages import EMBED, INDEX, run_embed, run_index
 
-from steps.core.document_texts import DocumentTemplate
-from steps.core.files import read_json
+from slimtower.common.document_texts import DocumentTemplate
+from slimtower.common.files import read_json
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.embed.run import run as embed
 

@@ -11,12 +11,12 @@ from embedding_server import KEY, EmbeddingServer, serving, tower_reader
 from endpoint_fakes import teach
 from stages import FAST, STATIC, TWO_LAYERS, distill_params, run_distill, run_embed, run_release
 
-from steps.core.endpoint import PROBES
-from steps.core.errors import UserError
-from steps.core.files import read_json
-from steps.core.towers import load_tower
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
+from slimtower.serving.release import load_release
 from steps.distill.initialisation import _word_pieces
-from steps.serving.release import load_release
+from steps.encoders.towers import load_tower
+from steps.endpoint.module import PROBES
 
 pytestmark = pytest.mark.slow
 FRESH = {"layers": 1, "dim": 16, "heads": 2}

@@ -12,14 +12,14 @@ from sentence_transformers import SentenceTransformer
 from stages import run_embed, write_ingest
 from towers import other_weights
 
-from steps.core.bases import resolve_base
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
 from steps.core.corpus import CorpusTexts
-from steps.core.errors import UserError
-from steps.core.files import read_json
 from steps.core.tables import table_from_rows, write_table
-from steps.core.towers import encode, load_tower
 from steps.embed.given_vectors import _BODIES, _LONGER, _TOKENS, check_given, sampled_rows
 from steps.embed.params import CheckParams
+from steps.encoders.bases import resolve_base
+from steps.encoders.towers import encode, load_tower
 
 pytestmark = pytest.mark.medium
 

@@ -15,19 +15,19 @@ from sentence_transformers import SentenceTransformer
 from stages import run_embed, write_ingest
 from tokenizers.normalizers import BertNormalizer
 
-from steps.core import vector_cache
-from steps.core.document_texts import DocumentTemplate
-from steps.core.files import read_json
-from steps.core.towers import encode_with_lengths, load_tower
+from slimtower.common.document_texts import DocumentTemplate
+from slimtower.common.files import read_json
 from steps.core.vector_store import Embeddings
 from steps.embed import run as stage
+from steps.encoders import vector_cache
+from steps.encoders.towers import encode_with_lengths, load_tower
 
 pytestmark = pytest.mark.medium
 
 SCRIPT = """
 import sys
 from pathlib import Path
-import steps.core.vector_cache as vector_cache
+import steps.encoders.vector_cache as vector_cache
 from stages import run_embed
 
 encode = vector_cache.encode_with_lengths

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.embed.spread import check_spread, drawn_rows
 
 TEXTS = [f"text number {row}" for row in range(200)]

@@ -11,9 +11,9 @@ import transformers
 from sentence_transformers import SentenceTransformer
 from teach_fakes import write_tower
 
-from steps.core.fingerprints import fingerprint
-from steps.core.towers import load_tower
+from slimtower.common.fingerprints import fingerprint
 from steps.embed.token_vectors import token_vectors
+from steps.encoders.towers import load_tower
 
 BATCH, SHARD = 4, 9  # of 33 tokens: shards of two batches, and a last one of one token
 

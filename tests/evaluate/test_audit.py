@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from evaluate_fakes import write_inputs
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.tables import read_table, write_table
 from steps.evaluate.audit import Audit, audit_leaks
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from evaluate_fakes import evaluate, fake_systems, params, write_inputs
 
-from steps.core.files import cache_root
+from slimtower.common.files import cache_root
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, write_table
 from steps.evaluate import cache, diagnosis

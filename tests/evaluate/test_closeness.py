@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from evaluate_fakes import FakeRelease, bag_of_words
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.tables import table_from_rows, write_table
 from steps.evaluate.closeness import measure_closeness, overlaps, read_texts, told
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from slimtower.serving.release import Documents, Release
 from steps.core.judged import JudgedSet
 from steps.evaluate import proposition
 from steps.evaluate.document_vectors import document_rows, document_vectors
@@ -18,7 +19,6 @@ from steps.evaluate.effort import ladder, measure_effort
 from steps.evaluate.proposition import judged_pairs, measure_proposition, score_scale
 from steps.evaluate.semantic_codes import centroids, measure_codes, prefix_recall, query_codes, read_codes
 from steps.evaluate.space import measure_space, neighbours
-from steps.serving.release import Documents, Release
 
 
 def unit(count: int, dim: int, seed: int) -> np.ndarray:

@@ -16,13 +16,12 @@ from scipy.stats import ttest_rel
 from sentence_transformers import SentenceTransformer
 from towers import other_weights
 
-from steps.core import vector_cache
-from steps.core.document_texts import FIELDS, DocumentTemplate
-from steps.core.errors import UserError
-from steps.core.files import write_json
+from slimtower.common.document_texts import FIELDS, DocumentTemplate
+from slimtower.common.errors import UserError
+from slimtower.common.files import write_json
 from steps.core.judged import JudgedSet, read_judged_sets
 from steps.core.tables import read_table, table_from_rows, write_table
-from steps.core.tracking import NullRun
+from steps.encoders import vector_cache
 from steps.evaluate import earlier as module
 from steps.evaluate import run as stage
 from steps.evaluate.cache import measure_all
@@ -34,6 +33,7 @@ from steps.evaluate.retention import is_gain
 from steps.evaluate.scoring import Scored
 from steps.evaluate.systems import Earlier, Search, Systems, dense_search
 from steps.evaluate.table import gain_lines, results_table
+from steps.tracking.runs import NullRun
 
 TEMPLATE = "{title} | {topic}: {content}"
 DIM = 32

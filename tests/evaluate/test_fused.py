@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 from evaluate_fakes import RULE, FakeRelease, bag_of_words, evaluate, fake_systems, params, write_inputs
 
-from steps.core import endpoint
-from steps.core.files import write_json
+from slimtower.common.files import write_json
+from slimtower.lexical.fusion import ReciprocalRank, WeightedSum, fuse, pooled
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, write_table
-from steps.core.tracking import NullRun
+from steps.endpoint import module as endpoint
 from steps.evaluate.cache import Measurements, measure_all
 from steps.evaluate.fusing import Fused, Kept, figures
 from steps.evaluate.measuring import Task
 from steps.evaluate.run import run
 from steps.evaluate.systems import Hits, Systems, bm25_search, dense_search
 from steps.evaluate.table import results_table
-from steps.retrieval.fusion import ReciprocalRank, WeightedSum, fuse, pooled
 from steps.retrieval.fusion_choice import DEEPEST, STANDARD
+from steps.tracking.runs import NullRun
 
 KNOWN = {"static": 1, "2l": 4}
 DENSE = ["teacher", "static", "2l"]

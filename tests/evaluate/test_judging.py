@@ -12,7 +12,7 @@ from evaluate_fakes import params, write_inputs
 from pydantic import ValidationError
 from sklearn.metrics import roc_auc_score
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.judged import JudgedSet
 from steps.core.tables import table_from_rows, write_table
 from steps.evaluate import cases, diagnosis, effort

@@ -11,7 +11,7 @@ import pytest
 from browser import Browser, find_browser
 from evaluate_fakes import evaluate, fake_systems, hybrid_systems, params, write_inputs
 
-from steps.core.files import read_json, write_json
+from slimtower.common.files import read_json, write_json
 from steps.evaluate.facts import mined_examples
 from steps.evaluate.report import read_background
 from steps.evaluate.shown import percent

@@ -11,13 +11,12 @@ from late_fakes import write_late_teacher
 from rank_fakes import write_encoder
 from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer
 
-from steps.core.document_texts import DocumentTemplate
-from steps.core.errors import UserError
-from steps.core.files import write_json
+from slimtower.common.document_texts import DocumentTemplate
+from slimtower.common.errors import UserError
+from slimtower.common.files import write_json
 from steps.core.judged import read_judged_sets
 from steps.core.measures import NDCG
 from steps.core.tables import read_table
-from steps.core.tracking import NullRun
 from steps.evaluate.cache import measure_all
 from steps.evaluate.measuring import Task, measure_reranked
 from steps.evaluate.reranked import open_reranked, reordered
@@ -26,6 +25,7 @@ from steps.evaluate.systems import Systems, dense_search
 from steps.retrieval import rerankers
 from steps.retrieval.rankers import load_ranker
 from steps.retrieval.rerankers import open_reranker
+from steps.tracking.runs import NullRun
 
 DEPTH = 6
 

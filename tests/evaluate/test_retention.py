@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import t as student_t
 from scipy.stats import ttest_ind
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.evaluate.retention import bootstrap_means, compare, p_value, retention
 from steps.retrieval.as_one import counted, joint_means, units, weights
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from steps.core.files import write_json
+from slimtower.common.files import write_json
 from steps.evaluate.seeds import of_one_spec, seed_lines, spreads
 
 

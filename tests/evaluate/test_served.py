@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from evaluate_fakes import RULE, evaluate, hybrid_systems, params
 
-from steps.core.files import read_json, write_json
+from slimtower.common.files import read_json, write_json
 from steps.core.judged import JudgedSet
 from steps.core.tables import read_table
 from steps.evaluate import diagnosis, slicing

@@ -9,7 +9,7 @@ import pytest
 from evaluate_fakes import params
 from pydantic import ValidationError
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.judged import JudgedSet
 from steps.core.tables import table_from_rows, write_table
 from steps.evaluate import slicing

@@ -14,11 +14,10 @@ from evaluate_fakes import bag_of_words, fake_systems, params, write_inputs
 from evaluate_fakes import evaluate as evaluate_in
 from recorder import Recorder
 
-from steps.core.errors import UserError
-from steps.core.files import sha256_file, write_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import sha256_file, write_json
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, write_table
-from steps.core.tracking import Run
 from steps.evaluate import run as stage
 from steps.evaluate.measuring import Task, measure_teacher
 from steps.evaluate.report import read_background
@@ -27,6 +26,7 @@ from steps.evaluate.systems import Systems, remembering
 from steps.evaluate.table import results_table
 from steps.evaluate.trec import write_hits
 from steps.evaluate.verdict import headline
+from steps.tracking.runs import Run
 
 KNOWN = {"static": 1, "2l": 4}  # words of a query that a student reads
 

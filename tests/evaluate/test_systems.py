@@ -9,16 +9,16 @@ import pytest
 from evaluate_fakes import params, write_inputs
 from pydantic import ValidationError
 
-from steps.core.document_texts import DocumentTemplate
-from steps.core.errors import UserError
-from steps.core.fingerprints import Fingerprint
+from slimtower.common.document_texts import DocumentTemplate
+from slimtower.common.errors import UserError
+from slimtower.common.fingerprints import Fingerprint
+from slimtower.lexical.bm25 import Bm25
 from steps.core.judged import JudgedSet, read_judged_sets
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.evaluate import systems
 from steps.evaluate.scoring import score
 from steps.evaluate.systems import Hits
 from steps.release.quality import ndcg
-from steps.retrieval.bm25 import Bm25
 
 
 def test_a_missing_release_is_named(tmp_path: Path, monkeypatch) -> None:

@@ -5,7 +5,7 @@ import pytest
 from teach_fakes import write_tower
 
 from steps.core.texts import fold
-from steps.core.towers import load_tower
+from steps.encoders.towers import load_tower
 from steps.generate.filtering import filter_texts
 from steps.generate.similarity import content_overlap, source_cosines
 

@@ -15,15 +15,15 @@ from teach_fakes import write_tower
 
 import steps.generate.run as stage
 import steps.generate.sources as sources
-from steps.core.document_texts import DocumentTemplate
-from steps.core.errors import UserError
-from steps.core.files import read_json
+from slimtower.common.document_texts import DocumentTemplate
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.core.texts import fold
-from steps.core.tracking import NullRun, Run
 from steps.generate.denoiser import Denoiser, Variants
 from steps.generate.params import GenerateParams
 from steps.generate.sources import Source, corpus_sample, from_documents, query_like
+from steps.tracking.runs import NullRun, Run
 
 
 @pytest.fixture(scope="module")

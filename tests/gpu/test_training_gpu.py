@@ -13,14 +13,14 @@ from scoring_teachers import joint, write_scoring_teachers
 from stages import distill_params, run_distill, run_embed, run_score
 from teach_fakes import EVERYTHING, write_tower, write_world
 
-from steps.core.files import read_json
-from steps.core.params import validated
+from slimtower.common.files import read_json
+from slimtower.common.settings import validated
 from steps.core.tables import read_table
-from steps.core.towers import load_tower
-from steps.core.tracking import NullRun
+from steps.encoders.towers import load_tower
 from steps.teach.kinds.base import Teacher
 from steps.teach.kinds.cross_encoder import CrossEncoder
 from steps.teach.run import run as teach
+from steps.tracking.runs import NullRun
 
 pytestmark = pytest.mark.gpu
 CROSS = {

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from steps.core.document_texts import DEFAULT, DocumentTemplate
+from slimtower.common.document_texts import DEFAULT, DocumentTemplate
 from steps.core.tables import table_from_rows
 from steps.embed.alignment_texts import AlignmentTexts, Sources, build
 from steps.embed.params import EmbedParams

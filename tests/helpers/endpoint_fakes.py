@@ -5,8 +5,8 @@ from typing import Any
 
 from embedding_server import EmbeddingServer
 
-from steps.core.tracking import NullRun
 from steps.teach.kinds.endpoint import Endpoint as EndpointParams
+from steps.tracking.runs import NullRun
 
 CONNECTION: dict[str, Any] = {
     "base_url": "set by the test", "key_variable": "PLANTED_KEY", "timeout_s": 5.0, "tries": 4, "batch_texts": 8,

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from steps.core.files import folder_digest
+from slimtower.common.files import folder_digest
+from slimtower.engines.contents import asked
+from slimtower.engines.deployment import Deployed, flip, prepare, roll_back, way_back
+from slimtower.engines.engine import Engine
+from slimtower.engines.params import DeployParams
+from slimtower.serving.release import Hit, Release, load_release
 from steps.core.judged import read_judged_sets
 from steps.core.measures import ndcg_at_10
-from steps.deploy.contents import asked
-from steps.deploy.deployment import Deployed, flip, prepare, roll_back, way_back
-from steps.deploy.engine import Engine
-from steps.deploy.params import DeployParams
-from steps.serving.release import Hit, Release, load_release
 
 KINDS = ["milvus", "qdrant", "postgres"]
 PARAMS = DeployParams(

@@ -8,19 +8,19 @@ from typing import Any
 import faiss
 import numpy as np
 
-from steps.core.files import sha256_file, write_json
+from slimtower.common.files import sha256_file, write_json
+from slimtower.lexical.bm25 import Bm25
+from slimtower.lexical.fusion import WeightedSum
+from slimtower.serving.release import Documents
 from steps.core.tables import table_from_rows, write_table
 from steps.core.texts import words
-from steps.core.tracking import NullRun, Run
 from steps.evaluate import run as stage
 from steps.evaluate.latency import Encode
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.run import Folders
 from steps.evaluate.systems import Lexical, Student, Systems, Teacher, bm25_search
-from steps.retrieval.bm25 import Bm25
-from steps.retrieval.fusion import WeightedSum
 from steps.retrieval.noninferiority import NonInferiority
-from steps.serving.release import Documents
+from steps.tracking.runs import NullRun, Run
 
 RULE = NonInferiority(margin=0.005, confidence=0.95, resamples=1000, seed=1)  # the promotion gate's
 TOPICS = ("matrix", "graph", "string", "socket", "widget", "ledger", "planet", "river", "engine", "violin")

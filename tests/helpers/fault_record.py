@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from steps.core.files import read_json, write_json
-from steps.core.run_ids import git_commit
+from slimtower.common.files import read_json, write_json
+from steps.tracking.run_ids import git_commit
 
 FAULTS = int(os.environ.get("FAULTS") or 0)  # how often runs are killed; 0: a few times, and nothing is written
 ROOT = Path(__file__).parents[2]

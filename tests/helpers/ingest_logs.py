@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.recipe import fill
-from steps.core.params import parse_mapping
+from slimtower.common.settings import parse_mapping
 from steps.core.tables import read_table
-from steps.core.tracking import NullRun
 from steps.ingest.params import IngestParams
 from steps.ingest.run import run
+from steps.tracking.runs import NullRun
 
 COLUMNS = {"query": "q", "doc_id": "doc", "rank": "pos", "clicked": "clk", "timestamp": "ts", "session_id": "sid"}
 DAY = 86_400

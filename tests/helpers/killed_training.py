@@ -8,8 +8,8 @@ from stages import STATIC, distill_params, run_distill
 from teach_fakes import PARAMS
 
 import steps.distill.checkpoints as checkpoints
-from steps.core.tracking import NullRun
 from steps.teach.run import run as teach
+from steps.tracking.runs import NullRun
 
 
 def train_teacher(world: Path, cache: Path, output: Path, more: int = 0) -> None:

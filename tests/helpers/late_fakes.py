@@ -4,7 +4,7 @@ from pathlib import Path
 
 from teach_fakes import PARAMS
 
-from steps.core.files import write_json
+from slimtower.common.files import write_json
 from steps.teach.kinds.late_interaction import LateInteraction
 from steps.teach.late_interaction import late_interaction_model
 

@@ -8,9 +8,9 @@ from teach_fakes import PARAMS, documents, table, write_world
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AddedToken, AutoModel, AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from steps.core.document_texts import DocumentTemplate
+from slimtower.common.document_texts import DocumentTemplate
 from steps.core.tables import write_table
-from steps.core.towers import route
+from steps.encoders.towers import route
 from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
 from steps.teach.loss_params import LossParams
 

@@ -10,13 +10,13 @@ import ibis.expr.types as ir
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from steps.core.document_texts import DEFAULT, DocumentTemplate
+from slimtower.common.document_texts import DEFAULT, DocumentTemplate
 from steps.core.tables import table_from_rows, write_table
-from steps.core.tracking import NullRun
 from steps.mine.engine import Engine
 from steps.mine.engines import open_engine
 from steps.mine.params import MineParams
 from steps.mine.run import run
+from steps.tracking.runs import NullRun
 
 Row = dict[str, Any]
 

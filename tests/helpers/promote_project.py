@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from steps.core.files import read_json, write_json
+from slimtower.common.files import read_json, write_json
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.promote import run as commands
 from steps.promote.params import PromoteParams

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from promote_fakes import evidence, promote_params
 
-from steps.core.files import folder_digest
+from slimtower.common.files import folder_digest
 from steps.promote import promotion, registration, rollback
 from steps.promote.candidate import Candidate
 from steps.promote.history import history

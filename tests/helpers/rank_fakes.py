@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from teach_fakes import ASKED_AS, documents, queries, table, triplets, write_tower, write_world
 
-from steps.core.files import write_json
+from slimtower.common.files import write_json
 from steps.core.tables import write_table
-from steps.core.towers import load_tower
-from steps.core.tracking import NullRun, Run
+from steps.encoders.towers import load_tower
 from steps.rank.params import CrossEncoderParams
 from steps.rank.run import run as rank
 from steps.retrieval.rankers import load_ranker
+from steps.tracking.runs import NullRun, Run
 
 PARAMS = CrossEncoderParams(
     kind="cross_encoder",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from steps.core.tracking import NullRun
+from steps.tracking.runs import NullRun
 
 
 class Recorder(NullRun):

@@ -6,12 +6,12 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from steps.core.errors import UserError
-from steps.serve.app import build_app
-from steps.serve.service import Service, open_service
-from steps.serve.settings import Settings
-from steps.serve.systems import Origin, Served
-from steps.serving.release import load_release
+from slimtower.common.errors import UserError
+from slimtower.service.app import build_app
+from slimtower.service.service import Service, open_service
+from slimtower.service.settings import Settings
+from slimtower.service.systems import Origin, Served
+from slimtower.serving.release import load_release
 
 SETTINGS: dict[str, Any] = {
     "release": "", "model": "", "system": "", "embeddings_model": "text-embedding-x", "poll_s": 0.2, "threads": 2,

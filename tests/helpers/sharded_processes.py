@@ -14,10 +14,10 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
 import steps.teach.contrastive_training as contrastive_training
-from steps.core.files import write_json
-from steps.core.tracking import NullRun
+from slimtower.common.files import write_json
 from steps.teach.kinds.contrastive import Contrastive, LoraParams
 from steps.teach.run import run as teach
+from steps.tracking.runs import NullRun
 from steps.training.distributed import joined, meet, rank
 
 LORA = LoraParams(rank=2, alpha=4, target_modules=["q_proj", "v_proj"])

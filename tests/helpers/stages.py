@@ -4,12 +4,12 @@ import shutil
 from pathlib import Path
 
 from steps.core.tables import SCHEMAS, table_from_rows, write_table
-from steps.core.tracking import NullRun, Run
 from steps.distill.params import DistillParams
 from steps.embed.params import CheckParams, EmbedParams
 from steps.index.params import IndexParams, SemanticIdParams
 from steps.release.params import ReleaseParams
 from steps.score.params import ScoreParams
+from steps.tracking.runs import NullRun, Run
 
 TOPICS = ["sum", "mean", "matrix", "string", "axis", "file", "window", "graph"]
 EMBED = EmbedParams(

@@ -10,8 +10,9 @@ from typing import Any
 
 import yaml
 
-CORE = tuple(
-    f"steps/{name}.py" for name in ("__init__", "core/__init__", "core/errors", "core/exit_file", "core/masking")
+CORE = (
+    *(f"slimtower/{name}.py" for name in ("__init__", "common/__init__", "common/errors", "common/masking")),
+    *(f"steps/{name}.py" for name in ("__init__", "frame/__init__", "frame/exit_file")),
 )
 STAGES = ("ingest", "grow@a", "grow@b", "gather")
 
@@ -202,8 +203,7 @@ def make_project(root: Path, remote: str = "", tracked: str = "") -> Project:
         "steps/ingest/__main__.py": STEP,
         "steps/promote/__init__.py": "",
         "steps/promote/__main__.py": PROMOTE,
-        "steps/deploy/__init__.py": "",
-        "steps/deploy/__main__.py": PROMOTE,
+        "slimtower/__main__.py": PROMOTE,
     } | ({tracked: "why this folder is here\n"} if tracked else {})
     for name, text in files.items():
         (repository / name).parent.mkdir(parents=True, exist_ok=True)

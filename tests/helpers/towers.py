@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from steps.core.towers import load_tower
+from steps.encoders.towers import load_tower
 
 
 def other_weights(source: Path, target: Path, seed: int) -> None:

@@ -7,10 +7,10 @@ from scoring_teachers import joint
 from stages import distill_params, run_distill
 from teach_fakes import EVERYTHING, PARAMS
 
-from steps.core.tracking import NullRun
 from steps.distill.params import DistillParams
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.run import run as teach
+from steps.tracking.runs import NullRun
 from steps.training.distributed import joined
 
 STUDENTS = ("static", "2l", "ranked", "fresh", "layered", "joint", "joint_late", "joint_cross")

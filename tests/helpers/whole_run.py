@@ -25,8 +25,8 @@ from pipeline.data_check import check_data
 from pipeline.params import Params, check_params
 from pipeline.plain_copy import plain_copy
 from pipeline.recipe import laid_over, overlay
-from steps.core.params import read_mapping
-from steps.core.tracking import NullRun
+from slimtower.common.settings import read_mapping
+from steps.tracking.runs import NullRun
 
 STUDENT = {"start": {"layers": [-1]}, "epochs": 2.0, "batch_size": 32}
 SMALL: dict[str, Any] = {

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 from index_vectors import all_of, clustered, exact_top, index_params
 
-from steps.core.errors import OutOfMemory, UserError
+from slimtower.common.errors import OutOfMemory, UserError
+from slimtower.serving.checks import index_digests
+from slimtower.serving.dims import truncate
+from slimtower.serving.index_files import apply_settings, file_digests, open_index
 from steps.index import exact, gpu, shards, tuning
 from steps.index.build import fill, flat, layers_of, trained
 from steps.index.factories import factory, of_kind, split_refine, subquantizers
@@ -16,9 +19,6 @@ from steps.index.inverted_lists import inverted_lists
 from steps.index.params import Kind
 from steps.index.tuning import recall, tune, tuned_again
 from steps.index.vectors import Vectors
-from steps.serving.checks import index_digests
-from steps.serving.dims import truncate
-from steps.serving.index_files import apply_settings, file_digests, open_index
 
 KINDS: list[Kind] = ["ivfflat", "ivfpq", "hnsw", "sq8", "binary"]
 

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from slimtower.common.errors import UserError
+from slimtower.common.files import sha256_text
 from steps.core import corpus
-from steps.core.errors import UserError
-from steps.core.files import sha256_text
 from steps.core.tables import table_from_rows, write_table
 from steps.index.documents import read_documents
 

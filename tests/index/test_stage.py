@@ -12,14 +12,14 @@ import pytest
 from index_vectors import clustered, exact_top, index_params
 from recorder import Recorder
 
-from steps.core.errors import UserError
-from steps.core.files import sha256_file, sha256_text, write_json
-from steps.core.fingerprints import fingerprint
+from slimtower.common.errors import UserError
+from slimtower.common.files import sha256_file, sha256_text, write_json
+from slimtower.common.fingerprints import fingerprint
+from slimtower.serving.index_files import open_index, read_index_manifest
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.index import dataset as one_dataset
 from steps.index import run as stage
 from steps.index.queries import recall_queries
-from steps.serving.index_files import open_index, read_index_manifest
 
 pytestmark = pytest.mark.medium
 

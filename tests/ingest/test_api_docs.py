@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from steps.core.errors import OutOfMemory, UserError
+from slimtower.common.errors import OutOfMemory, UserError
 from steps.core.texts import fold
 from steps.ingest.api_docs import Entry, balanced_cut, read_api_docs
 from steps.ingest.docstring_text import cut_words, plain, split_docstring, without_phrase

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ingest_logs import COLUMNS
 from toy_source import read_toy
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.ingest import rows
 from steps.ingest.beir import read_beir
 from steps.ingest.click_log import read_click_log

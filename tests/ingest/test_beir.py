@@ -15,20 +15,20 @@ import pytest
 import yaml
 from toy_source import read_toy
 
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
 from steps.candidates.asked import asked_queries
 from steps.candidates.params import CandidatesParams
-from steps.core.errors import UserError
-from steps.core.files import read_json
 from steps.core.judged import read_judged_sets
 from steps.core.positives import mined_and_judged
 from steps.core.tables import SCHEMAS, read_table
 from steps.core.texts import fold
-from steps.core.tracking import NullRun
 from steps.ingest.beir import read_beir
 from steps.ingest.params import IngestParams
 from steps.ingest.rejects import Rejects
 from steps.ingest.run import run
 from steps.ingest.source_data import SourceData
+from steps.tracking.runs import NullRun
 
 
 def params(folder: Path, **changes: Any) -> IngestParams:

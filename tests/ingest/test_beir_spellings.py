@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ingest_logs import ingest, params, rows_of
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 
 Rows = list[dict[str, Any]]
 RATIO = {"max_reject_ratio": 0.01}

@@ -12,8 +12,8 @@ from ingest_logs import COLUMNS, DAY, FIRST, click_log, ingest, params, reasons,
 from ingest_logs import write as write_rows
 from pydantic import ValidationError
 
-from steps.core.errors import UserError
-from steps.core.files import read_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
 from steps.ingest.repeats import without_repeats
 from steps.ingest.search_log import SearchLog
 

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from steps.core.document_texts import DocumentTemplate
+from slimtower.common.document_texts import DocumentTemplate
 from steps.ingest.click_simulation import bm25_results, simulate_sessions, with_relevant
 from steps.ingest.params import ClickParams
 from steps.ingest.source_data import Document, Query

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from ingest_logs import ingest, params
 
-from steps.core.errors import TransientError, UserError, line
-from steps.core.files import read_json
-from steps.core.params import validated
+from slimtower.common.errors import TransientError, UserError, line
+from slimtower.common.files import read_json
+from slimtower.common.settings import validated
 from steps.ingest import vector_sources
 from steps.ingest.listing import by_key, list_sources
 from steps.ingest.locations import reading_only

@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.params import load_params
-from steps.core.corpus import CorpusRows
-from steps.core.document_texts import corpus_template
+from steps.core.corpus import CorpusRows, corpus_template
 from steps.core.tables import SCHEMAS, read_table
-from steps.core.tracking import NullRun
 from steps.embed.alignment_texts import Sources, build
 from steps.ingest.run import run as ingest
+from steps.tracking.runs import NullRun
 
 pytestmark = pytest.mark.slow
 

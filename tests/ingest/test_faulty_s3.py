@@ -9,7 +9,7 @@ import pytest
 from faulty_s3 import FaultyS3
 
 from pipeline.task.run_store import open_store
-from steps.core.errors import EXIT_DATA, EXIT_TRANSIENT, UserError, line
+from slimtower.common.errors import EXIT_DATA, EXIT_TRANSIENT, UserError, line
 from steps.ingest import s3
 from steps.ingest.locations import locate
 

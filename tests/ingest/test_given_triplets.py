@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ingest_logs import ingest, params, reasons, rows_of
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.tables import read_table
 from steps.ingest import given_triplets
 from steps.ingest.listing import by_key, list_sources

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from toy_source import read_toy
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.ingest.ir_datasets_source import read_ir_dataset
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import SourceData

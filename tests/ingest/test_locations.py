@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ingest_logs import click_log, ingest, params, rows_of, shown
 
-from steps.core.errors import TransientError, UserError
+from slimtower.common.errors import TransientError, UserError
 from steps.ingest import locations
 from steps.ingest.listing import by_key, list_sources
 from steps.ingest.locations import listing, locate, reading_only

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from toy_source import read_toy
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.ingest.msmarco import read_msmarco
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import SourceData

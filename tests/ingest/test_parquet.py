@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ingest_logs import COLUMNS, FIRST, click_log, ingest, params, reasons, rows_of, shown, write
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.ingest.rejects import Rejects
 from steps.ingest.table_rows import Row, read_rows
 

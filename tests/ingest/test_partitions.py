@@ -2,7 +2,7 @@
 
 import pytest
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.ingest.partitions import named_span, window
 
 

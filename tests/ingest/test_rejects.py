@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.ingest import rejects as module
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Gone

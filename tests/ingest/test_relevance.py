@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ingest_logs import COLUMNS, click_log, ingest, params, reasons, rows_of, shown, write
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.tables import read_table
 from steps.ingest.rejects import Rejects
 from steps.ingest.term_scores import read_term_scores

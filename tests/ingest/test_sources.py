@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from ingest_logs import click_log, ingest, params, rows_of, shown, texts_by_split, write
 
-from steps.core.document_texts import corpus_template
-from steps.core.errors import UserError
-from steps.core.params import validated
+from slimtower.common.errors import UserError
+from slimtower.common.settings import validated
+from steps.core.corpus import corpus_template
 from steps.ingest import source_files
 from steps.ingest.listing import list_sources
 from steps.ingest.locations import Located

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from ingest_logs import ingest, params, rows_of
 
-from steps.core.errors import UserError
-from steps.core.files import read_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
 
 Rows = list[dict[str, Any]]
 COLUMNS = {name: name for name in ("query", "doc_id", "rank", "clicked", "timestamp")}

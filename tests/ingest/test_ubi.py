@@ -10,8 +10,8 @@ import pytest
 from ingest_logs import DAY, FIRST, corpus, ingest, params, reasons, rows_of, texts_by_split, write
 
 from bench.ubi_log import write_log
-from steps.core.errors import UserError
-from steps.core.files import read_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
 from steps.core.tables import table_from_rows, write_table
 from steps.ingest.listing import list_sources
 

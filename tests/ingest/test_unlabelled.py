@@ -7,8 +7,8 @@ import pytest
 from ingest_logs import params
 from pydantic import ValidationError
 
-from steps.core.errors import UserError
-from steps.core.files import sha256_file
+from slimtower.common.errors import UserError
+from slimtower.common.files import sha256_file
 from steps.ingest.held_out_queries import without_evaluation_texts
 from steps.ingest.listing import list_sources, write_listing
 from steps.ingest.rejects import Rejects

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from ingest_logs import ingest, params, write
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.ingest import locations
 from steps.ingest.listing import by_key, list_sources
 from steps.ingest.locations import listing, locate, reading_only

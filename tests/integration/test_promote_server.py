@@ -20,7 +20,7 @@ import requests
 from promote_project import PARAMS, RELEASES, copy_project, params, promote, release_files, write_evaluation
 from races import winners
 
-from steps.core.errors import TransientError, UserError
+from slimtower.common.errors import TransientError, UserError
 from steps.promote import run as commands
 from steps.promote.lock import Lock, lock_store
 from steps.promote.lock_store import S3LockStore

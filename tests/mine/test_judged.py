@@ -17,8 +17,8 @@ from mine_logs import (
     write_log,
 )
 
-from steps.core.errors import UserError
-from steps.core.files import read_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
 from steps.core.tables import read_table
 
 pytestmark = pytest.mark.medium

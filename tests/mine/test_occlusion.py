@@ -11,7 +11,7 @@ from teach_fakes import write_tower
 from towers import write_static
 from transformers import BertModel, BertTokenizerFast
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.texts import words
 from steps.mine.occlusion import OcclusionPlanner, occluded
 

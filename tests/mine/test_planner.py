@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mine_logs import PARAMS, engine_in, engine_table
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.mine.engine import Engine
 from steps.mine.params import MineParams
 from steps.mine.planner import idf_importances, importances, query_terms

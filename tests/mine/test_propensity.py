@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.mine.propensity import Propensities, estimate, inverse_weights
 
 RANKS = 10

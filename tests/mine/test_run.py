@@ -22,8 +22,8 @@ from mine_logs import (
 )
 from pydantic import ValidationError
 
-from steps.core.errors import TransientError, UserError
-from steps.core.files import read_json
+from slimtower.common.errors import TransientError, UserError
+from slimtower.common.files import read_json
 from steps.core.tables import read_table
 from steps.mine.audit import audit
 from steps.mine.params import MineParams

@@ -8,8 +8,8 @@ import pytest
 from ingest_logs import COLUMNS, click_log, corpus, ingest, params, reasons, rows_of, shown, without, write
 
 from pipeline.params import check_params
-from steps.core.errors import UserError
-from steps.core.params import read_mapping
+from slimtower.common.errors import UserError
+from slimtower.common.settings import read_mapping
 
 BASIC = [
     shown("red shoes", 0, "d0", clicked=True),

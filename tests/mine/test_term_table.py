@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.mine.term_table import shares, table_importances
 
 SCORES = {"the": 0.5, "sum": 2.0, "axis": 5.5, "of": 0.0}

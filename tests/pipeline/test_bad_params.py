@@ -10,8 +10,9 @@ import yaml
 
 from pipeline.params import check_params
 from pipeline.recipe import laid_over, worktree
-from steps.core.errors import UserError, line
-from steps.core.params import load_students, parse_mapping, read_mapping
+from slimtower.common.errors import UserError, line
+from slimtower.common.settings import parse_mapping, read_mapping
+from steps.core.params import load_students
 from steps.promote.dvc_lock import lock_stages
 
 pytestmark = pytest.mark.faults("bad input")

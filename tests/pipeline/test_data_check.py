@@ -10,8 +10,8 @@ from cross_encoders import DUAL
 from pipeline.data_check import check_data
 from pipeline.params import Params, check_params
 from pipeline.recipe import laid_over, overlay
-from steps.core.errors import UserError
-from steps.core.params import read_mapping
+from slimtower.common.errors import UserError
+from slimtower.common.settings import read_mapping
 from steps.core.tables import SCHEMAS, table_from_rows, write_table
 
 ZERO_SHOT: dict[str, Any] = {"teach": {"teacher": {"dense": {"epochs": 0.0}}}}

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 import pytest
 
 from pipeline.docs_site import build
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 
 pytestmark = pytest.mark.medium
 

@@ -9,7 +9,7 @@ import yaml
 from pipeline.document_space import embedded_anew
 from pipeline.params import check_params
 from pipeline.recipe import laid_over, overlay
-from steps.core.params import read_mapping, read_text
+from slimtower.common.settings import read_mapping, read_text
 from steps.core.tables import SCHEMAS, table_from_rows, write_table
 
 PROJECT = Path(__file__).parents[2]

@@ -15,8 +15,8 @@ BLOCKS = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", (ROOT / "docs/extendin
 TRAIN = """
 from pathlib import Path
 from stages import FAST, distill_params, run_distill, run_embed, write_ingest, write_mine
-from steps.core.files import read_json
-from steps.core.tracking import NullRun
+from slimtower.common.files import read_json
+from steps.tracking.runs import NullRun
 from steps.teach.params import TeachParams
 from steps.teach.run import run as teach
 

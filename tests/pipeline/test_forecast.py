@@ -11,7 +11,7 @@ from pipeline import forecast
 from pipeline.forecast import DENOISER, FIXED, Data, in_words, layer_operations, measure, vocabulary_size
 from pipeline.params import Params, check_params
 from pipeline.recipe import overlay
-from steps.core.params import read_mapping
+from slimtower.common.settings import read_mapping
 from steps.core.tables import SCHEMAS, table_from_rows, write_table
 
 DATA = Data(documents=1000, document_tokens=50.0, train_queries=200, texts=3000)

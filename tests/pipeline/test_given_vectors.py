@@ -13,9 +13,9 @@ from whole_run import git_copy, params_of, run_ingest, write_beir
 
 from pipeline.given_vectors import check_given_vectors
 from pipeline.params import Params
+from slimtower.common.errors import UserError
 from steps.core.corpus import CorpusTexts, corpus_columns
-from steps.core.errors import UserError
-from steps.core.towers import encode, load_tower
+from steps.encoders.towers import encode, load_tower
 
 pytestmark = pytest.mark.medium
 

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from pipeline import images
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 
 TEXT = images.CONTAINERFILE.read_text(encoding="utf-8")
 LINES = TEXT.splitlines()
@@ -87,8 +87,8 @@ def test_a_stale_file_names_the_keys_and_a_right_one_is_left_alone(tmp_path: Pat
         images.check_lock(path)
 
 
-def test_every_command_but_search_has_an_image_and_steps_that_use_a_gpu_exist() -> None:
-    commands = {path.parent.name for path in Path("steps").glob("*/__main__.py")} - {"search"}
+def test_every_step_and_service_has_an_image_and_steps_that_use_a_gpu_exist() -> None:
+    commands = {path.parent.name for path in Path("steps").glob("*/__main__.py")} | {"deploy", "serve"}
     assert {*images.STEPS, *images.SERVICES} == commands
     assert set(images.ACCELERATED) <= commands
 
@@ -96,10 +96,10 @@ def test_every_command_but_search_has_an_image_and_steps_that_use_a_gpu_exist() 
 @pytest.mark.faults("security")
 def test_an_image_holds_all_code_and_runs_as_nobody_special() -> None:
     copied = [line.split()[1] for line in LINES if line.startswith("COPY")]
-    assert copied == ["requirements/${LOCK}.lock", "requirements/extras.lock", "steps", "pipeline"]
+    assert copied == ["requirements/${LOCK}.lock", "requirements/extras.lock", "slimtower", "steps", "pipeline"]
     assert [line.split()[1] for line in LINES if line.startswith("USER ")][-1] == "50000"
     context = Path(".dockerignore").read_text(encoding="utf-8").splitlines()
-    assert {"!steps", "!pipeline", "!requirements/*.lock", "!requirements/hashes.txt"} <= set(context)
+    assert {"!slimtower", "!steps", "!pipeline", "!requirements/*.lock", "!requirements/hashes.txt"} <= set(context)
 
 
 @pytest.mark.faults("security")

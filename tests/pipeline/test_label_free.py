@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from whole_run import params_of, run_all, write_beir
 
-from steps.core.errors import UserError
-from steps.core.files import read_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
 from steps.distill.losses.base import Need
 from steps.retrieval.rankers import load_ranker
 

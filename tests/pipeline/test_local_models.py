@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from pipeline.local_models import write_models
 from pipeline.params import Params, check_params
-from steps.core.files import read_json
+from slimtower.common.files import read_json
 from steps.core.params import MODEL
 
 TRACKED = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from pipeline import pages
-from steps.core import tracking
+from slimtower.registry import client as registry
 from steps.evaluate.headline import HEADLINE
+from steps.tracking import runs as tracking
 
 pytestmark = pytest.mark.medium
 
@@ -34,7 +35,7 @@ def test_the_pages_of_a_local_database(
     [(command, environment)] = started
     assert f"sqlite:///{tmp_path / 'mlflow.db'}" in command and "5099" in command
     assert environment["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false"
-    api = tracking.client()
+    api = registry.client()
     experiment = api.get_experiment(tracking.experiment_id(api))
     assert f"http://localhost:5099/#/experiments/{experiment.experiment_id}/runs" in capfd.readouterr().out
     [view] = [value for name, value in experiment.tags.items() if name.startswith("mlflow.sharedViewState.")]

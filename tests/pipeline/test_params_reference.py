@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from pipeline.params import Params, check_params
 from pipeline.params_reference import PAGE, reference
-from steps.core.params import PARAMS, read_mapping
+from slimtower.common.settings import PARAMS, read_mapping
 
 LINES = 150  # of params.yaml, all told
 

@@ -13,13 +13,13 @@ from whole_run import run_ingest
 
 from pipeline.params import Params, check_params
 from pipeline.recipe import overlay
+from slimtower.common.settings import read_mapping
 from steps.core.corpus import corpus_columns
 from steps.core.judged import JudgedSet, read_judged_sets
 from steps.core.measures import ndcg_at_10_of_matrix
-from steps.core.params import read_mapping
 from steps.core.tables import SCHEMAS, write_table
-from steps.core.towers import encode, load_tower
-from steps.core.tracking import NullRun
+from steps.encoders.towers import encode, load_tower
+from steps.tracking.runs import NullRun
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(1800)]
 SEEDS = (1, 2, 3)

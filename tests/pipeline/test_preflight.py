@@ -12,7 +12,7 @@ import torch
 from pipeline import preflight
 from pipeline.limits import GIB
 from pipeline.preflight import Machine, examine, warnings
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 
 AMPLE = Machine(threads=4, memory=16.0, disk=100.0, precision="fp32", instructions="AVX2")
 

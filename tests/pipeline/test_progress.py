@@ -20,7 +20,7 @@ from pipeline.params import load_params
 from pipeline.pending import Pending, ask_dvc, pending
 from pipeline.preflight import Machine
 from pipeline.progress import Progress
-from steps.core.errors import OutOfMemory, UserError
+from slimtower.common.errors import OutOfMemory, UserError
 
 STAGES = ["ingest", "mine@click", "teach"]
 SKIPPED = "Stage 'ingest' didn't change, skipping"

@@ -20,10 +20,10 @@ from pipeline.in_run import main as in_run
 from pipeline.params import check_params
 from pipeline.recipe import check_names, check_new, fill, laid_over, overlay, params_text, run, worktree
 from pipeline.recipe import main as recipe_command
-from steps.core.errors import UserError
-from steps.core.params import read_mapping
+from slimtower.common.errors import UserError
+from slimtower.common.settings import read_mapping
+from slimtower.serving.choice import check_origin
 from steps.retrieval.as_one import units
-from steps.serving.choice import check_origin
 
 RECIPES = sorted(Path("recipes").glob("*.yaml"))
 
@@ -443,7 +443,7 @@ def test_one_run_of_a_recipe_at_a_time(checkout: Path) -> None:
         (checkout / name).write_text(text, encoding="utf-8")
     subprocess.run(["git", "-C", str(checkout), "add", "-A"], check=True)
     start = "import sys; sys.path.remove(''); sys.path.insert(0, sys.argv.pop(1));"
-    start += "from pipeline.recipe import main; from steps.core.errors import guarded; guarded(main)"
+    start += "from pipeline.recipe import main; from slimtower.common.errors import guarded; guarded(main)"
 
     def recipe() -> subprocess.Popen[str]:
         words = [sys.executable, "-c", start, str(Path.cwd()), "recipes/x.yaml"]

@@ -13,8 +13,8 @@ from dvc.repo import Repo
 
 from pipeline import surroundings
 from pipeline.plain_copy import plain_copy
+from slimtower.common.files import read_json
 from steps.core.code import closure
-from steps.core.files import read_json
 
 pytestmark = pytest.mark.medium
 
@@ -103,7 +103,7 @@ def _with_a_scorer(path: Path) -> None:
     path.write_text(yaml.safe_dump(params))
 
 
-def test_running_describing_testing_and_promoting_rerun_nothing(project: Project) -> None:
+def test_running_tracking_serving_describing_testing_and_promoting_rerun_nothing(project: Project) -> None:
     assert (
         project.after_edits(
             "pipeline/__main__.py",
@@ -111,7 +111,14 @@ def test_running_describing_testing_and_promoting_rerun_nothing(project: Project
             "pipeline/task/stage.py",
             "steps/promote/gate.py",
             "steps/promote/params.py",
-            "steps/search/run.py",
+            "slimtower/search.py",
+            "slimtower/service/app.py",
+            "slimtower/engines/milvus.py",
+            "slimtower/registry/client.py",
+            "steps/tracking/runs.py",
+            "steps/tracking/spool.py",
+            "steps/frame/stage.py",
+            "steps/frame/self_check.py",
             "README.md",
             "docs/operations.md",
             "Makefile",
@@ -139,8 +146,15 @@ def test_another_model_in_a_folder_reruns_the_step_that_names_it(project: Projec
 
 
 def test_what_serves_reruns_those_that_write_or_open_it_and_the_core_all(project: Project) -> None:
-    assert project.after_edits("steps/serving/release.py") == {"index", *CELLS["release"], "evaluate"}
+    assert project.after_edits("slimtower/serving/release.py") == {"index", *CELLS["release"], "evaluate"}
     assert project.after_edits("steps/core/tables.py") == ALL
+    assert project.after_edits("slimtower/common/files.py") == ALL
+
+
+def test_the_endpoint_reruns_what_asks_it_and_the_encoders_all_that_run_a_model(project: Project) -> None:
+    asking = {"embed", "score@other", *TEACHERS, *CELLS["distill"], "evaluate"}
+    assert project.after_edits("steps/endpoint/client.py", "steps/endpoint/module.py") == asking
+    assert project.after_edits("steps/encoders/towers.py") == ALL - {"ingest"}
 
 
 def test_what_training_shares_reruns_the_stages_that_train(project: Project) -> None:
@@ -150,7 +164,11 @@ def test_what_training_shares_reruns_the_stages_that_train(project: Project) -> 
 
 def test_what_finds_documents_before_an_index_reruns_the_stages_that_search_or_order(project: Project) -> None:
     searching = TRAINED | {"candidates", "score@other", *CELLS["release"], "evaluate"}
-    assert project.after_edits("steps/retrieval/bm25.py", "steps/retrieval/rerankers.py") == searching
+    assert project.after_edits("steps/retrieval/exact_search.py", "steps/retrieval/rerankers.py") == searching | {
+        "embed",
+        *CELLS["distill"],
+    }
+    assert project.after_edits("slimtower/lexical/bm25.py") == searching - {"score@other"}
     networks = [f"steps/retrieval/{name}.py" for name in ("dual_pooling", "late_interaction", "rankers")]
     for network in networks:  # may train along with a student
         assert project.after_edits(network) == searching | set(CELLS["distill"])
@@ -227,5 +245,9 @@ def test_a_stage_depends_on_all_code_that_it_imports(project: Project) -> None:
         modules = [f"steps.{step.name}.{path.stem}" for path in (ROOT / step).glob("*.py") if path.stem != "__init__"]
         files = {Path(*module.split(".")) for module in closure(*modules)} - {Path("steps")}
         deps = {Path(dep.def_path) for dep in stage.deps}
-        missed = {path for path in files if not deps & {path, path.with_suffix(".py"), *path.parents}}
+        silent = {"steps/tracking", "steps/frame", "slimtower/registry", "slimtower/engines"}  # they decide no output
+        if step.name in {"ingest", "candidates", "mine", "rank", "generate", "index", "release"}:
+            silent |= {"steps/endpoint"}  # a teacher behind an API is asked by the others alone
+        named = deps | {Path(room) for room in silent}
+        missed = {path for path in files if not named & {path, path.with_suffix(".py"), *path.parents}}
         assert missed == set(), stage.name

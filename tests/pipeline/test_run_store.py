@@ -9,7 +9,7 @@ from botocore.stub import Stubber
 
 from pipeline.task import run_store
 from pipeline.task.run_store import FolderStore, S3Store, open_store
-from steps.core.errors import TransientError, UserError
+from slimtower.common.errors import TransientError, UserError
 
 
 def test_a_folder_gives_back_what_it_was_given(tmp_path: Path) -> None:

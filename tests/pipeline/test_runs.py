@@ -14,7 +14,8 @@ import pytest
 import yaml
 from whole_run import git_copy, texts, write_beir
 
-from steps.core import tracking
+from slimtower.registry import client as registry
+from steps.tracking import runs as tracking
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -110,7 +111,7 @@ def _check_tracking(root: Path) -> None:
     """One parent a pipeline run that did something, children below it, reused stages linked to their makers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{root / 'mlflow.db'}")
-        api = tracking.client()
+        api = registry.client()
         runs = api.search_runs([tracking.experiment_id(api)], max_results=1000)
     parents = [run for run in runs if "slimtower.pipeline" in run.data.tags]
     assert len(parents) == 3

@@ -17,7 +17,7 @@ from serve_process import serving as served
 from serve_process import until
 from whole_run import params_of, write_beir
 
-from steps.core.towers import load_tower
+from steps.encoders.towers import load_tower
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.faults("secrets")]
 
@@ -132,7 +132,7 @@ def test_a_deployment_that_fails_keeps_the_password_of_its_engine(tmp_path: Path
     (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
     login = {name: f"planted-{name}-66" for name in ("PGPASSWORD", "QDRANT_API_KEY", "MILVUS_TOKEN")}
     code, said = run(
-        tmp_path, "steps.deploy", "--rollback", "--to", to.format(quote(IN_URL, safe=":"), NOWHERE), **login
+        tmp_path, "slimtower", "deploy", "--rollback", "--to", to.format(quote(IN_URL, safe=":"), NOWHERE), **login
     )
     assert code == 75 and "Traceback" not in said, said
     assert [*leaks(tmp_path, said)] == [] and not [secret for secret in login.values() if secret in said]
@@ -172,7 +172,7 @@ def test_a_defect_of_ours_keeps_them(project: Path, tmp_path: Path) -> None:
     """Also a traceback, with the secret in the error itself."""
     program = tmp_path / "broken.py"
     program.write_text(
-        "import os\nfrom steps.core.errors import guarded\nfrom steps.core.exit_file import recorded\n"
+        "import os\nfrom slimtower.common.errors import guarded\nfrom steps.frame.exit_file import recorded\n"
         "def command():\n    with recorded():\n"
         "        raise RuntimeError(f'no answer for {os.environ[\"SLIMTOWER_ENDPOINT_API_KEY\"]}', dict(os.environ))\n"
         "guarded(command)\n",

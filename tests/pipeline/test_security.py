@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from steps.core.names import inner_path, plain_name
+from slimtower.common.names import inner_path, plain_name
 
 pytestmark = pytest.mark.faults("security")
 

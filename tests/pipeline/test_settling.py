@@ -12,7 +12,7 @@ from dvc.rwlock import rwlock
 
 from pipeline import surroundings
 from pipeline.plain_copy import plain_copy
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 
 SET = ("XDG_CACHE_HOME", "MPLCONFIGDIR", "HF_HOME", "OMP_NUM_THREADS", *surroundings.QUIET)
 

@@ -23,8 +23,8 @@ from pipeline.task import begin, publish
 from pipeline.task.run import TaskRun
 from pipeline.task.stage import starts_from
 from pipeline.task.workspace import Workspace
-from steps.core import tracking
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
+from slimtower.registry import client as registry
 from steps.promote.dvc_lock import dump_lock, lock_stages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -61,7 +61,7 @@ def test_a_run_leaves_one_complete_lock_and_a_closed_run(first: Project) -> None
     assert Path(first.root, "ran").read_text().split() == list(STAGES)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", first.tracking)
-        api = tracking.client()
+        api = registry.client()
         parent = api.get_run(begun["parent_run"])
         assert parent.info.status == "FINISHED"
         assert parent.data.tags["slimtower.pipeline"] == f"{first.remote}/runs/first"
@@ -293,7 +293,7 @@ def test_a_failing_stage_gives_its_code_and_its_reason_last(begun: Project, how:
     assert not (Path(begun.remote) / "runs/second/locks").exists()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", begun.tracking)
-        parent = tracking.client().get_run(begun.stored("runs/second/begin.json")["parent_run"])
+        parent = registry.client().get_run(begun.stored("runs/second/begin.json")["parent_run"])
     assert parent.info.status == "FAILED"
 
 

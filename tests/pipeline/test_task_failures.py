@@ -16,7 +16,7 @@ from pipeline.task.run import TaskRun, digest
 from pipeline.task.run_store import FolderStore
 from pipeline.task.stage import _failure, _push
 from pipeline.task.workspace import Workspace, _environment, _git_error
-from steps.core.errors import OutOfMemory, TransientError, UserError, line
+from slimtower.common.errors import OutOfMemory, TransientError, UserError, line
 
 TIMEOUT = "ERROR: unexpected error - Connect timeout on endpoint URL: http://store:9000/x"
 UPLOAD = "ERROR: failed to push data to the cloud - 1 files failed to upload"

@@ -10,8 +10,8 @@ from transformers import AlbertConfig, AlbertModel
 from pipeline.params import check_params
 from pipeline.recipe import overlay
 from pipeline.teacher_check import check_layers
-from steps.core.errors import UserError
-from steps.core.params import read_mapping
+from slimtower.common.errors import UserError
+from slimtower.common.settings import read_mapping
 
 
 def teacher(base: Path, students: list[str], **starts: list[int]) -> Any:

@@ -21,12 +21,13 @@ from silent_server import never_answers, never_connects
 from teach_fakes import PARAMS, write_tower, write_world
 
 from pipeline import lineage
-from steps.core import stage_run as module
-from steps.core import tracking
-from steps.core.errors import EXIT_TRANSIENT, TransientError, UserError, guarded
-from steps.core.stage_run import StageRun, stage_run
+from slimtower.common.errors import EXIT_TRANSIENT, TransientError, UserError, guarded
+from slimtower.registry import client as registry
 from steps.promote.__main__ import main as promote
 from steps.teach.run import run as teach
+from steps.tracking import runs as tracking
+from steps.tracking import stage_run as module
+from steps.tracking.stage_run import StageRun, stage_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.faults("MLflow away")]
 
@@ -49,7 +50,7 @@ def place(server: MlflowServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def runs() -> dict[str, Any]:
     """The runs of this test by name, the pipeline's as `pipeline`."""
-    api = tracking.client()
+    api = registry.client()
     found = {run.info.run_id: run for run in api.search_runs([tracking.experiment_id(api)])}
     own = [run for run in found.values() if run.data.tags.get("slimtower.pipeline") == os.environ["SLIMTOWER_PIPELINE"]]
     assert len(own) == 1
@@ -115,7 +116,7 @@ def test_without_its_server_a_pipeline_ends_well_and_the_next_one_sends_all(
     lineage.send_finished()
     assert "teach@dense: http://" in (said := capfd.readouterr().err) and "would not have 1 of its calls" in said
     assert not lineage.waits() and not list(module.spools().iterdir())
-    found, api = runs(), tracking.client()
+    found, api = runs(), registry.client()
     status = {name: run.info.status for name, run in found.items()}
     assert status == {
         "pipeline": "FINISHED", "teach@dense": "FINISHED", "mine@click": "FAILED", "embed": "KILLED"
@@ -166,7 +167,7 @@ def test_a_training_outlives_a_server_that_comes_back(
         disturbed = Disturbed(run, {2: server.stop, 5: server.start})
         teach(world / "ingest", world / "mine", output, params, disturbed)
         assert disturbed.calls > 6
-    found, api = runs()["teach@dense"], tracking.client()
+    found, api = runs()["teach@dense"], registry.client()
     assert found.info.status == "FINISHED"
     assert found.data.params == {"epochs": "2", "small.layers": "[0, 1]"}
     told = {name: [(m.step, m.value) for m in api.get_metric_history(found.info.run_id, name)]
@@ -223,7 +224,7 @@ def test_a_training_outlives_a_proxy_that_answers_for_the_server(
         assert {name: run.info.status for name, run in found.items()} == {
             "pipeline": "FINISHED", "teach@dense": "FINISHED"
         }  # fmt: skip
-        teach, api = found["teach@dense"], tracking.client()
+        teach, api = found["teach@dense"], registry.client()
         told = [(m.step, m.value) for m in api.get_metric_history(teach.info.run_id, "loss")]
         assert told == [(1, 3.0), (2, 2.0)] and teach.data.tags["slimtower.choice"] == "static"
         assert [file.path for file in api.list_artifacts(teach.info.run_id)] == ["report.json"]
@@ -254,7 +255,7 @@ def test_what_a_proxy_finds_too_large_is_told_and_all_else_is_sent(
         lineage.finish(names=[])
         assert "lineage: params.yaml is not attached: artefact store of http" in capfd.readouterr().err
         assert not lineage.waits()
-        found, api = runs(), tracking.client()
+        found, api = runs(), registry.client()
         assert {run.info.status for run in found.values()} == {"FINISHED"}
         teach = found["teach@dense"].info.run_id
         assert [file.path for file in api.list_artifacts(teach)] == ["report.json"]
@@ -329,7 +330,7 @@ def test_a_server_that_keeps_silent_costs_a_stage_a_short_wait_at_both_ends(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """MLflow's client alone would wait 30 seconds at each request, and try each four times."""
-    monkeypatch.setattr(tracking, "_SOON", 0.5)
+    monkeypatch.setattr(registry, "_SOON", 0.5)
     begun = time.monotonic()
     with silent() as url:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
@@ -361,7 +362,7 @@ def test_an_end_that_finds_no_room_on_the_disk_is_not_said_to_be_kept(
 def test_a_server_that_falls_silent_costs_a_stage_one_call_of_mlflows(
     server: MlflowServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracking, "_SOON", 0.5)
+    monkeypatch.setattr(registry, "_SOON", 0.5)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
     server.start()
     proxy = Proxy(server.port)
@@ -378,7 +379,7 @@ def test_a_server_that_falls_silent_costs_a_stage_one_call_of_mlflows(
         assert 0.5 <= time.monotonic() - begun < 5
         proxy.speaks.set()
         lineage.send_finished()
-        api, teach = tracking.client(), runs()["teach@dense"]
+        api, teach = registry.client(), runs()["teach@dense"]
         assert teach.info.status == "FINISHED"
         assert {m.step for m in api.get_metric_history(teach.info.run_id, "loss")} == set(range(20))
     finally:

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from whole_run import params_of, write_beir
 
-from steps.core.errors import EXIT_DATA
-from steps.core.exit_file import read_exit
+from slimtower.common.errors import EXIT_DATA
+from steps.frame.exit_file import read_exit
 
 pytestmark = [pytest.mark.medium, pytest.mark.faults("full disk")]
 ROOT = Path(__file__).parents[2]

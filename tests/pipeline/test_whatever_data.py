@@ -12,13 +12,13 @@ from endpoint_fakes import endpoint_params
 from whole_run import params_of, run_all, texts, write_beir, write_click_log
 
 from pipeline.params import Params
-from steps.core.errors import UserError
-from steps.core.towers import load_tower
+from slimtower.common.errors import UserError
+from slimtower.search import search
+from slimtower.serving.choice import release_folder
 from steps.distill.initialisation import _word_pieces
+from steps.encoders.towers import load_tower
 from steps.evaluate.table import results_table
 from steps.promote.run import run as promote
-from steps.search.run import run as search
-from steps.serving.choice import release_folder
 
 pytestmark = pytest.mark.medium
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from promote_project import PARAMS, copy_project, write_evaluation, write_lock
 
-from steps.core.errors import EXIT_DATA, EXIT_TRANSIENT, guarded
-from steps.core.files import read_json, write_json
+from slimtower.common.errors import EXIT_DATA, EXIT_TRANSIENT, guarded
+from slimtower.common.files import read_json, write_json
 from steps.promote import promotion
 from steps.promote.__main__ import main
 from steps.promote.registry import Registry

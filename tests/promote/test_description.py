@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.promote.description import description, read_card
 from steps.promote.gate import Decision
 

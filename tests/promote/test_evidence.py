@@ -10,9 +10,9 @@ import pytest
 import yaml
 from promote_fakes import policy
 
-from steps.core.document_texts import DocumentTemplate
-from steps.core.errors import UserError
-from steps.core.files import folder_digest, read_json, write_json
+from slimtower.common.document_texts import DocumentTemplate
+from slimtower.common.errors import UserError
+from slimtower.common.files import folder_digest, read_json, write_json
 from steps.core.tables import table_from_rows, write_table
 from steps.promote.candidate import choose_students, read_candidate
 from steps.promote.evaluation import read_evaluation, read_test_sets, with_reported_slices

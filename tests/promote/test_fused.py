@@ -9,8 +9,9 @@ from evaluate_fakes import params as evaluate_params
 from promote_fakes import policy
 from promote_project import INGEST, RELEASES, REPORTS, copy_project, write_evaluation
 
-from steps.core.errors import UserError
-from steps.core.files import folder_bytes, read_json, sha256_file, write_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import folder_bytes, read_json, sha256_file, write_json
+from slimtower.serving.release import load_release
 from steps.core.judged import read_judged_sets
 from steps.evaluate.cache import measure_all
 from steps.evaluate.measuring import Task
@@ -19,7 +20,6 @@ from steps.promote.candidate import choose_students, read_candidate
 from steps.promote.evaluation import read_evaluation, read_test_sets
 from steps.promote.rescoring import rescore
 from steps.promote.smoke import SUM_TOLERANCE, TOLERANCE, differences, golden_hits
-from steps.serving.release import load_release
 
 pytestmark = pytest.mark.medium
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from races import winners
 
-from steps.core.errors import TransientError, UserError
+from slimtower.common.errors import TransientError, UserError
 from steps.promote.lock import Lock
 from steps.promote.lock_store import FolderLockStore, S3LockStore
 

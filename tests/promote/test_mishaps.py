@@ -14,7 +14,7 @@ from mlflow.protos import databricks_pb2
 from promote_fakes import evidence
 from promote_registry import SWAP, KilledError, Project, killed_after
 
-from steps.core.errors import TransientError, UserError
+from slimtower.common.errors import TransientError, UserError
 from steps.promote import promotion, registration, smoke
 from steps.promote.answering import passes
 from steps.promote.lock import lock_store

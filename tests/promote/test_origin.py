@@ -8,15 +8,16 @@ import yaml
 from promote_fakes import policy
 from promote_project import INGEST, RELEASES, REPORTS, params, promote, write_lock
 
-from steps.core import tracking
-from steps.core.errors import UserError
-from steps.core.files import write_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import write_json
+from slimtower.registry import client as registry
 from steps.core.tables import table_from_rows, write_table
 from steps.promote.candidate import choose_students
 from steps.promote.origin import check_evaluation, check_measured, read_origin
 from steps.promote.recorded import dvc_md5
 from steps.promote.registration import Origin
 from steps.promote.registry import Registry
+from steps.tracking import runs as tracking
 
 pytestmark = pytest.mark.medium
 
@@ -93,7 +94,7 @@ def test_a_release_made_after_its_evaluation_is_refused_where_another_is_missing
 
 def test_the_schedulers_runs_reach_the_tags(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not {"pipeline_run", "airflow_run", "image_digest"} & set(origin("2l").tags)
-    api = tracking.client()
+    api = registry.client()
     experiment = tracking.experiment_id(api)
     tags = {"slimtower.git_commit": "c0ffee", "slimtower.airflow_run": "scheduled__1"}
     parent = api.create_run(experiment, tags=tags).info.run_id
@@ -116,7 +117,7 @@ def test_the_schedulers_runs_reach_the_tags(clone: Path, monkeypatch: pytest.Mon
 
 
 def test_the_run_that_ended_with_this_lock_is_found_without_being_named(clone: Path) -> None:
-    api = tracking.client()
+    api = registry.client()
     experiment = tracking.experiment_id(api)
     digest = origin("2l").tags["dvc_lock"]
     for name, lock in (("other", "0" * 64), ("made it", digest), ("reused it", digest)):

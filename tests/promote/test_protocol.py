@@ -8,14 +8,14 @@ import pytest
 from mlflow.exceptions import MlflowException
 from promote_registry import SWAP, KilledError, Project, killed_after
 
-from steps.core.errors import TransientError, UserError
-from steps.core.tracking import MlflowRun
+from slimtower.common.errors import TransientError, UserError
 from steps.promote import promotion, registration
 from steps.promote.history import as_table, history
 from steps.promote.move import After, nothing
 from steps.promote.promotion import Refused
 from steps.promote.registry import Registry
 from steps.promote.rollback import roll_back
+from steps.tracking.runs import MlflowRun
 
 pytestmark = pytest.mark.medium
 

@@ -10,8 +10,8 @@ from botocore.exceptions import ClientError
 from mlflow.exceptions import MlflowException, RestException
 from mlflow.protos.databricks_pb2 import BAD_REQUEST, UNAUTHENTICATED
 
-from steps.core.errors import TransientError, UserError
-from steps.core.tracking import ForeignAnswer, Unwanted, reaching
+from slimtower.common.errors import TransientError, UserError
+from slimtower.registry.client import ForeignAnswer, Unwanted, reaching
 from steps.promote.lineage import made_of
 from steps.promote.lock import lock_place, lock_store
 from steps.promote.lock_store import FolderLockStore, S3LockStore

@@ -27,10 +27,10 @@ from promote_project import (
 )
 
 from pipeline import lineage
-from steps.core import tracking
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
+from slimtower.registry import client as registry
+from slimtower.serving.release import load_release
 from steps.core.judged import read_judged_sets
-from steps.core.stage_run import stage_run
 from steps.core.tables import read_table, write_table
 from steps.evaluate.scoring import score
 from steps.evaluate.systems import dense_search
@@ -40,7 +40,7 @@ from steps.promote.evaluation import read_evaluation, read_test_sets
 from steps.promote.promotion import Refused
 from steps.promote.registry import Registry
 from steps.promote.rescoring import rescore
-from steps.serving.release import load_release
+from steps.tracking.stage_run import stage_run
 
 pytestmark = pytest.mark.medium
 
@@ -249,7 +249,7 @@ def test_lineage_leads_from_the_champion_to_its_makers_and_back(
     assert found["params"] == {"distill": {"seed": 1}}
     artifact = mlflow.artifacts.download_artifacts(artifact_uri=found["dvc_lock"]["file"])
     assert Path(artifact).read_bytes() == Path("dvc.lock").read_bytes()
-    api = tracking.client()
+    api = registry.client()
     assert api.get_run(found["runs"]["pipeline"]).info.run_name.startswith("demo c0ffee0 ")
     told = api.get_model_version(PARAMS["name"], "1").description
     assert "approved" in told and "# static" in told and told.endswith("**2l** is best.")

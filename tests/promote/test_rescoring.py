@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from steps.core.errors import TransientError, UserError
+from slimtower.common.errors import TransientError, UserError
 from steps.core.judged import JudgedSet
 from steps.promote import rescoring
 from steps.promote.evidence import Evaluation
@@ -34,19 +34,25 @@ def load_release(folder):
 '''
 
 
-@pytest.fixture
-def registered(tmp_path: Path) -> Path:
+@pytest.fixture(params=["slimtower", "steps"])  # where the library was when the version was registered
+def registered(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """The release in a version's files, beside its own code."""
     release = tmp_path / "model/artifacts/release"
     (release / "index").mkdir(parents=True)
     (release / "index/flat.faiss").write_bytes(b"12345")
     (release / "old format").touch()
-    serving = tmp_path / "model/code/steps/serving"
+    serving = tmp_path / f"model/code/{request.param}/serving"
     serving.mkdir(parents=True)
     for name in ("__init__.py", "serving/__init__.py"):
         (serving.parent / name).touch()
     (serving / "release.py").write_text(OLD)
     return release
+
+
+def code_of(release: Path) -> Path:
+    """The module that loads a release, among the code that was registered with it."""
+    (module,) = release.parents[1].glob("code/*/serving/release.py")
+    return module
 
 
 def judged_set(dataset: str, qrels: dict[str, dict[str, int]], texts: list[str]) -> JudgedSet:
@@ -91,7 +97,7 @@ def load_release(folder):
 
 
 def test_a_champion_that_fuses_is_measured_over_the_index_that_serves(registered: Path) -> None:
-    (registered.parents[1] / "code/steps/serving/release.py").write_text(FUSING)
+    code_of(registered).write_text(FUSING)
     asked = [judged_set(dataset, {"q": {"d": 1}}, ["aa"]) for dataset in ("both", "dense")]
     found = rescore(registered, Evaluation("e", {each.dataset: frozenset({"q"}) for each in asked}, {}), asked, 0.25)
     assert found.values == {"both": {"q": 1.0}, "dense": {"q": 1.0}}
@@ -106,14 +112,14 @@ def test_a_champion_that_does_not_load_is_an_error_that_says_what_to_do(register
 
 
 def test_a_measurement_that_is_killed_blames_no_champion(registered: Path) -> None:
-    release = registered.parents[1] / "code/steps/serving/release.py"
+    release = code_of(registered)
     release.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     with pytest.raises(TransientError, match=r"killed by signal 9, most likely for its memory"):
         rescore(registered, Evaluation("e", {}, {}), [judged_set("api", {"q": {"d": 1}}, ["a"])], 1.0)
 
 
 def test_a_champion_of_other_packages_is_to_be_released_again(registered: Path) -> None:
-    release = registered.parents[1] / "code/steps/serving/release.py"
+    release = code_of(registered)
     release.write_text("raise ValueError('its index was written by faiss 1.0, this is faiss 2.0')\n")
     with pytest.raises(
         UserError, match=r"written by faiss 1\.0.*rolling back does not help.*release .* again"
@@ -123,7 +129,7 @@ def test_a_champion_of_other_packages_is_to_be_released_again(registered: Path) 
 
 
 def test_a_measurement_that_hangs_is_stopped(registered: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (registered.parents[1] / "code/steps/serving/release.py").write_text("import time\ntime.sleep(60)\n")
+    code_of(registered).write_text("import time\ntime.sleep(60)\n")
     monkeypatch.setattr(rescoring, "TIMEOUT_S", 0.5)
     with pytest.raises(TransientError, match=r"measuring the champion was stopped after 0\.5 s"):
         rescore(registered, Evaluation("e", {}, {}), [judged_set("api", {"q": {"d": 1}}, ["a"])], 1.0)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from steps.core.errors import UserError
-from steps.core.params import load_section, validated
+from slimtower.common.errors import UserError
+from slimtower.common.settings import load_section, validated
 from steps.rank.params import RankParams
 
 TRACKED = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))["rank"]

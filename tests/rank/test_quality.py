@@ -13,10 +13,10 @@ from rank_fakes import PARAMS, candidates, documents, queries, write_encoder, wr
 from teach_fakes import table
 
 import steps.rank.quality as quality
-from steps.core.document_texts import DocumentTemplate
-from steps.core.errors import UserError
+from slimtower.common.document_texts import DocumentTemplate
+from slimtower.common.errors import UserError
 from steps.core.tables import write_table
-from steps.core.towers import load_tower
+from steps.encoders.towers import load_tower
 from steps.rank.params import CrossEncoderParams
 from steps.rank.quality import DevQuery, auc, mean_auc, measure
 

@@ -27,10 +27,10 @@ from teach_fakes import table
 import steps.rank.relevance as relevance
 import steps.rank.run as stage
 import steps.training.ranker as training
-from steps.core.document_texts import DocumentTemplate
-from steps.core.errors import UserError
-from steps.core.files import read_json
-from steps.core.fingerprints import fingerprint
+from slimtower.common.document_texts import DocumentTemplate
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
+from slimtower.common.fingerprints import fingerprint
 from steps.core.tables import read_table, write_table
 from steps.retrieval.rankers import load_ranker
 

@@ -13,17 +13,17 @@ from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, StaticEmbedding
 from torch import nn
 
-from steps.core.bases import resolve_base
+from slimtower.common.errors import UserError
+from slimtower.serving.query_encoder import load_query_encoder
 from steps.core.cosines import cosines
-from steps.core.errors import UserError
-from steps.core.towers import load_tower
+from steps.encoders.bases import resolve_base
+from steps.encoders.towers import load_tower
 from steps.release.export import Precision, convert
 from steps.release.onnx_export import export_onnx
 from steps.release.parity import check_export, check_unjudged, closeness
 from steps.release.quantisation import calibration, products, quantise, quantise_int8
 from steps.release.smoothing import STRENGTH, smooth, smoothing_factors
 from steps.release.table_export import export_table, quantise_table
-from steps.serving.query_encoder import load_query_encoder
 
 pytestmark = pytest.mark.medium
 

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from stages import RELEASE, run_release
 
-from steps.core.document_texts import corpus_template
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
+from slimtower.lexical.bm25 import Bm25
+from slimtower.lexical.fusion import fuse, pooled
+from slimtower.serving.release import Release, load_release
+from steps.core.corpus import corpus_template
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table
 from steps.release import lexical
 from steps.release.lexical import carry_lexical
-from steps.retrieval.bm25 import Bm25
-from steps.retrieval.fusion import fuse, pooled
 from steps.retrieval.fusion_choice import STANDARD, choose, trials
-from steps.serving.release import Release, load_release
 
 pytestmark = pytest.mark.medium
 
@@ -34,7 +34,7 @@ def refuse(event, arguments):
         raise RuntimeError(f"unpickled {arguments}")
 
 sys.addaudithook(refuse)
-from steps.serving.release import load_release
+from slimtower.serving.release import load_release
 release = load_release(pathlib.Path(sys.argv[1]))
 print([hit.id for hit in release.query("how to sum the axis 23")])
 print(*(name for name in sys.modules if name.split(".")[0] in {"torch", "transformers", "sentence_transformers"}))

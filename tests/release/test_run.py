@@ -15,14 +15,14 @@ import torch
 from huggingface_hub import ModelCard
 from stages import INDEX, RELEASE, run_index, run_release
 
-from steps.core.document_texts import DocumentTemplate
-from steps.core.errors import UserError
+from slimtower.common.document_texts import DocumentTemplate
+from slimtower.common.errors import UserError
+from slimtower.serving.release import Release, load_release
 from steps.core.tables import read_table, table_from_rows, write_table
-from steps.core.tracking import NullRun
 from steps.evaluate.student_tower import student_tower
 from steps.release.card import front_matter
 from steps.release.index_copy import write_titles
-from steps.serving.release import Release, load_release
+from steps.tracking.runs import NullRun
 
 pytestmark = pytest.mark.medium
 

@@ -31,15 +31,15 @@ def pins(lock: str) -> dict[str, str]:
 
 
 def imported() -> set[str]:
-    """Top-level packages that any line of steps/ imports."""
+    """Top-level packages that any line of the project imports."""
     names: set[str] = set()
-    for path in (ROOT / "steps").rglob("*.py"):
+    for path in (path for folder in ("slimtower", "steps", "pipeline") for path in (ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 names |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
                 names.add(node.module.split(".")[0])
-    return names - set(sys.stdlib_module_names) - {"steps", "__future__"}
+    return names - set(sys.stdlib_module_names) - {"slimtower", "steps", "pipeline", "__future__"}
 
 
 def missing_from_run_lock(packages: set[str]) -> set[str]:

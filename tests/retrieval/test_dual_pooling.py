@@ -10,8 +10,8 @@ from rank_fakes import write_encoder
 from sentence_transformers import CrossEncoder
 from torch import Tensor
 
-from steps.core.errors import UserError
-from steps.core.fingerprints import fingerprint
+from slimtower.common.errors import UserError
+from slimtower.common.fingerprints import fingerprint
 from steps.retrieval.dual_pooling import DualPooling, Pooling, dual_pooled, is_dual_pooled, segments
 from steps.retrieval.rankers import has_random_head, load_ranker, pair_embeddings, pair_scores
 

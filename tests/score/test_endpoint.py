@@ -11,11 +11,11 @@ from stages import run_score
 from towers import other_weights
 
 from bench.migrate import reading, tokens_of
+from slimtower.common.errors import UserError
 from steps.core.corpus import CorpusTexts
-from steps.core.endpoint import PROBES
-from steps.core.errors import UserError
 from steps.core.tables import read_table
-from steps.core.towers import load_tower
+from steps.encoders.towers import load_tower
+from steps.endpoint.module import PROBES
 
 pytestmark = pytest.mark.medium
 

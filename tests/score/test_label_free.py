@@ -9,9 +9,9 @@ from late_fakes import write_late_teacher
 from scipy.special import log_softmax
 from stages import SCORE, distill_params, run_distill, run_score
 
-from steps.core.files import read_json
+from slimtower.common.files import read_json
 from steps.core.tables import SCHEMAS, read_table, write_table
-from steps.core.towers import encode, load_tower
+from steps.encoders.towers import encode, load_tower
 
 pytestmark = pytest.mark.slow
 

@@ -14,9 +14,9 @@ from sentence_transformers import MultiVectorEncoder
 from stages import SCORE, run_score
 
 import steps.retrieval.late_interaction as late
-from steps.core.document_texts import DocumentTemplate
-from steps.core.errors import TransientError, UserError
-from steps.core.fingerprints import fingerprint
+from slimtower.common.document_texts import DocumentTemplate
+from slimtower.common.errors import TransientError, UserError
+from slimtower.common.fingerprints import fingerprint
 from steps.core.tables import read_table
 from steps.retrieval.late_interaction import TokenVectors, max_similarities
 from steps.score.kinds import scorer_of

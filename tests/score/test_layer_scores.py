@@ -11,9 +11,9 @@ from late_fakes import write_late_teacher
 from rank_fakes import write_cross_teacher
 from stages import SCORE, run_score
 
-from steps.core.document_texts import DocumentTemplate
-from steps.core.files import read_json, write_json
-from steps.core.fingerprints import fingerprint
+from slimtower.common.document_texts import DocumentTemplate
+from slimtower.common.files import read_json, write_json
+from slimtower.common.fingerprints import fingerprint
 from steps.core.tables import read_table
 from steps.retrieval.dual_pooling import Pooling, dual_pooled
 from steps.retrieval.late_interaction import load_late_interaction

@@ -10,7 +10,7 @@ from scipy.stats import ttest_rel
 from stages import SCORE, run_score
 from towers import other_weights
 
-from steps.core.files import read_json, write_json
+from slimtower.common.files import read_json, write_json
 from steps.core.positives import positive_rows
 from steps.core.tables import SCHEMAS, read_table, table_from_rows, write_table
 from steps.score.order_check import OrderCheck

@@ -8,12 +8,12 @@ import pytest
 from stages import SCORE, run_score
 from towers import other_weights
 
-from steps.core.document_texts import DocumentTemplate
-from steps.core.files import read_json, write_json
+from slimtower.common.document_texts import DocumentTemplate
+from slimtower.common.files import read_json, write_json
 from steps.core.tables import SCHEMAS, read_table, table_from_rows, write_table
-from steps.core.towers import load_tower
 from steps.distill.candidates import Candidates
 from steps.distill.sources import Sources
+from steps.encoders.towers import load_tower
 
 pytestmark = pytest.mark.medium
 

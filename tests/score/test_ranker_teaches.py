@@ -11,12 +11,12 @@ from sentence_transformers import SentenceTransformer
 from stages import FAST, distill_params, run_distill, run_embed, run_score
 
 from pipeline.params import check_params
-from steps.core.files import read_json
+from slimtower.common.files import read_json
 from steps.core.tables import read_table, table_from_rows, write_table
-from steps.core.towers import load_tower
-from steps.core.tracking import NullRun
 from steps.distill.params import DistillParams
+from steps.encoders.towers import load_tower
 from steps.rank.run import run as rank
+from steps.tracking.runs import NullRun
 
 ROOT = Path(__file__).parents[2]
 LOSSES = [{"kind": "score_softmax", "teacher": "cross", "temperature": 0.3}]

@@ -16,12 +16,12 @@ from stages import SCORE, run_score
 from towers import other_weights
 
 import steps.score.run as stage
-from steps.core.document_texts import DocumentTemplate
-from steps.core.errors import UserError
-from steps.core.files import read_json, write_json
-from steps.core.fingerprints import fingerprint
+from slimtower.common.document_texts import DocumentTemplate
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json, write_json
+from slimtower.common.fingerprints import fingerprint
 from steps.core.tables import read_table
-from steps.core.towers import load_tower
+from steps.encoders.towers import load_tower
 from steps.score.kinds.dual_encoder import DualEncoderScorer
 
 pytestmark = pytest.mark.medium

@@ -1,6 +1,5 @@
 """What the search command prints, and how it refuses."""
 
-import importlib
 import os
 import re
 import subprocess
@@ -11,14 +10,13 @@ import numpy as np
 import pytest
 from evaluate_fakes import FakeRelease, write_inputs
 
+from slimtower import search
 from slimtower.__main__ import main as slimtower
-from steps.core.errors import UserError
-from steps.core.files import write_json
-from steps.search import run as search
-from steps.search.__main__ import main as search_command
-from steps.search.request import check_query
-from steps.serving.choice import release_folder
-from steps.serving.release import Hit, load_release
+from slimtower.common.errors import UserError
+from slimtower.common.files import write_json
+from slimtower.search import check_query
+from slimtower.serving.choice import release_folder
+from slimtower.serving.release import Hit, load_release
 
 
 class TitledRelease(FakeRelease):
@@ -43,7 +41,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ask(project: Path, dataset: str | None = None) -> None:
-    search.run("matrix number10", project / "models/release/2l", dataset, 3, project / "ingest")
+    search.search("matrix number10", project / "models/release/2l", dataset, 3, project / "ingest")
 
 
 def test_prints_hits_best_first_with_title_snippet_and_times(project: Path, capsys) -> None:
@@ -60,7 +58,7 @@ def test_prints_hits_best_first_with_title_snippet_and_times(project: Path, caps
 @pytest.mark.medium
 def test_a_release_that_fuses_shows_fused_hits_and_says_so(hybrid: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = hybrid / "models/release/static"
-    search.run("how to sum the axis 23", folder, None, 3, hybrid / "data/ingest")
+    search.search("how to sum the axis 23", folder, None, 3, hybrid / "data/ingest")
     lines = capsys.readouterr().out.splitlines()
     expected = load_release(folder).query("how to sum the axis 23", 3)
     shown = [line.split(maxsplit=1) for line in lines[:-1:2]]
@@ -126,7 +124,7 @@ def test_the_evaluations_choice_is_searched_where_no_student_is_named(project: P
 
 def test_without_a_release_the_command_says_how_to_make_one(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "steps.search", "--student", "2l", "anything"]
+    command = [sys.executable, "-m", "slimtower", "search", "--student", "2l", "anything"]
     done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(root)}, capture_output=True, text=True)
     assert done.returncode == 3
     assert "make demo" in done.stderr
@@ -135,19 +133,16 @@ def test_without_a_release_the_command_says_how_to_make_one(tmp_path: Path) -> N
 
 def test_a_recipe_without_a_run_is_named_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["search", "--recipe", "recipes/beir.yaml", "a query"])
     with pytest.raises(UserError, match=r"runs/beir: .* run `make run RECIPE=recipes/beir\.yaml` first"):
-        search_command()
+        search.main(["--recipe", "recipes/beir.yaml", "a query"])
 
 
 def test_a_release_is_searched_wherever_it_lies(project: Path, monkeypatch, capsys) -> None:
     (project / "models/release/2l").rename(project / "elsewhere")
-    monkeypatch.setattr(sys, "argv", ["search", "--release", str(project / "elsewhere"), "--k", "1", "matrix number10"])
-    search_command()
+    search.main(["--release", str(project / "elsewhere"), "--k", "1", "matrix number10"])
     assert "elsewhere on api: " in capsys.readouterr().out
-    monkeypatch.setattr(sys, "argv", ["search", "--release", "elsewhere", "--student", "2l", "matrix"])
     with pytest.raises(UserError, match="leave --student and --recipe out"):
-        search_command()
+        search.main(["--release", "elsewhere", "--student", "2l", "matrix"])
 
 
 def test_the_time_is_the_median_of_warm_calls(project: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
@@ -162,14 +157,33 @@ def test_the_time_is_the_median_of_warm_calls(project: Path, monkeypatch: pytest
     assert "2.0 ms from text to hits, 1.0 ms of it encoding" in capsys.readouterr().out  # the first took seconds
 
 
-@pytest.mark.parametrize("step", ["search", "serve", "promote", "deploy"])
-def test_help_names_the_command_as_it_was_typed(step: str, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    module = importlib.import_module(f"steps.{step}.__main__")
-    for argv, command, usage in (
-        (["slimtower", step, "--help"], slimtower, f"usage: slimtower {step} "),
-        (["__main__.py", "--help"], module.main, f"usage: python -m steps.{step} "),
-    ):
-        monkeypatch.setattr(sys, "argv", argv)
-        with pytest.raises(SystemExit, match="0"):
-            command()
-        assert capsys.readouterr().out.startswith(usage)
+@pytest.mark.parametrize("name", ["search", "serve", "deploy"])
+def test_help_names_the_command_as_it_is_typed(name: str, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["slimtower", name, "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        slimtower()
+    assert capsys.readouterr().out.startswith(f"usage: slimtower {name} ")
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["promote", "--student", "2l"], ["-m", "steps.promote", "--student", "2l"]),
+        (["rollback", "--name", "mine"], ["-m", "steps.promote", "--rollback", "--name", "mine"]),
+        (["run", "embed"], ["-m", "pipeline", "embed"]),
+        (["run", "recipes/x.yaml", "DATA=d"], ["-m", "pipeline.recipe", "recipes/x.yaml", "DATA=d"]),
+    ],
+)
+def test_commands_of_the_pipeline_are_handed_to_the_checkout(
+    words: list[str], command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda program, line: started.append(line))
+    monkeypatch.setattr(sys, "argv", ["slimtower", *words])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="3"):
+        slimtower()  # no checkout
+    (tmp_path / "pipeline").mkdir()
+    (tmp_path / "pipeline/__main__.py").touch()
+    slimtower()
+    assert started == [[sys.executable, *command]]

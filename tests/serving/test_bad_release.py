@@ -11,10 +11,10 @@ from typing import Any
 import onnx
 import pytest
 
-from steps.core.errors import UserError
-from steps.core.files import read_json, sha256_file
-from steps.serving.manifest import Manifest
-from steps.serving.release import load_release
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json, sha256_file
+from slimtower.serving.manifest import Manifest
+from slimtower.serving.release import load_release
 
 pytestmark = pytest.mark.faults("bad input")
 

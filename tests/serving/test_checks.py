@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from steps.core.errors import UserError
-from steps.core.files import sha256_file
+from slimtower.common.errors import UserError
+from slimtower.common.files import sha256_file
+from slimtower.lexical.bm25 import TOKENIZER
+from slimtower.serving.manifest import FORMAT, SHARED, Manifest, read_manifest
+from slimtower.serving.release import load_release
 from steps.evaluate.student_tower import student_tower
-from steps.retrieval.bm25 import TOKENIZER
-from steps.serving.manifest import FORMAT, SHARED, Manifest, read_manifest
-from steps.serving.release import load_release
 
 pytestmark = [pytest.mark.medium, pytest.mark.faults("tampered releases")]
 
@@ -155,7 +155,9 @@ def test_notes_may_change_and_a_link_to_equal_content_is_that_content(copy: Path
 
 def test_nothing_is_parsed_before_all_digests_are_compared(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("load_query_encoder", "open_index"):
-        monkeypatch.setattr(f"steps.serving.release.{name}", lambda *_, name=name: pytest.fail(f"{name} was called"))
+        monkeypatch.setattr(
+            f"slimtower.serving.release.{name}", lambda *_, name=name: pytest.fail(f"{name} was called")
+        )
     path = next((copy / "index").rglob("ann*.faiss"))
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + b"{")
@@ -250,7 +252,7 @@ def test_a_manifest_that_names_something_outside_is_refused_before_anything_is_o
     manifest = json.loads((copy / "manifest.json").read_text())
     manifest[field][name] = next(iter(manifest[field].values()))
     (copy / "manifest.json").write_text(json.dumps(manifest))
-    monkeypatch.setattr("steps.serving.checks.sha256_file", lambda path: pytest.fail(f"opened {path}"))
+    monkeypatch.setattr("slimtower.serving.checks.sha256_file", lambda path: pytest.fail(f"opened {path}"))
     message = refused(copy)
     assert f"{field}.{name}: a " in message and "\n" not in message
 

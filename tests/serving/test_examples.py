@@ -10,12 +10,12 @@ from whole_run import read_mapping, run_ingest, write_lines
 
 from pipeline.params import check_params
 from pipeline.recipe import overlay
+from slimtower.serving import examples
+from slimtower.serving.examples import ANSWERS, answered_examples
+from slimtower.serving.release import load_release
 from steps.core.tables import SCHEMAS, read_table, write_table
-from steps.core.towers import encode, load_tower
-from steps.core.tracking import NullRun
-from steps.serving import examples
-from steps.serving.examples import ANSWERS, answered_examples
-from steps.serving.release import load_release
+from steps.encoders.towers import encode, load_tower
+from steps.tracking.runs import NullRun
 
 
 def write_api_docs(folder: Path) -> int:

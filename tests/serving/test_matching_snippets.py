@@ -2,7 +2,7 @@
 
 import pytest
 
-from steps.serving.snippets import snippet
+from slimtower.serving.snippets import snippet
 
 
 @pytest.mark.parametrize(

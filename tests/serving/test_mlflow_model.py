@@ -20,10 +20,11 @@ import mlflow
 import pandas as pd
 import pytest
 
-from steps.core import tracking
-from steps.core.stage_run import stage_run
-from steps.serving.mlflow_model import log_release, save_model
-from steps.serving.release import load_release
+from slimtower.registry import client as registry
+from slimtower.serving.release import load_release
+from steps.tracking import runs as tracking
+from steps.tracking.release_model import log_release, save_model
+from steps.tracking.stage_run import stage_run
 
 pytestmark = pytest.mark.medium
 
@@ -130,7 +131,7 @@ def test_a_stage_logs_a_model_that_loads_from_the_tracking_server(
     monkeypatch.chdir(tmp_path)
     with stage_run("release@static", {}) as run:
         log_release(run, released / "models/release/static", "release-static")
-    api = tracking.client()
+    api = registry.client()
     (logged,) = api.search_logged_models([tracking.experiment_id(api)])
     assert logged.name == "release-static"
     mlflow.set_tracking_uri(uri)
@@ -151,7 +152,7 @@ def test_an_equal_release_is_stored_once(released: Path, tmp_path: Path, monkeyp
     for name, folder in [("a", "static"), ("a", "static"), ("b", "static"), ("a", "2l"), ("a", "static")]:
         with stage_run("release", {}) as run:
             log_release(run, releases[folder], name, once=True)
-        found = tracking.client().get_run(run.run_id)
+        found = registry.client().get_run(run.run_id)
         (output,) = found.outputs.model_outputs
         assert found.data.tags["slimtower.model"] == output.model_id
         attached.append(output.model_id)

@@ -11,9 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
-from steps.core.bases import resolve_base
-from steps.core.errors import UserError
-from steps.serving.query_encoder import TableEncoder, TokenIds, load_query_encoder
+from slimtower.common.errors import UserError
+from slimtower.serving.query_encoder import TableEncoder, TokenIds, load_query_encoder
+from steps.encoders.bases import resolve_base
 
 TOKENIZER = Path(resolve_base("all-MiniLM-L6-v2")) / "tokenizer.json"
 SERVING = {
@@ -169,7 +169,7 @@ def test_a_broken_graph_is_named(tmp_path: Path) -> None:
 
 def test_serving_needs_no_torch() -> None:
     code = (
-        "import sys, steps.serving.query_encoder\n"
+        "import sys, slimtower.serving.query_encoder\n"
         "sys.exit(', '.join({'torch', 'transformers'} & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -10,10 +10,10 @@ import faiss
 import pytest
 from stages import INDEX, run_release
 
+from slimtower.serving.dims import truncate
+from slimtower.serving.index_files import shards_of
+from slimtower.serving.release import load_release
 from steps.evaluate.student_tower import student_tower
-from steps.serving.dims import truncate
-from steps.serving.index_files import shards_of
-from steps.serving.release import load_release
 
 pytestmark = pytest.mark.medium
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from steps.serving.release import Release, load_release
+from slimtower.serving.release import Release, load_release
 
 pytestmark = pytest.mark.medium
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from steps.serving.release import load_release
+from slimtower.serving.release import load_release
 
 pytestmark = pytest.mark.integration  # fetches two packages of npm
 

@@ -30,11 +30,11 @@ sys.meta_path.insert(0, Absent)
 """
 ASK = """
 import json, sys
-from slimtower.serving import load_release
+from slimtower import load_release
 release = load_release({folder!r})
 print(json.dumps({{
     "hits": [hit.title for hit in release.query("sum of an array", k=3)],
-    "file": sys.modules["steps.serving.release"].__file__,
+    "file": sys.modules["slimtower.serving.release"].__file__,
 }}))
 """
 
@@ -94,8 +94,11 @@ def test_a_release_opens_from_the_wheel_with_what_that_requires(
     told = json.loads(done.stdout)
     assert len(told["hits"]) == 3
     assert Path(told["file"]).is_relative_to(place)
-    assert all((place / name / "py.typed").is_file() for name in ("slimtower", "steps"))
-    assert (place / "steps/serve/page.html").is_file()  # what the service reads is packed too
+    assert (place / "slimtower/py.typed").is_file()
+    assert (place / "slimtower/service/page.html").is_file()  # what the service reads is packed too
+    (record,) = place.glob("slimtower-*.dist-info/RECORD")
+    files = [row.partition(",")[0] for row in record.read_text(encoding="utf-8").splitlines()]
+    assert {name.partition("/")[0].partition("-")[0] for name in files} == {"slimtower", ".."}  # ..: the command
 
 
 def test_the_command_searches_and_says_what_it_lacks(
@@ -105,7 +108,11 @@ def test_the_command_searches_and_says_what_it_lacks(
     done = outside([command, "search", "sum of an array", "--student", "2l"], released)
     assert done.returncode == 0 and "2l" in done.stdout, done.stderr
     assert "promote" in outside([command, "--help"], tmp_path).stdout
-    for words, said in ((["fetch"], "there is no command 'fetch'"), (["run"], "is no checkout of the project")):
+    for words, said in (
+        (["fetch"], "there is no command 'fetch'"),
+        (["run"], "is no checkout of the project"),
+        (["promote"], "is no checkout"),
+    ):
         done = outside([command, *words], tmp_path)
         assert done.returncode == 3 and said in done.stderr, done.stderr
     shutil.copy(ROOT / "params.yaml", tmp_path)
@@ -113,7 +120,6 @@ def test_the_command_searches_and_says_what_it_lacks(
     for words, extra in (
         (["serve", "--release", str(released / "models/release/2l")], "serve"),
         (["serve", "--model", "slimtower@champion"], "serve"),
-        (["promote"], "registry"),
     ):
         done = outside([command, *words], tmp_path, PYTHONPATH=str(tmp_path))
         assert done.returncode == 3 and f"`pip install 'slimtower[{extra}]'`" in done.stderr, done.stderr

@@ -10,13 +10,13 @@ from sentence_transformers import SentenceTransformer
 from teach_fakes import EVERY_TERM, PARAMS, documents, queries, write_clicks, write_tower, write_world
 from torch import Tensor
 
-from steps.core.errors import UserError
-from steps.core.towers import load_tower
-from steps.core.tracking import NullRun
+from slimtower.common.errors import UserError
+from steps.encoders.towers import load_tower
 from steps.teach.cached_gradients import Features, backward
 from steps.teach.contrastive_loss import ContrastiveLoss
 from steps.teach.loss_params import LossParams
 from steps.teach.run import run as teach
+from steps.tracking.runs import NullRun
 from steps.training.library_trainer import set_dropout
 
 pytestmark = pytest.mark.medium

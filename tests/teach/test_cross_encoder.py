@@ -15,17 +15,17 @@ from torch import Tensor
 
 import steps.teach.cross_encoder as teaching
 import steps.training.ranker as training
-from steps.core.errors import UserError
-from steps.core.files import read_json
-from steps.core.fingerprints import fingerprint
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
+from slimtower.common.fingerprints import fingerprint
 from steps.core.tables import write_table
-from steps.core.tracking import NullRun, Run
 from steps.retrieval.dual_pooling import dual_pooled, is_dual_pooled
 from steps.retrieval.rankers import load_ranker
 from steps.teach.kinds.cross_encoder import CrossEncoder
 from steps.teach.params import TeachParams
 from steps.teach.reconstruction import WithReconstruction, reconstruction
 from steps.teach.run import run as teach
+from steps.tracking.runs import NullRun, Run
 
 
 @pytest.fixture

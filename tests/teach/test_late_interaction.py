@@ -13,14 +13,14 @@ from sentence_transformers import MultiVectorEncoder
 from teach_fakes import documents, write_tower, write_world
 
 import steps.teach.late_interaction_training as training
-from steps.core.errors import UserError
-from steps.core.files import read_json
-from steps.core.tracking import NullRun, Run
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
 from steps.retrieval.late_interaction import load_late_interaction, max_similarities, token_vectors
 from steps.teach.in_batch import InBatch
 from steps.teach.late_interaction import late_interaction_model
 from steps.teach.run import run as teach
 from steps.teach.training_triplets import TextTriplet
+from steps.tracking.runs import NullRun, Run
 
 pytestmark = pytest.mark.medium
 

@@ -12,12 +12,12 @@ from stages import run_embed, run_score
 from teach_fakes import write_tower
 from transformers import AutoModel
 
-from steps.core.document_texts import DocumentTemplate
-from steps.core.errors import UserError
-from steps.core.files import write_json
-from steps.core.fingerprints import fingerprint
+from slimtower.common.document_texts import DocumentTemplate
+from slimtower.common.errors import UserError
+from slimtower.common.files import write_json
+from slimtower.common.fingerprints import fingerprint
 from steps.core.tables import read_table
-from steps.core.towers import encode, load_tower, route
+from steps.encoders.towers import encode, load_tower, route
 from steps.teach.llm_tower import check_prompt_length, llm_tower
 
 

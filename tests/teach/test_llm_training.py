@@ -15,19 +15,19 @@ from sentence_transformers import SentenceTransformer
 from teach_fakes import documents, queries, triplets, write_world
 
 import steps.teach.contrastive_training as contrastive_training
-from steps.core.errors import UserError
-from steps.core.files import read_json
-from steps.core.fingerprints import fingerprint
-from steps.core.params import validated
-from steps.core.tables import ROLES
-from steps.core.towers import encode, load_tower, route
-from steps.core.tracking import NullRun, Run
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
+from slimtower.common.fingerprints import fingerprint
+from slimtower.common.names import ROLES
+from slimtower.common.settings import validated
+from steps.encoders.towers import encode, load_tower, route
 from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
 from steps.teach.llm_tower import llm_tower
 from steps.teach.llm_training import PlaceholderLoss, StatesBefore, _training_tower, train_llm_tower
 from steps.teach.master_weights import MasterAdamW
 from steps.teach.run import run as teach
 from steps.teach.training_triplets import TextTriplet
+from steps.tracking.runs import NullRun, Run
 
 LORA = {"rank": 4, "alpha": 8, "target_modules": ["q_proj", "v_proj", "up_proj"]}
 

@@ -10,9 +10,9 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from teach_fakes import EVERY_TERM, PARAMS, write_tower
 
-from steps.core.errors import UserError
-from steps.core.params import validated
-from steps.core.towers import load_tower
+from slimtower.common.errors import UserError
+from slimtower.common.settings import validated
+from steps.encoders.towers import load_tower
 from steps.teach.contrastive_loss import ContrastiveLoss
 from steps.teach.in_batch import InBatch
 from steps.teach.kinds.dual_encoder import DualEncoder

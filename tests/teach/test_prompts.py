@@ -11,9 +11,8 @@ from safetensors.torch import load_file
 from sentence_transformers import MultiVectorEncoder, SentenceTransformer
 from teach_fakes import PARAMS, documents, write_tower, write_world
 
-from steps.core.files import read_json
-from steps.core.towers import encode, load_tower
-from steps.core.tracking import NullRun
+from slimtower.common.files import read_json
+from steps.encoders.towers import encode, load_tower
 from steps.retrieval.late_interaction import load_late_interaction, token_vectors
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.kinds.late_interaction import LateInteraction
@@ -21,6 +20,7 @@ from steps.teach.prompts import tell_prompts
 from steps.teach.rounds import checkpoint_folder
 from steps.teach.run import run as teach
 from steps.teach.training_triplets import TextTriplet
+from steps.tracking.runs import NullRun
 
 ASKED, HELD = "how to ", "at once "
 SET = {"query_prompt": ASKED, "document_prompt": HELD}

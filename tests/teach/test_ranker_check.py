@@ -14,15 +14,15 @@ from teach_fakes import PARAMS, documents, write_tower, write_world
 
 import steps.teach.dual_encoder as dual_encoder
 import steps.teach.ranker_check as ranker_check
-from steps.core.document_texts import DocumentTemplate
-from steps.core.errors import UserError
-from steps.core.tracking import NullRun
+from slimtower.common.document_texts import DocumentTemplate
+from slimtower.common.errors import UserError
 from steps.retrieval.rankers import Pair, load_ranker
 from steps.teach.contrastive_training import train_tower
 from steps.teach.ranker_check import checked_negatives, is_far
 from steps.teach.round_params import RoundParams
 from steps.teach.run import run as teach
 from steps.teach.training_triplets import TextTriplet
+from steps.tracking.runs import NullRun
 
 TEXTS = [f"document {row}" for row in range(12)]
 PLANTED, DOUBTFUL = 7, 3

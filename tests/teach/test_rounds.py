@@ -21,20 +21,20 @@ import steps.teach.contrastive_training as contrastive_training
 import steps.teach.dual_encoder as dual_encoder
 import steps.teach.hard_negatives as hard_negatives
 import steps.teach.rounds as rounds
-from steps.core.document_texts import DocumentTemplate
-from steps.core.errors import UserError
-from steps.core.files import read_json
-from steps.core.fingerprints import fingerprint
-from steps.core.params import validated
+from slimtower.common.document_texts import DocumentTemplate
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
+from slimtower.common.fingerprints import fingerprint
+from slimtower.common.settings import validated
 from steps.core.tables import read_table, write_table
 from steps.core.texts import fold
-from steps.core.towers import encode, load_tower
-from steps.core.tracking import NullRun
+from steps.encoders.towers import encode, load_tower
 from steps.teach.hard_negatives import Searched, allowed, mine_negatives
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.round_params import RoundParams
 from steps.teach.run import run as teach
 from steps.teach.training_triplets import TextTriplet, choose_triplets, known_positives
+from steps.tracking.runs import NullRun
 
 ALL = RoundParams(more=1, skip=0, depth=500, margin=0.0, ranker="", ranker_margin=0.5)
 KEYS = np.arange(100, dtype=np.uint64)

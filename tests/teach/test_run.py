@@ -22,17 +22,17 @@ from transformers import (
 )
 
 import steps.teach.contrastive_training as contrastive_training
-from steps.core.errors import UserError
-from steps.core.files import read_json, sha256_file
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json, sha256_file
 from steps.core.tables import write_table
-from steps.core.towers import encode, load_tower, positions_of
-from steps.core.tracking import NullRun, Run
+from steps.encoders.towers import encode, load_tower, positions_of
 from steps.teach.contrastive_training import cut_to_tokens
 from steps.teach.dev_comparison import compare
 from steps.teach.dual_encoder import limit_length
 from steps.teach.kinds.base import Teacher
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.run import run as teach
+from steps.tracking.runs import NullRun, Run
 
 
 @pytest.fixture

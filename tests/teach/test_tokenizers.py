@@ -11,13 +11,13 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from teach_fakes import PARAMS, write_world
 from transformers import CTRLConfig, CTRLModel, CTRLTokenizer, EsmConfig, EsmModel, EsmTokenizer
 
-from steps.core.errors import UserError
-from steps.core.towers import load_tower
-from steps.core.tracking import NullRun
+from slimtower.common.errors import UserError
 from steps.distill.initialisation import pretrained
+from steps.encoders.towers import load_tower
 from steps.teach.kinds.base import Teacher
 from steps.teach.llm_tower import llm_tower
 from steps.teach.run import run as teach
+from steps.tracking.runs import NullRun
 
 
 def write_tokenizer(folder: Path) -> None:

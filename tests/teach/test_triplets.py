@@ -7,10 +7,10 @@ from tempfile import TemporaryDirectory
 import pytest
 from teach_fakes import PARAMS, documents, queries, table, triplets, write_world
 
-from steps.core.document_texts import DocumentTemplate
-from steps.core.errors import UserError
+from slimtower.common.document_texts import DocumentTemplate
+from slimtower.common.errors import UserError
+from slimtower.common.settings import validated
 from steps.core.judged import JudgedSet
-from steps.core.params import validated
 from steps.core.tables import write_table
 from steps.core.texts import fold
 from steps.teach.dev_comparison import dev_tasks

@@ -11,16 +11,16 @@ from stages import DISTILL, RANKED, STATIC, TWO_LAYERS, distill_params, run_dist
 from teach_fakes import PARAMS, write_tower, write_world
 from towers import other_weights
 
-from steps.core.document_texts import DocumentTemplate
-from steps.core.errors import UserError
-from steps.core.files import read_json, write_json
-from steps.core.fingerprints import fingerprint
+from slimtower.common.document_texts import DocumentTemplate
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json, write_json
+from slimtower.common.fingerprints import fingerprint
+from slimtower.serving.release import load_release
+from slimtower.serving.tower_files import tower_bytes, tower_facts
 from steps.core.tables import read_table
-from steps.core.towers import encode, load_tower, route
-from steps.core.tracking import NullRun
-from steps.serving.release import load_release
-from steps.serving.tower_files import tower_bytes, tower_facts
+from steps.encoders.towers import encode, load_tower, route
 from steps.teach.run import run as teach
+from steps.tracking.runs import NullRun
 
 pytestmark = pytest.mark.medium
 

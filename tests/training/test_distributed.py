@@ -19,9 +19,9 @@ from sentence_transformers import SentenceTransformer
 from stages import run_distill, run_embed
 from teach_fakes import PARAMS, documents, triplets, write_clicks, write_tower, write_world
 
-from steps.core.files import read_json
-from steps.core.tracking import NullRun
+from slimtower.common.files import read_json
 from steps.teach.run import run as teach
+from steps.tracking.runs import NullRun
 
 pytestmark = pytest.mark.slow
 

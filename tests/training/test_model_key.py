@@ -9,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from steps.core.towers import load_tower
+from steps.encoders.towers import load_tower
 from steps.training.library_trainer import set_dropout
 from steps.training.model_key import model_key
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from rank_fakes import PARAMS, documents, queries, triplets
 from teach_fakes import table
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.core.tables import write_table
 from steps.training.ranked_lists import ListChoice, choose_lists
 from steps.training.ranker import rows as rows_of

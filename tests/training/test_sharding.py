@@ -23,11 +23,11 @@ from safetensors.torch import load_file
 from teach_fakes import EVERYTHING, PARAMS, write_tower, write_world
 from torch import nn
 
-from steps.core.errors import UserError
-from steps.core.files import read_json
-from steps.core.tracking import NullRun
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
 from steps.teach.cached_gradients import backward
 from steps.teach.run import run as teach
+from steps.tracking.runs import NullRun
 from steps.training.sharding import ShardedTrainer, is_sharded, to_train
 
 ROOT = Path(__file__).parents[2]

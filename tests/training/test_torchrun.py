@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from steps.core.errors import OutOfMemory, TransientError, UserError
-from steps.core.exit_file import VARIABLE, read_exit
-from steps.core.files import write_json
-from steps.core.params import load_section
-from steps.core.tracking import NullRun
+from slimtower.common.errors import OutOfMemory, TransientError, UserError
+from slimtower.common.files import write_json
+from slimtower.common.settings import load_section
+from steps.frame.exit_file import VARIABLE, read_exit
 from steps.teach.kinds.base import Teacher
 from steps.teach.kinds.cross_encoder import CrossEncoder
 from steps.teach.kinds.dual_encoder import DualEncoder
@@ -21,6 +20,7 @@ from steps.teach.kinds.endpoint import Endpoint
 from steps.teach.kinds.late_interaction import LateInteraction
 from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
 from steps.teach.params import TeachParams
+from steps.tracking.runs import NullRun
 from steps.training import torchrun
 from steps.training.torchrun import _end_as, _launch, _meeting_point, _number, _Stage, explain, shared_stage_main
 
@@ -169,7 +169,7 @@ def test_a_failing_rank_ends_the_command_with_its_line_and_code(tmp_path: Path) 
     script = (
         "import sys, torch\n"
         "from steps.training import distributed, torchrun\n"
-        "from steps.core.errors import UserError\n"
+        "from slimtower.common.errors import UserError\n"
         "from steps.core.params import Strict\n"
         "torchrun.stage_main = lambda stage, model, body, cell: body(None, None)\n"
         "def body(params, run):\n"

@@ -12,7 +12,7 @@ from typing import TextIO
 import pytest
 import torch
 
-from steps.core.files import let_go, take
+from slimtower.common.files import let_go, take
 from steps.core.turns import forget
 from steps.distill.checkpoints import Checkpoints, Done
 from steps.training.turns import hold

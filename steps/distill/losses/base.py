@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from steps.core.params import Strict
+from slimtower.common.settings import Strict
 
 Dims = list[Annotated[int, Field(ge=1)]]  # of Matryoshka embeddings
 

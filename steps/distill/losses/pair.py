@@ -16,7 +16,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from steps.core.errors import UserError
+from slimtower.common.errors import UserError
 from steps.distill.losses.base import Batch, Loss, Need, Outputs, Targets, exact
 from steps.distill.losses.embedding import Distance, distances
 

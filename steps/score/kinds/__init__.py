@@ -3,8 +3,8 @@
 from pathlib import Path
 from pkgutil import iter_modules
 
-from steps.core.errors import UserError
-from steps.core.files import read_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
 from steps.core.plugins import concrete
 from steps.core.vector_store import Texts
 from steps.score.kinds.base import Scorer

@@ -11,7 +11,7 @@ from steps.core.vector_store import Texts
 from steps.score.params import ScoreParams
 
 if TYPE_CHECKING:  # params are checked without what reads texts, which takes seconds to load
-    from steps.core.cut_texts import Cut
+    from steps.encoders.cut_texts import Cut
 
 
 class Scorer(ABC):

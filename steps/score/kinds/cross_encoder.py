@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from steps.core.cut_texts import Cut, cut_pairs
 from steps.core.vector_store import Texts
+from steps.encoders.cut_texts import Cut, cut_pairs
 from steps.retrieval.dual_pooling import is_dual_pooled
 from steps.retrieval.rankers import Pair, load_ranker, pair_embeddings, pair_layer_scores, pair_scores
 from steps.score.kinds.base import Scorer

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from steps.core.cut_texts import Cut, cut_documents
-from steps.core.towers import encode, load_tower, route
-from steps.core.vector_cache import embed_once
 from steps.core.vector_store import Texts
+from steps.encoders.cut_texts import Cut, cut_documents
+from steps.encoders.towers import encode, load_tower, route
+from steps.encoders.vector_cache import embed_once
 from steps.score.kinds.base import Scorer
 from steps.score.params import ScoreParams
 

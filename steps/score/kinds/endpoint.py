@@ -1,7 +1,7 @@
 """The scores of a model behind an API: inner products, as a dual encoder's."""
 
-from steps.core.endpoint import announce
-from steps.core.towers import asked_of
+from steps.encoders.towers import asked_of
+from steps.endpoint.module import announce
 from steps.score.kinds.dual_encoder import DualEncoderScorer
 
 

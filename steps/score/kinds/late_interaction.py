@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
+from slimtower.common.files import cache_root
 from steps.core.code import code_digest
-from steps.core.cut_texts import Cut, cut_of_tokens
-from steps.core.files import cache_root
-from steps.core.precision import resolve_precision
 from steps.core.turns import forget, hold
 from steps.core.vector_store import Texts
 from steps.core.versions import library_versions
+from steps.encoders.cut_texts import Cut, cut_of_tokens
+from steps.encoders.precision import resolve_precision
 from steps.retrieval.late_interaction import (
     TokenVectors,
     digest_of_texts,

@@ -4,8 +4,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar
 
-from steps.core.params import Strict
-from steps.core.tracking import Run
+from slimtower.common.settings import Strict
+from steps.tracking.runs import Run
 
 
 class Teacher(Strict, ABC):

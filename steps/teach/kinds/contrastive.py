@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from steps.core.params import Strict
+from slimtower.common.settings import Strict
 from steps.teach.kinds.on_triplets import OnTriplets
 from steps.teach.loss_params import LossParams
 from steps.teach.round_params import RoundParams

@@ -5,8 +5,8 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from steps.core.tracking import Run
 from steps.teach.kinds.base import Teacher
+from steps.tracking.runs import Run
 from steps.training.ranker_params import RankerTraining
 
 

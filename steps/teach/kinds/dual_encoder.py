@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Literal
 
-from steps.core.tracking import Run
 from steps.teach.kinds.contrastive import Contrastive
 from steps.teach.kinds.prompted import Prompted
+from steps.tracking.runs import Run
 
 
 class DualEncoder(Prompted, Contrastive):

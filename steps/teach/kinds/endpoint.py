@@ -5,10 +5,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from steps.core.endpoint_params import Connection, Reads
 from steps.core.params import ModelName
-from steps.core.tracking import Run
+from steps.endpoint.params import Connection, Reads
 from steps.teach.kinds.base import Teacher
+from steps.tracking.runs import Run
 
 
 class Endpoint(Teacher):

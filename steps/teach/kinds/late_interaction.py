@@ -5,9 +5,9 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from steps.core.tracking import Run
 from steps.teach.kinds.on_triplets import OnTriplets
 from steps.teach.kinds.prompted import Prompted
+from steps.tracking.runs import Run
 
 
 class LateInteraction(Prompted, OnTriplets):

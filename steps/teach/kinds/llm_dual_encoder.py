@@ -5,8 +5,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from steps.core.tracking import Run
 from steps.teach.kinds.contrastive import Contrastive
+from steps.tracking.runs import Run
 
 
 class LlmDualEncoder(Contrastive):

@@ -1,6 +1,6 @@
 """What every kind of teacher that reads texts behind prompts has as knobs."""
 
-from steps.core.params import Strict
+from slimtower.common.settings import Strict
 
 
 class Prompted(Strict):

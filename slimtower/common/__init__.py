@@ -1,0 +1,1 @@
+"""What every part of the project shares: errors, files, names, settings."""

@@ -1,0 +1,157 @@
+"""Settings that a person writes, as params.yaml: read and checked strictly."""
+
+import difflib
+import re
+import reprlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, create_model
+from pydantic.fields import FieldInfo
+
+from slimtower.common.errors import UserError, line
+from slimtower.common.masking import redacted, remember
+from slimtower.common.names import plain_name
+
+PARAMS = Path("params.yaml")
+_QUOTE = "'"
+_bounded = reprlib.Repr()  # aliases of YAML can make a few lines as large as one likes
+_bounded.maxstring = _bounded.maxother = 200
+
+
+def shorten(value: Any) -> str:
+    """A value as a message shows it: without secrets, which could not be told once they are cut, and cut."""
+    return _bounded.repr(redacted(value) if isinstance(value, str) else value)
+
+
+def _variable(name: str) -> str:
+    """The name of a variable of the environment, or ""; a secret in its place is masked from now on."""
+    if name and (not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or (len(name) > 20 and "_" not in name)):
+        remember(name)
+        raise ValueError(
+            "is no variable's name (one of more than 20 signs has a _); put the secret into a variable of the"
+            " environment, and name that one"
+        )
+    return name
+
+
+Variable = Annotated[str, AfterValidator(_variable)]
+"""Name of a variable of the environment that holds a secret; "" = none."""
+
+
+class Strict(BaseModel):
+    """Base of every section: frozen, finite, without implicit conversion; an unknown key is an error."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+Section = TypeVar("Section", bound=Strict)
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def load_section(name: str, model: type[Section], path: Path = PARAMS) -> Section:
+    """Read and check one section of params.yaml; UserError names every bad key, its value and the nearest known key."""
+    whole = create_model("Whole", __base__=Strict, **{name: (model, ...)})  # type: ignore[call-overload]
+    found = {key: value for key, value in read_mapping(path).items() if key == name}
+    section: Section = getattr(validated(whole, found, str(path)), name)
+    return section
+
+
+def checked_name(key: str, name: str) -> str:
+    """A name that becomes a folder; UserError where it could lead out of it."""
+    try:
+        return plain_name(name)
+    except ValueError as error:
+        raise UserError(f"{key}: {name!r}: {error}") from None
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping; UserError says what is wrong with it."""
+    return parse_mapping(read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    """Read a file of settings; UserError when it is missing, no file or not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"{path}: not found; run this from the project's root folder") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; it must be a file that can be read") from None
+
+
+def parse_mapping(text: str, source: str) -> dict[str, Any]:
+    """Parse YAML that holds a mapping; UserError names `source`."""
+    try:
+        raw = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # 2025-02-31; a number of thousands of digits
+        raise UserError(f"{source}: not YAML: {line(error)[:300]}; fix or quote that value") from None
+    except RecursionError:
+        raise UserError(f"{source}: not YAML: nested too deeply; a section has no more than a few levels") from None
+    if not isinstance(raw, dict):
+        raise UserError(f"{source}: holds no sections; it needs one mapping a stage, as params.yaml has")
+    return raw
+
+
+def validated(model: type[Model], raw: dict[str, Any], source: str) -> Model:
+    """Validate a mapping; UserError lists what is wrong in `source`."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        complaints = [_complaint(item, model) for item in error.errors()]
+        raise UserError(f"{source}: {'; '.join(complaints)}") from None
+
+
+def _complaint(item: Any, model: type[BaseModel]) -> str:
+    """One pydantic error as one clause: dotted key, value, fix."""
+    keys, _ = _followed(model, item["loc"])
+    key = ".".join(keys)
+    match item["type"]:
+        case "extra_forbidden":
+            _, owner = _followed(model, item["loc"][:-1])
+            near = difflib.get_close_matches(keys[-1], getattr(owner, "model_fields", {}), n=1, cutoff=0.0)
+            hint = f"; did you mean {'.'.join([*keys[:-1], near[0]])}?" if near else ""
+            return f"{key} is unknown{hint}"
+        case "missing":
+            return f"{key} is missing; add it (docs/params.md says what it is)"
+        case "union_tag_not_found":
+            return f"{key} has no {item['ctx']['discriminator']}; add it (docs/params.md says what it is)"
+        case "union_tag_invalid":
+            told = item["ctx"]
+            tag = f"{key}.{told['discriminator'].strip(_QUOTE)}"
+            return f"{tag} is {shorten(told['tag'])}; it may be {told['expected_tags']}"
+        case "value_error":
+            # wrong between its keys, or in itself
+            shown = "" if isinstance(item["input"], dict) else f" is {shorten(item['input'])}"
+            return f"{key}{shown}: {item['ctx']['error']}"
+        case _:
+            return f"{key} is {shorten(item['input'])}: {item['msg'][:1].lower()}{item['msg'][1:]}"
+
+
+def _followed(model: type[BaseModel], location: Iterable[Any]) -> tuple[list[str], Any]:
+    """Keys of the file on the way to a location, without tags of unions, which are no keys; and the type there."""
+    kind, tag_key = cast(Any, model), None
+    keys = []
+    for part in location:
+        if tag_key:
+            members = get_args(kind) or (kind,)
+            kind = next((each for each in members if part in get_args(each.model_fields[tag_key].annotation)), None)
+            tag_key = None
+            continue
+        keys.append(str(part))
+        if part in (fields := getattr(kind, "model_fields", {})):
+            kind, tag_key = fields[part].annotation, fields[part].discriminator
+        else:
+            kind = next(reversed(get_args(kind)), None)  # values of a list or a dictionary
+        if get_origin(kind) is Annotated:
+            kind, *notes = get_args(kind)
+            tag_key = next((note.discriminator for note in notes if isinstance(note, FieldInfo)), None)
+        if type(None) in get_args(kind):
+            kind = get_args(kind)[0]  # `Section | None`
+    return keys, kind

@@ -1,0 +1,94 @@
+"""What a release puts into a collection: its documents, their digest, and the queries that it is judged with."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from slimtower.common.errors import UserError
+from slimtower.common.files import sha256_text
+from slimtower.common.parquet import read_columns
+from slimtower.engines.engine import Rows
+from slimtower.serving.checks import TITLES, embed_each
+from slimtower.serving.index_files import file_digests, shards_of
+from slimtower.serving.release import Release
+
+K = 10
+_TIES = 40  # hits behind the tenth that are looked at for equal scores
+_EQUAL = 1e-5  # of a score of the exact index, relative to its size
+
+
+def contents_digest(release: Release, dataset: str) -> str:
+    """Sha256 of what fills a data set's collection: ids, titles, exact vectors, dimensions and metric."""
+    manifest = release.manifest
+    names = [*file_digests("flat", release.entries[dataset]["indexes"]["flat"]), "doc_ids.parquet", TITLES]
+    files = {name: manifest.index_files[f"{dataset}/{name}"] for name in names}
+    return sha256_text(json.dumps([files, manifest.dim, manifest.metric], sort_keys=True))
+
+
+def rows_from(release: Release, dataset: str, first: int, batch: int) -> Iterator[Rows]:
+    """The documents from row `first` on, `batch` at a time; vectors come from the exact index as they are asked for."""
+    ids, titles = release.documents(dataset)
+    begin = 0
+    for shard in shards_of(release.index(dataset, "flat")):
+        for at in range(max(first - begin, 0), shard.ntotal, batch):
+            vectors = shard.reconstruct_n(at, min(batch, shard.ntotal - at))
+            rows = slice(begin + at, begin + at + len(vectors))
+            yield Rows(rows.start, ids[rows], titles[rows], vectors)
+        begin += shard.ntotal
+
+
+def sampled(release: Release, dataset: str, count: int) -> dict[str, np.ndarray]:
+    """Id -> vector of so many documents, evenly spaced."""
+    total = release.manifest.datasets[dataset].vectors
+    found: dict[str, np.ndarray] = {}
+    for row in np.unique(np.linspace(0, total - 1, min(count, total)).astype(int)).tolist():
+        one = next(rows_from(release, dataset, row, 1))
+        found[one.ids[0]] = one.vectors[0]
+    return found
+
+
+class Asked(NamedTuple):
+    """Queries' embeddings `(n, dim)`, where they come from, the ids of each one's exact best ten, and the share of
+    these that the release's own index finds."""
+
+    vectors: np.ndarray
+    source: str
+    wanted: list[frozenset[str]]
+    own: float
+
+
+def asked(release: Release, dataset: str, ingest: Path, limit: int) -> Asked:
+    """A data set's dev queries, evenly spaced; other queries of it, or the release's probes, where it has none."""
+    texts, source = _texts(release, dataset, ingest)
+    texts = [texts[row] for row in np.unique(np.linspace(0, len(texts) - 1, min(limit, len(texts))).astype(int))]
+    vectors = embed_each(release.encode, texts)
+    scores, ids = release.search(dataset, vectors, K + _TIES, "flat")
+    wanted = []
+    for line, docs in zip(scores, ids, strict=True):
+        last = line[min(K, len(docs)) - 1]
+        wanted.append(frozenset(docs[: int((line[: len(docs)] >= last - _EQUAL * abs(last)).sum())]))
+    own = recall(release.search(dataset, vectors, K)[1], wanted)
+    return Asked(vectors, source, wanted, own)
+
+
+def recall(found: Sequence[Sequence[str]], wanted: Sequence[frozenset[str]]) -> float:
+    """Mean share of the exact ten best that was found; documents that score as the tenth count alike."""
+    shares = [len(set(ids) & best) / min(K, len(best)) for ids, best in zip(found, wanted, strict=True)]
+    return float(np.mean(shares))
+
+
+def _texts(release: Release, dataset: str, ingest: Path) -> tuple[list[str], str]:
+    queries = ingest / "queries.parquet"
+    if queries.is_file():
+        table = read_columns(queries, "dataset", "split", "text")
+        rows = [row for row in table.to_pylist() if row["dataset"] == dataset]
+        for splits, source in (({"dev"}, "dev queries"), ({"train", "test"}, "queries without a dev split")):
+            if texts := [row["text"] for row in rows if row["split"] in splits]:
+                return texts, source
+    texts = [probe.text for probe in release.manifest.probes]
+    if not texts:
+        raise UserError(f"{release.folder}: there are no queries to judge a search by, neither in {ingest} nor probes")
+    return texts, "probes of the release, as there are no dev queries"

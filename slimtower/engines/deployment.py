@@ -1,0 +1,280 @@
+"""Fill, build, tune, check, flip, clear up: each can be repeated, and until the flip the old one answers.
+
+A collection is named by what fills it, so a run that was killed is found and completed by the next one; students of
+one index share it, and settings that its graph does not reach make another one. What is kept beside it (`Record`) is
+written when it is complete, just before the flip, and names what answered before, for the way back.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from slimtower.common.errors import TransientError, UserError
+from slimtower.common.files import sha256_text
+from slimtower.engines.belonging import Tuned, check_found, check_sample, tune
+from slimtower.engines.contents import Asked, contents_digest, rows_from, sampled
+from slimtower.engines.engine import Engine, Former, Graph, Record, Settings, read_record
+from slimtower.engines.params import DeployParams
+from slimtower.serving.release import Release
+
+_LONGEST = 48  # characters of an alias: Postgres takes 63, and a digest is added
+_CUT = _LONGEST - 9  # of a longer one so many are kept
+_DIGEST = 12
+_COLLECTION = re.compile(rf"(\w+)_[0-9a-f]{{{_DIGEST}}}")
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """What answers now. `before`: what answered until then, None where that was the same or nothing."""
+
+    alias: str
+    collection: str
+    record: Record
+    before: Former | None
+    filled: int  # documents that this run put in
+    met: bool  # whether the target recall is reached
+    there: int  # documents that the collection holds: others may have put some in or taken some out
+    moved: bool = True  # whether the alias named something else, or nothing
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What is to be deployed once its alias moves from `live`; `answers`: it is what answers already."""
+
+    deployed: Deployed
+    live: str | None
+    answers: bool
+
+
+@dataclass(frozen=True)
+class WayBack:
+    """What an alias is to name again, with the record that then lies beside it; `now`: what it names."""
+
+    alias: str
+    collection: str
+    record: Record
+    now: Former
+
+
+def alias_of(name: str, dataset: str) -> str:
+    """What a data set is searched by: letters, digits and _, as every engine takes them."""
+    plain = re.sub(r"\W", "_", f"{name}_{dataset}", flags=re.ASCII)
+    return plain if len(plain) <= _LONGEST else f"{plain[:_CUT]}_{sha256_text(plain)[:8]}"
+
+
+def check_owner(engine: Engine, alias: str, name: str, dataset: str) -> None:
+    """UserError where the alias answers for another model or data set: two can be called alike by `alias_of`."""
+    live = engine.target(alias)
+    now = read_record(engine, live) if live else None
+    if now and ((now.model or name) != name or (now.dataset or dataset) != dataset):
+        raise UserError(
+            f"{alias}: answers for {now.dataset!r} of the registered model {now.model or name!r}, and {dataset!r} of"
+            f" {name!r} would be called the same; nothing was changed: rename one, deploy to another engine, or, where"
+            f" that one is given up, remove {alias} and {live} by hand"
+        )
+
+
+def prepare(
+    engine: Engine,
+    release: Release,
+    release_digest: str,
+    name: str,
+    dataset: str,
+    alias: str,
+    asked: Asked,
+    params: DeployParams,
+) -> Ready:
+    """A collection of this release's documents, set up for its student, to which the alias may be moved.
+
+    `name`: registered model. UserError where it would find less than the release itself by more than the margin, where
+    the collection that answers is the release's own but holds other documents by now, or where the alias is another's.
+    What answers goes on as it does.
+    """
+    check_owner(engine, alias, name, dataset)
+    if release.manifest.metric != "inner_product":
+        raise UserError(
+            f"{release.folder}: compares by {release.manifest.metric!r}; engines are told inner_product alone"
+        )
+    digest, settings = contents_digest(release, dataset), _settings(params)
+    live = engine.target(alias)
+    now = read_record(engine, live) if live else None
+    back = {now.previous.collection} if now and now.previous else set()
+    if live and now and (now.index, now.release) == (digest, release_digest) and now.made_with(settings):
+        if now.settings is None:  # so that later ones can differ
+            now = now.model_copy(update={"settings": settings})
+            engine.keep(live, now.model_dump_json())
+        _clear(engine, alias, {live, *back})
+        done = Deployed(alias, live, now, None, 0, now.recall >= params.target_recall, engine.count(live), moved=False)
+        return Ready(done, live, answers=True)
+    plain = f"{alias}_{digest[:_DIGEST]}"
+    own = live == plain or (now is not None and now.index == digest)
+    if live and own and engine.count(live) != release.manifest.datasets[dataset].vectors:
+        raise UserError(
+            f"{live}: answers now with {engine.count(live)} documents, and the release has"
+            f" {release.manifest.datasets[dataset].vectors}: others were put in or taken out, and filling it anew would"
+            " undo that; set ef by hand from --encoder-only, or release an index of these documents"
+        )
+    collection = _place(engine, alias, plain, digest, asked, settings)
+    _clear(engine, alias, {collection, *([live] if live else []), *back})
+    filled = _fill(engine, release, dataset, collection, params)
+    m, tuned = _set_up(engine, collection, asked, params)
+    check_sample(engine, collection, release, sampled(release, dataset, params.sample), 1.0)
+    check_found(collection, tuned, asked, params.margin)
+    before = now.former(live) if live and now else None
+    record = Record(
+        student=release.manifest.student,
+        model=name,
+        dataset=dataset,
+        release=release_digest,
+        manifest=release.manifest.checksum,
+        index=digest,
+        teacher=release.manifest.teacher,
+        documents=release.manifest.datasets[dataset].vectors,
+        m=m,
+        ef=tuned.ef,
+        recall=tuned.recall,
+        settings=settings,
+        previous=before,
+    )
+    done = Deployed(alias, collection, record, before, filled, tuned.met, record.documents)
+    return Ready(done, live, answers=False)
+
+
+def flip(engine: Engine, ready: Ready) -> Deployed:
+    """Let the alias name what was prepared; TransientError where another deployment moved it since."""
+    done = ready.deployed
+    if ready.answers:
+        return done
+    engine.keep(done.collection, done.record.model_dump_json())  # now: a collection that students share has one
+    if engine.target(done.alias) != ready.live:
+        raise TransientError(f"{done.alias}: another deployment moved it meanwhile; run this one again")
+    engine.point(done.alias, done.collection)
+    _clear(engine, done.alias, {done.collection, *([done.before.collection] if done.before else [])})
+    return done
+
+
+def way_back(engine: Engine, alias: str) -> WayBack | None:
+    """What the alias named before; None where it was rolled back already. UserError where nothing is kept.
+
+    Only one is kept: after that there is nothing further back until the next deployment.
+    """
+    live = engine.target(alias)
+    now = read_record(engine, live) if live else None
+    if now and now.previous is None and now.rolled_back:
+        return None
+    if live is None or now is None or now.previous is None:
+        raise UserError(
+            f"{alias}: nothing to go back to: {'one deployment' if now else 'none'} is kept; deploy another, or roll"
+            " back the other data sets alone (--dataset)"
+        )
+    old = now.previous
+    record = read_record(engine, old.collection) if old.collection in engine.names(alias) else None
+    if record is None:
+        raise UserError(f"{alias}: {old.collection}, which answered before, is gone; deploy {old.student!r} anew")
+    kept = {field: value for field, value in old if field != "collection"}
+    if old.recall is None:  # an earlier version kept none: that of a student of the same collection may be near
+        del kept["recall"]
+    restored = record.model_copy(update=kept | {"previous": None, "rolled_back": now.release})
+    return WayBack(alias, old.collection, restored, now.former(live))
+
+
+def roll_back(engine: Engine, back: WayBack) -> Deployed:
+    """Let the alias name what answered before, with its student."""
+    engine.keep(back.collection, back.record.model_dump_json())
+    engine.point(back.alias, back.collection)
+    return Deployed(back.alias, back.collection, back.record, back.now, 0, True, engine.count(back.collection))
+
+
+def _settings(params: DeployParams) -> Settings:
+    return Settings(target_recall=params.target_recall, m=params.m, ef_construction=params.ef_construction)
+
+
+def _place(engine: Engine, alias: str, plain: str, digest: str, asked: Asked, settings: Settings) -> str:
+    """Where these contents lie, or are to: a complete collection of these settings, or of a graph that does for them.
+
+    Else `plain`, as they alone name it, where it is not complete yet, and a name of the settings too where it is.
+    """
+    records = {name: read_record(engine, name) for name in _collections(engine, alias)}
+    same = {name: record for name, record in records.items() if record and record.index == digest}
+    for name, record in same.items():
+        if record.made_with(settings):
+            return name
+    target = settings.target_recall
+    for name, record in same.items():
+        graph = record.settings and record.settings.model_copy(update={"target_recall": target})
+        if graph == settings and tune(engine, name, asked, target).met:
+            return name
+    if plain not in same:
+        return plain
+    return f"{alias}_{sha256_text(digest + settings.model_dump_json())[:_DIGEST]}"
+
+
+def _fill(engine: Engine, release: Release, dataset: str, collection: str, params: DeployParams) -> int:
+    """Put in what is missing; a collection that is not whole after that is made anew. Returns how many were put in.
+
+    Rows go in by their order, so those of a killed run are the first ones; its last batch may be in part.
+    """
+    documents = release.manifest.datasets[dataset].vectors
+    put = 0
+    for first in _starts(engine, collection, documents, params.batch):
+        engine.create(collection, release.manifest.dim)
+        for rows in rows_from(release, dataset, first, params.batch):
+            engine.upsert(collection, rows)
+            put += len(rows.ids)
+    return put
+
+
+def _starts(engine: Engine, collection: str, documents: int, batch: int) -> Iterator[int]:
+    """From which rows on to fill, asked again until the collection is whole; UserError where it will not be."""
+    there = engine.count(collection) if collection in engine.names(collection) else 0
+    if there == documents:
+        return
+    if there < documents:
+        yield max(0, there - there % batch - batch)
+        if engine.count(collection) == documents:
+            return
+    engine.drop(collection)
+    yield 0
+    if (found := engine.count(collection)) != documents:
+        raise UserError(f"{collection}: holds {found} documents after {documents} were put in; are ids there twice?")
+
+
+def _set_up(engine: Engine, collection: str, asked: Asked, params: DeployParams) -> tuple[int, Tuned]:
+    """Links of the graph and ef; the graph of a collection that was complete before stays as it is."""
+    record = read_record(engine, collection)
+    if record:
+        return record.m, tune(engine, collection, asked, params.target_recall)
+    best: tuple[int, Tuned] | None = None
+    for m in params.m:
+        engine.build(collection, Graph(m, params.ef_construction))
+        best = m, tune(engine, collection, asked, params.target_recall)
+        if best[1].met:
+            break
+    assert best is not None  # deploy.m has at least one
+    return best
+
+
+def deployed(engine: Engine, name: str) -> list[str]:
+    """Aliases of a registered model that name a collection; not those of another one whose name goes on behind its."""
+    begin = alias_of(name, "")[:_CUT]  # longer aliases go on with a digest
+    found = [_COLLECTION.fullmatch(each) for each in engine.names(begin)]
+    aliases = {alias: engine.target(alias) for alias in sorted({each[1] for each in found if each})}
+    records = {alias: read_record(engine, live) for alias, live in aliases.items() if live}
+    return [alias for alias, record in records.items() if _is_of(name, alias, record)]
+
+
+def _is_of(name: str, alias: str, record: Record | None) -> bool:
+    """Whether an alias answers for a registered model; without a record its beginning has to do."""
+    if record is None or not record.dataset:
+        return alias.startswith(alias_of(name, "")) and (record is None or (record.model or name) == name)
+    return (record.model or name) == name and alias == alias_of(name, record.dataset)
+
+
+def _collections(engine: Engine, alias: str) -> list[str]:
+    return [name for name in engine.names(alias) if (own := _COLLECTION.fullmatch(name)) and own[1] == alias]
+
+
+def _clear(engine: Engine, alias: str, kept: set[str]) -> None:
+    """Drop collections of this alias but those kept, and what answers: another deployment may have moved it."""
+    for name in set(_collections(engine, alias)) - kept - {engine.target(alias)}:
+        engine.drop(name)

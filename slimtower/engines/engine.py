@@ -1,0 +1,168 @@
+"""What a vector engine must be able to do, and what is kept beside a collection."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from slimtower.common.errors import UserError
+from slimtower.common.settings import Strict, validated
+from slimtower.serving.release import Hit
+
+
+class Graph(NamedTuple):
+    """An HNSW graph (Malkov and Yashunin 2018): links of a node, and candidates while it is built."""
+
+    m: int
+    ef_construction: int
+
+
+class Rows(NamedTuple):
+    """Documents of a collection: number of the first, ids, titles, and vectors float32 `(rows, dim)`."""
+
+    first: int
+    ids: list[str]
+    titles: list[str]
+    vectors: np.ndarray
+
+
+class Shape(NamedTuple):
+    """Dimensions, metric (inner_product, cosine, or what the engine calls it; empty where there is no index), and what
+    a search of that index is set by."""
+
+    dim: int
+    metric: str
+    knob: str = "ef"
+
+
+class Searched(Protocol):
+    """Collections as they are asked."""
+
+    def search(self, name: str, vectors: np.ndarray, k: int, ef: int) -> list[list[Hit]]:
+        """The best k documents of each of `vectors` `(n, dim)`, by name or alias; `ef`: candidates looked at, or what
+        the index's knob counts."""
+
+    def vectors(self, name: str, ids: Sequence[str]) -> dict[str, np.ndarray]:
+        """The stored vector of each of these documents that is there."""
+
+
+class Engine(Searched, Protocol):
+    """Collections (of Postgres: tables) of ids, titles and vectors, and aliases (views) that name one of them."""
+
+    def names(self, prefix: str) -> list[str]:
+        """Collections whose name begins so."""
+
+    def create(self, name: str, dim: int) -> None:
+        """An empty collection compared by inner product, without a graph; nothing where it is there already."""
+
+    def count(self, name: str) -> int:
+        """Documents in a collection."""
+
+    def upsert(self, name: str, rows: Rows) -> None:
+        """Put documents in, over those of the same id; they are stored when this returns."""
+
+    def build(self, name: str, graph: Graph) -> None:
+        """Build the graph over all documents, in place of the one that is there, and make the collection searchable."""
+
+    def shape(self, name: str) -> Shape:
+        """What a collection holds; UserError where there is none of that name, or one without vectors."""
+
+    def note(self, name: str) -> str:
+        """The text that `keep` stored; empty where there is none."""
+
+    def keep(self, name: str, note: str) -> None:
+        """Store a text with a collection."""
+
+    def target(self, alias: str) -> str | None:
+        """The collection that an alias names."""
+
+    def point(self, alias: str, name: str) -> None:
+        """Let the alias name the collection, in one step: searches find the old or the new one, never none."""
+
+    def drop(self, name: str) -> None:
+        """Remove a collection."""
+
+    def close(self) -> None:
+        """Let go of the engine."""
+
+
+class Settings(Strict):
+    """What params.yaml said of graph and search when a collection was set up; `m`: all that were to be tried."""
+
+    target_recall: float
+    m: list[int]
+    ef_construction: int
+
+
+class Former(Strict):
+    """What answered before: collection, student, digest of its release as MLflow tags it, its ef, recall and settings.
+
+    `recall`: None where an earlier version wrote this.
+    """
+
+    collection: str
+    student: str
+    release: str
+    manifest: str
+    ef: int
+    recall: float | None = None
+    settings: Settings | None = None
+
+
+class Record(Strict):
+    """What is kept beside a complete collection.
+
+    `model`: the registered model; it and `dataset` are empty where an earlier version wrote this. `release`: digest of
+    the release's files, as `make promote` tags a version with. `manifest`: checksum of its manifest. `index`: digest of
+    what fills the collection. `ef`: candidates a search has to look at, for `recall` of the exact top ten. `settings`:
+    None where an earlier version wrote this. `rolled_back`: digest of the release that gave way to this one; empty
+    where this one was deployed.
+    """
+
+    student: str
+    model: str = ""
+    dataset: str = ""
+    release: str
+    manifest: str
+    index: str
+    teacher: dict[str, str]
+    documents: int
+    m: int
+    ef: int
+    recall: float
+    settings: Settings | None = None
+    previous: Former | None
+    rolled_back: str = ""
+
+    def former(self, collection: str) -> Former:
+        """This one as what answered before."""
+        kept = {"student", "release", "manifest", "ef", "recall", "settings"}
+        return Former.model_validate(self.model_dump(include=kept) | {"collection": collection})
+
+    def made_with(self, settings: Settings) -> bool:
+        """Whether these are its settings; an earlier version kept none, and `m` alone tells."""
+        return self.settings == settings if self.settings else self.m in settings.m
+
+
+def read_record(engine: Engine, name: str) -> Record | None:
+    """What is kept beside a collection; None where it is not complete, or not made here."""
+    import json
+
+    note = engine.note(name)
+    if not note:
+        return None
+    try:
+        raw: Any = json.loads(note)
+    except ValueError:
+        return None  # a comment of somebody else
+    if not isinstance(raw, dict) or "manifest" not in raw:
+        return None
+    return validated(Record, raw, f"record of {name}")
+
+
+def one_field(names: Sequence[str], wanted: Sequence[str], where: str, what: str) -> str:
+    """The first of the wanted names that a collection has; UserError where it has none."""
+    for name in wanted:
+        if name in names:
+            return name
+    raise UserError(f"{where}: has no {what} among {', '.join(names) or 'no fields'}; call it {wanted[0]}")

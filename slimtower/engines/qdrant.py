@@ -1,0 +1,173 @@
+"""Qdrant: its server by URL, or its client's own local mode in a folder."""
+
+import os
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from slimtower.common.errors import TransientError, UserError
+from slimtower.engines.engine import Graph, Rows, Shape
+from slimtower.serving.release import Hit
+
+_NOTE = "slimtower"  # key of a collection's metadata
+_METRICS = {"Dot": "inner_product", "Cosine": "cosine", "Euclid": "l2"}
+_LOOK_S = 0.5
+_LONGEST_S = 6 * 3600.0  # for a graph
+
+
+class Qdrant:
+    """A client. Points are numbered by row; ids and titles are payload."""
+
+    def __init__(self, uri: str) -> None:
+        from qdrant_client import QdrantClient, models
+
+        self.models: Any = models
+        self.local = "://" not in uri
+        try:
+            self.client: Any = (
+                QdrantClient(path=uri)
+                if self.local
+                else QdrantClient(url=uri, api_key=os.environ.get("QDRANT_API_KEY"), timeout=60)
+            )
+        except RuntimeError as error:
+            if "already accessed" not in str(error):
+                raise
+            raise TransientError(f"{uri}: another process has this Qdrant folder open; end it and run again") from None
+
+    def names(self, prefix: str) -> list[str]:
+        """Collections whose name begins so."""
+        return [one.name for one in self.client.get_collections().collections if one.name.startswith(prefix)]
+
+    def create(self, name: str, dim: int) -> None:
+        """An empty collection that does not build a graph yet (m = 0)."""
+        if not self.client.collection_exists(name):
+            self.client.create_collection(
+                name,
+                vectors_config=self.models.VectorParams(size=dim, distance=self.models.Distance.DOT),
+                hnsw_config=self.models.HnswConfigDiff(m=0),
+            )
+
+    def count(self, name: str) -> int:
+        """Points of the collection."""
+        return int(self.client.count(name, exact=True).count)
+
+    def upsert(self, name: str, rows: Rows) -> None:
+        """Put points in and wait until they are applied."""
+        payloads = [{"id": doc, "title": title} for doc, title in zip(rows.ids, rows.titles, strict=True)]
+        numbers = list(range(rows.first, rows.first + len(rows.ids)))
+        batch = self.models.Batch(ids=numbers, vectors=rows.vectors.tolist(), payloads=payloads)
+        self.client.upsert(name, batch, wait=True)
+
+    def build(self, name: str, graph: Graph) -> None:
+        """Set the graph and wait until the optimisers have built it."""
+        wanted = self.models.HnswConfigDiff(m=graph.m, ef_construct=graph.ef_construction)
+        self.client.update_collection(name, hnsw_config=wanted)
+        green, waiting, states = 0, _LONGEST_S, self.models.CollectionStatus
+        while green < 2:  # just after the change nothing has begun yet
+            if not self.local:
+                time.sleep(_LOOK_S)
+            status = self.client.get_collection(name).status
+            if status == states.RED:
+                raise UserError(f"{name}: Qdrant could not build its graph; its log says why")
+            if status == states.GREY:  # restarted meanwhile, it goes on when it is told something
+                self.client.update_collection(name, hnsw_config=wanted)
+            green, waiting = (green + 1 if status == states.GREEN else 0), waiting - _LOOK_S
+            if waiting < 0:
+                raise TransientError(
+                    f"{name}: Qdrant is still at its graph ({status}) after {_LONGEST_S / 3600:.0f} hours; look at its"
+                    " optimisers, and run again"
+                )
+
+    def search(self, name: str, vectors: np.ndarray, k: int, ef: int) -> list[list[Hit]]:
+        """The best k points of each vector. The local mode compares with all of them, whatever `ef`."""
+        params = None if self.local else self.models.SearchParams(hnsw_ef=max(ef, k))
+        asked = [
+            self.models.QueryRequest(query=vector, limit=k, params=params, with_payload=["id", "doc_id", "title"])
+            for vector in vectors.tolist()
+        ]
+        return [
+            [Hit(_id(point), float(point.score), str((point.payload or {}).get("title") or "")) for point in one.points]
+            for one in self.client.query_batch_points(name, asked)
+        ]
+
+    def vectors(self, name: str, ids: Sequence[str]) -> dict[str, np.ndarray]:
+        """The stored vectors of the points whose payload, or whose own number or UUID, is one of these ids."""
+        whole = [int(doc) for doc in ids if doc.isascii() and doc.isdecimal() and len(doc) < 19]
+        fields = [
+            self.models.FieldCondition(key=key, match=self.models.MatchAny(any=values))
+            for key in ("id", "doc_id")
+            for values in (list(ids), whole)  # a payload may hold either
+            if values
+        ]
+        conditions: list[Any] = [*fields, self.models.HasIdCondition(has_id=own)] if (own := _numbers(ids)) else fields
+        wanted = self.models.Filter(should=conditions)
+        points, _ = self.client.scroll(
+            name, wanted, limit=2 * len(ids), with_vectors=True, with_payload=["id", "doc_id"]
+        )
+        found = {_id(point): np.asarray(point.vector, dtype=np.float32) for point in points}
+        return {doc: found[doc] for doc in ids if doc in found}  # our own numbers are rows, and no ids
+
+    def shape(self, name: str) -> Shape:
+        """What the collection's configuration says."""
+        if not self.client.collection_exists(name) and self.target(name) is None:
+            raise UserError(f"{name}: no such collection or alias here; look at TO and the name")
+        config = self.client.get_collection(name).config.params.vectors
+        if not isinstance(config, self.models.VectorParams):
+            raise UserError(f"{name}: holds {sorted(config or {})} vectors by name; one unnamed vector is searched")
+        metric = str(config.distance.value)
+        return Shape(int(config.size), _METRICS.get(metric, metric))
+
+    def note(self, name: str) -> str:
+        """What lies under our key of the metadata."""
+        return str((self.client.get_collection(name).config.metadata or {}).get(_NOTE, ""))
+
+    def keep(self, name: str, note: str) -> None:
+        """Write our key of the metadata; UserError where the server has none."""
+        self.client.update_collection(name, metadata={_NOTE: note})
+        if self.note(name) != note:
+            raise UserError(f"{name}: this Qdrant keeps no metadata of a collection; from 1.16 on it does: update it")
+
+    def target(self, alias: str) -> str | None:
+        """The collection of the alias."""
+        found = {one.alias_name: one.collection_name for one in self.client.get_aliases().aliases}
+        return found.get(alias)
+
+    def point(self, alias: str, name: str) -> None:
+        """Create or move the alias, in one request."""
+        create = self.models.CreateAlias(collection_name=name, alias_name=alias)
+        actions: list[Any] = [self.models.CreateAliasOperation(create_alias=create)]
+        if self.target(alias) is not None:
+            gone = self.models.DeleteAlias(alias_name=alias)
+            actions.insert(0, self.models.DeleteAliasOperation(delete_alias=gone))
+        self.client.update_collection_aliases(change_aliases_operations=actions)
+
+    def drop(self, name: str) -> None:
+        """Delete the collection."""
+        self.client.delete_collection(name)
+
+    def close(self) -> None:
+        """Close the client."""
+        self.client.close()
+
+
+def _id(point: Any) -> str:
+    payload = point.payload or {}
+    return str(payload.get("id", payload.get("doc_id", point.id)))
+
+
+def _numbers(ids: Sequence[str]) -> list[int | str]:
+    """Those ids that can be a point's own: numbers and UUIDs."""
+    found: list[int | str] = []
+    for text in ids:
+        if text.isdecimal():
+            if int(text) < 2**64:
+                found.append(int(text))
+        else:
+            try:
+                found.append(str(uuid.UUID(text)))
+            except ValueError:
+                continue
+    return found

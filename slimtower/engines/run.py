@@ -1,0 +1,184 @@
+"""The commands: deploy, check an encoder against an index, roll back. Each says what it found and did."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from slimtower.common.errors import UserError
+from slimtower.common.files import folder_digest, read_json
+from slimtower.common.masking import redacted
+from slimtower.engines.belonging import check_encoder
+from slimtower.engines.champion import Champion, agreement, local_release, read_champion
+from slimtower.engines.contents import K, asked
+from slimtower.engines.deployment import Deployed, alias_of, check_owner, deployed, flip, prepare, roll_back, way_back
+from slimtower.engines.engines import opened
+from slimtower.engines.params import DeployParams
+from slimtower.serving.choice import release_folder
+from slimtower.serving.release import Release, load_release
+
+
+def run(
+    root: Path,
+    to: str,
+    name: str,
+    student: str,
+    datasets: Sequence[str],
+    params: DeployParams,
+    *,
+    champion_alone: bool = False,
+) -> None:
+    """Deploy a release of the project at `root`; `student` empty is the champion, else the evaluation's choice.
+
+    `champion_alone`: UserError in place of that choice. `datasets` empty are all of the release. The release is
+    verified whole before. UserError where the champion, if that is deployed, moves before an alias does.
+    """
+    champion = read_champion(name)
+    folder = None if student else local_release(champion, root / "models/release")
+    if champion_alone and folder is None:
+        held = f"version {champion.version} ({champion.student})" if champion else "none"
+        raise UserError(
+            f"models:/{name}@champion is {held}, whose release is not in models/release: nothing was deployed; run this"
+            " where it was released, or without --champion"
+        )
+    release = load_release(folder or release_folder(root, student))
+    digest, aliases = folder_digest(release.folder), _aliases(name, _chosen(release, datasets))
+
+    def check_champion() -> None:
+        if folder is None:
+            return
+        now = read_champion(name)
+        if now is None or now.release != digest:
+            held = f"version {now.version} ({now.student})" if now else "none"
+            raise UserError(
+                f"models:/{name}@champion is {held} by now, so {release.folder} was not deployed; run it again"
+            )
+
+    with opened(to) as engine:
+        ready = {}
+        for dataset, alias in aliases.items():  # all of them before the first alias moves: one may be refused
+            queries = asked(release, dataset, root / "data/ingest", params.recall_queries)
+            ready[dataset] = queries, prepare(engine, release, digest, name, dataset, alias, queries, params)
+        if any(not one.answers for _, one in ready.values()):
+            check_champion()  # hours later, maybe
+        for dataset, (queries, one) in ready.items():
+            done = flip(engine, one)
+            _say(done, to)
+            print(
+                f"deploy: {done.alias} finds {done.record.recall:.2%} of the exact top {K} with m {done.record.m} and"
+                f" ef {done.record.ef}, the release's own index {queries.own:.2%} ({len(queries.vectors)}"
+                f" {queries.source})"
+            )
+            if not done.met:
+                print(f"deploy: {_out_of_reach(done, params)}")
+            if release.fusion(dataset):
+                print(f"deploy: {_given_up(release, dataset)}")
+    fused = any(release.fusion(dataset) for dataset in aliases)
+    print(f"deploy: {agreement(name, read_champion(name), release.manifest.student, digest, fused=fused)}")
+
+
+def run_encoder_only(
+    root: Path, to: str, name: str, student: str, datasets: Sequence[str], collection: str, params: DeployParams
+) -> None:
+    """Check that a release's encoder may search what is in the engine: the collection, or each data set's alias.
+
+    Changes nothing. UserError says what does not fit.
+    """
+    release = load_release(release_folder(root, student))
+    aliases = _aliases(name, _chosen(release, datasets))
+    if collection and len(aliases) > 1:
+        raise UserError(f"--collection is of one data set; add --dataset, one of {', '.join(release.datasets)}")
+    with opened(to) as engine:
+        for dataset, alias in aliases.items():
+            place = collection or alias
+            queries = asked(release, dataset, root / "data/ingest", params.recall_queries)
+            tuned, judged = check_encoder(
+                engine,
+                place,
+                release,
+                dataset,
+                queries,
+                target=params.target_recall,
+                margin=params.margin,
+                sample=params.sample,
+            )
+            knob = engine.shape(place).knob
+            print(
+                f"deploy: {release.manifest.student} and {place} belong together: {knob} {tuned.ef} finds"
+                f" {tuned.recall:.2%} of the exact top {K}, the release's own index {queries.own:.2%}"
+                f" ({judged} of {len(queries.vectors)} {queries.source})"
+            )
+
+
+def run_rollback(root: Path, to: str, name: str, datasets: Sequence[str]) -> None:
+    """Let what answered before answer again: the given data sets, else those that are deployed.
+
+    What an earlier try that was cut short has rolled back stays so.
+    """
+    read_champion(name)  # its server answers, before anything moves
+    with opened(to) as engine:
+        aliases = _aliases(name, datasets)
+        for dataset, alias in aliases.items():
+            check_owner(engine, alias, name, dataset)
+        found = list(aliases.values()) or deployed(engine, name)
+        if not found:
+            raise UserError(f"{redacted(to)}: nothing of {name} is deployed there")
+        ways = {alias: way_back(engine, alias) for alias in found}  # all of them, before the first moves
+        for alias in (alias for alias, way in ways.items() if way is None):
+            print(f"deploy: {alias} was rolled back already; nothing further back is kept")
+        if not any(ways.values()):
+            raise UserError(f"{redacted(to)}: {name} was rolled back already; deploy another")
+        for way in filter(None, ways.values()):
+            done = roll_back(engine, way)
+            _say(done, to)
+            own = local_release(Champion("", done.record.student, done.record.release), root / "models/release")
+            fused = own is not None and load_release(own).fusion(done.record.dataset) is not None
+            champion = read_champion(name)
+            print(f"deploy: {agreement(name, champion, done.record.student, done.record.release, fused=fused)}")
+
+
+def _given_up(release: Release, dataset: str) -> str:
+    """What a fused release loses in an engine, by its own report."""
+    path = release.folder / "report.json"
+    dev = read_json(path).get("lexical", {}).get(dataset, {}).get("dev") if path.is_file() else None
+    lost = "no judged dev query tells what that loses"
+    if dev:
+        lost = (
+            f"nDCG@10 on {dev['queries']} dev queries {dev['dense']:.4f} in place of {dev['fused']:.4f}"
+            f" ({dev['dense'] - dev['fused']:+.4f})"
+        )
+    return (
+        f"the release fuses {dataset} with BM25, the engine answers with dense hits alone: {lost}; an application can"
+        " fuse them itself (docs/engines.md)"
+    )
+
+
+def _out_of_reach(done: Deployed, params: DeployParams) -> str:
+    """What can be done about it: a graph that another student's deployment built may have few links."""
+    denser = [m for m in params.m if m > done.record.m]
+    advice = f"set deploy.m: {denser}" if denser else "raise deploy.m or deploy.ef_construction"
+    return f"deploy.target_recall {params.target_recall} is out of reach, the best setting is kept; {advice} and repeat"
+
+
+def _say(done: Deployed, to: str) -> None:
+    record = done.record
+    others = f" ({done.there} there now: others put some in or took some out)" if done.there != record.documents else ""
+    what = f"{record.student} ({record.manifest[:12]}) over {done.collection}, {record.documents} documents{others}"
+    if not (done.moved or done.filled):
+        print(f"deploy: {done.alias} at {redacted(to)} answers for {what}; nothing to do")
+        return
+    was = f", was {done.before.student} over {done.before.collection}" if done.before else ""
+    print(f"deploy: {done.alias} at {redacted(to)} answers for {what}, {done.filled} put in now{was}")
+
+
+def _chosen(release: Release, datasets: Sequence[str]) -> list[str]:
+    for dataset in datasets:
+        release.kinds(dataset)  # refuses one that is not there
+    return list(datasets) or release.datasets
+
+
+def _aliases(name: str, datasets: Sequence[str]) -> dict[str, str]:
+    """Data set -> alias; UserError where two would share one."""
+    aliases = {dataset: alias_of(name, dataset) for dataset in datasets}
+    for dataset, alias in aliases.items():
+        if twin := [other for other, same in aliases.items() if same == alias and other != dataset]:
+            raise UserError(f"data sets {dataset!r} and {twin[0]!r} would both be called {alias}; rename one")
+    return aliases

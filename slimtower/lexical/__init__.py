@@ -1,0 +1,1 @@
+"""Keyword search: BM25, and its fusion with the dense search."""

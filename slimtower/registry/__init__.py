@@ -1,0 +1,1 @@
+"""MLflow's server: how it is reached, and what its failures mean."""

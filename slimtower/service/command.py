@@ -1,0 +1,194 @@
+"""`slimtower serve --release models/release`: releases over HTTP, and a page to search with."""
+
+import argparse
+import logging
+import logging.config
+import os
+import secrets
+import socket
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slimtower.common.errors import UserError
+from slimtower.common.settings import validated
+from slimtower.service.settings import SALT, Settings
+from slimtower.serving.choice import run_root
+
+if TYPE_CHECKING:
+    from slimtower.service.watcher import Watcher
+
+KEPT_S = 75  # so long an idle connection is kept: longer than proxies keep theirs, who would send into a closed one
+LOOPBACK = ["localhost", "127.0.0.1", "::1"]
+CONNECTIONS = 4  # for each request that may run at once
+STOP_S = 30  # so long may requests take that run when the service is asked to stop
+
+
+def main(words: list[str]) -> None:
+    """Read the words of the command line and serve until asked to stop."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when faiss is loaded: idle threads must not spin
+    arguments = _parser().parse_args(words)
+    with tempfile.TemporaryDirectory(prefix="slimtower-serve-") as shared:
+        settings = _settings(arguments)
+        if arguments.workers > 1:
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared  # where the processes add their counts up
+        _check_free(arguments.host, arguments.port)
+        try:
+            _serve(settings, arguments)
+        except KeyboardInterrupt:
+            print("serve: stopped", file=sys.stderr)
+
+
+def _serve(settings: Settings, arguments: argparse.Namespace) -> None:
+    import uvicorn
+
+    from slimtower.service.app import build_app
+    from slimtower.service.logs import log_config
+    from slimtower.service.service import open_service
+
+    # at a terminal a line for each letter that somebody types is noise, unless the queries are asked for
+    log_settings = log_config(terminal=sys.stdout.isatty() and not settings.log_queries)
+    logging.config.dictConfig(log_settings)
+    service = open_service(settings)
+    if settings.release:  # of a registry one waits for the first champion
+        _load(service.watcher)
+    shown = "localhost" if arguments.host in ("127.0.0.1", "0.0.0.0", "::") else arguments.host
+    what = ", ".join(service.watcher.current.students) if service.watcher.current else settings.model
+    print(f"serve: {what} at http://{shown}:{arguments.port}  (Ctrl-C stops)", file=sys.stderr, flush=True)
+    alone = settings.workers == 1
+    if not alone:
+        settings.to_environment()
+    uvicorn.run(
+        build_app(service) if alone else "slimtower.service.app:from_environment",
+        factory=not alone,
+        workers=settings.workers,
+        host=arguments.host,
+        port=arguments.port,
+        http="slimtower.service.connections:Connection",
+        ws="none",
+        limit_concurrency=CONNECTIONS * settings.max_requests,
+        log_config=log_settings,
+        access_log=False,  # it would hold queries
+        server_header=False,
+        proxy_headers=bool(arguments.trusted_proxies),
+        forwarded_allow_ips=arguments.trusted_proxies or None,
+        timeout_keep_alive=KEPT_S,
+        timeout_graceful_shutdown=STOP_S,
+        timeout_worker_healthcheck=60,
+    )
+
+
+def _load(watcher: "Watcher") -> None:
+    """Look for releases once. UserError if none loads, which is then said once, and not in the log as well."""
+    logger = logging.getLogger("slimtower.serve")
+    logger.addFilter(_is_no_error)
+    watcher.look()
+    logger.removeFilter(_is_no_error)
+    if watcher.current is None:
+        raise UserError("; ".join(failure.message for failure in watcher.failures.values()))
+    for name, failure in watcher.failures.items():
+        logger.error("not loaded", extra={"data": {"system": name, "error": failure.message}})
+
+
+def _is_no_error(record: logging.LogRecord) -> bool:
+    return record.levelno < logging.ERROR
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    if arguments.recipe and (arguments.release or arguments.model):
+        raise UserError("serve: --recipe takes the releases of its run; leave --release and --model out")
+    release = arguments.release or ("" if arguments.model else str(run_root(arguments.recipe) / "models/release"))
+    given = {
+        "release": str(Path(release)) if release else "",
+        "model": arguments.model,
+        "system": arguments.system,
+        "embeddings_model": arguments.embeddings_model,
+        "hosts": named(arguments.hosts) or (LOOPBACK if arguments.host in LOOPBACK else []),
+        "poll_s": arguments.poll,
+        "threads": arguments.threads or processors(),
+        "workers": arguments.workers,
+        "max_body": arguments.max_body,
+        "max_batch": arguments.max_batch,
+        "max_text": arguments.max_text,
+        "max_k": arguments.max_k,
+        "rate": arguments.rate,
+        "max_requests": arguments.max_requests,
+        "corpus": arguments.corpus,
+        "corpus_mb": arguments.corpus_mb,
+        "baselines": not arguments.no_baselines,
+        "log": arguments.log,
+        "log_queries": arguments.log_queries,
+        "log_flush_s": arguments.log_flush,
+        "consent": arguments.consent,
+        "retention_days": arguments.retention_days,
+        "salt": os.environ.get(SALT) or secrets.token_hex(32),
+    }
+    return validated(Settings, given, "serve")
+
+
+def named(hosts: str) -> list[str]:
+    """Names that commas part, in lower case."""
+    return [name.strip().lower() for name in hosts.split(",") if name.strip()]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="slimtower serve", description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    add = parser.add_argument
+    add("--release", default="", help="folder of a release or of several (models/release where --model is not given)")
+    add("--recipe", default="", help="the releases of this recipe's run, e.g. recipes/beir.yaml")
+    add("--model", default="", help="a registered model's alias, such as slimtower@champion")
+    add("--system", default="", help="which release of several answers by default (the evaluation's choice)")
+    add("--embeddings-model", default="", help="another name of that one in /v1/embeddings, such as your provider's")
+    add("--host", default="127.0.0.1", help="address to listen at; 0.0.0.0 for all")
+    add("--hosts", default="", help="names that requests may call it by, parted by commas (this machine's own where it"
+        " listens to this machine alone, else any)")  # fmt: skip
+    add("--port", type=int, default=8000, help="port to listen at")
+    add("--workers", type=_positive, default=1, help="processes; they share the index's memory")
+    add("--threads", type=int, default=0, help="encodings and searches at once in each process (0: one a processor)")
+    add("--poll", type=float, default=10.0, help="seconds between two looks for a new release")
+    add("--rate", type=float, default=50.0, help="requests a second of one client to one process; ten queries of a"
+        " batch count as one (0: no limit)")  # fmt: skip
+    add("--max-requests", type=_positive, default=200, help="requests at once in each process; where there is a"
+        " rate, a quarter of them of one client")  # fmt: skip
+    add("--max-body", type=_positive, default=1 << 20, help="bytes of a request's body")
+    add("--max-batch", type=_positive, default=256, help="queries of a request")
+    add("--max-text", type=_positive, default=8192, help="characters of a query")
+    add("--max-k", type=_positive, default=100, help="hits of a query")
+    add("--corpus", default="", help="folder or s3://bucket/prefix that holds corpus.parquet, as data/ingest does"
+        " (what lies beside the releases of a checkout)")  # fmt: skip
+    add("--corpus-mb", type=int, default=500, help="largest corpus.parquet read for snippets and BM25 (0: none)")
+    add("--no-baselines", action="store_true", help="none of what the page compares with or shows of the run: teacher,"
+        " BM25, report, example queries of the run's own data")  # fmt: skip
+    add("--trusted-proxies", default="", help="addresses whose X-Forwarded-For tells the client, such as 10.0.0.0/8")
+    add("--log", default="", help="folder or s3://bucket/prefix of the search log (UBI); none where it is not given")
+    add("--log-flush", type=float, default=60.0, help="seconds between two files of the search log")
+    add("--consent", choices=["header", "given"], default="header", help="header: log searches that say"
+        " X-Search-Consent: yes; given: log all, you have asked")  # fmt: skip
+    add("--retention-days", type=_positive, default=90, help="days that the search log is kept")
+    add("--log-queries", action="store_true", help="put queries into the service's own log lines")
+    return parser
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise ValueError(text)
+    return number
+
+
+def processors() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _check_free(host: str, port: int) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((host, port))
+        except (OSError, OverflowError) as error:
+            said = getattr(error, "strerror", None) or error
+            raise UserError(f"serve: {host}:{port}: {said}; name another port (PORT=8001) or --host") from None

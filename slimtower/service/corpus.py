@@ -1,0 +1,119 @@
+"""The documents themselves, beside the releases or where `--corpus` says: snippets, whole texts, and BM25's texts."""
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from slimtower.common.document_texts import template_of
+from slimtower.common.errors import UserError, line
+from slimtower.common.files import cache_root, sha256_text
+from slimtower.common.parquet import read_columns
+from slimtower.service.log_store import log_store
+from slimtower.serving.snippets import snippet
+
+_LOG = logging.getLogger("slimtower.serve")
+_NAME = "corpus.parquet"
+_SNIPPET = 220  # characters
+
+
+class Document(NamedTuple):
+    """A document's fields."""
+
+    id: str
+    dataset: str
+    title: str
+    topic: str
+    content: str
+
+
+class Corpus:
+    """The table `corpus` of a folder, read when it is first asked for and again when it changed."""
+
+    def __init__(self, place: str, max_mb: int) -> None:
+        """A folder or s3:// prefix; empty: none. A file above `max_mb`, or that cannot be read, counts as none."""
+        self._place, self._max_bytes = place, max_mb << 20
+        self.look()
+        self._lock = threading.Lock()
+        self._state: object = None
+        self._broken: object = None  # the state of a file that cannot be read
+        self._table: pa.Table | None = None
+        self._rows: dict[str, int] = {}
+
+    def look(self) -> None:
+        """Find the file; on s3 another one may lie there by now. UserError or TransientError where s3 has none."""
+        self.path = _file(self._place) if self._place else None
+
+    def state(self) -> object:
+        """What tells one corpus from another; None where there is none."""
+        if self.path is None:
+            return None
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        state = found.st_ino, found.st_mtime_ns, found.st_size
+        return state if found.st_size <= self._max_bytes and state != self._broken else None
+
+    def snippets(self, query: str, ids: Sequence[str]) -> list[str]:
+        """Of each document's content the part that fits the query; empty for a document that is not there."""
+        found = [self.document(doc_id) for doc_id in ids]
+        return [snippet(document.content, query, _SNIPPET) if document else "" for document in found]
+
+    def document(self, doc_id: str) -> Document | None:
+        """One document; None for an unknown one, and without a corpus."""
+        table, rows = self._read()
+        row = rows.get(doc_id)
+        if table is None or row is None:
+            return None
+        return Document(doc_id, *(table[name][row].as_py() for name in Document._fields[1:]))
+
+    def documents(self, dataset: str) -> Iterator[Document]:
+        """The documents of a data set, in the corpus' order."""
+        table, _ = self._read()
+        for batch in table.to_batches(1024) if table is not None else []:
+            for row in batch.to_pylist():
+                if row["dataset"] == dataset:
+                    yield Document(*(row["doc_id" if name == "id" else name] for name in Document._fields))
+
+    def texts(self, dataset: str) -> tuple[list[str], list[str], list[str]]:
+        """Ids, titles, and texts as towers and BM25 read them."""
+        table, _ = self._read()
+        template = template_of(table.schema) if table is not None else None
+        found = [
+            (document.id, document.title, template.text(document.title, document.topic, document.content))
+            for document in self.documents(dataset)
+            if template
+        ]
+        return [row[0] for row in found], [row[1] for row in found], [row[2] for row in found]
+
+    def _read(self) -> tuple[pa.Table | None, dict[str, int]]:
+        with self._lock:
+            if (state := self.state()) != self._state:
+                self._table, self._rows = None, {}
+                if (
+                    state is not None
+                    and self.path is not None
+                    and (table := self._table_of(self.path, state)) is not None
+                ):
+                    self._table = table.combine_chunks()
+                    self._rows = {doc_id: row for row, doc_id in enumerate(table["doc_id"].to_pylist())}
+                self._state = state
+            return self._table, self._rows
+
+    def _table_of(self, path: Path, state: object) -> pa.Table | None:
+        """What the file holds; where it cannot be read searches go on without it, and the log says why."""
+        try:
+            return read_columns(path, "doc_id", *Document._fields[1:])
+        except (UserError, OSError, pa.ArrowException) as error:
+            self._broken = state
+            _LOG.error("corpus not read", extra={"data": {"error": line(error)[:300]}})
+            return None
+
+
+def _file(place: str) -> Path:
+    """The corpus at a place; fetched into the cache, which all processes share, where that is on s3."""
+    return log_store(place, "corpus").fetch(_NAME, cache_root() / "serve/corpus" / sha256_text(place)[:16])

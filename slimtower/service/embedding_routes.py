@@ -1,0 +1,103 @@
+"""OpenAI's protocol for embeddings: the encoder of a release, without its index."""
+
+import base64
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
+
+import numpy as np
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from slimtower.common.errors import UserError
+from slimtower.service.limits import charge
+from slimtower.service.messages import REFUSALS, EmbeddingsAnswer, EmbeddingsRequest
+from slimtower.service.problems import Problem
+from slimtower.service.service import Service, seen
+from slimtower.service.systems import Served
+from slimtower.serving.dims import truncate
+
+DEFAULT = "default"
+_ROLES = ("input_type", "task", "task_type", "prompt_name")  # in which other servers are told what a text is
+_DOCUMENTS = re.compile(r"document|passage|corpus|(?<![a-z])docs?(?![a-z])", re.IGNORECASE)  # in a role of one word
+
+
+def embedding_routes(service: Service) -> APIRouter:
+    """The routes of one process."""
+    routes = APIRouter(tags=["embeddings"], responses=REFUSALS)
+
+    @routes.post("/v1/embeddings", response_model=EmbeddingsAnswer)
+    async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
+        """Embeddings of queries, as the index of the same release takes them."""
+        _check_queries(body.model_extra or {})
+        texts = [body.input] if isinstance(body.input, str) else body.input
+        if not _are_texts(texts):
+            message = "input: a text, or a list of texts, is what is embedded here"
+            if all(isinstance(each, int | list) for each in texts):
+                message = (
+                    "input: numbers of tokens mean nothing to another tokenizer; send text (LangChain:"
+                    " check_embedding_ctx_length=False)"
+                )
+            raise Problem(422, message, param="input")
+        service.check_texts(texts, "input")
+        try:
+            names = {"", DEFAULT, service.settings.embeddings_model}
+            served = service.serving().student("" if body.model in names else body.model)
+        except UserError as error:
+            raise Problem(404, f"model: {error}", param="model") from None
+        dim = body.dimensions or served.release.manifest.dim
+        if dim not in (known := sorted({served.release.manifest.dim, *served.release.manifest.dims})):
+            raise Problem(422, f"dimensions: this release has {', '.join(map(str, known))}", param="dimensions")
+        charge(request.scope, len(texts))
+        vectors, tokens = await service.run(lambda: _embedded(service, served, texts))
+        seen(request.scope, system=served.name, queries=len(texts), **served.identity)
+        if service.settings.log_queries:
+            seen(request.scope, texts=texts)
+        return JSONResponse(
+            {
+                "object": "list",
+                "data": [
+                    {"object": "embedding", "index": index, "embedding": _written(vector, body.encoding_format)}
+                    for index, vector in enumerate(truncate(vectors, dim))
+                ],
+                "model": body.model if body.model and body.model == service.settings.embeddings_model else served.name,
+                "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+                "release": served.identity,
+            }
+        )
+
+    @routes.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        """The students that embed."""
+        names = service.serving().students
+        return {"object": "list", "data": [{"id": name, "object": "model", "owned_by": "slimtower"} for name in names]}
+
+    return routes
+
+
+def _embedded(service: Service, served: Served, texts: list[str]) -> tuple[np.ndarray, int]:
+    began = time.perf_counter()
+    vectors = served.release.encode(texts)
+    service.metrics.count("slimtower_queries_total", len(texts), system=served.name)
+    service.metrics.time("slimtower_encode_seconds", time.perf_counter() - began, system=served.name)
+    return vectors, sum(len(served.release.encoder.token_ids(text)) for text in texts)
+
+
+def _check_queries(others: Mapping[str, Any]) -> None:
+    """Problem where a field says that these are documents, whose vectors a student does not make."""
+    for name in _ROLES:
+        role = others.get(name)
+        if isinstance(role, str) and len(role.split()) == 1 and _DOCUMENTS.search(role):
+            message = f"{name}: only queries are embedded here; documents go to the model that made the index"
+            raise Problem(422, message, param=name)
+
+
+def _are_texts(given: Sequence[Any]) -> TypeGuard[list[str]]:
+    return all(isinstance(text, str) for text in given)
+
+
+def _written(vector: np.ndarray, encoding: str | None) -> list[float] | str:
+    if encoding == "base64":
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
+    return [float(value) for value in vector]

@@ -1,0 +1,203 @@
+"""Where the search log lies: a folder or an S3 prefix. Files appear whole and are never written again."""
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any, Protocol
+
+from slimtower.common.errors import TransientError, UserError, line
+from slimtower.common.files import alone, cache_root, last_used, sha256_file, staged_file
+from slimtower.common.s3_codes import advice, says_refused
+
+_ABSENT = {"NoSuchKey", "404"}
+_DIGEST = "sha256"  # an object's metadata
+Lines = Callable[[], Iterable[str]]  # asked for twice where a file is compared, then written
+
+
+class LogStore(Protocol):
+    """Files by their path below the log's root."""
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file whole; UserError or TransientError where that fails."""
+
+    def keep(self, name: str, lines: Lines) -> None:
+        """Write a file whole, line by line, unless it holds these lines already; errors are those of `write`."""
+
+    def names(self) -> Iterator[str]:
+        """All files."""
+
+    def delete(self, name: str) -> None:
+        """Delete a file, if it is there."""
+
+    def fetch(self, name: str, into: Path) -> Path:
+        """A file's path on this machine, below `into` where it lies elsewhere."""
+
+
+class FolderLogStore:
+    """A folder of this machine."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def write(self, name: str, text: str) -> None:
+        """Write by rename."""
+        self._write(name, [text])
+
+    def keep(self, name: str, lines: Lines) -> None:
+        """Write by rename what is not there."""
+        path = self.root / name
+        if not path.is_file() or sha256_file(path) != _digest(lines()):
+            self._write(name, lines())
+
+    def _write(self, name: str, lines: Iterable[str]) -> None:
+        try:
+            with staged_file(self.root / name) as staging, staging.open("w", encoding="utf-8") as file:
+                file.writelines(lines)
+        except OSError as error:
+            raise TransientError(f"search log: {error}; free space, or name another folder") from None
+
+    def names(self) -> Iterator[str]:
+        """All files."""
+        return (path.relative_to(self.root).as_posix() for path in self.root.rglob("*") if path.is_file())
+
+    def delete(self, name: str) -> None:
+        """Delete a file, and its day's folder once that is empty."""
+        path = self.root / name
+        path.unlink(missing_ok=True)
+        if path.parent != self.root and not any(path.parent.iterdir()):
+            path.parent.rmdir()
+
+    def fetch(self, name: str, into: Path) -> Path:
+        """Where the file lies."""
+        return self.root / name
+
+
+class S3LogStore:
+    """A prefix of a bucket; endpoint and credentials come from the AWS_* variables."""
+
+    def __init__(self, url: str, client: Any = None, what: str = "search log") -> None:
+        bucket, _, prefix = url.removeprefix("s3://").partition("/")
+        if not bucket:
+            raise UserError(f"{what}: {url!r} names no bucket; write s3://bucket/prefix")
+        self.bucket, self.prefix, self._client = bucket, prefix.rstrip("/") + "/" if prefix else "", client
+        self._place = f"{what}: s3://{bucket}"
+
+    @property
+    def client(self) -> Any:
+        """Made on first use: importing boto3 takes a while."""
+        if self._client is None:
+            import boto3
+            from botocore.config import Config
+
+            self._client = boto3.Session().client("s3", config=Config(connect_timeout=10))  # seconds
+        return self._client
+
+    def write(self, name: str, text: str) -> None:
+        """Put an object: whole, or not at all."""
+        with _explained(self._place):
+            self.client.put_object(Bucket=self.bucket, Key=self.prefix + name, Body=text.encode("utf-8"))
+
+    def keep(self, name: str, lines: Lines) -> None:
+        """Put an object by way of a file in the cache, its digest as metadata, unless that is there."""
+        where, folder = {"Bucket": self.bucket, "Key": self.prefix + name}, cache_root() / "serve"
+        with _explained(self._place):
+            if (held := self._digest_of(where)) and held == _digest(lines()):
+                return
+            folder.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=folder) as file:
+                metadata = {_DIGEST: _digest(lines(), file)}
+                file.seek(0)
+                self.client.put_object(**where, Body=file, Metadata=metadata)
+
+    def _digest_of(self, where: dict[str, str]) -> str | None:
+        from botocore.exceptions import ClientError
+
+        try:
+            found: dict[str, str] = self.client.head_object(**where).get("Metadata", {})
+        except ClientError as error:
+            if error.response["Error"]["Code"] in _ABSENT:
+                return None
+            raise
+        return found.get(_DIGEST)
+
+    def names(self) -> Iterator[str]:
+        """All objects."""
+        with _explained(self._place):
+            for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self.prefix):
+                for item in page.get("Contents", []):
+                    yield item["Key"].removeprefix(self.prefix)
+
+    def delete(self, name: str) -> None:
+        """Delete an object."""
+        with _explained(self._place):
+            self.client.delete_object(Bucket=self.bucket, Key=self.prefix + name)
+
+    def fetch(self, name: str, into: Path) -> Path:
+        """Download an object unless this version of it lies below `into`; of earlier versions the last one stays."""
+        from botocore.exceptions import ClientError
+
+        where = {"Bucket": self.bucket, "Key": self.prefix + name}
+        with _explained(self._place), alone(into / ".lock"):
+            try:
+                version = self.client.head_object(**where)["ETag"].strip('"')
+            except ClientError as error:
+                if error.response["Error"]["Code"] in _ABSENT:
+                    raise UserError(f"{self._place}: no object {where['Key']}; copy it there") from None
+                raise
+            target = into / version / name
+            if not target.is_file():
+                with staged_file(target) as staging, staging.open("wb") as file:
+                    shutil.copyfileobj(self.client.get_object(**where)["Body"], file)
+            others = [path for path in into.iterdir() if path.is_dir() and path.name != version]
+            for old in sorted(others, key=last_used)[:-1]:  # another process may still read the last one
+                shutil.rmtree(old, ignore_errors=True)
+        return target
+
+
+def log_store(location: str, what: str = "search log") -> LogStore:
+    """The store that a location names; UserError for any other scheme than s3, and without s3's client."""
+    if location.startswith("s3://"):
+        if not find_spec("boto3"):
+            raise UserError(f"{what}: {location} needs boto3; `pip install 'slimtower[registry]'`")
+        return S3LogStore(location, what=what)
+    if "://" in location:
+        raise UserError(f"{what}: {location!r} is neither a folder nor on s3://; write s3://bucket/prefix")
+    return FolderLogStore(Path(location))
+
+
+def _digest(lines: Iterable[str], file: IO[bytes] | None = None) -> str:
+    """Hex sha256 of the lines, which are written into the file."""
+    total = hashlib.sha256()
+    for text in lines:
+        content = text.encode("utf-8")
+        total.update(content)
+        if file is not None:
+            file.write(content)
+    return total.hexdigest()
+
+
+@contextmanager
+def _explained(place: str) -> Iterator[None]:
+    from boto3.exceptions import Boto3Error
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except (BotoCoreError, ClientError, Boto3Error, ValueError) as error:
+        kind = UserError if _refused(error) else TransientError
+        raise kind(f"{place}: {line(error)[:200]}; {advice(str(error), 'check AWS_* and the bucket')}") from None
+
+
+def _refused(error: Exception) -> bool:
+    """Whether trying again helps nothing: login or endpoint are missing, malformed or unknown, or the bucket is."""
+    from botocore.exceptions import ClientError, CredentialRetrievalError, NoCredentialsError, PartialCredentialsError
+
+    if isinstance(error, ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        return status in (401, 403) or says_refused(str(error))
+    no_login = NoCredentialsError | PartialCredentialsError | CredentialRetrievalError
+    return isinstance(error, ValueError | no_login) or "Invalid header" in str(error)

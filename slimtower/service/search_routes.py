@@ -1,0 +1,183 @@
+"""Searching: /search, /systems, /document, and /events for clicks."""
+
+import uuid
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse, Response
+
+from slimtower.common.errors import UserError
+from slimtower.service.limits import charge, client_of
+from slimtower.service.messages import (
+    REFUSALS,
+    ClickAnswer,
+    ClickRequest,
+    DocumentAnswer,
+    K,
+    SearchAnswer,
+    SearchRequest,
+    SystemsAnswer,
+)
+from slimtower.service.problems import Problem
+from slimtower.service.search_log import Client
+from slimtower.service.service import Found, Service, seen
+from slimtower.service.systems import Serving
+from slimtower.serving.timing import Medians
+
+CONSENT, CLIENT, PRIVACY = "x-search-consent", "x-search-client", "sec-gpc"
+_CLIENT_LENGTH = 100
+
+
+def search_routes(service: Service) -> APIRouter:
+    """The routes of one process."""
+    routes = APIRouter(tags=["search"], responses=REFUSALS)
+
+    @routes.post("/search", response_model=SearchAnswer)
+    async def search(request: Request, body: SearchRequest) -> Response:
+        """The best documents of a query, or of each of several. Logged searches need logging and the client's consent
+        (header `X-Search-Consent: yes`)."""
+        return await _search(service, request, body)
+
+    @routes.get("/search", response_model=SearchAnswer)
+    async def search_one(
+        request: Request,
+        query: Annotated[str | None, Query(description="the query")] = None,
+        k: Annotated[int, Query(ge=1, description="hits")] = K,
+        dataset: Annotated[str, Query(max_length=200, description="as with POST")] = "",
+        system: Annotated[str, Query(max_length=200, description="as with POST")] = "",
+        log: Annotated[bool, Query(description="as with POST")] = True,
+        q: Annotated[str | None, Query(include_in_schema=False)] = None,
+    ) -> Response:
+        """The same for one query, by address."""
+        if (query is None) == (q is None):
+            raise Problem(422, "query: field required" if query is None else "q: is query, give one", param="query")
+        body = SearchRequest(query=query or q or "", k=k, dataset=dataset, system=system, log=log)
+        return await _search(service, request, body)
+
+    told: tuple[Serving | None, dict[str, Any]] = None, {}  # of the releases that it was computed for
+
+    @routes.get("/systems", response_model=SystemsAnswer)
+    async def systems() -> dict[str, Any]:
+        """What answers now, what it was made of, and whether searches are logged."""
+        nonlocal told
+        serving = service.serving()
+        if told[0] is not serving:
+            told = serving, await service.run(lambda: _of_run(service, serving))
+        students = [served.facts() for served in serving.students.values()]
+        others: list[dict[str, Any]] = [
+            {"system": name, "kind": "baseline"} for name in service.baselines.names(serving)
+        ]
+        for system in students + others:
+            served = serving.student(system["system"] if system["kind"] == "student" else "")
+            key = system["system"], served.release.datasets[0], served.release.manifest.checksum
+            system["recent"] = _medians(service.recent.medians(*key))
+        return told[1] | {
+            "default": serving.default,
+            "systems": students + others,
+            "documents": service.corpus.state() is not None,
+            "logging": service.settings.consent if service.log else "off",
+            "report": service.report is not None,
+        }
+
+    @routes.get("/document", response_model=DocumentAnswer)
+    async def document(id: Annotated[str, Query(description="of a hit")]) -> dict[str, str]:
+        """A whole document, if the corpus lies beside the releases."""
+        found = await service.run(lambda: service.corpus.document(id))
+        if found is None:
+            raise Problem(404, "no such document here", param="id")
+        return {"id": found.id, "title": found.title, "topic": found.topic, "content": found.content}
+
+    @routes.post("/events", status_code=202, response_model=ClickAnswer)
+    async def events(request: Request, body: ClickRequest) -> dict[str, bool]:
+        """A click on a hit of a logged search: it becomes a UBI event."""
+        if service.log is None:
+            raise Problem(422, "searches are not logged here, so there is nothing to click on")
+        if not _consents(service, request):
+            raise Problem(422, "without consent (X-Search-Consent: yes) nothing is logged")
+        client = _client(request)
+        kept = service.log.click(body.query_id, client, body.dataset, body.object_id, body.position, body.click)
+        return {"logged": kept}
+
+    return routes
+
+
+async def _search(service: Service, request: Request, body: SearchRequest) -> Response:
+    texts = [body.query] if isinstance(body.query, str) else body.query
+    service.check_texts(texts, "query")
+    if body.k > service.settings.max_k:
+        raise Problem(422, f"k: {body.k} hits; at most {service.settings.max_k}", param="k")
+    if len(texts) * body.k > service.settings.max_hits:
+        message = f"k: {len(texts)} queries of {body.k} hits; at most {service.settings.max_hits} hits in one request"
+        raise Problem(422, message, param="k")
+    charge(request.scope, len(texts), body.k)
+    serving = service.serving()
+    found, snippets = await service.run(lambda: _found(service, texts, service.search(
+        serving, body.system, body.dataset, texts, body.k
+    )))  # fmt: skip
+    note(service, request, found.system, len(texts), found)
+    seen(request.scope, system=found.system, dataset=found.dataset, queries=len(texts), k=body.k, **found.by.identity)
+    if service.settings.log_queries:
+        seen(request.scope, texts=texts)
+    log = service.log if body.log and _consents(service, request) else None
+    results = []
+    for text, hits, said in zip(texts, found.hits, snippets, strict=True):
+        query_id, ids = str(uuid.uuid4()), [hit.id for hit in hits]
+        tokens: list[str] | list[None] = [None] * len(hits)
+        logged = False
+        if log:
+            facts = {"system": found.system, **found.by.identity}
+            logged = log.search(query_id, _client(request), text.strip(), found.dataset, ids, facts)
+            tokens = log.tokens(query_id, found.dataset, ids) if logged else tokens
+        shown = [
+            {"rank": rank, "id": hit.id, "score": round(hit.score, 6), "title": hit.title, "snippet": snippet}
+            | ({"click": token} if token else {})
+            for rank, (hit, snippet, token) in enumerate(zip(hits, said, tokens, strict=True), start=1)
+        ]
+        results.append({"query_id": query_id, "logged": logged, "hits": shown})
+    return JSONResponse(
+        {
+            "system": found.system,
+            "release": found.by.identity,
+            "dataset": found.dataset,
+            "ms": {"encode": round(found.encode_ms, 4), "search": round(found.search_ms, 4)},
+            "recent": _medians(found.recent),
+            "results": results,
+        }
+    )
+
+
+def _medians(recent: Medians | None) -> dict[str, float] | None:
+    return recent and {name: round(value, 4) for name, value in recent._asdict().items()}
+
+
+def _found(service: Service, texts: list[str], found: Found) -> tuple[Found, list[list[str]]]:
+    pairs = zip(texts, found.hits, strict=True)
+    return found, [service.corpus.snippets(text, [hit.id for hit in hits]) for text, hits in pairs]
+
+
+def _of_run(service: Service, serving: Serving) -> dict[str, Any]:
+    """What does not change until other releases serve."""
+    release = serving.student("").release
+    return {"examples": service.examples(serving), "teacher": service.baselines.teacher_name(release)}
+
+
+def note(service: Service, request: Request, system: str, queries: int, found: Found) -> None:
+    """Count what was answered, and how long it took."""
+    service.metrics.count("slimtower_queries_total", queries, system=system)
+    service.metrics.time("slimtower_encode_seconds", found.encode_ms / 1e3, system=system)
+    service.metrics.time("slimtower_search_seconds", found.search_ms / 1e3, system=system)
+
+
+def _consents(service: Service, request: Request) -> bool:
+    """Whether this client's searches may be logged; a browser's wish for privacy always counts."""
+    if request.headers.get(PRIVACY) == "1":
+        return False
+    return service.settings.consent == "given" or request.headers.get(CONSENT, "").lower() == "yes"
+
+
+def _client(request: Request) -> Client:
+    """Who searches: the id that the client gives itself, else its address."""
+    given, address = request.headers.get(CLIENT, ""), client_of(request.scope)
+    if len(given) > _CLIENT_LENGTH:
+        raise UserError(f"X-Search-Client: at most {_CLIENT_LENGTH} characters")
+    return Client(f"id {given}" if given else f"address {address}", address)

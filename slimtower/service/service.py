@@ -1,0 +1,203 @@
+"""The parts of one process of the service, and the search that its routes share."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from starlette.types import Scope
+
+from slimtower.common.errors import UserError
+from slimtower.service.baselines import BM25, FUSED_TEACHER, TEACHER, Baselines
+from slimtower.service.corpus import Corpus
+from slimtower.service.messages import K
+from slimtower.service.metrics import Metrics
+from slimtower.service.observing import SEEN
+from slimtower.service.problems import Problem
+from slimtower.service.recent import Recent, warm_up
+from slimtower.service.run_facts import example_queries, report_of
+from slimtower.service.search_log import SearchLog, open_log
+from slimtower.service.settings import Settings
+from slimtower.service.sources import FolderSource, Source, project_of
+from slimtower.service.systems import Served, Serving
+from slimtower.service.watcher import Watcher
+from slimtower.serving.examples import EXAMPLE
+from slimtower.serving.release import Hit
+from slimtower.serving.texts import is_unicode
+from slimtower.serving.timing import Medians, Times
+
+_T = TypeVar("_T")
+_WARM_UP_S = 2.0  # for all students and data sets together
+
+
+class Found(NamedTuple):
+    """What a system found, in how many milliseconds, and the medians of its last calls if this was one query."""
+
+    system: str
+    by: Served
+    dataset: str
+    encode_ms: float
+    search_ms: float
+    hits: list[list[Hit]]
+    recent: Medians | None = None
+
+
+@dataclass(frozen=True)
+class Service:
+    """One process: settings, releases, baselines, counts, log of searches, threads to compute in, and the last times.
+
+    `project` is the checkout, or the folder of a recipe's run, that the releases lie in, if any.
+    """
+
+    settings: Settings
+    watcher: Watcher
+    corpus: Corpus
+    baselines: Baselines
+    metrics: Metrics
+    log: SearchLog | None
+    pool: ThreadPoolExecutor
+    project: Path | None = None
+    recent: Recent = field(default_factory=Recent)
+
+    @property
+    def report(self) -> Path | None:
+        """The report of the run that made the releases, if it may be shown."""
+        return report_of(self.project) if self.settings.baselines else None
+
+    def examples(self, serving: Serving) -> dict[str, list[str]]:
+        """Queries to try, by data set; those of a run's own data are shown as the rest of the run is."""
+        return example_queries(serving, self.project if self.settings.baselines else None)
+
+    def serving(self) -> Serving:
+        """What answers now; a request calls this once. Problem 503 where nothing does yet."""
+        current = self.watcher.current
+        if current is None:
+            raise Problem(503, "no release is loaded yet; the log of the service says why", retry_s=5)
+        return current
+
+    async def run(self, compute: Callable[[], _T]) -> _T:
+        """Compute in a thread, as many at once as `threads` says."""
+        return await asyncio.get_running_loop().run_in_executor(self.pool, compute)
+
+    def warm(self) -> None:
+        """Let new students answer some queries on each of their data sets, so that none is timed cold."""
+        serving = self.watcher.current
+        if serving is None:
+            return
+        began = time.perf_counter()
+        for name, served in serving.students.items():
+            for dataset in served.release.datasets:
+                new = not self.recent.medians(name, dataset, served.release.manifest.checksum)
+                if new and time.perf_counter() - began < _WARM_UP_S:
+                    warm_up(partial(self.search, serving, name, dataset, [EXAMPLE], K))
+
+    def search(self, serving: Serving, system: str, dataset: str, texts: list[str], k: int) -> Found:
+        """Encode and search. UserError for an unknown system or data set."""
+        name = system or serving.default
+        found = self._baseline if name in (TEACHER, FUSED_TEACHER, BM25) else self._student
+        answer = found(serving, name, dataset, texts, k)
+        if len(texts) != 1:
+            return answer
+        key = name, answer.dataset, answer.by.release.manifest.checksum
+        self.recent.note(*key, Times(answer.encode_ms, answer.search_ms))
+        return answer._replace(recent=self.recent.medians(*key))
+
+    def _student(self, serving: Serving, name: str, dataset: str, texts: list[str], k: int) -> Found:
+        served = serving.student(name)
+        release, chosen = served.release, dataset or served.release.datasets[0]
+        release.kinds(chosen)
+        began = time.perf_counter()
+        vectors = release.encode(texts)
+        encoded = time.perf_counter()
+        hits = release.answers(chosen, texts, vectors, k)
+        return Found(name, served, chosen, 1e3 * (encoded - began), 1e3 * (time.perf_counter() - encoded), hits)
+
+    def _baseline(self, serving: Serving, name: str, dataset: str, texts: list[str], k: int) -> Found:
+        if name not in self.baselines.names(serving):
+            raise UserError(f"system {name!r} does not answer here: its files are not beside the releases")
+        served = serving.student("")
+        chosen = dataset or served.release.datasets[0]
+        served.release.kinds(chosen)
+        self.baselines.prepare(name, chosen, served.release)
+        if not self.recent.medians(name, chosen, served.release.manifest.checksum):
+            warm_up(partial(self._note_baseline, served, name, chosen, k))
+        return self._answer(served, name, chosen, texts, k)
+
+    def _note_baseline(self, served: Served, name: str, dataset: str, k: int) -> None:
+        found = self._answer(served, name, dataset, [EXAMPLE], k)
+        self.recent.note(name, dataset, served.release.manifest.checksum, Times(found.encode_ms, found.search_ms))
+
+    def _answer(self, served: Served, name: str, chosen: str, texts: list[str], k: int) -> Found:
+        """What a baseline finds, with nothing else timed."""
+        began = encoded = time.perf_counter()
+        if name == BM25:
+            hits = self.baselines.bm25(chosen, texts, k)
+        else:
+            vectors = self.baselines.encode(texts, served.release)
+            encoded = time.perf_counter()
+            release = served.release
+            dense = name == TEACHER
+            hits = release.hits(chosen, vectors, k) if dense else release.answers(chosen, texts, vectors, k)
+        return Found(name, served, chosen, 1e3 * (encoded - began), 1e3 * (time.perf_counter() - encoded), hits)
+
+    def check_texts(self, texts: list[str], param: str) -> None:
+        """Problem for no texts, too many, or one that is empty or too long."""
+        if not texts:
+            raise Problem(422, f"{param}: give at least one text", param=param)
+        if len(texts) > self.settings.max_batch:
+            message = f"{param}: {len(texts)} texts; at most {self.settings.max_batch} in one request"
+            raise Problem(413, message, param=param)
+        for text in texts:
+            if not text.strip():
+                raise Problem(422, f"{param}: a text is empty", param=param)
+            if len(text) > self.settings.max_text:
+                message = f"{param}: a text of {len(text)} characters; at most {self.settings.max_text}"
+                raise Problem(413, message, param=param)
+            if not is_unicode(text):
+                raise Problem(422, f"{param}: half a surrogate pair is no text", param=param)
+
+
+def seen(scope: Scope, **what: object) -> None:
+    """Put fields into the request's log line."""
+    scope.get(SEEN, {}).update(what)
+
+
+def make_source(settings: Settings) -> Source:
+    """Where the settings say that releases come from; UserError for neither or both."""
+    if bool(settings.release) == bool(settings.model):
+        raise UserError("serve: name a release's folder (RELEASE=) or a registered model (MODEL=), not both")
+    if settings.model:
+        if not find_spec("mlflow"):
+            raise UserError(f"serve: MODEL={settings.model} needs mlflow; `pip install 'slimtower[registry]'`")
+        from slimtower.service.registry import RegistrySource
+
+        return RegistrySource(settings.model)
+    return FolderSource(Path(settings.release), settings.system)
+
+
+def open_service(settings: Settings) -> Service:
+    """The parts of this process. Nothing is loaded yet."""
+    metrics = Metrics()
+    project = project_of(Path(settings.release)) if settings.release else None
+    corpus = Corpus(settings.corpus or (str(project / "data/ingest") if project else ""), settings.corpus_mb)
+    if settings.corpus and corpus.state() is None:
+        raise UserError(
+            f"serve: {settings.corpus} holds no corpus.parquet of at most {settings.corpus_mb} MiB; name the folder"
+            " data/ingest of the run that made the release, or a copy of it, or raise --corpus-mb"
+        )
+    watcher = Watcher(make_source(settings), settings.poll_s, metrics)
+    return Service(
+        settings,
+        watcher,
+        corpus,
+        Baselines(project, corpus, enabled=settings.baselines),
+        metrics,
+        open_log(settings, metrics) if settings.log else None,
+        ThreadPoolExecutor(settings.threads, thread_name_prefix="search"),
+        project,
+    )

@@ -1,0 +1,227 @@
+"""Queries to embeddings on the latency path: tokenizers, numpy and onnxruntime, without torch.
+
+`serving.json` beside the model says what to load: `format` (table or onnx), `precision` (int8, mixed or fp32), `dim`,
+`max_length` in tokens (null = no limit), `normalise`, `prompt` (put before each query) and `pad_id`; and, for the
+checks of a release, `pooling`.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import onnxruntime
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+from slimtower.common.errors import UserError, line
+from slimtower.common.files import read_json
+
+REMEDY = "release the student again: `dvc repro` (or `make demo`)"
+TABLE_FILES = {"fp32": ["table.npy"], "int8": ["table.npy", "scales.npy"]}
+ONNX_FILES = {
+    "fp32": ["encoder.onnx"],
+    "int8": ["encoder.int8.onnx"],
+    "mixed": ["encoder.mixed.onnx"],  # int8, but for some products in fp32
+}
+# Texts that a graph reads at once. int8 graphs scale activations by the largest of the batch: one by one, a text's
+# embedding does not depend on its neighbours, and is as quick.
+_BATCH = {"fp32": 8, "int8": 1, "mixed": 1}
+_REMEMBERED = 100_000  # words whose pieces are kept
+_WORD_LETTERS = 40  # longer words are cut into pieces each time: who posts them could fill the memory
+_ASCII_WORD = re.compile(r"[A-Za-z0-9]+|[^A-Za-z0-9\s]")
+
+
+class QueryEncoder(Protocol):
+    """Turns query texts into embeddings of `dim` dimensions."""
+
+    dim: int
+    token_ids: Callable[[str], list[int]]
+    """Ids of the tokens that it reads of a text."""
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        """Embeddings of the texts, float32 `(len(texts), dim)`."""
+
+
+class TokenIds:
+    """Token ids of a text, equal to the tokenizer's own.
+
+    BERT's rules cut ASCII text into words that are split apart from each other, so their pieces can be remembered;
+    that is several times faster than the tokenizer. Every other text and tokenizer goes through the tokenizer.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, max_length: int | None, *, special: bool) -> None:
+        """`special` adds the tokens that the tokenizer puts around a text; they count for `max_length`."""
+        tokenizer.no_padding()
+        if max_length is None:
+            tokenizer.no_truncation()
+        else:
+            tokenizer.enable_truncation(max_length)
+        self._tokenizer, self._special = tokenizer, special
+        self._before, self._after = _around(tokenizer) if special else ([], [])
+        self._room = None if max_length is None else max_length - len(self._before) - len(self._after)
+        self._model, self._pieces = tokenizer.model, dict[str, list[int]]()
+        self._lower = getattr(tokenizer.normalizer, "lowercase", False)
+        added = tokenizer.get_added_tokens_decoder().values()
+        self._by_word = (
+            isinstance(tokenizer.normalizer, normalizers.BertNormalizer)
+            and isinstance(tokenizer.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
+            and isinstance(self._model, models.WordPiece)
+            and not any(token.normalized for token in added)  # those are sought in the normalised text
+        )
+        sought = "|".join(re.escape(token.content) for token in added) if self._by_word else ""
+        self._added = re.compile(sought) if sought else None
+
+    def __call__(self, text: str) -> list[int]:
+        """Ids of one text."""
+        if not (self._by_word and text.isascii() and text.isprintable()) or (
+            self._added is not None and self._added.search(text)
+        ):
+            return self._tokenizer.encode(text, add_special_tokens=self._special).ids
+        pieces = self._pieces
+        ids: list[int] = []
+        for word in _ASCII_WORD.findall(text.lower() if self._lower else text):
+            found = pieces.get(word)
+            ids += self._split(word) if found is None else found
+        if self._room is not None:
+            del ids[self._room :]
+        return [*self._before, *ids, *self._after] if self._special else ids
+
+    def _split(self, word: str) -> list[int]:
+        ids = [piece.id for piece in self._model.tokenize(word)]
+        if len(self._pieces) < _REMEMBERED and len(word) <= _WORD_LETTERS:
+            self._pieces[word] = ids
+        return ids
+
+
+class TableEncoder:
+    """The mean of one vector a token, normalised where the student is; a text without tokens is all zeros."""
+
+    def __init__(
+        self, token_ids: Callable[[str], list[int]], table: np.ndarray, scales: np.ndarray | None, *, normalise: bool
+    ) -> None:
+        """Rows of `table` `(vocabulary, dim)` in float32, or in int8 with their `scales` `(vocabulary,)`."""
+        self.dim = int(table.shape[1])
+        self.token_ids, self._table, self._scales, self._normalise = token_ids, table, scales, normalise
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        """Embeddings of the texts, float32 `(len(texts), dim)`."""
+        vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
+        for row, text in enumerate(texts):
+            ids = self.token_ids(text)
+            if not ids:
+                continue
+            if self._scales is None:
+                total = np.add.reduce(self._table.take(ids, axis=0), axis=0)
+            else:
+                total = self._scales.take(ids) @ self._table.take(ids, axis=0).astype(np.float32)
+            divisor = math.sqrt(total.dot(total)) if self._normalise else len(ids)
+            if divisor:
+                np.divide(total, np.float32(divisor), out=vectors[row])
+        return vectors
+
+
+class OnnxEncoder:
+    """A graph from token ids to embeddings, pooling and normalisation included."""
+
+    def __init__(
+        self, token_ids: Callable[[str], list[int]], model: Path, *, dim: int, pad_id: int, threads: int, batch: int
+    ) -> None:
+        """Open the graph, which is to read `batch` texts at once; UserError when onnxruntime cannot."""
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        options.log_severity_level = 3
+        try:
+            self._session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime's errors have no common class
+            reason = line(error)[:200]
+            raise UserError(f"{model}: onnxruntime cannot load it ({reason}); {REMEDY}") from None
+        self.dim, self.token_ids, self._pad_id, self._batch = dim, token_ids, pad_id, batch
+        self._outputs = [self._session.get_outputs()[0].name]
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        """Embeddings of the texts, float32 `(len(texts), dim)`; texts of like length share a batch."""
+        rows = [self.token_ids(text) for text in texts]
+        if len(rows) == 1:
+            return self._run(np.array(rows, dtype=np.int64))
+        vectors = np.zeros((len(rows), self.dim), dtype=np.float32)
+        order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
+        for start in range(0, len(order), self._batch):
+            chosen = order[start : start + self._batch]
+            ids = np.full((len(chosen), len(rows[chosen[-1]])), self._pad_id, dtype=np.int64)
+            mask = np.zeros_like(ids)
+            for position, row in enumerate(chosen):
+                ids[position, : len(rows[row])] = rows[row]
+                mask[position, : len(rows[row])] = 1
+            vectors[chosen] = self._run(ids, mask)
+        return vectors
+
+    def _run(self, ids: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+        """Embeddings of token ids `(batch, length)`; no mask = no padding."""
+        mask = np.ones(ids.shape, dtype=np.int64) if mask is None else mask
+        found: np.ndarray = self._session.run(self._outputs, {"input_ids": ids, "attention_mask": mask})[0]
+        return found
+
+
+def load_query_encoder(folder: Path, threads: int = 1) -> QueryEncoder:
+    """Open what lies in a release's `serving` folder.
+
+    UserError when a file is missing, is not what serving.json says, or its format is unknown.
+    """
+    serving = read_json(folder / "serving.json")
+    layouts = {"table": TABLE_FILES, "onnx": ONNX_FILES}
+    try:
+        kind, dim, max_length = serving["format"], serving["dim"], serving["max_length"]
+        normalise, prompt, pad_id = serving["normalise"], serving["prompt"], serving["pad_id"]
+        precision = serving["precision"]
+    except KeyError as error:
+        raise UserError(f"{folder / 'serving.json'}: lacks {error}; {REMEDY}") from None
+    if kind not in layouts or precision not in layouts[kind]:
+        known = ", ".join(f"{name} {each}" for name, files in layouts.items() for each in files)
+        raise UserError(
+            f"{folder / 'serving.json'}: cannot read format {kind!r} {precision!r} (known: {known}); {REMEDY}"
+        )
+    for name in [*layouts[kind][precision], "tokenizer.json"]:
+        if not (folder / name).is_file():
+            raise UserError(f"{folder / name}: not found, but serving.json names it; {REMEDY}")
+    try:
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:  # tokenizers raises bare exceptions
+        raise UserError(f"{folder / 'tokenizer.json'}: cannot be read ({error}); {REMEDY}") from None
+    read = TokenIds(tokenizer, max_length, special=kind == "onnx")
+    token_ids = (lambda text: read(prompt + text)) if prompt else read
+    if kind == "onnx":
+        model = folder / ONNX_FILES[precision][0]
+        return OnnxEncoder(token_ids, model, dim=dim, pad_id=pad_id, threads=threads, batch=_BATCH[precision])
+    table, scales = _table(folder, precision, dim)
+    return TableEncoder(token_ids, table, scales, normalise=normalise)
+
+
+def _table(folder: Path, precision: str, dim: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """Rows, mapped rather than read, and their scales."""
+    # a plain view: take() on a memmap costs twice as much
+    table = np.asarray(_array(folder / "table.npy"))
+    scales = np.asarray(_array(folder / "scales.npy")) if precision == "int8" else None
+    expected = np.int8 if precision == "int8" else np.float32
+    if table.ndim != 2 or table.shape[1] != dim or table.dtype != expected:
+        raise UserError(
+            f"{folder / 'table.npy'}: holds {table.dtype} {table.shape}, serving.json says {precision} and"
+            f" {dim} dimensions; {REMEDY}"
+        )
+    return table, scales
+
+
+def _array(path: Path) -> Any:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError) as error:
+        raise UserError(f"{path}: not a numpy array ({error}); {REMEDY}") from None
+
+
+def _around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """Ids that the tokenizer puts before and behind a text."""
+    encoded = tokenizer.encode("a")
+    mask, ids = encoded.special_tokens_mask, encoded.ids
+    first, last = mask.index(0), len(mask) - mask[::-1].index(0)
+    return ids[:first], ids[last:]

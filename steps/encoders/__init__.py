@@ -1,0 +1,1 @@
+"""What loads models and runs them."""

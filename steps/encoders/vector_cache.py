@@ -1,0 +1,85 @@
+"""A tower's embeddings by content, each made once.
+
+A cache folder belongs to one tower, role, prompt, maximum length and precision, and to one code and its libraries.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+from slimtower.common.files import cache_root
+from slimtower.common.names import Role
+from steps.core.array_files import new_array
+from steps.core.code import code_digest
+from steps.core.progress import progress
+from steps.core.vector_store import Embeddings, Texts, VectorCache
+from steps.core.versions import library_versions
+from steps.encoders.precision import Precision, resolve_precision
+from steps.encoders.towers import encode_with_lengths, route
+from steps.endpoint.module import Endpoint
+
+_FORMAT = 2  # 1 had no lengths
+
+
+def embed_once(
+    tower: SentenceTransformer,
+    fingerprint: str,
+    role: Role,
+    texts: Texts,
+    target: Path,
+    *,
+    dtype: str,
+    precision: Precision,
+    batch_size: int,
+    shard_texts: int,
+    what: str,
+    lengths: Path | None = None,
+    caches: Path | None = None,
+) -> int:
+    """Write a tower's vectors of texts in their role as one `.npy` of `(len(texts), dim)`, and their lengths if asked.
+
+    `fingerprint` is the id of the tower's. Only texts that it has not read before are read, `shard_texts` between two
+    savings below SLIMTOWER_CACHE, or in the folder `caches`; returns how many. Answers of an endpoint are always kept
+    below SLIMTOWER_CACHE, as soon as they come.
+    """
+    tower = route(tower, role)
+    if isinstance(endpoint := tower[0], Endpoint):
+        count = endpoint.announce(texts, tower.prompts.get(role) or "", what)
+        ask = partial(encode_with_lengths, tower, role=role)
+        blocks = progress(_blocks(texts, shard_texts), -(-len(texts) // shard_texts), what, endpoint.so_far)
+        _write(map(ask, blocks), (len(texts), tower.get_embedding_dimension() or 0), target, dtype, lengths)
+        return count
+    settings = (_FORMAT, fingerprint, role, tower.prompts.get(role), tower.max_seq_length, dtype)
+    made_by = code_digest("steps.encoders.towers"), *library_versions()
+    key = sha256(repr((*settings, resolve_precision(precision), *made_by)).encode()).hexdigest()
+    cache = VectorCache((caches or cache_root() / "vectors") / key[:24], dtype)
+    encode = partial(encode_with_lengths, tower, role=role, precision=precision, batch_size=batch_size)
+    count = cache.fill(texts, encode, shard_texts, what)
+    cache.write(texts, target, tower.get_embedding_dimension() or 0, lengths)
+    return count
+
+
+def _blocks(texts: Texts, size: int) -> Iterator[list[str]]:
+    stream = iter(texts)
+    while block := list(islice(stream, size)):
+        yield block
+
+
+def _write(
+    blocks: Iterable[Embeddings], shape: tuple[int, int], target: Path, dtype: str, lengths: Path | None
+) -> None:
+    """Write vectors of this shape, and their lengths, block by block."""
+    vectors = new_array(target, dtype, shape)
+    norms, start = np.zeros(len(vectors), dtype=np.float32), 0
+    for embedded in blocks:
+        rows = slice(start, start + len(embedded.lengths))
+        vectors[rows], norms[rows] = embedded.vectors, embedded.lengths
+        start += len(embedded.lengths)
+    vectors.flush()
+    if lengths:
+        np.save(lengths, norms)

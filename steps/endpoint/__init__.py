@@ -1,0 +1,1 @@
+"""A teacher behind an API."""

@@ -1,0 +1,1 @@
+"""How a stage starts and ends."""

@@ -1,1 +1,0 @@
-"""Search with a released student and its index."""

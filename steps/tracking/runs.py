@@ -1,0 +1,253 @@
+"""Runs of MLflow: what a stage can say of itself, and the experiment that holds its run.
+
+stage_run.py opens the run of a stage, run_ids.py says of which parent.
+"""
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from slimtower.common.errors import TransientError, UserError, exhausted
+from slimtower.common.masking import redacted
+from slimtower.registry.artefact_root import ARTEFACTS, unusable_root
+from slimtower.registry.client import opening, sqlite_file, tracking_uri
+
+_KIND = {"mlflow.experimentKind": "custom_model_development"}  # else its pages call models agents
+NOTE = "mlflow.note.content"  # the tag that its pages show as a run's description, in Markdown
+_LONGEST = 8000  # characters of a tag
+_DIGEST = 12  # signs that are shown of a data set's digest
+Build = Callable[[Path], None]
+
+
+class Run(Protocol):
+    """What a stage may say about itself."""
+
+    def param(self, name: str, value: object) -> None:
+        """Record one parameter or fact."""
+
+    def metric(self, name: str, value: float, step: int | None = None) -> None:
+        """Record one measurement, at a step where it has a history."""
+
+    def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
+        """Record several measurements."""
+
+    def tag(self, name: str, value: str) -> None:
+        """Set one tag."""
+
+    def dataset(self, name: str, digest: str, counts: Mapping[str, Any]) -> None:
+        """Name data that the run is of; `digest`: hex, of which the first digits are told."""
+
+    def artifact(self, path: Path) -> None:
+        """Attach a file."""
+
+    def model(self, folder: Path, name: str) -> None:
+        """Attach a model folder as a logged model."""
+
+    def built_model(self, name: str, content: str, build: Build, *, once: bool = False) -> None:
+        """Attach the model folder that `build` writes into the path it is given; `content` is a digest of it.
+
+        With `once`, an equal model of this name that was logged before is attached instead of a copy.
+        """
+
+
+class NullRun:
+    """A run that records nothing."""
+
+    def param(self, name: str, value: object) -> None:
+        """Ignore."""
+
+    def metric(self, name: str, value: float, step: int | None = None) -> None:
+        """Ignore."""
+
+    def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
+        """Ignore."""
+
+    def tag(self, name: str, value: str) -> None:
+        """Ignore."""
+
+    def dataset(self, name: str, digest: str, counts: Mapping[str, Any]) -> None:
+        """Ignore."""
+
+    def artifact(self, path: Path) -> None:
+        """Ignore."""
+
+    def model(self, folder: Path, name: str) -> None:
+        """Ignore."""
+
+    def built_model(self, name: str, content: str, build: Build, *, once: bool = False) -> None:
+        """Ignore."""
+
+
+def experiment_name() -> str:
+    """Name of the project's experiment."""
+    return os.environ.get("MLFLOW_EXPERIMENT_NAME", "slimtower")
+
+
+def known_experiment(api: Any) -> Any:
+    """MLflow's record of the project's experiment; None where it was not made yet."""
+    with opening():
+        return api.get_experiment_by_name(experiment_name())
+
+
+def experiment_id(api: Any) -> str:
+    """Id of the project's experiment, made on first use; its artefacts lie beside the sqlite file.
+
+    UserError for one that was deleted: MLflow takes no run of it, and no other one of that name.
+    """
+    name, found = experiment_name(), known_experiment(api)
+    if found is not None and found.lifecycle_stage == "deleted":
+        raise UserError(
+            f"{tracking_uri()}: the experiment {name!r} was deleted there; restore it (`mlflow experiments restore"
+            f" --experiment-id {found.experiment_id}`), or let MLFLOW_EXPERIMENT_NAME name another one"
+        )
+    database = sqlite_file()
+    if found is not None:
+        if database and not _KIND.items() <= found.tags.items():
+            api.set_experiment_tag(found.experiment_id, *next(iter(_KIND.items())))
+        return str(found.experiment_id)
+    location = (database.resolve().parent / ARTEFACTS).as_uri() if database else None
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return str(api.create_experiment(name, artifact_location=location, tags=_KIND))
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+        return str(api.get_experiment_by_name(name).experiment_id)  # another process was faster
+
+
+class MlflowRun:
+    """A run in MLflow. Times are milliseconds since 1970; without one it is now."""
+
+    def __init__(self, api: Any, run_id: str, experiment: str) -> None:
+        self.api, self.run_id, self.experiment = api, run_id, experiment
+
+    def param(self, name: str, value: object) -> None:
+        """Record one parameter or fact without its secrets; long values are cut to MLflow's limit."""
+        self.api.log_param(self.run_id, name, redacted(str(value))[:6000])
+
+    def metric(self, name: str, value: float, step: int | None = None) -> None:
+        """Record one measurement, at a step where it has a history."""
+        self.metrics({name: value}, step)
+
+    def metrics(self, values: Mapping[str, float], step: int | None = None, at: int | None = None) -> None:
+        """Record several measurements in one call."""
+        from mlflow.entities import Metric
+        from mlflow.utils.time import get_current_time_millis
+
+        at = at or get_current_time_millis()
+        rows = [Metric(_metric_name(name), float(value), at, step or 0) for name, value in values.items()]
+        for start in range(0, len(rows), 900):  # a batch holds at most 1000
+            self.api.log_batch(self.run_id, metrics=rows[start : start + 900])
+
+    def tag(self, name: str, value: str) -> None:
+        """Set one tag, without its secrets."""
+        self.api.set_tag(self.run_id, name, redacted(value))
+
+    def dataset(self, name: str, digest: str, counts: Mapping[str, Any]) -> None:
+        """Name data that the run is of; `digest`: hex, of which the first digits are told."""
+        from mlflow.entities import Dataset, DatasetInput
+
+        source = json.dumps({"uri": "data/ingest"})
+        told = Dataset(name, digest[:_DIGEST], "local", source, profile=json.dumps(flatten(counts)))
+        self.api.log_inputs(self.run_id, [DatasetInput(told, [])])
+
+    def artifact(self, path: Path) -> None:
+        """Attach a file."""
+        with self.storing(path):
+            self.api.log_artifact(self.run_id, str(path))
+
+    def model(self, folder: Path, name: str, tags: Mapping[str, str] | None = None) -> None:
+        """Attach a model folder as a logged model that names this run as its source."""
+        logged = self.api.create_logged_model(self.experiment, name, self.run_id, tags=dict(tags or {}))
+        with self.storing(folder):
+            self.api.log_model_artifacts(logged.model_id, str(folder))
+        self.api.finalize_logged_model(logged.model_id, "READY")
+        self._output(logged.model_id)
+
+    def built_model(self, name: str, content: str, build: Build, *, once: bool = False) -> None:
+        """Attach the model folder that `build` writes into the path it is given; `content` is a digest of it.
+
+        With `once`, an equal model of this name that was logged before is attached instead of a copy.
+        """
+        if once and (equal := self._logged(name, content)):
+            self._output(equal)
+            return
+        with tempfile.TemporaryDirectory() as scratch:
+            build(Path(scratch) / "model")
+            self.model(Path(scratch) / "model", name, {"slimtower.content": content})
+
+    def _logged(self, name: str, content: str) -> str | None:
+        """Id of a whole model of that name and content whose files are still there."""
+        wanted = f"name = '{name}' AND tags.`slimtower.content` = '{content}'"
+        found = (str(each.model_id) for each in self.api.search_logged_models([self.experiment], wanted))
+        return next(filter(self.has_model, found), None)
+
+    def has_model(self, model: str) -> bool:
+        """Tell whether a logged model is whole and its files are still there."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            found = self.api.get_logged_model(model)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return False
+        with self.storing():
+            return str(found.status) == "READY" and bool(self.api.list_logged_model_artifacts(model))
+
+    @contextmanager
+    def storing(self, source: Path | None = None) -> Iterator[None]:
+        """UserError if this machine cannot use the experiment's artefact root; `source`: what is stored there."""
+        from mlflow.exceptions import MlflowException
+        from requests import RequestException
+
+        try:
+            yield
+        except RequestException:
+            raise
+        except (ImportError, OSError, MlflowException) as error:
+            unknown = "Could not find a registered artifact repository" in str(error)
+            if (source is not None and not source.exists()) or (isinstance(error, MlflowException) and not unknown):
+                raise
+            if isinstance(exhausted(error), TransientError):  # a full disk
+                raise
+            root = self.api.get_experiment(self.experiment).artifact_location
+            raise unusable_root(root, tracking_uri(), error) from error
+
+    def end(self, status: str, at: int | None = None) -> None:
+        """Close the run as FINISHED, FAILED or KILLED."""
+        self.api.set_terminated(self.run_id, status, at)
+
+    def _output(self, model: str) -> None:
+        from mlflow.entities import LoggedModelOutput
+
+        self.api.log_outputs(self.run_id, [LoggedModelOutput(model_id=model, step=0)])
+        self.tag("slimtower.model", model)
+
+
+def _metric_name(name: str) -> str:
+    """With the signs that MLflow allows: `R_rel_2_at_100` of `R(rel=2)@100`."""
+    return re.sub(r"[^\w./: -]", "_", re.sub(r"\)?@", "_at_", name))
+
+
+def shortened(text: str) -> str:
+    """The whole lines of a text that a tag has room for."""
+    return text if len(text) <= _LONGEST else text[:_LONGEST].rpartition("\n")[0]
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one level with dotted keys; lists as JSON."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{key}.")
+        else:
+            flat[key] = json.dumps(value) if isinstance(value, list | tuple) else value
+    return flat

@@ -1,0 +1,257 @@
+"""The run of a stage in MLflow, which goes on while the tracking server is away: what it says waits in a spool.
+
+The spool is sent as soon as the server is back: by the stage itself, at the latest by the next run on the same cache.
+"""
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from slimtower.common.errors import TransientError, UserError, line
+from slimtower.common.files import cache_root, sha256_text
+from slimtower.common.masking import redacted
+from slimtower.registry.client import Unwanted, check_answering, client, sending, sqlite_file, tracking_uri
+from steps.tracking.run_ids import git_commit, pipeline_key, pipeline_run, run_name, scheduler_tags
+from steps.tracking.runs import Build, MlflowRun, experiment_id, experiment_name, flatten
+from steps.tracking.spool import Spool, waiting
+
+_WAIT = 30.0  # seconds before the server is tried again, at least
+_SHARE = 10  # and this many times what the last try took: at most a tenth of a stage's time
+
+
+@contextmanager
+def stage_run(stage: str, params: Mapping[str, Any]) -> Iterator["StageRun"]:
+    """Open the child run of a stage (`distill@2l` for a cell), log its params, close it FINISHED or FAILED.
+
+    UserError where the server refuses, or a local store cannot be opened, before anything is done.
+    """
+    run = StageRun(stage)
+    try:
+        for name, value in flatten(params).items():
+            run.param(name, value)
+        yield run
+    except BaseException:
+        with contextlib.suppress(Exception):  # what went wrong first is what is told
+            run.end("FAILED")
+        raise
+    run.end("FINISHED")
+
+
+class StageRun:
+    """The Run of a stage. No call fails because the server is away, or a proxy answers for it, or it refuses."""
+
+    def __init__(self, stage: str) -> None:
+        self.stage = stage
+        self._run: MlflowRun | None = None
+        self._spool: Spool | None = None
+        self._next = 0.0  # time.monotonic() from which the server is tried again
+        tags = {"slimtower.stage": stage, "slimtower.git_commit": git_commit(), **scheduler_tags()}
+        self._opening = {
+            "stage": stage,
+            "parent": os.environ.get("SLIMTOWER_PARENT_RUN", ""),
+            "pipeline": pipeline_key(),
+            "named": run_name(tags["slimtower.git_commit"]),
+            "tags": tags,
+            "began": _now(),
+        }
+        started = time.monotonic()
+        try:
+            with sending():
+                self._run = _opened(client(), self._opening)
+            send_waiting()
+        except TransientError as error:
+            if tracking_uri().startswith("sqlite:"):  # a file is not away
+                raise
+            self._keep(error, started)
+
+    @property
+    def run_id(self) -> str:
+        """Its id in MLflow; TransientError while the server does not know it."""
+        if self._run is None:
+            raise TransientError(f"{tracking_uri()}: has not heard of {self.stage} yet; is the server up?")
+        return self._run.run_id
+
+    def param(self, name: str, value: object) -> None:
+        """Record one parameter or fact."""
+        self._tell("param", name=name, value=redacted(str(value)))
+
+    def metric(self, name: str, value: float, step: int | None = None) -> None:
+        """Record one measurement, at a step where it has a history."""
+        self.metrics({name: value}, step)
+
+    def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
+        """Record several measurements."""
+        plain = {name: float(value) for name, value in values.items()}
+        self._tell("metrics", values=plain, step=int(step or 0), at=_now())
+
+    def tag(self, name: str, value: str) -> None:
+        """Set one tag."""
+        self._tell("tag", name=name, value=redacted(value))
+
+    def dataset(self, name: str, digest: str, counts: Mapping[str, Any]) -> None:
+        """Name data that the run is of."""
+        self._tell("dataset", name=name, digest=digest, counts=dict(counts))
+
+    def artifact(self, path: Path) -> None:
+        """Attach a file."""
+        self._tell("artifact", path=path)
+
+    def model(self, folder: Path, name: str) -> None:
+        """Attach a model folder as a logged model."""
+        self._tell("model", folder=folder, name=name)
+
+    def built_model(self, name: str, content: str, build: Build, *, once: bool = False) -> None:
+        """Attach the model folder that `build` writes into the path it is given; `content` is a digest of it.
+
+        With `once`, an equal model of this name that was logged before is attached instead of a copy.
+        """
+        if self._try("built_model", name=name, content=content, build=build, once=once):
+            return
+        with tempfile.TemporaryDirectory() as scratch:
+            build(Path(scratch) / "model")
+            self._tell("model", folder=Path(scratch) / "model", name=name, tags={"slimtower.content": content})
+
+    def end(self, status: str) -> None:
+        """Close it; what waits then is left to the next run."""
+        self._next = 0.0
+        self._tell("end", status=status, at=_now())
+        if self._spool is not None:
+            self._spool.close()
+
+    def _tell(self, call: str, **given: Any) -> None:
+        """Make a call of MlflowRun now, or keep it behind those that wait."""
+        if self._try(call, **given):
+            return
+        assert self._spool is not None
+        if (large := self._spool.add(call, given)) is not None:
+            _say(f"{self.stage}: {large.name} is too large to wait for the server; it is not attached")
+        if time.monotonic() >= self._next:
+            self._catch_up()
+
+    def _try(self, call: str, **given: Any) -> bool:
+        """Make a call unless others wait; tells whether the server took it."""
+        if self._spool is not None:
+            return False
+        assert self._run is not None
+        started = time.monotonic()
+        try:
+            with sending():
+                getattr(self._run, call)(**given)
+        except UserError as error:
+            self._keep(error, started)
+            return False
+        return True
+
+    def _keep(self, error: UserError, started: float) -> None:
+        """From now on keep every call."""
+        known = {"run": self._run.run_id} if self._run else {}
+        self._spool = Spool.make(spools(), self._opening | known)
+        self._wait(started)
+        _say(
+            f"{line(error)}; {self.stage} goes on, and what it tracks is sent later, at the latest by the next run"
+            f" ({self._spool.folder})"
+        )
+
+    def _catch_up(self) -> None:
+        """Send what waits, if the server is there again."""
+        assert self._spool is not None
+        started = time.monotonic()
+        try:
+            self._run = _send(self._spool)
+        except UserError:
+            self._wait(started)
+            return
+        self._spool.remove()
+        self._spool = None
+        _say(f"{self.stage}: the server is there again, and has what waited")
+
+    def _wait(self, started: float) -> None:
+        now = time.monotonic()
+        self._next = now + max(_WAIT, _SHARE * (now - started))
+
+
+def spools() -> Path:
+    """Where the spools for the present server and experiment lie, with whichever login it is reached.
+
+    A database of SQLite is known by its place beside the cache, so that both may move together.
+    """
+    if database := sqlite_file():
+        server = f"sqlite {os.path.relpath(database.resolve(), cache_root().resolve())}"
+    else:
+        parts = urlsplit(tracking_uri().rstrip("/"))
+        server = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2].lower()))
+    return cache_root() / "tracking" / sha256_text(f"{server}\n{experiment_name()}")[:16]
+
+
+def send_waiting() -> None:
+    """Send what stages on this cache could not, and delete it; TransientError where the server is away."""
+    send_each("stage", _send_ended)
+
+
+def send_each(kind: str, send: Callable[[Spool], None]) -> None:
+    """Send the spools on this cache whose opening has the key `kind`, and delete them.
+
+    TransientError where the server is away; any other fault of one is told, and must not stop what comes after it.
+    """
+    for spool in waiting(spools()):
+        try:
+            if kind not in spool.opening:
+                continue
+            with sending():
+                send(spool)
+            spool.remove()
+        except TransientError as error:
+            raise TransientError(f"{line(error)}; what waits lies in {spool.folder}") from error
+        except Exception as error:  # of a spool that other code wrote even a bug's
+            _say(f"{line(error)[:300]}; to forget what this is about, delete {spool.folder}")
+
+
+def _send_ended(spool: Spool) -> None:
+    """Send what a stage that has ended could not."""
+    run = _send(spool)
+    if run.api.get_run(run.run_id).info.status == "RUNNING":  # it was killed
+        run.end("KILLED")
+
+
+def _send(spool: Spool) -> MlflowRun:
+    """Make the calls that wait, on a run that is opened if need be; returns it. What MLflow will not have is told."""
+    with sending():
+        run, refused = _opened(client(), opening := spool.opening), []
+    spool.open_with(opening | {"run": run.run_id})
+    for call, given in spool.unsent():
+        try:
+            with sending():
+                getattr(run, call)(**given)
+        except Unwanted as error:
+            refused.append(line(error))
+    if refused:
+        _say(f"{opening['stage']}: {tracking_uri()} would not have {len(refused)} of its calls: {refused[0][:300]}")
+    return run
+
+
+def _opened(api: Any, opening: Mapping[str, Any]) -> MlflowRun:
+    """The run of a stage: the one that is known by now, or a new one below its pipeline's."""
+    check_answering()
+    experiment = experiment_id(api)
+    if "run" in opening:
+        return MlflowRun(api, opening["run"], experiment)
+    commit = opening["tags"]["slimtower.git_commit"]
+    parent = opening["parent"] or pipeline_run(api, experiment, opening["pipeline"], commit, opening["named"])
+    tags = {"mlflow.parentRunId": parent, **opening["tags"]}
+    made = api.create_run(experiment, start_time=opening["began"], run_name=opening["stage"], tags=tags)
+    return MlflowRun(api, str(made.info.run_id), experiment)
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _say(text: str) -> None:
+    print(f"tracking: {redacted(text)}", file=sys.stderr, flush=True)

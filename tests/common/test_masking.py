@@ -1,0 +1,390 @@
+"""A planted secret shows nowhere: not in last lines, not in the exit file, not in tracebacks, not in MLflow."""
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+import pytest
+import torch
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from pipeline.task.children import ask, stream
+from slimtower.common.errors import OutOfMemory, UserError, exhausted, line
+from slimtower.common.masking import masked_traceback, redacted, remember
+from slimtower.registry.client import reaching
+from steps.endpoint.params import Reads
+from steps.frame.exit_file import VARIABLE, read_exit, recorded
+from steps.ingest.s3 import explained, s3_client
+from steps.tracking.run_ids import scheduler_tags
+from steps.tracking.runs import MlflowRun
+
+pytestmark = [pytest.mark.medium, pytest.mark.faults("secrets")]
+
+
+def test_a_secret_whose_variable_has_any_name_is_masked_once_it_was_read() -> None:
+    assert redacted("sent s3lf-named-value") == "sent s3lf-named-value"
+    remember(" s3lf-named-value\n")
+    assert redacted("sent s3lf-named-value") == "sent ***"
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("api_key", True),
+        ("Authorization", True),
+        ("key", True),
+        ("input_type", False),
+        ("truncate_prompt_tokens", False),
+    ],
+)
+def test_what_goes_into_each_request_holds_no_secret(name: str, secret: bool) -> None:
+    if not secret:
+        assert Reads(body={name: "query"}).body == {name: "query"}
+        return
+    with pytest.raises(ValueError, match=f"{name} would be written down here; give the key in connection.key_variable"):
+        Reads(body={name: "query"})
+
+
+def test_white_space_is_read_in_one_way_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "two words\nof a secret")
+    began = time.perf_counter()
+    for white in (" ", "\n", "\t ", "\\n", "+", "%20"):
+        said = "two" + white * 2_000 + "x"
+        assert redacted(said) == said
+        assert redacted(f"a two words{white * 20}of a  secret.") == "a ***."
+    assert time.perf_counter() - began < 10
+
+
+def test_the_longest_name_of_a_signed_header_is_masked() -> None:
+    assert redacted("x-amz-copy-source-server-side-encryption-customer-key=AAAA&b=1").endswith("customer-key=***&b=1")
+
+
+@pytest.mark.parametrize("body", [{"litellm_params": {"api_key": "sk-1"}}, {"a": [{"b": 1}, {"api_key": "sk-1"}]}])
+def test_secrets_inside_other_fields_are_found(body: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"(litellm_params|a)\.api_key would be written down here"):
+        Reads(body=body)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x-amz-", "a://b:", "token", 'token":"', "\\", "bearer ", "api-key", "&key", "%3D", "two ", "two\\n", "-\\"],
+)
+def test_the_time_to_mask_grows_with_the_text_alone(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Part of what is masked was sent by strangers. A square would make it 64 times as long, not 8."""
+    monkeypatch.setenv("SOME_TOKEN", "two words\nof a secret")
+    monkeypatch.setenv("OTHER_TOKEN", "-begins-with-a-dash")
+
+    def seconds(length: int) -> float:
+        given, best = text * (length // len(text)), math.inf
+        for _ in range(3):
+            began = time.perf_counter()
+            redacted(given)
+            best = min(best, time.perf_counter() - began)
+        return best
+
+    seconds(100)
+    assert seconds(64_000) < max(0.1, 24 * seconds(8_000))
+
+
+def test_memory_that_torch_does_not_get_on_a_cpu_is_exhausted_memory() -> None:
+    with pytest.raises(RuntimeError) as raised:
+        torch.empty(10**15, dtype=torch.uint8)
+    assert isinstance(exhausted(raised.value), OutOfMemory)
+
+
+FORMS = {
+    "as it is": str,
+    "in a URL": lambda secret: quote(secret, safe=""),
+    "in a path": quote,
+    "in a form": quote_plus,
+    "in small letters": lambda secret: quote(secret, safe="").replace("%2F", "%2f").replace("%2B", "%2b"),
+    "twice encoded": lambda secret: quote(quote(secret, safe=""), safe=""),
+    "as Python shows it": repr,
+    "as bytes": lambda secret: repr(secret.encode()),
+    "as JSON": json.dumps,
+    "as JSON in JSON": lambda secret: json.dumps(json.dumps(secret)),
+    "after a strip": str.strip,
+    "on one line": lambda secret: " ".join(secret.split()),
+}
+NAMES = [
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "MLFLOW_TRACKING_PASSWORD",
+    "MLFLOW_TRACKING_TOKEN",
+    "HF_TOKEN",
+    "PGPASSWORD",
+    "SLIMTOWER_LOG_SALT",
+]
+KEYS = """
+    token access_token signature Signature X-Amz-Signature X-Amz-Security-Token X-Amz-Credential sig key access_key
+    AWSAccessKeyId password api_key apikey api-key client_secret
+"""
+SECRETS = st.text(st.characters(exclude_categories=["Cs", "Cn"]), min_size=9, max_size=40).filter(
+    lambda text: len(text.split()) > 0 and len(text.strip()) >= 9 and "\0" not in text
+)
+PASSWORDS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=8, max_size=40)
+CHEAP = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(autouse=True)
+def no_other_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [*NAMES, "MLFLOW_TRACKING_URI"]:
+        monkeypatch.delenv(name, raising=False)
+
+
+def told(message: str) -> Iterator[str]:
+    """What a stage that fails for this message tells: last line, exit file, traceback and what is behind an error."""
+    yield line(UserError(message))
+    yield redacted(message)
+    try:
+        try:
+            raise ValueError(message)
+        except ValueError as error:
+            raise RuntimeError(f"because of {message}") from error
+    except RuntimeError as error:
+        yield masked_traceback(error)
+    with pytest.raises(RuntimeError), recorded():
+        raise RuntimeError(message)
+    exit_file = read_exit(Path(os.environ[VARIABLE]))
+    assert exit_file is not None
+    yield exit_file[1]
+    with pytest.raises(SystemExit), recorded():
+        raise SystemExit(message)
+    exit_file = read_exit(Path(os.environ[VARIABLE]))
+    assert exit_file is not None
+    yield exit_file[1]
+    full = exhausted(MemoryError(message))
+    yield line(full) if full else ""
+
+
+def is_own_word(secret: str) -> bool:
+    """Whether a secret stands in what is told in any case, as a part of `Traceback` does; such a one says nothing."""
+    return secret.strip() in " ".join(told("no"))
+
+
+@pytest.fixture(autouse=True)
+def exit_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "exit"))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@CHEAP
+@given(name=st.sampled_from(NAMES), secret=SECRETS)
+def test_a_secret_of_the_environment_is_masked_in_every_spelling(
+    form: str, name: str, secret: str, record_property: Callable[..., None]
+) -> None:
+    record_property("cases", 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(name, secret)
+        spelled = FORMS[form](secret)
+        assume(not is_own_word(secret))
+        for text in told(f"before<{spelled}>after"):
+            assert spelled.strip() not in text
+            assert "***" in text and "before<" in text and ">after" in text
+            assert secret.strip() not in text
+
+
+@CHEAP
+@given(password=PASSWORDS)
+def test_the_password_of_a_url_is_masked_whatever_is_in_it(password: str, record_property: Callable[..., None]) -> None:
+    record_property("cases", 1)
+    assume(not is_own_word(password))
+    for scheme, end in (("https", "@host/x.git"), ("s3", "@bucket/key"), ("postgresql+psycopg2", "@host:5432/db")):
+        url = f"{scheme}://someone:{password}{end}"
+        assume(password not in f"before {scheme}://someone:***{end} after")
+        for text in told(f"before {url} after"):
+            assert password not in text
+        assert line(UserError(f"at '{url}': no")) == f"at '{scheme}://***{end}': no"
+
+
+@CHEAP
+@given(token=PASSWORDS.filter(lambda text: "&" not in text))
+@pytest.mark.parametrize("key", KEYS.split())
+def test_a_token_in_a_query_string_is_masked(key: str, token: str, record_property: Callable[..., None]) -> None:
+    record_property("cases", 1)
+    assume(not is_own_word(token))
+    for query in (f"?{key}={token}", f"?a=1&{key}={token}&b=2"):
+        message = f"GET http://127.0.0.1/x{query} failed"
+        assume(token not in message.replace(f"={token}", ""))
+        for text in told(message):
+            assert token not in text
+        assert line(UserError(message)).endswith(" failed")
+
+
+@pytest.mark.parametrize(
+    ("said", "masked"),
+    [
+        ("{'password': 'two words', 'x': 1}", "{'password': ***, 'x': 1}"),
+        ('{"aws_secret_access_key": "a\\"b", "x": 1}', '{"aws_secret_access_key": ***, "x": 1}'),
+        ("Authorization: Basic bWU6c2VjcmV0", "Authorization: ***"),
+        ("{'Authorization': b'Bearer abc.def'}", "{'Authorization': b***}"),
+        ("sent bearer abcdefghijkl", "sent bearer ***"),
+        ("x-amz-security-token:abcdef", "x-amz-security-token:***"),
+        ("sent api-key: abcdef, x-api-key:abc.def", "sent api-key: ***, x-api-key:***"),
+        ("X-Goog-Api-Key: abcdef", "X-Goog-Api-Key: ***"),
+        ("OPENAI_API_KEY: not set", "OPENAI_API_KEY: not set"),
+        ("s3://AKIA:abc/d+e@bucket/key", "s3://***@bucket/key"),
+        ("https://token@host/x", "https://***@host/x"),
+        ("https://me:a'b@host/x and ftp://you:c@d@e/f", "https://***@host/x and ftp://***@e/f"),
+    ],
+)
+def test_what_is_masked_and_what_stays(said: str, masked: str) -> None:
+    assert redacted(said) == masked
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "s3://bucket/locks/distill@2l.yaml: not found",
+        "sqlite:////data/a@b.db",
+        "https://host:8080/path?page=2&size=10",
+        "models:/slimtower@champion",
+        "the tokenizer's token: [UNK]; set AWS_SESSION_TOKEN, MLFLOW_TRACKING_PASSWORD or the API key",
+        "me@host.example: max_tokens=512, tokens=7",
+    ],
+)
+def test_what_is_no_secret_stays(said: str) -> None:
+    assert redacted(said) == said
+
+
+def test_short_secrets_are_masked_as_words_and_the_shortest_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "abc")
+    monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "true")
+    assert redacted("tests of 'test', abc: true") == "tests of '***', abc: true"
+
+
+def test_passwords_of_urls_in_the_environment_are_known_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:pa%20ss w/o'rd@host")
+    for text in ("pa%20ss w/o'rd", "pa ss w/o'rd", quote("pa ss w/o'rd")):
+        assert redacted(f"<{text}>") == "<***>"
+
+
+def test_a_long_password_does_not_show_where_a_text_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    from botocore.exceptions import ClientError
+    from mlflow.exceptions import MlflowException, RestException
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host")
+    url = f"https://me:{'secret' * 100}@host"
+    for error in (
+        MlflowException(f"API request to {url} failed with exception {url}"),
+        RestException({"error_code": "PERMISSION_DENIED", "message": f"no {url}"}),
+        MlflowException(f"The following failures occurred while uploading: {url}"),
+        ClientError({"Error": {"Code": "AccessDenied", "Message": url}}, "PutObject"),
+    ):
+        with pytest.raises(UserError) as caught, recorded(), reaching():
+            raise error
+        assert "secretsecret" not in str(caught.value)
+        assert "secretsecret" not in str(read_exit(Path(os.environ[VARIABLE])))
+
+
+def test_no_text_is_cut_before_it_is_masked() -> None:
+    """Of half a secret nothing knows that it is one: `line(error)[:200]`, never `str(error)[:200]`."""
+    cut = re.compile(r"(?:str\((?:error|exc)\)|\.stderr\b).*\[(?:-?\w*:\s?-?\w*|-1)\]")
+    root = Path(__file__).parents[2]
+    files = [path for folder in ("slimtower", "steps", "pipeline") for path in (root / folder).rglob("*.py")]
+    rows = [f"{path.name}: {row.strip()}" for path in files for row in path.read_text(encoding="utf-8").splitlines()]
+    assert len(files) > 100 and [row for row in rows if cut.search(row) and "redacted(" not in row] == []
+
+
+def test_what_a_model_that_does_not_load_says_is_masked_before_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    from steps.encoders import towers
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(f"{'x' * 150} no entry with {'secret' * 50}")
+
+    monkeypatch.setenv("HF_TOKEN", "secret" * 50 + "\n")
+    monkeypatch.setattr(towers.SentenceTransformer, "_load_with_module_classes", refuse)
+    with pytest.raises(UserError, match=r"no entry with \*\*\*\)") as caught:
+        towers.load_tower("tower")
+    assert "secretsecret" not in str(caught.value)
+
+
+def test_what_mlflow_is_told_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    api: Any = SimpleNamespace(log_param=lambda *given: sent.append(given), set_tag=lambda *given: sent.append(given))
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted/secret")
+    monkeypatch.setenv("SLIMTOWER_IMAGE_DIGEST", "https://me:planted@registry/image@sha256:1")
+    run = MlflowRun(api, "run", "experiment")
+    run.param("path", "s3://key:planted@bucket/log")
+    run.param("long", f"{'x' * 5990} https://me:{'planted' * 9}@host")
+    run.tag("note", "planted/secret and planted%2Fsecret")
+    assert "planted" not in repr(sent) and "planted" not in repr(scheduler_tags())
+    assert sent[0] == ("run", "path", "s3://***@bucket/log") and sent[2] == ("run", "note", "*** and ***")
+
+
+CRASH = """
+import threading
+from slimtower.common.errors import guarded
+def fail():
+    try:
+        raise ValueError("https://me:pla/nted'@host?token=planted")
+    except ValueError as error:
+        raise RuntimeError("the key is planted+secret") from error
+def command():
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
+    fail()
+guarded(command)
+"""
+
+
+def test_tracebacks_of_commands_and_their_threads_hold_no_secret() -> None:
+    environment = os.environ | {"AWS_SESSION_TOKEN": " planted+secret\n"}
+    done = subprocess.run([sys.executable, "-c", CRASH], capture_output=True, text=True, env=environment)
+    assert done.returncode == 1 and "nted" not in done.stderr and done.stdout == ""
+    assert done.stderr.count("The above exception was the direct cause") == 2
+    assert done.stderr.count("ValueError: https://***@host?token=***") == 2
+    assert done.stderr.count("RuntimeError: the key is ***") == 2
+
+
+def test_the_last_words_of_a_child_are_masked_before_they_are_cut(tmp_path: Path) -> None:
+    said = f"https://me:{'planted' * 1000}@host {'.' * 13000}"
+    words = [sys.executable, "-c", "import sys; sys.stderr.write(sys.argv[1])", said]
+    for ended in (ask(words, tmp_path, dict(os.environ)), stream(words, tmp_path, dict(os.environ))):
+        assert "planted" not in ended.said and ended.said.startswith("https://***@host ...")
+
+
+def test_a_credential_with_a_line_end_is_to_be_fixed_and_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "AKIA",
+        "AWS_SECRET_ACCESS_KEY": "secret/key",
+        "AWS_SESSION_TOKEN": "planted/session+token\n",
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+        "AWS_MAX_ATTEMPTS": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError) as caught, explained("s3://shop"):
+        s3_client("s3://shop").list_objects_v2(Bucket="shop")
+    assert caught.value.exit_code == 3 and "fix AWS_ACCESS_KEY_ID or AWS_SESSION_TOKEN" in str(caught.value)
+    assert "planted" not in str(caught.value)
+
+
+def test_secrets_are_masked_while_a_thread_changes_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "abcdefghij")
+    ended = threading.Event()
+
+    def change() -> None:
+        while not ended.is_set():
+            os.environ["SLIMTOWER_TEST_SESSION"] = "x"
+            del os.environ["SLIMTOWER_TEST_SESSION"]
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        assert {redacted("of abcdefghij") for _ in range(3000)} == {"of ***"}
+    finally:
+        ended.set()
+        thread.join()

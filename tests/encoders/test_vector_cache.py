@@ -1,0 +1,252 @@
+"""The embeddings' cache: nothing is computed twice, and a killed run repeats at most one shard."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sentence_transformers
+import torch
+import transformers
+from embedding_server import KEY, serving, tower_reader
+from endpoint_fakes import teach
+
+import steps.encoders.vector_cache as vector_cache
+from slimtower.common.errors import UserError
+from slimtower.common.fingerprints import fingerprint
+from steps.core.vector_store import WINDOW_SHARDS, Embeddings, VectorCache, text_key
+from steps.distill.layer_store import LayerReader
+from steps.encoders.towers import load_tower
+from steps.retrieval.score_shards import ScoreShards
+
+TEXTS = [f"text {number}" for number in range(50)]
+
+
+def vectors(texts: list[str]) -> np.ndarray:
+    return np.array([[len(text), float(text.split()[1]), 1.0] for text in texts], dtype=np.float32)
+
+
+def embed(texts: list[str]) -> Embeddings:
+    return Embeddings(vectors(texts), np.array([float(text.split()[1]) / 2 for text in texts], dtype=np.float32))
+
+
+def test_written_vectors_are_in_the_order_asked_for(tmp_path: Path) -> None:
+    cache = VectorCache(tmp_path / "cache", "float32")
+    cache.fill(TEXTS, embed, 7, "test")
+    asked = [TEXTS[3], TEXTS[49], TEXTS[3]]
+    cache.write(asked, tmp_path / "out.npy", 3, tmp_path / "lengths.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), vectors(asked))
+    np.testing.assert_array_equal(np.load(tmp_path / "lengths.npy"), np.array([1.5, 24.5, 1.5], dtype=np.float32))
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("float32", np.nan), ("float16", 70_000.0)])
+def test_what_is_not_finite_is_never_kept(tmp_path: Path, dtype: str, value: float) -> None:
+    cache = VectorCache(tmp_path / "cache", dtype)
+    broken = Embeddings(np.array([[1.0, 2.0], [1.0, value]], dtype=np.float32), np.ones(2, dtype=np.float32))
+    with pytest.raises(UserError, match=rf"1 of 2 vectors are not finite, as {dtype} or at all; set .*: fp32"):
+        cache.fill(TEXTS[:2], lambda _: broken, 7, "test")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_more_shards_than_files_may_be_open_are_read(tmp_path: Path) -> None:
+    cache = VectorCache(tmp_path, "float32")
+    for text in TEXTS:  # as the answers of an endpoint: a shard each
+        cache.add([text_key(text)], embed([text]))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 20, hard))
+    try:
+        np.testing.assert_array_equal(cache.read(TEXTS[::-1]), vectors(TEXTS[::-1]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("name", ["keys", "vectors", "lengths"])
+@pytest.mark.parametrize("left", [0, 40, 130])
+def test_a_shard_that_a_power_failure_cut_is_named(tmp_path: Path, name: str, left: int) -> None:
+    VectorCache(tmp_path / "cache", "float32").fill(TEXTS, embed, 50, "test")
+    [path] = (tmp_path / "cache").glob(f"*/{name}.npy")
+    os.truncate(path, left)
+    with pytest.raises(UserError, match=rf"{path.parent}: cannot be read .*: delete it, and it is made again"):
+        VectorCache(tmp_path / "cache", "float32").write(TEXTS, tmp_path / "out.npy", 3, tmp_path / "lengths.npy")
+
+
+def test_a_shard_that_another_process_wrote_first_is_left_to_those_who_read_it(tmp_path: Path) -> None:
+    folder, keys = tmp_path / "cache", [text_key(text) for text in TEXTS]
+    slower = VectorCache(folder, "float32")
+    VectorCache(folder, "float32").add(keys, embed(TEXTS))
+    [shard] = folder.glob("shard-*")
+    before = (shard / "vectors.npy").stat().st_ino
+    slower.add(keys, embed(TEXTS))
+    assert [*folder.iterdir()] == [shard] and (shard / "vectors.npy").stat().st_ino == before
+    np.testing.assert_array_equal(slower.read(TEXTS), vectors(TEXTS))
+
+
+@pytest.mark.parametrize("name", ["keys", "vectors", "lengths"])
+def test_a_shard_that_lacks_a_file_is_told_and_read_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    cache, out = tmp_path / "cache", tmp_path / "out.npy"
+    VectorCache(cache, "float32").fill(TEXTS, embed, 25, "test")
+    lost = sorted(cache.glob("shard-*"))[0]
+    (lost / f"{name}.npy").unlink()
+    made = VectorCache(cache, "float32")
+    assert f"{lost}: has no {name}.npy; its texts are read again" in capsys.readouterr().err
+    assert made.fill(TEXTS, embed, 25, "test") == 25
+    made.write(TEXTS, out, 3, tmp_path / "lengths.npy")
+    np.testing.assert_array_equal(np.load(out), vectors(TEXTS))
+    VectorCache(cache, "float32")
+    assert "has no" not in capsys.readouterr().err and (lost / f"{name}.npy").is_file()
+
+
+def test_only_missing_texts_are_embedded(tmp_path: Path) -> None:
+    VectorCache(tmp_path, "float32").fill(TEXTS[:30], embed, 7, "test")
+    asked: list[str] = []
+
+    def remember(texts: list[str]) -> Embeddings:
+        asked.extend(texts)
+        return embed(texts)
+
+    assert VectorCache(tmp_path, "float32").fill(TEXTS, remember, 7, "test") == 20
+    assert sorted(asked) == sorted(TEXTS[30:])
+
+
+def test_a_text_never_filled_is_an_error(tmp_path: Path) -> None:
+    cache = VectorCache(tmp_path / "cache", "float32")
+    cache.fill(TEXTS, embed, 7, "test")
+    with pytest.raises(KeyError):
+        cache.write(["another text"], tmp_path / "out.npy", 3)
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+import numpy as np
+from steps.core.vector_store import Embeddings
+from steps.core.vector_store import VectorCache
+
+def slow(texts):
+    print("shard", flush=True)
+    time.sleep(0.2)
+    rows = [[len(t), float(t.split()[1]), 1.0] for t in texts]
+    return Embeddings(np.array(rows, dtype=np.float32), np.ones(len(texts), dtype=np.float32))
+
+VectorCache(Path(sys.argv[1]), "float32").fill([f"text {n}" for n in range(50)], slow, 5, "test")
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_run_repeats_at_most_one_shard(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(cache)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": "."},
+    )
+    assert process.stdout is not None
+    for _ in range(5):
+        assert process.stdout.readline() == "shard\n"
+    time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert len(list(cache.glob("shard-*"))) == 4  # the fifth was in the making
+    repeated = VectorCache(cache, "float32").fill(TEXTS, embed, 5, "test")
+    assert repeated == 30  # ten shards of five, four of them kept
+
+
+def test_windows_bound_what_is_held_and_a_resumed_run_makes_the_same_shards(tmp_path: Path) -> None:
+    texts = [f"{'long ' * (number % 5)}text {number}" for number in range(203)] + TEXTS
+
+    def some(texts: list[str]) -> Embeddings:
+        shards.append(texts)
+        if len(shards) == stop:
+            raise KeyboardInterrupt
+        return Embeddings(np.zeros((len(texts), 3), dtype=np.float32), np.zeros(len(texts), dtype=np.float32))
+
+    made = []
+    for stop in (0, 7):
+        shards: list[list[str]] = []
+        cache = tmp_path / str(stop)
+        if stop:
+            with pytest.raises(KeyboardInterrupt):
+                VectorCache(cache, "float32").fill(texts, some, 3, "test")
+            shards.pop()
+            stop = 0
+        VectorCache(cache, "float32").fill(texts, some, 3, "test")
+        made.append(shards)
+    assert made[0] == made[1]
+    asked = [text for shard in made[0] for text in shard]
+    assert len(asked) == len(set(asked)) == len(set(texts))
+    window = 3 * WINDOW_SHARDS
+    for place, shard in enumerate(made[0]):
+        assert len({texts.index(text) // window for text in shard}) == 1, place
+        assert len(shard[0]) >= len(shard[-1])
+
+
+def test_a_shard_of_scores_that_was_cut_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path))
+    shards = ScoreShards(["a teacher"], np.zeros((3, 32), dtype=np.uint8))
+    shards.made(lambda texts, documents: np.ones(documents.shape, np.float32), ["a"], np.array([[0, 2]]))
+    [file] = tmp_path.rglob("*.npy")
+    file.write_bytes(file.read_bytes()[:20])
+    with pytest.raises(UserError, match=r"\.npy: cannot be read .* delete it"):
+        shards.made(lambda texts, documents: np.ones(documents.shape, np.float32), ["a"], np.array([[0, 2]]))
+
+
+def test_scores_that_are_no_numbers_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path))
+    given = ["a"], np.array([[0, 2]])
+    shards = ScoreShards(["a teacher"], np.zeros((3, 32), dtype=np.uint8))
+    assert np.isnan(shards.made(lambda texts, documents: np.full(documents.shape, np.nan, np.float32), *given)).all()
+    assert not list(tmp_path.rglob("*.npy"))
+    for _ in range(2):
+        found = shards.made(lambda texts, documents: np.ones(documents.shape, np.float32), *given)
+        assert found.tolist() == [[1.0, 1.0]] and shards.computed == 1
+
+
+def embed_texts(folder: Path, target: Path) -> int:
+    """How many of the texts a tower had to read."""
+    tower, name = load_tower(folder), fingerprint(folder).id
+    how: Any = {"dtype": "float32", "precision": "fp32", "batch_size": 8, "shard_texts": 20}
+    return vector_cache.embed_once(tower, name, "query", TEXTS, target, **how, what="test")
+
+
+def test_embeddings_do_not_outlive_the_code_and_the_libraries_that_made_them(
+    tmp_path: Path, tiny_tower: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read() -> int:
+        return embed_texts(tiny_tower, tmp_path / "out.npy")
+
+    reader = LayerReader(tiny_tower, "a fingerprint", [1, 3], 0, "fp32")
+    keys = {reader.key}
+    assert (read(), read()) == (len(TEXTS), 0)
+    for library in (torch, transformers, sentence_transformers):
+        with monkeypatch.context() as patch:
+            patch.setattr(library, "__version__", "99.0.0")
+            assert (read(), read()) == (len(TEXTS), 0)
+            keys.add(reader.key)
+    assert read() == 0 and len(keys) == 4
+    monkeypatch.setattr(vector_cache, "code_digest", lambda *modules: f"another {modules}")
+    assert (read(), read()) == (len(TEXTS), 0)
+
+
+@pytest.mark.medium
+def test_answers_of_an_endpoint_are_not_paid_for_again_by_other_code_or_libraries(
+    tmp_path: Path, tiny_tower: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLANTED_KEY", KEY)
+    with serving(tower_reader(load_tower(tiny_tower))) as server:
+        tower = teach(tmp_path / "teach", server)
+        embed_texts(tower, tmp_path / "out.npy")
+        paid = sum(server.paid.values())
+        for library in (torch, transformers, sentence_transformers):
+            monkeypatch.setattr(library, "__version__", "99.0.0")
+        monkeypatch.setattr(vector_cache, "code_digest", lambda *modules: "another", raising=False)
+        assert embed_texts(tower, tmp_path / "out.npy") == 0
+        assert sum(server.paid.values()) == paid

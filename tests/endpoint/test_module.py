@@ -1,0 +1,418 @@
+"""A teacher behind an API gives the vectors of the model there, and no text is paid for twice, whatever goes wrong."""
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+from embedding_server import KEY, EmbeddingServer, serving, tower_reader
+from endpoint_fakes import endpoint_params, teach
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from slimtower.common.errors import TransientError, UserError
+from slimtower.common.fingerprints import fingerprint
+from steps.encoders.towers import asked_of, encode, endpoint_of, load_tower
+from steps.encoders.vector_cache import embed_once
+from steps.endpoint import client as endpoint_client
+from steps.endpoint.client import Pace, Spent, batches
+from steps.endpoint.module import PROBES, Endpoint, Model, announce, asking_anew
+from steps.endpoint.params import Connection
+from steps.evaluate.latency import measure
+
+pytestmark = [pytest.mark.medium, pytest.mark.faults("faulty API")]
+
+TEXTS = [f"the {word} of text {number}" for number in range(20) for word in ("sum", "mean")]
+
+
+@pytest.fixture(autouse=True)
+def planted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANTED_KEY", KEY)
+    monkeypatch.setattr(endpoint_client, "_FIRST_WAIT", 0.01)
+
+
+@pytest.fixture
+def server(tiny_tower: Path) -> Iterator[EmbeddingServer]:
+    with serving(tower_reader(load_tower(tiny_tower))) as state:
+        yield state
+
+
+@pytest.fixture(scope="module")
+def expected(tiny_tower: Path) -> np.ndarray:
+    tower = load_tower(tiny_tower)
+    return np.stack([tower.encode(text) for text in TEXTS])
+
+
+def embedded(tower: Path, target: Path) -> tuple[np.ndarray, int]:
+    loaded = load_tower(tower)
+    count = embed_once(
+        loaded,
+        fingerprint(tower).id,
+        "query",
+        TEXTS,
+        target,
+        dtype="float32",
+        precision="auto",
+        batch_size=4,
+        shard_texts=25,
+        what="test",
+        lengths=target.with_name("lengths.npy"),
+    )
+    return np.load(target), count
+
+
+def test_its_vectors_are_those_of_the_model_there_and_each_is_paid_for_once(
+    server: EmbeddingServer, tmp_path: Path, expected: np.ndarray, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tower = teach(tmp_path / "teach", server)
+    assert server.paid == dict.fromkeys(PROBES, 1)  # it has no roles
+    server.delay = 0.05  # so that requests overlap
+    found, count = embedded(tower, tmp_path / "vectors.npy")
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(np.load(tmp_path / "lengths.npy"), 1.0, atol=1e-5)
+    assert count == len(TEXTS) and all(server.paid[text] == 1 for text in TEXTS)
+    assert 2 <= server.most_at_once <= 3
+    assert f"test: {len(TEXTS)} texts to ask tiny for, about" in (told := capsys.readouterr().err)
+    assert " at 0.02; spent before: " in told
+    assert all(len(body["input"]) <= 8 for body in server.bodies)
+    found, count = embedded(tower, tmp_path / "again.npy")
+    assert count == 0 and all(server.paid[text] == 1 for text in TEXTS)
+    with asking_anew():
+        np.testing.assert_allclose(encode(load_tower(tower), TEXTS[:2], "query"), expected[:2], atol=1e-6)
+    assert server.paid[TEXTS[0]] == 2
+    for path in tower.rglob("*"):
+        assert not path.is_file() or KEY.encode() not in path.read_bytes()
+
+
+INPUT_TYPES = {role: {"prompt": "", "body": {"input_type": role}, "max_length": 64} for role in ("query", "document")}
+
+
+@pytest.mark.parametrize(("roles", "times"), [({}, 1), (INPUT_TYPES, 2)])
+def test_a_text_of_both_roles_is_paid_for_once_where_the_server_has_none(
+    server: EmbeddingServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], roles: dict, times: int
+) -> None:
+    tower = load_tower(teach(tmp_path / "teach", server, **roles))
+    jobs = [asked for role in ("query", "document") for asked in asked_of(tower, role, TEXTS)]
+    assert announce(jobs, "both") == times * len(TEXTS)
+    queries, documents = (encode(tower, TEXTS, role) for role in ("query", "document"))
+    assert all(server.paid[text] == times for text in TEXTS)
+    assert all(server.paid[text] == 2 * times for text in PROBES)  # when it was made, and by this process
+    np.testing.assert_allclose(queries, documents if times == 1 else -documents, atol=1e-6)
+    encode(load_tower(tmp_path / "teach/tower"), TEXTS, "document")
+    assert all(server.paid[text] == times for text in TEXTS)
+
+
+USELESS = ["half", "broken", "slow"]  # answers that are paid for, and of no use
+FAULTS = ["busy", "error", *USELESS, "shuffled"]
+
+
+def test_nothing_is_lost_or_paid_twice_where_the_server_fails_now_and_then(
+    server: EmbeddingServer, tmp_path: Path, expected: np.ndarray
+) -> None:
+    tower = teach(tmp_path / "teach", server, {"timeout_s": 0.7, "tries": 8})
+    requests = len(server.bodies)
+    server.faults = ["", *FAULTS]  # the first is for the probes
+    found, _ = embedded(tower, tmp_path / "vectors.npy")
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    batches = {tuple(body["input"]) for body in server.bodies[requests:]}
+    # each failure costs one more request, each useless answer the texts of its own; a slow one comes too late
+    assert len(server.bodies) - requests == len(batches) + len(FAULTS) - 1
+    time.sleep(0.5)
+    again = sum(server.paid[text] - 1 for text in TEXTS)
+    assert all(server.paid[text] for text in TEXTS) and 0 < again <= len(USELESS) * max(map(len, batches))
+
+
+def test_retry_after_holds_back_all_requests(server: EmbeddingServer, tmp_path: Path) -> None:
+    tower = teach(tmp_path / "teach", server)
+    server.faults, server.retry_after = ["", "busy"], "3"
+    before = len(server.times)
+    embedded(tower, tmp_path / "vectors.npy")
+    times = server.times[before + 1 :]  # without the probes
+    assert not [each for each in times if times[0] + 1 < each < times[0] + 2.8]  # those under way come before
+    assert max(times) > times[0] + 2.8
+
+
+def test_timed_queries_do_not_count_what_limits_hold_back(server: EmbeddingServer, tmp_path: Path) -> None:
+    endpoint = endpoint_of(load_tower(teach(tmp_path / "teach", server, {"requests_per_minute": 240})), "query")
+    assert endpoint is not None
+    server.delay, server.retry_after = 0.05, "1.0"
+    server.faults = [*[""] * 4, "busy"]  # after the probes and three untimed ones
+    began, before = time.monotonic(), len(server.bodies)
+    found = measure({"api": endpoint.embed}, TEXTS[:3], TEXTS[:4], batch_size=4)["api"]
+    assert time.monotonic() - began > (len(server.bodies) - before - 1) * 0.25  # pacing holds
+    assert 50 <= found.p50_ms < 200 and found.p99_ms < 400 and found.qps > 4 / 0.2
+
+
+def test_only_time_without_a_request_under_way_counts_as_held_back() -> None:
+    held = endpoint_client.Held()
+    with held.during(waiting=1):
+        time.sleep(0.1)
+        with held.during(asking=1):
+            time.sleep(0.2)
+    assert 0.1 <= held.seconds < 0.2
+
+
+def test_a_server_that_asks_to_wait_for_nothing_is_left_alone_for_a_while(
+    server: EmbeddingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint_client, "_FIRST_WAIT", 0.4)
+    server.faults, server.retry_after = ["busy"], "0"
+    teach(tmp_path / "teach", server)
+    assert server.times[1] - server.times[0] >= 0.2
+
+
+def test_a_stopped_run_does_not_wait_as_long_as_the_server_asked_for(server: EmbeddingServer, tmp_path: Path) -> None:
+    endpoint = endpoint_of(load_tower(teach(tmp_path / "teach", server)), "query")
+    assert endpoint is not None
+    client = endpoint._client
+    client.connection = client.connection.model_copy(update={"batch_texts": 1})
+    server.faults, server.retry_after, server.delay = ["", "busy"], "60", 0.2
+    began = time.monotonic()
+    answers = client.answers(batches([(b"1", TEXTS[0]), (b"2", TEXTS[1])], len, client.connection))
+    next(answers)
+    answers.close()  # as an interrupt does
+    assert time.monotonic() - began < 30
+    client.pace._paused = 0.0
+    server.faults = []
+    [(_, vectors)] = client.answers(batches([(b"1", TEXTS[0])], len, client.connection))
+    assert len(vectors) == 1
+
+
+def test_a_full_disk_does_not_let_it_ask_and_pay_again(
+    server: EmbeddingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(endpoint_client.Spent, "add", full)
+    with pytest.raises(OSError, match="No space left"):
+        teach(tmp_path / "teach", server)
+    assert len(server.bodies) == 1
+
+
+def test_a_key_in_the_address_is_refused() -> None:
+    for url in ("https://me:hush@host/v1", "https://host/v1?api-key=hush"):
+        with pytest.raises(ValueError, match="base_url"):
+            endpoint_params(url)
+
+
+@pytest.mark.parametrize("url", ["http://host:PORT/v1", "http://[::1/v1", "http://:8080/v1", "https://host:99999/v1"])
+def test_an_address_that_no_client_could_ask_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=r"base_url"):
+        endpoint_params(url)
+
+
+def test_a_key_that_no_header_can_hold_is_no_outage(
+    server: EmbeddingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLANTED_KEY", "sk\N{EN DASH}pasted")
+    with pytest.raises(UserError, match=r"^PLANTED_KEY holds characters .* copy the key again") as raised:
+        teach(tmp_path / "teach", server)
+    assert type(raised.value) is UserError and "pasted" not in str(raised.value)
+
+
+KILLED = """
+import sys
+from pathlib import Path
+sys.path[:0] = ["tests", "tests/core"]
+from test_endpoint import embedded
+embedded(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_run_pays_for_the_rest_alone(
+    server: EmbeddingServer, tmp_path: Path, expected: np.ndarray, record_property: Callable[..., None]
+) -> None:
+    tower = teach(tmp_path / "teach", server, {"batch_texts": 2, "concurrency": 2})
+    server.delay = 0.1
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([".", "tests/helpers"])}
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(tower), str(tmp_path / "no.npy")], env=environment)
+    deadline = time.monotonic() + 300
+    while sum(server.paid[text] for text in TEXTS) < 8 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    record_property("kills", 1)
+    time.sleep(0.3)
+    server.delay = 0.0
+    found, count = embedded(tower, tmp_path / "vectors.npy")
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert 0 < count <= len(TEXTS) - 4
+    twice = [text for text in TEXTS if server.paid[text] > 1]
+    assert len(twice) <= 4 and max(server.paid[text] for text in TEXTS) <= 2  # what was under way: two requests of two
+
+
+def test_the_budget_stops_before_it_is_passed_and_keeps_what_is_paid(server: EmbeddingServer, tmp_path: Path) -> None:
+    tower = teach(tmp_path / "teach", server)
+    endpoint = endpoint_of(load_tower(tower), "query")
+    assert endpoint is not None
+    spent = endpoint.spent.tokens
+    assert spent == sum(len(text.split()) for text in PROBES)
+    tight = teach(tmp_path / "tight", server, {"max_tokens_total": spent + 250, "concurrency": 1})
+    with pytest.raises(UserError, match=r"40 texts to ask tiny for.*max_tokens_total is"):
+        embedded(tight, tmp_path / "vectors.npy")
+    assert not any(server.paid[text] for text in TEXTS)
+    reader = endpoint_of(load_tower(tight), "query")
+    assert reader is not None
+    with pytest.raises(UserError, match="max_tokens_total"):
+        reader.embed(TEXTS)
+    words = sum(len(text.split()) * count for text, count in server.paid.items())
+    assert words <= spent + 250
+    kept = endpoint.spent.path.read_text()
+    shutil.rmtree(endpoint._folder)  # as the advice has it where another model is behind the name
+    assert Spent(endpoint.spent.path).tokens > spent
+    other = Model(model=endpoint.model.model, dimensions=3, body={}, max_length=9)
+    assert Endpoint(other, endpoint.connection, endpoint.tokenizer, endpoint.probes).spent.path == endpoint.spent.path
+    assert fingerprint(tight).id == fingerprint(tower).id  # limits change no vector
+    embedded(tower, tmp_path / "vectors.npy")
+    assert all(server.paid[text] == 1 for text in TEXTS) and kept
+
+
+def test_an_unusable_answer_is_paid_for_once_and_counted(server: EmbeddingServer, tmp_path: Path) -> None:
+    tower = teach(tmp_path / "teach", server)
+    spent = Spent(next(Path(os.environ["SLIMTOWER_CACHE"]).rglob("spent-*.txt")))
+    limits = {"batch_texts": 40, "batch_tokens": 4000, "concurrency": 1, "tries": 8}
+    tight = teach(tmp_path / "tight", server, limits | {"max_tokens_total": 700})
+    server.faults = ["", "nan"]
+    with pytest.raises(UserError, match=r"answered with a vector with NaN.*asking again would cost the same"):
+        embedded(tight, tmp_path / "vectors.npy")
+    spent.refresh()
+    assert sum(server.asked[text] for text in TEXTS[:1]) == 1 and spent.tokens <= 700 and spent.held == 0
+    server.faults = []
+    embedded(tower, tmp_path / "vectors.npy")
+
+
+def test_all_runs_on_one_cache_count_together_also_what_is_under_way(tmp_path: Path) -> None:
+    path = tmp_path / "endpoint/spent.txt"
+    one, other = Spent(path), Spent(path)
+    held = one.hold(60, 100, "tiny")
+    with pytest.raises(UserError, match=r"tiny: 0 tokens are spent, 60 are under way .*about 50 come next"):
+        other.hold(50, 100, "tiny")
+    one.add(30, 60, held)
+    assert other.hold(50, 100, "tiny") == 50
+    assert (other.tokens, other.estimated, other.held) == (30, 60, 50)
+    with pytest.raises(UserError, match="30 tokens are spent, 50 are under way"):
+        one.hold(50, 100, "tiny")
+    with path.open("a") as handle:
+        handle.write("7 1")  # what a killed run left of a line
+    other.add(0, 0, 50)
+    again = Spent(path)
+    assert (again.tokens, again.estimated, again.held) == (30, 60, 0)
+    path.write_text("30 60\n10 5\n")  # as earlier versions wrote it
+    assert (Spent(path).tokens, Spent(path).estimated) == (40, 65)
+
+
+def test_a_model_that_changed_behind_its_name_is_noticed(
+    server: EmbeddingServer, tmp_path: Path, tiny_tower: Path
+) -> None:
+    tower = teach(tmp_path / "teach", server)
+    read = server.read
+    server.read = lambda texts, body: read([text + " more" for text in texts], body)
+    with pytest.raises(UserError, match="another model is behind the name now"):
+        embedded(tower, tmp_path / "vectors.npy")
+    with pytest.raises(UserError, match="another model is behind the name now"):
+        teach(tmp_path / "again", server)
+    assert not any(server.paid[text] for text in TEXTS)
+    server.read = lambda texts, body: read(texts, body) + 1e-4  # rounding of another processor
+    assert fingerprint(teach(tmp_path / "again", server)).id == fingerprint(tower).id
+    server.faults = ["", "", "", "dimension"]
+    with pytest.raises(UserError, match="31 dimensions, not 32"):
+        embedded(tower, tmp_path / "vectors.npy")
+    kept, asked = set(server.asked), len(server.bodies)
+    embedded(tower, tmp_path / "vectors.npy")
+    again = [text for body in server.bodies[asked + 1 :] for text in body["input"] if text in kept]  # behind the probes
+    assert len(again) <= 16 < len([text for text in TEXTS if text in kept]), (
+        "only what was under way is asked for again"
+    )
+
+
+def test_batches_end_at_the_texts_and_at_the_tokens_that_a_request_may_have() -> None:
+    sizes = [3, 3, 3, 9, 1, 1, 1, 1, 4]
+    most = Connection.model_construct(batch_texts=3, batch_tokens=7)
+    found = [*batches(((bytes([at]), "x" * size) for at, size in enumerate(sizes)), len, most)]
+    assert [[len(text) for text in batch.texts] for batch in found] == [[3, 3], [3], [9], [1, 1, 1], [1, 4]]
+    assert [batch.tokens for batch in found] == [6, 3, 9, 3, 5]
+    assert [key for batch in found for key in batch.keys] == [bytes([at]) for at in range(len(sizes))]
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("2.5", 2.5), ("-1", 0.0), (None, None), ("soon", None), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0)],
+)
+def test_retry_after_is_a_number_or_a_date(value: str | None, seconds: float | None) -> None:
+    assert endpoint_client._retry_after(value) == seconds
+    later = format_datetime(datetime.now(UTC) + timedelta(seconds=40), usegmt=True)
+    assert 30 < (endpoint_client._retry_after(later) or 0) <= 40
+
+
+def test_roles_prompts_dimensions_and_lengths_are_sent(server: EmbeddingServer, tmp_path: Path) -> None:
+    roles = {
+        "query": {"prompt": "ask: ", "body": {"input_type": "query"}, "max_length": 6},
+        "document": {"prompt": "", "body": {"input_type": "document"}, "max_length": 64},
+    }
+    tower = load_tower(teach(tmp_path / "teach", server, dimensions=16, **roles))
+    assert tower.get_embedding_dimension() == 16
+    queries, documents = (encode(tower, ["one two three four five six"], role) for role in ("query", "document"))
+    assert server.bodies[-1]["input_type"] == "document" and server.bodies[-1]["dimensions"] == 16
+    asked = next(
+        body for body in server.bodies if body["input"] == ["ask: one two three four"]
+    )  # 6 tokens with the ":"
+    assert asked["input_type"] == "query"
+    plain = server.read(["one two three four five six"], {})[:, :16]
+    np.testing.assert_allclose(documents, -plain / np.linalg.norm(plain), atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(queries, axis=1), 1.0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault", "error", "said"),
+    [
+        ({"key_variable": "NO_SUCH_KEY"}, "", UserError, "NO_SUCH_KEY is not set"),
+        ({"key_variable": ""}, "", UserError, r"401, .*wrong key Bearer none"),
+        ({}, "refused", UserError, "400, .*too long.*check base_url, model"),
+        ({"tries": 2}, "error", TransientError, r"no usable answer in 2 tries \(last: 500"),
+    ],
+)
+def test_what_cannot_be_had_is_said_without_the_key(
+    server: EmbeddingServer, tmp_path: Path, change: dict, fault: str, error: type[UserError], said: str
+) -> None:
+    server.faults = [fault] * 8
+    with pytest.raises(error, match=said) as raised:
+        teach(tmp_path / "teach", server, change)
+    assert KEY not in str(raised.value) and KEY not in repr(endpoint_params(server.url))
+
+
+def test_the_key_is_in_no_message_even_where_the_server_repeats_it(
+    server: EmbeddingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLANTED_KEY", "sk-another-9876")
+    with pytest.raises(UserError, match=r"wrong key Bearer \*\*\*") as raised:
+        teach(tmp_path / "teach", server)
+    assert "sk-another" not in str(raised.value)
+
+
+def test_no_minute_has_more_requests_or_tokens_than_allowed() -> None:
+    for pace, tokens in ((Pace(1200, 0), 1), (Pace(0, 6000), 5)):
+        began = time.monotonic()
+        for _ in range(5):
+            pace.wait(tokens)
+        assert time.monotonic() - began >= 4 * 0.05 - 0.001  # 20 requests, and 100 tokens, a second
+
+
+def test_a_sign_of_several_tokens_is_cut_by_tokens() -> None:
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    by_byte = Tokenizer(models.BPE(vocab={letter: at for at, letter in enumerate(sorted(letters))}, merges=[]))
+    by_byte.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    connection = Connection(base_url="http://localhost:1/v1", key_variable="", max_tokens_total=0)
+    model = Model(model="any", dimensions=0, body={}, max_length=9)
+    made = Endpoint(model, connection, PreTrainedTokenizerFast(tokenizer_object=by_byte), np.zeros((1, 2), np.float32))
+    assert (made.cut("漢字漢字"), made.cut("漢字"), made.cut("abcdefghijk")) == ("漢字漢", "漢字", "abcdefghi")

@@ -1,0 +1,566 @@
+"""What the service answers, and how it refuses."""
+
+import base64
+import json
+import logging
+import re
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from fastapi.exceptions import RequestValidationError
+from serve_fakes import open_client, settings
+from starlette.testclient import TestClient
+
+from slimtower.common.errors import UserError
+from slimtower.common.files import write_json
+from slimtower.common.fingerprints import fingerprint
+from slimtower.service.baselines import Baselines
+from slimtower.service.corpus import Corpus
+from slimtower.service.logs import JsonLines
+from slimtower.service.run_facts import teacher_base
+from slimtower.service.service import Service
+from slimtower.service.systems import Origin, Served, Serving
+from slimtower.serving.release import load_release
+from slimtower.serving.snippets import snippet
+from steps.core.tables import read_table
+from steps.encoders.towers import encode, load_tower
+
+pytestmark = pytest.mark.medium
+
+QUERY = "how to sum the axis"
+
+
+@pytest.fixture(scope="module")
+def opened(released: Path) -> Iterator[tuple[TestClient, Service]]:
+    client, service = open_client(released / "models/release", baselines=True)
+    with client:
+        yield client, service
+
+
+@pytest.fixture
+def client(opened: tuple[TestClient, Service]) -> TestClient:
+    return opened[0]
+
+
+def refusal(response) -> str:
+    """The one line of a refusal."""
+    error = response.json()["error"]
+    assert error["code"] == response.status_code
+    assert "\n" not in error["message"]
+    assert "/tmp" not in error["message"] and str(Path.cwd()) not in error["message"]
+    return error["message"]
+
+
+def test_get_and_post_take_the_same_names(client: TestClient) -> None:
+    both = [client.get("/search", params={name: QUERY}).json() for name in ("query", "q")]
+    both += [client.post("/search", json={name: QUERY}).json() for name in ("query", "q")]
+    assert len({json.dumps([hit["id"] for hit in answer["results"][0]["hits"]]) for answer in both}) == 1
+    for twice in (
+        client.get("/search", params={"q": QUERY, "query": QUERY}),
+        client.post("/search", json={"q": QUERY, "query": QUERY}),
+    ):
+        assert twice.status_code == 422 and refusal(twice).startswith("q: ")
+    for none in (client.get("/search"), client.post("/search", json={})):
+        assert none.status_code == 422 and refusal(none) == "query: field required"
+    spec = client.get("/openapi.json").json()
+    assert "q" not in [field["name"] for field in spec["paths"]["/search"]["get"]["parameters"]]
+    assert "query" in spec["components"]["schemas"]["SearchRequest"]["properties"]
+
+
+@pytest.mark.parametrize("system", ["2l", "static", "teacher", "bm25"])
+def test_the_medians_are_of_the_last_calls_and_none_is_cold(client: TestClient, system: str) -> None:
+    times = []
+    for _ in range(25):
+        answer = client.post("/search", json={"query": QUERY, "system": system, "dataset": "one"}).json()
+        times.append((answer["ms"]["encode"] + answer["ms"]["search"], answer["ms"]["encode"]))
+        assert answer["recent"]["calls"] >= 5  # loading ended with calls that nobody waited for
+    assert answer["recent"] == {
+        "calls": 20,
+        "total": pytest.approx(np.median([total for total, _ in times[-20:]]), abs=2e-4),
+        "encode": pytest.approx(np.median([encode for _, encode in times[-20:]]), abs=2e-4),
+    }
+    assert client.post("/search", json={"query": [QUERY, "sum"], "system": system}).json()["recent"] is None
+    (told,) = [one for one in client.get("/systems").json()["systems"] if one["system"] == system]
+    assert told["recent"]["calls"] == 20
+
+
+def test_warm_up_counts_in_no_metric(released: Path) -> None:
+    client, _ = open_client(released / "models/release")
+    with client:
+        assert client.get("/systems").json()["systems"][0]["recent"]["calls"] >= 5
+        assert "slimtower_encode_seconds_count" not in client.get("/metrics").text
+
+
+def test_the_teacher_with_bm25_does_the_same_work_as_a_student_that_fuses(hybrid: Path) -> None:
+    release = load_release(hybrid / "models/release/static")
+    client, _ = open_client(release.folder, baselines=True)
+    with client:
+        names = [system["system"] for system in client.get("/systems").json()["systems"]]
+        answer = client.post("/search", json={"query": QUERY, "system": "teacher+bm25", "k": 7}).json()
+    assert names == ["static", "teacher+bm25", "teacher", "bm25"]
+    vectors = encode(load_tower(hybrid / "models/teach/dense/tower"), [QUERY], "query")
+    expected = release.answers("one", [QUERY], vectors, 7)[0]
+    assert [hit["id"] for hit in answer["results"][0]["hits"]] == [hit.id for hit in expected]
+
+
+def test_systems_say_what_they_are(client: TestClient) -> None:
+    answer = client.get("/systems").json()
+    layers = {system["system"]: system.get("layers") for system in answer["systems"]}
+    assert layers == {"2l": 2, "static": 0, "teacher": None, "bm25": None}
+
+
+@pytest.mark.parametrize(
+    ("report", "name"),
+    [
+        ('{"base": "all-MiniLM-L6-v2"}', "all-MiniLM-L6-v2"),
+        ('{"base": "/models/own-teacher"}', "own-teacher"),
+        ('{"base": "BAAI/bge-small-en-v1.5"}', "bge-small-en-v1.5"),
+        ("{}", ""),
+        ('{"base": 3}', ""),
+        ("[]", ""),
+        ("no JSON", ""),
+        (None, ""),
+    ],
+)
+def test_a_teacher_goes_by_the_name_of_its_base(report: str | None, name: str, tmp_path: Path) -> None:
+    if report is not None:
+        (tmp_path / "report.json").write_text(report)
+    assert teacher_base(tmp_path / "tower") == name
+
+
+@pytest.mark.parametrize("system", ["static", "2l"])
+def test_a_query_gets_what_its_release_finds_and_the_name_of_that_release(
+    client: TestClient, released: Path, system: str
+) -> None:
+    release = load_release(released / "models/release" / system)
+    body = {"query": [QUERY, "string window"], "k": 3, "dataset": "two", "system": system}
+    answer = client.post("/search", json=body).json()
+    for query, result in zip(body["query"], answer["results"], strict=True):
+        hits = release.query(query, 3, "two")
+        assert [(hit["rank"], hit["id"], hit["title"]) for hit in result["hits"]] == [
+            (rank, hit.id, hit.title) for rank, hit in enumerate(hits, start=1)
+        ]
+        assert [hit["score"] for hit in result["hits"]] == pytest.approx([hit.score for hit in hits], abs=1e-5)
+        assert result["logged"] is False
+        assert "Computes the" in result["hits"][0]["snippet"]
+    assert answer["system"] == system
+    assert answer["release"] == {"student": system, "manifest": release.manifest.checksum, "version": ""}
+    assert answer["ms"]["encode"] > 0 and answer["ms"]["search"] > 0
+    assert (
+        client.get("/search", params={"q": QUERY, "k": 3, "dataset": "two", "system": system}).json()["results"][0][
+            "hits"
+        ]
+        == answer["results"][0]["hits"]
+    )
+
+
+def test_a_release_that_fuses_answers_with_its_fused_hits(hybrid: Path) -> None:
+    release = load_release(hybrid / "models/release/static")
+    client, _ = open_client(release.folder)
+    with client:
+        answer = client.post("/search", json={"query": [QUERY, "string window 44"], "k": 7, "dataset": "two"}).json()
+    found = [[hit["id"] for hit in result["hits"]] for result in answer["results"]]
+    assert found == [[hit.id for hit in hits] for hits in release.query_all([QUERY, "string window 44"], 7, "two")]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ({}, 422, "query: field required"),
+        ({"query": "sum", "nope": 1}, 422, "nope: extra inputs"),
+        ({"query": "sum", "k": 0}, 422, "k: input should be greater"),
+        ({"query": "sum", "k": 21}, 422, "at most 20"),
+        ({"query": " "}, 422, "empty"),
+        ({"query": []}, 422, "at least one"),
+        ({"query": ["a"] * 5}, 413, "at most 4"),
+        ({"query": ["a"] * 3, "k": 20}, 422, "k: 3 queries of 20 hits; at most 40 hits in one request"),
+        ({"query": "a" * 201}, 413, "at most 200"),
+        ({"query": "sum", "dataset": "three"}, 422, "no index of 'three'; it has one, two"),
+        ({"query": "sum", "system": "9l"}, 422, "'9l' does not answer here; choose one of 2l, static"),
+    ],
+)
+def test_a_wrong_search_is_refused_in_one_line(client: TestClient, body: dict, status: int, said: str) -> None:
+    response = client.post("/search", json=body)
+    assert response.status_code == status
+    assert said in refusal(response)
+
+
+def test_what_is_no_request_is_refused(client: TestClient) -> None:
+    json_type = {"Content-Type": "application/json"}
+    assert "not JSON" in refusal(client.post("/search", content="{", headers=json_type))
+    for raw in (b"\xff", b"9" * 4301):
+        assert "the body is not JSON in UTF-8" in refusal(client.post("/search", content=raw, headers=json_type))
+    for body in ('{"query": "\\ud800"}', '{"query": "sum", "dataset": "\\ud800"}', '{"query": "sum", "\\ud800": 1}'):
+        assert client.post("/search", content=body, headers=json_type).status_code == 422
+    assert "larger than 5000 bytes" in refusal(client.post("/search", content="x" * 5001, headers=json_type))
+    chunks = client.post("/search", content=(b"x" * 1000 for _ in range(6)), headers=json_type)  # of no told length
+    assert chunks.status_code == 413
+    assert "no such path" in refusal(client.get("/nowhere"))
+    assert "no such method" in refusal(client.get("/events"))
+
+
+def test_embeddings_speak_openais_protocol(client: TestClient, released: Path) -> None:
+    release = load_release(released / "models/release/2l")
+    texts = [QUERY, "string"]
+    expected = np.stack([release.encode([text])[0] for text in texts])
+    answer = client.post("/v1/embeddings", json={"input": texts, "model": "2l"}).json()
+    assert answer["object"] == "list" and answer["model"] == "2l"
+    assert [row["index"] for row in answer["data"]] == [0, 1]
+    np.testing.assert_allclose([row["embedding"] for row in answer["data"]], expected, atol=1e-6)
+    assert answer["usage"] == {"prompt_tokens": 5 + 2 + 1 + 2, "total_tokens": 10}  # words, [CLS] and [SEP]
+    assert answer["release"]["manifest"] == release.manifest.checksum
+    body = {"input": QUERY, "model": "2l", "encoding_format": "base64", "dimensions": 32, "user": "ignored"}
+    coded = client.post("/v1/embeddings", json=body).json()["data"][0]["embedding"]
+    np.testing.assert_allclose(np.frombuffer(base64.b64decode(coded), "<f4"), expected[0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "said"),
+    [
+        ({"model": "gpt"}, 404, "model: system 'gpt'"),
+        ({"dimensions": 16}, 422, "this release has 32"),
+        ({"encoding_format": "hex"}, 422, "encoding_format"),
+        ({"input": [1, 2]}, 422, "input"),
+        ({"input": []}, 422, "at least one"),
+        ({"input_type": "document"}, 422, "input_type: only queries are embedded here; documents go to the model that"),
+        ({"input_type": "search_document"}, 422, "input_type: only queries"),
+        ({"task": "retrieval.passage"}, 422, "task: only queries"),
+        ({"task_type": "RETRIEVAL_DOCUMENT"}, 422, "task_type: only queries"),
+        ({"prompt_name": "doc"}, 422, "prompt_name: only queries"),
+    ],
+)
+def test_a_wrong_request_for_embeddings_is_refused(client: TestClient, change: dict, status: int, said: str) -> None:
+    response = client.post("/v1/embeddings", json={"input": "sum", "model": "2l"} | change)
+    assert response.status_code == status
+    assert said in refusal(response)
+
+
+@pytest.mark.parametrize(
+    "other", [{"input_type": "search_query"}, {"task": "find passages that answer the question"}, {"task": 1}]
+)
+def test_a_field_that_asks_for_no_documents_changes_nothing(client: TestClient, other: dict) -> None:
+    plain = {"input": "sum", "model": "2l"}
+    assert client.post("/v1/embeddings", json=plain | other).json() == client.post("/v1/embeddings", json=plain).json()
+
+
+def test_embeddings_name_the_model_that_made_them(released: Path) -> None:
+    for configured, asked, told in (("", "", "2l"), ("rented", "rented", "rented"), ("rented", "", "2l")):
+        with open_client(released / "models/release", embeddings_model=configured)[0] as client:
+            body = {"input": "sum"} | ({"model": asked} if asked else {})
+            assert client.post("/v1/embeddings", json=body).json()["model"] == told
+
+
+def test_bm25_answers_beside_the_students_and_documents_are_shown_whole(client: TestClient) -> None:
+    systems = client.get("/systems").json()
+    assert [system["system"] for system in systems["systems"]] == ["2l", "static", "teacher", "bm25"]
+    answer = client.post("/search", json={"query": "matrix Number 17", "system": "bm25", "dataset": "one"}).json()
+    top = answer["results"][0]["hits"][0]
+    assert top["id"] == "one/17"
+    found = client.get("/document", params={"id": "one/17"}).json()
+    assert (found["title"], found["content"][-24:]) == (top["title"], " Number 17 is returned.".rjust(24, "."))
+    assert client.get("/document", params={"id": "one/999"}).status_code == 404
+
+
+@pytest.mark.slow
+def test_a_teacher_behind_an_api_is_no_baseline(tmp_path: Path, tiny_tower: Path, released: Path) -> None:
+    """It would be paid for each query; beside it one that computes here may be the index's teacher."""
+    rented = tmp_path / "models/teach/rented/tower"
+    routes = {"types": {"r": "steps.endpoint.module.Endpoint"}, "structure": {"query": ["r"], "document": ["r"]}}
+    module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.router.Router"}
+    write_json(rented / "modules.json", [module])
+    write_json(rented / "router_config.json", routes)
+    write_json(rented / "config_sentence_transformers.json", {"prompts": {}})
+    baselines = Baselines(tmp_path, Corpus("", 1), enabled=True)
+    serving = Serving({"2l": Served("2l", load_release(released / "models/release/2l"), Origin(""), "")}, "2l")
+    assert baselines.names(serving) == []
+    with pytest.raises(UserError, match="or that is behind an API"):
+        baselines._load({})
+    (tmp_path / "models/teach/half/tower").mkdir(parents=True)
+    assert baselines.names(serving) == []
+    shutil.copytree(tiny_tower, tmp_path / "models/teach/dense/tower")
+    assert baselines.names(serving) == ["teacher"]
+    assert baselines._load(asdict(fingerprint(tiny_tower)))[0] is not None
+
+    other = load_tower(tiny_tower)  # `dvc checkout` of another version, of which only the weights differ
+    with torch.no_grad():
+        next(other.parameters()).add_(1.0)
+    other.save_pretrained(str(tmp_path / "other"), create_model_card=False)
+    weights = tmp_path / "models/teach/dense/tower/model.safetensors"
+    weights.unlink()
+    shutil.copyfile(tmp_path / "other/model.safetensors", weights)
+    with pytest.raises(UserError, match="none of models/teach is the one"):
+        baselines._load(asdict(fingerprint(tiny_tower)))
+    weights.unlink()  # met in the midst of a checkout
+    with pytest.raises(UserError, match="none of models/teach is the one"):
+        baselines._load(asdict(fingerprint(tiny_tower)))
+
+
+def test_the_teacher_answers_from_the_index_that_its_students_have(client: TestClient, released: Path) -> None:
+    answer = client.post("/search", json={"query": QUERY, "system": "teacher", "dataset": "one", "k": 5}).json()
+    vectors = encode(load_tower(released / "models/teach/dense/tower"), [QUERY], "query")
+    hits = load_release(released / "models/release/2l").hits("one", vectors, 5)[0]
+    assert [hit["id"] for hit in answer["results"][0]["hits"]] == [hit.id for hit in hits]
+    assert answer["ms"]["encode"] > 0
+
+
+def test_health_and_metrics_tell_which_releases_answer(client: TestClient, released: Path) -> None:
+    state = client.get("/health").json()
+    assert state["ready"] is True and state["failing"] == []
+    assert [release["system"] for release in state["releases"]] == ["2l", "static"]
+    assert client.get("/health/live").json() == {"live": True}
+    client.post("/search", json={"query": QUERY, "system": "static"})
+    lines = client.get("/metrics").text.splitlines()
+    checksum = load_release(released / "models/release/static").manifest.checksum
+    assert f'slimtower_release_info{{manifest="{checksum}",student="static",system="static",version=""}} 1.0' in lines
+    assert "slimtower_ready 1.0" in lines
+    counts = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+    assert counts['slimtower_requests_total{path="/search",status="200"}'] >= 1
+    encoded = counts['slimtower_encode_seconds_count{system="static"}']
+    assert counts['slimtower_encode_seconds_bucket{le="+Inf",system="static"}'] == encoded >= 1
+
+
+def test_log_lines_hold_no_query_unless_asked(released: Path) -> None:
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(JsonLines().format(record))  # type: ignore[method-assign]
+    logger = logging.getLogger("slimtower.serve")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        for asked in (False, True):
+            client, _ = open_client(released / "models/release/static", log_queries=asked)
+            with client:
+                client.post("/search", json={"query": "secret words"})
+                client.get("/search", params={"q": "secret words"})
+                client.post("/v1/embeddings", json={"input": "secret words"})
+                client.get("/secret words")
+            rows = [json.loads(line) for line in lines]
+            requests = [row for row in rows if row["event"] == "request"]
+            assert [row["status"] for row in requests] == [200, 200, 200, 404]
+            assert {"request", "path", "ms", "manifest", "queries"} <= requests[0].keys()
+            assert sum("secret" in line for line in lines) == (3 if asked else 0)
+            lines.clear()
+    finally:
+        logger.removeHandler(handler)
+
+
+def test_a_batch_counts_as_several_requests(released: Path) -> None:
+    client, _ = open_client(released / "models/release/static", rate=0.5, max_batch=100)
+    with client:
+        assert client.post("/search", json={"query": ["sum"] * 25}).status_code == 200  # 2.5 of 1 that there is
+        refused = client.get("/search", params={"q": "sum"})
+        assert refused.status_code == 429 and refused.headers["Retry-After"] in ("4", "5")
+
+
+def test_metrics_are_told_when_all_threads_are_busy_and_computed_once_a_second(
+    released: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, service = open_client(released / "models/release/static")
+    done, told = threading.Event(), Mock(side_effect=service.metrics.text)
+    monkeypatch.setattr(service.metrics, "text", told)
+    with client:
+        busy = [service.pool.submit(done.wait, 60) for _ in range(service.settings.threads)]
+        try:
+            with ThreadPoolExecutor(1) as asking:
+                texts = [asking.submit(client.get, "/metrics").result(20).text for _ in range(5)]
+        finally:
+            done.set()
+        assert all("slimtower_ready 1.0" in text for text in texts) and all(future.result() for future in busy)
+        assert told.call_count < 3
+
+
+def test_one_client_is_slowed_down_and_told_for_how_long(released: Path) -> None:
+    client, _ = open_client(released / "models/release/static", rate=1.0)
+    with client:
+        statuses = [client.get("/search", params={"q": "sum"}).status_code for _ in range(3)]
+        assert statuses == [200, 200, 429]
+        refused = client.get("/search", params={"q": "sum"})
+        assert refused.headers["Retry-After"] == "1"
+        assert "wait" in refusal(refused)
+        assert client.get("/health").status_code == 200
+        assert 'slimtower_refused_total{status="429"} 2' in client.get("/metrics").text
+        time.sleep(1.1)
+        assert client.get("/search", params={"q": "sum"}).status_code == 200
+
+
+def test_the_page_asks_nobody_else_and_runs_no_script_but_its_own(client: TestClient) -> None:
+    for path in ("/", "/docs"):
+        page = client.get(path)
+        policy = page.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
+        assert "innerHTML" not in page.text and "document.write" not in page.text
+        assert "//" not in page.text.replace("http://www.w3.org/2000/svg", "").replace("// ", "")
+        assert page.text.count("<style>") == policy.count("style-src 'sha256-")
+        assert page.text.count("<script>") == policy.count("script-src 'sha256-")
+    assert "/v1/embeddings" in client.get("/docs").text
+    assert "SearchRequest" in client.get("/openapi.json").text
+
+
+def test_the_reference_tells_fields_of_answers_with_an_example_and_leaves_no_gap(client: TestClient) -> None:
+    page = client.get("/docs").text
+    assert "`" not in page and "<td></td>" not in page
+    for field in ("results[].hits[].snippet", "recent.total", "usage.prompt_tokens", "data[].embedding"):
+        assert f"<code>{field}</code>" in page
+    assert page.count("Example answer") >= 5
+
+
+def test_the_report_of_the_run_is_shown_and_no_other_file(released: Path, tmp_path: Path) -> None:
+    project = Path(shutil.copytree(released, tmp_path / "project", ignore=shutil.ignore_patterns("cache", "teach")))
+    (project / "reports").mkdir(exist_ok=True)
+    (project / "reports/metrics.json").write_text('{"choice": {"student": "2l"}, "releases": {}}')
+    client, _ = open_client(project / "models/release", baselines=True)
+    with client:
+        assert client.get("/systems").json()["report"] is False
+        assert client.get("/report").status_code == 404
+        (project / "reports/report.html").write_text("<p style='color: red'>figures</p>")
+        assert client.get("/systems").json()["report"] is True
+        answer = client.get("/report", params={"path": "metrics.json"})
+        assert "figures" in answer.text and "script-src 'none'" in answer.headers["Content-Security-Policy"]
+        for path in ("/report/../metrics.json", "/report/metrics.json", "/report/%2e%2e/metrics.json"):
+            assert client.get(path).status_code == 404
+    elsewhere = Path(shutil.copytree(project / "models/release", tmp_path / "elsewhere"))
+    for folder, baselines in ((project / "models/release", False), (elsewhere, True)):
+        client, _ = open_client(folder, baselines=baselines)
+        with client:
+            assert client.get("/systems").json()["report"] is False and client.get("/report").status_code == 404
+
+
+def test_queries_of_the_run_on_which_teacher_and_students_agree_are_offered(released: Path, tmp_path: Path) -> None:
+    project = Path(shutil.copytree(released, tmp_path / "project", ignore=shutil.ignore_patterns("cache", "teach")))
+    (project / "reports").mkdir(exist_ok=True)
+    queries = [row for row in read_table(project / "data/ingest", "queries").to_pylist() if row["dataset"] == "one"]
+    rows = [
+        {"query_id": query["query_id"], "dataset": "one", "model": model, "split": split, "measure": measure,
+         "value": value}
+        for at, query in enumerate(queries[:4])
+        for model, value in (("teacher", 1.0), ("2l", 1.0 if at < 2 else 0.5), ("bm25", 0.0))
+        for split, measure in (("dev", "RR@10"), ("dev", "R@5"))
+    ]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows), project / "reports/per_query.parquet")
+    for changes, offered in (({}, {"one": {query["text"] for query in queries[:2]}}), ({"baselines": False}, {})):
+        client, _ = open_client(project / "models/release", **({"baselines": True} | changes))
+        with client:
+            found = client.get("/systems").json()["examples"]
+        assert {dataset: set(texts) for dataset, texts in found.items()} == offered
+
+
+@pytest.fixture(scope="module")
+def openai_client(opened: tuple[TestClient, Service]) -> Iterator[Any]:
+    """OpenAI's own client, whose requests go to the service and nowhere else."""
+    openai = pytest.importorskip("openai")
+    yield openai.OpenAI(base_url="http://testserver/v1", api_key="any", http_client=opened[0], max_retries=0)
+
+
+def test_the_encoder_is_a_drop_in_for_openais_client(openai_client: Any, released: Path) -> None:
+    release = load_release(released / "models/release/2l")
+    expected = release.encode([QUERY])[0]
+    for changes in ({}, {"encoding_format": "float"}, {"encoding_format": "base64"}, {"dimensions": 32, "user": "me"}):
+        answer = openai_client.embeddings.create(model="2l", input=QUERY, **changes)
+        found = answer.data[0].embedding
+        vector = np.frombuffer(base64.b64decode(found), "<f4") if isinstance(found, str) else np.array(found)
+        np.testing.assert_allclose(vector, expected, atol=1e-6)
+        assert answer.model == "2l" and answer.usage.total_tokens == 7 and answer.data[0].index == 0
+    batch = openai_client.embeddings.create(model="text-embedding-x", input=[QUERY, "string"], encoding_format="float")
+    assert batch.model == "text-embedding-x" and [row.index for row in batch.data] == [0, 1]
+    assert "2l" in [model.id for model in openai_client.models.list()]
+
+
+@pytest.fixture(scope="module")
+def large(released: Path) -> Iterator[TestClient]:
+    """A client of a service that takes bodies of a megabyte, as it does by default."""
+    client, _ = open_client(released / "models/release", max_body=2**20)
+    with client:
+        yield client
+
+
+@pytest.mark.parametrize("field", ["input_type", "prompt_name"])
+def test_a_long_role_is_read_in_no_time(large: TestClient, field: str) -> None:
+    """Backtracking over it would take minutes, in which this process answers nobody."""
+    began = time.perf_counter()
+    for role in ("document" * 100_000 + " x", "x" * 800_000, "docs" * 200_000):
+        assert large.post("/v1/embeddings", json={"input": "sum", field: role}).status_code in (200, 422)
+    assert time.perf_counter() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/v1/embeddings", {"input": [{}] * 60_000}, "input: a text, or a list of texts"),
+        ("/v1/embeddings", {"input": [[{}]] * 60_000}, "input: numbers of tokens mean nothing"),
+        ("/v1/embeddings", {"input": "sum", "model": "x-amz-" * 100_000}, "model: string should have at most 200"),
+        ("/search", {"query": [{}] * 60_000}, "query.*: input should be a valid string"),
+        (
+            "/search",
+            {"query": "sum"} | {f"a{number}": 1 for number in range(60_000)},
+            "60001 fields; .* may have query, k",
+        ),
+        ("/search", {"query": "sum", "system": "x-amz-" * 100_000}, "system: string should have at most 200"),
+        ("/search", {"query": "sum", "dataset": "x-amz-" * 100_000}, "dataset: string should have at most 200"),
+    ],
+)
+def test_one_body_makes_one_error(large: TestClient, path: str, body: dict[str, Any], said: str) -> None:
+    """Not one for each of its items, which would take a gigabyte of each megabyte."""
+    errors: list[int] = []
+
+    def counted(self: RequestValidationError, *given: Any, **named: Any) -> None:
+        errors.append(len(given[0]))
+        begun(self, *given, **named)
+
+    begun = RequestValidationError.__init__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RequestValidationError, "__init__", counted)
+        response = large.post(path, json=body)
+    assert response.status_code == 422 and re.search(said, response.json()["error"]["message"])
+    assert len(response.content) < 1000 and max(errors, default=0) <= 3
+
+
+def test_a_long_name_in_an_address_is_refused(client: TestClient) -> None:
+    for name in ("dataset", "system"):
+        response = client.get("/search", params={"q": "sum", name: "x-amz-" * 5_000})
+        assert response.status_code == 422 and f"{name}: string should have at most 200" in response.text
+
+
+def test_openais_client_understands_the_refusals(openai_client: Any) -> None:
+    import openai
+
+    with pytest.raises(openai.NotFoundError, match="system 'gpt'"):
+        openai_client.embeddings.create(model="gpt", input=QUERY)
+    for changes, said in [
+        ({"dimensions": 16}, "this release has 32"),
+        ({"input": [[1, 2]]}, "numbers of tokens mean nothing"),
+        ({"input": ""}, "a text is empty"),
+    ]:
+        with pytest.raises(openai.UnprocessableEntityError, match=said):
+            openai_client.embeddings.create(**({"model": "2l", "input": QUERY} | changes))
+
+
+def test_a_matryoshka_student_answers_in_its_dimensions(opened: tuple[TestClient, Service], openai_client: Any) -> None:
+    served = opened[1].serving().student("2l")
+    whole = served.release.encode([QUERY])[0]
+    served.release.manifest = served.release.manifest.model_copy(update={"dims": [8, 16]})
+    try:
+        for dim in (8, 16, 32):
+            found = openai_client.embeddings.create(model="2l", input=QUERY, dimensions=dim).data[0].embedding
+            np.testing.assert_allclose(found, whole[:dim] / np.linalg.norm(whole[:dim]), atol=1e-6)
+    finally:
+        served.release.manifest = served.release.manifest.model_copy(update={"dims": []})
+
+
+def test_the_snippets_of_the_largest_batch_cost_little(released: Path) -> None:
+    content = "a well-known sentence of several words, " * 100
+    began = time.process_time()
+    for _ in range(settings(released, max_batch=256, max_k=100).max_hits):
+        snippet(content, "a sentence of several words", 220)
+    assert time.process_time() - began < 0.5

@@ -1,0 +1,71 @@
+"""Which releases the command serves."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from slimtower.common.errors import UserError
+from slimtower.service.app import OPEN_S
+from slimtower.service.command import _parser, _serve, _settings
+
+
+@pytest.mark.parametrize(
+    ("words", "release", "model"),
+    [
+        ([], "models/release", ""),
+        (["--release=elsewhere/4l"], "elsewhere/4l", ""),
+        (["--recipe=recipes/beir.yaml"], "runs/beir/models/release", ""),
+        (["--model=m@champion"], "", "m@champion"),
+    ],
+)
+def test_releases_are_those_of_this_folder_a_recipe_or_a_registry(
+    words: list[str], release: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs/beir").mkdir(parents=True)
+    settings = _settings(_parser().parse_args(words))
+    assert (settings.release, settings.model) == (release, model)
+
+
+@pytest.mark.parametrize(
+    ("words", "hosts"),
+    [
+        ([], ["localhost", "127.0.0.1", "::1"]),
+        (["--host=0.0.0.0"], []),
+        (["--hosts=Search.example, localhost,"], ["search.example", "localhost"]),
+        (["--host=0.0.0.0", "--hosts=search.example"], ["search.example"]),
+    ],
+)
+def test_a_service_for_this_machine_alone_answers_to_its_names_alone(words: list[str], hosts: list[str]) -> None:
+    assert _settings(_parser().parse_args(["--model=m@champion", *words])).hosts == hosts
+
+
+def test_a_recipe_that_was_not_run_or_names_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"runs/beir: .* run `make run RECIPE=recipes/beir\.yaml` first"):
+        _settings(_parser().parse_args(["--recipe=recipes/beir.yaml"]))
+    with pytest.raises(UserError, match="leave --release and --model out"):
+        _settings(_parser().parse_args(["--recipe=recipes/beir.yaml", "--model=m@champion"]))
+
+
+def test_connections_are_those_that_cut_who_keeps_them_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, object] = {}
+    monkeypatch.setattr("uvicorn.run", lambda app, **options: told.update(options))
+    monkeypatch.setattr("logging.config.dictConfig", lambda config: None)
+    arguments = _parser().parse_args(["--model=m@champion"])
+    _serve(_settings(arguments), arguments)
+    assert (told["http"], told["ws"]) == ("slimtower.service.connections:Connection", "none")
+    assert told["limit_concurrency"] == 800
+
+
+def test_kubernetes_waits_for_the_port_longer_than_it_may_take_to_open() -> None:
+    manifest = Path(__file__).parents[2] / "containers/kubernetes/serve.yaml"
+    deployment = next(yaml.safe_load_all(manifest.read_text(encoding="utf-8")))
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    probe = container["startupProbe"]
+    assert probe["httpGet"]["path"] == container["livenessProbe"]["httpGet"]["path"] == "/health/live"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/health"
+    assert probe["periodSeconds"] * probe["failureThreshold"] > 4 * OPEN_S

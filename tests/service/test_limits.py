@@ -1,0 +1,180 @@
+"""Limits and counts, without a server."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from serve_fakes import settings
+from starlette.responses import PlainTextResponse
+
+from slimtower.service.limits import CHARGE, Buckets, Limits, charge, client_of
+from slimtower.service.metrics import Metrics
+
+
+def test_a_bucket_gives_its_size_at_once_then_its_rate() -> None:
+    now = [0.0]
+    buckets = Buckets(2.0, lambda: now[0])
+    assert [buckets.wait_s("a") for _ in range(5)] == [0, 0, 0, 0, 0.5]
+    assert buckets.wait_s("b") == 0
+    now[0] = 0.25
+    assert buckets.wait_s("a") == 0.25
+    now[0] = 0.5
+    assert buckets.wait_s("a") == 0
+    now[0] = 1000.0
+    assert [buckets.wait_s("a") > 0 for _ in range(5)] == [False] * 4 + [True]
+
+
+def test_a_batch_is_waited_for_by_what_follows_it() -> None:
+    now = [0.0]
+    buckets = Buckets(2.0, lambda: now[0])
+    assert buckets.wait_s("a") == 0
+    for queries, k in ((1, 100), (10, 10), (10, 1)):  # of one request's size
+        charge({CHARGE: partial(buckets.charge, "a")}, queries, k)
+    assert [buckets.wait_s("a") for _ in range(4)] == [0, 0, 0, 0.5]
+    charge({CHARGE: partial(buckets.charge, "a")}, 20, 100)
+    assert buckets.wait_s("a") == 10.0  # 1 to have, 19 that are owed
+    now[0] = 10.0
+    assert buckets.wait_s("a") == 0
+    charge({}, 1000)  # of a process without limits
+
+
+def test_clients_of_one_ipv6_network_are_one() -> None:
+    hosts = ["2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1", "10.0.0.1", "10.0.0.2", "testclient"]
+    found = [client_of({"client": (host, 1)}) for host in hosts]
+    assert found[0] == found[1]
+    assert len(set(found)) == 5
+    assert [client_of({"client": (host, 1)}) for host in ("::ffff:10.0.0.1", "::ffff:10.0.0.2")] == found[3:5]
+
+
+def scope(path: str = "/search", method: str = "POST") -> dict[str, Any]:
+    return {"type": "http", "path": path, "method": method, "headers": [], "client": ("10.0.0.1", 1)}
+
+
+def test_who_calls_the_service_by_another_name_is_not_answered() -> None:
+    """A page of elsewhere may let its name mean this machine, and would then be of the service's own origin."""
+    answered = PlainTextResponse("ok")
+    own, any_of_them = (
+        Limits(answered, settings(Path("release"), hosts=hosts), Metrics()) for hosts in (["localhost", "::1"], [])
+    )
+    for host, status in ((b"localhost:8000", 200), (b"[::1]:8000", 200), (b"evil.example:8000", 421)):
+        for path in ("/search", "/health"):
+            asked = scope(path, "GET") | {
+                "scheme": "http", "server": ("127.0.0.1", 8000), "query_string": b"", "headers": [(b"host", host)]
+            }  # fmt: skip
+            assert asyncio.run(ask(own, asked))[0] == status
+            assert asyncio.run(ask(any_of_them, asked))[0] == 200
+
+
+async def ask(limits: Limits, asked: dict[str, Any]) -> tuple[int, dict[bytes, bytes]]:
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await limits(asked, receive, send)
+    return sent[0]["status"], dict(sent[0]["headers"])
+
+
+def test_requests_above_what_a_process_takes_at_once_are_told_to_come_again() -> None:
+    async def check() -> None:
+        release = asyncio.Event()
+
+        async def slow(scope: Any, receive: Any, send: Any) -> None:
+            await release.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        limits = Limits(slow, settings(Path("x"), max_requests=2), Metrics())
+        running = [asyncio.create_task(ask(limits, scope())) for _ in range(2)]
+        await asyncio.sleep(0)
+        status, headers = await ask(limits, scope())
+        assert (status, headers[b"retry-after"]) == (503, b"1")
+        for asked in (scope("/health"), scope("/healthy", "GET")):  # no probe has a body, or a path of its own
+            assert (await ask(limits, asked))[0] == 503
+        probe = asyncio.create_task(ask(limits, scope("/health", "GET")))
+        await asyncio.sleep(0)
+        release.set()
+        assert [(await task)[0] for task in [*running, probe]] == [200, 200, 200]
+        assert (await ask(limits, scope()))[0] == 200
+        assert limits.running == 0
+
+    asyncio.run(check())
+
+
+def test_one_client_has_a_quarter_of_what_a_process_takes_at_once() -> None:
+    async def check() -> None:
+        release = asyncio.Event()
+
+        async def slow(scope: Any, receive: Any, send: Any) -> None:
+            await release.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        limits = Limits(slow, settings(Path("x"), max_requests=8, rate=100.0), Metrics())
+        running = [asyncio.create_task(ask(limits, scope())) for _ in range(2)]
+        await asyncio.sleep(0)
+        status, headers = await ask(limits, scope())
+        assert (status, headers[b"retry-after"]) == (429, b"1")
+        other = asyncio.create_task(ask(limits, scope() | {"client": ("10.0.0.2", 1)}))
+        await asyncio.sleep(0)
+        release.set()
+        assert [(await task)[0] for task in [*running, other]] == [200, 200, 200]
+        assert (limits.running, limits.held) == (0, {})
+
+    asyncio.run(check())
+
+
+def test_an_answer_counts_until_the_client_has_taken_it() -> None:
+    async def check() -> None:
+        taken, sent = asyncio.Event(), []
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await PlainTextResponse("large")(scope, receive, send)
+
+        async def send(message: Any) -> None:  # as uvicorn's: it waits for what was written before
+            if sent and sent[-1].get("body"):
+                await taken.wait()
+            sent.append(message)
+
+        limits = Limits(app, settings(Path("x")), Metrics())
+        asked = asyncio.create_task(limits(scope(method="GET"), None, send))  # type: ignore[arg-type]
+        await asyncio.sleep(0.01)
+        assert limits.running == 1
+        taken.set()
+        await asked
+        assert limits.running == 0
+        assert [(part.get("body"), part.get("more_body")) for part in sent[1:]] == [(b"large", True), (b"", None)]
+
+    asyncio.run(check())
+
+
+COUNTING = """
+from slimtower.service.metrics import Metrics
+metrics = Metrics()
+metrics.count("slimtower_queries_total", {number}, system='a"b')
+metrics.time("slimtower_encode_seconds", 0.0003 * {number}, system="a")
+print(metrics.text([("slimtower_ready", {{}}, 1.0)]))
+"""
+
+
+def test_processes_add_up_in_one_text_and_counts_outlive_a_process(tmp_path: Path) -> None:
+    environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", COUNTING.format(number=number)],
+            env=environment, check=True, capture_output=True, text=True,
+        ).stdout
+        for number in (1, 2)
+    ]  # fmt: skip
+    assert 'slimtower_queries_total{system="a\\"b"} 1.0' in said[0]
+    assert 'slimtower_queries_total{system="a\\"b"} 3.0' in said[1]
+    assert 'slimtower_encode_seconds_bucket{le="0.0005",system="a"} 1.0' in said[1]
+    assert 'slimtower_encode_seconds_bucket{le="0.001",system="a"} 2.0' in said[1]
+    assert 'slimtower_encode_seconds_count{system="a"} 2.0' in said[1]
+    assert said[1].count("# TYPE slimtower_encode_seconds histogram") == 1
+    assert said[1].strip().endswith("slimtower_ready 1.0")

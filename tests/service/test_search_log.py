@@ -1,0 +1,581 @@
+"""The search log: what the service writes is what `ingest` reads."""
+
+import json
+import logging
+import os
+import shutil
+import sys
+import tracemalloc
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from hashlib import file_digest, sha256
+from importlib import import_module
+from io import BytesIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError, HTTPClientError, NoCredentialsError
+from fastapi import FastAPI
+from ingest_logs import from_recipe, ingest, params, reasons
+from serve_fakes import CONSENT, open_client, settings
+from starlette.testclient import TestClient
+
+from slimtower.common.errors import TransientError, UserError, line
+from slimtower.common.files import read_json, sha256_file
+from slimtower.service.app import _new_corpus
+from slimtower.service.corpus import Corpus
+from slimtower.service.log_store import FolderLogStore, Lines, LogStore, S3LogStore, log_store
+from slimtower.service.metrics import Metrics
+from slimtower.service.search_log import Client, SearchLog, _corpus_lines, write_corpus
+from slimtower.service.search_routes import search_routes
+from slimtower.service.service import Found
+from slimtower.service.settings import SALT, VARIABLE, Settings
+from slimtower.serving.release import Hit
+from steps.core.tables import SCHEMAS, read_table, write_table
+
+DAY = 24 * 3600
+FAILURES = (TransientError("no space"), RuntimeError("red shoes: whatever a client comes up with"))
+START = datetime(2026, 1, 1, 10, tzinfo=UTC).timestamp()
+SOMEONE = Client("id someone", "192.0.2.1")
+
+
+class Clock:
+    """A time that tests set."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def open_log(store: LogStore, clock: Clock, **changes: Any) -> SearchLog:
+    options: dict[str, Any] = {"salt": "salt", "flush_s": 60.0, "retention_days": 30, "metrics": Metrics()}
+    return SearchLog(store, **options | changes, clock=clock)
+
+
+def note(log: SearchLog, text: str, ids: list[str], number: int = 0, dataset: str = "one") -> list[str]:
+    query_id = f"q{number}"
+    log.search(query_id, SOMEONE, text, dataset, ids, {"system": "2l"})
+    return log.tokens(query_id, dataset, ids)
+
+
+def rows(root: Path, kind: str) -> list[dict[str, Any]]:
+    files = sorted(root.glob(f"*/{kind}/dt=*/*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def test_a_day_is_a_partition_and_no_file_is_written_twice(tmp_path: Path) -> None:
+    clock = Clock()
+    log = open_log(FolderLogStore(tmp_path), clock)
+    (token, _) = note(log, "red shoes", ["one/1", "one/2"])
+    log.flush()
+    first = {path: path.read_bytes() for path in tmp_path.rglob("*.jsonl")}
+    clock.now += DAY / 2 + 7200  # the next day
+    log.click("q0", SOMEONE, "one", "one/1", 1, token)
+    note(log, "hat", ["one/3"], 1)
+    log.flush()
+    assert {path: path.read_bytes() for path in first} == first
+    names = sorted(path.relative_to(tmp_path).parent.as_posix() for path in tmp_path.rglob("*.jsonl"))
+    assert names == ["one/events/dt=2026-01-02", "one/queries/dt=2026-01-01", "one/queries/dt=2026-01-02"]
+    (event,) = rows(tmp_path, "events")
+    assert event["event_attributes"]["object"]["object_id"] == "1"  # as the data set's own corpus has it
+    assert event["client_id"] == rows(tmp_path, "queries")[0]["client_id"]
+    assert "someone" not in json.dumps([event, *rows(tmp_path, "queries")])
+    assert open_log(FolderLogStore(tmp_path), clock, salt="other").client_id("id someone") != event["client_id"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "later"),
+    [
+        ({"query_id": "q1"}, 0),
+        ({"doc_id": "one/2"}, 0),
+        ({"rank": 2}, 0),
+        ({"dataset": "two"}, 0),
+        ({"token": "1.abc"}, 0),
+        ({"token": "ü"}, 0),
+        ({}, DAY),
+    ],
+)
+def test_a_click_on_what_was_not_shown_is_refused(tmp_path: Path, changes: dict[str, Any], later: float) -> None:
+    clock = Clock()
+    log = open_log(FolderLogStore(tmp_path), clock)
+    token = note(log, "red shoes", ["one/1", "one/2"])[0]
+    clock.now += later
+    given = {"query_id": "q0", "dataset": "one", "doc_id": "one/1", "rank": 1, "token": token} | changes
+    with pytest.raises(UserError, match="click: "):
+        log.click(client=SOMEONE, **given)
+
+
+def test_a_click_counts_where_the_clock_of_the_replica_that_searched_is_minutes_ahead(tmp_path: Path) -> None:
+    clock = Clock()
+    log = open_log(FolderLogStore(tmp_path), clock)
+    token = note(log, "red shoes", ["one/1"])[0]
+    clock.now -= 300
+    assert log.click("q0", SOMEONE, "one", "one/1", 1, token)
+    clock.now -= 1
+    with pytest.raises(UserError, match="of a time to come"):
+        log.click("q0", SOMEONE, "one", "one/1", 1, token)
+
+
+def test_days_before_the_retention_are_deleted_and_nothing_else(tmp_path: Path) -> None:
+    clock = Clock()
+    log = open_log(FolderLogStore(tmp_path), clock, retention_days=30)
+    note(log, "red shoes", ["one/1"])
+    log.flush()
+    other = tmp_path / "one/queries/dt=2026-01-01/someone_elses.jsonl"
+    other.write_text("{}\n")
+    killed = other.with_name(".staging.slimtower-100000-0a.jsonl.17.0badcafe")  # as `staged_file` leaves it
+    killed.write_text("{}\n")
+    clock.now += 30 * DAY
+    note(log, "hat", ["one/2"], 1)
+    log.flush()
+    log.tidy()
+    assert len(rows(tmp_path, "queries")) == 3
+    clock.now += DAY
+    log.tidy()
+    assert sorted(path.parent.name for path in tmp_path.rglob("*.jsonl*")) == ["dt=2026-01-01", "dt=2026-01-31"]
+    assert other.is_file() and not killed.exists()
+
+
+@pytest.mark.parametrize("ahead", [31, 4000])
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_clock_that_is_ahead_does_not_empty_the_log_whether_it_writes_or_not(
+    ahead: int, writes: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("slimtower"), "propagate", True)
+    clock = Clock()
+    log = open_log(FolderLogStore(tmp_path), clock, retention_days=30)
+    for text in ("red shoes", "hat"):
+        note(log, text, ["one/1"])
+        log.flush()
+        clock.now += DAY
+    clock.now += (ahead - 1) * DAY
+    if writes:
+        note(log, "coat", ["one/1"])
+        log.flush()
+    log._tidy_daily()
+    assert len(rows(tmp_path, "queries")) == 2 + writes
+    assert [record.message for record in caplog.records] == [
+        "old days of the search log kept: check the clock, or delete them"
+    ]
+
+
+def test_days_that_could_not_be_listed_are_deleted_at_the_next_turn(tmp_path: Path) -> None:
+    clock, store = Clock(), FolderLogStore(tmp_path)
+    log = open_log(store, clock, retention_days=1)
+    for _ in range(3):
+        note(log, "red shoes", ["one/1"])
+        log.flush()
+        clock.now += DAY
+    listed = store.names
+    for answer in (*(lambda error=error: (_ for _ in ()).throw(error) for error in FAILURES), listed):
+        store.names = answer  # type: ignore[method-assign]
+        log._tidy_daily()
+    assert [path.parent.name for path in tmp_path.rglob("*.jsonl")] == ["dt=2026-01-03"]
+
+
+class Flaky:
+    """A store that fails when told to."""
+
+    def __init__(self, error: Exception) -> None:
+        self.files: dict[str, str] = {}
+        self.fails, self.error = True, error
+
+    def write(self, name: str, text: str) -> None:
+        if self.fails:
+            raise self.error
+        self.files[name] = text
+
+
+@pytest.mark.parametrize("error", FAILURES)
+def test_what_a_store_refuses_is_written_later_and_no_click_before_its_search(
+    error: Exception, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("slimtower"), "propagate", True)
+    store = Flaky(error)
+    log = open_log(store, Clock())  # type: ignore[arg-type]
+    token = note(log, "red shoes", ["one/1"])[0]
+    log.click("q0", SOMEONE, "one", "one/1", 1, token)
+    log.flush()
+    assert store.files == {}
+    assert "red shoes" not in str([record.__dict__ for record in caplog.records]) and len(caplog.records) == 1
+    store.fails = False
+    note(log, "hat", ["one/2"], 1)
+    log.close()
+    assert [name.split("/")[1] for name in store.files] == ["queries", "events"]
+    assert [json.loads(line)["query_id"] for line in next(iter(store.files.values())).splitlines()] == ["q0", "q1"]
+
+
+def test_one_address_leaves_room_for_others_and_what_is_dropped_is_told_once_a_flush(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("slimtower"), "propagate", True)
+    monkeypatch.setattr("slimtower.service.search_log._WAITING", 5)
+    monkeypatch.setattr("slimtower.service.search_log._OF_ONE", 2)
+    store, metrics = Flaky(FAILURES[0]), Metrics()
+    log = open_log(store, Clock(), metrics=metrics)  # type: ignore[arg-type]
+
+    def kept(address: str) -> list[bool]:
+        names = ("id one", "id two", "id three")  # nobody has more room for calling itself otherwise
+        return [log.search("q", Client(name, address), "hat", "one", ["one/1"], {}) for name in names]
+
+    assert [kept(address) for address in "abc"] == [[True, True, False], [True, True, False], [True, False, False]]
+    log.flush()
+    assert kept("c") == [False] * 3  # what was not written still waits
+    store.fails = False
+    for _ in range(2):
+        log.flush()
+    assert kept("c") == [True, True, False]
+    log.close()
+    assert sum(len(text.splitlines()) for text in store.files.values()) == 7
+    said = [record.data["dropped"] for record in caplog.records if record.message == "search log full"]  # type: ignore[attr-defined]
+    assert said == [4, 3, 1]
+    assert "slimtower_log_dropped_total 8.0" in metrics.text([])
+
+
+@pytest.mark.parametrize("error", FAILURES)
+def test_a_corpus_that_could_not_be_written_is_written_after_a_later_flush(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"doc_id": "one/1", "dataset": "one", "title": "Hats", "topic": "", "content": "Red hats."}]
+    write_table(tmp_path / "corpus", "corpus", pa.Table.from_pylist(rows, schema=SCHEMAS["corpus"]))
+    store, metrics = FolderLogStore(tmp_path / "log"), Metrics()
+    log, keep, tries = open_log(store, Clock(), metrics=metrics), store.keep, list[str]()
+
+    def fails_twice(name: str, lines: Lines) -> None:
+        tries.append(name)
+        if len(tries) < 3:
+            raise error
+        keep(name, lines)
+
+    monkeypatch.setattr(store, "keep", fails_twice)
+    students = {"2l": SimpleNamespace(release=SimpleNamespace(datasets=("one",)))}
+    watcher = SimpleNamespace(current=SimpleNamespace(students=students))
+    service: Any = SimpleNamespace(log=log, watcher=watcher, corpus=Corpus(str(tmp_path / "corpus"), 10))
+    _new_corpus(service)
+    assert len(tries) == 1
+    for _ in range(3):
+        log._turn()
+    assert tries == ["one/corpus.jsonl"] * 3  # and no more once it is there
+    assert json.loads((tmp_path / "log/one/corpus.jsonl").read_text())["content"] == "Red hats."
+    assert "slimtower_log_failures_total 2.0" in metrics.text([])
+
+
+class Answering:
+    """As much of a service as its search routes use: every query finds one document."""
+
+    def __init__(self, log: SearchLog) -> None:
+        self.log, self.settings, self.metrics = log, settings(Path("release")), Metrics()
+        self.corpus = SimpleNamespace(snippets=lambda query, ids: [""] * len(ids))
+
+    def check_texts(self, texts: list[str], param: str) -> None: ...
+
+    def serving(self) -> None: ...
+
+    async def run(self, compute: Callable[[], Any]) -> Any:
+        return compute()
+
+    def search(self, serving: None, system: str, dataset: str, texts: list[str], k: int) -> Found:
+        served: Any = SimpleNamespace(identity={})
+        return Found("2l", served, "one", 1.0, 1.0, [[Hit("one/1", 1.0, "Hats")]] * len(texts))
+
+
+def test_an_answer_says_of_each_query_and_click_whether_there_was_room_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slimtower.service.search_log._OF_ONE", 1)
+    service: Any = Answering(open_log(Flaky(FAILURES[0]), Clock()))  # type: ignore[arg-type]
+    app = FastAPI()
+    app.include_router(search_routes(service))
+    client = TestClient(app, headers=CONSENT)
+    results = client.post("/search", json={"query": ["hat", "shoe"]}).json()["results"]
+    assert [(result["logged"], "click" in result["hits"][0]) for result in results] == [(True, True), (False, False)]
+    click = {"query_id": results[0]["query_id"], "dataset": "one", "object_id": "one/1", "position": 1}
+    click["click"] = results[0]["hits"][0]["click"]
+    assert [client.post("/events", json=click).json() for _ in range(2)] == [{"logged": True}, {"logged": False}]
+
+
+class FakeS3:
+    """As much of an S3 client as the log uses."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.metadata: dict[str, dict[str, str]] = {}
+        self.puts = 0
+
+    def put_object(self, *, Bucket: str, Key: str, Body: Any, Metadata: dict[str, str] | None = None) -> None:
+        self.objects[f"{Bucket}/{Key}"] = Body if isinstance(Body, bytes) else self.taken(Body)
+        self.metadata[f"{Bucket}/{Key}"] = Metadata or {}
+        self.puts += 1
+
+    def taken(self, file: Any) -> bytes:
+        return bytes(file.read())
+
+    def get_object(self, *, Bucket: str, Key: str) -> dict[str, Any]:
+        if f"{Bucket}/{Key}" not in self.objects:
+            raise ClientError({"Error": {"Code": "NoSuchKey"}}, "GetObject")
+        return {"Body": BytesIO(self.objects[f"{Bucket}/{Key}"])}
+
+    def head_object(self, *, Bucket: str, Key: str) -> dict[str, Any]:
+        content = self.get_object(Bucket=Bucket, Key=Key)["Body"].read()
+        return {"ETag": f'"{sha256(content).hexdigest()}"', "Metadata": self.metadata.get(f"{Bucket}/{Key}", {})}
+
+    def delete_object(self, *, Bucket: str, Key: str) -> None:
+        del self.objects[f"{Bucket}/{Key}"]
+
+    def get_paginator(self, _: str) -> "FakeS3":
+        return self
+
+    def paginate(self, *, Bucket: str, Prefix: str) -> list[dict[str, Any]]:
+        keys = [name.removeprefix(f"{Bucket}/") for name in self.objects]
+        return [{"Contents": [{"Key": key} for key in keys if key.startswith(Prefix)]}, {}]
+
+
+class Discarding(FakeS3):
+    """A client that sends a file in pieces and keeps its digest alone."""
+
+    def taken(self, file: Any) -> bytes:
+        return file_digest(file, "sha256").hexdigest().encode()
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Corpus:
+    """50,000 small documents, read already: each process holds the table in any case."""
+    rows = [
+        {"doc_id": f"one/{n}", "dataset": "one", "title": f"Title {n}", "topic": "", "content": f"Document {n}. " * 20}
+        for n in range(50_000)
+    ]
+    write_table(tmp_path / "large", "corpus", pa.Table.from_pylist(rows, schema=SCHEMAS["corpus"]))
+    corpus = Corpus(str(tmp_path / "large"), 100)
+    assert corpus.document("one/0")
+    return corpus
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("on_s3", [False, True])
+def test_a_corpus_is_written_once_and_in_little_memory(
+    on_s3: bool, large: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path / "cache"))
+    target, client = tmp_path / "log/one/corpus.jsonl", Discarding()
+    store: LogStore = S3LogStore("s3://logs", client) if on_s3 else FolderLogStore(tmp_path / "log")
+    import_module("boto3.exceptions")  # S3's client stays, and is none of the corpus
+    peaks, written = [], []
+    tracemalloc.start()
+    try:
+        for _ in range(2):
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            write_corpus(store, large, ["one", "none"])
+            peaks.append(tracemalloc.get_traced_memory()[1] - before)
+            written.append(client.puts if on_s3 else target.stat().st_ino)
+    finally:
+        tracemalloc.stop()
+    FolderLogStore(tmp_path / "log").keep("one/corpus.jsonl", partial(_corpus_lines, large, "one"))
+    assert max(peaks) < target.stat().st_size / 4
+    assert written[0] == written[1]
+    if on_s3:
+        assert client.objects["logs/one/corpus.jsonl"].decode() == sha256_file(target)
+        assert client.metadata["logs/one/corpus.jsonl"] == {"sha256": sha256_file(target)}
+    rows = [json.loads(text) for text in target.open(encoding="utf-8")]
+    assert [row["doc_id"] for row in rows] == [str(n) for n in range(50_000)]
+    write_table(tmp_path / "large", "corpus", read_table(tmp_path / "large", "corpus").slice(0, 3))
+    write_corpus(store, large, ["one"])
+    assert client.puts == 2 if on_s3 else len(target.read_text(encoding="utf-8").splitlines()) == 3
+    assert not any((tmp_path / "cache/serve").glob("*"))
+
+
+@pytest.mark.medium
+def test_the_log_lies_on_s3_as_in_a_folder(released: Path) -> None:
+    clock, client = Clock(), FakeS3()
+    store = S3LogStore("s3://logs/site/", client)
+    log = open_log(store, clock, retention_days=1)
+    note(log, "red shoes", ["one/1"])
+    log.flush()
+    write_corpus(store, Corpus(str(released / "data/ingest"), 10), ["one"])
+    assert sorted(name.rpartition("/")[0] for name in client.objects) == [
+        "logs/site/one",
+        "logs/site/one/queries/dt=2026-01-01",
+    ]
+    for _ in range(2):
+        clock.now += DAY
+        note(log, "hat", ["one/1"])
+        log.flush()
+    log.tidy()
+    assert [name.rpartition("/")[0] for name in client.objects if "dt=2026-01-01" in name] == []
+    assert "logs/site/one/corpus.jsonl" in client.objects and len(client.objects) == 3
+    with pytest.raises(UserError, match="neither a folder nor on s3"):
+        log_store("gs://logs")
+
+
+def test_what_cannot_be_written_at_the_end_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    metrics = Metrics()
+    log = open_log(FolderLogStore(tmp_path / "file"), Clock(), metrics=metrics)
+    for dataset in ("one", "two"):
+        note(log, "red shoes", ["one/1"], dataset=dataset)
+    log.close()
+    assert "slimtower_log_dropped_total 2.0" in metrics.text([])
+
+
+def test_the_salt_reaches_other_processes_and_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (VARIABLE, SALT):  # to be put back
+        monkeypatch.setenv(name, "")
+    drawn = settings(Path("release"), salt="drawn-at-the-start")
+    drawn.to_environment()
+    assert Settings.from_environment() == drawn
+    assert "drawn-at" not in os.environ[VARIABLE]
+    assert line(UserError(f"not {os.environ[SALT]}")) == "not ***"
+
+
+class Refusing:
+    """An S3 client that answers every call with one error."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def put_object(self, **_: Any) -> None:
+        raise self.error
+
+
+def answered(code: str, status: int) -> ClientError:
+    return ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "PutObject")
+
+
+TOKEN = "planted-session-token/" * 30  # as long as real ones
+LINE_END = f"{TOKEN}\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("error", "transient"),
+    [
+        (answered("Forbidden", 403), False),
+        (answered("ExpiredToken", 400), False),
+        (answered("400", 400), False),  # to HEAD
+        (answered("NoSuchBucket", 404), False),
+        (NoCredentialsError(), False),
+        (HTTPClientError(error=ValueError(f"Invalid header value {LINE_END!r}")), False),
+        (ValueError("Invalid endpoint: s3"), False),
+        (answered("SlowDown", 503), True),
+        (EndpointConnectionError(endpoint_url=f"http://host/?{TOKEN}"), True),
+    ],
+)  # fmt: skip
+def test_what_s3_refuses_is_told_without_secrets_and_tried_again_where_that_may_help(
+    error: Exception, transient: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", f"{TOKEN}\n")
+    with pytest.raises(UserError, match=r"search log: s3://logs: .*AWS_") as caught:
+        S3LogStore("s3://logs/site", Refusing(error)).write("one", "text")
+    assert isinstance(caught.value, TransientError) is transient
+    assert "planted" not in str(caught.value)
+
+
+def test_a_clock_that_s3_refuses_is_named() -> None:
+    with pytest.raises(UserError, match=r"RequestTimeTooSkewed.*; set the clock of this machine") as caught:
+        S3LogStore("s3://logs/site", Refusing(answered("RequestTimeTooSkewed", 403))).write("one", "text")
+    assert not isinstance(caught.value, TransientError)
+
+
+def test_a_log_on_s3_needs_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(UserError, match="needs boto3"):
+        log_store("s3://logs/site")
+
+
+@pytest.mark.medium
+def test_an_endpoint_without_a_scheme_is_told_and_ends_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "minio:9000")
+    log = open_log(log_store("s3://logs/site"), Clock())
+    note(log, "sum", ["one/1"])
+    log.flush()
+    with pytest.raises(UserError, match="Invalid endpoint: minio:9000; check AWS_"):
+        log.tidy()
+
+
+def test_a_swap_brings_the_new_corpus_beside_the_log(released: Path, tmp_path: Path) -> None:
+    project, root = tmp_path / "project", tmp_path / "log"
+    for part in ("models/release/static", "data/ingest"):
+        shutil.copytree(released / part, project / part)
+    client, service = open_client(project / "models/release", log=str(root), poll_s=3600.0)
+    with client:
+        first = (root / "one/corpus.jsonl").read_text()
+        corpus = read_table(project / "data/ingest", "corpus")
+        write_table(project / "data/ingest", "corpus", corpus.slice(0, corpus.num_rows - 1))
+        service.watcher.look()
+        kept = [(root / f"{name}/corpus.jsonl").read_text() for name in ("one", "two")]
+        shutil.copytree(released / "models/release/2l", project / "models/release/2l")
+        service.watcher.look()
+        swapped = [(root / f"{name}/corpus.jsonl").read_text() for name in ("one", "two")]
+    assert kept[0] == first
+    assert sum(map(len, swapped)) < sum(map(len, kept))
+
+
+def test_a_release_outside_of_a_project_has_the_corpus_that_it_is_given(
+    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = Path(shutil.copytree(released / "models/release/static", tmp_path / "downloaded"))
+    corpus, client = read_table(released / "data/ingest", "corpus"), FakeS3()
+    key, place = "logs/site/corpus.parquet", "s3://logs/site"
+    monkeypatch.setattr(
+        "slimtower.service.corpus.log_store",
+        lambda place, what: S3LogStore(place, client, what) if "//" in place else log_store(place, what),
+    )
+    client.objects[key] = (released / "data/ingest/corpus.parquet").read_bytes()
+    opened, service = open_client(release, corpus=place, log=str(tmp_path / "log"), poll_s=3600.0)
+    with opened:
+        found = opened.get("/search", params={"q": "matrix", "dataset": "one"}).json()["results"][0]["hits"][0]
+        assert "Computes the" in found["snippet"]
+        written = [json.loads(text)["content"] for text in (tmp_path / "log/one/corpus.jsonl").open()]
+        assert sorted(written) == sorted(row["content"] for row in corpus.to_pylist() if row["dataset"] == "one")
+        write_table(tmp_path, "corpus", corpus.slice(0, 1))
+        client.objects[key] = (tmp_path / "corpus.parquet").read_bytes()
+        service.watcher.swapped()
+        assert sum(len((tmp_path / f"log/{name}/corpus.jsonl").open().readlines()) for name in ("one", "two")) < 64
+    assert [path.name for path in tmp_path.rglob("corpus.parquet")] == ["corpus.parquet"] * 3
+    for nothing in (tmp_path / "downloaded", tmp_path / "nowhere"):
+        with pytest.raises(UserError, match=r"holds no corpus\.parquet of at most 10 MiB"):
+            open_client(release, corpus=str(nothing))
+    del client.objects[key]
+    with pytest.raises(UserError, match=r"corpus: s3://logs: no object site/corpus\.parquet; copy it there"):
+        open_client(release, corpus=place)
+
+
+def test_what_the_service_logged_is_ingested_as_it_is(released: Path, tmp_path: Path) -> None:
+    root = tmp_path / "log"
+    client, _ = open_client(released / "models/release", log=str(root))
+    texts = ["how to sum the axis", "string window", "matrix of graph", "file mean"]
+    with client:
+        assert client.get("/systems").json()["logging"] == "header"
+        for text in texts:
+            body = {"query": text, "dataset": "one", "k": 4}
+            unlogged = [
+                client.post("/search", json=body),
+                client.post("/search", json=body | {"log": False}, headers=CONSENT),
+                client.post("/search", json=body, headers=CONSENT | {"Sec-GPC": "1"}),
+            ]
+            assert not any(answer.json()["results"][0]["logged"] for answer in unlogged)
+            result = client.post("/search", json=body, headers=CONSENT).json()["results"][0]
+            hit = result["hits"][1]
+            click = {"query_id": result["query_id"], "dataset": "one", "object_id": hit["id"], "position": 2}
+            click["click"] = hit["click"]
+            assert client.post("/events", json=click, headers=CONSENT).status_code == 202
+            assert client.post("/events", json=click).status_code == 422
+            assert client.post("/events", json=click | {"position": 3}, headers=CONSENT).status_code == 422
+    shown = {row["user_query"]: row["query_response_hit_ids"] for row in rows(root, "queries")}
+    assert list(shown) == texts and all(len(hits) == 4 for hits in shown.values())
+
+    out = ingest(tmp_path, params(from_recipe(root / "one")))
+    assert reasons(out) == []
+    log = read_table(out, "impressions").to_pylist()
+    assert len(log) == 16
+    clicked = [(row["doc_id"], row["rank"]) for row in log if row["clicked"]]
+    assert sorted(clicked) == sorted((f"one/{hits[1]}", 2) for hits in shown.values())
+    assert read_json(out / "report.json")
+    served, documents = (
+        {row["doc_id"]: row for row in read_table(folder, "corpus").to_pylist() if row["dataset"] == "one"}
+        for folder in (released / "data/ingest", out)
+    )
+    assert documents == served and documents  # so the champion and its successor search the same

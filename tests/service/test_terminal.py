@@ -1,0 +1,97 @@
+"""What `serve` says at a terminal, and that an error comes once."""
+
+import logging
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from serve_process import ROOT, free_port, get, status, until
+
+from slimtower.common.errors import UserError
+from slimtower.common.files import write_json
+from slimtower.service.logs import log_config
+from slimtower.service.sources import FolderSource
+from slimtower.serving.choice import release_folder
+
+
+@pytest.mark.slow
+def test_a_person_at_a_terminal_sees_one_line_and_a_container_json(released: Path, tmp_path: Path) -> None:
+    port, (ours, theirs) = free_port(), pty.openpty()
+    command = [
+        sys.executable,
+        "-m",
+        "slimtower",
+        "serve",
+        "--release",
+        str(released / "models/release"),
+        "--port",
+        str(port),
+    ]
+    with (tmp_path / "errors").open("w") as errors:
+        process = subprocess.Popen(
+            command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=theirs, stderr=errors
+        )
+    try:
+        until(lambda: status(f"http://127.0.0.1:{port}/health") == 200, process)
+        for query in ("s", "su", "sum"):
+            get(f"http://127.0.0.1:{port}/search?query={query}")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+        os.set_blocking(ours, False)
+        os.close(theirs)
+    with pytest.raises(OSError):  # nothing to read: no line for each letter
+        assert not os.read(ours, 1000)
+        raise OSError
+    (line,) = (tmp_path / "errors").read_text().splitlines()
+    assert f"http://localhost:{port}" in line
+
+
+@pytest.mark.parametrize(("terminal", "level"), [(True, logging.WARNING), (False, logging.INFO)])
+def test_only_a_terminal_is_spared_the_requests(terminal: bool, level: int) -> None:
+    config = log_config(terminal=terminal)
+    assert logging.getLevelName(config["loggers"]["slimtower"]["level"]) == level
+    assert config["handlers"]["out"]["formatter"] == ("short" if terminal else "json")
+
+
+@pytest.mark.parametrize(
+    ("first_line", "command"),
+    [
+        ("# params.yaml of the project with recipes/ubi.yaml laid over it", "make run RECIPE=recipes/ubi.yaml"),
+        ("# params.yaml of the project with own/x.yaml laid over it", "make run RECIPE=own/x.yaml"),
+        ("# What people change", "make demo"),
+        (None, "make demo"),
+    ],
+)
+def test_where_no_release_is_yet_the_command_of_that_run_is_named(
+    first_line: str | None, command: str, tmp_path: Path
+) -> None:
+    if first_line is not None:
+        (tmp_path / "params.yaml").write_text(f"{first_line}\ningest: {{}}\n")
+    with pytest.raises(UserError, match=rf"no release here; run `{command}`"):
+        FolderSource(tmp_path / "models/release", "").poll()
+    with pytest.raises(UserError, match=rf"no release here yet; run `{command}`"):
+        release_folder(tmp_path, "")
+    write_json(tmp_path / "models/release/2l/manifest.json", {})
+    with pytest.raises(UserError, match=rf"run `{command}`"):
+        release_folder(tmp_path, "")
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["none yet", "does not load"])
+@pytest.mark.medium
+def test_the_error_comes_once(broken: bool, tmp_path: Path) -> None:
+    if broken:
+        write_json(tmp_path / "models/release/2l/manifest.json", {})
+    done = subprocess.run(
+        [sys.executable, "-m", "slimtower", "serve", "--port", str(free_port())],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 3
+    assert done.stdout == "" and len(done.stderr.splitlines()) == 1

@@ -1,0 +1,104 @@
+"""Calls that wait in files: in order, whole, with the files that they name, held by one process at a time."""
+
+import errno
+import fcntl
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from steps.tracking import spool
+from steps.tracking.spool import Spool, waiting
+
+pytestmark = pytest.mark.faults("MLflow away")
+
+
+def test_calls_come_back_in_order_with_copies_of_their_files(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/weights").write_text("one")
+    (tmp_path / "report.json").write_text("{}")
+    made = Spool.make(tmp_path / "place", {"stage": "teach"})
+    made.add("metrics", {"values": {"loss": 0.5}, "step": 1})
+    made.add("artifact", {"path": tmp_path / "report.json"})
+    made.add("model", {"folder": tmp_path / "model", "name": "teacher"})
+    (tmp_path / "model/weights").write_text("of a later run")
+    assert list(waiting(tmp_path / "place")) == []  # held
+    made.close()
+    (found,) = (each for each in waiting(tmp_path / "place") if each.opening == {"stage": "teach"})
+    found = Spool(found.folder)
+    first, second, third = found.unsent()
+    assert first == ("metrics", {"values": {"loss": 0.5}, "step": 1})
+    assert second[1]["path"].name == "report.json" and second[1]["path"].read_text() == "{}"
+    assert third[1]["name"] == "teacher" and (third[1]["folder"] / "weights").read_text() == "one"
+    assert list(found.unsent()) == []  # all were made
+    found.remove()
+    assert list((tmp_path / "place").iterdir()) == []
+
+
+def test_a_call_that_failed_and_those_behind_it_wait_and_a_line_cut_short_is_none(tmp_path: Path) -> None:
+    made = Spool.make(tmp_path, {})
+    for number in range(4):
+        made.add("tag", {"name": str(number)})
+    made.close()
+    calls = made.folder / "calls.jsonl"
+    calls.write_bytes(calls.read_bytes()[:-7])  # its process was killed while it wrote
+
+    def send() -> list[str]:
+        sent = []
+        with pytest.raises(ConnectionError):
+            for _, given in Spool(made.folder).unsent():
+                if given["name"] == "1":
+                    raise ConnectionError
+                sent.append(given["name"])
+        return sent
+
+    assert [send(), send()] == [["0"], []]
+    assert [given["name"] for _, given in Spool(made.folder).unsent()] == ["1", "2"]
+
+
+def test_what_another_process_has_just_sent_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It held the lock while this one opened the file, and let go of it, and of all, before this one asked."""
+    made = Spool.make(tmp_path, {})
+    lock = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", lambda *given: (made.remove(), lock(*given)))
+    assert list(waiting(tmp_path)) == []
+
+
+def test_calls_wait_on_a_file_system_without_locks_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    made = Spool.make(tmp_path, {"stage": "teach"})
+    made.add("tag", {"name": "a"})
+    assert list(waiting(tmp_path)) == [], "its process may go on"
+    made.close()
+    two_days_ago = time.time() - 2 * 86400
+    os.utime(made.folder / "calls.jsonl", (two_days_ago, two_days_ago))
+    assert [each.opening for each in waiting(tmp_path)] == [{"stage": "teach"}]
+    assert [path.name for path in tmp_path.iterdir()] == [made.folder.name]
+
+
+def test_a_kill_while_one_is_deleted_leaves_nothing_to_send_or_to_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Spool.make(tmp_path, {"stage": "teach"})
+    with monkeypatch.context() as killed:
+        killed.setattr(spool.shutil, "rmtree", lambda *_, **__: None)
+        made.remove()
+    assert len(list(tmp_path.iterdir())) == 1 and list(waiting(tmp_path)) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("largest", "free"), [(3, 10**6), (2**28, 39)])
+def test_what_is_too_large_is_named_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, largest: int, free: int
+) -> None:
+    monkeypatch.setattr(spool, "LARGEST", largest)
+    monkeypatch.setattr(spool.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    (tmp_path / "large").write_bytes(b"1234")
+    made = Spool.make(tmp_path / "place", {})
+    assert made.add("artifact", {"path": tmp_path / "large"}) == tmp_path / "large"
+    assert list(made.unsent()) == [] and not (made.folder / "files").exists()
