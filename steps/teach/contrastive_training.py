@@ -19,6 +19,7 @@ from steps.encoders.towers import route
 from steps.teach.cached_gradients import backward
 from steps.teach.contrastive_loss import ContrastiveLoss
 from steps.teach.in_batch import InBatch, Known
+from steps.teach.kinds.contrastive import Contrastive
 from steps.teach.lora import low_rank
 from steps.teach.training_triplets import TextTriplet, turns_of
 from steps.training.distributed import micro_batch, world
@@ -33,7 +34,6 @@ from steps.training.library_trainer import (
 from steps.training.sharding import ShardedTrainer, is_sharded, to_train
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
-    from steps.teach.kinds.contrastive import Contrastive
     from steps.tracking.runs import Run
 
 
@@ -41,7 +41,7 @@ def train_tower(
     tower: SentenceTransformer,
     triplets: list[TextTriplet],
     known: Known,
-    params: "Contrastive",
+    params: Contrastive,
     checkpoints: Path,
     run: "Run",
     trainer_class: "type[ContrastiveTrainer] | None" = None,
@@ -146,7 +146,7 @@ def cut_to_tokens(tower: SentenceTransformer, texts: list[str], limit: int) -> l
 
 
 def _arguments(
-    tower: SentenceTransformer, params: "Contrastive", checkpoints: Path
+    tower: SentenceTransformer, params: Contrastive, checkpoints: Path
 ) -> SentenceTransformerTrainingArguments:
     roles = {"query": "query", "positive": "document", "negative": "document"}
     arguments = SentenceTransformerTrainingArguments(

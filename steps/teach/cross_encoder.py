@@ -3,7 +3,7 @@
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import sentence_transformers as library
@@ -20,6 +20,8 @@ from steps.retrieval.corpus_bm25 import corpus_bm25
 from steps.retrieval.dual_pooling import dual_pooled
 from steps.retrieval.rankers import check_pair_batches, has_random_head, load_ranker, pair_scores
 from steps.teach.dev_comparison import drawn_queries
+from steps.teach.kinds.base import Inputs
+from steps.teach.kinds.cross_encoder import CrossEncoder
 from steps.teach.reconstruction import WithReconstruction
 from steps.tracking.runs import Run
 from steps.training.comparison import is_better, p_of_gain, said_gain
@@ -35,20 +37,18 @@ from steps.training.ranker import (
 )
 from steps.training.source_weights import of_no_weight
 
-if TYPE_CHECKING:
-    from steps.teach.kinds.cross_encoder import CrossEncoder
-
 _SECTION = "teach.teacher"
 _UNTRAINED = {"dev_queries", "dev_documents", "checkpoint_steps"}  # knobs that training does not follow from
 _CODE = ("steps.retrieval.dual_pooling", "steps.teach.reconstruction")
 
 
-def teach_cross_encoder(ingest: Path, mine: Path, output: Path, params: "CrossEncoder", run: Run) -> None:
+def teach(inputs: Inputs, output: Path, params: CrossEncoder, run: Run) -> None:
     """Write `output/tower` (a CrossEncoder folder) and `output/report.json`.
 
     `epochs: 0` keeps the base, which has to be a cross encoder then. UserError without a usable triplet when epochs are
     asked for.
     """
+    ingest, mine, _ = inputs
     ranker = untrained(params)
     report: dict[str, Any] = {"kind": params.kind, "base": params.base, "epochs": params.epochs}
     report["pooling"] = params.pooling
@@ -90,7 +90,7 @@ def teach_cross_encoder(ingest: Path, mine: Path, output: Path, params: "CrossEn
         forget(checkpoints)
 
 
-def untrained(params: "CrossEncoder") -> library.CrossEncoder:
+def untrained(params: CrossEncoder) -> library.CrossEncoder:
     """The base with the pooling that `params` ask for; UserError when it has too few positions."""
     base = resolve_base(params.base)
     if params.pooling == "cls":
@@ -102,7 +102,7 @@ def untrained(params: "CrossEncoder") -> library.CrossEncoder:
     return ranker
 
 
-def quality(ranker: library.CrossEncoder, ingest: Path, params: "CrossEncoder") -> dict[str, Any] | None:
+def quality(ranker: library.CrossEncoder, ingest: Path, params: CrossEncoder) -> dict[str, Any] | None:
     """Mean nDCG@10 of dev queries over the documents that BM25 finds for each; None where there are none.
 
     `ndcg_bm25` is that of BM25's own order, `ndcg` that of the cross encoder's, `ndcg_random` that of one drawn by

@@ -5,7 +5,7 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +26,10 @@ from steps.teach.contrastive_training import train_tower
 from steps.teach.dev_comparison import compare, dev_tasks, ndcg_per_query
 from steps.teach.earlier import FOLDER, list_towers
 from steps.teach.hard_negatives import ENCODE_BATCH, Searched
+from steps.teach.kinds.base import Inputs
+from steps.teach.kinds.contrastive import Contrastive
+from steps.teach.kinds.dual_encoder import DualEncoder
+from steps.teach.kinds.on_triplets import OnTriplets
 from steps.teach.prompts import set_prompts, tell_prompts
 from steps.teach.ranker_check import ranker_of
 from steps.teach.rounds import Rounds, Train, train_in_rounds
@@ -35,13 +39,8 @@ from steps.training.comparison import said_gain
 from steps.training.distributed import rank
 from steps.training.source_weights import of_no_weight
 
-if TYPE_CHECKING:
-    from steps.teach.kinds.contrastive import Contrastive
-    from steps.teach.kinds.dual_encoder import DualEncoder
-    from steps.teach.kinds.on_triplets import OnTriplets
 
-
-def teach_dual_encoder(ingest: Path, mine: Path, rankers: Path, output: Path, params: "DualEncoder", run: Run) -> None:
+def teach(inputs: Inputs, output: Path, params: DualEncoder, run: Run) -> None:
     """Write `output/tower` (a SentenceTransformer folder), `output/report.json`, and what the tower was before.
 
     A base that is a Router has a query and a document tower of different weights, as has an untied one: both train, and
@@ -58,17 +57,15 @@ def teach_dual_encoder(ingest: Path, mine: Path, rankers: Path, output: Path, pa
         check_tower_batches(tower, f"teach.teacher: base {params.base}")
         return untied(tower, params.base) if params.untied else tower
 
-    teach_tower(base, train_tower, ingest, mine, rankers, output, params, run)
+    teach_tower(base, train_tower, inputs, output, params, run)
 
 
 def teach_tower(
     base: Callable[[], SentenceTransformer],
     train: Train,
-    ingest: Path,
-    mine: Path,
-    rankers: Path,
+    inputs: Inputs,
     output: Path,
-    params: "Contrastive",
+    params: Contrastive,
     run: Run,
 ) -> None:
     """Train what `base` makes as its kind does, and write it to `output`, with the report and what it was before.
@@ -76,11 +73,12 @@ def teach_tower(
     The latter where it is trained: `output/earlier/base`, which reads texts as the trained tower does, and beside it
     of each round but the last `round_0` and so on: towers that `evaluate` can compare it with. `base` is called once
     more for it, as training would have to hold a second copy of the weights.
-    `rankers` has a folder for each ranker, of which `rounds.ranker` names one.
+    `rounds.ranker` names one of the rankers.
     `epochs: 0` saves the base's weights as they are; so does, with a line that says so, data without click log and
     relevance table. UserError when epochs are asked for and of such data no triplet is usable.
     Of several processes rank 0 alone evaluates and writes.
     """
+    ingest, mine, rankers = inputs
     ranker = ranker_of(rankers, params.rounds)
     tower = base()
     tell_prompts(tower, params)
@@ -125,7 +123,7 @@ def teach_tower(
         rounds.remove()
 
 
-def keeps_base(params: "OnTriplets") -> str:
+def keeps_base(params: OnTriplets) -> str:
     """Why a teacher with nothing to train on stays its base; rank 0 says so."""
     why = "no click log, no relevance table and no judged training query with a hard negative, so nothing to train on"
     if rank() == 0:
@@ -138,7 +136,7 @@ def keeps_base(params: "OnTriplets") -> str:
 
 
 def usable_triplets(
-    triplets: pa.Table, queries: pa.Table, ingest: Path, mine: Path, params: "OnTriplets"
+    triplets: pa.Table, queries: pa.Table, ingest: Path, mine: Path, params: OnTriplets
 ) -> TripletChoice:
     """The triplets to train on; rank 0 says so where many do not train. UserError without any."""
     choice = choose_triplets(triplets, queries, params.max_triplets, params.seed, ingest, params.source_weights)
@@ -161,7 +159,7 @@ def nothing_to_mine(ingest: Path, mine: Path) -> bool:
     return not any(pq.read_metadata(table_path(folder, name)).num_rows for folder, name in places)
 
 
-def limit_length(tower: SentenceTransformer, params: "Contrastive") -> None:
+def limit_length(tower: SentenceTransformer, params: Contrastive) -> None:
     """Let the tower read `max_document_length` tokens; UserError when its positions end before that, or it has none.
 
     So is one without a fast tokenizer.
@@ -181,7 +179,7 @@ def limit_length(tower: SentenceTransformer, params: "Contrastive") -> None:
     tower.max_seq_length = params.max_document_length
 
 
-def set_pooling(tower: SentenceTransformer, params: "DualEncoder") -> None:
+def set_pooling(tower: SentenceTransformer, params: DualEncoder) -> None:
     """Pool as `pooling` says, where it says so; UserError for a tower that pools otherwise than by one module."""
     if params.pooling == "auto":
         return
@@ -207,7 +205,7 @@ def untied(tower: SentenceTransformer, base: str) -> SentenceTransformer:
     )
 
 
-def check_dims(tower: SentenceTransformer, params: "Contrastive") -> None:
+def check_dims(tower: SentenceTransformer, params: Contrastive) -> None:
     """UserError when the loss is to train first dimensions of which the tower has no more."""
     dim = tower.get_embedding_dimension()
     if dim is not None and (wrong := [each for each in params.loss.dims if each >= dim]):

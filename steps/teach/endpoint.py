@@ -1,7 +1,6 @@
 """The teacher `endpoint`: a tower whose first module is a server, written as any other tower is."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from sentence_transformers import SentenceTransformer
@@ -16,13 +15,12 @@ from slimtower.common.names import ROLES
 from steps.encoders.bases import resolve_base
 from steps.encoders.towers import check_fast
 from steps.endpoint.module import Endpoint, Model
+from steps.teach.kinds.base import Inputs
+from steps.teach.kinds.endpoint import Endpoint as EndpointParams
 from steps.tracking.runs import Run
 
-if TYPE_CHECKING:
-    from steps.teach.kinds.endpoint import Endpoint as EndpointParams
 
-
-def teach_endpoint(output: Path, params: "EndpointParams", run: Run) -> None:
+def teach(inputs: Inputs, output: Path, params: EndpointParams, run: Run) -> None:
     """Write `tower/` and `report.json`; each role asks for a few probe texts, unless the other has sent the same.
 
     UserError where the server refuses, or has another model than this name once had.

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from sentence_transformers import SentenceTransformer
@@ -23,12 +22,10 @@ from steps.encoders.towers import encode
 from steps.encoders.vector_cache import embed_once
 from steps.retrieval.exact_search import best_documents
 from steps.teach.contrastive_training import cut_to_tokens
+from steps.teach.kinds.contrastive import Contrastive
 from steps.teach.ranker_check import checked_negatives
+from steps.teach.round_params import RoundParams
 from steps.teach.training_triplets import TextTriplet
-
-if TYPE_CHECKING:
-    from steps.teach.kinds.contrastive import Contrastive
-    from steps.teach.round_params import RoundParams
 
 ENCODE_BATCH = 64
 _SHARD = 2048  # documents between two savings of their vectors
@@ -78,7 +75,7 @@ def mine_negatives(
     tower: SentenceTransformer,
     triplets: Sequence[TextTriplet],
     searched: Searched,
-    params: "Contrastive",
+    params: Contrastive,
     number: int,
     scratch: Path,
 ) -> np.ndarray:
@@ -112,7 +109,7 @@ def mine_negatives(
 
 
 def allowed(
-    rows: np.ndarray, scores: np.ndarray, positive: float, positives: np.ndarray, keys: np.ndarray, rule: "RoundParams"
+    rows: np.ndarray, scores: np.ndarray, positive: float, positives: np.ndarray, keys: np.ndarray, rule: RoundParams
 ) -> np.ndarray:
     """Which of a query's hits `(depth,)`, best first, may be its negative, as ascending rows.
 
@@ -124,7 +121,7 @@ def allowed(
     return np.sort(ranked[far & ~np.isin(keys[ranked], keys[positives])])
 
 
-def _embedded(tower: SentenceTransformer, searched: Searched, params: "Contrastive", scratch: Path) -> np.ndarray:
+def _embedded(tower: SentenceTransformer, searched: Searched, params: Contrastive, scratch: Path) -> np.ndarray:
     """Vectors of all documents, float32 `(documents, dim)`, as a memory map."""
     scratch.mkdir(parents=True, exist_ok=True)
     target = scratch / "documents.npy"
@@ -165,7 +162,7 @@ def _search(
     positive_rows: np.ndarray,
     vectors: np.ndarray,
     datasets: Mapping[str, np.ndarray],
-    params: "Contrastive",
+    params: Contrastive,
     number: int,
 ) -> Hits:
     """Search the data set of each triplet's query."""

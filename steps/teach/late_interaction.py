@@ -5,7 +5,7 @@ import math
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,22 +31,22 @@ from steps.retrieval.late_interaction import PIECE, load_late_interaction, max_s
 from steps.teach.dev_comparison import DevTask, compare, dev_tasks, ndcg_of_scores
 from steps.teach.dual_encoder import keeps_base, nothing_to_mine, tell_comparison, usable_triplets
 from steps.teach.hard_negatives import ENCODE_BATCH
+from steps.teach.kinds.base import Inputs
+from steps.teach.kinds.late_interaction import LateInteraction
 from steps.teach.late_interaction_training import train_late_interaction
 from steps.teach.prompts import set_prompts, tell_prompts
 from steps.teach.rounds import checkpoint_folder
 from steps.teach.training_triplets import known_positives, named_documents
 from steps.tracking.runs import Run
 
-if TYPE_CHECKING:
-    from steps.teach.kinds.late_interaction import LateInteraction
 
-
-def teach_late_interaction(ingest: Path, mine: Path, output: Path, params: "LateInteraction", run: Run) -> None:
+def teach(inputs: Inputs, output: Path, params: LateInteraction, run: Run) -> None:
     """Write `output/tower` (a MultiVectorEncoder folder) and `output/report.json`.
 
     `epochs: 0` saves the base as it is; so does, with a line that says so, data without click log and relevance table.
     UserError when epochs are asked for and of such data no triplet is usable.
     """
+    ingest, mine, _ = inputs
     model = late_interaction_model(params)
     tell_prompts(model, params)
     report: dict[str, Any] = {"base": params.base, "kind": params.kind, "epochs": params.epochs, "comparison": None}
@@ -80,7 +80,7 @@ def teach_late_interaction(ingest: Path, mine: Path, output: Path, params: "Late
         forget(checkpoints)
 
 
-def late_interaction_model(params: "LateInteraction") -> MultiVectorEncoder:
+def late_interaction_model(params: LateInteraction) -> MultiVectorEncoder:
     """The base as a late interaction model, which reads as many tokens as the params say, special ones too.
 
     Of an encoder every token's last state counts, normalised: no punctuation filter, and with `dim: 0` no linear layer
@@ -133,7 +133,7 @@ def is_late_interaction(base: str) -> bool:
     return saved_as in {"MultiVectorEncoder", "ColBERT"} or native
 
 
-def _of_encoder(base: str, params: "LateInteraction") -> MultiVectorEncoder:
+def _of_encoder(base: str, params: LateInteraction) -> MultiVectorEncoder:
     tower = load_tower(base)
     first = tower[0]
     if not isinstance(first, Transformer):
@@ -159,7 +159,7 @@ def _of_encoder(base: str, params: "LateInteraction") -> MultiVectorEncoder:
     return MultiVectorEncoder(modules=modules, device=device(), prompts=prompts)
 
 
-def _ndcg(model: MultiVectorEncoder, tasks: list[DevTask], params: "LateInteraction", what: str) -> dict[str, float]:
+def _ndcg(model: MultiVectorEncoder, tasks: list[DevTask], params: LateInteraction, what: str) -> dict[str, float]:
     """nDCG@10 of every dev query, by MaxSim with each of its task's documents."""
 
     def scores(queries: list[str], texts: list[str]) -> np.ndarray:

@@ -19,6 +19,7 @@ from sentence_transformers.multi_vector_encoder.scoring import colbert_scores
 from torch import Tensor, nn
 
 from steps.teach.in_batch import InBatch, Known
+from steps.teach.kinds.late_interaction import LateInteraction
 from steps.teach.training_triplets import TextTriplet, turns_of
 from steps.training.distributed import micro_batch
 from steps.training.library_trainer import (
@@ -31,7 +32,6 @@ from steps.training.library_trainer import (
 )
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
-    from steps.teach.kinds.late_interaction import LateInteraction
     from steps.tracking.runs import Run
 
 
@@ -39,7 +39,7 @@ def train_late_interaction(
     model: MultiVectorEncoder,
     triplets: list[TextTriplet],
     known: Known,
-    params: "LateInteraction",
+    params: LateInteraction,
     checkpoints: Path,
     run: "Run",
 ) -> None:

@@ -1,31 +1,27 @@
 """A causal language model as dual encoder: from triplets to the teacher."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sentence_transformers import SentenceTransformer
 
 from slimtower.common.errors import UserError
 from steps.core.corpus import corpus_template
 from steps.teach.dual_encoder import check_dims, limit_length, teach_tower
+from steps.teach.kinds.base import Inputs
+from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
 from steps.teach.llm_tower import check_prompt_length, llm_tower
 from steps.teach.llm_training import train_llm_tower
 from steps.tracking.runs import Run
 
-if TYPE_CHECKING:
-    from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
 
-
-def teach_llm_dual_encoder(
-    ingest: Path, mine: Path, rankers: Path, output: Path, params: "LlmDualEncoder", run: Run
-) -> None:
+def teach(inputs: Inputs, output: Path, params: LlmDualEncoder, run: Run) -> None:
     """Write `output/tower` (a SentenceTransformer folder, in the base's dtype), `output/report.json`,
     and what the towers were before.
 
     Of texts of titles and contents the first line is the title: UserError where documents are made without a line
     break behind it.
     """
-    template = corpus_template(ingest)
+    template = corpus_template(inputs.ingest)
     if "\n" not in template.text("a", "", "b"):
         raise UserError(
             f'ingest.document is "{template.template}": llm_dual_encoder knows the title by the line break behind it;'
@@ -39,4 +35,4 @@ def teach_llm_dual_encoder(
         check_dims(tower, params)
         return tower
 
-    teach_tower(base, train_llm_tower, ingest, mine, rankers, output, params, run)
+    teach_tower(base, train_llm_tower, inputs, output, params, run)

@@ -14,13 +14,13 @@ from steps.encoders.towers import device
 from steps.teach.contrastive_loss import ContrastiveLoss
 from steps.teach.contrastive_training import ContrastiveTrainer, train_tower
 from steps.teach.in_batch import Known
+from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
 from steps.teach.llm_tower import CONTENT_QUERY, TITLE_QUERY
 from steps.teach.master_weights import MasterAdamW
 from steps.teach.training_triplets import TextTriplet
 from steps.training.sharding import is_sharded
 
 if TYPE_CHECKING:
-    from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
     from steps.tracking.runs import Run
 
 
@@ -28,7 +28,7 @@ def train_llm_tower(
     tower: SentenceTransformer,
     triplets: list[TextTriplet],
     known: Known,
-    params: "LlmDualEncoder",
+    params: LlmDualEncoder,
     checkpoints: Path,
     run: "Run",
 ) -> None:

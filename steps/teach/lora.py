@@ -2,14 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from torch import nn
 
 from slimtower.common.errors import UserError, line
-
-if TYPE_CHECKING:
-    from steps.teach.kinds.contrastive import LoraParams
+from steps.teach.kinds.contrastive import LoraParams
 
 
 @contextmanager

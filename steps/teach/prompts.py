@@ -1,15 +1,12 @@
 """What a teacher puts in front of a query and of a document."""
 
 import sys
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from slimtower.common.names import ROLES
 from steps.encoders.towers import DOCUMENT_PROMPTS
+from steps.teach.kinds.prompted import Prompted
 from steps.training.distributed import rank
-
-if TYPE_CHECKING:
-    from steps.teach.kinds.prompted import Prompted
-
 
 _USED = {*ROLES, *DOCUMENT_PROMPTS}  # names of prompts that are read
 
@@ -20,7 +17,7 @@ class HasPrompts(Protocol):
     prompts: dict[str, str | None]
 
 
-def set_prompts(model: HasPrompts, params: "Prompted") -> None:
+def set_prompts(model: HasPrompts, params: Prompted) -> None:
     """Let a model have the prompts that the params give; a prompt of null stays as the model was saved.
 
     That of documents takes the place of one for passages or for a corpus too.

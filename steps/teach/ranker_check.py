@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import log_expit
@@ -13,11 +12,9 @@ from slimtower.common.files import staged_file
 from steps.core.progress import progress
 from steps.encoders.precision import Precision
 from steps.retrieval.rankers import Pair, load_ranker, pair_scores
+from steps.teach.round_params import RoundParams
 from steps.teach.training_triplets import TextTriplet
 from steps.training.kept import read_kept
-
-if TYPE_CHECKING:
-    from steps.teach.round_params import RoundParams
 
 BLOCK = 8192  # triplets whose negatives are found before they are kept: texts of all that these may have are in memory
 _PAIRS = 32  # read by the ranker at once
@@ -25,7 +22,7 @@ Texts = Callable[[np.ndarray], Iterable[str]]
 """Texts of ascending rows of the corpus."""
 
 
-def ranker_of(rankers: Path, rule: "RoundParams") -> Path | None:
+def ranker_of(rankers: Path, rule: RoundParams) -> Path | None:
     """Folder of the ranker that checks the rounds' negatives, None without one; UserError where it is not there."""
     if not rule.more or not rule.ranker:
         return None

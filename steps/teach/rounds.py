@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ from steps.encoders.precision import resolve_precision
 from steps.teach.dev_comparison import compare
 from steps.teach.hard_negatives import Searched, mine_negatives
 from steps.teach.in_batch import Known
+from steps.teach.kinds.contrastive import Contrastive
+from steps.teach.kinds.on_triplets import OnTriplets
 from steps.teach.training_triplets import TextTriplet
 from steps.tracking.runs import NullRun, Run
 from steps.training.distributed import agreed, meet, rank
@@ -33,10 +35,6 @@ from steps.training.kept import read_kept
 from steps.training.model_key import model_key
 from steps.training.sharding import is_sharded
 from steps.training.turns import hold
-
-if TYPE_CHECKING:
-    from steps.teach.kinds.contrastive import Contrastive
-    from steps.teach.kinds.on_triplets import OnTriplets
 
 _TRAINED = "trained.pt"  # weights of a finished round, in its folder
 _CODE = ("steps.teach.contrastive_training", "steps.teach.llm_training", "steps.teach.hard_negatives")
@@ -78,7 +76,7 @@ def train_in_rounds(
     train: Train,
     triplets: Sequence[TextTriplet],
     searched: Searched,
-    params: "Contrastive",
+    params: Contrastive,
     base: Mapping[str, float],
     measure: Measure,
     run: Run,
@@ -114,7 +112,7 @@ def checkpoint_folder(
     tower: nn.Module,
     triplets: Sequence[TextTriplet],
     known: Known,
-    params: "OnTriplets",
+    params: OnTriplets,
     of_round: str = "",
     code: Sequence[str] = _CODE,
 ) -> Path:
@@ -173,7 +171,7 @@ def _next_triplets(
     tower: SentenceTransformer,
     triplets: list[TextTriplet],
     searched: Searched,
-    params: "Contrastive",
+    params: Contrastive,
     number: int,
     folder: Path,
 ) -> tuple[list[TextTriplet], dict[str, int]]:

@@ -1,9 +1,10 @@
 """Stage `teach`: one teacher, made as its kind is."""
 
+import importlib
 from pathlib import Path
 
 from steps.teach.earlier import FOLDER, LIST, list_towers
-from steps.teach.kinds.base import Teacher
+from steps.teach.kinds.base import Inputs, Teacher
 from steps.tracking.runs import Run
 from steps.training.distributed import rank
 
@@ -14,6 +15,6 @@ def run(ingest: Path, mine: Path, output: Path, params: Teacher, run: Run, ranke
     The last has the towers that it was before, and their names as `towers.json`; of most kinds there are none. Below
     `rankers` lies a folder of each ranker of the run.
     """
-    params.teach(ingest, mine, rankers, output, run)
+    importlib.import_module(f"steps.teach.{params.kind}").teach(Inputs(ingest, mine, rankers), output, params, run)
     if rank() == 0 and not (output / FOLDER / LIST).is_file():
         list_towers(output, [])

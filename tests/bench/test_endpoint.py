@@ -19,6 +19,8 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import read_json, write_json
 from steps.encoders.towers import encode, load_tower
 from steps.endpoint.module import PROBES
+from steps.teach.endpoint import teach
+from steps.teach.kinds.base import Inputs
 from steps.tracking.runs import NullRun
 
 
@@ -33,7 +35,7 @@ def test_both_recipes_are_valid_params_of_one_student(name: str) -> None:
 def taught(url: str, started: str, folder: Path) -> None:
     """The served teacher of a start."""
     reads = {role: each for role, each in teachers(1, started)["served"].items() if role in ("query", "document")}
-    endpoint_params(url, **reads).teach(*[folder / started] * 4, NullRun())
+    teach(Inputs(*[folder / started] * 3), folder / started, endpoint_params(url, **reads), NullRun())
 
 
 @pytest.mark.medium

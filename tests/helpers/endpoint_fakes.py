@@ -5,6 +5,8 @@ from typing import Any
 
 from embedding_server import EmbeddingServer
 
+from steps.teach import endpoint
+from steps.teach.kinds.base import Inputs
 from steps.teach.kinds.endpoint import Endpoint as EndpointParams
 from steps.tracking.runs import NullRun
 
@@ -33,5 +35,7 @@ def endpoint_params(url: str, connection: dict[str, Any] | None = None, **change
 
 def teach(output: Path, server: EmbeddingServer, connection: dict[str, Any] | None = None, **changes: Any) -> Path:
     """Write the teacher; returns its tower."""
-    endpoint_params(server.url, connection, **changes).teach(output, output, output, output, NullRun())
+    endpoint.teach(
+        Inputs(output, output, output), output, endpoint_params(server.url, connection, **changes), NullRun()
+    )
     return output / "tower"

@@ -1,6 +1,6 @@
 """Kinds of teachers, one class each. A module here adds its kind by being here: see docs/extending.md."""
 
-from typing import TYPE_CHECKING, Annotated, Union
+from typing import TYPE_CHECKING, Annotated, Literal, Union, get_origin
 
 from pydantic import Field
 
@@ -10,8 +10,8 @@ from steps.teach.kinds.base import Teacher
 
 def kinds() -> list[type[Teacher]]:
     """Every kind of teacher that params.yaml can name."""
-    found: list[type[Teacher]] = concrete(__name__, __path__, Teacher)
-    return found
+    classes: list[type[Teacher]] = concrete(__name__, __path__, Teacher)
+    return [kind for kind in classes if get_origin(kind.model_fields["kind"].annotation) is Literal]
 
 
 if TYPE_CHECKING:

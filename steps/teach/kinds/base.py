@@ -1,17 +1,17 @@
-"""What a teacher is: its knobs in params.yaml, and how it is made."""
+"""What every teacher has as knobs in params.yaml, and what it is made of."""
 
-from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from slimtower.common.settings import Strict
-from steps.tracking.runs import Run
 
 
-class Teacher(Strict, ABC):
+class Teacher(Strict):
     """Base of all kinds. A subclass in a module of this package is known by its `kind` in params.yaml.
 
-    Params are read without torch: what trains is imported in `teach`.
+    `steps/teach/<kind>.py` makes it: `teach(inputs, output, params, run)` writes `output/tower` and
+    `output/report.json`, which names the kind. It may leave towers that it was before as well,
+    `output/earlier/<name>`, for `evaluate` to compare it with: `steps.teach.earlier` lists them.
     """
 
     makes_index: ClassVar[bool] = True  # whether it gives a text one vector, so that its documents can be an index
@@ -21,10 +21,10 @@ class Teacher(Strict, ABC):
     kind: str
     """What the teacher is."""
 
-    @abstractmethod
-    def teach(self, ingest: Path, mine: Path, rankers: Path, output: Path, run: Run) -> None:
-        """Write what the teacher leaves: `output/tower` and `output/report.json`, which names its `kind`.
 
-        Below `rankers` lies a folder of each ranker of the run. It may leave towers that it was before as well,
-        `output/earlier/<name>`, for `evaluate` to compare it with: `steps.teach.earlier` lists them.
-        """
+class Inputs(NamedTuple):
+    """Folders that a teacher is made of: tables of `ingest`, triplets of `mine`, and a folder for each ranker."""
+
+    ingest: Path
+    mine: Path
+    rankers: Path

@@ -1,12 +1,10 @@
 """The kind `cross_encoder`."""
 
-from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from steps.teach.kinds.base import Teacher
-from steps.tracking.runs import Run
 from steps.training.ranker_params import RankerTraining
 
 
@@ -45,9 +43,3 @@ class CrossEncoder(RankerTraining, Teacher):
         if self.pooling != "cls" and not self.epochs:
             raise ValueError(f"pooling: {self.pooling} ranks nothing untrained; set epochs above 0, or pooling: cls")
         return self
-
-    def teach(self, ingest: Path, mine: Path, rankers: Path, output: Path, run: Run) -> None:
-        """Train it, or keep its base, a cross encoder, as it is."""
-        from steps.teach.cross_encoder import teach_cross_encoder
-
-        teach_cross_encoder(ingest, mine, output, self, run)

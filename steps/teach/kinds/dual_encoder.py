@@ -1,11 +1,9 @@
 """The kind `dual_encoder`."""
 
-from pathlib import Path
 from typing import Literal
 
 from steps.teach.kinds.contrastive import Contrastive
 from steps.teach.kinds.prompted import Prompted
-from steps.tracking.runs import Run
 
 
 class DualEncoder(Prompted, Contrastive):
@@ -21,9 +19,3 @@ class DualEncoder(Prompted, Contrastive):
     """What of its tokens' states makes a text's vector: the first, their mean or the last; auto: as the base says, the
     mean for one that says nothing.
     """
-
-    def teach(self, ingest: Path, mine: Path, rankers: Path, output: Path, run: Run) -> None:
-        """Train it, or keep its base as it is."""
-        from steps.teach.dual_encoder import teach_dual_encoder
-
-        teach_dual_encoder(ingest, mine, rankers, output, self, run)

@@ -1,6 +1,5 @@
 """The kind `endpoint`."""
 
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -8,7 +7,6 @@ from pydantic import Field
 from steps.core.params import ModelName
 from steps.endpoint.params import Connection, Reads
 from steps.teach.kinds.base import Teacher
-from steps.tracking.runs import Run
 
 
 class Endpoint(Teacher):
@@ -29,9 +27,3 @@ class Endpoint(Teacher):
     """How a document is sent."""
     connection: Connection
     """The server and its limits, which change no vector."""
-
-    def teach(self, ingest: Path, mine: Path, rankers: Path, output: Path, run: Run) -> None:
-        """Ask for the probes that it is known by, and write what it is."""
-        from steps.teach.endpoint import teach_endpoint
-
-        teach_endpoint(output, self, run)

@@ -1,13 +1,11 @@
 """The kind `late_interaction`."""
 
-from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from steps.teach.kinds.on_triplets import OnTriplets
 from steps.teach.kinds.prompted import Prompted
-from steps.tracking.runs import Run
 
 
 class LateInteraction(Prompted, OnTriplets):
@@ -25,9 +23,3 @@ class LateInteraction(Prompted, OnTriplets):
     """Dimensions of a token's vector; 0 = the base's own, else a new linear layer's, or a ColBERT model's."""
     hard_negatives: Literal["none", "softmax"] = "softmax"
     """softmax: mined negatives among a query's documents; none: without them."""
-
-    def teach(self, ingest: Path, mine: Path, rankers: Path, output: Path, run: Run) -> None:
-        """Train it, or keep its base as it is."""
-        from steps.teach.late_interaction import teach_late_interaction
-
-        teach_late_interaction(ingest, mine, output, self, run)
