@@ -12,6 +12,7 @@ from slimtower.common.errors import UserError, guarded
 from steps.core.corpus import CorpusTexts
 from steps.embed.given_vectors import check_given, sampled_rows
 from steps.encoders.towers import announce_asked, load_tower
+from steps.teach.run import run as teach
 from steps.tracking.runs import NullRun
 
 
@@ -23,7 +24,7 @@ def check_given_vectors(params: Params, ingest: Path) -> str:
     teacher, embed = params.teach.described(params.teach.index), params.embed
     with tempfile.TemporaryDirectory(prefix="slimtower-teacher.") as scratch:
         output = Path(scratch) / params.teach.index
-        teacher.teach(ingest, Path("data/mine/relevance"), Path("data/rank"), output, NullRun())
+        teach(ingest, Path("data/mine/relevance"), output, teacher, NullRun())
         tower = load_tower(output / "tower")
         sample = sampled_rows(ingest, embed.check, embed.seed)
         announce_asked(tower, "document", CorpusTexts(ingest, sample), "sample of the given document vectors")
