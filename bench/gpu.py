@@ -32,7 +32,7 @@ from slimtower.common.settings import parse_mapping, read_text, validated
 from steps.core.corpus import CorpusTexts
 from steps.core.judged import read_judged_sets
 from steps.encoders.towers import encode, load_tower
-from steps.retrieval.rerankers import open_reranker
+from steps.scorers import open_reranker
 from steps.teach import run as stage
 from steps.teach.kinds.base import Teacher
 from steps.teach.kinds.cross_encoder import CrossEncoder
@@ -168,7 +168,7 @@ def measure(name: str, teacher: Any, root: Path, documents: int) -> dict[str, An
 def reading(teacher: Any, output: Path, scratch: Path, ingest: Path, documents: int) -> dict[str, Any]:
     """How fast it embeds documents, or scores pairs; after a few that do not count."""
     rows = np.arange(documents)
-    if teacher.makes_index:
+    if "vectors" in teacher.gives:
         texts = list(CorpusTexts(ingest, rows))
         tower = load_tower(output / "tower")
         encode(tower, texts[:64], "document", precision="auto")

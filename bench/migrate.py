@@ -141,7 +141,7 @@ def new_model(pipeline: Pipeline, asked: str) -> str:
     """The teacher's name; UserError unless it is one of those that scored, and can embed documents."""
     params = load_params(pipeline.root / "params.yaml")
     able = [name for name in params.score.teachers if name in params.teach.teacher]
-    able = [name for name in able if params.teach.described(name).makes_index]
+    able = [name for name in able if "vectors" in params.teach.described(name).gives]
     if asked not in able and (asked or len(able) != 1):
         raise UserError(
             f"{pipeline.root}: score.teachers has {able or 'no teacher'} that embeds documents; name the new model with"

@@ -20,13 +20,11 @@ from steps.index.params import IndexParams
 from steps.ingest.params import IngestParams
 from steps.mine.params import MineParams
 from steps.promote.params import PromoteParams
-from steps.rank.params import RankParams
+from steps.rank.params import CrossEncoderParams, RankParams
 from steps.release.params import ReleaseParams
-from steps.score.kinds import can_score
 from steps.score.params import ScoreParams
-from steps.teach.kinds.contrastive import Contrastive
-from steps.teach.kinds.cross_encoder import CrossEncoder
-from steps.teach.kinds.dual_encoder import DualEncoder
+from steps.teach.kinds.base import Teacher
+from steps.teach.kinds.prompted import Prompted
 from steps.teach.params import TeachParams
 
 _EARLIER = re.compile(r"base|round_\d+")  # names of what a dual encoder leaves in `earlier`
@@ -74,10 +72,10 @@ def check_params(raw: dict[str, Any], source: str, run: Path | None = None) -> P
                 f"{source}: score.teachers names {name!r}, the teacher of the index (teach.index), whose scores follow"
                 " from its vectors; take it off score.teachers"
             )
-        if name in params.teach.teacher and not can_score(kind := params.teach.described(name).kind):
+        if name in params.teach.teacher and "scores" not in (teacher := params.teach.described(name)).gives:
             raise UserError(
-                f"{source}: score.teachers names {name!r}, a teacher of kind {kind!r}, which does not score; take it"
-                f" off score.teachers, or add steps/score/kinds/{kind}.py (docs/extending.md)"
+                f"{source}: score.teachers names {name!r}, a teacher of kind {teacher.kind!r}, which does not score;"
+                f" take it off score.teachers, or add steps/scorers/{teacher.kind}.py (docs/extending.md)"
             )
     for name in params.teach.teachers:
         _check_rounds(name, params, source)
@@ -96,6 +94,11 @@ def check_params(raw: dict[str, Any], source: str, run: Path | None = None) -> P
                 " teacher was before; rename the student, or set evaluate.earlier_towers: false"
             )
     return params
+
+
+def _described(name: str, params: Params) -> Teacher | CrossEncoderParams:
+    """What is said of a teacher, or of a ranker."""
+    return params.rank.described(name) if name in params.rank.rankers else params.teach.described(name)
 
 
 def _check_candidates(params: Params, source: str) -> None:
@@ -128,8 +131,7 @@ def _check_candidates(params: Params, source: str) -> None:
 
 def _check_rounds(name: str, params: Params, source: str) -> None:
     """UserError for a teacher whose negatives a ranker is to check that this run does not train."""
-    teacher = params.teach.described(name)
-    ranker = teacher.rounds.ranker if isinstance(teacher, Contrastive) else ""
+    ranker = params.teach.described(name).checking_ranker
     if ranker and ranker not in params.rank.rankers:
         raise UserError(
             f"{source}: teach.teacher.{name}.rounds.ranker is {ranker!r}, but rank.rankers has only"
@@ -157,8 +159,7 @@ def _check_rerankers(params: Params, source: str) -> None:
                 f"{where}, but teach.teachers and rank.rankers have only"
                 f" {[*params.teach.teachers, *params.rank.rankers]}; add it there, or take it off the list"
             )
-        kind = "" if name in params.rank.rankers else params.teach.described(name).kind
-        if kind == "endpoint":
+        if "local" not in _described(name, params).gives:
             raise UserError(f"{where}, which is behind an API and re-ranks nothing; name a teacher that runs here")
         if name == params.teach.index:
             raise UserError(f"{where}, whose hits are what is re-ranked; name another one")
@@ -171,7 +172,7 @@ def _check_rerankers(params: Params, source: str) -> None:
 def _check_teachers(student: str, params: Params, source: str, run: Path) -> None:
     """UserError for a start, a loss or an adapter that wants of a teacher what it does not give in this run."""
     wanted = wants_inside(params.distill.described(student))
-    if wanted and params.teach.described(index := params.teach.index).kind == "endpoint":
+    if wanted and "local" not in params.teach.described(index := params.teach.index).gives:
         raise UserError(f"{source}: distill.student.{student}: {wanted}, but the teacher {index} {VECTORS_ALONE}")
     start = params.distill.described(student).start
     begins = str(getattr(start, "adapter", getattr(start, "base", "")))
@@ -203,12 +204,12 @@ def _check_teachers(student: str, params: Params, source: str, run: Path) -> Non
                     f" is {phase.teacher_top_k}; give both alike"
                 )
         for loss in phase.needs(Need.LAYERS):
-            kind = getattr(params.teach.teacher.get(loss.teacher), "kind", "cross_encoder")  # or a ranker
-            if loss.teacher and not (params.score.layers and kind in {"late_interaction", "cross_encoder"}):
+            scoring = _described(loss.teacher, params) if loss.teacher else None
+            if scoring and not (params.score.layers and "layers" in scoring.gives):
                 raise UserError(
                     f"{source}: distill.student.{student}: {loss.name} learns layers' scores, but score.layers is"
-                    f" {str(params.score.layers).lower()} and {loss.teacher} a {kind}; set score.layers: true, and name"
-                    " a late_interaction or a cross_encoder"
+                    f" {str(params.score.layers).lower()} and {loss.teacher} a {scoring.kind}; set score.layers: true,"
+                    " and name a late_interaction or a cross_encoder"
                 )
         for loss in phase.pair_losses:
             _check_pairs(loss, f"{source}: distill.student.{student}: {loss.name}", params)
@@ -219,13 +220,13 @@ def _check_adapter(encoder: str, where: str, params: Params) -> None:
     own = re.fullmatch(r"(?:\./)*models/teach/([^/]+)/tower/?", encoder)
     name = own[1] if own else ""
     teacher = params.teach.described(name) if name in params.teach.teachers else None
-    if teacher and teacher.kind == "endpoint":
+    if teacher and "local" not in teacher.gives:
         raise UserError(
             f"{where} is the teacher {name!r}, which is behind an API, and an adapter runs its encoder here; take this"
             " student off distill.students"
         )
-    if isinstance(teacher, DualEncoder):
-        prompt = _query_prompt(teacher.base) if teacher.query_prompt is None else teacher.query_prompt
+    if isinstance(teacher, Prompted):
+        prompt = _query_prompt(getattr(teacher, "base", "")) if teacher.query_prompt is None else teacher.query_prompt
     else:
         prompt = "" if own else _query_prompt(encoder)
     if prompt:
@@ -245,8 +246,6 @@ def _check_pairs(loss: PairLoss, where: str, params: Params) -> None:
     """UserError for a loss whose teacher embeds no pairs, or not as it learns them."""
     if not params.score.pairs:
         raise UserError(f"{where} learns embeddings of pairs, but score.pairs is 0; set it to 1 or more")
-    teacher = params.teach.teacher.get(loss.teacher)  # else it is a ranker, which scores by [CLS]
-    pooling = teacher.pooling if isinstance(teacher, CrossEncoder) else "" if teacher else "cls"
-    if not pooling or (loss.embeds == "joint") != (pooling == "cls"):
+    if loss.embeds != _described(loss.teacher, params).embeds:
         wanted = "pooling: cls" if loss.embeds == "joint" else "pooling: special_tokens or segments"
         raise UserError(f"{where} learns the embeddings of a cross encoder with {wanted}; name such a teacher")

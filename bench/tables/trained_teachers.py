@@ -14,7 +14,7 @@ from steps.core.corpus import CorpusTexts
 from steps.core.measures import ndcg_at_10
 from steps.encoders.precision import Precision, resolve_precision
 from steps.encoders.towers import encode, load_tower
-from steps.retrieval.rerankers import open_reranker
+from steps.scorers import open_reranker
 
 _ROLES: tuple[Role, Role] = ("query", "document")
 DEPTH = 20  # hits of the index's teacher that one of scores orders anew: 20 times as many pairs as queries

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -28,6 +28,10 @@ def _not_of_this_run(name: str) -> str:
     return check_untrained(name) if _OF_THIS_RUN.match(name) else name
 
 
+Capability = Literal["vectors", "scores", "local", "layers", "pairs", "joint"]
+"""What a kind of teacher can do: give a text one vector, so that its documents can be an index; score documents for
+texts; run here, and not behind an API; score by each layer; embed pairs; train along with a student.
+"""
 Name = Annotated[str, AfterValidator(key_name)]  # becomes a folder, which a run replaces
 MODEL = object()  # marks a knob that names a model, by a folder or on the hub
 ModelName = Annotated[str, MODEL]

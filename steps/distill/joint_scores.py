@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from slimtower.common.files import write_json
 from steps.distill.candidates import Candidates
 from steps.distill.losses.base import LayerTargets, Scores, Targets
-from steps.distill.scoring_models import ScoringModel
 from steps.distill.targets import StoredTeachers
 from steps.encoders.precision import Precision
 from steps.encoders.towers import autocast, device
+from steps.scorers.base import Network
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class JointScores:
     """
 
     name: str
-    model: ScoringModel
+    network: Network
     texts: Sequence[str]
     documents: Sequence[str]
     digest: bytes  # of the tower as it began and of how it reads these texts
@@ -37,12 +37,12 @@ class JointScores:
     @property
     def depth(self) -> int:
         """How many layers it has."""
-        return self.model.depth
+        return self.network.depth
 
     @property
     def modules(self) -> Sequence[nn.Module]:
         """The network."""
-        return [self.model.whole]
+        return [self.network.model]
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
@@ -54,7 +54,7 @@ class JointScores:
         text, place = np.nonzero(self._read(rows, documents))
         read, document = np.unique(place, return_inverse=True)
         texts = [self.texts[row] for row in rows.tolist()]
-        made = self.model.scores(
+        made = self.network.scores(
             texts, [self.documents[row] for row in documents[read].tolist()], np.stack([text, document]), layers
         )
         whole = made.new_zeros(len(rows), len(documents), made.shape[1])
@@ -81,8 +81,8 @@ class JointScores:
 
     def save(self, folder: Path) -> None:
         """Write it as the stage `teach` leaves a teacher of its kind."""
-        self.model.whole.save_pretrained(str(folder / "tower"), create_model_card=False)
-        write_json(folder / "report.json", {"kind": self.model.kind})
+        self.network.model.save_pretrained(str(folder / "tower"), create_model_card=False)
+        write_json(folder / "report.json", {"kind": self.network.kind})
 
     def _read(self, rows: np.ndarray, documents: np.ndarray) -> np.ndarray:
         """Which documents it reads with each text, boolean `(n, m)`."""

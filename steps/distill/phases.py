@@ -25,7 +25,6 @@ from steps.distill.losses.layer import LayerDistillation
 from steps.distill.losses.pair import PairLoss
 from steps.distill.objective import Objective
 from steps.distill.params import DistillParams, Phase, Static, StudentParams
-from steps.distill.scoring_models import LateModel, ScoringModel, open_scoring_model
 from steps.distill.sources import Sources
 from steps.distill.students import Student
 from steps.distill.targets import OnlineTeacher, PairTable, ScoreTable, StoredTeachers, Teachers, units_of
@@ -33,6 +32,8 @@ from steps.distill.tokens import Tokens
 from steps.distill.trainer import Schedule
 from steps.encoders.towers import device, load_tower
 from steps.retrieval.late_interaction import digest_of_texts
+from steps.scorers import open_network
+from steps.scorers.base import Network
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class ObjectiveMaker:
     params: DistillParams
     units: Units
     tables: dict[tuple[str, int], ScoreTable] = field(default_factory=dict)  # by teacher and documents a text
-    models: dict[str, ScoringModel] = field(default_factory=dict)  # those that train along, by teacher
+    networks: dict[str, Network] = field(default_factory=dict)  # those that train along, by teacher
 
     def objective(self, phase: Phase) -> Objective:
         """The objective of a phase; UserError when a loss has nothing to compare."""
@@ -160,22 +161,21 @@ class ObjectiveMaker:
         """The teacher of that name, which trains along: one for all phases, as `trained_tower`."""
         folder = self.teacher.parents[1] / name
         lengths = self.params.max_length, self.chosen.max_document_length
-        if name not in self.models:
-            self.models[name] = open_scoring_model(folder, *lengths)
+        if name not in self.networks:
+            self.networks[name] = open_network(folder, *lengths)
         texts, documents = self.sources.texts["text"].to_pylist(), self.sources.document_texts()
         read = digest_of_texts((fingerprint(folder / "tower").id, lengths), [*texts, *documents])
-        model = self.models[name]
-        usual = "batch" if model.kind == LateModel.kind else "own"
+        network = self.networks[name]
         return JointScores(
             name,
-            model,
+            network,
             texts,
             documents,
             bytes.fromhex(read),
             candidates,
             stored,
             self.params.precision,
-            whole_batch=(phase.joint_candidates or usual) == "batch",
+            whole_batch=(phase.joint_candidates or network.candidates) == "batch",
         )
 
     def _pairs(self, loss: PairLoss) -> PairTable:

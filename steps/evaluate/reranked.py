@@ -13,7 +13,7 @@ from steps.core.corpus import CorpusTexts, corpus_columns
 from steps.encoders.precision import resolve_precision
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.systems import Hits, Reranked, Search, Teacher, dense_search, digest
-from steps.retrieval.rerankers import open_reranker
+from steps.scorers import open_reranker
 
 
 def open_reranked(ingest: Path, teachers: Path, teacher: Teacher, params: EvaluateParams) -> list[Reranked]:

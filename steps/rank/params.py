@@ -1,17 +1,20 @@
 """Section `rank` of params.yaml."""
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from slimtower.common.errors import UserError
 from slimtower.common.settings import Strict
-from steps.core.params import Name
-from steps.training.ranker_params import RankerTraining
+from steps.core.params import Capability, Name
+from steps.training.ranker_params import CROSS_ENCODER_GIVES, RankerTraining
 
 
 class CrossEncoderParams(RankerTraining):
     """A cross encoder that scores candidates of the training queries, which triplets are then mined from."""
+
+    gives: ClassVar[frozenset[Capability]] = CROSS_ENCODER_GIVES
+    embeds: ClassVar[str] = "joint"
 
     kind: Literal["cross_encoder"] = "cross_encoder"
     max_queries: int = Field(default=0, ge=0)

@@ -24,11 +24,11 @@ from steps.encoders.cut_texts import sampled
 from steps.encoders.precision import resolve_precision
 from steps.retrieval.score_shards import ScoreShards
 from steps.retrieval.target_entropy import WANTED, Sample, check_teacher_targets, layer_targets, layers_warning
-from steps.score.kinds import scorer_of
-from steps.score.kinds.base import Scorer
 from steps.score.lists import Lists, lists_of
 from steps.score.order_check import OBSERVED, OrderCheck
 from steps.score.params import ScoreParams
+from steps.scorers import open_scorer
+from steps.scorers.base import Reading, Scorer
 from steps.tracking.runs import Run
 
 
@@ -60,7 +60,8 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
     embedded: dict[str, object] = {}
     with staged_folder(output) as staging:
         scratch = staging / "documents.npy"
-        scorer = scorer_of(teach, teacher.id, documents, scratch, params)
+        reading = Reading(params.precision, params.batch_size, params.shard_texts)
+        scorer = open_scorer(teach, teacher.id, documents, scratch, reading)
         if cut := scorer.cut(_sampled_pairs(lists, ingest, params.seed)):
             cut.tell("score", f"{cut.knob} of {output.name}")
         scorer.announce(texts)

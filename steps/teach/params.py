@@ -37,7 +37,7 @@ class TeachParams(Strict):
             raise ValueError(f"teachers names one of {self.teachers} twice; name each once")
         if self.index not in self.teachers:
             raise ValueError(f"index is {self.index!r}, but teachers names only {self.teachers}; add it there")
-        if not (chosen := self.teacher[self.index]).makes_index:
+        if "vectors" not in (chosen := self.teacher[self.index]).gives:
             raise ValueError(
                 f"index is {self.index!r}, a {chosen.kind}, which gives a text no vector of its own to search by;"
                 " name a dual encoder there, and this one in score.teachers"

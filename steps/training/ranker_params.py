@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from slimtower.common.settings import Strict
-from steps.core.params import NotOfThisRun, Seed, check_untrained
+from steps.core.params import Capability, NotOfThisRun, Seed, check_untrained
 from steps.training.source_weights import SourceWeights
 
 
@@ -13,6 +13,9 @@ def _weight(value: Any) -> Any:
     if value == "auto" or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0):
         return value
     raise ValueError("give auto or a number above 0")
+
+
+CROSS_ENCODER_GIVES: frozenset[Capability] = frozenset({"scores", "local", "layers", "pairs", "joint"})
 
 
 class RankerTraining(Strict):

@@ -27,7 +27,7 @@ from steps.distill.sources import Sources
 from steps.distill.students import Student, untrained
 from steps.retrieval.late_interaction import load_late_interaction
 from steps.retrieval.rankers import load_ranker
-from steps.retrieval.rerankers import open_reranker
+from steps.scorers import open_reranker
 
 pytestmark = pytest.mark.medium
 

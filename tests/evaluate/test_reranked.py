@@ -22,9 +22,8 @@ from steps.evaluate.measuring import Task, measure_reranked
 from steps.evaluate.reranked import open_reranked, reordered
 from steps.evaluate.run import Folders, evaluate
 from steps.evaluate.systems import Systems, dense_search
-from steps.retrieval import rerankers
 from steps.retrieval.rankers import load_ranker
-from steps.retrieval.rerankers import open_reranker
+from steps.scorers import cross_encoder, late_interaction, open_reranker
 from steps.tracking.runs import NullRun
 
 DEPTH = 6
@@ -37,9 +36,12 @@ def test_a_head_is_reordered_and_the_rest_stays_behind_it() -> None:
 
 
 def test_scores_that_are_no_numbers_rank_nothing(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for broken, given in (("pair_scores", "cross"), ("max_similarities", "late")):
+    for module, broken, given in (
+        (cross_encoder, "pair_scores", "cross"),
+        (late_interaction, "max_similarities", "late"),
+    ):
         scorer = open_reranker(world / "teachers" / given, world / "scratch", "fp32", 4)
-        monkeypatch.setattr(rerankers, broken, lambda *_, **__: np.array([1.0, np.nan], dtype=np.float32))
+        monkeypatch.setattr(module, broken, lambda *_, **__: np.array([1.0, np.nan], dtype=np.float32))
         with pytest.raises(UserError, match="the score nan; train that teacher again"):
             scorer.scores(["one"], [np.array([0, 1])], lambda rows: [f"text {row}" for row in rows])
 
@@ -71,7 +73,7 @@ def opened(root: Path, *names: str, **changes: Any) -> Systems:
 def test_the_order_is_the_other_teachers_own_over_the_first_hits(
     world: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("steps.retrieval.rerankers.PIECE", 4)
+    monkeypatch.setattr("steps.scorers.documents.PIECE", 4)
     monkeypatch.setenv("SLIMTOWER_PRECISION", "fp32")  # as the library computes below
     systems = opened(world, name)
     [system] = systems.reranked
@@ -129,5 +131,5 @@ def test_what_cannot_rerank_is_said(world: Path) -> None:
     with pytest.raises(UserError, match=r"gone/tower: not found; run `dvc repro` to train 'gone'"):
         opened(world, "gone")
     write_json(world / "teachers/late/report.json", {"kind": "endpoint"})
-    with pytest.raises(UserError, match=r"kind 'endpoint' re-ranks nothing; .* late_interaction"):
+    with pytest.raises(UserError, match=r"kind 'endpoint' re-ranks nothing; take it off"):
         opened(world, "late").reranked[0].search_in(world / "scratch")

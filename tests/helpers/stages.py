@@ -9,6 +9,7 @@ from steps.embed.params import CheckParams, EmbedParams
 from steps.index.params import IndexParams, SemanticIdParams
 from steps.release.params import ReleaseParams
 from steps.score.params import ScoreParams
+from steps.scorers.base import Reading
 from steps.tracking.runs import NullRun, Run
 
 TOPICS = ["sum", "mean", "matrix", "string", "axis", "file", "window", "graph"]
@@ -93,6 +94,11 @@ DISTILL = {
         "joint": JOINT,
     },
 }
+
+
+def reading(params: ScoreParams) -> Reading:
+    """How a scorer reads texts, as `score` tells it."""
+    return Reading(params.precision, params.batch_size, params.shard_texts)
 
 
 def distill_params(**changes: object) -> DistillParams:

@@ -20,10 +20,7 @@ from slimtower.common.errors import UserError, line
 from slimtower.common.names import key_name
 from slimtower.common.settings import read_mapping
 from steps.core.params import load_index_teacher
-from steps.core.plugins import concrete
-from steps.score import kinds
-from steps.score.kinds import can_score
-from steps.score.kinds.base import Scorer
+from steps.teach.kinds.endpoint import Endpoint
 
 TRACKED = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
 
@@ -260,12 +257,9 @@ def test_an_adapter_of_a_model_with_a_query_prompt_is_refused_before_it_is_paid_
 
 
 def test_a_kind_without_a_scorer_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    scorers = {each.kind for each in concrete(kinds.__name__, kinds.__path__, Scorer)}
-    assert "endpoint" in scorers and all(can_score(kind) for kind in scorers)  # files are named as their kinds
-    assert not any(can_score(kind) for kind in ("base", "rules"))
     raw = changed("score.teachers", ["rented"])
     raw["teach"] = {"teachers": ["dense", "rented"], "index": "dense", "teacher": {"dense": DENSE, "rented": RENTED}}
-    monkeypatch.setattr("pipeline.params.can_score", lambda kind: kind != "endpoint")
+    monkeypatch.setattr(Endpoint, "gives", frozenset({"vectors"}))
     with pytest.raises(
         UserError, match=r"score\.teachers names 'rented', a teacher of kind 'endpoint', which does not"
     ):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from rank_fakes import write_cross_teacher
 from sentence_transformers import CrossEncoder
-from stages import SCORE, run_score
+from stages import SCORE, reading, run_score
 
 from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.files import read_json
@@ -15,8 +15,8 @@ from slimtower.common.fingerprints import fingerprint
 from steps.core.tables import read_table
 from steps.retrieval.dual_pooling import Pooling, dual_pooled
 from steps.retrieval.rankers import load_ranker, pair_scores
-from steps.score.kinds import scorer_of
-from steps.score.kinds.cross_encoder import CrossEncoderScorer
+from steps.scorers import open_scorer
+from steps.scorers.cross_encoder import CrossEncoderScorer
 
 pytestmark = pytest.mark.medium
 
@@ -36,7 +36,7 @@ def test_scores_are_raw_logits_of_pairs_cut_to_what_the_ranker_reads(
 ) -> None:
     params = SCORE.model_copy(update={"batch_size": batch_size})
     scratch = tmp_path / "documents"
-    scorer = scorer_of(teach, fingerprint(teach / "tower").id, DOCUMENTS, scratch, params)
+    scorer = open_scorer(teach, fingerprint(teach / "tower").id, DOCUMENTS, scratch, reading(params))
     assert isinstance(scorer, CrossEncoderScorer)
     places = np.array([[0, 3], [2, 1], [3, 0]])
     found = scorer.scores(TEXTS, places)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from late_fakes import write_late_teacher
 from sentence_transformers import MultiVectorEncoder
-from stages import SCORE, run_score
+from stages import SCORE, reading, run_score
 
 import steps.retrieval.late_interaction as late
 from slimtower.common.document_texts import DocumentTemplate
@@ -19,8 +19,8 @@ from slimtower.common.errors import TransientError, UserError
 from slimtower.common.fingerprints import fingerprint
 from steps.core.tables import read_table
 from steps.retrieval.late_interaction import TokenVectors, max_similarities
-from steps.score.kinds import scorer_of
-from steps.score.kinds.late_interaction import LateInteractionScorer
+from steps.scorers import open_scorer
+from steps.scorers.late_interaction import LateInteractionScorer
 
 
 def test_max_similarity_by_hand() -> None:
@@ -73,7 +73,7 @@ def test_a_killed_reading_repeats_one_shard_and_leaves_the_same_vectors(
     params = SCORE.model_copy(update={"shard_texts": 4})
 
     def scorer() -> LateInteractionScorer:
-        made = scorer_of(teach, fingerprint(teach / "tower").id, documents, tmp_path / "unused", params)
+        made = open_scorer(teach, fingerprint(teach / "tower").id, documents, tmp_path / "unused", reading(params))
         assert isinstance(made, LateInteractionScorer)
         return made
 
@@ -113,12 +113,12 @@ RUN = """
 import sys
 from pathlib import Path
 import numpy as np
-from stages import SCORE
+from stages import SCORE, reading
 from test_late_interaction import DOCUMENTS, PLACES, TEXTS
-from steps.score.kinds import scorer_of
+from steps.scorers import open_scorer
 
 teach, output = Path(sys.argv[1]), Path(sys.argv[2])
-scorer = scorer_of(teach, "a fingerprint", DOCUMENTS, output.with_name("unused"), SCORE)
+scorer = open_scorer(teach, "a fingerprint", DOCUMENTS, output.with_name("unused"), reading(SCORE))
 found = scorer.scores(TEXTS, PLACES)
 print("scored", flush=True)
 sys.stdin.readline()
@@ -163,7 +163,7 @@ def test_a_kill_while_vectors_are_removed_leaves_none_that_count(
     teach = write_late_teacher(tmp_path / "late", tiny_tower)
 
     def scorer() -> Any:
-        return scorer_of(teach, "a fingerprint", DOCUMENTS, tmp_path / "unused", SCORE)
+        return open_scorer(teach, "a fingerprint", DOCUMENTS, tmp_path / "unused", reading(SCORE))
 
     def killed(path: Path, **_: object) -> None:
         if (path / "tokens.f16").is_file():

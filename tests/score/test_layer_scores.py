@@ -9,7 +9,7 @@ import pytest
 import torch
 from late_fakes import write_late_teacher
 from rank_fakes import write_cross_teacher
-from stages import SCORE, run_score
+from stages import SCORE, reading, run_score
 
 from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.files import read_json, write_json
@@ -18,8 +18,8 @@ from steps.core.tables import read_table
 from steps.retrieval.dual_pooling import Pooling, dual_pooled
 from steps.retrieval.late_interaction import load_late_interaction
 from steps.retrieval.rankers import load_ranker, pair_scores
-from steps.score.kinds import scorer_of
-from steps.score.kinds.base import Scorer
+from steps.scorers import open_scorer
+from steps.scorers.base import Scorer
 
 pytestmark = pytest.mark.medium
 
@@ -36,7 +36,7 @@ def teach(tmp_path: Path) -> Path:
 
 def scorer(teach: Path, scratch: Path, batch_size: int = 2) -> Scorer:
     params = SCORE.model_copy(update={"batch_size": batch_size})
-    return scorer_of(teach, fingerprint(teach / "tower").id, DOCUMENTS, scratch, params)
+    return open_scorer(teach, fingerprint(teach / "tower").id, DOCUMENTS, scratch, reading(params))
 
 
 def hidden(network: Any, features: dict[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -126,7 +126,7 @@ def test_the_stage_leaves_a_row_of_layers_for_each_of_the_tables(
     corpus = [DocumentTemplate().text(row["title"], "", row["content"]) for row in rows]
     params = SCORE.model_copy(update={"batch_size": 4})
     folder = tmp_path / "models/teach" / kind
-    asked = scorer_of(folder, fingerprint(folder / "tower").id, corpus, tmp_path / "texts", params)
+    asked = open_scorer(folder, fingerprint(folder / "tower").id, corpus, tmp_path / "texts", reading(params))
     lengths = {text: sum(row["text_row"] == text for row in table) for text in {row["text_row"] for row in table}}
     longest = sorted(lengths, key=lengths.__getitem__)[-2:]
     assert lengths[longest[-1]] > 3, "a positive stands behind the nearest"

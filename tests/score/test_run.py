@@ -22,7 +22,7 @@ from slimtower.common.files import read_json, write_json
 from slimtower.common.fingerprints import fingerprint
 from steps.core.tables import read_table
 from steps.encoders.towers import load_tower
-from steps.score.kinds.dual_encoder import DualEncoderScorer
+from steps.scorers.dual_encoder import DualEncoderScorer
 
 pytestmark = pytest.mark.medium
 
@@ -30,7 +30,7 @@ SCRIPT = """
 import sys, time
 from pathlib import Path
 from stages import run_score
-from steps.score.kinds.dual_encoder import DualEncoderScorer
+from steps.scorers.dual_encoder import DualEncoderScorer
 
 scores = DualEncoderScorer.scores
 
@@ -165,5 +165,5 @@ def test_what_cannot_be_scored_is_said(root: Path, tmp_path: Path, monkeypatch: 
     folder.mkdir()
     (folder / "tower").symlink_to(root / "models/teach/other/tower")
     write_json(folder / "report.json", {"kind": "rules"})
-    with pytest.raises(UserError, match=r"a teacher of kind 'rules' does not score; take it off score\.teachers"):
+    with pytest.raises(UserError, match=r"a teacher of kind 'rules' does not score; name another one"):
         run_score(tmp_path, "other")

@@ -1,5 +1,6 @@
 """The stage `teach` as a whole, on a tiny tower."""
 
+import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +30,7 @@ from steps.encoders.towers import encode, load_tower, positions_of
 from steps.teach.contrastive_training import cut_to_tokens
 from steps.teach.dev_comparison import compare
 from steps.teach.dual_encoder import limit_length
-from steps.teach.kinds.base import Teacher
+from steps.teach.kinds.base import Inputs, Teacher
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.run import run as teach
 from steps.tracking.runs import NullRun, Run
@@ -67,13 +68,16 @@ def test_epochs_zero_saves_the_base_as_it_is(tmp_path: Path, base: Path) -> None
     assert read_json(output / "earlier/towers.json") == []
 
 
-def test_a_kind_that_leaves_nothing_it_was_before_has_an_empty_list(tmp_path: Path) -> None:
+def test_a_kind_that_leaves_nothing_it_was_before_has_an_empty_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Plain(Teacher):
         kind: Literal["plain"]
 
-        def teach(self, ingest: Path, mine: Path, rankers: Path, output: Path, run: Run) -> None:
-            (output / "tower").mkdir(parents=True)
+    def make(inputs: Inputs, output: Path, params: Plain, run: Run) -> None:
+        (output / "tower").mkdir(parents=True)
 
+    monkeypatch.setitem(sys.modules, "steps.teach.plain", SimpleNamespace(teach=make))
     teach(tmp_path, tmp_path, tmp_path / "teach", Plain(kind="plain"), NullRun())
     assert read_json(tmp_path / "teach/earlier/towers.json") == []
 

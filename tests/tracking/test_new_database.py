@@ -15,7 +15,12 @@ from steps.tracking.runs import experiment_id
 pytestmark = [pytest.mark.medium, pytest.mark.faults("new database")]
 
 ROOT = Path(__file__).parents[2]
-FIRST_CONTACT = "from steps.tracking.runs import client, experiment_id; print(experiment_id(client()))"
+FIRST_CONTACT = """
+from slimtower.registry.client import client
+from steps.tracking.runs import experiment_id
+
+print(experiment_id(client()))
+"""
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
 """What every teacher has as knobs in params.yaml, and what it is made of."""
 
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from slimtower.common.settings import Strict
+from steps.core.params import Capability
 
 
 class Teacher(Strict):
@@ -14,12 +15,22 @@ class Teacher(Strict):
     `output/earlier/<name>`, for `evaluate` to compare it with: `steps.teach.earlier` lists them.
     """
 
-    makes_index: ClassVar[bool] = True  # whether it gives a text one vector, so that its documents can be an index
+    gives: ClassVar[frozenset[Capability]] = frozenset({"vectors", "local"})
 
     trains_in_processes: ClassVar[bool] = False  # whether several train it together; of these rank 0 alone may write
 
     kind: str
     """What the teacher is."""
+
+    @property
+    def embeds(self) -> Literal["pooled", "joint"] | None:
+        """What its embeddings of pairs are of: a text, given the document, or both; None if it embeds no pairs."""
+        return None
+
+    @property
+    def checking_ranker(self) -> str:
+        """The ranker that checks the hard negatives of its rounds; "" for none."""
+        return ""
 
 
 class Inputs(NamedTuple):

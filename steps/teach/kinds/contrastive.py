@@ -40,6 +40,11 @@ class Contrastive(OnTriplets, ABC):
     rounds: RoundParams = RoundParams()
     """Further rounds, with negatives that the tower itself found."""
 
+    @property
+    def checking_ranker(self) -> str:
+        """That of its rounds."""
+        return self.rounds.ranker
+
     @model_validator(mode="after")
     def _rounds_have_a_use_for_what_they_find(self) -> Self:
         if self.rounds.more and self.loss.hard_negatives == "none":

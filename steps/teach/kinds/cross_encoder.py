@@ -4,8 +4,9 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from steps.core.params import Capability
 from steps.teach.kinds.base import Teacher
-from steps.training.ranker_params import RankerTraining
+from steps.training.ranker_params import CROSS_ENCODER_GIVES, RankerTraining
 
 
 class CrossEncoder(RankerTraining, Teacher):
@@ -15,7 +16,7 @@ class CrossEncoder(RankerTraining, Teacher):
     students can learn (EmbedDistill, Sec. 4.2).
     """
 
-    makes_index: ClassVar[bool] = False
+    gives: ClassVar[frozenset[Capability]] = CROSS_ENCODER_GIVES
 
     kind: Literal["cross_encoder"]
     """It scores (score.teachers) and re-ranks (evaluate.rerankers), and makes no index. See
@@ -33,6 +34,11 @@ class CrossEncoder(RankerTraining, Teacher):
     """Dev queries on which it is compared with BM25; 0 = no comparison."""
     dev_documents: int = Field(default=30, ge=1)
     """Documents that BM25 finds for a dev query, which the teacher re-ranks there."""
+
+    @property
+    def embeds(self) -> Literal["pooled", "joint"]:
+        """Dual pooling makes an embedding of the query alone."""
+        return "joint" if self.pooling == "cls" else "pooled"
 
     @model_validator(mode="after")
     def _knobs_belong_together(self) -> Self:

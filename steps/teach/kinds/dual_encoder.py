@@ -1,13 +1,16 @@
 """The kind `dual_encoder`."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
+from steps.core.params import Capability
 from steps.teach.kinds.contrastive import Contrastive
 from steps.teach.kinds.prompted import Prompted
 
 
 class DualEncoder(Prompted, Contrastive):
     """A dual encoder, trained contrastively over in-batch and mined negatives."""
+
+    gives: ClassVar[frozenset[Capability]] = frozenset({"vectors", "scores", "local"})
 
     kind: Literal["dual_encoder"]
     """Compared by inner product or cosine: one network for both towers, or one for each, where `untied` says so or base

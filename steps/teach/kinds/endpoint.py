@@ -1,16 +1,18 @@
 """The kind `endpoint`."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from steps.core.params import ModelName
+from steps.core.params import Capability, ModelName
 from steps.endpoint.params import Connection, Reads
 from steps.teach.kinds.base import Teacher
 
 
 class Endpoint(Teacher):
     """A model behind an API: a server that answers `POST /v1/embeddings`. It is asked, never trained."""
+
+    gives: ClassVar[frozenset[Capability]] = frozenset({"vectors", "scores"})
 
     kind: Literal["endpoint"]
     model: str = Field(min_length=1)

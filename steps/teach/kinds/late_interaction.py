@@ -4,6 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from steps.core.params import Capability
 from steps.teach.kinds.on_triplets import OnTriplets
 from steps.teach.kinds.prompted import Prompted
 
@@ -11,7 +12,7 @@ from steps.teach.kinds.prompted import Prompted
 class LateInteraction(Prompted, OnTriplets):
     """ColBERT: a vector a token, compared by MaxSim (LEAD, Eq. 2), trained over in-batch and mined negatives."""
 
-    makes_index: ClassVar[bool] = False
+    gives: ClassVar[frozenset[Capability]] = frozenset({"scores", "local", "layers", "joint"})
 
     kind: Literal["late_interaction"]
     """It scores (score.teachers) and re-ranks (evaluate.rerankers), and makes no index. Lengths count special tokens.

@@ -1,14 +1,17 @@
 """The kind `llm_dual_encoder`."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from steps.core.params import Capability
 from steps.teach.kinds.contrastive import Contrastive
 
 
 class LlmDualEncoder(Contrastive):
     """Two towers that begin as one causal language model and read prompts (ScalingNote, Sec. 3.2)."""
+
+    gives: ClassVar[frozenset[Capability]] = frozenset({"vectors", "scores", "local"})
 
     kind: Literal["llm_dual_encoder"]
     """Its loss is summed over a document's three embeddings. ingest.document must have a line break behind the title;

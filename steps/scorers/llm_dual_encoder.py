@@ -1,6 +1,6 @@
 """The scores of a causal language model's towers: inner products, as a dual encoder's."""
 
-from steps.score.kinds.dual_encoder import DualEncoderScorer
+from steps.scorers.dual_encoder import DualEncoderScorer
 
 
 class LlmDualEncoderScorer(DualEncoderScorer):

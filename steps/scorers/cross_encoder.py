@@ -1,0 +1,109 @@
+"""Cross encoders: scores of pairs of a text and a document, and embeddings of them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from torch import Tensor
+
+from steps.core.vector_store import Texts
+from steps.encoders.cut_texts import Cut, cut_pairs
+from steps.encoders.precision import Precision
+from steps.retrieval.dual_pooling import is_dual_pooled
+from steps.retrieval.rankers import (
+    Pair,
+    layer_logits,
+    load_ranker,
+    pair_embeddings,
+    pair_layer_scores,
+    pair_scores,
+    ranker_depth,
+)
+from steps.scorers.base import Network, Reading, ReadTexts, Reranker, Scorer, check_finite
+from steps.scorers.documents import TextFile
+
+
+class CrossEncoderScorer(Scorer):
+    """A ranker, and the documents' texts on disk."""
+
+    kind = "cross_encoder"
+    layered = True
+
+    def __init__(self, teach: Path, fingerprint: str, documents: Texts, scratch: Path, reading: Reading) -> None:
+        """`fingerprint` is not needed; the texts lie in the file `scratch` while they are read."""
+        self.reading, self.ranker = reading, load_ranker(teach / "tower")
+        self.embeds = "pooled" if is_dual_pooled(self.ranker) else "joint"
+        self.documents = TextFile(scratch, documents)
+
+    def scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
+        """Logit of each text with each of its documents, cut to what the ranker reads: float32 `(texts, k)`."""
+        pairs, (precision, batch_size, _) = self._pairs(texts, documents), self.reading
+        return pair_scores(self.ranker, pairs, precision=precision, batch_size=batch_size).reshape(documents.shape)
+
+    def cut(self, pairs: Sequence[Pair]) -> Cut | None:
+        """Of the pairs, which it reads at once."""
+        return cut_pairs(self.ranker, pairs)
+
+    def pair_embeddings(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
+        """With dual pooling the text's embedding given each document, else the embedding of both: `(texts, k, dim)`."""
+        pairs, (precision, batch_size, _) = self._pairs(texts, documents), self.reading
+        embeddings = pair_embeddings(self.ranker, pairs, precision=precision, batch_size=batch_size)
+        return embeddings.reshape(*documents.shape, -1)
+
+    def layer_scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
+        """What its head, or its pooling, makes of each layer's states: float32 `(texts, k, layers)`."""
+        pairs, (precision, batch_size, _) = self._pairs(texts, documents), self.reading
+        scores = pair_layer_scores(self.ranker, pairs, precision=precision, batch_size=batch_size)
+        return scores.reshape(*documents.shape, -1)
+
+    def _pairs(self, texts: list[str], documents: np.ndarray) -> list[Pair]:
+        """Each text with the text of each of its documents."""
+        text_of = self.documents.read(np.unique(documents))
+        return [(text, text_of[row]) for text, rows in zip(texts, documents.tolist(), strict=True) for row in rows]
+
+    @classmethod
+    def reranker(cls, tower: Path, scratch: Path, precision: Precision, batch_size: int) -> Reranker:
+        """It reads every pair."""
+        return CrossEncoderReranker(tower, precision, batch_size)
+
+    @classmethod
+    def network(cls, tower: Path, max_length: int, max_document_length: int) -> Network:
+        """It reads at most as many tokens of a pair as both lengths together."""
+        return CrossEncoderNetwork(tower, max_length + max_document_length)
+
+
+class CrossEncoderReranker:
+    """A ranker of candidates."""
+
+    def __init__(self, tower: Path, precision: Precision, batch_size: int) -> None:
+        self.ranker, self.precision, self.batch_size = load_ranker(tower), precision, batch_size
+
+    def scores(self, queries: list[str], candidates: Sequence[np.ndarray], read: ReadTexts) -> list[np.ndarray]:
+        """Its logits."""
+        rows = np.unique(np.concatenate(candidates))
+        texts = dict(zip(rows.tolist(), read(rows), strict=True))
+        pairs = [
+            (query, texts[row])
+            for query, document_rows in zip(queries, candidates, strict=True)
+            for row in document_rows.tolist()
+        ]
+        scores = pair_scores(self.ranker, pairs, precision=self.precision, batch_size=self.batch_size)
+        return np.split(check_finite(scores), np.cumsum([len(document_rows) for document_rows in candidates])[:-1])
+
+
+class CrossEncoderNetwork:
+    """Its logit, and what its head makes of each layer (LEAD, Eq. 3)."""
+
+    kind = CrossEncoderScorer.kind
+    candidates: Literal["batch", "own"] = "own"  # all pairs of a batch would cost the square of it
+
+    def __init__(self, tower: Path, max_pair_length: int) -> None:
+        ranker = load_ranker(tower).eval()
+        self.model, self.depth = ranker, ranker_depth(ranker)
+        self.length = min(ranker.max_seq_length or max_pair_length, max_pair_length)
+
+    def scores(self, texts: list[str], documents: list[str], pairs: np.ndarray, layers: Sequence[int]) -> Tensor:
+        """Each pair is read once."""
+        text_pairs = [(texts[text], documents[document]) for text, document in pairs.T.tolist()]
+        return layer_logits(self.model, text_pairs, [self.depth - 1, *layers], self.length)

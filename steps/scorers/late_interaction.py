@@ -1,0 +1,170 @@
+"""A late interaction model's scores: MaxSim of a text's tokens and each document's."""
+
+from collections.abc import Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slimtower.common.files import cache_root
+from steps.core.code import code_digest
+from steps.core.turns import forget, hold
+from steps.core.vector_store import Texts
+from steps.core.versions import library_versions
+from steps.encoders.cut_texts import Cut, cut_of_tokens
+from steps.encoders.precision import Precision, resolve_precision
+from steps.retrieval.late_interaction import (
+    TokenVectors,
+    depth_of_late_interaction,
+    digest_of_texts,
+    giving_layers,
+    layer_similarities,
+    load_late_interaction,
+    max_similarities,
+    paired_similarities,
+    similarities,
+    token_states,
+    token_vectors,
+)
+from steps.scorers.base import Network, Reading, ReadTexts, Reranker, Scorer, check_finite
+from steps.scorers.documents import CandidateVectors, TextFile
+
+_TEXTS, _DOCUMENTS = 256, 32  # whose states of layers are in memory at once: 100 MB at 100 tokens of 6 times 384
+
+
+class LateInteractionScorer(Scorer):
+    """A model, and the documents' token vectors on disk, float16, which it reads once."""
+
+    kind = "late_interaction"
+    layered = True
+
+    def __init__(self, teach: Path, fingerprint: str, documents: Texts, scratch: Path, reading: Reading) -> None:
+        """`fingerprint` is the id of the tower's.
+
+        Vectors lie below SLIMTOWER_CACHE until `finish`, so that a killed run goes on; while another run has them, this
+        one waits. `scratch` is for texts that layers read.
+        """
+        self.reading, self.texts, self.model = reading, documents, load_late_interaction(teach / "tower")
+        self.scratch = scratch
+        code = code_digest("steps.retrieval.late_interaction")
+        settings = (fingerprint, resolve_precision(reading.precision), code, *library_versions())
+        self.folder = cache_root() / "token_vectors" / digest_of_texts(settings, documents)
+        hold(self.folder, "score: waits for another run with this teacher and these documents")  # it may make ours too
+        self.documents = TokenVectors(self.folder, self.model.get_embedding_dimension() or 0)
+
+    def scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
+        """MaxSim of each text with each of its documents, `(texts, k)` positions: float32 `(texts, k)`."""
+        queries = token_vectors(
+            self.model, texts, "query", precision=self.reading.precision, batch_size=self.reading.batch_size
+        )
+        self._read_documents()
+        scores = np.empty(documents.shape, dtype=np.float32)
+        for row, query in enumerate(queries):
+            scores[row] = max_similarities(query, [self.documents[document] for document in documents[row].tolist()])
+        return scores
+
+    def cut(self, pairs: Sequence[tuple[str, str]]) -> Cut | None:
+        """Of the documents, each once."""
+        return cut_of_tokens(self.model, sorted({document for _, document in pairs}))
+
+    def layer_scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
+        """MaxSim of all layers' states of tokens: float32 `(texts, k, layers)`.
+
+        The states of a document are too many to be kept: it is read again for each few hundred texts that ask for it.
+        """
+        read = partial(token_vectors, self.model, precision=self.reading.precision, batch_size=self.reading.batch_size)
+        with giving_layers(self.model) as layers:
+            scores = np.empty((*documents.shape, layers), dtype=np.float32)
+            for start in range(0, len(texts), _TEXTS):
+                positions = documents[start : start + _TEXTS]
+                queries = read(texts[start : start + _TEXTS], "query")
+                distinct = np.unique(positions)
+                for first in range(0, len(distinct), _DOCUMENTS):
+                    piece = distinct[first : first + _DOCUMENTS]
+                    states = read([*self.document_texts.read(piece).values()], "document")
+                    for text, column in zip(*np.nonzero(np.isin(positions, piece)), strict=True):
+                        document = states[int(np.searchsorted(piece, positions[text, column]))]
+                        scores[start + text, column] = layer_similarities(queries[text], document, layers)
+        return scores
+
+    @cached_property
+    def document_texts(self) -> TextFile:
+        """The documents' texts, for who needs them in another order."""
+        return TextFile(self.scratch, self.texts)
+
+    def _read_documents(self) -> None:
+        """Only once a text is to be scored: of a run that was finished before none is."""
+        self.documents.fill(
+            self.model,
+            self.texts,
+            precision=self.reading.precision,
+            batch_size=self.reading.batch_size,
+            shard_texts=self.reading.shard_texts,
+            what="embed documents' tokens",
+        )
+
+    def finish(self) -> None:
+        """Remove the vectors: they are many times larger than the texts."""
+        forget(self.folder)
+
+    @classmethod
+    def reranker(cls, tower: Path, scratch: Path, precision: Precision, batch_size: int) -> Reranker:
+        """It reads each document once."""
+        return LateInteractionReranker(tower, scratch, precision, batch_size)
+
+    @classmethod
+    def network(cls, tower: Path, max_length: int, max_document_length: int) -> Network:
+        """It reads of a text as many tokens as it is made for."""
+        return LateInteractionNetwork(tower, max_document_length)
+
+
+class LateInteractionReranker:
+    """A model, and token vectors of the candidates."""
+
+    def __init__(self, tower: Path, scratch: Path, precision: Precision, batch_size: int) -> None:
+        model = load_late_interaction(tower)
+        self.embed = partial(token_vectors, model, precision=precision, batch_size=batch_size)
+        dim = model.get_embedding_dimension() or 0
+        self.documents = CandidateVectors(scratch, dim, partial(self.embed, role="document"))
+
+    def scores(self, queries: list[str], candidates: Sequence[np.ndarray], read: ReadTexts) -> list[np.ndarray]:
+        """MaxSim."""
+        documents = self.documents.of(candidates, read)
+        query_vectors = self.embed(queries, role="query")
+        return [
+            check_finite(max_similarities(query, vectors))
+            for query, vectors in zip(query_vectors, documents, strict=True)
+        ]
+
+
+class LateInteractionNetwork:
+    """MaxSim of its vectors, and of its layers' states (LEAD, Eq. 2)."""
+
+    kind = LateInteractionScorer.kind
+    candidates: Literal["batch", "own"] = "batch"
+
+    def __init__(self, tower: Path, max_document_length: int) -> None:
+        model = load_late_interaction(tower).eval()
+        length = getattr(model[0], "document_length", None) or model.max_seq_length or max_document_length
+        self.model, self.depth = model, depth_of_late_interaction(model)
+        self.length = min(length, max_document_length)
+
+    def scores(self, texts: list[str], documents: list[str], pairs: np.ndarray, layers: Sequence[int]) -> Tensor:
+        """Each text and each document is read once."""
+        query_states, query_mask = token_states(self.model, texts, "query", layers)
+        document_states, document_mask = token_states(self.model, documents, "document", layers, self.length)
+        sides = list(zip(query_states, document_states, strict=True))
+        text, document = torch.from_numpy(pairs).to(query_mask.device)
+        if pairs.shape[1] == len(texts) * len(documents):  # all of them: no document has to be laid beside each text
+            scores = [similarities(query, answer, query_mask, document_mask) for query, answer in sides]
+            return torch.stack(scores, dim=2)[text, document]
+        return torch.stack(
+            [
+                paired_similarities(query[text], answer[document], query_mask[text], document_mask[document])
+                for query, answer in sides
+            ],
+            dim=1,
+        )
