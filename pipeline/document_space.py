@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from pipeline import forecast
+from pipeline.forecast import in_words
 from pipeline.params import Params
 from slimtower.common.settings import read_mapping
 from steps.core.tables import table_path
@@ -33,9 +33,14 @@ def embedded_anew(params: Params, stages: Collection[str], ingest: Path, seconds
         why, index = f"has another {', '.join(changed)} than in the last run", "the index of that run"
     else:
         return []
-    documents = pq.read_metadata(table_path(ingest, "corpus")).num_rows
-    cost = f"{documents:,} texts" + (f", about {forecast.in_words(seconds)}" if seconds else "")
+    documents = count_documents(ingest)
+    cost = f"{documents:,} texts" + (f", about {in_words(seconds)}" if seconds else "")
     return [f"teach.{name} {why}: every document has to be embedded anew ({cost}), and {index} cannot be used"]
+
+
+def count_documents(ingest: Path) -> int:
+    """Documents of the corpus that `ingest` wrote."""
+    return int(pq.read_metadata(table_path(ingest, "corpus")).num_rows)
 
 
 def _changed(name: str) -> list[str]:

@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 
-from pipeline import forecast
+from pipeline.forecast import in_words
 
 _STAGE = re.compile(r"(Running stage|Stage) '([^']+)'(.*)")
 _DVC_SAYS = re.compile(  # of its own files, after each stage; the stages say what they did
@@ -23,6 +23,7 @@ class Progress:
         self.started = 0  # stages
         self._seen: set[str] = set()  # of which DVC spoke
         self._forecast = self._measured = 0.0  # seconds of the stages that ran and ended
+        self._took: dict[str, float] = {}
         self._running: tuple[str, float] | None = None
         self._clock = clock
         self._start = clock()
@@ -39,6 +40,12 @@ class Progress:
     def remaining(self) -> float:
         """Seconds that the stages that have not ended take, by the forecast and how it did so far."""
         return self._pace() * sum(self.expected.values())
+
+    def took(self, *, done: bool) -> dict[str, float]:
+        """Seconds of each stage that ended; `done`: the one that ran last ended as well."""
+        if done:
+            self._end_stage()
+        return dict(self._took)
 
     def line(self, text: str) -> str | None:
         """What to print for a line of DVC's; None for what a person need not read."""
@@ -59,7 +66,7 @@ class Progress:
             return f"Restored stage '{stage}' from DVC's cache ({self._position()})"
         remaining = self.remaining()
         self._running = (stage, self._clock())
-        going = f", about {forecast.in_words(remaining)} to go" if remaining else ""
+        going = f", about {in_words(remaining)} to go" if remaining else ""
         return f"Running stage '{stage}' ({self._position()}; {self.seconds / 60:.1f} minutes gone{going})"
 
     def _position(self) -> str:
@@ -76,6 +83,7 @@ class Progress:
             return
         stage, started = self._running
         self._running = None
+        self._took[stage] = self._clock() - started
         if stage in self.expected:
             self._forecast += self.expected.pop(stage)
-            self._measured += self._clock() - started
+            self._measured += self._took[stage]

@@ -16,9 +16,10 @@ import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
-from pipeline import forecast, preflight, surroundings
+from pipeline import preflight, surroundings
 from pipeline.data_check import check_data
-from pipeline.document_space import embedded_anew
+from pipeline.document_space import count_documents, embedded_anew
+from pipeline.forecast import expected_seconds, in_words, record_seconds
 from pipeline.lineage import finish_or_wait, send_finished, waits
 from pipeline.local_models import write_models
 from pipeline.params import Params, load_params
@@ -28,10 +29,9 @@ from pipeline.stopping import stop_when_asked
 from pipeline.task.children import chunks, stop
 from slimtower.common.errors import OutOfMemory, UserError, line
 from steps.core.progress import bold, over_bar
-from steps.encoders.bases import LISTED, MODELS, carried
+from steps.encoders.bases import LISTED, MODELS
 from steps.ingest.listing import write_listing
 from steps.promote.dvc_lock import lock_stages
-from steps.teach.kinds.contrastive import Contrastive
 
 INGEST, SOURCES = Path("data/ingest"), Path("sources.json")
 
@@ -65,7 +65,7 @@ def main() -> None:
     progress = Progress(0 if wanted else len(stages))
     os.environ.setdefault("SLIMTOWER_PIPELINE", uuid.uuid4().hex)
     try:
-        code = _run(params, wanted, stages, machine.precision, progress)
+        code = _run(params, wanted, stages, progress)
     except (UserError, KeyboardInterrupt, SystemExit):
         print(f"pipeline: failed; {finish_or_wait(failed=True)}; {progress.seconds:.0f} s", flush=True)
         raise
@@ -77,7 +77,7 @@ def main() -> None:
     raise SystemExit(code)
 
 
-def _run(params: Params, wanted: list[str], stages: list[str], precision: str, progress: Progress) -> int:
+def _run(params: Params, wanted: list[str], stages: list[str], progress: Progress) -> int:
     """Ingest, check what it made, and run the rest; returns the exit code of what failed. UserError for bad data."""
     code = _reproduce(["ingest"], progress)
     if code or wanted == ["ingest"]:
@@ -86,11 +86,14 @@ def _run(params: Params, wanted: list[str], stages: list[str], precision: str, p
     remaining = pending(stages, wanted)
     if params.ingest.document_vectors and "embed" in remaining.run and (code := _compare_given_vectors()):
         return code
-    expected = _expected(params, precision, remaining.run)
+    documents = count_documents(INGEST)
+    expected = expected_seconds(remaining.run, documents)
     _tell(embedded_anew(params, remaining.run, INGEST, expected.get("embed", 0.0)))
     progress.expect(expected, progress.started + remaining.count)
     _tell(_ahead(remaining, len(stages), sum(expected.values())))
-    return _reproduce(wanted, progress)
+    code = _reproduce(wanted, progress)
+    record_seconds(progress.took(done=code == 0), documents)
+    return code
 
 
 def _ahead(remaining: Pending, stages: int, seconds: float) -> list[str]:
@@ -103,7 +106,7 @@ def _ahead(remaining: Pending, stages: int, seconds: float) -> list[str]:
         )
     is_partial = len(remaining.run) < stages - 1  # `ingest` is done
     which = f"{len(remaining.run)} of {stages} stages have to run" if is_partial else ""
-    time = f"about {forecast.in_words(seconds)} on this machine" if seconds else ""
+    time = f"about {in_words(seconds)} on this machine" if seconds else ""
     return [", ".join(filter(None, (which, time)))] if which or time else []
 
 
@@ -121,20 +124,6 @@ def _compare_given_vectors() -> int:
 def _tell(lines: Iterable[str]) -> None:
     for text in lines:
         print(f"pipeline: {text}", flush=True)
-
-
-def _expected(params: Params, precision: str, stages: set[str]) -> dict[str, float]:
-    """About how many seconds each of these stages takes; none if that cannot be told."""
-    teacher = params.teach.described(params.teach.index)
-    base = teacher.base if isinstance(teacher, Contrastive) else ""
-    folder = Path(carried(base))
-    operations = forecast.layer_operations(folder)
-    if operations is None or not stages:
-        return {}
-    data = forecast.measure(INGEST, params)
-    speed, vocabulary = forecast.speed(precision), forecast.vocabulary_size(folder)
-    each = forecast.forecast(data, params, *operations, speed, vocabulary)
-    return {stage: seconds for stage, seconds in each.items() if stage in stages}
 
 
 def _reproduce(targets: list[str], progress: Progress) -> int:

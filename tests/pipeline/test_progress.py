@@ -16,7 +16,6 @@ from dvc.repo import Repo
 
 from pipeline import lineage
 from pipeline import run as pipeline
-from pipeline.params import load_params
 from pipeline.pending import Pending, ask_dvc, pending
 from pipeline.preflight import Machine
 from pipeline.progress import Progress
@@ -162,7 +161,8 @@ def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple
             "_reproduce": reproduce,
             "check_data": check,
             "_compare_given_vectors": compare,
-            "_expected": lambda *given: dict.fromkeys(remain, 600.0),
+            "count_documents": lambda ingest: 1000,
+            "expected_seconds": lambda *given: dict.fromkeys(remain, 600.0),
         }
         for name, fake in fakes.items():
             monkeypatch.setattr(pipeline, name, fake)
@@ -335,11 +335,10 @@ def test_what_is_up_to_date_or_in_the_cache_is_not_left_to_run(tmp_path: Path, m
     assert pending(names, []) == Pending(set(names))
 
 
-def test_the_forecast_is_of_the_stages_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    params = load_params()
-    seconds = {"embed": 100.0, "index": 20.0, "evaluate": 3.0}
-    monkeypatch.setattr(pipeline.forecast, "measure", lambda *_: None)
-    monkeypatch.setattr(pipeline.forecast, "forecast", lambda *_: seconds)
-    assert pipeline._expected(params, "fp32", set(seconds)) == seconds
-    assert pipeline._expected(params, "fp32", {"index", "evaluate"}) == {"index": 20, "evaluate": 3}
-    assert pipeline._expected(params, "fp32", set()) == {}
+def test_what_stages_took_is_known_when_they_ended() -> None:
+    run = Progress(3, clock := Clock())
+    for stage in ("ingest", "teach"):
+        run.line(f"Running stage '{stage}':")
+        clock.seconds += 30
+    assert run.took(done=False) == {"ingest": 30.0}  # the last one failed
+    assert run.took(done=True) == {"ingest": 30.0, "teach": 30.0}
