@@ -1,13 +1,13 @@
 # Commands people type. Everything runs in .venv, made from requirements/run.lock; tests add extras.lock and test.lock.
 VENV := .venv
-export Q RELEASE MODEL PORT WORKERS LOG RECIPE STAGES STUDENT DATA DATASET UNLABELLED RELEVANCE TEST_FROM SIMULATED SINCE UNTIL TABLE ONLY SEEDS TO
+export Q RELEASE MODEL PORT WORKERS LOG RECIPE STAGES STUDENT TO
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export HF_HUB_DISABLE_TELEMETRY := 1
 export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: help help-bench setup setup-all demo run search serve test-fast test test-slow test-nightly test-faults test-integration test-dags lint docs promote rollback deploy bench-release bench-gate bench-mine bench-serving bench-teacher-export bench-distill-speed bench-distill bench-teachers bench-collapse bench-gpu bench-migrate bench-endpoint bench-engines bench-given-vectors bench-moves bench-scaling bench-replay bench-any-corpus mlflow airflow images sbom licences lock clean
+.PHONY: help setup setup-all demo run search serve promote rollback deploy bench test-fast test test-slow test-nightly test-faults test-integration lint docs mlflow airflow images sbom licences lock clean
 .DEFAULT_GOAL := help
 
 # What was typed, `make search Q='costs $5'`, means what it says: make would take a `$` for the start of a name of its own
@@ -16,15 +16,13 @@ $(foreach name,$(TYPED),$(eval override $(name) := $$(value $(name)))$(eval expo
 
 # A target's group and its text stand behind ##; ;; begins a line
 help: SHOWN := start=Start here,data=Your data,operate=Operate,develop=Develop
-help: MORE := make help-bench lists the benchmarks
-help-bench: SHOWN := bench=Benchmarks
-help help-bench:
-	@awk -v shown="$(SHOWN)" -v more="$(MORE)" '/^[a-z-]+:.* ##[a-z]+ / { \
+help:
+	@awk -v shown="$(SHOWN)" '/^[a-z-]+:.* ##[a-z]+ / { \
 			name = $$0; sub(/:.*/, "", name); text = $$0; sub(/^.* ##/, "", text); group = text; sub(/ .*/, "", group); \
 			sub(/^[a-z]+ /, "", text); gsub(/;; */, sprintf("\n%23s", ""), text); \
 			lines[group] = lines[group] sprintf("  %-20s %s\n", name, text) } \
 		END { count = split(shown, groups, ","); for (at = 1; at <= count; at++) { \
-			split(groups[at], pair, "="); printf "%s\n%s\n", pair[2], lines[pair[1]] } print more }' $(MAKEFILE_LIST)
+			split(groups[at], pair, "="); printf "%s\n%s\n", pair[2], lines[pair[1]] } }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.done ##develop install what running needs into .venv: 0.6 GB to download, 2 GB on disk
 
@@ -45,14 +43,8 @@ demo: setup ##start the whole pipeline on data that come along: table, answer, n
 	@python -m pipeline
 	@python -m pipeline.outcome
 
-# What else was typed, `make run UNLABELED=x`: the command refuses a name that no recipe reads
-OTHERS = $(filter-out RECIPE STAGES,$(TYPED))
-
 run: setup ##data the pipeline on your data; the file of a recipe says what DATA holds:;; make run RECIPE=recipes/beir.yaml DATA=<folder> [STAGES=embed]
-	@python -m pipeline.recipe "$$RECIPE" DATA="$$DATA" DATASET="$$DATASET" UNLABELLED="$$UNLABELLED" RELEVANCE="$$RELEVANCE" PARTS="$$PARTS" \
-		TEST_FROM="$$TEST_FROM" SIMULATED="$$SIMULATED" SINCE="$$SINCE" UNTIL="$$UNTIL" \
-		MODEL="$$MODEL" BASE_URL="$$BASE_URL" OLD="$$OLD" NEW="$$NEW" EPOCHS="$$EPOCHS" TRIPLETS="$$TRIPLETS" TEXTS="$$TEXTS" SCORERS="$$SCORERS" LAYERS="$$LAYERS" \
-		SET="$$SET" LATE="$$LATE" CROSS="$$CROSS" $(foreach name,$(OTHERS),$(name)="$$$(name)") $$STAGES
+	@python -m pipeline.recipe "$$RECIPE" $(foreach name,$(filter-out RECIPE STAGES,$(TYPED)),$(name)="$$$(name)") $$STAGES
 
 search: setup ##start ten hits of a student: make search Q="draw a histogram";; [STUDENT=static] [RECIPE=recipes/x.yaml | RELEASE=<folder>]
 	@python -m slimtower search --student "$$STUDENT" --recipe "$$RECIPE" --release "$$RELEASE" -- "$$Q"
@@ -97,60 +89,8 @@ rollback: setup ##operate let the previous champion serve again, encoder and ind
 deploy: setup ##operate a release in a vector engine: make deploy TO=postgresql://...;; [STUDENT=4l] [RECIPE=recipes/x.yaml] [DEPLOY_FLAGS=--rollback]
 	@python -m pipeline.in_run "$$RECIPE" slimtower deploy --to "$${TO:-models/engine.db}" --student "$$STUDENT" $(DEPLOY_FLAGS)
 
-bench-release: setup ##bench what the forms of a release lose, after `make demo`: 20 minutes
-	@python -m bench.release_forms
-
-bench-gate: setup ##bench error rates of the promotion gate, after `make demo`: 2 minutes
-	@python -m bench.gate --retrain
-
-bench-mine: setup ##bench time and memory of mining made-up logs of up to 10 million queries:;; half an hour, 20 GB of disk
-	@python -m bench.mining
-
-bench-serving: setup ##bench speed of encoders, indexes and both, after `make demo`:;; a quarter of an hour, 4 GB of disk
-	@python -m bench.serving
-
-bench-teacher-export: setup ##bench the teacher itself in ONNX and int8, after `make demo`: a minute;; [RUN=runs/beir]
-	@python -m bench.teacher_export --run "$${RUN:-.}"
-
-bench-distill-speed: setup ##bench beside sentence-transformers' trainer, after `make demo`: 7 minutes
-	@python -m bench.distill_speed
-
-bench-distill: setup ##bench a table of distilled students, after;; make run RECIPE=recipes/scifact_medquad.yaml DATA=<folder> STAGES=embed:;; TABLE=ladder [RUN=runs/scifact_medquad] [ONLY=direct,distil] [SEEDS=1,2,3]
-	@python -m bench.distillation "$$TABLE" --run "$$RUN" --only "$$ONLY" --seeds "$$SEEDS"
-
-bench-teachers: setup ##bench a table of teachers by what trains them, hours on two cores:;; TABLE=demo, or TABLE=medquad or scifact with DATA=<folder>;; [ONLY=clicks,judged] [SEEDS=1,2,3]
-	@python -m bench.teachers "$$TABLE" --only "$$ONLY" --seeds "$$SEEDS"
-
-bench-collapse: setup ##bench do embeddings of cross encoders collapse, five minutes, after;; make run RECIPE=recipes/cross_encoder_teacher.yaml DATA=<folder> STAGES=teach;; [TEACHERS=cls,dual] [RUN=runs/cross_encoder_teacher]
-	@python -m bench.collapse "$${TEACHERS:-cls,dual}" --run "$${RUN:-runs/cross_encoder_teacher}"
-
-bench-gpu: setup ##bench what the kinds of teachers cost on a GPU, minutes, after;; make run RECIPE=recipes/llm_teacher.yaml DATA=<folder> STAGES=mine@relevance;; [RUN=runs/llm_teacher] [SIZES=0.5B,1.5B]
-	@python -m bench.gpu --run "$${RUN:-runs/llm_teacher}" --sizes "$${SIZES:-0.5B,1.5B}"
-
-bench-migrate: setup ##bench a new model over an old index beside embedding all anew, after;; make run RECIPE=recipes/migrate.yaml DATA=<folder>;; [RUN=runs/migrate] [DOCUMENTS=20000]: the judged ones and so many others
-	@python -m bench.migrate "$${RUN:-runs/migrate}" --documents "$${DOCUMENTS:-0}"
-
-bench-endpoint: setup ##bench the demo with its teacher behind a server: a quarter of an hour
-	@python -m bench.endpoint
-
-bench-engines: setup-all ##bench Milvus Lite, pgvector and Qdrant: text to hits, and what each loses,;; after `make demo`: a minute
-	@python -m bench.engines
-
-bench-given-vectors: setup ##bench the student from stored document vectors is the same, 5 minutes, after;; make run RECIPE=recipes/scifact.yaml DATA=<folder> STAGES=distill@static;; [RUN=runs/scifact]
-	@python -m bench.given_vectors "$${RUN:-runs/scifact}"
-
-bench-moves: setup ##bench the service while its champion moves, after `make demo`: 2 minutes
-	@python -m bench.moves
-
-bench-scaling: setup ##bench scaling laws of dual encoders, of a run in which `mine` is done:;; two hours on two cores [RUN=runs/scifact]
-	@python -m bench.scaling --run "$${RUN:-.}"
-
-bench-replay: setup ##bench two releases over a query log, judged by a cross encoder or a table:;; BEFORE=<release> AFTER=<release> QUERIES=<log>;; JUDGE=<model> | JUDGEMENTS=<table> [RUN=runs/ubi]
-	@python -m bench.replay "$$BEFORE" "$$AFTER" --queries "$$QUERIES" --run "$${RUN:-.}" \
-		$(if $(JUDGEMENTS),--judgements "$$JUDGEMENTS",--judge "$$JUDGE")
-
-bench-any-corpus: setup ##bench one set of defaults on the corpora of bench/corpora.yaml: hours;; LABEL=after DATA=<folder> [UNLABELLED=<tsv>] [ONLY=scifact_500];; [STUDENTS=static] [SEEDS=1,2,3] [AGAINST=<label>]
-	@python -m bench.any_corpus "$$LABEL" --only "$$ONLY" --students "$$STUDENTS" --seeds "$$SEEDS" --against "$$AGAINST"
+bench: setup ##develop a benchmark, as bench/results/*.json; without NAME they are listed:;; make bench NAME=serving [ARGS="words of its command line"]
+	@python -m bench $(NAME) $(ARGS)
 
 test-integration: setup-all .airflow-venv/.done ##develop containers, S3, MLflow and Airflow end to end (docs/operations.md);; needs DOCKER_HOST, AWS_ENDPOINT_URL and its credentials
 	@docker compose version >/dev/null 2>&1 || python -m pip install --quiet --disable-pip-version-check podman-compose==1.6.0
@@ -161,9 +101,6 @@ mlflow: setup ##operate MLflow's pages on the tracked runs [PORT=5000]
 
 airflow: setup .airflow-venv/.done ##operate Airflow on this machine with the project's DAGs (docs/scheduling.md);; [AIRFLOW_PORT=8080]
 	@.airflow-venv/bin/python dags/slimtower_dags/standalone.py
-
-test-dags: setup-all .airflow-venv/.done ##develop tests of the DAGs, those that need Airflow too
-	@python -m pytest tests/dags
 
 .airflow-venv/.done: requirements/airflow.lock
 	@echo "airflow: installing the locked packages into .airflow-venv (a minute)"

@@ -1,4 +1,4 @@
-"""python -m bench.mining [QUERIES ...]: time and memory of the stage `mine` on made-up logs; `make bench-mine`.
+"""python -m bench.mining [QUERIES ...]: time and memory of the stage `mine` on made-up logs; `make bench NAME=mining`.
 
 For each size (100,000, 1,000,000 and 10,000,000 queries unless given) a log is written, then mined by the cell `click`
 in a process of its own. At 20,000 queries the associations are compared with Algorithm 1 done pair by pair, in plain

@@ -1,4 +1,4 @@
-"""A large index in bounded memory, and what adding 1 % costs; a part of bench.serving.
+"""python -m bench.vectors: a large index in bounded memory, and what adding 1 % costs; `bench.serving` runs it.
 
 The vectors are seeded perturbations of the demo's document embeddings: a document drawn at random plus Gaussian noise
 of length NOISE, renormalised. So siblings have a cosine of about 1 / (1 + NOISE ** 2), the median cosine of a document

@@ -85,6 +85,11 @@ def variable_names(text: str) -> list[str]:
     return [match[1] for match in _VARIABLE.finditer(text)]
 
 
+def given_variables(text: str, typed: dict[str, str]) -> dict[str, str]:
+    """Values of a recipe's variables: those that were typed, else those of the environment."""
+    return {name: os.environ.get(name, "") for name in variable_names(text)} | typed
+
+
 def laid_over(params: dict[str, Any], text: str, variables: dict[str, str], recipe: Path) -> dict[str, Any]:
     """`params` with the text of a recipe, its variables filled, laid over them."""
     return overlay(params, parse_mapping(fill(text, variables, recipe), str(recipe)))
@@ -242,11 +247,13 @@ def main() -> None:
 
 def _run_alone(root: Path, recipe: Path, words: list[str]) -> None:
     """Refresh the recipe's worktree, run the pipeline there, and copy its report."""
-    variables = dict(word.split("=", 1) for word in words if "=" in word)
+    text = read_text(recipe)
+    typed = dict(word.split("=", 1) for word in words if "=" in word)
     stages = [word for word in words if "=" not in word]
-    check_names(variables, read_text(recipe), recipe)
+    check_names(typed, text, recipe)
+    variables = given_variables(text, typed)
     check_origin(run_folder(root, recipe), recipe)
-    params = laid_over(read_mapping(Path("params.yaml")), read_text(recipe), variables, recipe)
+    params = laid_over(read_mapping(Path("params.yaml")), text, variables, recipe)
     check_new(params, run_folder(root, recipe) / "params.yaml", recipe)
     folder = worktree(root, recipe)
     with staged_file(folder / "params.yaml") as staging:

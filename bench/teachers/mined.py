@@ -111,7 +111,7 @@ def _recipe(name: str, table: Table, variables: Mapping[str, str]) -> dict[str, 
     if "${DATA}" in text and not variables.get("DATA"):
         raise UserError(
             f"DATA: the table {name} reads {path}, whose comments say how to get its data; run"
-            f" `make bench-teachers TABLE={name} DATA=<folder>`"
+            f" `make bench NAME=teachers ARGS={name} DATA=<folder>`"
         )
     return parse_mapping(fill(text, dict(variables), path), str(path))
 

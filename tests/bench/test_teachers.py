@@ -126,7 +126,7 @@ def test_zero_shot_is_always_measured_and_first() -> None:
 @pytest.mark.parametrize(
     ("made", "given", "said"),
     [
-        (table(recipe="recipes/beir.yaml"), {}, r"make bench-teachers TABLE=t DATA=<folder>"),
+        (table(recipe="recipes/beir.yaml"), {}, r"make bench NAME=teachers ARGS=t DATA=<folder>"),
         (table(recipe="recipes/none.yaml"), GIVEN, r"recipes/none\.yaml: no such file"),
         (table(zero_shot={}), GIVEN, r"rows\.zero_shot: is trained; set the teacher's epochs: 0\.0"),
         (table(a={"mine": {"judged_skp": 3}}), GIVEN, r"tables\.t\.rows\.a: mine\.judged_skp is unknown"),

@@ -10,8 +10,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 PYTHON = Path(os.environ.get("SLIMTOWER_AIRFLOW_PYTHON") or PROJECT / ".airflow-venv/bin/python")
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not PYTHON.exists(), reason=f"{PYTHON} is not there; `make test-dags` installs Airflow")
+@pytest.mark.integration
 def test_the_dags_in_airflow(tmp_path: Path) -> None:
     foreign = {"PYTHONPATH", "VIRTUAL_ENV", "SLIMTOWER_DEPLOYMENT", "PYTEST_ADDOPTS"}
     environment = {key: value for key, value in os.environ.items() if key not in foreign} | {
