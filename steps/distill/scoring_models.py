@@ -28,7 +28,7 @@ class ScoringModel(Protocol):
     depth: int  # layers of its transformer
 
     @property
-    def whole(self) -> BaseModel:
+    def network(self) -> BaseModel:
         """All that trains, and is saved."""
 
     def scores(self, texts: list[str], documents: list[str], pairs: np.ndarray, layers: Sequence[int]) -> Tensor:
@@ -46,22 +46,24 @@ class LateModel:
     def __init__(self, tower: Path, max_length: int, max_document_length: int) -> None:
         """It reads at most `max_document_length` tokens of a document, and of a text as many as it is made for."""
         model = load_late_interaction(tower).eval()
-        own = getattr(model[0], "document_length", None) or model.max_seq_length or max_document_length
-        self.whole, self.depth = model, depth_of_late_interaction(model)
-        self.length = min(own, max_document_length)
+        limit = getattr(model[0], "document_length", None) or model.max_seq_length or max_document_length
+        self.network, self.depth = model, depth_of_late_interaction(model)
+        self.length = min(limit, max_document_length)
 
     def scores(self, texts: list[str], documents: list[str], pairs: np.ndarray, layers: Sequence[int]) -> Tensor:
         """Each text and each document is read once."""
-        asking, asked = token_states(self.whole, texts, "query", layers)
-        answering, held = token_states(self.whole, documents, "document", layers, self.length)
+        asking, query_mask = token_states(self.network, texts, "query", layers)
+        answering, document_mask = token_states(self.network, documents, "document", layers, self.length)
         sides = list(zip(asking, answering, strict=True))
-        text, document = torch.from_numpy(pairs).to(asked.device)
+        text, document = torch.from_numpy(pairs).to(query_mask.device)
         if pairs.shape[1] == len(texts) * len(documents):  # all of them: no document has to be laid beside each text
-            whole = torch.stack([similarities(query, answer, asked, held) for query, answer in sides], dim=2)
-            return whole[text, document]
+            scores = torch.stack(
+                [similarities(query, answer, query_mask, document_mask) for query, answer in sides], dim=2
+            )
+            return scores[text, document]
         return torch.stack(
             [
-                paired_similarities(query[text], answer[document], asked[text], held[document])
+                paired_similarities(query[text], answer[document], query_mask[text], document_mask[document])
                 for query, answer in sides
             ],
             dim=1,
@@ -76,13 +78,13 @@ class CrossModel:
     def __init__(self, tower: Path, max_length: int, max_document_length: int) -> None:
         """It reads at most as many tokens of a pair as these are together."""
         ranker = load_ranker(tower).eval()
-        self.whole, self.depth = ranker, ranker_depth(ranker)
+        self.network, self.depth = ranker, ranker_depth(ranker)
         self.length = min(ranker.max_seq_length or max_length, max_length + max_document_length)
 
     def scores(self, texts: list[str], documents: list[str], pairs: np.ndarray, layers: Sequence[int]) -> Tensor:
         """Each pair is read once."""
-        read = [(texts[text], documents[document]) for text, document in pairs.T.tolist()]
-        return layer_logits(self.whole, read, [self.depth - 1, *layers], self.length)
+        pair_texts = [(texts[text], documents[document]) for text, document in pairs.T.tolist()]
+        return layer_logits(self.network, pair_texts, [self.depth - 1, *layers], self.length)
 
 
 def open_scoring_model(teach: Path, max_length: int, max_document_length: int) -> ScoringModel:
