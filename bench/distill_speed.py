@@ -154,7 +154,7 @@ def loop(task: Task, seed: int) -> tuple[SentenceTransformer, float]:
     torch.manual_seed(seed)
     made = untrained(CHOSEN, task.tower, SOURCES, [], params)
     started = perf_counter()
-    tokens = made.read(task.texts, params.max_length)
+    tokens = made.tokenize(task.texts, params.max_length)
     tokenised = perf_counter() - started
     parts = np.full(len(task.texts), "train_queries")
     data = Alignment(tokens, task.vectors, parts, task.training, task.held_out[:1])
@@ -228,7 +228,7 @@ def measure(task: Task, rounds: int) -> dict[str, Any]:
             cosines[name].append(cosine(task, trained))
             print(f"round {number + 1}: {name:18} {speeds[name][-1]:8.1f} texts/s", flush=True)
     first = student(task)
-    lengths = TransformerStudent(first).read(task.texts, task.params.max_length).lengths(task.training)
+    lengths = TransformerStudent(first).tokenize(task.texts, task.params.max_length).lengths(task.training)
     says = {LOOP: "steps.distill"} | {name: setting.says for name, setting in SETTINGS.items()}
     return {
         "texts": len(task.training),

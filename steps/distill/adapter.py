@@ -56,15 +56,15 @@ def adapted(name: str, teacher: SentenceTransformer, sources: Sources, params: D
     linear = Dense(start.shape[1], start.shape[0], bias=False, activation_function=nn.Identity())
     with torch.no_grad():
         linear.linear.weight.copy_(torch.from_numpy(start))
-    kept = [module for module in tower if not isinstance(module, Normalize)]  # a length changes no order
-    return ending_like(teacher, [*kept, linear.to(tower.device)])
+    modules = [module for module in tower if not isinstance(module, Normalize)]  # a length changes no order
+    return ending_like(teacher, [*modules, linear.to(tower.device)])
 
 
 def _fitted(folder: Path, teacher: SentenceTransformer, sources: Sources, params: DistillParams) -> np.ndarray:
     """A, float32, as long as an orthogonal matrix. What `score` embedded with this encoder is not embedded again."""
     encoder, count = load_tower(folder, "document"), len(sources.documents)
-    drawn = np.random.default_rng((params.seed, 8)).choice(count, min(count, _DOCUMENTS), replace=False)
-    rows = np.sort(drawn)
+    sample = np.random.default_rng((params.seed, 8)).choice(count, min(count, _DOCUMENTS), replace=False)
+    rows = np.sort(sample)
     with TemporaryDirectory(prefix="adapter.") as scratch:
         target = Path(scratch) / "documents.npy"
         embed_once(
@@ -90,8 +90,8 @@ def _fitted(folder: Path, teacher: SentenceTransformer, sources: Sources, params
     old, new = old - old.mean(axis=0), new - new.mean(axis=0)
     products = old.T @ old
     ridge = _RIDGE * np.trace(products) / len(products) * np.eye(len(products))
-    found = np.linalg.solve(products + ridge, old.T @ new)
-    return np.asarray(found * np.sqrt(min(found.shape)) / np.linalg.norm(found), dtype=np.float32)
+    matrix = np.linalg.solve(products + ridge, old.T @ new)
+    return np.asarray(matrix * np.sqrt(min(matrix.shape)) / np.linalg.norm(matrix), dtype=np.float32)
 
 
 def _compared(vectors: np.ndarray, tower: SentenceTransformer) -> np.ndarray:

@@ -38,8 +38,8 @@ class AttentionPair:
             )
         for network in (self.network, student.network):
             network.set_attn_implementation("eager")
-        depth, kept = (network.config.num_hidden_layers for network in (self.network, student.network))
-        self.layers = [(layer + 1) * depth // kept - 1 for layer in range(kept)]
+        depth, student_depth = (network.config.num_hidden_layers for network in (self.network, student.network))
+        self.layers = [(layer + 1) * depth // student_depth - 1 for layer in range(student_depth)]
 
     def maps(self, tokens: Tokens, rows: np.ndarray) -> dict[str, Tensor]:
         """`attention` of the student, with gradient, and `teacher_attention`: `(n, layers, heads, length, length)`.
@@ -49,8 +49,8 @@ class AttentionPair:
         """
         features = self.student.features(tokens, rows)
         with torch.no_grad(), autocast(self.precision):
-            wanted = attention_maps(self.network, features)[:, self.layers]
-        return {"attention": attention_maps(self.student.network, features), "teacher_attention": wanted}
+            teacher_maps = attention_maps(self.network, features)[:, self.layers]
+        return {"attention": attention_maps(self.student.network, features), "teacher_attention": teacher_maps}
 
 
 def query_network(tower: Path) -> Any:
@@ -66,8 +66,8 @@ def other_network(folder: Path, student: Student) -> Any:
     """
     with loading(folder, "a teacher of this run, which has trained: the loss attention compares with a transformer"):
         network: Any = AutoModel.from_pretrained(str(folder), trust_remote_code=False, dtype=torch.float32)
-        known = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False).get_vocab()
-    if not student.tower.tokenizer.get_vocab().items() <= known.items():
+        vocabulary = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False).get_vocab()
+    if not student.tower.tokenizer.get_vocab().items() <= vocabulary.items():
         raise UserError(
             f"{folder}: has other tokens than the student, so no attention maps to compare; name a teacher that began"
             " as the index's did"
@@ -77,5 +77,5 @@ def other_network(folder: Path, student: Student) -> Any:
 
 def attention_maps(network: Any, features: dict[str, Tensor]) -> Tensor:
     """How much each token looks at each other one, `(n, layers, heads, length, length)`; 0 for rows of padding."""
-    found = torch.stack(network(**features, output_attentions=True).attentions, dim=1)
-    return found.float() * features["attention_mask"][:, None, None, :, None]
+    maps = torch.stack(network(**features, output_attentions=True).attentions, dim=1)
+    return maps.float() * features["attention_mask"][:, None, None, :, None]

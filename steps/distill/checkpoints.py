@@ -77,7 +77,7 @@ class Checkpoints:
         While another run trains the same, it waits.
         """
         hold(self.folder, "distill")
-        state = self._read()
+        state = self._load_state()
         for name, value in (state["done"] if state else {}).items():
             setattr(done, name, value)
         agreed_step(done.step, str(self.folder))
@@ -94,7 +94,7 @@ class Checkpoints:
         """Forget the training; call it when its student is written."""
         forget(self.folder)
 
-    def _read(self) -> dict[str, Any] | None:
+    def _load_state(self) -> dict[str, Any] | None:
         path = self.folder / "state.pt"
         if not path.is_file():
             return None

@@ -56,11 +56,11 @@ def check_temperatures(losses: Sequence[Loss], scores: Mapping[str, ScoreTable],
         if not (isinstance(loss, ScoreLoss) and loss.of_shares and loss.teacher in scores):
             continue
         table = scores[loss.teacher]
-        whole = (table.documents[:, :count] >= 0).all(axis=1)
-        sample = Sample(int(whole.sum()))
-        sample.add(table.scores[whole, :count])
-        found = check_teacher_targets(sample.all(), loss.teacher_temperature or loss.temperature)
-        if found and (warning := found.warning(loss.teacher)):
+        is_complete = (table.documents[:, :count] >= 0).all(axis=1)
+        sample = Sample(int(is_complete.sum()))
+        sample.add(table.scores[is_complete, :count])
+        figures = check_teacher_targets(sample.all(), loss.teacher_temperature or loss.temperature)
+        if figures and (warning := figures.warning(loss.teacher)):
             print(f"distill: WARNING: {loss.kind}: {warning}", file=sys.stderr)
 
 
@@ -69,12 +69,12 @@ def check_layer_temperature(loss: LayerDistillation, table: LayerTable, count: i
 
     `layers`: those that may be paired, numbered from 0.
     """
-    whole = np.flatnonzero((table.documents[:, :count] >= 0).all(axis=1))
-    sample = Sample(len(whole))
-    sample.add(whole)
-    scores = table.values[table.places[sample.all(), :count]].astype(np.float32)
-    found = layer_targets(scores, loss.teacher_temperature or loss.temperature, layers)
-    if warning := layers_warning(found, loss.teacher):
+    complete_rows = np.flatnonzero((table.documents[:, :count] >= 0).all(axis=1))
+    sample = Sample(len(complete_rows))
+    sample.add(complete_rows)
+    scores = table.values[table.positions[sample.all(), :count]].astype(np.float32)
+    figures = layer_targets(scores, loss.teacher_temperature or loss.temperature, layers)
+    if warning := layers_warning(figures, loss.teacher):
         print(f"distill: WARNING: {loss.kind}: {warning}", file=sys.stderr)
 
 
@@ -82,8 +82,8 @@ def check_endpoint(chosen: StudentParams, teacher: SentenceTransformer) -> None:
     """UserError when a student wants more of a teacher behind an API than vectors: layers, or to run or train it."""
     if not isinstance(teacher[0], Endpoint):
         return
-    if wanted := wants_inside(chosen):
-        raise UserError(f"distill.student: {wanted}, but the teacher {teacher[0].model.model} {VECTORS_ALONE}")
+    if need := wants_inside(chosen):
+        raise UserError(f"distill.student: {need}, but the teacher {teacher[0].model.model} {VECTORS_ALONE}")
 
 
 def check_student(student: Student, tokens: Tokens, dim: int, matryoshka: Sequence[int] = ()) -> None:
@@ -93,13 +93,13 @@ def check_student(student: Student, tokens: Tokens, dim: int, matryoshka: Sequen
     """
     check_tokens(student, tokens, getattr(student.tower[0], "max_seq_length", None), "distill.max_length")
     with torch.inference_mode():
-        made = student.embed(tokens, np.arange(1)).shape[1]
-    if made != dim:
+        student_dim = student.embed(tokens, np.arange(1)).shape[1]
+    if student_dim != dim:
         raise UserError(
-            f"distill.student: it embeds in {made} dimensions, but its targets in data/embed have {dim}; let it end in"
-            " the teacher's pooling, or in a projection to the teacher's dimension"
+            f"distill.student: it embeds in {student_dim} dimensions, but its targets in data/embed have {dim}; let it"
+            " end in the teacher's pooling, or in a projection to the teacher's dimension"
         )
-    if wide := sorted({each for each in matryoshka if each >= dim}):
+    if wide := sorted({size for size in matryoshka if size >= dim}):
         raise UserError(f"distill.student: dims {wide} are not below the teacher's, {dim}; leave them out")
 
 
@@ -139,8 +139,8 @@ def check_repeats(
     """
     absent: dict[Part, str] = {}
     unneeded = FILLER not in counts and FILLER not in required
-    wanted = sorted(part for part, times in repeats.items() if times > 0 and not (unneeded and part == FILLER))
-    for part in wanted:
+    weighted = sorted(part for part, times in repeats.items() if times > 0 and not (unneeded and part == FILLER))
+    for part in weighted:
         if part not in counts:
             absent[part] = "embed.parts does not name it"
         elif reason := _trains_nothing(repeats[part], int((parts[training] == part).sum()), counts[part]):
@@ -150,7 +150,7 @@ def check_repeats(
             f"distill.required_parts: {lacking[0]} must train, but {absent[lacking[0]]}; give such texts to ingest, or"
             " take it off the list"
         )
-    if len(absent) == len(wanted):
+    if len(absent) == len(weighted):
         raise UserError(
             f"distill.repeats: no text is left to train on ({_listed(absent)}); give a number to parts that have texts"
         )
@@ -166,8 +166,8 @@ def _trains_nothing(times: float, members: int, counts: Mapping[str, int]) -> st
     if counts.get("kept", 0):
         return f"all of its {counts['kept']} texts validate"
     dropped = {"repeated": "repeat other texts", "evaluation_query": "are evaluation queries"}
-    found = [f"{counts[reason]} {what}" for reason, what in dropped.items() if counts.get(reason, 0)]
-    return f"of its texts {' and '.join(found)}" if found else "it has no texts"
+    reasons = [f"{counts[reason]} {phrase}" for reason, phrase in dropped.items() if counts.get(reason, 0)]
+    return f"of its texts {' and '.join(reasons)}" if reasons else "it has no texts"
 
 
 def _listed(absent: Mapping[Part, str]) -> str:
@@ -208,8 +208,8 @@ def check_candidates(phase: Phase, positives: Mapping[int, np.ndarray], training
         )
 
 
-def explain_not_finite(what: str, value: float, step: int, targets: np.ndarray) -> UserError:
-    """Why `what` may not be a finite number; `targets` `(texts, dim)` are those that it was computed from."""
+def explain_not_finite(quantity: str, value: float, step: int, targets: np.ndarray) -> UserError:
+    """Why `quantity` may not be a finite number; `targets` `(texts, dim)` are those that it was computed from."""
     broken = int((~np.isfinite(targets)).any(axis=1).sum())
     if broken:
         return UserError(
@@ -217,4 +217,4 @@ def explain_not_finite(what: str, value: float, step: int, targets: np.ndarray) 
             " (at most 65,504) or at all; set embed.precision: fp32, or give a teacher that normalises, and run `dvc"
             " repro embed` again"
         )
-    return UserError(f"distill: the {what} is {value} at step {step}; lower the student's learning_rate")
+    return UserError(f"distill: the {quantity} is {value} at step {step}; lower the student's learning_rate")

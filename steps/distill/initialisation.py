@@ -130,8 +130,8 @@ def _word_pieces(texts: list[str], size: int) -> PreTrainedTokenizerFast:
     for word, count in words.items():
         letters.update(dict.fromkeys(word, count))
     ordered = sorted(letters, key=lambda letter: (-letters[letter], letter))
-    kept, rare = set(ordered[:_LETTERS]), dict.fromkeys(map(ord, ordered[_LETTERS:]))
-    inner = [f"##{letter}" for letter in sorted({letter for word in words for letter in word[1:]} & kept)]
+    common, rare = set(ordered[:_LETTERS]), dict.fromkeys(map(ord, ordered[_LETTERS:]))
+    inner = [f"##{letter}" for letter in sorted({letter for word in words for letter in word[1:]} & common)]
     names = {"unk": "[UNK]", "sep": "[SEP]", "cls": "[CLS]", "pad": "[PAD]", "mask": "[MASK]"}
     learner.train_from_iterator(
         (text.translate(rare) for text in normal),
@@ -150,16 +150,16 @@ def _reduce_rows(source: Any, target: Any) -> None:
         rows = source.detach().float().cpu()[: len(target)]  # a padded table has rows for no token
         rows = rows - rows.mean(dim=0)
         _, directions = torch.linalg.eigh(rows.T @ rows)
-        kept = rows @ directions.flip(1)[:, : target.shape[1]]
-        target[: len(kept), : kept.shape[1]] = kept * (target.std() / kept.std())
+        reduced = rows @ directions.flip(1)[:, : target.shape[1]]
+        target[: len(reduced), : reduced.shape[1]] = reduced * (target.std() / reduced.std())
 
 
 def ending_like(teacher: SentenceTransformer, modules: list[nn.Module]) -> SentenceTransformer:
     """The modules, a linear projection where their dimension is not the teacher's, and its normalisation."""
     tower = SentenceTransformer(modules=modules, device=device(), similarity_fn_name=teacher.similarity_fn_name)
-    dim, wanted = tower.get_embedding_dimension() or 0, teacher.get_embedding_dimension() or 0
-    if dim != wanted:
-        tower.append(Dense(dim, wanted, activation_function=nn.Identity()).to(tower.device))
+    dim, target_dim = tower.get_embedding_dimension() or 0, teacher.get_embedding_dimension() or 0
+    if dim != target_dim:
+        tower.append(Dense(dim, target_dim, activation_function=nn.Identity()).to(tower.device))
     if any(isinstance(module, Normalize) for module in teacher):
         tower.append(Normalize())
     return tower
@@ -184,9 +184,9 @@ def blocks_of(model: nn.Module, source: str | Path) -> tuple[nn.Module, str, nn.
     for path in ("encoder.layer", "transformer.layer", "encoder.layers", "layers", "h"):
         holder, _, name = path.rpartition(".")
         owner = getattr(model, holder, None) if holder else model
-        found = getattr(owner, name, None)
-        if isinstance(owner, nn.Module) and isinstance(found, nn.ModuleList):
-            return owner, name, found
+        blocks = getattr(owner, name, None)
+        if isinstance(owner, nn.Module) and isinstance(blocks, nn.ModuleList):
+            return owner, name, blocks
     raise UserError(
         f"{source}: no list of layers found in {type(model).__name__}, so no student can start from its layers; start"
         " from static, base or fresh, or take a BERT-like encoder as teacher"

@@ -38,15 +38,15 @@ class JointDocuments:
 
     def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
         """The tower's embeddings of the candidates, `(m, dim)`, with gradient, and what the teachers make."""
-        made = self.stored.forward(rows, documents)
+        tensors = self.stored.forward(rows, documents)
         if len(documents):
-            made["joint documents"] = self.reader.normalised(self.reader.embed(self.tokens, documents))
-        return made
+            tensors["joint documents"] = self.reader.normalised(self.reader.embed(self.tokens, documents))
+        return tensors
 
-    def targets(self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Targets:
+    def targets(self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Targets:
         """What the teachers say, but for the vectors of the documents."""
-        said = self.stored.targets(made, rows, documents)
-        return replace(said, documents=made["joint documents"]) if len(documents) else said
+        targets = self.stored.targets(tensors, rows, documents)
+        return replace(targets, documents=tensors["joint documents"]) if len(documents) else targets
 
 
 def joint_documents(
@@ -64,6 +64,6 @@ def joint_documents(
         )
     reader = TransformerStudent(tower, plain_attention=trains_with_plain_attention(precision, max_length))
     prompt = tower.prompts.get("document") or ""
-    tokens = reader.read([prompt + text for text in texts], max_length)
+    tokens = reader.tokenize([prompt + text for text in texts], max_length)
     check_document_tokens(reader, tokens)
     return JointDocuments(reader, tokens, stored)

@@ -51,44 +51,44 @@ class JointScores:
 
     def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
         """Scores of the documents, `(n, 1 + len(layers), m)`: its own, then the layers'; 0 where it reads none."""
-        text, place = np.nonzero(self._read(rows, documents))
-        read, document = np.unique(place, return_inverse=True)
+        text, column = np.nonzero(self._pair_mask(rows, documents))
+        used, document = np.unique(column, return_inverse=True)
         texts = [self.texts[row] for row in rows.tolist()]
-        made = self.network.scores(
-            texts, [self.documents[row] for row in documents[read].tolist()], np.stack([text, document]), layers
+        pair_scores = self.network.scores(
+            texts, [self.documents[row] for row in documents[used].tolist()], np.stack([text, document]), layers
         )
-        whole = made.new_zeros(len(rows), len(documents), made.shape[1])
-        at = tuple(torch.from_numpy(each).to(made.device) for each in (text, place))
-        return {"teacher.scores": whole.index_put(at, made).transpose(1, 2)}
+        matrix = pair_scores.new_zeros(len(rows), len(documents), pair_scores.shape[1])
+        at = tuple(torch.from_numpy(indices).to(pair_scores.device) for indices in (text, column))
+        return {"teacher.scores": matrix.index_put(at, pair_scores).transpose(1, 2)}
 
-    def targets(self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Targets:
+    def targets(self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Targets:
         """As stored ones, and its scores."""
-        said = self.stored.targets(made, rows, documents)
-        own = Scores(made["teacher.scores"][:, 0], self._known(rows, documents))
-        return replace(said, scores={**said.scores, self.name: own})
+        targets = self.stored.targets(tensors, rows, documents)
+        scores = Scores(tensors["teacher.scores"][:, 0], self._scored_mask(rows, documents))
+        return replace(targets, scores={**targets.scores, self.name: scores})
 
     def scores(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> LayerTargets:
         """What these layers give the documents for the texts at present, without gradient."""
         with torch.no_grad(), autocast(self.precision):
-            made = self.forward(rows, documents, layers)
-        return self.layer_targets(made, rows, documents, layers)
+            tensors = self.forward(rows, documents, layers)
+        return self.layer_targets(tensors, rows, documents, layers)
 
     def layer_targets(
-        self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]
+        self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]
     ) -> LayerTargets:
         """Scores alone: it has no states of documents."""
-        return LayerTargets(made["teacher.scores"][:, 1:], self._known(rows, documents))
+        return LayerTargets(tensors["teacher.scores"][:, 1:], self._scored_mask(rows, documents))
 
     def save(self, folder: Path) -> None:
         """Write it as the stage `teach` leaves a teacher of its kind."""
         self.network.model.save_pretrained(str(folder / "tower"), create_model_card=False)
         write_json(folder / "report.json", {"kind": self.network.kind})
 
-    def _read(self, rows: np.ndarray, documents: np.ndarray) -> np.ndarray:
+    def _pair_mask(self, rows: np.ndarray, documents: np.ndarray) -> np.ndarray:
         """Which documents it reads with each text, boolean `(n, m)`."""
         if self.whole_batch:
             return np.ones((len(rows), len(documents)), dtype=bool)
-        return self.candidates.own(rows, documents)
+        return self.candidates.own_mask(rows, documents)
 
-    def _known(self, rows: np.ndarray, documents: np.ndarray) -> Tensor:
-        return torch.from_numpy(self._read(rows, documents)).to(device())
+    def _scored_mask(self, rows: np.ndarray, documents: np.ndarray) -> Tensor:
+        return torch.from_numpy(self._pair_mask(rows, documents)).to(device())

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from steps.distill.candidates import Drawn
+from steps.distill.candidates import CandidateBatch
 from steps.distill.layer_pairs import LayerPairs, Pairs
 from steps.distill.layer_store import LayerTeacher, StateTable
 from steps.distill.losses.base import Batch, LayerTargets
@@ -36,32 +36,37 @@ class LayerAlignment:
     pairs: LayerPairs
     documents: StateTable | None = None
 
-    def at(self, step: int, rows: np.ndarray, drawn: Drawn) -> Pairs:
+    def at(self, step: int, rows: np.ndarray, candidates: CandidateBatch) -> Pairs:
         """The pairs of a step; the whole batch `rows` weighs the teacher's layers where they are drawn by weight."""
-        return self.pairs.at(step, lambda layers: self._losses(rows, drawn, layers))
+        return self.pairs.at(step, lambda layers: self._losses(rows, candidates, layers))
 
-    def read(self, tokens: Tokens, rows: np.ndarray, pairs: Pairs) -> tuple[Tensor, Tensor]:
+    def embed(self, tokens: Tokens, rows: np.ndarray, pairs: Pairs) -> tuple[Tensor, Tensor]:
         """The student's embeddings before their normalisation, and states of its paired layers, mapped."""
         embeddings, states = self.student.embed_layers(tokens, rows, pairs.student)
         return embeddings, self.pairs.mapped(states, pairs.student)
 
     def targets(
-        self, made: Mapping[str, Tensor], piece: np.ndarray, rows: np.ndarray, drawn: Drawn, pairs: Pairs
+        self,
+        tensors: Mapping[str, Tensor],
+        piece: np.ndarray,
+        rows: np.ndarray,
+        candidates: CandidateBatch,
+        pairs: Pairs,
     ) -> LayerTargets:
         """What the teacher's paired layers say of a piece of the batch `rows`."""
-        found = self.teacher.layer_targets(made, piece, drawn.documents, pairs.teacher)
+        targets = self.teacher.layer_targets(tensors, piece, candidates.documents, pairs.teacher)
         if self.documents is not None:
-            found = replace(found, documents=self.documents.of(drawn.documents, np.array(pairs.student)))
+            targets = replace(targets, documents=self.documents.of(candidates.documents, np.array(pairs.student)))
         if not self.pairs.loss.weighs_batches:
-            return found
-        return replace(found, losses=self._losses(rows, drawn, pairs.teacher))
+            return targets
+        return replace(targets, losses=self._losses(rows, candidates, pairs.teacher))
 
-    def _losses(self, rows: np.ndarray, drawn: Drawn, layers: Sequence[int]) -> Tensor:
+    def _losses(self, rows: np.ndarray, candidates: CandidateBatch, layers: Sequence[int]) -> Tensor:
         """Mean of each layer's own loss over the labelled texts of the batch, `(layers,)`; 0 where there is none."""
-        labelled = drawn.label.any(axis=1)
+        labelled = candidates.label.any(axis=1)
         if not labelled.any():
             return torch.zeros(len(layers))
-        found = self.teacher.scores(rows[labelled], drawn.documents, layers)
-        arrays = (drawn.label, drawn.counts, drawn.own)
-        label, counts, own = (torch.from_numpy(each[labelled]).to(found.known) for each in arrays)
-        return own_losses(found.scores, Batch(label, counts, own), found.known).mean(dim=0)
+        targets = self.teacher.scores(rows[labelled], candidates.documents, layers)
+        arrays = (candidates.label, candidates.counts, candidates.is_own)
+        label, counts, is_own = (torch.from_numpy(mask[labelled]).to(targets.is_scored) for mask in arrays)
+        return own_losses(targets.scores, Batch(label, counts, is_own), targets.is_scored).mean(dim=0)

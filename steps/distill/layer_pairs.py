@@ -13,7 +13,7 @@ from steps.training.distributed import of_first
 
 Losses = Callable[[Sequence[int]], Tensor]  # layers -> each one's own loss over the batch at hand, (layers,)
 
-_LEAST = 1e-300  # of a layer's probability: as many as are paired must be able to be drawn
+_MIN_CHANCE = 1e-300  # of a layer's probability: as many as are paired must be able to be drawn
 
 
 @dataclass(frozen=True)
@@ -68,25 +68,25 @@ class LayerPairs(nn.Module):
         """The pairs of a step, from 1; drawn anew when their time has come. `losses` is asked where they weigh."""
         draw = max(0, step - 1) // self.loss.redraw_steps
         if draw != int(self.draw):
-            found = self._drawn(draw, losses)
-            self.teacher.copy_(torch.tensor(found.teacher))
-            self.student.copy_(torch.tensor(found.student))
+            pairs = self._draw_pairs(draw, losses)
+            self.teacher.copy_(torch.tensor(pairs.teacher))
+            self.student.copy_(torch.tensor(pairs.student))
             self.draw.fill_(draw)
         return Pairs(tuple(self.teacher.tolist()), tuple(self.student.tolist()))
 
-    def _drawn(self, draw: int, losses: Losses) -> Pairs:
+    def _draw_pairs(self, draw: int, losses: Losses) -> Pairs:
         count, student = self.loss.layers, np.arange(self.depth)
         if self.loss.selection in ("last", "skip"):  # as many candidates as are paired
             return Pairs(tuple(self.candidates), tuple(student[-count:].tolist()))
         chances = None
         if self.loss.selection == "weighted":
             weights = layer_weights(losses(self.candidates).double(), self.loss.layer_temperature)
-            chances = np.array(of_first(weights.tolist())) + _LEAST
+            chances = np.array(of_first(weights.tolist())) + _MIN_CHANCE
             chances /= chances.sum()
         theirs, ours = (np.random.default_rng((self.seed, 6, side, draw)) for side in (0, 1))
-        drawn = theirs.choice(self.candidates, count, replace=False, p=chances)
-        own = ours.choice(student, count, replace=False)
-        return Pairs(tuple(sorted(drawn.tolist())), tuple(sorted(own.tolist())))
+        teacher_layers = theirs.choice(self.candidates, count, replace=False, p=chances)
+        student_layers = ours.choice(student, count, replace=False)
+        return Pairs(tuple(sorted(teacher_layers.tolist())), tuple(sorted(student_layers.tolist())))
 
     def mapped(self, states: Tensor, layers: Sequence[int]) -> Tensor:
         """The student's states `(n, k, width)` of these layers in the teacher's width."""

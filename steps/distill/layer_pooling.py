@@ -66,5 +66,5 @@ def depth_of(tower: SentenceTransformer) -> int:
 
 def random_projection(width: int, target: int) -> Tensor:
     """`(width, target)` of seeded normal numbers, by which inner products are kept in the mean: the same for all."""
-    drawn = np.random.default_rng((width, target)).standard_normal((width, target))
-    return torch.from_numpy((drawn / np.sqrt(target)).astype(np.float32))
+    normal = np.random.default_rng((width, target)).standard_normal((width, target))
+    return torch.from_numpy((normal / np.sqrt(target)).astype(np.float32))

@@ -42,9 +42,9 @@ class LayerTeacher(Protocol):
         """What these layers, numbered from 0, give the documents for the texts, without gradient."""
 
     def layer_targets(
-        self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]
+        self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]
     ) -> LayerTargets:
-        """The same with all that a student needs; `made` is what a running teacher computed, or leaves in its place."""
+        """The same with all that a student needs; `tensors`: what a running teacher computed, or puts in its place."""
 
 
 class WholeTeacher(LayerTeacher, Protocol):
@@ -66,12 +66,12 @@ class StateTable:
     states: np.ndarray
     columns: Sequence[int] | None = None
 
-    def of(self, rows: np.ndarray, places: np.ndarray) -> Tensor:
-        """States of these rows and of the layers at these places, float32 `(n, k, width)`."""
+    def of(self, rows: np.ndarray, positions: np.ndarray) -> Tensor:
+        """States of these rows and of the layers at these positions, float32 `(n, k, width)`."""
         at = np.searchsorted(self.rows, rows)
-        places = places if self.columns is None else np.array(self.columns)[places]
-        found = self.states[at[:, None], places[None, :]]
-        return torch.from_numpy(np.asarray(found, dtype=np.float32)).to(device())
+        positions = positions if self.columns is None else np.array(self.columns)[positions]
+        states = self.states[at[:, None], positions[None, :]]
+        return torch.from_numpy(np.asarray(states, dtype=np.float32)).to(device())
 
 
 @dataclass(frozen=True)
@@ -94,14 +94,14 @@ class StoredLayers:
         return self.layer_targets({}, rows, documents, layers)
 
     def layer_targets(
-        self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]
+        self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]
     ) -> LayerTargets:
         """Scores of all documents, and their states."""
-        places = self._places(layers)
-        states = self.documents.of(documents, places)
-        return compared(self.texts.of(rows, places), states, states)
+        positions = self._positions(layers)
+        states = self.documents.of(documents, positions)
+        return compared(self.texts.of(rows, positions), states, states)
 
-    def _places(self, layers: Sequence[int]) -> np.ndarray:
+    def _positions(self, layers: Sequence[int]) -> np.ndarray:
         return np.searchsorted(np.array(self.layers), np.array(layers))
 
 
@@ -129,15 +129,15 @@ class ScoredLayers:
     def arrays(self) -> Mapping[str, np.ndarray]:
         """The stored ones."""
         table = self.table
-        return {"layers.documents": table.documents, "layers.places": table.places, "layers.values": table.values}
+        return {"layers.documents": table.documents, "layers.places": table.positions, "layers.values": table.values}
 
     def scores(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> LayerTargets:
         """Scores of the texts' own documents."""
-        values, known = self.table.of(rows, documents, layers)
-        return LayerTargets(torch.from_numpy(values).to(device()), torch.from_numpy(known).to(device()))
+        values, is_scored = self.table.of(rows, documents, layers)
+        return LayerTargets(torch.from_numpy(values).to(device()), torch.from_numpy(is_scored).to(device()))
 
     def layer_targets(
-        self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]
+        self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]
     ) -> LayerTargets:
         """The same: it has no states of documents."""
         return self.scores(rows, documents, layers)
@@ -169,8 +169,8 @@ class LayerReader:
 
     def stored(self, texts: Texts, text_rows: np.ndarray, documents: Texts, document_rows: np.ndarray) -> StoredLayers:
         """States of the texts and of the documents that have these row numbers, ascending."""
-        asked = StateTable(text_rows, self._states("query", texts))
-        return StoredLayers(self.layers, asked, self.documents(documents, document_rows), self.key)
+        queries = StateTable(text_rows, self._states("query", texts))
+        return StoredLayers(self.layers, queries, self.documents(documents, document_rows), self.key)
 
     def _states(self, role: Role, texts: Texts) -> np.ndarray:
         """States of the texts, float16 `(texts, layers, width)`, memory-mapped; rank 0 makes them."""

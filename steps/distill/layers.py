@@ -25,7 +25,7 @@ def layer_alignment(
     loss: LayerDistillation,
     student: Student,
     teacher: Path,
-    other: WholeTeacher | None,
+    scorer: WholeTeacher | None,
     sources: Sources,
     candidates: Candidates,
     training: np.ndarray,
@@ -35,25 +35,24 @@ def layer_alignment(
 ) -> LayerAlignment:
     """Layers of the student beside those of the tower in the folder `teacher`, which is frozen.
 
-    With `other` beside those of that teacher, which have scored, or which train along. The states of a frozen tower are
-    read here, of the `training` rows and of the documents that they may be compared with, unless they lie below
-    SLIMTOWER_CACHE already.
-    UserError where either has too few layers, or no pooling.
+    With a `scorer`, beside the layers of that teacher, which have scored or train along. The states of a frozen tower
+    are read here, of the `training` rows and of the documents that they may be compared with, unless SLIMTOWER_CACHE
+    holds them already. UserError if either has too few layers, or no pooling.
     """
     if not isinstance(student, TransformerStudent):
         raise UserError("distill.student: a static embedding has no layers; leave layer_distillation out")
     width, own_depth = int(pooling_of(student.tower, "the student").get_embedding_dimension()), depth_of(student.tower)
-    if other is not None:
-        chosen = candidate_layers(loss, other.depth, own_depth)
-        if isinstance(other, ScoredLayers):
-            check_layer_temperature(loss, other.table, candidates.nearest.shape[1], chosen)
+    if scorer is not None:
+        chosen = candidate_layers(loss, scorer.depth, own_depth)
+        if isinstance(scorer, ScoredLayers):
+            check_layer_temperature(loss, scorer.table, candidates.nearest.shape[1], chosen)
         states, maps = None, None
         if not own_documents:
-            states, maps = _beside(teacher, loss, sources, candidates, training, params, width, own_depth)
+            states, maps = _index_states(teacher, loss, sources, candidates, training, params, width, own_depth)
         pairs = LayerPairs(loss, chosen, own_depth, params.seed, maps)
-        return LayerAlignment(student, other, pairs, states)
-    whole = load_tower(teacher)
-    asking, answering = (route(whole, role) for role in ("query", "document"))
+        return LayerAlignment(student, scorer, pairs, states)
+    tower = load_tower(teacher)
+    asking, answering = (route(tower, role) for role in ("query", "document"))
     chosen = candidate_layers(loss, min(depth_of(asking), depth_of(answering)), own_depth)
     reader = LayerReader(teacher, fingerprint(teacher).id, chosen, loss.state_dim, params.precision)
     rows, documents = np.unique(training), _documents(candidates, training)
@@ -67,7 +66,7 @@ def layer_alignment(
     return LayerAlignment(student, stored, pairs)
 
 
-def _beside(
+def _index_states(
     teacher: Path,
     loss: LayerDistillation,
     sources: Sources,
@@ -81,18 +80,18 @@ def _beside(
     answering = load_tower(teacher, "document")
     depth = depth_of(answering)
     at = [(layer + 1) * depth // own_depth - 1 for layer in range(own_depth)]
-    held = sorted({max(0, layer) for layer in at})
-    reader = LayerReader(teacher, fingerprint(teacher).id, held, loss.state_dim, params.precision)
+    stored_layers = sorted({max(0, layer) for layer in at})
+    reader = LayerReader(teacher, fingerprint(teacher).id, stored_layers, loss.state_dim, params.precision)
     rows = _documents(candidates, training)
-    read = reader.documents(CorpusTexts(sources.ingest, rows), rows)
+    stored = reader.documents(CorpusTexts(sources.ingest, rows), rows)
     projection = reader.projection(int(pooling_of(answering, "the teacher").get_embedding_dimension()))
-    maps = maps_between(width, read.states.shape[2], projection, own_depth)
-    table = StateTable(rows, read.states, [held.index(max(0, layer)) for layer in at])
+    maps = maps_between(width, stored.states.shape[2], projection, own_depth)
+    table = StateTable(rows, stored.states, [stored_layers.index(max(0, layer)) for layer in at])
     return table, None if maps is None else maps.to(device())
 
 
 def _documents(candidates: Candidates, training: np.ndarray) -> np.ndarray:
     """Rows of the documents, ascending, that a batch of these texts may be compared with."""
-    found = [np.asarray(candidates.nearest[training]).reshape(-1)]
-    found += [candidates.positives[row] for row in training.tolist() if row in candidates.positives]
-    return np.unique(np.concatenate(found)).astype(np.int64)
+    rows = [np.asarray(candidates.nearest[training]).reshape(-1)]
+    rows += [candidates.positives[row] for row in training.tolist() if row in candidates.positives]
+    return np.unique(np.concatenate(rows)).astype(np.int64)

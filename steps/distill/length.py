@@ -75,9 +75,9 @@ class UntilConverged:
         self._limits, self._done = limits, done
         self._warmup = max(1, round(limits.min_steps * warmup_ratio))
         self._ceiling = math.ceil(limits.max_steps * (1 - DECAY))
-        least = max(limits.min_steps, min(epoch, limits.max_steps)) * (1 - DECAY)
-        rounds = max(2, int(math.log(least * GROWTH**2 / (limits.min_steps * (1 - DECAY)), GROWTH) + 1e-9))
-        self._least, self._first = math.ceil(least), max(1, math.ceil(least / GROWTH**rounds))
+        fewest = max(limits.min_steps, min(epoch, limits.max_steps)) * (1 - DECAY)
+        rounds = max(2, int(math.log(fewest * GROWTH**2 / (limits.min_steps * (1 - DECAY)), GROWTH) + 1e-9))
+        self._min_step, self._first = math.ceil(fewest), max(1, math.ceil(fewest / GROWTH**rounds))
 
     @property
     def steps(self) -> int | None:
@@ -99,9 +99,9 @@ class UntilConverged:
         """The look that follows the one after `step` steps; 0 = the first one."""
         if step >= self._first:
             following = max(step + 1, math.ceil(step * GROWTH))
-            return self._least if step < self._least and following > self._ceiling else following
+            return self._min_step if step < self._min_step and following > self._ceiling else following
         early = (math.ceil(self._first / 2**power) for power in range(HALVINGS, -1, -1))
-        return next(each for each in early if each > step)
+        return next(candidate for candidate in early if candidate > step)
 
     def saw(self, step: int, quality: float, seconds: float) -> None:
         """Decide whether the rate starts to fall."""
@@ -112,7 +112,7 @@ class UntilConverged:
         counted = [quality for at, quality in seen if at >= self._first]
         gains = [later - earlier for earlier, later in pairwise(counted)]
         flat = len(gains) >= 2 and max(gains[-2:]) < limits.min_gain
-        converged = flat and step >= self._least
+        converged = flat and step >= self._min_step
         after = self._after(step)
         many = after > self._ceiling
         late = seconds * after / step > 60 * limits.max_minutes * (1 - DECAY)

@@ -25,12 +25,12 @@ def hold_out(rows: np.ndarray, parts: np.ndarray, validation_texts: int, seed: i
     Spans validate only where the other parts, half of whose texts may, have too few: they overlap with each other.
     """
     order = np.random.default_rng((seed, 1)).permutation(rows)
-    held = max(1, min(validation_texts, len(rows) // 10))
-    others, spans = order[parts[order] != FILLER], order[parts[order] == FILLER]
+    count = max(1, min(validation_texts, len(rows) // 10))
+    natural, spans = order[parts[order] != FILLER], order[parts[order] == FILLER]
     if len(spans):
-        half = -(-len(others) // 2)
-        order = np.concatenate([others[:half], spans, others[half:]])
-    return np.sort(order[held:]), np.sort(order[:held])
+        half = -(-len(natural) // 2)
+        order = np.concatenate([natural[:half], spans, natural[half:]])
+    return np.sort(order[count:]), np.sort(order[:count])
 
 
 def texts_an_epoch(times: float, members: int) -> int:
@@ -47,8 +47,8 @@ def epoch_rows(rows: np.ndarray, parts: np.ndarray, repeats: Mapping[Part, float
     chosen = []
     for part in sorted(repeats):
         members = rows[parts[rows] == part]
-        whole, fraction = divmod(repeats[part], 1.0)
-        chosen += [members] * int(whole)
+        times, fraction = divmod(repeats[part], 1.0)
+        chosen += [members] * int(times)
         if fraction:
             chosen.append(rng.choice(members, size=round(fraction * len(members)), replace=False))
     return rng.permutation(np.concatenate(chosen))

@@ -238,8 +238,8 @@ class Phase(Strict):
     @model_validator(mode="after")
     def _losses_have_what_they_compare(self) -> Self:
         names = [loss.name for loss in self.losses]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"losses: {', '.join(twice)} is named twice; give it once, with the sum of the weights")
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"losses: {', '.join(repeated)} is named twice; give it once, with the sum of the weights")
         if self.curriculum and self.epochs == "auto":
             raise ValueError("curriculum is a share of all steps, which epochs: auto leaves open; give epochs a number")
         if self.targets == "joint" and self.epochs == "auto":
@@ -312,9 +312,9 @@ class StudentParams(Phase):
     @model_validator(mode="after")
     def _documents_can_be_matched(self) -> Self:
         for phase in self.phases:
-            own = phase.needs(Need.OWN_DOCUMENTS)
-            if own and self.towers != "symmetric":
-                raise ValueError(f"losses: {own[0].kind} trains a document tower; it needs towers: symmetric")
+            symmetric = phase.needs(Need.OWN_DOCUMENTS)
+            if symmetric and self.towers != "symmetric":
+                raise ValueError(f"losses: {symmetric[0].kind} trains a document tower; it needs towers: symmetric")
             if phase.trained == "" and self.towers != "symmetric":
                 raise ValueError("targets: joint moves the teacher's documents too; it needs towers: symmetric")
             if phase.trained and self.towers == "joint":
@@ -399,16 +399,16 @@ class DistillParams(Strict):
         if len(set(self.students)) < len(self.students):
             raise ValueError(f"students names one of {self.students} twice; name each once")
         for towers in ("symmetric", "joint"):
-            if own := [name for name in self.students if self.student[name].towers == towers]:
+            if names := [name for name in self.students if self.student[name].towers == towers]:
                 raise ValueError(
-                    f"students names {own}, whose towers are {towers}: none can be released, as the index holds the"
+                    f"students names {names}, whose towers are {towers}: none can be released, as the index holds the"
                     " teacher's documents; distil them alone with `python -m steps.distill --student NAME`"
                 )
         for name in self.students:
             attending = [loss for phase in self.student[name].phases for loss in phase.needs(Need.ATTENTION)]
-            if others := [loss.name for loss in attending if loss.teacher]:
+            if foreign := [loss.name for loss in attending if loss.teacher]:
                 raise ValueError(
-                    f"students names {name}, whose loss {others[0]} reads another teacher than the index's, which this"
+                    f"students names {name}, whose loss {foreign[0]} reads another teacher than the index's, which this"
                     " stage does not have; leave `teacher` out, or measure it with bench.distillation"
                 )
             if moved := [phase.trained for phase in self.student[name].phases if phase.trained]:

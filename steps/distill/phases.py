@@ -47,7 +47,7 @@ class Training:
 
 def trainings(
     chosen: StudentParams,
-    made: Student,
+    student: Student,
     teacher: Path,
     sources: Sources,
     training: np.ndarray,
@@ -61,7 +61,7 @@ def trainings(
     the texts that train. The learning rate of a static embedding is one of vectors of length 1, and follows theirs.
     """
     units = units_of(sources.vectors, sources.documents)
-    make = ObjectiveMaker(chosen, made, teacher, cosine, sources, training, params, units)
+    make = ObjectiveMaker(chosen, student, teacher, cosine, sources, training, params, units)
     longer = units.queries if isinstance(chosen.start, Static) else 1.0  # a table is as long as the vectors
     for number, phase in enumerate(chosen.phases if chosen.trains else ()):
         schedule = Schedule(
@@ -84,7 +84,7 @@ class ObjectiveMaker:
     """Makes objectives from what the stages before have written: what the losses need is loaded, nothing else."""
 
     chosen: StudentParams
-    made: Student
+    student: Student
     teacher: Path
     cosine: bool
     sources: Sources
@@ -102,10 +102,10 @@ class ObjectiveMaker:
         tables = {name: self._scores(name, phase.teacher_top_k) for name in phase.teachers}
         check_temperatures(phase.losses, tables, phase.teacher_top_k)
         for loss in phase.needs(Need.ATTENTION):  # one at most
-            other = self.teacher.parents[1] / loss.teacher / "tower"
-            network = other_network(other, self.made) if loss.teacher else query_network(self.teacher)
-            known = fingerprint(other).id if loss.teacher else ""
-            attention = AttentionPair(self.made, network, self.params.precision, known)
+            folder = self.teacher.parents[1] / loss.teacher / "tower"
+            network = other_network(folder, self.student) if loss.teacher else query_network(self.teacher)
+            teacher_id = fingerprint(folder).id if loss.teacher else ""
+            attention = AttentionPair(self.student, network, self.params.precision, teacher_id)
         layers = self._layers(phase, teachers, candidates)
         return Objective(phase.losses, teachers, candidates, document_tokens, self.units, heads, attention, layers)
 
@@ -115,7 +115,7 @@ class ObjectiveMaker:
         UserError without any.
         """
         scored = [self._scores(name, phase.teacher_top_k).scored for name in phase.teachers]
-        scored += [self._pairs(loss).place >= 0 for loss in phase.pair_losses]
+        scored += [self._pairs(loss).positions >= 0 for loss in phase.pair_losses]
         if not scored:
             return self.training
         rows: np.ndarray = self.training[np.any(scored, axis=0)[self.training]]
@@ -144,10 +144,12 @@ class ObjectiveMaker:
         if phase.trained and candidates is not None:
             return self._joint_scores(phase, phase.trained, candidates, stored)
         if phase.targets == "joint":
-            queries = self.trained_tower.read("query", self.sources.texts["text"].to_pylist(), self.params.max_length)
+            queries = self.trained_tower.tokenize(
+                "query", self.sources.texts["text"].to_pylist(), self.params.max_length
+            )
             texts, longest = self.sources.document_texts(), self.chosen.max_document_length
             return JointTeacher(
-                self.trained_tower, queries, self.trained_tower.read("document", texts, longest), stored
+                self.trained_tower, queries, self.trained_tower.tokenize("document", texts, longest), stored
             )
         if phase.targets == "online":
             texts = self.sources.texts["text"].to_pylist()
@@ -164,14 +166,14 @@ class ObjectiveMaker:
         if name not in self.networks:
             self.networks[name] = open_network(folder, *lengths)
         texts, documents = self.sources.texts["text"].to_pylist(), self.sources.document_texts()
-        read = digest_of_texts((fingerprint(folder / "tower").id, lengths), [*texts, *documents])
+        digest = digest_of_texts((fingerprint(folder / "tower").id, lengths), [*texts, *documents])
         network = self.networks[name]
         return JointScores(
             name,
             network,
             texts,
             documents,
-            bytes.fromhex(read),
+            bytes.fromhex(digest),
             candidates,
             stored,
             self.params.precision,
@@ -183,16 +185,16 @@ class ObjectiveMaker:
 
     def _heads(self, phase: Phase) -> dict[str, nn.Module]:
         """Of the losses that have one, drawn by the seed."""
-        found: dict[str, nn.Module] = {}
+        heads: dict[str, nn.Module] = {}
         if not phase.pair_losses:
-            return found
+            return heads
         with torch.random.fork_rng():
             torch.manual_seed(self.params.seed)
             for loss in phase.pair_losses:
                 dim, target_dim = self.sources.vectors.shape[1], self._pairs(loss).values.shape[2]
                 if head := loss.head(dim, target_dim):
-                    found[loss.name] = head.to(device())
-        return found
+                    heads[loss.name] = head.to(device())
+        return heads
 
     @cached_property
     def trained_tower(self) -> TrainedTower:
@@ -203,14 +205,14 @@ class ObjectiveMaker:
         asking = [loss for loss in phase.losses if isinstance(loss, LayerDistillation)]
         if not asking or candidates is None:
             return None
-        other: WholeTeacher | None = None
+        scorer: WholeTeacher | None = None
         if isinstance(teachers, JointTeacher | JointScores):
-            other = teachers
+            scorer = teachers
         elif name := asking[0].teacher:
-            other = ScoredLayers(self.sources.layer_scores(name, phase.teacher_top_k))
+            scorer = ScoredLayers(self.sources.layer_scores(name, phase.teacher_top_k))
         own_documents = self.chosen.towers == "symmetric"
         return layer_alignment(
-            asking[0], self.made, self.teacher, other, self.sources, candidates, self.training, self.params,
+            asking[0], self.student, self.teacher, scorer, self.sources, candidates, self.training, self.params,
             own_documents=own_documents,
         )  # fmt: skip
 
@@ -226,6 +228,6 @@ class ObjectiveMaker:
         return Candidates(positives, nearest, self.params.seed)
 
     def _document_tokens(self) -> Tokens:
-        tokens = self.made.read(self.sources.document_texts(), self.chosen.max_document_length)
-        check_document_tokens(self.made, tokens)
+        tokens = self.student.tokenize(self.sources.document_texts(), self.chosen.max_document_length)
+        check_document_tokens(self.student, tokens)
         return tokens

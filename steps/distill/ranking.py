@@ -11,20 +11,23 @@ _ENOUGH = 0.92  # expected share of the teacher's nDCG@10: what is expected errs
 
 
 def ranking_kept(
-    wanted: np.ndarray, given: np.ndarray, documents: np.ndarray, seed: int, *, cosine: bool
+    teacher_vectors: np.ndarray, student_vectors: np.ndarray, documents: np.ndarray, seed: int, *, cosine: bool
 ) -> dict[str, float]:
-    """Compare the ten documents nearest to each text by the teacher, `wanted`, and by the student, `given`.
+    """Compare the ten documents nearest to each text by the teacher and by the student.
 
-    Both `(texts, dim)`, of which up to 500 are read, documents `(n, dim)`, of more than 500,000 a seeded sample. Means
-    over the texts of `overlap`, the share of the teacher's documents that are among the student's, and of `ndcg`, the
-    student's nDCG@10 where the teacher's first document is worth ten and its tenth one. 1.0 is the teacher's ranking
-    itself.
+    Vectors of texts `(texts, dim)`, of which up to 500 are read, and of documents `(n, dim)`, of more than 500,000 a
+    seeded sample. Means over the texts of `overlap`, the share of the teacher's documents that are among the student's,
+    and of `ndcg`, the student's nDCG@10 where the teacher's first document is worth ten and its tenth one. 1.0 is the
+    teacher's ranking itself.
     """
     depth = min(DEPTH, len(documents))
     draw = np.random.default_rng((seed, 5))
-    texts = draw.permutation(len(wanted))[:_TEXTS]
+    texts = draw.permutation(len(teacher_vectors))[:_TEXTS]
     rows = np.sort(draw.permutation(len(documents))[:_DOCUMENTS])
-    theirs, ours = (nearest_rows(each[texts], documents, depth, rows, cosine=cosine) for each in (wanted, given))
+    theirs, ours = (
+        nearest_rows(vectors[texts], documents, depth, rows, cosine=cosine)
+        for vectors in (teacher_vectors, student_vectors)
+    )
     same = ours[:, :, None] == theirs[:, None, :]  # (texts, the student's rank, the teacher's rank)
     gains = same @ np.arange(depth, 0, -1.0)
     discounts = 1 / np.log2(np.arange(2, depth + 2))
@@ -41,18 +44,18 @@ def expected_retention(ndcg: float) -> float:
     return max(0.0, 1 - 1.5 * (1 - ndcg) ** 2.5)
 
 
-def told(ranking: dict[str, float], documents: int, *, counted: bool) -> str:
+def describe_ranking(ranking: dict[str, float], documents: int, *, counted: bool) -> str:
     """What a person is told of what `ranking_kept` found among so many documents; `counted`: epochs are not auto."""
     expected = expected_retention(ranking["ndcg"])
     among = f" in a sample of {_DOCUMENTS:,} of {documents:,}" if documents > _DOCUMENTS else ""
-    said = (
+    sentence = (
         f"finds {ranking['overlap']:.0%} of the teacher's ten nearest documents to texts that trained nobody{among}, so"
         f" it may keep about {expected:.0%} of the teacher's nDCG@10"
     )
     if expected >= _ENOUGH:
-        return said
+        return sentence
     longer = ", or let it train until it has converged (epochs: auto)" if counted else ""
     return (
-        f"{said}; WARNING: that is little; give unlabelled queries (ingest.unlabelled_queries) or more texts"
+        f"{sentence}; WARNING: that is little; give unlabelled queries (ingest.unlabelled_queries) or more texts"
         f" (embed.least_texts, embed.max_part_texts){longer}"
     )

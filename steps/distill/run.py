@@ -29,7 +29,7 @@ from steps.distill.joint_scores import JointScores
 from steps.distill.mixture import hold_out, rows_of
 from steps.distill.params import Adapter, Base, DistillParams, StudentParams
 from steps.distill.phases import Training, trainings
-from steps.distill.ranking import expected_retention, ranking_kept, told
+from steps.distill.ranking import describe_ranking, expected_retention, ranking_kept
 from steps.distill.sources import Sources
 from steps.distill.students import Student, router, untrained
 from steps.distill.trainer import Alignment, embed_held_out, train, validate
@@ -80,66 +80,71 @@ def run(
     absent = check_repeats(params.repeats, parts, training, embedded["parts"], params.required_parts)
     for phase in chosen.phases:
         check_curriculum(phase.curriculum, parts[training], params.repeats)
-    made = untrained(chosen, teach / "tower", sources, [texts[row] for row in training], params)
+    encoder = untrained(chosen, teach / "tower", sources, [texts[row] for row in training], params)
     if student in params.students:
-        check_size(made.tower)
-    read = np.isin(np.arange(len(texts)), np.concatenate([training, validation]))
-    prompt = made.tower.prompts.get("query") or ""  # of a teacher that stays as it is; students have none
-    spoken = len(made.tower.tokenizer.tokenize(prompt)) if prompt else 0
-    limit = min(params.max_length + spoken, made.tower.max_seq_length or sys.maxsize) if prompt else params.max_length
+        check_size(encoder.tower)
+    is_used = np.isin(np.arange(len(texts)), np.concatenate([training, validation]))
+    prompt = encoder.tower.prompts.get("query") or ""  # of a teacher that stays as it is; students have none
+    limit = params.max_length
+    if prompt:
+        prompt_tokens = len(encoder.tower.tokenizer.tokenize(prompt))
+        limit = min(limit + prompt_tokens, encoder.tower.max_seq_length or sys.maxsize)
     data = Alignment(
-        tokens=made.read([(prompt + text) * own for text, own in zip(texts, read.tolist(), strict=True)], limit),
+        tokens=encoder.tokenize(
+            [prompt + text if used else "" for text, used in zip(texts, is_used.tolist(), strict=True)], limit
+        ),
         vectors=sources.vectors,
         parts=parts,
         training=training,
         validation=validation,
     )
     dims = [dim for phase in chosen.phases for loss in phase.losses for dim in loss.dims]
-    check_student(made, data.tokens, sources.vectors.shape[1], dims)
+    check_student(encoder, data.tokens, sources.vectors.shape[1], dims)
     measured = dict.fromkeys(("texts_seen", "steps", "seconds", "still_rising", "ended_by_clock"), 0.0)
-    kept = []
+    finished = []
     documents = tower
     cosine = tower.similarity_fn_name == "cosine"
     trained: JointTeacher | JointScores | None = None
-    for each in trainings(chosen, made, teach / "tower", sources, training, params, cosine=cosine):
-        own = replace(data, training=each.rows)
-        checkpoints = Checkpoints(_folder(made, own, each, chosen, params))
-        found = train(made, each.objective, own, each.schedule, params, run, checkpoints)
-        kept.append(checkpoints)
-        if isinstance(each.objective.teachers, JointDocuments):
-            each.objective.teachers.reader.finish()
-            documents = each.objective.teachers.reader.tower
-        elif isinstance(each.objective.teachers, JointTeacher | JointScores):
-            trained = each.objective.teachers
-        measured |= {key: measured[key] + found[key] for key in ("texts_seen", "steps", "seconds")}
-        measured |= {key: max(measured[key], found[key]) for key in ("still_rising", "ended_by_clock")}
-        measured["validation_cosine"] = found["validation_cosine"]
+    for current in trainings(chosen, encoder, teach / "tower", sources, training, params, cosine=cosine):
+        alignment = replace(data, training=current.rows)
+        checkpoints = Checkpoints(_folder(encoder, alignment, current, chosen, params))
+        figures = train(encoder, current.objective, alignment, current.schedule, params, run, checkpoints)
+        finished.append(checkpoints)
+        if isinstance(current.objective.teachers, JointDocuments):
+            current.objective.teachers.reader.finish()
+            documents = current.objective.teachers.reader.tower
+        elif isinstance(current.objective.teachers, JointTeacher | JointScores):
+            trained = current.objective.teachers
+        measured |= {key: measured[key] + figures[key] for key in ("texts_seen", "steps", "seconds")}
+        measured |= {key: max(measured[key], figures[key]) for key in ("still_rising", "ended_by_clock")}
+        measured["validation_cosine"] = figures["validation_cosine"]
     if chosen.towers == "asymmetric" and rank() == 0:  # the others search the teacher's documents
-        held_out = embed_held_out(made, data, params)
+        held_out = embed_held_out(encoder, data, params)
         if not chosen.trains:
-            measured["validation_cosine"] = validate(made, data, params, 0)
+            measured["validation_cosine"] = validate(encoder, data, params, 0)
         ranking = ranking_kept(data.vectors[validation], held_out, sources.documents, params.seed, cosine=cosine)
         measured |= {f"held_out_{name}": value for name, value in ranking.items()}
         measured["expected_retention"] = expected_retention(ranking["ndcg"])
         if chosen.trains and not any(phase.all_teachers for phase in chosen.phases):  # else it is to rank as these do
             counted = any(phase.epochs != "auto" for phase in chosen.phases)
-            print(f"distill: {student} {told(ranking, len(sources.documents), counted=counted)}", file=sys.stderr)
-    made.finish()
+            summary = describe_ranking(ranking, len(sources.documents), counted=counted)
+            print(f"distill: {student} {summary}", file=sys.stderr)
+    encoder.finish()
     measured["texts_per_second"] = measured["texts_seen"] / max(measured["seconds"], 1e-9)
     if rank() > 0:
         return
 
     with staged_folder(output) as staging:
-        made.tower.save_pretrained(str(staging / "query_encoder"), create_model_card=False)
+        encoder.tower.save_pretrained(str(staging / "query_encoder"), create_model_card=False)
         if chosen.towers == "symmetric":
-            documents = made.tower
+            documents = encoder.tower
         if chosen.towers != "asymmetric":
             documents.max_seq_length = chosen.max_document_length
-        router(made.tower, documents).save_pretrained(str(staging / "router"), create_model_card=False)
+        router(encoder.tower, documents).save_pretrained(str(staging / "router"), create_model_card=False)
         if trained:
             trained.save(staging / "teacher")
         sizes = {
-            "parameters": sum(weight.numel() for weight in made.tower.parameters()),
+            "parameters": sum(weight.numel() for weight in encoder.tower.parameters()),
             "bytes": folder_bytes(staging / "query_encoder"),
         }
         report = {
@@ -161,7 +166,7 @@ def run(
         write_json(staging / "report.json", report)
     run.metrics({**sizes, **measured})
     run.model(output / "query_encoder", f"query-encoder-{student}")
-    for checkpoints in kept:  # last: where the tracking server is away, the next try goes on from them
+    for checkpoints in finished:  # last: where the tracking server is away, the next try goes on from them
         checkpoints.remove()
 
 
@@ -173,7 +178,9 @@ def _base(chosen: StudentParams) -> str | None:
     return None
 
 
-def _folder(made: Student, data: Alignment, training: Training, chosen: StudentParams, params: DistillParams) -> Path:
+def _folder(
+    student: Student, data: Alignment, training: Training, chosen: StudentParams, params: DistillParams
+) -> Path:
     """Where this training's checkpoint lies, by all that its result depends on."""
     knobs = chosen.model_dump() | {
         "phase": training.schedule.name,
@@ -184,4 +191,4 @@ def _folder(made: Student, data: Alignment, training: Training, chosen: StudentP
     }
     arrays = {"ids": data.tokens.ids, "offsets": data.tokens.offsets, "parts": data.parts, "targets": data.vectors}
     arrays |= {"training": data.training} | training.objective.arrays
-    return training_folder(made.tower, arrays, knobs, training.objective.losses.values())
+    return training_folder(student.tower, arrays, knobs, training.objective.losses.values())

@@ -49,13 +49,13 @@ class Sources:
 
         UserError for more than `embed` looked for.
         """
-        found = np.load(self.embed / "nearest.npy", mmap_mode="r")
-        if count > found.shape[1] and found.shape[1] < len(self.documents):
+        rows = np.load(self.embed / "nearest.npy", mmap_mode="r")
+        if count > rows.shape[1] and rows.shape[1] < len(self.documents):
             raise UserError(
-                f"distill.student: teacher_top_k is {count}, but {self.embed / 'nearest.npy'} holds {found.shape[1]}"
+                f"distill.student: teacher_top_k is {count}, but {self.embed / 'nearest.npy'} holds {rows.shape[1]}"
                 f" documents of each text; set embed.neighbours to {count} or more"
             )
-        return found[:, :count]
+        return rows[:, :count]
 
     @cached_property
     def positives(self) -> dict[int, np.ndarray]:
@@ -67,9 +67,9 @@ class Sources:
 
         UserError where it scored other documents, or fewer.
         """
-        documents, places = self._listed(teacher, count)
+        documents, positions = self._listed(teacher, count)
         values = read_table(self.score / teacher, "scores")["score"].to_numpy()
-        return ScoreTable(documents, np.where(places >= 0, values[places], np.float32(0)))
+        return ScoreTable(documents, np.where(positions >= 0, values[positions], np.float32(0)))
 
     def layer_scores(self, teacher: str, count: int) -> LayerTable:
         """The same by each of its layers; UserError where these did not score."""
@@ -79,11 +79,11 @@ class Sources:
                 f"{path}: not found; set score.layers: true, for a teacher that is late_interaction or a cross_encoder,"
                 " and run `dvc repro score`"
             )
-        documents, places = self._listed(teacher, count)
+        documents, positions = self._listed(teacher, count)
         values = np.load(path, mmap_mode="r")
-        if int(places.max(initial=-1)) >= len(values):
+        if int(positions.max(initial=-1)) >= len(values):
             raise UserError(f"{path}: is of another table of scores; run `dvc repro score` again")
-        return LayerTable(documents, places, values)
+        return LayerTable(documents, positions, values)
 
     def _listed(self, teacher: str, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Documents of each text that a teacher scored, as of `ScoreTable`, and their rows in the table `scores`."""
@@ -91,13 +91,13 @@ class Sources:
         table = read_table(folder, "scores")
         text_rows, rows = (table[name].to_numpy() for name in ("text_row", "doc_row"))
         nearest = self.nearest(count)
-        scored, starts, each = np.unique(text_rows, return_index=True, return_counts=True)
-        place = np.arange(len(rows)) - np.repeat(starts, each)  # in a text's own list
+        scored, starts, counts = np.unique(text_rows, return_index=True, return_counts=True)
+        rank = np.arange(len(rows)) - np.repeat(starts, counts)  # in a text's own list
         if not len(scored) or scored[-1] >= len(nearest) or (np.diff(text_rows) < 0).any():
             raise UserError(f"{folder}: is of other texts than data/embed; run `dvc repro score`")
-        first = place < nearest.shape[1]
-        own = rows[first].reshape(len(scored), -1) if each.min() >= nearest.shape[1] else None
-        if own is None or not np.array_equal(own, nearest[scored]):
+        first = rank < nearest.shape[1]
+        listed = rows[first].reshape(len(scored), -1) if counts.min() >= nearest.shape[1] else None
+        if listed is None or not np.array_equal(listed, nearest[scored]):
             raise UserError(
                 f"distill.student: teacher_top_k is {count}, but {folder} has no scores of the {nearest.shape[1]}"
                 f" documents nearest to each text; set score.depth to 0, or to {count} or more, and run `dvc repro"
@@ -105,17 +105,17 @@ class Sources:
             )
         more = ~first
         if more.any():
-            owners = np.repeat(list(self.positives), [len(own) for own in self.positives.values()]).astype(np.int64)
+            owners = np.repeat(list(self.positives), [len(docs) for docs in self.positives.values()]).astype(np.int64)
             answers = np.concatenate([*self.positives.values(), np.zeros(0, dtype=np.int64)])
             size = len(self.documents)
             more &= np.isin(text_rows * np.int64(size) + rows, owners * size + answers)
-        kept = np.bincount(text_rows[more], minlength=len(nearest))  # positives of each text
-        documents = np.full((len(nearest), nearest.shape[1] + int(kept.max(initial=0))), -1, dtype=np.int32)
-        places = np.full(documents.shape, -1, dtype=np.int64)
-        column = np.arange(int(more.sum())) - np.repeat(np.cumsum(kept) - kept, kept)
-        for mask, at in ((first, place[first]), (more, nearest.shape[1] + column)):
-            documents[text_rows[mask], at], places[text_rows[mask], at] = rows[mask], np.flatnonzero(mask)
-        return documents, places
+        extra = np.bincount(text_rows[more], minlength=len(nearest))  # positives of each text
+        documents = np.full((len(nearest), nearest.shape[1] + int(extra.max(initial=0))), -1, dtype=np.int32)
+        positions = np.full(documents.shape, -1, dtype=np.int64)
+        column = np.arange(int(more.sum())) - np.repeat(np.cumsum(extra) - extra, extra)
+        for mask, at in ((first, rank[first]), (more, nearest.shape[1] + column)):
+            documents[text_rows[mask], at], positions[text_rows[mask], at] = rows[mask], np.flatnonzero(mask)
+        return documents, positions
 
     def pairs(self, teacher: str, embeds: str) -> PairTable:
         """A teacher's embeddings of texts with the documents nearest to them; UserError where it embeds another thing.
@@ -123,11 +123,11 @@ class Sources:
         `embeds` is what is wanted, pooled or joint: see `Scorer` of the stage `score`.
         """
         path = self.score / teacher / "pairs.npy"
-        found = read_json(path.with_name("report.json")).get("pairs") or {}
-        if found.get("embeds") != embeds:
+        report = read_json(path.with_name("report.json")).get("pairs") or {}
+        if report.get("embeds") != embeds:
             pooling = "special_tokens or segments" if embeds == "pooled" else "cls"
             raise UserError(
-                f"{path}: holds {found.get('embeds', 'no')} embeddings of pairs, but a student learns {embeds} ones;"
+                f"{path}: holds {report.get('embeds', 'no')} embeddings of pairs, but a student learns {embeds} ones;"
                 f" let it learn from a cross encoder whose pooling is {pooling}, and set score.pairs to 1 or more"
             )
         values = np.load(path, mmap_mode="r")
@@ -135,9 +135,9 @@ class Sources:
         scored = np.unique(read_table(path.parent, "scores")["text_row"].to_numpy())
         if len(scored) != len(values) or values.shape[1] != documents.shape[1] or scored[-1] >= len(documents):
             raise UserError(f"{path}: is not of the texts that have scores; run `dvc repro score`")
-        place = np.full(len(documents), -1, dtype=np.int64)
-        place[scored] = np.arange(len(scored))
-        return PairTable(documents, values, place)
+        positions = np.full(len(documents), -1, dtype=np.int64)
+        positions[scored] = np.arange(len(scored))
+        return PairTable(documents, values, positions)
 
     def document_texts(self) -> list[str]:
         """What a document tower reads."""

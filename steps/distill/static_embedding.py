@@ -67,7 +67,7 @@ class StaticStudent:
         ones = torch.ones(len(pieces), device=self.token_rows().device)
         self._table.register_parameter("weights", nn.Parameter(ones) if learned_weights else None)
 
-    def read(self, texts: list[str], max_length: int) -> Tokens:
+    def tokenize(self, texts: list[str], max_length: int) -> Tokens:
         """The texts' tokens, cut to `max_length`, each replaced by its pieces."""
         return self.pieces.of(tokenize(texts, self.tower.tokenizer, max_length, special=False))
 
@@ -99,7 +99,7 @@ class StaticStudent:
             rows = self._table.embedding.weight
             if self._table.weights is not None:
                 rows.mul_(self._table.weights[:, None])
-            ids, offsets = (torch.from_numpy(each).to(rows.device) for each in (self.pieces.ids, self.pieces.offsets))
+            ids, offsets = (torch.from_numpy(array).to(rows.device) for array in (self.pieces.ids, self.pieces.offsets))
             rows.copy_(functional.embedding_bag(ids.long(), rows, offsets[:-1].long(), mode="sum"))
         self._table.register_parameter("weights", None)
 
@@ -124,14 +124,14 @@ def static_embedding(
 
 def _pieces(phrases: list[str], tokenizer: Tokenizer, first_id: int) -> Pieces:
     """A token of the teacher's is itself; a phrase is its pieces, the added words within it, and itself."""
-    number = {phrase: first_id + place for place, phrase in enumerate(phrases)}
+    number = {phrase: first_id + index for index, phrase in enumerate(phrases)}
     pieces = tokenize([f" {phrase}" for phrase in phrases], tokenizer, _PIECES, special=False)
-    found = [[token] for token in range(first_id)]
-    for place, phrase in enumerate(phrases):
+    parts = [[token] for token in range(first_id)]
+    for index, phrase in enumerate(phrases):
         words = [number[word] for word in phrase.split(" ") if word in number and word != phrase]
-        found.append([*pieces.row(place).tolist(), *words, number[phrase]])
-    ends = np.cumsum([0] + [len(each) for each in found])
-    return Pieces(np.array([piece for each in found for piece in each]), ends)
+        parts.append([*pieces.row(index).tolist(), *words, number[phrase]])
+    ends = np.cumsum([0] + [len(part) for part in parts])
+    return Pieces(np.array([piece for part in parts for piece in part]), ends)
 
 
 def table_tower(teacher: SentenceTransformer, tokenizer: Any, rows: np.ndarray) -> SentenceTransformer:

@@ -27,7 +27,7 @@ class Student(Protocol):
     tower: SentenceTransformer
     pads: bool
 
-    def read(self, texts: list[str], max_length: int) -> Tokens:
+    def tokenize(self, texts: list[str], max_length: int) -> Tokens:
         """The texts' tokens, cut to `max_length`."""
 
     def embed(self, tokens: Tokens, rows: np.ndarray) -> Tensor:
@@ -63,7 +63,7 @@ class TransformerStudent:
         first: Any = self.tower[0]
         return first.auto_model
 
-    def read(self, texts: list[str], max_length: int) -> Tokens:
+    def tokenize(self, texts: list[str], max_length: int) -> Tokens:
         """The texts' tokens, with those that the tokenizer puts around a text, cut to `max_length`."""
         return tokenize(texts, self.tower.tokenizer, max_length, special=True)
 

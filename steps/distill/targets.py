@@ -46,53 +46,53 @@ class ScoreTable:
     def of(self, rows: np.ndarray, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Scores `(n, m)` of sorted `documents` `(m,)`, 0 where there is none, and where there is one."""
         values = np.zeros((len(rows), len(documents)), dtype=np.float32)
-        known = np.zeros(values.shape, dtype=bool)
-        text, column, place = matched(self.documents[rows], documents)
-        values[text, place] = self.scores[rows[text], column]
-        known[text, place] = True
-        return values, known
+        is_scored = np.zeros(values.shape, dtype=bool)
+        text, column, position = match_documents(self.documents[rows], documents)
+        values[text, position] = self.scores[rows[text], column]
+        is_scored[text, position] = True
+        return values, is_scored
 
 
 @dataclass(frozen=True)
 class LayerTable:
     """What the layers of one teacher give each text's own documents.
 
-    `documents` `(texts, k)`, -1 where there is none; `places` `(texts, k)`: their rows in `values` `(pairs, layers)`.
+    `documents` `(texts, k)`, -1 for none; `positions` `(texts, k)`: their rows in `values` `(pairs, layers)`.
     """
 
     documents: np.ndarray
-    places: np.ndarray
+    positions: np.ndarray
     values: np.ndarray  # memory-mapped
 
     def of(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Scores `(n, layers, m)` of sorted `documents` `(m,)`, 0 where there is none, and where there is, `(n, m)`."""
-        found = np.zeros((len(rows), len(documents), len(layers)), dtype=np.float32)
-        known = np.zeros(found.shape[:2], dtype=bool)
-        text, column, place = matched(self.documents[rows], documents)
-        found[text, place] = self.values[self.places[rows[text], column]][:, list(layers)]
-        known[text, place] = True
-        return found.transpose(0, 2, 1), known
+        values = np.zeros((len(rows), len(documents), len(layers)), dtype=np.float32)
+        is_scored = np.zeros(values.shape[:2], dtype=bool)
+        text, column, position = match_documents(self.documents[rows], documents)
+        values[text, position] = self.values[self.positions[rows[text], column]][:, list(layers)]
+        is_scored[text, position] = True
+        return values.transpose(0, 2, 1), is_scored
 
 
-def matched(own: np.ndarray, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Where texts' own documents `(n, k)` are among sorted `documents` `(m,)`: text, column and place, each `(p,)`."""
-    place = np.searchsorted(documents, own).clip(max=max(0, len(documents) - 1))
-    found = documents[place] == own if len(documents) else np.zeros_like(place, dtype=bool)
-    text, column = np.nonzero(found)
-    return text, column, place[text, column]
+def match_documents(text_documents: np.ndarray, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where texts' own documents `(n, k)` are among sorted `documents` `(m,)`: text, column, position, each `(p,)`."""
+    positions = np.searchsorted(documents, text_documents).clip(max=max(0, len(documents) - 1))
+    is_match = documents[positions] == text_documents if len(documents) else np.zeros_like(positions, dtype=bool)
+    text, column = np.nonzero(is_match)
+    return text, column, positions[text, column]
 
 
 @dataclass(frozen=True)
 class PairTable:
     """One teacher's embeddings of texts with their own documents.
 
-    `documents` `(texts, p)`; `values` `(embedded texts, p, dim)`; `place` `(texts,)` says which of them are a text's,
-    -1 of one that was not embedded.
+    `documents` `(texts, p)`; `values` `(embedded texts, p, dim)`; `positions` `(texts,)`: each text's row in `values`,
+    -1 if it was not embedded.
     """
 
     documents: np.ndarray
     values: np.ndarray  # memory-mapped
-    place: np.ndarray
+    positions: np.ndarray
 
     @cached_property
     def unit(self) -> float:
@@ -101,11 +101,13 @@ class PairTable:
 
     def of(self, rows: np.ndarray, documents: np.ndarray) -> Pairs:
         """Those of some texts, and where their documents are among sorted `documents` `(m,)`."""
-        own, at = self.documents[rows], self.place[rows]
-        place = np.searchsorted(documents, own).clip(max=max(0, len(documents) - 1))
-        known = documents[place] == own if len(documents) else np.zeros(own.shape, dtype=bool)
-        given = np.broadcast_to(at[:, None] >= 0, own.shape).copy()
-        masks = (torch.from_numpy(each).to(device()) for each in (given, place, known))
+        text_documents, at = self.documents[rows], self.positions[rows]
+        positions = np.searchsorted(documents, text_documents).clip(max=max(0, len(documents) - 1))
+        is_candidate = (
+            documents[positions] == text_documents if len(documents) else np.zeros(text_documents.shape, dtype=bool)
+        )
+        is_embedded = np.broadcast_to(at[:, None] >= 0, text_documents.shape).copy()
+        masks = (torch.from_numpy(array).to(device()) for array in (is_embedded, positions, is_candidate))
         return Pairs(_tensor(self.values[at.clip(min=0)]) / self.unit, *masks)
 
 
@@ -126,8 +128,8 @@ class Teachers(Protocol):
         `layers`: those of its layers, numbered from 0, that are paired with the student's.
         """
 
-    def targets(self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Targets:
-        """What all teachers say of these texts and documents; `made` is what `forward` gave, or leaves in its place."""
+    def targets(self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Targets:
+        """What all teachers say of these texts and documents; `tensors` come from `forward`, or stand in for it."""
 
 
 @dataclass(frozen=True)
@@ -145,21 +147,21 @@ class StoredTeachers:
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
         """Without the vectors of the texts, which every training hashes."""
-        found = {"documents": self.documents}
+        arrays = {"documents": self.documents}
         if self.lengths is not None:
-            found["lengths"] = self.lengths
+            arrays["lengths"] = self.lengths
         for name, table in self.scores.items():
-            found |= {f"scores.{name}.documents": table.documents, f"scores.{name}.scores": table.scores}
+            arrays |= {f"scores.{name}.documents": table.documents, f"scores.{name}.scores": table.scores}
         for name, embedded in self.pairs.items():
-            found |= {f"pairs.{name}.documents": embedded.documents, f"pairs.{name}.values": embedded.values}
-            found[f"pairs.{name}.place"] = embedded.place
-        return found
+            arrays |= {f"pairs.{name}.documents": embedded.documents, f"pairs.{name}.values": embedded.values}
+            arrays[f"pairs.{name}.place"] = embedded.positions
+        return arrays
 
     def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
         """Nothing runs."""
         return {}
 
-    def targets(self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Targets:
+    def targets(self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Targets:
         """Read what is stored."""
         queries, candidates = _tensor(self.vectors[rows]), _tensor(self.documents[documents])
         return self.with_scores(queries, candidates, rows, documents)
@@ -169,8 +171,8 @@ class StoredTeachers:
         values = similarities(queries, candidates, cosine=self.cosine)
         scores = {"": Scores(values, torch.ones_like(values, dtype=torch.bool))}
         for name, table in self.scores.items():
-            given, known = table.of(rows, documents)
-            scores[name] = Scores(_tensor(given), torch.from_numpy(known).to(device()))
+            table_scores, is_scored = table.of(rows, documents)
+            scores[name] = Scores(_tensor(table_scores), torch.from_numpy(is_scored).to(device()))
         lengths = None if self.lengths is None else _tensor(self.lengths[rows])
         pairs = {name: table.of(rows, documents) for name, table in self.pairs.items()}
         return Targets(queries, candidates, self.cosine, lengths, scores, pairs)
@@ -194,15 +196,15 @@ class OnlineTeacher:
     def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
         """Its embeddings of the texts, `(n, dim)`, without gradient."""
         with torch.inference_mode(), autocast(self.precision):
-            made = self.tower.encode_query(
+            embeddings = self.tower.encode_query(
                 [self.texts[row] for row in rows], show_progress_bar=False, convert_to_tensor=True
             )
-        return {"teacher": made.float().clone()}
+        return {"teacher": embeddings.float().clone()}
 
-    def targets(self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Targets:
+    def targets(self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Targets:
         """As stored ones, but for the vectors of the texts."""
         candidates = _tensor(self.stored.documents[documents])
-        return self.stored.with_scores(made["teacher"], candidates, rows, documents)
+        return self.stored.with_scores(tensors["teacher"], candidates, rows, documents)
 
 
 def _tensor(values: np.ndarray) -> Tensor:

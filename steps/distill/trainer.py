@@ -91,15 +91,15 @@ def train(
     optimizer = _optimizer(student, list(objective.modules.values()), schedule)
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, length.factor)
     checkpoints.load(trained, optimizer, rate, done)
-    least = mean_vector_cosine(data.vectors[data.validation])
+    baseline = mean_vector_cosine(data.vectors[data.validation])
     curriculum = int(schedule.curriculum * (length.steps or 0))
-    left = islice(_batches(data, schedule, params, curriculum, pads=student.pads), done.step, length.steps)
+    batches = islice(_batches(data, schedule, params, curriculum, pads=student.pads), done.step, length.steps)
     seen = max(curriculum, done.step) + steps_of_epoch  # the step by which this process has seen each text
     meter = LossMeter(objective.names, data.vectors, done.moved, seen, resumed=bool(done.step))
     started = time.perf_counter() - done.seconds
     first, figures = done.step, dict[str, float]()
     steps = progress(
-        left,
+        batches,
         lambda: length.steps - first if length.steps else None,
         schedule.name,
         lambda: _so_far(figures, length, params),
@@ -114,8 +114,8 @@ def train(
         done.step, done.texts, done.seconds = step, done.texts + len(rows), time.perf_counter() - started
         meter.add(terms, rows)
         if length.looks(step):
-            cosine, seconds = _look(student, data, schedule, params, run, done)
-            length.saw(step, (cosine - least) / (1 - least), seconds)
+            cosine, seconds = _log_validation(student, data, schedule, params, run, done)
+            length.saw(step, (cosine - baseline) / (1 - baseline), seconds)
             figures["held-out cosine"] = cosine
         last = step == length.steps
         if step % LOG_EVERY == 0 or last:
@@ -128,7 +128,7 @@ def train(
             checkpoints.save(trained, optimizer, rate, done)
         if last:
             break
-    cosine, _ = _look(student, data, schedule, params, run, done)
+    cosine, _ = _log_validation(student, data, schedule, params, run, done)
     if done.rising:
         ceiling = "max_minutes" if done.by_clock else "max_steps"
         print(_RISING.format(schedule.name, ceiling, getattr(params.convergence, ceiling), cosine), file=sys.stderr)
@@ -155,7 +155,7 @@ def _so_far(figures: Mapping[str, float], length: Length, params: DistillParams)
     return ", ".join(parts)
 
 
-def _look(
+def _log_validation(
     student: Student, data: Alignment, schedule: Schedule, params: DistillParams, run: "Run", done: Done
 ) -> tuple[float, float]:
     """Mean cosine on the held-out texts, logged, and the seconds gone; the first process' values for all of them."""
@@ -175,18 +175,19 @@ def _backward(
     The losses' heads lie behind it, and have their gradients at once.
     """
     behind = [weight for head in objective.heads.values() for weight in head.parameters()]
-    own = np.array_split(rows, world())[rank()]
-    idle = not len(own)  # more processes than rows: reads one all the same, and joins the sum with a gradient of 0
-    own = rows[:1] if idle else own
-    pieces = np.array_split(own, -(-len(own) // (micro_batch() or len(own))))
-    found: dict[str, tuple[Tensor, Tensor]] = {}
+    local_rows = np.array_split(rows, world())[rank()]
+    # With more processes than rows, an idle one still reads a row, and joins the sum with a gradient of 0.
+    idle = not len(local_rows)
+    local_rows = rows[:1] if idle else local_rows
+    pieces = np.array_split(local_rows, -(-len(local_rows) // (micro_batch() or len(local_rows))))
+    terms: dict[str, tuple[Tensor, Tensor]] = {}
     for piece in pieces:
         with autocast(params.precision):
-            made = objective.forward(student, data.tokens, piece, rows, step)
-        trained = {name: tensor for name, tensor in made.items() if tensor.requires_grad}
+            tensors = objective.forward(student, data.tokens, piece, rows, step)
+        trained = {name: tensor for name, tensor in tensors.items() if tensor.requires_grad}
         leaves = {name: tensor.detach().float().requires_grad_() for name, tensor in trained.items()}
         sums = [torch.zeros_like(leaf) for leaf in leaves.values()]
-        for name, share in objective.terms(student, made | leaves, piece, rows, step).items():
+        for name, share in objective.terms(student, tensors | leaves, piece, rows, step).items():
             slopes = torch.autograd.grad(
                 share * (not idle),
                 [*leaves.values(), *behind],
@@ -194,19 +195,19 @@ def _backward(
                 allow_unused=True,
                 materialize_grads=True,
             )
-            slopes, own_slopes = slopes[: len(leaves)], slopes[len(leaves) :]
+            slopes, head_slopes = slopes[: len(leaves)], slopes[len(leaves) :]
             moves = torch.stack([slope.any() for slope in slopes]).any()
             for total, slope in zip(sums, slopes, strict=True):
                 total += slope
-            for weight, slope in zip(behind, own_slopes, strict=True):
+            for weight, slope in zip(behind, head_slopes, strict=True):
                 weight.grad = slope if weight.grad is None else weight.grad + slope
-            value, moved = found.get(name, (torch.zeros(()), torch.zeros((), dtype=torch.bool)))
-            found[name] = value.to(share.device) + share.detach() * (not idle), moved.to(share.device) | moves
+            value, moved = terms.get(name, (torch.zeros(()), torch.zeros((), dtype=torch.bool)))
+            terms[name] = value.to(share.device) + share.detach() * (not idle), moved.to(share.device) | moves
         outputs = list(trained.values())
         torch.autograd.backward(outputs, [total.to(out.dtype) for total, out in zip(sums, outputs, strict=True)])
     for module in (student.tower, *objective.modules.values()):
         sum_over_ranks(module.parameters())
-    return found
+    return terms
 
 
 class LossMeter:
@@ -268,10 +269,10 @@ def _batches(
 
     The `first` batches are of texts of documents alone.
     """
-    given, epoch = 0, 0
+    count, epoch = 0, 0
     while True:
         weights = params.repeats
-        if given < first:
+        if count < first:
             weights = {part: weight for part, weight in weights.items() if part in DOCUMENT_PARTS}
         rows = epoch_rows(data.training, data.parts, weights, params.seed, epoch)
         if not len(rows):
@@ -281,16 +282,16 @@ def _batches(
             )
         lengths = data.tokens.lengths(rows) if pads else np.zeros(len(rows), dtype=np.int64)
         batches = length_batches(lengths, schedule.batch_size, (params.seed, 3, epoch))
-        for positions in islice(batches, first - given if given < first else None):
-            given += 1
+        for positions in islice(batches, first - count if count < first else None):
+            count += 1
             yield np.sort(rows[positions])
         epoch += 1
 
 
-def _optimizer(student: Student, others: Sequence[nn.Module], schedule: Schedule) -> torch.optim.Optimizer:
+def _optimizer(student: Student, extra_modules: Sequence[nn.Module], schedule: Schedule) -> torch.optim.Optimizer:
     """AdamW; biases and norms are not decayed, nor are token embeddings, which have a learning rate of their own."""
     tokens = student.token_rows()
-    modules = (student.tower, *others)
+    modules = (student.tower, *extra_modules)
     trained = [weight for module in modules for weight in module.parameters() if weight.requires_grad]
     weights = [weight for weight in trained if weight is not tokens]
     rate, decay = schedule.learning_rate, schedule.weight_decay
@@ -317,19 +318,19 @@ def validate(student: Student, data: Alignment, params: DistillParams, step: int
 
 def mean_vector_cosine(vectors: np.ndarray) -> float:
     """Mean cosine of `(n, dim)` vectors with their mean: what says nothing of a text has it already; below 1."""
-    given = np.asarray(vectors, dtype=np.float64)
-    lengths = np.linalg.norm(given, axis=1) * np.linalg.norm(given.mean(axis=0))
-    cosines = np.divide(given @ given.mean(axis=0), lengths, out=np.zeros(len(given)), where=lengths > 0)
+    vectors = np.asarray(vectors, dtype=np.float64)
+    lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(vectors.mean(axis=0))
+    cosines = np.divide(vectors @ vectors.mean(axis=0), lengths, out=np.zeros(len(vectors)), where=lengths > 0)
     return min(float(cosines.mean()), 0.999)
 
 
 def embed_held_out(student: Student, data: Alignment, params: DistillParams) -> np.ndarray:
     """The student's embeddings of the held-out texts, float32 `(texts, dim)`, read in order of length."""
     by_length = np.argsort(data.tokens.lengths(data.validation), kind="stable")
-    found: list[np.ndarray] = []
+    chunks: list[np.ndarray] = []
     with torch.inference_mode(), autocast(params.precision):
         for start in range(0, len(by_length), 128):
             rows = data.validation[by_length[start : start + 128]]
-            found.append(student.embed(data.tokens, rows).float().cpu().numpy())
-    embedded = np.concatenate(found)
+            chunks.append(student.embed(data.tokens, rows).float().cpu().numpy())
+    embedded = np.concatenate(chunks)
     return embedded[np.argsort(by_length)]

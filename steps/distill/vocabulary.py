@@ -9,7 +9,7 @@ from tokenizers.pre_tokenizers import Split
 from slimtower.common.errors import UserError
 from steps.distill.tokens import tokenize
 
-_LEAST = 2  # occurrences that a phrase needs: the row of one seen once would overfit to its only text
+_MIN_COUNT = 2  # occurrences that a phrase needs: the row of one seen once would overfit to its only text
 _WORDS = Split(Regex(r"\w+"), behavior="removed", invert=True)  # where added tokens match, whatever the pre-tokenizer
 _BEFORE = "qzxj"  # no phrase
 _TRIED = 8
@@ -27,10 +27,10 @@ def frequent_phrases(texts: list[str], tokenizer: Tokenizer, words: int, pairs: 
     double: Counter[str] = Counter()
     for text in texts:
         normal = tokenizer.normalizer.normalize_str(text) if tokenizer.normalizer else text
-        read = [found for found in _WORDS.pre_tokenize_str(normal) if found[0].isalnum()]
-        single.update(word for word, _ in read)
+        spans = [span for span in _WORDS.pre_tokenize_str(normal) if span[0].isalnum()]
+        single.update(word for word, _ in spans)
         double.update(
-            f"{left} {right}" for (left, (_, end)), (right, (start, _)) in pairwise(read) if normal[end:start] == " "
+            f"{left} {right}" for (left, (_, end)), (right, (start, _)) in pairwise(spans) if normal[end:start] == " "
         )
     phrases = _new(_frequent(single), tokenizer)[:words] + _frequent(double)[:pairs]
     if not phrases:
@@ -42,8 +42,8 @@ def frequent_phrases(texts: list[str], tokenizer: Tokenizer, words: int, pairs: 
 
 
 def _frequent(counts: Counter[str]) -> list[str]:
-    found = [phrase for phrase, count in counts.items() if count >= _LEAST]
-    return sorted(found, key=lambda phrase: (-counts[phrase], phrase))
+    phrases = [phrase for phrase, count in counts.items() if count >= _MIN_COUNT]
+    return sorted(phrases, key=lambda phrase: (-counts[phrase], phrase))
 
 
 def _new(words: list[str], tokenizer: Tokenizer) -> list[str]:
@@ -51,7 +51,7 @@ def _new(words: list[str], tokenizer: Tokenizer) -> list[str]:
     vocabulary = tokenizer.get_vocab()
     words = [word for word in words if word not in vocabulary]
     pieces = tokenize([f" {word}" for word in words], tokenizer, 2, special=False)
-    rows = (pieces.row(place).tolist() for place in range(len(words)))
+    rows = (pieces.row(index).tolist() for index in range(len(words)))
     return [
         word
         for word, row in zip(words, rows, strict=True)
@@ -73,9 +73,9 @@ def with_phrases(tokenizer: Tokenizer, phrases: list[str], first_id: int) -> Tok
             f" {ids[phrases[0]]}; set added_words and added_pairs to 0"
         )
     tried = phrases[:_TRIED] + [phrase for phrase in phrases if " " in phrase][:_TRIED]
-    read = tokenize([_BEFORE, *(f"{_BEFORE} {phrase}" for phrase in tried)], copy, 64, special=False)
-    for place, phrase in enumerate(tried, start=1):
-        if read.row(place).tolist() != [*read.row(0).tolist(), ids[phrase]]:
+    encoded = tokenize([_BEFORE, *(f"{_BEFORE} {phrase}" for phrase in tried)], copy, 64, special=False)
+    for index, phrase in enumerate(tried, start=1):
+        if encoded.row(index).tolist() != [*encoded.row(0).tolist(), ids[phrase]]:
             raise UserError(
                 f"distill.student: the teacher's tokenizer does not read the added phrase {phrase!r} as one token;"
                 " set added_words and added_pairs to 0"

@@ -13,19 +13,19 @@ PERSISTENCE = 0.9  # p: how likely a reader goes on to the next hit; the first t
 Agreement = dict[str, dict[str, dict[str, float]]]
 
 
-def rank_biased_overlap(one: Sequence[str], other: Sequence[str], persistence: float = PERSISTENCE) -> float:
+def rank_biased_overlap(first: Sequence[str], second: Sequence[str], persistence: float = PERSISTENCE) -> float:
     """Extrapolated rank-biased overlap of two rankings, 0 to 1, to the depth of the shorter one.
 
     RBO_ext = X_k / k p^k + (1 - p) / p * sum over d of X_d / d p^d, with X_d the size of the overlap of the first d
     (Webber, Moffat and Zobel, "A similarity measure for indefinite rankings", 2010, Eq. 30). 1 for two empty rankings.
     """
-    depth = min(len(one), len(other))
+    depth = min(len(first), len(second))
     if not depth:
-        return float(len(one) == len(other))
+        return float(len(first) == len(second))
     seen: tuple[set[str], set[str]] = (set(), set())
     common, total = 0, 0.0
     for at in range(depth):
-        a, b = one[at], other[at]
+        a, b = first[at], second[at]
         common += 1 if a == b else (a in seen[1]) + (b in seen[0])
         seen[0].add(a)
         seen[1].add(b)
@@ -42,18 +42,19 @@ def agreement(runs: Iterable[Path], reference: str, systems: Sequence[str]) -> A
     for path in runs:
         dataset, _, system = path.name.removesuffix(".run").partition(".")
         files.setdefault(dataset, {})[system] = path
-    found: Agreement = {}
+    agreements: Agreement = {}
     for dataset, by_system in sorted(files.items()):
-        wanted = read_hits(by_system[reference])
-        row = {system: _means(wanted, read_hits(by_system[system])) for system in systems if system in by_system}
-        found[dataset] = row
-    return found
+        reference_hits = read_hits(by_system[reference])
+        agreements[dataset] = {
+            name: _means(reference_hits, read_hits(by_system[name])) for name in systems if name in by_system
+        }
+    return agreements
 
 
-def _means(wanted: Mapping[str, Sequence[str]], found: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    pairs = [(hits, found.get(query, [])) for query, hits in wanted.items()]
-    same = overlaps([hits[:DEPTH] for hits, _ in pairs], [own[:DEPTH] for _, own in pairs])
+def _means(reference: Mapping[str, Sequence[str]], system: Mapping[str, Sequence[str]]) -> dict[str, float]:
+    pairs = [(expected, system.get(query, [])) for query, expected in reference.items()]
+    same = overlaps([expected[:DEPTH] for expected, _ in pairs], [hits[:DEPTH] for _, hits in pairs])
     return {
-        "rbo": float(np.mean([rank_biased_overlap(hits, own) for hits, own in pairs])),
+        "rbo": float(np.mean([rank_biased_overlap(expected, hits) for expected, hits in pairs])),
         "overlap": float(same.mean()),
     }

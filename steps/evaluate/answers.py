@@ -39,7 +39,7 @@ def holds(text: Sequence[str], answer: Sequence[str]) -> bool:
     return any(list(text[at : at + width]) == list(answer) for at in range(len(text) - width + 1))
 
 
-def found_answers(
+def score_answers(
     names: Sequence[str],
     answering: Answering,
     query_ids: Sequence[str],
@@ -49,9 +49,9 @@ def found_answers(
     """1 where one of the first k hits holds an answer, else 0, NaN for a query without answers: `(queries,)` each."""
     qrels = {query: dict.fromkeys(answering.get(query, ()), 1) for query in query_ids}
     success = {name: f"Success@{name.removeprefix('Answer@')}" for name in names}
-    found = per_query(list(success.values()), qrels, query_ids, doc_ids, scores)
-    known = np.array([query in answering for query in query_ids])
-    return {name: np.where(known, found[measure], np.nan) for name, measure in success.items()}
+    values = per_query(list(success.values()), qrels, query_ids, doc_ids, scores)
+    has_answer = np.array([query in answering for query in query_ids])
+    return {name: np.where(has_answer, values[measure], np.nan) for name, measure in success.items()}
 
 
 def answering_documents(ingest: Path, judged: Iterable[JudgedSet]) -> dict[str, dict[str, list[str]]]:
@@ -60,23 +60,23 @@ def answering_documents(ingest: Path, judged: Iterable[JudgedSet]) -> dict[str, 
     Every document of such a data set is read once. {} where no source brought answers.
     """
     rows = read_table(ingest, "answers").to_pylist()
-    answers = {row["query_id"]: [own for answer in row["answers"] if (own := tokens(answer))] for row in rows}
-    found: dict[str, dict[str, list[str]]] = {}
+    answers = {row["query_id"]: [answer for answer in map(tokens, row["answers"]) if answer] for row in rows}
+    doc_ids: dict[str, dict[str, list[str]]] = {}
     starts: dict[str, dict[str, list[tuple[list[str], str]]]] = {}  # data set, first token -> answers and their queries
     for item in judged:
         for query in item.query_ids:
             if query in answers:
-                found.setdefault(item.dataset, {})[query] = []
+                doc_ids.setdefault(item.dataset, {})[query] = []
                 by_token = starts.setdefault(item.dataset, defaultdict(list))
                 for answer in answers[query]:
                     by_token[answer[0]].append((answer, query))
-    if not found:
+    if not doc_ids:
         return {}
     for doc_id, dataset, content in corpus_columns(ingest, ["doc_id", "dataset", "content"]):
         if dataset in starts:
             for query in _answered(tokens(content), starts[dataset]):
-                found[dataset][query].append(doc_id)
-    return found
+                doc_ids[dataset][query].append(doc_id)
+    return doc_ids
 
 
 def _answered(text: Sequence[str], starts: Mapping[str, Sequence[tuple[list[str], str]]]) -> set[str]:

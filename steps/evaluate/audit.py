@@ -37,15 +37,15 @@ def audit_leaks(ingest: Path, mine: Path, embed: Path, generate: Path) -> Audit:
 
 def _training_texts(mine: Path, embed: Path, generate: Path, texts: dict[str, str]) -> list[tuple[str, str]]:
     """(file, text) of everything that trained a model; `texts` are the ingested queries by id."""
-    found = []
+    pairs = []
     for folder, name in ((embed, "alignment_texts"), (generate, "generated_queries")):
         source = str(folder / f"{name}.parquet")
-        found += [(source, text) for text in read_table(folder, name).column("text").to_pylist()]
+        pairs += [(source, text) for text in read_table(folder, name).column("text").to_pylist()]
     source = str(mine / "triplets.parquet")
     triplets = read_table(mine, "triplets")
     named = {*triplets.column("query_id").to_pylist(), *triplets.column("via_query_id").to_pylist()}
     for query_id in sorted(named - {""}):  # one-hop triplets go via no query
         if query_id not in texts:
             raise UserError(f"{source}: query {query_id!r} is not among the ingested queries; run `mine` again")
-        found.append((source, texts[query_id]))
-    return found
+        pairs.append((source, texts[query_id]))
+    return pairs

@@ -20,7 +20,7 @@ from slimtower.common.errors import line
 from slimtower.common.files import cache_root, last_used, read_json, staged_folder, write_json
 from steps.core.code import code_digest
 from steps.core.judged import JudgedSet
-from steps.evaluate.fusing import Fused, Kept
+from steps.evaluate.fusing import CachedSearch, Fused
 from steps.evaluate.latency import Encode, Latency, measure, sample
 from steps.evaluate.machine import processor
 from steps.evaluate.measuring import (
@@ -36,7 +36,7 @@ from steps.evaluate.results import RESULT, RUNS, Result, read_result, write_resu
 from steps.evaluate.systems import Student, System, Systems, Teacher, digest, remembering
 
 _LATENCY = "latency.json"
-_KEPT, _SYSTEM, _DAY = 100, 8, 86_400  # results and latencies: at least so many, for a system so many; seconds
+_MIN_RESULTS, _SYSTEM, _DAY = 100, 8, 86_400  # results and latencies: at least so many, for a system so many; seconds
 _LIBRARIES = ("bm25s", "ir-measures", "numpy", "onnxruntime", "pytrec-eval-terrier", "sentence-transformers",
               "tokenizers", "torch", "transformers")  # fmt: skip
 
@@ -51,11 +51,11 @@ class Measurements:
     measured: Sequence[str]
     timed: Sequence[str]
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """What was done, and what was known: `measured 4l; bm25, teacher, static from the cache`."""
         again = [name for name in self.timed if name not in self.measured]
-        known = [name for name in self.results if name not in {*self.measured, *self.timed}]
-        named = ((self.measured, "measured {}"), (again, "timed {}"), (known, "{} from the cache"))
+        cached = [name for name in self.results if name not in {*self.measured, *self.timed}]
+        named = ((self.measured, "measured {}"), (again, "timed {}"), (cached, "{} from the cache"))
         return "; ".join(text.format(", ".join(names)) for names, text in named if names)
 
 
@@ -71,21 +71,21 @@ def measure_all(systems: Systems, task: Task) -> Measurements:
     runs: list[Path] = []
     measured: list[str] = []
 
-    def add(system: System | Fused, own: Task, work: Callable[[Path], Result], reference: str = "") -> Result:
-        folder = kept_folder(result_key(system, own, reference))
-        found = _known(folder, task.judged)
-        if found is None:
+    def add(system: System | Fused, subtask: Task, work: Callable[[Path], Result], reference: str = "") -> Result:
+        folder = kept_folder(result_key(system, subtask, reference))
+        result = _read_cached(folder, task.judged)
+        if result is None:
             with staged_folder(folder) as staging:
                 write_result(staging, work(staging / RUNS))
             measured.append(system.name)
-            found = read_result(folder, task.judged)
+            result = read_result(folder, task.judged)
         runs.extend(sorted((folder / RUNS).iterdir()))
-        results[system.name] = found
-        return found
+        results[system.name] = result
+        return result
 
     judged = replace(task, texts=())
     all_fused, bm25 = task.params.fused and bool(task.judged), systems.bm25
-    shared = Kept(bm25.search) if all_fused else bm25.search
+    shared = CachedSearch(bm25.search) if all_fused else bm25.search
 
     def add_fused(dense: Teacher | Student, encode: Encode) -> None:
         fused = Fused(dense, bm25)
@@ -111,7 +111,7 @@ def measure_all(systems: Systems, task: Task) -> Measurements:
     return Measurements(results, runs, latencies, measured, timed)
 
 
-def _known(folder: Path, judged: Sequence[JudgedSet]) -> Result | None:
+def _read_cached(folder: Path, judged: Sequence[JudgedSet]) -> Result | None:
     """The result that lies there; None where there is none, or one that a power failure cut, of which a line tells."""
     if not (folder / RESULT).is_file():
         return None
@@ -129,8 +129,8 @@ def time_all(systems: Systems, task: Task) -> tuple[dict[str, Latency], list[str
     batched = sample(texts, params.throughput_queries, params.seed + 1)
     dense: list[Teacher | Student] = [systems.teacher, *systems.students]
     encoders = {system.name: system for system in dense}
-    asked = digest(single, batched, params.throughput_batch)
-    paths = {name: kept_folder(latency_key(system, asked)) / _LATENCY for name, system in encoders.items()}
+    texts_digest = digest(single, batched, params.throughput_batch)
+    paths = {name: kept_folder(latency_key(system, texts_digest)) / _LATENCY for name, system in encoders.items()}
     unknown = {name: encoders[name].encode for name, path in paths.items() if not path.is_file()}
     if unknown:
         for name, latency in measure(unknown, single, batched, params.throughput_batch).items():
@@ -148,9 +148,9 @@ def result_key(system: System | Fused, task: Task, reference: str) -> str:
     return key_of(system.name, system.content, reference, digest(judged, texts), params)
 
 
-def latency_key(system: System, asked: str) -> str:
-    """What a latency depends on, in 32 hex digits; `asked`: digest of what is read, and how."""
-    return key_of(system.name, system.content, asked)
+def latency_key(system: System, texts_digest: str) -> str:
+    """What a latency depends on, in 32 hex digits; `texts_digest`: digest of what is read, and how."""
+    return key_of(system.name, system.content, texts_digest)
 
 
 def key_of(*values: object) -> str:
@@ -175,12 +175,12 @@ def kept_folder(key: str) -> Path:
     return folder
 
 
-def _prune(wanted: int) -> None:
-    """Remove what was not used for a day, but for the _KEPT or `wanted` that were used last.
+def _prune(count: int) -> None:
+    """Remove what was not used for a day, except the `count` (at least _MIN_RESULTS) that were used last.
 
     So an evaluation that runs now, this one or another, loses nothing of what it made in a day.
     """
     folders, latest = (cache_root() / "evaluate").glob("[!.]*"), time.time() - _DAY
-    for folder in sorted(folders, key=last_used)[: -max(_KEPT, wanted)]:
+    for folder in sorted(folders, key=last_used)[: -max(_MIN_RESULTS, count)]:
         if last_used(folder) < latest * 1e9:
             shutil.rmtree(folder, ignore_errors=True)

@@ -20,7 +20,7 @@ Way = Literal["lost", "gained"]
 
 
 @dataclass(frozen=True)
-class Asked:
+class CaseQuery:
     """A query, its nDCG@10 by both, and the rank at which each has the first relevant document; None: not found."""
 
     dataset: str
@@ -34,7 +34,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Found:
+class Hit:
     """A document in a list of hits; `start` is how its content begins, `relevant` None where nobody judged it."""
 
     rank: int
@@ -48,22 +48,22 @@ class Found:
 class Case:
     """A query with the best hits of both."""
 
-    asked: Asked
+    asked: CaseQuery
     text: str
-    teacher: Sequence[Found]
-    student: Sequence[Found]
+    teacher: Sequence[Hit]
+    student: Sequence[Hit]
 
 
-def choose_cases(teacher: Sequence[Scored], student: Sequence[Scored], count: int) -> list[Asked]:
+def choose_cases(teacher: Sequence[Scored], student: Sequence[Scored], count: int) -> list[CaseQuery]:
     """The `count` queries with the largest drop of nDCG@10, then the `count` with the largest gain; ties by query id.
 
     Both sequences hold the same judged sets in order.
     """
-    found: dict[Way, list[tuple[float, str, Asked]]] = {"lost": [], "gained": []}
+    entries: dict[Way, list[tuple[float, str, CaseQuery]]] = {"lost": [], "gained": []}
     for ours, theirs in zip(student, teacher, strict=True):
         drop = theirs.values[NDCG] - ours.values[NDCG]
         for row in np.flatnonzero(drop).tolist():
-            asked = Asked(
+            query = CaseQuery(
                 dataset=ours.judged.dataset,
                 split=ours.judged.split,
                 row=row,
@@ -73,39 +73,39 @@ def choose_cases(teacher: Sequence[Scored], student: Sequence[Scored], count: in
                 teacher_rank=_rank(theirs.values[UNCUT][row]),
                 student_rank=_rank(ours.values[UNCUT][row]),
             )
-            found[asked.way].append((-abs(float(drop[row])), ours.judged.query_ids[row], asked))
-    return [asked for way in found.values() for _, _, asked in sorted(way, key=lambda each: each[:2])[:count]]
+            entries[query.way].append((-abs(float(drop[row])), ours.judged.query_ids[row], query))
+    return [query for way in entries.values() for _, _, query in sorted(way, key=lambda entry: entry[:2])[:count]]
 
 
 def read_cases(ingest: Path, teacher: Result, student: Result, count: int) -> list[Case]:
     """Cases among the dev queries, whose texts may be looked at without knowing the test; [] without any."""
     chosen = choose_cases(teacher.of_split("dev"), student.of_split("dev"), count)
     sets = {item.judged.dataset: item.judged for item in student.of_split("dev")}
-    found = [(teacher.best[each.dataset][each.row], student.best[each.dataset][each.row]) for each in chosen]
-    texts = _documents(ingest, {doc_id for both in found for ids in both for doc_id in ids})
+    hits = [(teacher.best[query.dataset][query.row], student.best[query.dataset][query.row]) for query in chosen]
+    texts = _documents(ingest, {doc_id for both in hits for ids in both for doc_id in ids})
     return [
         Case(
-            each,
-            sets[each.dataset].texts[each.row],
-            *(_listed(ids, sets[each.dataset], each.row, texts) for ids in both),
+            query,
+            sets[query.dataset].texts[query.row],
+            *(_listed(ids, sets[query.dataset], query.row, texts) for ids in both),
         )
-        for each, both in zip(chosen, found, strict=True)
+        for query, both in zip(chosen, hits, strict=True)
     ]
 
 
-def _documents(ingest: Path, wanted: set[str]) -> dict[str, tuple[str, str]]:
+def _documents(ingest: Path, doc_ids: set[str]) -> dict[str, tuple[str, str]]:
     """Title and start of the content of some documents of the corpus, by id."""
-    ids, found = pa.array(sorted(wanted), pa.string()), {}
-    for batch in corpus_batches(ingest, ["doc_id", "title", "content"]) if wanted else ():
+    ids, documents = pa.array(sorted(doc_ids), pa.string()), {}
+    for batch in corpus_batches(ingest, ["doc_id", "title", "content"]) if doc_ids else ():
         for row in batch.filter(pc.is_in(batch["doc_id"], ids)).to_pylist():
-            found[row["doc_id"]] = (row["title"], _start(row["content"]))
-    return found
+            documents[row["doc_id"]] = (row["title"], _start(row["content"]))
+    return documents
 
 
-def _listed(doc_ids: Sequence[str], judged: JudgedSet, row: int, texts: Mapping[str, tuple[str, str]]) -> list[Found]:
+def _listed(doc_ids: Sequence[str], judged: JudgedSet, row: int, texts: Mapping[str, tuple[str, str]]) -> list[Hit]:
     grades = judged.qrels[judged.query_ids[row]]
     return [
-        Found(
+        Hit(
             rank,
             doc_id,
             *texts.get(doc_id, ("", "")),
@@ -117,8 +117,8 @@ def _listed(doc_ids: Sequence[str], judged: JudgedSet, row: int, texts: Mapping[
 
 def _start(content: str) -> str:
     """How a text begins, cut behind a word."""
-    whole = " ".join(content.split())
-    return whole if len(whole) <= _START else whole[:_START].rsplit(" ", 1)[0] + " …"
+    text = " ".join(content.split())
+    return text if len(text) <= _START else text[:_START].rsplit(" ", 1)[0] + " …"
 
 
 def _rank(reciprocal: float) -> int | None:

@@ -27,11 +27,11 @@ def main_figures(metrics: Mapping[str, Any]) -> dict[str, float]:
         figures["times_as_fast"] = served[TEACHER]["p50_ms"] / served[student]["p50_ms"]
     if quality := counted(metrics):
         fused = set(fusing(metrics, student))
-        own = [
+        scores = [
             sets[fused_name(student) if dataset in fused and fused_name(student) in sets else student][NDCG]
             for dataset, sets in quality.items()
         ]
-        figures["nDCG_at_10"] = float(np.mean(own))
+        figures["nDCG_at_10"] = float(np.mean(scores))
         figures["teacher_nDCG_at_10"] = float(np.mean([sets[TEACHER][NDCG] for sets in quality.values()]))
         figures["retention"] = served[student]["mean_of_ratios"]
     return {name: figures[name] for name in HEADLINE if name in figures}
@@ -41,12 +41,12 @@ def charts(metrics: Mapping[str, Any]) -> dict[str, float]:
     """The headline, and beside it groups of charts: nDCG@10 of each system, retention and latency of each student."""
     quality = counted(metrics)
     systems = sorted({name for sets in quality.values() for name in sets})
-    found = {
+    figures = {
         f"nDCG_at_10/{name}": float(np.mean([sets[name][NDCG] for sets in quality.values()]))
         for name in systems
         if all(name in sets for sets in quality.values())
     }
     for name, served in metrics["served"].items():
-        found |= {f"p50_ms/{name}": served["p50_ms"]}
-        found |= {f"retention/{name}": served["mean_of_ratios"]} if "mean_of_ratios" in served else {}
-    return main_figures(metrics) | {name.replace("+", " with "): value for name, value in found.items()}
+        figures |= {f"p50_ms/{name}": served["p50_ms"]}
+        figures |= {f"retention/{name}": served["mean_of_ratios"]} if "mean_of_ratios" in served else {}
+    return main_figures(metrics) | {name.replace("+", " with "): value for name, value in figures.items()}

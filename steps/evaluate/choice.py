@@ -145,9 +145,9 @@ def choose(
     return replace(chosen, runner_up_ndcg=next_mean)
 
 
-def _chance(student: Sequence[np.ndarray], other: Sequence[np.ndarray], weights: Sequence[float] | None) -> float:
+def _chance(student: Sequence[np.ndarray], reference: Sequence[np.ndarray], weights: Sequence[float] | None) -> float:
     """p-value of the mean difference of both."""
-    return p_value([ours - theirs for ours, theirs in zip(student, other, strict=True)], weights)
+    return p_value([ours - theirs for ours, theirs in zip(student, reference, strict=True)], weights)
 
 
 def _bound(student: Sequence[np.ndarray], best: Sequence[np.ndarray], rule: NonInferiority, faster: Faster) -> float:
@@ -164,11 +164,11 @@ def _bound(student: Sequence[np.ndarray], best: Sequence[np.ndarray], rule: NonI
 
 def _reason(best: str, judged_on: JudgedOn, rule: NonInferiority, faster: Faster) -> str:
     if faster == "if_no_worse":
-        told = f"fastest that is shown to lose less than {rule.margin:.2%} of the best one's ({best}) nDCG@10"
+        sentence = f"fastest that is shown to lose less than {rule.margin:.2%} of the best one's ({best}) nDCG@10"
     else:
-        told = f"fastest that is not shown to lose more than {rule.margin:.2%} of the best one's ({best}) nDCG@10"
+        sentence = f"fastest that is not shown to lose more than {rule.margin:.2%} of the best one's ({best}) nDCG@10"
     where = "on dev" if judged_on == "dev" else "on test, as there are no dev queries"
-    return f"{told} {where}, with {rule.confidence:.0%} confidence"
+    return f"{sentence} {where}, with {rule.confidence:.0%} confidence"
 
 
 def _mean(values: Sequence[np.ndarray], weights: Sequence[float] | None) -> float:

@@ -21,7 +21,7 @@ DOCUMENTS = frozenset({"titles", "sentences", "spans"})
 NOBODYS = "unlabelled_queries/"  # ids of queries that belong to no data set begin so
 CORPUS = "corpus"  # the part of texts of which it is not known that they trained nobody
 _ENOUGH = 20  # held out; with fewer, texts of documents are read as queries too
-_MOST = 500  # texts of a data set
+_MAX_TEXTS = 500  # texts of a data set
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Texts:
     texts: list[str]
     parts: dict[str, int]
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """The texts in words: `40 unlabelled queries that trained no student`."""
-        return told(self.parts)
+        return describe_parts(self.parts)
 
 
-def told(parts: Mapping[str, int]) -> str:
+def describe_parts(parts: Mapping[str, int]) -> str:
     """What was measured on, in words; `parts` as in `Texts`."""
     if count := parts.get(CORPUS):
         reason = "too few texts of this data set were held out"
@@ -82,32 +82,36 @@ def read_texts(ingest: Path, students: Iterable[Path], datasets: Sequence[str], 
         return []
     held_out = _held_out(students)
     nobodys = [(part, text) for part, source, text in held_out if source.startswith(NOBODYS)]
-    found = []
+    samples = []
     for dataset in datasets:
-        own = [(part, text) for part, source, text in held_out if source.startswith(f"{dataset}/")]
-        queries = [item for item in own if item[0] in QUERIES]
+        candidates = [(part, text) for part, source, text in held_out if source.startswith(f"{dataset}/")]
+        queries = [item for item in candidates if item[0] in QUERIES]
         if len(queries) < _ENOUGH:
             queries += nobodys
-        chosen = queries if len(queries) >= _ENOUGH else queries + [item for item in own if item[0] in DOCUMENTS]
+        chosen = queries if len(queries) >= _ENOUGH else queries + [item for item in candidates if item[0] in DOCUMENTS]
         if len(chosen) < _ENOUGH:  # students of several seeds hold out hardly a text in common
             documents = [(CORPUS, text) for text in _document_texts(ingest, dataset)]
             chosen = max(chosen, documents, key=len)
         if not chosen:
             raise UserError(f"data set {dataset!r}: no document has a title or a sentence to search with; leave it out")
-        picked = [chosen[row] for row in np.random.default_rng(seed).permutation(len(chosen))[:_MOST]]
-        found.append(Texts(dataset, [text for _, text in picked], dict(Counter(part for part, _ in picked))))
-    return found
+        picked = [chosen[row] for row in np.random.default_rng(seed).permutation(len(chosen))[:_MAX_TEXTS]]
+        samples.append(Texts(dataset, [text for _, text in picked], dict(Counter(part for part, _ in picked))))
+    return samples
 
 
-def measure_closeness(release: Release, dataset: str, wanted: np.ndarray, given: np.ndarray) -> Closeness:
-    """Of embeddings of the same texts by the teacher, `wanted`, and by the student, `given`: `(texts, dim)` each."""
-    nearest, found = (release.search(dataset, each, DEPTH, "flat")[1] for each in (wanted, given))
-    return Closeness(cosines(wanted, given), overlaps(nearest, found))
+def measure_closeness(
+    release: Release, dataset: str, teacher_vectors: np.ndarray, student_vectors: np.ndarray
+) -> Closeness:
+    """Closeness from the embeddings of the same texts by the teacher and by the student: `(texts, dim)` each."""
+    nearest, hits = (
+        release.search(dataset, vectors, DEPTH, "flat")[1] for vectors in (teacher_vectors, student_vectors)
+    )
+    return Closeness(cosines(teacher_vectors, student_vectors), overlaps(nearest, hits))
 
 
-def overlaps(wanted: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> np.ndarray:
-    """Share of each row of `wanted` that is in the same row of `found`, 1 of an empty row: float64 `(n,)`."""
-    return np.array([len(set(a) & set(b)) / len(a) if a else 1.0 for a, b in zip(wanted, found, strict=True)])
+def overlaps(expected: Sequence[Sequence[str]], hits: Sequence[Sequence[str]]) -> np.ndarray:
+    """Share of each row of `expected` that is in the same row of `hits`, 1 of an empty row: float64 `(n,)`."""
+    return np.array([len(set(a) & set(b)) / len(a) if a else 1.0 for a, b in zip(expected, hits, strict=True)])
 
 
 def _held_out(students: Iterable[Path]) -> list[tuple[str, str, str]]:

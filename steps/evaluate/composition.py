@@ -44,7 +44,7 @@ class Evaluation:
 
 
 def compose(
-    found: Measurements,
+    measurements: Measurements,
     students: Sequence[str],
     earlier: Sequence[str],
     task: Task,
@@ -56,16 +56,16 @@ def compose(
     `earlier`: the systems that the teacher was before; those that were not measured do not count. `rule`: the promotion
     gate's.
     """
-    params, results = task.params, found.results
-    teacher, own = results[TEACHER], {name: results[name] for name in students}
-    retained, compared = _against_teacher(teacher, own, params)
+    params, results = task.params, measurements.results
+    teacher, alone = results[TEACHER], {name: results[name] for name in students}
+    retained, compared = _against_teacher(teacher, alone, params)
     served = {name: as_served(name, results) for name in students}
     judged_on, quality = _quality(served)
     shares = weights(list(teacher.ndcg(judged_on)), params.as_one) if judged_on != "nothing" else None
-    times = served_ms(results, found.latencies, students)
+    times = served_ms(results, measurements.latencies, students)
     p50_ms = {name: times[name] for name in students}
     reference = teacher.ndcg_by_id("test")
-    verdict = verdicts({name: each.ndcg_by_id("test") for name, each in served.items()}, reference, rule)
+    verdict = verdicts({name: result.ndcg_by_id("test") for name, result in served.items()}, reference, rule)
     allowed = rule.model_copy(update={"margin": params.choice_margin})
     choice = choose(
         quality, p50_ms, params.budget_ms, allowed, params.faster_student, judged_on, shares, replacing(verdict)
@@ -75,9 +75,9 @@ def compose(
         choice = choice.with_test(ours, theirs)
     best = choice.student or ranked(quality, p50_ms, shares)[0]
     gained = gains(teacher, {name: results[name] for name in earlier if name in results}, params.as_one)
-    metrics = assemble(results, found.latencies, retained, compared, gained, choice, task, audit)
-    released = {fused_name(name): results[fused_name(name)] for name in students if served[name] is not own[name]}
-    tests = significance(teacher, own | released, params.bootstrap_samples, params.seed)
+    metrics = assemble(results, measurements.latencies, retained, compared, gained, choice, task, audit)
+    released = {fused_name(name): results[fused_name(name)] for name in students if served[name] is not alone[name]}
+    tests = significance(teacher, alone | released, params.bootstrap_samples, params.seed)
     metrics |= {
         "against_teacher": {
             dataset: {
@@ -86,12 +86,13 @@ def compose(
             }
             for dataset, row in tests.items()
         },
-        "agreement": agreement(found.runs, TEACHER, students),
+        "agreement": agreement(measurements.runs, TEACHER, students),
         "shares": _shares(results, params),
     }
-    kept, _ = _against_teacher(teacher, served, params)
+    retentions, _ = _against_teacher(teacher, served, params)
     metrics["served"] = {
-        name: {"p50_ms": value} | (kept[name].as_dict() if name in kept else {}) for name, value in times.items()
+        name: {"p50_ms": value} | (retentions[name].as_dict() if name in retentions else {})
+        for name, value in times.items()
     }
     metrics["verdict"] = verdict
     metrics["like_for_like"] = like_for_like(results, students, reference, rule)
@@ -102,11 +103,11 @@ def compose(
         metrics=metrics,
         choice=choice,
         best=best,
-        points=frontier(found.latencies, retained, metrics),
+        points=frontier(measurements.latencies, retained, metrics),
         served=served,
         differences={
             name: np.concatenate([geometry.differences for geometry in result.geometry.values()])
-            for name, result in own.items()
+            for name, result in alone.items()
             if result.geometry
         },
     )
@@ -122,8 +123,8 @@ def _against_teacher(
     retained: dict[str, Retention] = {}
     compared: dict[str, dict[str, Comparison]] = {dataset: {} for dataset in reference}
     for name, student in students.items():
-        own = student.ndcg("test")
-        paired = {dataset: (own[dataset], values) for dataset, values in reference.items()}
+        scores = student.ndcg("test")
+        paired = {dataset: (scores[dataset], values) for dataset, values in reference.items()}
         retained[name] = retention(paired, params.bootstrap_samples, params.seed, params.as_one)
         for dataset, values in paired.items():
             compared[dataset][name] = compare(*values)
@@ -135,7 +136,7 @@ def _shares(results: Mapping[str, Result], params: EvaluateParams) -> dict[str, 
     values = {name: result.ndcg("test") for name, result in results.items()}
     return {
         dataset: figures(
-            {name: own[dataset] for name, own in values.items() if dataset in own},
+            {name: scores[dataset] for name, scores in values.items() if dataset in scores},
             params.bootstrap_samples,
             params.seed,
         )["retention"]
@@ -161,17 +162,17 @@ def per_query_table(results: Mapping[str, Result]) -> pa.Table:
     chunks = []
     for model in sorted(results):
         for item in results[model].scored:
-            asked = item.judged
+            judged = item.judged
             for measure in sorted(item.values.keys() - {UNCUT}):
-                known = np.flatnonzero(~np.isnan(item.values[measure]))
-                count = len(known)
+                rows = np.flatnonzero(~np.isnan(item.values[measure]))
+                count = len(rows)
                 columns = {
-                    "query_id": [asked.query_ids[row] for row in known],
-                    "dataset": [asked.dataset] * count,
+                    "query_id": [judged.query_ids[row] for row in rows],
+                    "dataset": [judged.dataset] * count,
                     "model": [model] * count,
-                    "split": [asked.split] * count,
+                    "split": [judged.split] * count,
                     "measure": [measure] * count,
-                    "value": item.values[measure][known],
+                    "value": item.values[measure][rows],
                 }
                 chunks.append(pa.table(columns, schema=schema))
     return pa.concat_tables(chunks) if chunks else schema.empty_table()

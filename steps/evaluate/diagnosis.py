@@ -27,7 +27,7 @@ from steps.evaluate.proposition import judged_pairs, measure_proposition
 from steps.evaluate.results import Result
 from steps.evaluate.scoring import score
 from steps.evaluate.semantic_codes import measure_codes, read_codes
-from steps.evaluate.slicing import LEAST
+from steps.evaluate.slicing import MIN_QUERIES
 from steps.evaluate.space import NEIGHBOURS, measure_space
 from steps.evaluate.systems import Search, Student, Systems, Teacher, dense_search, remembering
 
@@ -55,39 +55,39 @@ class Diagnosis:
 def diagnose_all(systems: Systems, task: Task, teacher: Result) -> dict[str, Diagnosis]:
     """The teacher and every student by name; `teacher` is its result. Nothing where nothing is judged."""
     towers: list[Teacher | Student] = [systems.teacher, *systems.students] if task.test_sets() else []
-    found = {}
+    diagnoses = {}
     for tower in towers:
         folder = kept_folder(_key(tower, systems.teacher, task))
         if not (folder / _FILE).is_file():
             with staged_folder(folder) as staging:
                 _write(staging / _FILE, diagnose(tower, task, teacher))
-        found[tower.name] = Diagnosis(**read_json(folder / _FILE))
-    return found
+        diagnoses[tower.name] = Diagnosis(**read_json(folder / _FILE))
+    return diagnoses
 
 
 def perturbed_rows(judged: JudgedSet, task: Task) -> np.ndarray:
-    """Rows of the queries of a judged set that are perturbed; none where they are fewer than LEAST."""
+    """Rows of the queries of a judged set that are perturbed; none where they are fewer than MIN_QUERIES."""
     rows = drawn_rows(len(judged.query_ids), task.params.perturbed_queries, task.params.seed)
-    return rows if len(rows) >= LEAST else rows[:0]
+    return rows if len(rows) >= MIN_QUERIES else rows[:0]
 
 
 def diagnose(tower: Teacher | Student, task: Task, teacher: Result) -> Diagnosis:
     """Measure one tower over the index of its release."""
-    found: dict[str, dict[str, Any]] = {field.name: {} for field in fields(Diagnosis)}
+    by_field: dict[str, dict[str, Any]] = {field.name: {} for field in fields(Diagnosis)}
     for judged in task.test_sets():
         for name, figures in _of_set(tower, judged, task, teacher.embeddings[judged.dataset]).items():
             if figures:
-                found[name][judged.dataset] = figures
-    return Diagnosis(**found)
+                by_field[name][judged.dataset] = figures
+    return Diagnosis(**by_field)
 
 
-def _of_set(tower: Teacher | Student, judged: JudgedSet, task: Task, wanted: np.ndarray) -> dict[str, Any]:
-    """Each field of a diagnosis on one judged set; `wanted` are the teacher's embeddings of its queries."""
+def _of_set(tower: Teacher | Student, judged: JudgedSet, task: Task, teacher_vectors: np.ndarray) -> dict[str, Any]:
+    """Each field of a diagnosis on one judged set; `teacher_vectors` are the teacher's embeddings of its queries."""
     seed, release = task.params.seed, tower.release
-    vectors = tower.encode(judged.texts) if isinstance(tower, Student) else wanted
-    nearest = _nearest(tower, judged, wanted)
-    drawn = drawn_rows(len(vectors), _EFFORT_QUERIES, seed)
-    effort = measure_effort(release, _some(judged, drawn), vectors[drawn])
+    vectors = tower.encode(judged.texts) if isinstance(tower, Student) else teacher_vectors
+    nearest = _nearest(tower, judged, teacher_vectors)
+    sample = drawn_rows(len(vectors), _EFFORT_QUERIES, seed)
+    effort = measure_effort(release, _select_queries(judged, sample), vectors[sample])
     figures: dict[str, Any] = {
         "perturbed": _perturbed(dense_search(remembering(tower.encode), release), tower.name, judged, task, exact=True),
         "effort": effort.as_dict() if effort else {},
@@ -95,14 +95,14 @@ def _of_set(tower: Teacher | Student, judged: JudgedSet, task: Task, wanted: np.
     }
     if not isinstance(tower, Student):
         return figures | {"space": measure_space(vectors, seed).as_dict()}
-    found = _nearest(tower, judged, vectors)
+    hits = _nearest(tower, judged, vectors)
     if fusion := release.fusion(judged.dataset):
         dense, lexical = dense_search(tower.encode, release, "ann"), release.lexical(judged.dataset)
         served = fused_search(dense, lambda _, texts, k: lexical.search(texts, k), {judged.dataset: fusion})
         figures["perturbed_served"] = _perturbed(served, f"{tower.name} as served", judged, task)
     return figures | {
-        "space": measure_space(vectors, seed, wanted, nearest, found).as_dict(),
-        "proposition": _proposition(tower, judged, nearest, wanted, vectors, seed),
+        "space": measure_space(vectors, seed, teacher_vectors, nearest, hits).as_dict(),
+        "proposition": _proposition(tower, judged, nearest, teacher_vectors, vectors, seed),
     }
 
 
@@ -130,20 +130,25 @@ def _perturbed(
 
 
 def _proposition(
-    tower: Student, judged: JudgedSet, nearest: list[list[str]], wanted: np.ndarray, vectors: np.ndarray, seed: int
+    tower: Student,
+    judged: JudgedSet,
+    nearest: list[list[str]],
+    teacher_vectors: np.ndarray,
+    vectors: np.ndarray,
+    seed: int,
 ) -> dict[str, float]:
     """Over judged documents, the teacher's nearest, and as many that are drawn from all."""
     ids = tower.release.documents(judged.dataset).ids
-    drawn = np.random.default_rng(seed).integers(0, len(ids), (len(nearest), NEIGHBOURS))
-    others = [[*hits, *(ids[row] for row in rows)] for hits, rows in zip(nearest, drawn, strict=True)]
-    pairs = judged_pairs(judged, others)
+    random_rows = np.random.default_rng(seed).integers(0, len(ids), (len(nearest), NEIGHBOURS))
+    extra_docs = [[*hits, *(ids[row] for row in rows)] for hits, rows in zip(nearest, random_rows, strict=True)]
+    pairs = judged_pairs(judged, extra_docs)
     rows = document_rows(tower.release, judged.dataset, pairs.doc_ids)
-    held = rows >= 0
-    queries, relevant = pairs.queries[held], pairs.relevant[held]
+    is_indexed = rows >= 0
+    queries, relevant = pairs.queries[is_indexed], pairs.relevant[is_indexed]
     if not len(relevant):
         return {}
-    theirs, ours = comparable(wanted, vectors)
-    documents = partial(_documents, tower, judged.dataset, rows[held])
+    theirs, ours = comparable(teacher_vectors, vectors)
+    documents = partial(_documents, tower, judged.dataset, rows[is_indexed])
     return measure_proposition(theirs, ours, queries, documents, relevant).as_dict()
 
 
@@ -158,11 +163,11 @@ def _codes(tower: Teacher | Student, judged: JudgedSet, vectors: np.ndarray, see
     relevant = [[doc for doc, grade in judged.qrels[query].items() if grade >= judged.relevant_from]
                 for query in judged.query_ids]  # fmt: skip
     rows = iter(document_rows(tower.release, judged.dataset, [doc for docs in relevant for doc in docs]).tolist())
-    held = [[row for row in (next(rows) for _ in docs) if row >= 0] for docs in relevant]
-    return measure_codes(codes, judged, held, vectors) if any(held) else {}
+    relevant_rows = [[row for row in (next(rows) for _ in docs) if row >= 0] for docs in relevant]
+    return measure_codes(codes, judged, relevant_rows, vectors) if any(relevant_rows) else {}
 
 
-def _some(judged: JudgedSet, rows: np.ndarray) -> JudgedSet:
+def _select_queries(judged: JudgedSet, rows: np.ndarray) -> JudgedSet:
     return replace(judged, query_ids=[judged.query_ids[row] for row in rows], texts=[judged.texts[row] for row in rows])
 
 
@@ -174,5 +179,5 @@ def _key(tower: Teacher | Student, teacher: Teacher, task: Task) -> str:
     return key_of("diagnosis", tower.name, tower.content, teacher.content, tests, params, code)
 
 
-def _write(path: Path, found: Diagnosis) -> None:
-    write_json(path, asdict(found))
+def _write(path: Path, diagnosis: Diagnosis) -> None:
+    write_json(path, asdict(diagnosis))

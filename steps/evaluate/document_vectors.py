@@ -10,10 +10,10 @@ from slimtower.serving.release import Release
 
 def document_rows(release: Release, dataset: str, doc_ids: Iterable[str]) -> np.ndarray:
     """Rows of documents in the indexes of a data set, int64; -1 for one that the release does not hold."""
-    asked = list(doc_ids)
-    wanted = set(asked)
-    places = {doc_id: row for row, doc_id in enumerate(release.documents(dataset).ids) if doc_id in wanted}
-    return np.array([places.get(doc_id, -1) for doc_id in asked], dtype=np.int64)
+    ids = list(doc_ids)
+    unique_ids = set(ids)
+    rows = {doc_id: row for row, doc_id in enumerate(release.documents(dataset).ids) if doc_id in unique_ids}
+    return np.array([rows.get(doc_id, -1) for doc_id in ids], dtype=np.int64)
 
 
 def document_vectors(release: Release, dataset: str, rows: np.ndarray) -> np.ndarray:
@@ -21,8 +21,8 @@ def document_vectors(release: Release, dataset: str, rows: np.ndarray) -> np.nda
     index = release.index(dataset, "flat")
     vectors, start = np.empty((len(rows), index.d), dtype=np.float32), 0
     for shard in shards_of(index):
-        own = np.flatnonzero((rows >= start) & (rows < start + shard.ntotal))
-        if len(own):
-            vectors[own] = shard.reconstruct_batch(rows[own] - start)
+        in_shard = np.flatnonzero((rows >= start) & (rows < start + shard.ntotal))
+        if len(in_shard):
+            vectors[in_shard] = shard.reconstruct_batch(rows[in_shard] - start)
         start += shard.ntotal
     return vectors

@@ -49,8 +49,8 @@ def bare(axes: Axes) -> None:
     axes.spines[:].set_visible(False)
 
 
-def inline(figure: Figure, told: str) -> str:
-    """The figure as an svg element, scaled by the page, colours as variables; `told` is read to who does not see it.
+def inline(figure: Figure, description: str) -> str:
+    """The figure as an svg element, scaled by the page, colours as variables; screen readers read out `description`.
 
     No XML header, metadata or external address, and no names of groups, which two drawings of a page would share.
     """
@@ -60,7 +60,7 @@ def inline(figure: Figure, told: str) -> str:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     (box,) = re.findall(r'^<svg [^>]*viewBox="([^"]*)"', svg)
-    svg = f'<svg viewBox="{box}" role="img" aria-label="{html.escape(told)}"' + svg[svg.index(">") :]
+    svg = f'<svg viewBox="{box}" role="img" aria-label="{html.escape(description)}"' + svg[svg.index(">") :]
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
     svg = svg.replace("xlink:href", "href").replace("'DejaVu Sans', ", "")
     for colour, variable in _VARIABLES.items():

@@ -47,7 +47,7 @@ def open_earlier(
     """
     reading = Reading(dim, read_json(embed / "report.json")["computed_in"], batch_size)
     shared = sha256_file(ingest / "corpus.parquet"), asdict(reading), code_digest("steps.evaluate.earlier")
-    found = []
+    towers = []
     for name in read_json(teach / "earlier" / "towers.json"):
         folder = teach / "earlier" / name
         if name in {BM25, TEACHER, *students}:
@@ -56,31 +56,33 @@ def open_earlier(
             )
         if not folder.is_dir():
             raise UserError(f"{folder}: not found; run `dvc pull`, or `dvc repro` to train the teacher again")
-        known = fingerprint(folder).id
-        found.append(Earlier(name, digest(known, *shared), partial(search_corpus, folder, known, ingest, reading)))
-    return found
+        tower_id = fingerprint(folder).id
+        towers.append(
+            Earlier(name, digest(tower_id, *shared), partial(search_corpus, folder, tower_id, ingest, reading))
+        )
+    return towers
 
 
 def search_corpus(
-    folder: Path, known: str, ingest: Path, reading: Reading, datasets: Collection[str], scratch: Path
+    folder: Path, tower_id: str, ingest: Path, reading: Reading, datasets: Collection[str], scratch: Path
 ) -> Search:
-    """Exact search, by the tower in a folder, in all documents of some data sets; `known` is its fingerprint's id.
+    """Exact search, by the tower in a folder, in all documents of some data sets; `tower_id` is its fingerprint's id.
 
     Documents are read as `embed` reads them, and only those that the tower did not read before: vectors are kept below
     SLIMTOWER_CACHE, and those of this corpus lie in the folder `scratch` while they are searched.
     """
     tower = load_tower(folder)
     doc_ids: dict[str, list[str]] = {name: [] for name in datasets}
-    places = {name: array("q") for name in datasets}
+    positions = {name: array("q") for name in datasets}
     chosen = array("q")
     for row, (doc_id, dataset) in enumerate(CorpusRows(ingest, ["doc_id", "dataset"])):
-        if dataset in places:
+        if dataset in positions:
             doc_ids[dataset].append(doc_id)
-            places[dataset].append(len(chosen))
+            positions[dataset].append(len(chosen))
             chosen.append(row)
     embed_once(
         tower,
-        known,
+        tower_id,
         "document",
         CorpusTexts(ingest, np.array(chosen, dtype=np.int64)),
         scratch / "documents.npy",
@@ -91,13 +93,13 @@ def search_corpus(
         what=f"embed documents, {folder.name}",
     )
     vectors = _cut(scratch / "documents.npy", reading.dim)
-    rows = {name: np.array(own, dtype=np.int64) for name, own in places.items()}
+    rows = {name: np.array(values, dtype=np.int64) for name, values in positions.items()}
 
     def search(dataset: str, texts: list[str], k: int) -> Hits:
-        asked = truncate(encode(tower, texts, "query", batch_size=reading.batch_size), reading.dim)
-        own, ids = rows[dataset], doc_ids[dataset]
-        scores, best = best_documents(asked, vectors, k, own)
-        return list(scores), [[ids[place] for place in line] for line in np.searchsorted(own, best).tolist()]
+        query_vectors = truncate(encode(tower, texts, "query", batch_size=reading.batch_size), reading.dim)
+        dataset_rows, ids = rows[dataset], doc_ids[dataset]
+        scores, best = best_documents(query_vectors, vectors, k, dataset_rows)
+        return list(scores), [[ids[at] for at in line] for line in np.searchsorted(dataset_rows, best).tolist()]
 
     return search
 

@@ -71,11 +71,11 @@ def ladder(index: faiss.Index) -> tuple[str, Sequence[int]] | None:
     """The knob of an index's first layer and rising values of it; None for one that is always searched whole."""
     first, space = shards_of(index)[0], faiss.ParameterSpace()
     space.initialize(first)
-    known = {space.parameter_ranges.at(place).name for place in range(space.parameter_ranges.size())}
-    if "nprobe" in known:
+    names = {space.parameter_ranges.at(position).name for position in range(space.parameter_ranges.size())}
+    if "nprobe" in names:
         lists = faiss.extract_index_ivf(first).nlist
         return "nprobe", [*(value for value in _STEPS if value < lists), lists]
-    if "efSearch" in known:
+    if "efSearch" in names:
         return "efSearch", [value for value in _STEPS if value >= _LEAST_EF]
     return None
 
@@ -83,5 +83,7 @@ def ladder(index: faiss.Index) -> tuple[str, Sequence[int]] | None:
 def _ndcg(release: Release, judged: JudgedSet, vectors: np.ndarray, kind: str) -> float:
     threads = torch.get_num_threads()
     take = tied_hits if kind == "flat" else other_hits
-    found = take(judged, judged.query_ids, lambda k: release.search(judged.dataset, vectors, k, kind, threads), _K)
-    return float(ndcg_at_10(judged.qrels, judged.query_ids, found[1], found[0]).mean())
+    scores, doc_ids = take(
+        judged, judged.query_ids, lambda k: release.search(judged.dataset, vectors, k, kind, threads), _K
+    )
+    return float(ndcg_at_10(judged.qrels, judged.query_ids, doc_ids, scores).mean())

@@ -25,12 +25,12 @@ def facts(values: Mapping[str, Any], prefix: str = "") -> Facts:
         name = f"{prefix}{key.replace('_', ' ')}"
         if isinstance(value, Mapping):
             rows += facts(value, f"{name} · ")
-        elif (text := _shown(value)) is not None:
+        elif (text := _format_value(value)) is not None:
             rows.append((name, text))
     return rows
 
 
-def _shown(value: object) -> str | None:
+def _format_value(value: object) -> str | None:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -84,7 +84,7 @@ def mined_sources(report: Mapping[str, Any], simulated: Sequence[str], *, all_si
     clicks = " (simulated)" if all_simulated else f" (simulated in {', '.join(simulated)})"
     rows = report.get("rows", {})
     return [
-        (source.replace("_", " "), told.format(simulated=clicks if simulated else ""))
-        for source, told in _SOURCES.items()
+        (source.replace("_", " "), sentence.format(simulated=clicks if simulated else ""))
+        for source, sentence in _SOURCES.items()
         if rows.get(source)
     ]

@@ -33,9 +33,10 @@ def frontier(latencies: Mapping[str, Latency], retained: Mapping[str, Retention]
     """The teacher (retention 1 by definition) and the students, fastest first."""
     points = []
     for model, latency in latencies.items():
-        found = retained.get(model)
-        whole = 1.0 if metrics["datasets"] else math.nan
-        ratio, low, high = (found.mean_of_ratios, found.ci95_low, found.ci95_high) if found else (whole, whole, whole)
+        figures = retained.get(model)
+        ratio = low = high = 1.0 if metrics["datasets"] else math.nan
+        if figures:
+            ratio, low, high = figures.mean_of_ratios, figures.ci95_low, figures.ci95_high
         points.append(Point(model, latency.p50_ms, ratio, low, high, mean_ndcg(metrics, model)))
     return sorted(points, key=lambda point: (point.p50_ms, point.model))
 

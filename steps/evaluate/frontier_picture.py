@@ -44,10 +44,10 @@ def draw_frontier(panels: Sequence[Panel], bm25: float, width: float = WIDE, tit
     They stand side by side if the picture is wide, else one above the other, and share their scales. The chosen
     student is ringed, and the budget is a line.
     """
-    beside = width >= WIDE
-    rows, columns = (1, len(panels)) if beside else (len(panels), 1)
+    is_wide = width >= WIDE
+    rows, columns = (1, len(panels)) if is_wide else (len(panels), 1)
     with matplotlib.rc_context(style(width)):
-        height = 0.9 + _PANEL[0 if beside else 1] * rows + 0.25 * len(title.splitlines())
+        height = 0.9 + _PANEL[0 if is_wide else 1] * rows + 0.25 * len(title.splitlines())
         figure = bare_figure(width, height)
         all_axes = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
         _scale(all_axes[0], panels, bm25, crowded=columns > 1 or width < WIDE)
@@ -68,11 +68,11 @@ def draw_frontier(panels: Sequence[Panel], bm25: float, width: float = WIDE, tit
         figure.set_layout_engine("none")  # labels move nothing
         for axes, panel in zip(all_axes, panels, strict=True):
             _label(axes, panel.marks)
-        words = "; ".join(f"{panel.title}: {_spoken(panel.marks)}".removeprefix(": ") for panel in panels)
+        words = "; ".join(f"{panel.title}: {_describe(panel.marks)}".removeprefix(": ") for panel in panels)
         return inline(figure, f"Retention of nDCG@10 against the time of one query. {words}")
 
 
-def _spoken(marks: Sequence[Mark]) -> str:
+def _describe(marks: Sequence[Mark]) -> str:
     """The figures for a person who does not see the picture."""
     return ", ".join(
         f"{mark.name} {mark.retention:.1%} at {milliseconds(mark.p50_ms)} ms{' (chosen)' * mark.chosen}"
@@ -140,10 +140,10 @@ def _draw_mark(axes: Axes, mark: Mark) -> None:
     if mark.ci95_high > mark.ci95_low:
         ends = mark.ci95_low * 100, mark.ci95_high * 100
         axes.vlines(mark.p50_ms, *ends, color=colour, linewidth=1.5, alpha=0.45)
-    place = mark.p50_ms, mark.retention * 100
-    axes.plot(*place, marker="D" if mark.teacher else "o", markersize=8, color=colour, markeredgewidth=0)
+    point = mark.p50_ms, mark.retention * 100
+    axes.plot(*point, marker="D" if mark.teacher else "o", markersize=8, color=colour, markeredgewidth=0)
     if mark.chosen:
-        axes.plot(*place, marker="o", markersize=15, markerfacecolor="none", markeredgecolor=colour)
+        axes.plot(*point, marker="o", markersize=15, markerfacecolor="none", markeredgecolor=colour)
 
 
 def _label(axes: Axes, marks: Sequence[Mark]) -> None:
@@ -152,14 +152,14 @@ def _label(axes: Axes, marks: Sequence[Mark]) -> None:
     size = float(matplotlib.rcParams["font.size"])
     x0, y0, x1, y1 = (float(value) * points for value in axes.bbox.extents)
     frame = x0, y0, x1, y1
-    places = [axes.transData.transform((mark.p50_ms, mark.retention * 100)) * points for mark in marks]
-    boxes: list[_Box] = [(x - 7, y - 7, x + 7, y + 7) for x, y in places]
+    centres = [axes.transData.transform((mark.p50_ms, mark.retention * 100)) * points for mark in marks]
+    boxes: list[_Box] = [(x - 7, y - 7, x + 7, y + 7) for x, y in centres]
     for mark in marks:  # their intervals
         (x, low), (_, high) = (
-            axes.transData.transform((mark.p50_ms, end * 100)) * points for end in (mark.ci95_low, mark.ci95_high)
+            axes.transData.transform((mark.p50_ms, bound * 100)) * points for bound in (mark.ci95_low, mark.ci95_high)
         )
         boxes.append((x - 6, low, x + 6, high))
-    for mark, (x, y) in zip(marks, places, strict=True):
+    for mark, (x, y) in zip(marks, centres, strict=True):
         lines = [mark.name, f"{percent(mark.retention)}, {milliseconds(mark.p50_ms)} ms"]
         wide, tall = max(map(len, lines)) * _LETTER[0] * size, 2 * _LETTER[1] * size
         gap = 12.0 if mark.chosen else 9.0
@@ -171,15 +171,15 @@ def _label(axes: Axes, marks: Sequence[Mark]) -> None:
         centred = min(-wide / 2, x1 - x - wide)  # within the frame
         sides += [(centred, gap), (centred, -gap - tall), (centred, gap + 14), (centred, -gap - tall - 14)]
         choices = {(left, bottom): (x + left, y + bottom, x + left + wide, y + bottom + tall) for left, bottom in sides}
-        left, bottom = min(choices, key=lambda each: _cost(choices[each], boxes, frame))
+        left, bottom = min(choices, key=lambda corner: _cost(choices[corner], boxes, frame))
         boxes.append(choices[left, bottom])
         _write(axes, mark, lines, (left + wide / 2, bottom), wide / 2, size)
 
 
-def _cost(box: _Box, others: Sequence[_Box], frame: _Box) -> float:
+def _cost(box: _Box, boxes: Sequence[_Box], frame: _Box) -> float:
     """The area that a label covers, and ten times what of it leaves the frame."""
     inside = _overlap(box, frame)
-    return sum(_overlap(box, other) for other in others) + 10 * ((box[2] - box[0]) * (box[3] - box[1]) - inside)
+    return sum(_overlap(box, covered) for covered in boxes) + 10 * ((box[2] - box[0]) * (box[3] - box[1]) - inside)
 
 
 def _write(axes: Axes, mark: Mark, lines: Sequence[str], centre: tuple[float, float], half: float, size: float) -> None:
@@ -203,7 +203,7 @@ def _write(axes: Axes, mark: Mark, lines: Sequence[str], centre: tuple[float, fl
         text.set_in_layout(False)
 
 
-def _overlap(one: _Box, other: _Box) -> float:
+def _overlap(box: _Box, other: _Box) -> float:
     """The area that two boxes share."""
-    wide, tall = (min(one[side + 2], other[side + 2]) - max(one[side], other[side]) for side in (0, 1))
+    wide, tall = (min(box[side + 2], other[side + 2]) - max(box[side], other[side]) for side in (0, 1))
     return max(wide, 0.0) * max(tall, 0.0)

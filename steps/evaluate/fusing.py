@@ -48,8 +48,8 @@ class Fused:
         """The BM25 search of the release where it carries one, else `shared`."""
 
         def search(dataset: str, texts: list[str], k: int) -> Hits:
-            own = self.carried(dataset)
-            return self.dense.release.lexical(dataset).search(texts, k) if own else shared(dataset, texts, k)
+            fusion = self.carried(dataset)
+            return self.dense.release.lexical(dataset).search(texts, k) if fusion else shared(dataset, texts, k)
 
         return search
 
@@ -78,21 +78,21 @@ class FusionFigures:
         return asdict(self)
 
 
-class Kept:
+class CachedSearch:
     """A search that keeps the first DEEPEST hits of each query, so that a fusion of them searches nothing again."""
 
     def __init__(self, search: Search) -> None:
         self._search = search
-        self._known: dict[tuple[str, str], tuple[np.ndarray, list[str]]] = {}
+        self._hits: dict[tuple[str, str], tuple[np.ndarray, list[str]]] = {}
 
     def __call__(self, dataset: str, texts: list[str], k: int) -> Hits:
         """As the search itself."""
-        if k <= DEEPEST and all((dataset, text) in self._known for text in texts):
-            found = [self._known[dataset, text] for text in texts]
-            return [scores[:k] for scores, _ in found], [ids[:k] for _, ids in found]
+        if k <= DEEPEST and all((dataset, text) in self._hits for text in texts):
+            cached = [self._hits[dataset, text] for text in texts]
+            return [scores[:k] for scores, _ in cached], [ids[:k] for _, ids in cached]
         scores, doc_ids = self._search(dataset, texts, max(k, DEEPEST))
         for text, row, ids in zip(texts, scores, doc_ids, strict=True):
-            self._known[dataset, text] = row[:DEEPEST].copy(), ids[:DEEPEST]  # a view would keep all hits in memory
+            self._hits[dataset, text] = row[:DEEPEST].copy(), ids[:DEEPEST]  # a view would keep all hits in memory
         return [row[:k] for row in scores], [ids[:k] for ids in doc_ids]
 
 
@@ -101,10 +101,10 @@ def fused_search(dense: Search, lexical: Search, fusions: Mapping[str, AnyFusion
 
     def search(dataset: str, texts: list[str], k: int) -> Hits:
         fusion = fusions[dataset]
-        both = [each(dataset, texts, fusion.depth) for each in (dense, lexical)]
+        both = [engine(dataset, texts, fusion.depth) for engine in (dense, lexical)]
         pairs = zip(*(zip(*hits, strict=True) for hits in both), strict=True)
-        found = [fuse(pooled(pair, fusion.depth), fusion, k) for pair in pairs]
-        return [scores for scores, _ in found], [ids for _, ids in found]
+        fused = [fuse(pooled(pair, fusion.depth), fusion, k) for pair in pairs]
+        return [scores for scores, _ in fused], [ids for _, ids in fused]
 
     return search
 
@@ -117,8 +117,8 @@ def choice_on(dev: JudgedSet | None, dense: Search, lexical: Search, carried: An
     starts = range(0, len(dev.query_ids), _CHUNK)
     for start in progress(starts, len(starts), f"{dev.dataset} fusion"):
         ids, texts = (part[start : start + _CHUNK] for part in (dev.query_ids, dev.texts))
-        found = [each(dev.dataset, texts, DEEPEST) for each in (dense, lexical)]
-        values.append(trials(dev.qrels, ids, found[0], found[1], dev.ignore_identical_ids))
+        hits = [engine(dev.dataset, texts, DEEPEST) for engine in (dense, lexical)]
+        values.append(trials(dev.qrels, ids, hits[0], hits[1], dev.ignore_identical_ids))
     return choose(np.concatenate(values, axis=1), carried)
 
 
@@ -133,10 +133,10 @@ def figures(
     if choice:
         dev = {field: value for field, value in vars(choice).items() if field != "fusion"} | {"wins": choice.wins}
     medians = np.median(np.column_stack([parts.sum(axis=1), parts]), axis=0) * 1000
-    whole, encode, search, bm25, fuse = medians.tolist()
+    total, encode, search, bm25, fuse = medians.tolist()
     size = folder_bytes(system.dense.release.folder / "lexical" / dataset) if carried else 0
     measured = FusionFigures(
-        fusion.model_dump(), str(fusion), carried is not None, dev, whole, encode, search, bm25, fuse, size
+        fusion.model_dump(), str(fusion), carried is not None, dev, total, encode, search, bm25, fuse, size
     )
     return fusion, measured
 
@@ -154,12 +154,12 @@ def _parts(system: Fused, dataset: str, fusion: AnyFusion, texts: Sequence[str])
             before, moments = waited.seconds, [time.perf_counter()]
             vectors = system.dense.encode([text])
             moments.append(time.perf_counter())
-            held = waited.seconds - before
+            throttled = waited.seconds - before
             scores, ids = release.search(dataset, vectors, depth, "ann")
             moments.append(time.perf_counter())
             lexical = search(dataset, [text], depth)
             moments.append(time.perf_counter())
             fuse(pooled([(scores[0][: len(ids[0])], ids[0]), (lexical[0][0], lexical[1][0])], depth), fusion, 10)
             moments.append(time.perf_counter())
-            seconds.append(np.diff(moments) - [held, 0, 0, 0])
+            seconds.append(np.diff(moments) - [throttled, 0, 0, 0])
     return np.array(seconds)

@@ -15,18 +15,18 @@ Figures = dict[str, Any]
 
 def fusion_gains(results: Mapping[str, Result]) -> dict[str, dict[str, Figures]]:
     """`[data set][dense system]`: the figures of metrics.json, `fused`."""
-    found: dict[str, dict[str, Figures]] = {}
+    gains: dict[str, dict[str, Figures]] = {}
     for name, result in results.items():
         dense = name.removesuffix(f"+{BM25}")
         values = result.ndcg("test")
         for dataset, figures in result.fusions.items():
             against = {
-                f"against_{other}": _against(values[dataset], results[system].ndcg("test")[dataset])
-                for other, system in (("dense", dense), ("bm25", BM25))
+                f"against_{baseline}": _against(values[dataset], results[system].ndcg("test")[dataset])
+                for baseline, system in (("dense", dense), ("bm25", BM25))
                 if dataset in values
             }
-            found.setdefault(dataset, {})[dense] = figures.as_dict() | against
-    return found
+            gains.setdefault(dataset, {})[dense] = figures.as_dict() | against
+    return gains
 
 
 def fused_name(dense: str) -> str:
@@ -45,14 +45,14 @@ def _line(dataset: str, dense: str, figures: Figures) -> str:
     if dev is None:
         verdict = "not compared on dev queries"
     else:
-        said = "better beyond chance" if dev["wins"] else "not shown to be better"
+        finding = "better beyond chance" if dev["wins"] else "not shown to be better"
         verdict = (
-            f"{said} on {dev['queries']} dev queries, nDCG@10 {dev['dense']:.4f} to {dev['fused']:.4f}"
+            f"{finding} on {dev['queries']} dev queries, nDCG@10 {dev['dense']:.4f} to {dev['fused']:.4f}"
             f" (p {significant(dev['p_value'])})"
         )
     on_test = f"; {test['difference']:+.4f} on test (p {significant(test['p_value'])})" if test else ""
     return f"{start}: {verdict}{on_test}; {figures['told']}; {figures['p50_ms']:.3g} ms from text to hits"
 
 
-def _against(fused: np.ndarray, other: np.ndarray) -> Figures:
-    return {"difference": float((fused - other).mean())} | compare(fused, other).as_dict()
+def _against(fused: np.ndarray, baseline: np.ndarray) -> Figures:
+    return {"difference": float((fused - baseline).mean())} | compare(fused, baseline).as_dict()

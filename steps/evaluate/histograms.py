@@ -11,7 +11,7 @@ from steps.evaluate.drawing import INK, MUTED, STUDENT, WIDE, bare, bare_figure,
 
 _BINS = 41  # odd: the middle one is around 0
 _ROW = 4  # panels side by side
-_SHOWN = 0.999  # share of the values, by magnitude, that the scale spans
+_SPAN = 0.999  # share of the values, by magnitude, that the scale spans
 
 
 def draw_histograms(values: Mapping[str, np.ndarray], label: str, width: float = WIDE) -> str:
@@ -19,15 +19,15 @@ def draw_histograms(values: Mapping[str, np.ndarray], label: str, width: float =
 
     All have one scale around 0, whose first and last bars hold what lies beyond.
     """
-    shown = [np.quantile(np.abs(each), _SHOWN) for each in values.values() if len(each)]
-    edges = np.linspace(-1, 1, _BINS + 1) * (max(shown, default=0.0) or 1e-3)
+    limits = [np.quantile(np.abs(differences), _SPAN) for differences in values.values() if len(differences)]
+    edges = np.linspace(-1, 1, _BINS + 1) * (max(limits, default=0.0) or 1e-3)
     columns = min(_ROW if width == WIDE else _ROW // 2, len(values))
     rows = -(-len(values) // columns)
     with matplotlib.rc_context(style(width)):
         figure = bare_figure(width, 0.4 + 1.9 * rows)
         panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat
-        for (name, each), axes in zip(values.items(), panels, strict=False):
-            _draw_panel(axes, name, each, edges)
+        for (name, differences), axes in zip(values.items(), panels, strict=False):
+            _draw_panel(axes, name, differences, edges)
         for axes in panels:  # those that are left
             axes.set_visible(False)
         figure.supxlabel(label, color=MUTED, fontsize=10)

@@ -36,12 +36,12 @@ def measure_indexes(
     """
     result: dict[str, dict[str, IndexFigures]] = {}
     for flat in exact:
-        asked = flat.judged
-        result[asked.dataset] = timed_indexes(release, encode, asked.dataset, asked.texts, timed, seed)
-        for kind, figures in result[asked.dataset].items():
+        judged = flat.judged
+        result[judged.dataset] = timed_indexes(release, encode, judged.dataset, judged.texts, timed, seed)
+        for kind, figures in result[judged.dataset].items():
             search = dense_search(encode, release, kind)
-            scored = flat if kind == "flat" else score(f"teacher, {kind}", search, asked, k)
-            result[asked.dataset][kind] = replace(figures, ndcg=scored.means()[NDCG])
+            scored = flat if kind == "flat" else score(f"teacher, {kind}", search, judged, k)
+            result[judged.dataset][kind] = replace(figures, ndcg=scored.means()[NDCG])
     return result
 
 

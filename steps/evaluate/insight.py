@@ -20,7 +20,7 @@ from steps.evaluate.measuring import Task
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.ratios import figures
 from steps.evaluate.served import fused_sets
-from steps.evaluate.slicing import Known, Slice, slice_queries
+from steps.evaluate.slicing import QueryFacts, Slice, slice_queries
 from steps.evaluate.systems import TEACHER, Systems
 from steps.evaluate.training_words import count_searches, count_words, training_texts
 
@@ -41,7 +41,7 @@ def look_closer(
     generate: Path,
     systems: Systems,
     task: Task,
-    found: Measurements,
+    measurements: Measurements,
     evaluation: Evaluation,
 ) -> Insight:
     """All is of encoders; slices and changed queries of students as served too, and cases of these alone.
@@ -50,16 +50,17 @@ def look_closer(
     stages'.
     """
     tests, params = task.test_sets(), task.params
-    known = read_known(ingest, embed, generate, tests, task.own)
-    sliced = [each for judged in tests for each in slice_queries(judged, known, params.slices)]
-    diagnosed = diagnose_all(systems, task, found.results[TEACHER])
-    towers = {name: found.results[name] for name in diagnosed}
+    facts = read_query_facts(ingest, embed, generate, tests, task.user_slices)
+    sliced = [part for judged in tests for part in slice_queries(judged, facts, params.slices)]
+    diagnosed = diagnose_all(systems, task, measurements.results[TEACHER])
+    towers = {name: measurements.results[name] for name in diagnosed}
     values = {name: result.ndcg("test") for name, result in towers.items()}
-    carried = {name: sets for name in evaluation.served if (sets := fused_sets(name, found.results))}
-    if carried and fused_name(TEACHER) in found.results:
+    carried = {name: sets for name in evaluation.served if (sets := fused_sets(name, measurements.results))}
+    if carried and fused_name(TEACHER) in measurements.results:
         carried[TEACHER] = set.union(*carried.values())
     fused = {
-        fused_name(name): _only(found.results[fused_name(name)].ndcg("test"), sets) for name, sets in carried.items()
+        fused_name(name): _only(measurements.results[fused_name(name)].ndcg("test"), sets)
+        for name, sets in carried.items()
     }
     return Insight(
         metrics={
@@ -71,31 +72,31 @@ def look_closer(
             "semantic_ids": _codes(diagnosed),
         },
         slices=slice_table(tests, sliced),
-        cases=read_cases(ingest, found.results[TEACHER], evaluation.served[evaluation.best], params.examples),
-        notes=_left_out(tests, known),
+        cases=read_cases(ingest, measurements.results[TEACHER], evaluation.served[evaluation.best], params.examples),
+        notes=_left_out(tests, facts),
     )
 
 
-def read_known(
-    ingest: Path, embed: Path, generate: Path, tests: Sequence[JudgedSet], own: Mapping[str, Sequence[str]]
-) -> Known:
+def read_query_facts(
+    ingest: Path, embed: Path, generate: Path, tests: Sequence[JudgedSet], user_slices: Mapping[str, Sequence[str]]
+) -> QueryFacts:
     """What training texts, log and a user's table say of the test queries."""
-    wanted = {word for judged in tests for text in judged.texts for word in words(text)}
-    return Known(
-        training=count_words(wanted, training_texts(ingest, embed, generate)) if wanted else {},
+    vocabulary = {word for judged in tests for text in judged.texts for word in words(text)}
+    return QueryFacts(
+        training=count_words(vocabulary, training_texts(ingest, embed, generate)) if vocabulary else {},
         searches=count_searches(ingest, [query for judged in tests for query in judged.query_ids]),
-        own=own,
+        user_slices=user_slices,
     )
 
 
 def _only(values: Mapping[str, np.ndarray], sets: Collection[str]) -> dict[str, np.ndarray]:
-    return {dataset: own for dataset, own in values.items() if dataset in sets}
+    return {dataset: scores for dataset, scores in values.items() if dataset in sets}
 
 
-def _left_out(tests: Sequence[JudgedSet], known: Known) -> list[str]:
+def _left_out(tests: Sequence[JudgedSet], facts: QueryFacts) -> list[str]:
     """A line where some data sets have no slices by how often a query is asked."""
     names = [
-        judged.dataset for judged in tests if len({known.searches.get(query, 0) for query in judged.query_ids}) < 2
+        judged.dataset for judged in tests if len({facts.searches.get(query, 0) for query in judged.query_ids}) < 2
     ]
     if not names:
         return []
@@ -108,9 +109,9 @@ def slice_figures(
 ) -> dict[str, dict[str, Any]]:
     """`[data set][slice]`: see `ratios.figures`; `values` by system, the teacher among them, and data set."""
     named: dict[str, dict[str, Any]] = {}
-    for each in sliced:
-        own = {name: of[each.dataset][each.rows] for name, of in values.items() if each.dataset in of}
-        named.setdefault(each.dataset, {})[each.name] = figures(own, params.bootstrap_samples, params.seed)
+    for part in sliced:
+        scores = {name: of[part.dataset][part.rows] for name, of in values.items() if part.dataset in of}
+        named.setdefault(part.dataset, {})[part.name] = figures(scores, params.bootstrap_samples, params.seed)
     return named
 
 
@@ -125,15 +126,17 @@ def perturbed_figures(
     for judged in task.test_sets():
         rows = perturbed_rows(judged, task)
         for kind in task.params.perturbations if len(rows) else ():
-            own = {name: np.array(each.perturbed[judged.dataset][kind]) for name, each in diagnosed.items()}
-            own |= {
-                fused_name(name): np.array(each.perturbed_served[judged.dataset][kind])
-                for name, each in diagnosed.items()
-                if judged.dataset in each.perturbed_served
+            scores = {
+                name: np.array(diagnosis.perturbed[judged.dataset][kind]) for name, diagnosis in diagnosed.items()
+            }
+            scores |= {
+                fused_name(name): np.array(diagnosis.perturbed_served[judged.dataset][kind])
+                for name, diagnosis in diagnosed.items()
+                if judged.dataset in diagnosis.perturbed_served
             }
             named.setdefault(judged.dataset, {})[kind] = figures(
-                own, task.params.bootstrap_samples, task.params.seed
-            ) | {"unchanged": {name: float(values[name][judged.dataset][rows].mean()) for name in own}}
+                scores, task.params.bootstrap_samples, task.params.seed
+            ) | {"unchanged": {name: float(values[name][judged.dataset][rows].mean()) for name in scores}}
     return named
 
 
@@ -143,9 +146,9 @@ def slice_table(tests: Sequence[JudgedSet], sliced: Sequence[Slice]) -> pa.Table
     return table_from_rows(
         "slices",
         (
-            {"query_id": ids[each.dataset][row], "dataset": each.dataset, "slice": each.name}
-            for each in sliced
-            for row in each.rows
+            {"query_id": ids[part.dataset][row], "dataset": part.dataset, "slice": part.name}
+            for part in sliced
+            for row in part.rows
         ),
     )
 
@@ -153,8 +156,8 @@ def slice_table(tests: Sequence[JudgedSet], sliced: Sequence[Slice]) -> pa.Table
 def _by_dataset(diagnosed: Mapping[str, Diagnosis], field: str) -> dict[str, dict[str, Any]]:
     """One field of each diagnosis as `[data set][model]`."""
     named: dict[str, dict[str, Any]] = {}
-    for model, each in diagnosed.items():
-        for dataset, value in getattr(each, field).items():
+    for model, diagnosis in diagnosed.items():
+        for dataset, value in getattr(diagnosis, field).items():
             named.setdefault(dataset, {})[model] = value
     return named
 
@@ -163,8 +166,8 @@ def _codes(diagnosed: Mapping[str, Diagnosis]) -> dict[str, dict[str, Any]]:
     """`[data set][model][recall or documents][number of codes]`."""
     return {
         dataset: {
-            model: {name: {str(count): value for count, value in enumerate(row, 1)} for name, row in found.items()}
-            for model, found in models.items()
+            model: {name: {str(count): value for count, value in enumerate(row, 1)} for name, row in codes.items()}
+            for model, codes in models.items()
         }
         for dataset, models in _by_dataset(diagnosed, "codes").items()
     }

@@ -33,11 +33,11 @@ def read_evaluation_sets(ingest: Path, params: EvaluateParams) -> list[JudgedSet
                 for query in (*item.query_ids, *item.without_relevant)
                 if query in satisfaction
             },
-            answering={query: docs for query in item.query_ids if (docs := found.get(query)) is not None},
+            answering={query: docs for query in item.query_ids if (docs := answers.get(query)) is not None},
             ignore_identical_ids=params.ignore_identical_ids,
         )
         for item in judged
-        for found in [answering.get(item.dataset, {})]
+        for answers in [answering.get(item.dataset, {})]
     ]
 
 
@@ -45,15 +45,15 @@ def unmeasured_lines(judged: Sequence[JudgedSet], params: EvaluateParams) -> lis
     """A line for what `params.measures` asks for and no query has the data of."""
     of_answers, of_labels = answer_measures(params.measures), [SAT] if SAT in params.measures else []
     of_pairs = [REL] if REL in params.measures else []
-    wanted = [
+    checks = [
         (of_pairs, any(map(_irrelevant, judged)), "a document judged irrelevant: a grade of 0 in qrels"),
         (of_answers, any(item.answering for item in judged), "an answer string: a BEIR folder's answers.jsonl"),
         (of_labels, any(item.satisfaction for item in judged), "a second label: the fourth column of qrels"),
     ]
     return [
-        f"{', '.join(names)}: no value, as no judged query has {what} gives them; else take it out of evaluate.measures"
-        for names, held, what in wanted
-        if names and not held
+        f"{', '.join(names)}: no value, as no judged query has {need} gives them; else take it out of evaluate.measures"
+        for names, has_data, need in checks
+        if names and not has_data
     ]
 
 
@@ -69,22 +69,22 @@ def own_document_lines(ingest: Path, judged: Sequence[JudgedSet]) -> list[str]:
     Such a document has the query's id and holds its text. None of a set where such hits are dropped.
     """
     watched = [item for item in judged if not item.ignore_identical_ids]
-    asked = pc.field("doc_id").isin(pa.array([query for item in watched for query in item.query_ids], pa.string()))
-    found = pq.read_table(table_path(ingest, "corpus"), columns=["doc_id", "title", "content"], filters=asked)
-    held = {row["doc_id"]: fold(f"{row['title']} {row['content']}") for row in found.to_pylist()}
-    own = [sum(fold(text) in held.get(query, "") for query, text in zip(item.query_ids, item.texts, strict=True))
-           for item in watched]  # fmt: skip
+    is_query = pc.field("doc_id").isin(pa.array([query for item in watched for query in item.query_ids], pa.string()))
+    documents = pq.read_table(table_path(ingest, "corpus"), columns=["doc_id", "title", "content"], filters=is_query)
+    contents = {row["doc_id"]: fold(f"{row['title']} {row['content']}") for row in documents.to_pylist()}
+    counts = [sum(fold(text) in contents.get(query, "") for query, text in zip(item.query_ids, item.texts, strict=True))
+              for item in watched]  # fmt: skip
     return [
         f"{count:,} of {len(item.query_ids):,} {item.split} queries of {item.dataset} are documents with the same id,"
         " and find themselves first; evaluate.ignore_identical_ids: true leaves these hits out, as BEIR does"
-        for item, count in zip(watched, own, strict=True)
+        for item, count in zip(watched, counts, strict=True)
         if count >= 0.1 * len(item.query_ids)
     ]
 
 
 def _satisfaction(ingest: Path) -> dict[str, dict[str, int]]:
     """`[query id][document id]` -> label; {} where no source brought such labels."""
-    found: dict[str, dict[str, int]] = {}
+    labels: dict[str, dict[str, int]] = {}
     for row in read_table(ingest, "satisfaction").to_pylist():
-        found.setdefault(row["query_id"], {})[row["doc_id"]] = row["grade"]
-    return found
+        labels.setdefault(row["query_id"], {})[row["doc_id"]] = row["grade"]
+    return labels

@@ -19,20 +19,20 @@ from steps.evaluate.scoring import Scored, score_and_keep
 from steps.evaluate.serving import measure_serving
 from steps.evaluate.systems import Earlier, Hits, Lexical, Reranked, Search, Student, Teacher, dense_search
 
-SHOWN = 5  # hits of a dev query that are kept, for people to read
+MAX_DEV_HITS = 5  # hits of a dev query that are kept, for people to read
 
 
 @dataclass(frozen=True)
 class Task:
     """What every system is measured on: judged sets, texts of data sets whose test queries nobody judged, and how.
 
-    `own`: a user's slices, query id -> names.
+    `user_slices`: a user's slices, query id -> names.
     """
 
     judged: Sequence[JudgedSet]
     texts: Sequence[Texts]
     params: EvaluateParams
-    own: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    user_slices: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def test_sets(self) -> list[JudgedSet]:
         """The judged sets that are reported and promoted on."""
@@ -57,14 +57,14 @@ def measure_fused(system: Fused, task: Task, runs: Path, encode: Encode, lexical
     sets: dict[str, dict[str, JudgedSet]] = {}
     for item in task.judged:
         sets.setdefault(item.dataset, {})[item.split] = item
-    fusions, found = {}, {}
+    fusions, fusion_figures = {}, {}
     for dataset, splits in sets.items():
         choice = choice_on(splits.get("dev"), dense, lexical, system.carried(dataset))
         texts = (splits.get("test") or splits["dev"]).texts
         timed, seed = task.params.latency_queries, task.params.seed
-        fusions[dataset], found[dataset] = figures(system, dataset, choice, texts, timed, seed)
+        fusions[dataset], fusion_figures[dataset] = figures(system, dataset, choice, texts, timed, seed)
     answers = _answers(system.name, fused_search(dense, lexical, fusions), task, runs, comparable=False)
-    return Result(system.name, [scored for scored, _ in answers], fusions=found, best=_best_on_dev(answers))
+    return Result(system.name, [scored for scored, _ in answers], fusions=fusion_figures, best=_best_on_dev(answers))
 
 
 def measure_earlier(system: Earlier, task: Task, runs: Path) -> Result:
@@ -92,7 +92,8 @@ def measure_teacher(system: Teacher, task: Task, runs: Path, encode: Encode) -> 
     answers = _answers(system.name, dense_search(encode, release), task, runs)
     exact = [scored for scored, _ in answers if scored.judged.split == "test"]
     timed = params.latency_queries
-    read = {item.dataset: item.texts for item in task.test_sets()} | {item.dataset: item.texts for item in task.texts}
+    texts_by_dataset = {item.dataset: item.texts for item in task.test_sets()}
+    texts_by_dataset |= {item.dataset: item.texts for item in task.texts}
     return Result(
         name=system.name,
         scored=[scored for scored, _ in answers],
@@ -102,7 +103,7 @@ def measure_teacher(system: Teacher, task: Task, runs: Path, encode: Encode) -> 
             item.dataset: timed_indexes(release, encode, item.dataset, item.texts, timed, params.seed)
             for item in task.texts
         },
-        embeddings={dataset: encode(texts) for dataset, texts in read.items()},
+        embeddings={dataset: encode(texts) for dataset, texts in texts_by_dataset.items()},
         best=_best_on_dev(answers),
     )
 
@@ -140,7 +141,7 @@ def _best_on_dev(answers: Sequence[tuple[Scored, Hits]]) -> dict[str, list[list[
     """Ids of the first SHOWN hits of each dev query by data set, in the order in which they were scored."""
     return {
         scored.judged.dataset: [
-            [ids[place] for place in trec_order(ids, scores)[:SHOWN]] for scores, ids in zip(*hits, strict=True)
+            [ids[index] for index in trec_order(ids, scores)[:MAX_DEV_HITS]] for scores, ids in zip(*hits, strict=True)
         ]
         for scored, hits in answers
         if scored.judged.split == "dev"

@@ -218,8 +218,8 @@ def _by_dataset(
     results: Mapping[str, Result], figures: Callable[[Result], Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
     """Some figures of each result as `[data set][model]`."""
-    found: dict[str, dict[str, Any]] = defaultdict(dict)
+    named: dict[str, dict[str, Any]] = defaultdict(dict)
     for model, result in results.items():
         for dataset, value in figures(result).items():
-            found[dataset][model] = value.as_dict()
-    return dict(found)
+            named[dataset][model] = value.as_dict()
+    return dict(named)

@@ -58,18 +58,20 @@ def _row(metrics: Metrics, name: str, points: Sequence[Point]) -> Row:
     dense = name.removesuffix(f"+{BM25}")
     fused, student = dense != name, dense in metrics["retention"]
     released = metrics["served"].get(dense, {}) if fused and student and fusing(metrics, dense) else {}
-    kept = released if released else metrics["retention"].get(name, {})
+    retention = released if released else metrics["retention"].get(name, {})
     p50_ms = fused_ms(metrics, dense) if fused else metrics["latency"].get(name, {}).get("p50_ms")
-    whole = metrics["served"][TEACHER]["p50_ms"] if fused else metrics["latency"][TEACHER]["p50_ms"]
+    teacher_ms = metrics["served"][TEACHER]["p50_ms"] if fused else metrics["latency"][TEACHER]["p50_ms"]
     return Row(
         name=f"{dense} with BM25" if fused else "BM25" if name == BM25 else name,
         words="keyword search" if name == BM25 else "" if in_words(dense) == dense else in_words(dense),
         of=dense if student or dense == TEACHER else "",
         ndcg=mean_ndcg(metrics, name),
         kept=kept_of_teacher(metrics, name),
-        interval=(kept["ci95_low"], kept["ci95_high"]) if "ci95_low" in kept else _interval(metrics, name),
+        interval=(retention["ci95_low"], retention["ci95_high"])
+        if "ci95_low" in retention
+        else _interval(metrics, name),
         p50_ms=p50_ms,
-        speed=whole / p50_ms if student and p50_ms else None,
+        speed=teacher_ms / p50_ms if student and p50_ms else None,
         bytes=_bytes(metrics, dense, fused=fused) if released or not fused else None,
     )
 
@@ -102,34 +104,34 @@ def message(metrics: Metrics) -> tuple[str, str]:
     latency, students = metrics["latency"], list(metrics["retention"])
     speeds = sorted(latency[TEACHER]["p50_ms"] / latency[name]["p50_ms"] for name in students)
     shares = sorted(metrics["retention"][name]["mean_of_ratios"] for name in students)
-    speed = _span([times(each) for each in speeds])
+    speed = _span([times(value) for value in speeds])
     first = f"{speed} times faster queries" if speeds[0] >= 1.05 else f"Queries at {speed} times the teacher's speed"
-    return first, f"{_span([f'{each * 100:.0f}' for each in shares])} % of the quality, same index"
+    return first, f"{_span([f'{value * 100:.0f}' for value in shares])} % of the quality, same index"
 
 
 def _span(values: Sequence[str]) -> str:
     return values[0] if values[0] == values[-1] else f"{values[0]} to {values[-1]}"
 
 
-def panels(metrics: Metrics, points: Sequence[Point], others: Sequence[Mark] = ()) -> list[Panel]:
-    """The encoders alone, and, if a release adds BM25, all as they are released; `others` join the encoders."""
+def panels(metrics: Metrics, points: Sequence[Point], extra_marks: Sequence[Mark] = ()) -> list[Panel]:
+    """The encoders alone, and, if a release adds BM25, all as they are released; `extra_marks` join the encoders."""
     choice = metrics["choice"]
     chosen, budget, fuses = choice["student"], choice["budget_ms"], bool(fusing(metrics))
     alone = [
         Mark(
-            in_words(each.model),
-            each.p50_ms,
-            each.retention,
-            each.ci95_low,
-            each.ci95_high,
-            teacher=each.model == TEACHER,
-            chosen=each.model == chosen and not fuses,
+            in_words(point.model),
+            point.p50_ms,
+            point.retention,
+            point.ci95_low,
+            point.ci95_high,
+            teacher=point.model == TEACHER,
+            chosen=point.model == chosen and not fuses,
         )
-        for each in points
-        if each.retention >= 0
+        for point in points
+        if point.retention >= 0
     ]
     encoders = "encoder alone: text to embedding" if fuses else ""
-    drawings = [Panel(encoders, [*alone, *others], 0.0 if fuses else budget)]
+    drawings = [Panel(encoders, [*alone, *extra_marks], 0.0 if fuses else budget)]
     if fuses:
         title = "released with BM25: text to hits" if _all_fuse(metrics) else "as released: text to hits"
         drawings.append(Panel(title, _released(metrics), budget))
@@ -143,20 +145,20 @@ def _all_fuse(metrics: Metrics) -> bool:
 def _released(metrics: Metrics) -> list[Mark]:
     """Students as their releases answer, the teacher, and the teacher with BM25 if it was measured everywhere."""
     marks = [Mark(TEACHER, metrics["served"][TEACHER]["p50_ms"], 1.0, 1.0, 1.0, teacher=True)]
-    beside = fused_name(TEACHER)
-    if all(beside in models for models in counted(metrics).values()):
-        p50_ms, kept = fused_ms(metrics, TEACHER), kept_of_teacher(metrics, beside)
-        if p50_ms and kept:
-            marks.append(Mark(f"{TEACHER} + BM25", p50_ms, kept, kept, kept, teacher=True))
+    fused_teacher = fused_name(TEACHER)
+    if all(fused_teacher in models for models in counted(metrics).values()):
+        p50_ms, share = fused_ms(metrics, TEACHER), kept_of_teacher(metrics, fused_teacher)
+        if p50_ms and share:
+            marks.append(Mark(f"{TEACHER} + BM25", p50_ms, share, share, share, teacher=True))
     for name in metrics["retention"]:
-        own = metrics["served"][name]
+        figures = metrics["served"][name]
         marks.append(
             Mark(
                 in_words(name) + " + BM25" * (bool(fusing(metrics, name)) and not _all_fuse(metrics)),
-                own["p50_ms"],
-                own["mean_of_ratios"],
-                own["ci95_low"],
-                own["ci95_high"],
+                figures["p50_ms"],
+                figures["mean_of_ratios"],
+                figures["ci95_low"],
+                figures["ci95_high"],
                 chosen=name == metrics["choice"]["student"],
             )
         )
@@ -175,9 +177,11 @@ def by_set(metrics: Metrics) -> list[tuple[str, float, list[float | None]]]:
     """
     lines = []
     for dataset, models in counted(metrics).items():
-        whole = models[TEACHER][NDCG]
+        teacher_ndcg = models[TEACHER][NDCG]
         names = [fused_name(name) if dataset in fusing(metrics, name) else name for name in metrics["retention"]]
-        lines.append((dataset, whole, [models[name][NDCG] / whole if whole else None for name in names]))
+        lines.append(
+            (dataset, teacher_ndcg, [models[name][NDCG] / teacher_ndcg if teacher_ndcg else None for name in names])
+        )
     lines.sort(key=lambda line: (min(share or 0.0 for share in line[2]), line[0]))
     return lines if len(lines) > 1 else []
 
@@ -194,8 +198,10 @@ def worst_slices(metrics: Metrics, best: str) -> list[Loss]:
             for student in metrics["retention"]
         }
         for name, row in rows.items():
-            kept = {student: row["retention"][own] for student, own in names.items() if own in row["retention"]}
-            whole = row["queries"] >= metrics["queries"][dataset]["test"]
-            if best in kept and not whole and any(each["ci95_high"] < 1 for each in kept.values()):
-                losses.append(Loss(dataset, name, row["queries"], row["ndcg"][TEACHER], kept))
+            shares = {
+                student: row["retention"][system] for student, system in names.items() if system in row["retention"]
+            }
+            is_all = row["queries"] >= metrics["queries"][dataset]["test"]
+            if best in shares and not is_all and any(share["ci95_high"] < 1 for share in shares.values()):
+                losses.append(Loss(dataset, name, row["queries"], row["ndcg"][TEACHER], shares))
     return sorted(losses, key=lambda loss: (loss.kept[best]["ratio"], loss.dataset, loss.name))[:_SLICES]

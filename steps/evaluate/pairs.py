@@ -19,16 +19,16 @@ _SCORES = 2_000_000  # hits in memory at once
 def pooled_auc(names: Iterable[str], search: Search, judged: JudgedSet, depth: int) -> dict[str, float]:
     """Those of REL and SAT that are named and have pairs of both kinds; `depth`: hits that are asked for at first."""
     labels = {name: labels for name in (REL, SAT) if name in names and (labels := _labels(judged, name))}
-    labels = {name: found for name, found in labels.items() if len(set(found.values())) == 2}
+    labels = {name: by_pair for name, by_pair in labels.items() if len(set(by_pair.values())) == 2}
     if not labels:
         return {}
-    wanted: dict[str, set[str]] = {}
+    doc_ids: dict[str, set[str]] = {}
     for query, doc in set().union(*labels.values()):
-        wanted.setdefault(query, set()).add(doc)
-    scores = _pair_scores(search, judged, wanted, depth)
+        doc_ids.setdefault(query, set()).add(doc)
+    scores = _pair_scores(search, judged, doc_ids, depth)
     return {
-        name: auc(np.array([scores.get(pair, -np.inf) for pair in found]), np.array(list(found.values())))
-        for name, found in labels.items()
+        name: auc(np.array([scores.get(pair, -np.inf) for pair in by_pair]), np.array(list(by_pair.values())))
+        for name, by_pair in labels.items()
     }
 
 
@@ -44,13 +44,13 @@ def auc(scores: np.ndarray, relevant: np.ndarray) -> float:
 
 def _labels(judged: JudgedSet, name: str) -> dict[tuple[str, str], bool]:
     """Whether each judged pair is a good one."""
-    relevance = judged.qrels | {query: dict(own) for query, (_, own) in judged.without_relevant.items()}
-    grades, least = (relevance, judged.relevant_from) if name == REL else (judged.satisfaction, 1)
-    return {(query, doc): grade >= least for query, row in grades.items() for doc, grade in row.items()}
+    relevance = judged.qrels | {query: dict(judgements) for query, (_, judgements) in judged.without_relevant.items()}
+    grades, threshold = (relevance, judged.relevant_from) if name == REL else (judged.satisfaction, 1)
+    return {(query, doc): grade >= threshold for query, row in grades.items() for doc, grade in row.items()}
 
 
 def _pair_scores(
-    search: Search, judged: JudgedSet, wanted: Mapping[str, set[str]], depth: int
+    search: Search, judged: JudgedSet, doc_ids: Mapping[str, set[str]], depth: int
 ) -> dict[tuple[str, str], float]:
     """Scores of the wanted documents of each query: those below the first hits are found by asking for ten times more.
 
@@ -59,16 +59,16 @@ def _pair_scores(
     scores: dict[tuple[str, str], float] = {}
     texts = dict(zip(judged.query_ids, judged.texts, strict=True))
     texts |= {query: text for query, (text, _) in judged.without_relevant.items()}
-    left = sorted(wanted)
-    while left:
+    pending = sorted(doc_ids)
+    while pending:
         deeper, chunk = [], max(1, _SCORES // depth)
-        for start in range(0, len(left), chunk):
-            queries = left[start : start + chunk]
-            found = search(judged.dataset, [texts[query] for query in queries], depth)
-            for query, values, docs in zip(queries, *found, strict=True):
+        for start in range(0, len(pending), chunk):
+            queries = pending[start : start + chunk]
+            results = search(judged.dataset, [texts[query] for query in queries], depth)
+            for query, values, docs in zip(queries, *results, strict=True):
                 hits = dict(zip(docs, values.tolist(), strict=True))
-                scores |= {(query, doc): hits[doc] for doc in wanted[query] & hits.keys()}
-                if len(docs) == depth and not wanted[query] <= hits.keys():
+                scores |= {(query, doc): hits[doc] for doc in doc_ids[query] & hits.keys()}
+                if len(docs) == depth and not doc_ids[query] <= hits.keys():
                     deeper.append(query)
-        left, depth = deeper, depth * 10
+        pending, depth = deeper, depth * 10
     return scores

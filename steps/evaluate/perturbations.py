@@ -36,11 +36,11 @@ def perturb(text: str, kind: Perturbation, generator: np.random.Generator) -> st
 
 def _typo(text: str, generator: np.random.Generator) -> str:
     """One letter of one word swapped with the next one, left out or doubled."""
-    places = [(start, end) for start, end in word_places(text) if end - start >= 2]
-    places = [(start, end) for start, end in places if end - start >= _LONG] or places
-    if not places:
+    spans = [(start, end) for start, end in word_places(text) if end - start >= 2]
+    spans = [(start, end) for start, end in spans if end - start >= _LONG] or spans
+    if not spans:
         return text
-    start, end = places[generator.integers(len(places))]
+    start, end = spans[generator.integers(len(spans))]
     slip = generator.integers(3)
     swaps = [at for at in range(start, end - 1) if text[at] != text[at + 1]]
     if slip == 0 and swaps:
@@ -52,10 +52,10 @@ def _typo(text: str, generator: np.random.Generator) -> str:
 
 def _word_order(text: str, generator: np.random.Generator) -> str:
     """Its words, as blanks part them, in another order."""
-    own = text.split()
-    if len(set(own)) < 2:
+    tokens = text.split()
+    if len(set(tokens)) < 2:
         return text
-    while (shuffled := [own[at] for at in generator.permutation(len(own))]) == own:
+    while (shuffled := [tokens[at] for at in generator.permutation(len(tokens))]) == tokens:
         pass
     return " ".join(shuffled)
 
@@ -70,4 +70,4 @@ _CHANGES: Mapping[Perturbation, Callable[[str, np.random.Generator], str]] = {
     "word_order": _word_order,
     "prefix": _prefix,
 }
-_ORDER: Mapping[Perturbation, int] = {kind: place for place, kind in enumerate(_CHANGES)}
+_ORDER: Mapping[Perturbation, int] = {kind: position for position, kind in enumerate(_CHANGES)}

@@ -53,17 +53,17 @@ class Proposition:
         return asdict(self)
 
 
-def judged_pairs(judged: JudgedSet, others: Sequence[Sequence[str]]) -> Pairs:
-    """Every judged pair, and of `others`, documents of each query, those that nobody judged, as irrelevant.
+def judged_pairs(judged: JudgedSet, extra_docs: Sequence[Sequence[str]]) -> Pairs:
+    """Every judged pair, and of `extra_docs`, documents of each query, those that nobody judged, as irrelevant.
 
     Judgements often name relevant documents only: without others there would be nothing that a score may be too high
     for.
     """
     rows, doc_ids, relevant = [], [], []
-    for row, (query, hits) in enumerate(zip(judged.query_ids, others, strict=True)):
+    for row, (query, hits) in enumerate(zip(judged.query_ids, extra_docs, strict=True)):
         grades = judged.qrels[query]
-        own = {query} - grades.keys() if judged.ignore_identical_ids else set()
-        for doc_id in (doc for doc in dict.fromkeys([*grades, *hits]) if doc not in own):
+        skipped = {query} - grades.keys() if judged.ignore_identical_ids else set()
+        for doc_id in (doc for doc in dict.fromkeys([*grades, *hits]) if doc not in skipped):
             rows.append(row)
             doc_ids.append(doc_id)
             relevant.append(grades.get(doc_id, 0) >= judged.relevant_from)
@@ -87,9 +87,9 @@ def score_scale(scores: np.ndarray, relevant: np.ndarray) -> tuple[float, float]
             [np.mean(slope * standard), np.mean(slope)]
         )
 
-    found = minimize(loss, np.array([1.0, 0.0]), jac=True, method="L-BFGS-B", bounds=[(0, None), (None, None)])
-    scale = float(found.x[0]) / spread
-    return scale, float(found.x[1]) - scale * float(scores.mean())
+    solution = minimize(loss, np.array([1.0, 0.0]), jac=True, method="L-BFGS-B", bounds=[(0, None), (None, None)])
+    scale = float(solution.x[0]) / spread
+    return scale, float(solution.x[1]) - scale * float(scores.mean())
 
 
 def measure_proposition(
@@ -103,24 +103,26 @@ def measure_proposition(
 
     `documents` gives the embeddings of the documents of some pairs, `(some, dim)`; few are held at once.
     """
-    own, scores, distances = (np.empty(len(queries)) for _ in range(3))
-    longest_held = 0.0
+    student_scores, scores, distances = (np.empty(len(queries)) for _ in range(3))
+    max_norm = 0.0
     for start in range(0, len(queries), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
-        ours, theirs, held = (
-            each.astype(np.float64) for each in (student[queries[part]], teacher[queries[part]], documents(part))
+        ours, theirs, document_vectors = (
+            vectors.astype(np.float64) for vectors in (student[queries[part]], teacher[queries[part]], documents(part))
         )
-        own[part], scores[part] = (np.einsum("ij,ij->i", each, held) for each in (ours, theirs))
+        student_scores[part], scores[part] = (
+            np.einsum("ij,ij->i", vectors, document_vectors) for vectors in (ours, theirs)
+        )
         distances[part] = np.linalg.norm(ours - theirs, axis=1)
-        longest_held = max(longest_held, _longest(held))
+        max_norm = max(max_norm, _longest(document_vectors))
     scale, offset = score_scale(scores, relevant)
-    teacher_logits, student_logits = scale * scores + offset, scale * own + offset
+    teacher_logits, student_logits = scale * scores + offset, scale * student_scores + offset
     says = expit(teacher_logits)
     query_term = scale * float(distances.mean())
     label_term = float(np.abs(says - relevant).mean())
-    asked = np.unique(queries)
-    longest_query = math.hypot(scale * max(_longest(each[asked]) for each in (student, teacher)), offset)
-    longest_document = math.hypot(longest_held, 1.0)
+    query_rows = np.unique(queries)
+    longest_query = math.hypot(scale * max(_longest(vectors[query_rows]) for vectors in (student, teacher)), offset)
+    longest_document = math.hypot(max_norm, 1.0)
     return Proposition(
         scale=scale,
         offset=offset,

@@ -18,16 +18,16 @@ def figures(values: Mapping[str, np.ndarray], samples: int, seed: int) -> dict[s
     teacher = values[TEACHER]
     named: dict[str, Any] = {
         "queries": len(teacher),
-        "ndcg": {model: float(each.mean()) for model, each in values.items()},
+        "ndcg": {model: float(scores.mean()) for model, scores in values.items()},
         "retention": {},
     }
     if teacher.mean() <= 0:
         return named
-    others = [model for model in values if model != TEACHER]
-    drawn = resampled_means(np.stack([teacher, *(values[model] for model in others)], axis=1), samples, seed)
-    drawn = drawn[drawn[:, 0] > 0]  # of the rest no ratio is defined
-    for place, model in enumerate(others, start=1):
-        low, high = np.quantile(drawn[:, place] / drawn[:, 0], [0.025, 0.975])
+    compared = [model for model in values if model != TEACHER]
+    resampled = resampled_means(np.stack([teacher, *(values[model] for model in compared)], axis=1), samples, seed)
+    resampled = resampled[resampled[:, 0] > 0]  # of the rest no ratio is defined
+    for column, model in enumerate(compared, start=1):
+        low, high = np.quantile(resampled[:, column] / resampled[:, 0], [0.025, 0.975])
         ratio = float(values[model].mean() / teacher.mean())
         named["retention"][model] = {"ratio": ratio, "ci95_low": float(low), "ci95_high": float(high)}
     return named

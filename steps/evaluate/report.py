@@ -28,7 +28,7 @@ from steps.evaluate.seeds import seed_lines
 from steps.evaluate.served import behind_api, fusing, served_name
 from steps.evaluate.shown import milliseconds, percent, size, times
 from steps.evaluate.significance import significant
-from steps.evaluate.table import choice_lines, gain_lines, measured, share_of, shown, unjudged_line
+from steps.evaluate.table import choice_lines, format_measure, gain_lines, measured, share_of, unjudged_line
 from steps.evaluate.verdict import headline, left_out_lines, verdict_lines
 from steps.retrieval.as_one import counted, units
 
@@ -76,7 +76,7 @@ def read_background(
     )
     datasets = ingested.get("datasets", {})
     sessions = {name: entry["sessions"]["simulated"] for name, entry in datasets.items() if "sessions" in entry}
-    simulated = sorted(name for name, made in sessions.items() if made)
+    simulated = sorted(name for name, is_simulated in sessions.items() if is_simulated)
     stages = [
         Stage("Ingestion", facts({key: value for key, value in ingested.items() if key != "simulated"})),  # of any set
         Stage("Mining", facts(mined)),
@@ -123,7 +123,7 @@ def write_report(path: Path, evaluation: Evaluation, background: Background, ins
     environment.filters |= {
         "percent": percent,
         "significant": significant,
-        "shown": shown,
+        "shown": format_measure,
         "size": size,
         "milliseconds": milliseconds,
         "times": times,
@@ -201,9 +201,9 @@ def _models(metrics: Metrics, points: Sequence[Point]) -> list[str]:
     """
     measured = {model for models in metrics["datasets"].values() for model in models}
     dense = [name for point in points for name in (point.model, fused_name(point.model))]
-    shown = ["bm25", *metrics["gain_overall"]]
-    shown += [name for name in dense if name in measured or name in metrics["latency"]]
-    return [*_rerankers(metrics, points), *shown]
+    names = ["bm25", *metrics["gain_overall"]]
+    names += [name for name in dense if name in measured or name in metrics["latency"]]
+    return [*_rerankers(metrics, points), *names]
 
 
 def _rerankers(metrics: Metrics, points: Sequence[Point]) -> list[str]:
@@ -215,8 +215,8 @@ def _rerankers(metrics: Metrics, points: Sequence[Point]) -> list[str]:
 
 def _size_of(metrics: Metrics, dataset: str, split: str) -> int:
     """Number of evaluated queries of a data set, or of those that count as one under its name."""
-    own = [sizes for name, sizes in metrics["queries"].items() if dataset in units([name], [dataset])]
-    return sum(sizes.get(split, 0) for sizes in own)
+    members = [sizes for name, sizes in metrics["queries"].items() if dataset in units([name], [dataset])]
+    return sum(sizes.get(split, 0) for sizes in members)
 
 
 def _worst_set(metrics: Metrics, student: str) -> str:

@@ -79,7 +79,7 @@ def write_result(folder: Path, result: Result) -> None:
             },
             "best": dict(result.best),
             "serving": {dataset: asdict(cost) for dataset, cost in result.serving.items()},
-            "query_terms": {dataset: each.query_term for dataset, each in result.geometry.items()},
+            "query_terms": {dataset: geometry.query_term for dataset, geometry in result.geometry.items()},
             "fusions": {dataset: figures.as_dict() for dataset, figures in result.fusions.items()},
         },
     )
@@ -87,7 +87,7 @@ def write_result(folder: Path, result: Result) -> None:
 
 def read_result(folder: Path, judged: Iterable[JudgedSet]) -> Result:
     """Read what `write_result` wrote of a system on the same judged sets."""
-    found = read_json(folder / RESULT)
+    payload = read_json(folder / RESULT)
     with np.load(folder / ARRAYS) as stored:
         arrays = {name: stored[name] for name in stored.files}
 
@@ -100,19 +100,19 @@ def read_result(folder: Path, judged: Iterable[JudgedSet]) -> Result:
 
     differences, cosines, overlaps = named("differences"), named("cosines"), named("overlaps")
     return Result(
-        name=found["name"],
-        scored=[Scored(item, values(item), found["pooled"][_key(item.dataset, item.split)]) for item in judged],
-        bytes=found["bytes"],
+        name=payload["name"],
+        scored=[Scored(item, values(item), payload["pooled"][_key(item.dataset, item.split)]) for item in judged],
+        bytes=payload["bytes"],
         indexes={
             dataset: {kind: IndexFigures(**figures) for kind, figures in row.items()}
-            for dataset, row in found["indexes"].items()
+            for dataset, row in payload["indexes"].items()
         },
-        best=found["best"],
+        best=payload["best"],
         embeddings=named("embeddings"),
-        serving={dataset: ServingCost(**cost) for dataset, cost in found["serving"].items()},
-        geometry={dataset: Geometry(term, differences[dataset]) for dataset, term in found["query_terms"].items()},
+        serving={dataset: ServingCost(**cost) for dataset, cost in payload["serving"].items()},
+        geometry={dataset: Geometry(term, differences[dataset]) for dataset, term in payload["query_terms"].items()},
         closeness={dataset: Closeness(cosines[dataset], overlaps[dataset]) for dataset in cosines},
-        fusions={dataset: FusionFigures(**figures) for dataset, figures in found["fusions"].items()},
+        fusions={dataset: FusionFigures(**figures) for dataset, figures in payload["fusions"].items()},
     )
 
 

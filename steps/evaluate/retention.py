@@ -68,19 +68,23 @@ def retention(paired: Paired, samples: int, seed: int, as_one: Sequence[str] = (
     teacher scores 0 on all.
     """
     members = {
-        name: own for name, own in units(paired, as_one).items() if any(paired[each][1].mean() > 0 for each in own)
+        name: datasets
+        for name, datasets in units(paired, as_one).items()
+        if any(paired[dataset][1].mean() > 0 for dataset in datasets)
     }
     if not members:
         raise UserError(
             f"models/teach: the teacher's nDCG@10 is 0 on all of {sorted(paired)}: no student has a retention; check"
             " the qrels"
         )
-    students = np.array([np.mean([paired[name][0].mean() for name in own]) for own in members.values()])
-    teachers = np.array([np.mean([paired[name][1].mean() for name in own]) for own in members.values()])
+    students = np.array([np.mean([paired[dataset][0].mean() for dataset in datasets]) for datasets in members.values()])
+    teachers = np.array([np.mean([paired[dataset][1].mean() for dataset in datasets]) for datasets in members.values()])
     ratios = students / teachers
     means = bootstrap_means(paired, samples, seed)
-    drawn = np.stack([_ratio(np.mean([means[name] for name in own], axis=0)) for own in members.values()])
-    low, high = _middle(np.mean(drawn, axis=0))
+    resampled = np.stack(
+        [_ratio(np.mean([means[dataset] for dataset in datasets], axis=0)) for datasets in members.values()]
+    )
+    low, high = _middle(np.mean(resampled, axis=0))
     return Retention(
         mean_of_ratios=float(ratios.mean()),
         ratio_of_means=float(students.mean() / teachers.mean()),
@@ -88,7 +92,8 @@ def retention(paired: Paired, samples: int, seed: int, as_one: Sequence[str] = (
         ci95_low=low,
         ci95_high=high,
         of_set={
-            name: Share(float(ratio), *_middle(each)) for name, ratio, each in zip(members, ratios, drawn, strict=True)
+            name: Share(float(ratio), *_middle(draws))
+            for name, ratio, draws in zip(members, ratios, resampled, strict=True)
         },
     )
 
@@ -96,11 +101,11 @@ def retention(paired: Paired, samples: int, seed: int, as_one: Sequence[str] = (
 def bootstrap_means(paired: Paired, samples: int, seed: int) -> dict[str, np.ndarray]:
     """Means of student and teacher, `(2, samples)` by data set, over resamplings of its queries, drawn together."""
     generator = np.random.default_rng(seed)
-    found = {}
+    resampled = {}
     for name, (student, teacher) in paired.items():
         means = resampled_means(np.stack([student, teacher], axis=1), samples, generator).T
-        found[name] = np.where(means[1] > 0, means, np.array([[student.mean()], [teacher.mean()]]))
-    return found
+        resampled[name] = np.where(means[1] > 0, means, np.array([[student.mean()], [teacher.mean()]]))
+    return resampled
 
 
 def _ratio(means: np.ndarray) -> np.ndarray:
@@ -141,11 +146,11 @@ def p_value(differences: Sequence[np.ndarray], weights: Sequence[float] | None =
     out. 1 where no query differs or no data set is left; 0 where all differ by the same amount, as no variance stands
     against it.
     """
-    kept = [at for at, values in enumerate(differences) if len(values) > 1]
-    if not kept:
+    usable = [at for at, values in enumerate(differences) if len(values) > 1]
+    if not usable:
         return 1.0
-    shares = np.ones(len(kept)) if weights is None else np.array([weights[at] for at in kept])
-    differences = [differences[at] for at in kept]
+    shares = np.ones(len(usable)) if weights is None else np.array([weights[at] for at in usable])
+    differences = [differences[at] for at in usable]
     total = float(sum(values.mean() * share for values, share in zip(differences, shares, strict=True)))
     variances = np.array([values.var(ddof=1) / len(values) if np.ptp(values) else 0.0 for values in differences])
     variances *= shares**2

@@ -25,7 +25,7 @@ from steps.evaluate.params import EvaluateParams
 from steps.evaluate.report import Background, read_background, write_report
 from steps.evaluate.reranked import open_reranked
 from steps.evaluate.seeds import of_one_spec, seed_lines, spreads
-from steps.evaluate.slicing import read_own
+from steps.evaluate.slicing import read_user_slices
 from steps.evaluate.summary import summary
 from steps.evaluate.systems import Student, Systems, open_systems
 from steps.evaluate.table import gain_lines
@@ -100,9 +100,9 @@ def evaluate(
         origin=origin(folders.ingest, run),
     )
     task = _task(folders, systems.students, params)
-    found = measure_all(systems, task)
-    print(f"evaluate: {found.told()}")
-    evaluation = compose(found, students, [system.name for system in systems.earlier], task, audit, rule)
+    measurements = measure_all(systems, task)
+    print(f"evaluate: {measurements.describe()}")
+    evaluation = compose(measurements, students, [system.name for system in systems.earlier], task, audit, rule)
     spread = spreads(evaluation.metrics["retention"], of_one_spec(folders.distill, students))
     released = {student.name: student.content for student in systems.students}  # the checksum of each manifest
     evaluation = replace(evaluation, metrics=evaluation.metrics | {"seeds": spread, "releases": released})
@@ -110,7 +110,7 @@ def evaluate(
         background,
         origin=[*background.origin, *((f"release of {name}", digest[:DIGITS]) for name, digest in released.items())],
     )
-    insight = look_closer(folders.ingest, folders.embed, folders.generate, systems, task, found, evaluation)
+    insight = look_closer(folders.ingest, folders.embed, folders.generate, systems, task, measurements, evaluation)
     for line in (
         *headline(evaluation.metrics),
         *left_out_lines(evaluation.metrics),
@@ -122,7 +122,7 @@ def evaluate(
         *fusion_lines(evaluation.metrics),
     ):
         print(f"evaluate: {line}")
-    _write(output, found, evaluation, insight, background)
+    _write(output, measurements, evaluation, insight, background)
     run.metrics(charts(evaluation.metrics))
     run.tag(NOTE, shortened((output / "report.md").read_text(encoding="utf-8")))
     run.tag("slimtower.choice", evaluation.choice.student or "none")
@@ -144,27 +144,31 @@ def _task(folders: Folders, students: Sequence[Student], params: EvaluateParams)
                 )
     texts = read_texts(folders.ingest, [folders.distill / student.name for student in students], unjudged, params.seed)
     for item in texts:
-        print(f"evaluate: {item.dataset}: no test query is judged; measures closeness to the teacher on {item.told()}")
-    asked = {query for item in judged if item.split == "test" for query in item.query_ids}
-    own = read_own(Path(params.slice_table), asked) if params.slice_table else {}
-    return Task(judged, texts, params, own)
+        print(
+            f"evaluate: {item.dataset}: no test query is judged; measures closeness to the teacher on {item.describe()}"
+        )
+    query_ids = {query for item in judged if item.split == "test" for query in item.query_ids}
+    user_slices = read_user_slices(Path(params.slice_table), query_ids) if params.slice_table else {}
+    return Task(judged, texts, params, user_slices)
 
 
-def _write(output: Path, found: Measurements, evaluation: Evaluation, insight: Insight, background: Background) -> None:
+def _write(
+    output: Path, measurements: Measurements, evaluation: Evaluation, insight: Insight, background: Background
+) -> None:
     """Write everything beside its place, then move all of it onto it; the old run files make way first."""
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".evaluate.", dir=output) as staging_name:
         staging = Path(staging_name)
         (staging / "runs").mkdir()
-        for path in found.runs:
+        for path in measurements.runs:
             shutil.copyfile(path, staging / "runs" / path.name)
         write_json(staging / "metrics.json", evaluation.metrics | insight.metrics)
         write_frontier(staging / "frontier.csv", evaluation.points)
-        write_table(staging, "per_query", per_query_table(found.results))
+        write_table(staging, "per_query", per_query_table(measurements.results))
         write_table(staging, "slices", insight.slices)
         write_report(staging / "report.html", evaluation, background, insight)
-        told = summary(evaluation.metrics | insight.metrics, evaluation.best, background.origin)
-        (staging / "report.md").write_text(told, encoding="utf-8")
+        markdown = summary(evaluation.metrics | insight.metrics, evaluation.best, background.origin)
+        (staging / "report.md").write_text(markdown, encoding="utf-8")
         old_runs = output / "runs"
         if old_runs.exists():
             old_runs.rename(staging / "old-runs")

@@ -11,7 +11,7 @@ import numpy as np
 from steps.core.judged import JudgedSet, other_hits, tied_hits
 from steps.core.measures import NDCG, UNCUT, per_query
 from steps.core.progress import progress
-from steps.evaluate.answers import answer_measures, found_answers
+from steps.evaluate.answers import answer_measures, score_answers
 from steps.evaluate.systems import Hits, Search
 from steps.evaluate.trec import write_hits
 
@@ -65,15 +65,15 @@ def score_and_keep(
         file = stack.enter_context(run_file.open("w", encoding="utf-8")) if run_file else None
         for start in progress(starts, len(starts), f"{judged.dataset} {judged.split} {name}"):
             ids = judged.query_ids[start : start + _CHUNK]
-            found_by = partial(search, judged.dataset, judged.texts[start : start + _CHUNK])
-            scores, doc_ids = take(judged, ids, found_by, k)
+            search_chunk = partial(search, judged.dataset, judged.texts[start : start + _CHUNK])
+            scores, doc_ids = take(judged, ids, search_chunk, k)
             values = per_query([*ranked, "RR"], judged.qrels, ids, doc_ids, scores, judged.relevant_from)
             values[UNCUT] = values["RR"]
             values = {measure: values[measure] for measure in (*ranked, UNCUT)}
             if judged.answering:
-                values |= found_answers(answer_measures(measures), judged.answering, ids, doc_ids, scores)
-            for measure, found in values.items():
-                chunks.setdefault(measure, []).append(found)
+                values |= score_answers(answer_measures(measures), judged.answering, ids, doc_ids, scores)
+            for measure, chunk in values.items():
+                chunks.setdefault(measure, []).append(chunk)
             best[0].extend(row[:BEST].copy() for row in scores)  # a view would keep all hits in memory
             best[1].extend(row[:BEST] for row in doc_ids)
             if file:

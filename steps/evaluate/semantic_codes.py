@@ -45,25 +45,25 @@ def centroids(vectors: np.ndarray, codes: np.ndarray, count: int) -> np.ndarray:
     """Mean residual of each code and level, `(levels, count, dim)`, of vectors `(n, dim)` with codes `(n, levels)`."""
     residual = vectors.astype(np.float64)
     books = np.full((codes.shape[1], count, vectors.shape[1]), np.nan)
-    for level, own in enumerate(codes.T):
-        totals, members = np.zeros((count, vectors.shape[1])), np.bincount(own, minlength=count)
-        np.add.at(totals, own, residual)
+    for level, level_codes in enumerate(codes.T):
+        totals, members = np.zeros((count, vectors.shape[1])), np.bincount(level_codes, minlength=count)
+        np.add.at(totals, level_codes, residual)
         books[level, members > 0] = totals[members > 0] / members[members > 0, None]
-        residual = residual - books[level][own]
+        residual = residual - books[level][level_codes]
     return books.astype(np.float32)
 
 
 def query_codes(vectors: np.ndarray, books: np.ndarray) -> np.ndarray:
     """Codes of queries `(queries, dim)`, int64 `(queries, levels)`: the nearest centroid to what is left."""
-    residual, found = vectors.astype(np.float32), []
+    residual, codes = vectors.astype(np.float32), []
     for book in books:
         used = np.flatnonzero(~np.isnan(book[:, 0]))
-        held = book[used]
-        distances = (held**2).sum(axis=1) - 2 * residual @ held.T
+        entries = book[used]
+        distances = (entries**2).sum(axis=1) - 2 * residual @ entries.T
         nearest = used[distances.argmin(axis=1)]
         residual = residual - book[nearest]
-        found.append(nearest)
-    return np.stack(found, axis=1)
+        codes.append(nearest)
+    return np.stack(codes, axis=1)
 
 
 def prefix_recall(
@@ -77,12 +77,11 @@ def prefix_recall(
     recalls, shares = [], []
     for depth in range(1, queries.shape[1] + 1):
         _, groups = np.unique(np.concatenate([queries[:, :depth], documents[:, :depth]]), axis=0, return_inverse=True)
-        asked, held = np.split(groups.ravel(), [len(queries)])
-        sizes = np.bincount(held, minlength=groups.max() + 1)
-        recalls.append(
-            float(np.mean([(held[list(own)] == at).mean() for at, own in zip(asked, relevant, strict=True)]))
-        )
-        shares.append(float(sizes[asked].mean() / len(documents)))
+        query_groups, doc_groups = np.split(groups.ravel(), [len(queries)])
+        sizes = np.bincount(doc_groups, minlength=groups.max() + 1)
+        pairs = zip(query_groups, relevant, strict=True)
+        recalls.append(float(np.mean([(doc_groups[list(docs)] == group).mean() for group, docs in pairs])))
+        shares.append(float(sizes[query_groups].mean() / len(documents)))
     return recalls, shares
 
 
@@ -93,6 +92,8 @@ def measure_codes(
 
     `rows`: of the relevant documents of each query; a query without any in the index does not count.
     """
-    asked = [at for at in range(len(judged.query_ids)) if rows[at]]
-    recall, share = prefix_recall(query_codes(vectors[asked], codes.books), codes.documents, [rows[at] for at in asked])
+    with_relevant = [query for query in range(len(judged.query_ids)) if rows[query]]
+    recall, share = prefix_recall(
+        query_codes(vectors[with_relevant], codes.books), codes.documents, [rows[query] for query in with_relevant]
+    )
     return {"recall": recall, "documents": share}

@@ -12,14 +12,14 @@ from steps.evaluate.systems import TEACHER
 
 def as_served(name: str, results: Mapping[str, Result]) -> Result:
     """What was measured of a student, with the values and dev hits of the fused system where its release fuses."""
-    own, fused, sets = results[name], results.get(fused_name(name)), fused_sets(name, results)
+    dense, fused, sets = results[name], results.get(fused_name(name)), fused_sets(name, results)
     if fused is None or not sets:
-        return own
-    pairs = zip(own.scored, fused.scored, strict=True)
+        return dense
+    pairs = zip(dense.scored, fused.scored, strict=True)
     return replace(
-        own,
+        dense,
         scored=[both if both.judged.dataset in sets else alone for alone, both in pairs],
-        best=dict(own.best) | {dataset: hits for dataset, hits in fused.best.items() if dataset in sets},
+        best=dict(dense.best) | {dataset: hits for dataset, hits in fused.best.items() if dataset in sets},
     )
 
 
@@ -42,7 +42,7 @@ def served_ms(
     return {
         name: max(
             [encoded]
-            + [encoded + found for dataset, found in searched.items() if dataset not in fused[name]]
+            + [encoded + search_ms for dataset, search_ms in searched.items() if dataset not in fused[name]]
             + [results[fused_name(name)].fusions[dataset].p50_ms for dataset in fused[name]]
         )
         for name, encoded in alone.items()
@@ -55,7 +55,7 @@ def fusing(metrics: Mapping[str, Any], student: str = "") -> list[str]:
     return sorted(
         dataset
         for dataset, row in rows.items()
-        if any(found["carried"] for name, found in row.items() if student in ("", name))
+        if any(figures["carried"] for name, figures in row.items() if student in ("", name))
     )
 
 

@@ -37,6 +37,6 @@ def measure_serving(student: Student, scored: Sequence[Scored]) -> dict[str, Ser
         served = dense_search(remembering(student.encode), student.release, "ann")
         exact = "ann" not in student.release.kinds(item.judged.dataset)
         after = score(f"{student.name}, served", served, item.judged, K, exact=exact)
-        means = (float(np.mean(each.values[NDCG])) for each in (before, item, after))
+        means = (float(np.mean(step.values[NDCG])) for step in (before, item, after))
         costs[item.judged.dataset] = ServingCost(*means)
     return costs

@@ -33,6 +33,6 @@ def times(ratio: float) -> str:
 def in_words(model: str) -> str:
     """What a system is, if its name says that: `4l` -> 4 layers, `static` -> no transformer; else the name."""
     words = {"static": "no transformer", "bm25": "BM25"}
-    if found := re.fullmatch(r"(\d+)l", model):
-        return "1 layer" if found[1] == "1" else f"{found[1]} layers"
+    if match := re.fullmatch(r"(\d+)l", model):
+        return "1 layer" if match[1] == "1" else f"{match[1]} layers"
     return words.get(model, model)

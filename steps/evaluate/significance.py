@@ -40,7 +40,7 @@ def significance(teacher: Result, students: Mapping[str, Result], samples: int, 
 
     `samples`: resamplings of the bootstrap. A query that a measure has no value of counts in no test of it.
     """
-    found: dict[tuple[str, str, str], tuple[float, float, float | None]] = {}
+    outcomes: dict[tuple[str, str, str], tuple[float, float, float | None]] = {}
     for name, student in students.items():
         for ours, theirs in zip(student.of_split("test"), teacher.of_split("test"), strict=True):
             for measure in ours.values.keys() - {UNCUT}:
@@ -48,13 +48,13 @@ def significance(teacher: Result, students: Mapping[str, Result], samples: int, 
                 difference = difference[~np.isnan(difference)]
                 chance = bootstrap_p_value(difference, samples, seed) if len(difference) >= FEWEST else None
                 key = (measure, ours.judged.dataset, name)
-                found[key] = float(difference.mean()), p_value([difference]), chance
+                outcomes[key] = float(difference.mean()), p_value([difference]), chance
     tests: Tests = {}
-    for measure in sorted({measure for measure, _, _ in found}, key=lambda each: (each != NDCG, each)):
-        family = {key: values for key, values in found.items() if key[0] == measure}
+    for measure in sorted({measure for measure, _, _ in outcomes}, key=lambda item: (item != NDCG, item)):
+        family = {key: values for key, values in outcomes.items() if key[0] == measure}
         adjusted = holm([chance for _, chance, _ in family.values()])
-        for ((_, dataset, name), values), least in zip(family.items(), adjusted, strict=True):
-            tests.setdefault(dataset, {}).setdefault(name, {})[measure] = Tested(*values, least)
+        for ((_, dataset, name), values), p_holm in zip(family.items(), adjusted, strict=True):
+            tests.setdefault(dataset, {}).setdefault(name, {})[measure] = Tested(*values, p_holm)
     return tests
 
 
@@ -64,8 +64,8 @@ def bootstrap_p_value(difference: np.ndarray, samples: int, seed: int) -> float:
     Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, ch. 16.4. 1 / (samples + 1) is the least there is.
     """
     mean = difference.mean()
-    drawn = resampled_means(difference - mean, samples, seed)
-    return float((1 + (np.abs(drawn) >= abs(mean) - 1e-12).sum()) / (samples + 1))
+    resampled = resampled_means(difference - mean, samples, seed)
+    return float((1 + (np.abs(resampled) >= abs(mean) - 1e-12).sum()) / (samples + 1))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

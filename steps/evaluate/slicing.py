@@ -15,7 +15,7 @@ from slimtower.common.errors import UserError
 from steps.core.judged import JudgedSet
 from steps.core.texts import words, words_of
 
-LEAST = 20  # queries; a slice of fewer says nothing
+MIN_QUERIES = 20  # queries; a slice of fewer says nothing
 _LENGTHS = (4, 8)  # words: up to 4, 5 to 8, 9 and more
 _RARE = 5  # training texts; a word in at most so many is rare
 _RARE_LETTERS = 3  # a shorter word is no name
@@ -40,44 +40,44 @@ class Slice:
 
 
 @dataclass(frozen=True)
-class Known:
+class QueryFacts:
     """What is known of queries beside their texts.
 
     `training`: how many training texts hold each of the test queries' words; `searches`: how often each test query was
-    asked in the log, by id, empty without a log of them; `own`: a user's table, query id -> names of slices.
+    asked in the log, by id, empty without a log of them; `user_slices`: a user's table, query id -> names of slices.
     """
 
     training: Mapping[str, int]
     searches: Mapping[str, int]
-    own: Mapping[str, Sequence[str]]
+    user_slices: Mapping[str, Sequence[str]]
 
 
-def slice_queries(judged: JudgedSet, known: Known, patterns: Mapping[str, str]) -> list[Slice]:
-    """Every slice of one judged set that holds at least LEAST queries, in the order in which they are shown.
+def slice_queries(judged: JudgedSet, facts: QueryFacts, patterns: Mapping[str, str]) -> list[Slice]:
+    """Every slice of one judged set that holds at least MIN_QUERIES queries, in the order in which they are shown.
 
     `patterns`: a user's slices, name -> regular expression that is looked for in the text, case ignored.
     """
     named: dict[str, Sequence[bool]] = {
         **_of_lengths(judged.texts),
-        **_of_searches([known.searches.get(query, 0) for query in judged.query_ids]),
-        **_of_unseen(judged.texts, known.training),
+        **_of_searches([facts.searches.get(query, 0) for query in judged.query_ids]),
+        **_of_unseen(judged.texts, facts.training),
         "question": [asks(text) for text in judged.texts],
         "no question": [not asks(text) for text in judged.texts],
         "negation": [negates(text) for text in judged.texts],
         "number": [any(letter.isdigit() for letter in text) for text in judged.texts],
         "capitalised name": [capitalised(text) for text in judged.texts],
-        "rare word": [rare(words(text), known.training) for text in judged.texts],
-        "rare name": [rare(names_of(text), known.training) for text in judged.texts],
+        "rare word": [rare(words(text), facts.training) for text in judged.texts],
+        "rare name": [rare(names_of(text), facts.training) for text in judged.texts],
     }
-    own = sorted({name for query in judged.query_ids for name in known.own.get(query, ())})
-    if taken := sorted({*patterns, *own} & named.keys() | patterns.keys() & set(own)):
-        raise UserError(f"evaluate.slices, slice_table: {taken} are slices already; give yours other names")
+    user_names = sorted({name for query in judged.query_ids for name in facts.user_slices.get(query, ())})
+    if clashes := sorted({*patterns, *user_names} & named.keys() | patterns.keys() & set(user_names)):
+        raise UserError(f"evaluate.slices, slice_table: {clashes} are slices already; give yours other names")
     for name, rule in patterns.items():
-        named[name] = _each(judged.texts, re.compile(rule).search)
-    for name in own:
-        named[name] = [name in known.own.get(query, ()) for query in judged.query_ids]
-    found = [Slice(judged.dataset, name, np.flatnonzero(inside)) for name, inside in named.items()]
-    return [each for each in found if len(each.rows) >= LEAST]
+        named[name] = _find_matches(judged.texts, re.compile(rule).search)
+    for name in user_names:
+        named[name] = [name in facts.user_slices.get(query, ()) for query in judged.query_ids]
+    slices = [Slice(judged.dataset, name, np.flatnonzero(inside)) for name, inside in named.items()]
+    return [part for part in slices if len(part.rows) >= MIN_QUERIES]
 
 
 def asks(text: str) -> bool:
@@ -100,18 +100,18 @@ def names_of(text: str) -> list[str]:
     every = [word for word in words_of(text) if word[0].isalpha()]
     if all(word[0].isupper() for word in every):
         return []
-    return [each for word in every[1:] if word[0].isupper() for each in words(word)]
+    return [token for word in every[1:] if word[0].isupper() for token in words(word)]
 
 
-def rare(own: Iterable[str], training: Mapping[str, int]) -> bool:
+def rare(tokens: Iterable[str], training: Mapping[str, int]) -> bool:
     """Whether one of these words, of three letters or more, is in at most _RARE training texts."""
-    return any(len(word) >= _RARE_LETTERS and training.get(word, 0) <= _RARE for word in own)
+    return any(len(word) >= _RARE_LETTERS and training.get(word, 0) <= _RARE for word in tokens)
 
 
 def unseen_share(text: str, training: Mapping[str, int]) -> float:
     """Share of its words that are in no training text; 0 without words."""
-    own = words(text)
-    return sum(not training.get(word) for word in own) / len(own) if own else 0.0
+    tokens = words(text)
+    return sum(not training.get(word) for word in tokens) / len(tokens) if tokens else 0.0
 
 
 def popularity(searches: Sequence[int]) -> list[str]:
@@ -127,27 +127,27 @@ def popularity(searches: Sequence[int]) -> list[str]:
     return [placed[count] if total else "" for count in searches]
 
 
-def read_own(path: Path, asked: Container[str]) -> dict[str, list[str]]:
+def read_user_slices(path: Path, query_ids: Container[str]) -> dict[str, list[str]]:
     """A user's slices, query id -> names, of a Parquet, CSV or TSV file with the columns `query_id` and `slice`.
 
-    Rows of queries that are not `asked` are left out, and a line says how many. UserError as `user_rows` has it, and
-    where that is all of them.
+    Rows of queries that are not among `query_ids` are left out, and a line says how many. UserError as `user_rows` has
+    it, and if all rows are left out.
     """
     key, left_out = "evaluate.slice_table", list[str]()
-    found: dict[str, list[str]] = {}
+    slices: dict[str, list[str]] = {}
     for query, name in user_rows(path, ["query_id", "slice"], key):
-        if query in asked:
-            found.setdefault(query, []).append(name)
+        if query in query_ids:
+            slices.setdefault(query, []).append(name)
         else:
             left_out.append(query)
     if left_out:
-        told = f"{key}: {path}: {len(left_out):,} rows, such as {left_out[0]!r}, name no test query"
-        if not found:
+        notice = f"{key}: {path}: {len(left_out):,} rows, such as {left_out[0]!r}, name no test query"
+        if not slices:
             raise UserError(
-                f"{told}, nor does any other; write ids as data/ingest has them, with the data set in front"
+                f"{notice}, nor does any other; write ids as data/ingest has them, with the data set in front"
             )
-        print(f"evaluate: {told}", file=sys.stderr)
-    return found
+        print(f"evaluate: {notice}", file=sys.stderr)
+    return slices
 
 
 def user_rows(path: Path, columns: Sequence[str], key: str) -> Iterator[tuple[str, ...]]:
@@ -167,10 +167,10 @@ def user_rows(path: Path, columns: Sequence[str], key: str) -> Iterator[tuple[st
         )
         if missing := set(columns) - set(table.column_names):
             raise UserError(f"{key}: {path} lacks the column {min(missing)}; it has {table.column_names}")
-        read = [table[column].cast(pa.string()) for column in columns]
+        arrays = [table[column].cast(pa.string()) for column in columns]
     except (pa.ArrowException, KeyError) as error:  # the latter for a column that is there twice
         raise UserError(f"{key}: {path} cannot be read ({error}); give Parquet, .csv or .tsv in UTF-8") from None
-    rows = list(zip(*(values.to_pylist() for values in read), strict=True))
+    rows = list(zip(*(values.to_pylist() for values in arrays), strict=True))
     if empty := [name for row in rows for name, value in zip(columns, row, strict=True) if not (value or "").strip()]:
         raise UserError(f"{key}: {path}: a row has no {empty[0]}; give each one")
     return iter(rows)
@@ -193,7 +193,7 @@ def _of_searches(searches: Sequence[int]) -> dict[str, list[bool]]:
     if len(set(searches)) < 2:
         return {}
     placed = popularity(searches)
-    return {name: [place == name for place in placed] for name in ("head", "torso", "tail")}
+    return {name: [band == name for band in placed] for name in ("head", "torso", "tail")}
 
 
 def _of_unseen(texts: Sequence[str], training: Mapping[str, int]) -> dict[str, list[bool]]:
@@ -205,5 +205,5 @@ def _of_unseen(texts: Sequence[str], training: Mapping[str, int]) -> dict[str, l
     }
 
 
-def _each(texts: Iterable[str], matches: Callable[[str], object]) -> list[bool]:
+def _find_matches(texts: Iterable[str], matches: Callable[[str], object]) -> list[bool]:
     return [bool(matches(text)) for text in texts]

@@ -40,7 +40,7 @@ def measure_space(
     seed: int,
     teacher: np.ndarray | None = None,
     nearest: Sequence[Sequence[str]] = (),
-    found: Sequence[Sequence[str]] = (),
+    hits: Sequence[Sequence[str]] = (),
 ) -> Space:
     """Of embeddings of the same queries, `(queries, dim)`.
 
@@ -52,10 +52,10 @@ def measure_space(
     space = Space(float(lengths.mean()), float(lengths.std()), alike)
     if teacher is None:
         return space
-    kept = None
+    queries_kept = None
     if len(vectors) > NEIGHBOURS + 1:
-        kept = float(overlaps(neighbours(teacher).tolist(), neighbours(vectors).tolist()).mean())
-    return Space(space.norm_mean, space.norm_std, alike, float(overlaps(nearest, found).mean()), kept)
+        queries_kept = float(overlaps(neighbours(teacher).tolist(), neighbours(vectors).tolist()).mean())
+    return Space(space.norm_mean, space.norm_std, alike, float(overlaps(nearest, hits).mean()), queries_kept)
 
 
 def neighbours(vectors: np.ndarray) -> np.ndarray:

@@ -19,13 +19,13 @@ _SLICES = 5  # of a data set
 def summary(metrics: Mapping[str, Any], best: str, origin: Sequence[tuple[str, str]] = ()) -> str:
     """Markdown of metrics.json; `best` is the student that the verdict is of, `origin` what the figures come from."""
     quality = counted(metrics)
-    kept = _kept_of_all(metrics, best) if quality else _not_tested(metrics, best)
+    introduction = _kept_of_all(metrics, best) if quality else _not_tested(metrics, best)
     sentences = headline(metrics)
     details = (*choice_lines(metrics), *left_out_lines(metrics), *verdict_lines(metrics, best))
     lines = [
         *(f"- **{line}**" for line in sentences),
         *([""] if sentences else []),
-        kept,
+        introduction,
         "",
         *(f"- {line}" for line in details),
     ]
@@ -38,10 +38,10 @@ def summary(metrics: Mapping[str, Any], best: str, origin: Sequence[tuple[str, s
             named += f"; {best} keeps least on these"
             lines += ["", f"**{dataset}**, {named}", "", *rows]
     for dataset, students in metrics["closeness"].items():
-        close = [[name, f"{each['cosine']:.4f}", percent(each["overlap"])] for name, each in students.items()]
+        close = [[name, f"{figures['cosine']:.4f}", percent(figures["overlap"])] for name, figures in students.items()]
         lines += ["", unjudged_line(metrics, dataset), "", *_table(["student", "cosine", "same top 10"], close)]
-    told = [*gain_lines(metrics), *fusion_lines(metrics)]
-    lines += [*([""] if told else []), *(f"- {line}" for line in told)]
+    notes = [*gain_lines(metrics), *fusion_lines(metrics)]
+    lines += [*([""] if notes else []), *(f"- {line}" for line in notes)]
     source = "; ".join(f"{name} {value}" for name, value in origin)
     return "\n".join([*lines, *(["", f"From {source}."] if source else [])]) + "\n"
 
@@ -53,15 +53,15 @@ def _not_tested(metrics: Mapping[str, Any], best: str) -> str:
 
 
 def _kept_of_all(metrics: Mapping[str, Any], best: str) -> str:
-    kept, alone, speed = metrics["served"][best], metrics["retention"][best], metrics["latency"]
+    figures, alone, speed = metrics["served"][best], metrics["retention"][best], metrics["latency"]
     encodes = f"encodes a query **{times(speed['teacher']['p50_ms'] / speed[best]['p50_ms'])} times** as fast"
     keeps = "keeps **{}** of the teacher's nDCG@10 (95 % interval {})"
-    whole = keeps.format(percent(kept["mean_of_ratios"]), _interval(kept))
+    statement = keeps.format(percent(figures["mean_of_ratios"]), _interval(figures))
     if not fusing(metrics, best):
-        return f"**{best}** {whole} and {encodes}."
-    answers = f"{milliseconds(kept['p50_ms'])} ms from text to hits, the teacher in"
+        return f"**{best}** {statement} and {encodes}."
+    answers = f"{milliseconds(figures['p50_ms'])} ms from text to hits, the teacher in"
     return (
-        f"**{served_name(metrics, best)}** {whole} and answers in {answers}"
+        f"**{served_name(metrics, best)}** {statement} and answers in {answers}"
         f" {milliseconds(metrics['served']['teacher']['p50_ms'])} ms. Its encoder alone"
         f" {keeps.format(percent(alone['mean_of_ratios']), _interval(alone))} and {encodes}."
     )
@@ -71,7 +71,7 @@ def _quality(metrics: Mapping[str, Any], dataset: str, models: Mapping[str, Mapp
     """A row a model, best first."""
     teacher, rows = models["teacher"][NDCG], []
     for model in sorted(models, key=lambda name: (-models[name][NDCG], name)):
-        kept = share_of(metrics, dataset, model)
+        share = share_of(metrics, dataset, model)
         tested = metrics["against_teacher"].get(dataset, {}).get(model)
         speed = metrics["latency"].get(model)
         rows.append(
@@ -79,7 +79,7 @@ def _quality(metrics: Mapping[str, Any], dataset: str, models: Mapping[str, Mapp
                 model,
                 f"{models[model][NDCG]:.4f}",
                 percent(models[model][NDCG] / teacher) if teacher else "",
-                _interval(kept) if kept else "",
+                _interval(share) if share else "",
                 significant(tested[NDCG]["p_holm"]).removeprefix("= ") if tested else "",
                 milliseconds(speed["p50_ms"]) if speed else "",
             ]
@@ -92,14 +92,14 @@ def _slices(slices: Mapping[str, Any], best: str) -> list[str]:
     lost = {
         name: row
         for name, row in slices.items()
-        if best in row["retention"] and any(each["ci95_high"] < 1 for each in _students(row).values())
+        if best in row["retention"] and any(share["ci95_high"] < 1 for share in _students(row).values())
     }
     worst = sorted(lost, key=lambda name: float(lost[name]["retention"][best]["ratio"]))[:_SLICES]
     students = list(dict.fromkeys(student for name in worst for student in _students(lost[name])))
     rows = []
     for name in worst:
-        kept = lost[name]["retention"]
-        cells = [_kept(kept[each]) if each in kept else "" for each in students]
+        shares = lost[name]["retention"]
+        cells = [_format_share(shares[student]) if student in shares else "" for student in students]
         rows.append([name, f"{lost[name]['queries']:,}", *cells])
     return _table(["slice", "queries", *students], rows) if rows else []
 
@@ -108,12 +108,12 @@ def _students(row: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
     return {name: share for name, share in row["retention"].items() if name != fused_name(TEACHER)}
 
 
-def _kept(share: Mapping[str, float]) -> str:
+def _format_share(share: Mapping[str, float]) -> str:
     return f"{percent(share['ratio'])} ({_interval(share)})"
 
 
-def _interval(kept: Mapping[str, float]) -> str:
-    return f"{kept['ci95_low'] * 100:.1f} – {kept['ci95_high'] * 100:.1f}"
+def _interval(share: Mapping[str, float]) -> str:
+    return f"{share['ci95_low'] * 100:.1f} – {share['ci95_high'] * 100:.1f}"
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

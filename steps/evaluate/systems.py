@@ -159,9 +159,9 @@ def bm25_search(ingest: Path) -> Search:
         template = corpus_template(ingest)
         columns = corpus_columns(ingest, ["doc_id", "dataset", "title", "topic", "content"])
         rows = [(doc_id, template.text(*fields)) for doc_id, of, *fields in columns if of == dataset]
-        ids, place = [doc_id for doc_id, _ in rows], Path(folder.name) / digest(dataset)
-        Bm25(ids, [text for _, text in rows]).save(place)
-        return Bm25.open(place, ids)
+        ids, path = [doc_id for doc_id, _ in rows], Path(folder.name) / digest(dataset)
+        Bm25(ids, [text for _, text in rows]).save(path)
+        return Bm25.open(path, ids)
 
     return lambda dataset, texts, k: engine(dataset).search(texts, k)
 
@@ -179,22 +179,22 @@ def _behind_api(tower: Path) -> bool:
 def _teacher_encoder(folder: Path, dim: int, batch_size: int) -> Encode:
     tower = cache(lambda: load_tower(folder))
 
-    def read(texts: list[str]) -> np.ndarray:
+    def embed(texts: list[str]) -> np.ndarray:
         if len(texts) > 1:
             announce_asked(tower(), "query", texts, "evaluate: queries")
         return truncate(encode(tower(), texts, "query", batch_size=batch_size), dim)
 
-    return read
+    return embed
 
 
 def remembering(encode: Encode) -> Encode:
     """The encoder, reading each text once; not to be timed."""
-    known: dict[str, np.ndarray] = {}
+    vectors: dict[str, np.ndarray] = {}
 
     def embed(texts: list[str]) -> np.ndarray:
-        if unread := [text for text in dict.fromkeys(texts) if text not in known]:
-            known.update(zip(unread, encode(unread), strict=True))
-        return np.stack([known[text] for text in texts])
+        if unread := [text for text in dict.fromkeys(texts) if text not in vectors]:
+            vectors.update(zip(unread, encode(unread), strict=True))
+        return np.stack([vectors[text] for text in texts])
 
     return embed
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
-from steps.evaluate.closeness import told
+from steps.evaluate.closeness import describe_parts
 from steps.evaluate.fusion_gains import fusion_lines
 from steps.evaluate.metrics import VERSION
 from steps.evaluate.retention import is_chance, is_gain
@@ -39,7 +39,7 @@ def results_table(reports: Path) -> str:
         width = max(12, *(len(model) + 1 for model in models))
         lines += [f"{dataset} (test queries)", f"{'':{width}}{heads}"]
         for model in sorted(models, key=lambda name: -models[name]["nDCG@10"]):
-            cells = [f"{shown(models[model], measure):>12}" for measure in columns]
+            cells = [f"{format_measure(models[model], measure):>12}" for measure in columns]
             cells.append(f"{100 * models[model]['nDCG@10'] / teacher:12.1f}" if teacher else f"{'–':>12}")
             lines.append(f"{model:{width}}{''.join(cells)}{_costs(metrics, model)}")
     for dataset in metrics["closeness"]:
@@ -62,13 +62,13 @@ def share_of(metrics: Mapping[str, Any], dataset: str, model: str) -> dict[str, 
     Of data sets that count as one, students alone have one.
     """
     for part in ("retention_by_set", "shares"):
-        found: dict[str, float] | None = metrics[part].get(dataset, {}).get(model)
-        if found:
-            return found
+        share: dict[str, float] | None = metrics[part].get(dataset, {}).get(model)
+        if share:
+            return share
     return None
 
 
-def shown(values: Mapping[str, float], measure: str) -> str:
+def format_measure(values: Mapping[str, float], measure: str) -> str:
     """A value with four digits, a dash where the data set has no such measure."""
     return f"{values[measure]:.4f}" if measure in values else "–"
 
@@ -101,7 +101,7 @@ def unjudged_line(metrics: Mapping[str, Any], dataset: str) -> str:
     """What was measured of a data set without judgements, and on what, in one sentence."""
     return (
         f"No test query of {dataset} is judged: this says how close students are to the teacher, not how good its hits"
-        f" are. Measured on {told(metrics['closeness_texts'][dataset])}."
+        f" are. Measured on {describe_parts(metrics['closeness_texts'][dataset])}."
     )
 
 
@@ -175,11 +175,11 @@ def _distance(difference: float, p_value: float, where: str) -> str:
 def _alike_line(metrics: Mapping[str, Any], alike: Mapping[str, Mapping[str, float]]) -> str:
     """That a faster student, the fastest of those in `alike`, may be as good as the chosen one."""
     choice = metrics["choice"]
-    other = min(alike, key=lambda student: (alike[student]["p50_ms"], student))
-    slower = times(choice["p50_ms"] / alike[other]["p50_ms"])
+    faster = min(alike, key=lambda student: (alike[student]["p50_ms"], student))
+    slower = times(choice["p50_ms"] / alike[faster]["p50_ms"])
     return (
-        f"{choice['student']} is {slower} times slower than {served_name(metrics, other)}, and these queries cannot"
-        f" show which is better (p {significant(alike[other]['p_value'])})"
+        f"{choice['student']} is {slower} times slower than {served_name(metrics, faster)}, and these queries cannot"
+        f" show which is better (p {significant(alike[faster]['p_value'])})"
     )
 
 
@@ -189,11 +189,11 @@ def gain_lines(metrics: Mapping[str, Any]) -> list[str]:
     split = "dev" if metrics["datasets_dev"] else "test, as there are no dev queries"
     lines = []
     for tower, gain in metrics["gain_overall"].items():
-        before, now = (
+        before, after = (
             sum(models[name]["nDCG@10"] for models in quality.values()) / len(quality) for name in (tower, "teacher")
         )
         line = (
-            f"Teacher against {tower}: nDCG@10 {now:.4f} and {before:.4f} on {split}"
+            f"Teacher against {tower}: nDCG@10 {after:.4f} and {before:.4f} on {split}"
             f" (paired t-test, p {significant(gain['p_value'])})"
         )
         if tower == "base" and gain["difference"] <= 0:

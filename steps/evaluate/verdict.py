@@ -57,7 +57,7 @@ def like_for_like(
         if sets and fused_teacher:
             pairs["both"] = (results[fused_name(name)].ndcg_by_id("test"), fused_teacher.ndcg_by_id("test"))
         for kind, (ours, theirs) in pairs.items():
-            compared = verdicts({name: ours}, {each: theirs[each] for each in theirs if each in sets}, rule)
+            compared = verdicts({name: ours}, {dataset: theirs[dataset] for dataset in theirs if dataset in sets}, rule)
             for dataset, row in compared.items():
                 rows.setdefault(dataset, {}).setdefault(name, {})[kind] = row[name]
     return rows
@@ -113,9 +113,9 @@ def verdict_lines(metrics: Mapping[str, Any], student: str) -> list[str]:
             " queries)"
         )
         lines += [
-            f"{dataset}, {_ALIKE[kind]}: {each['answer']}. {each['change']:+.1%}, from {each['low']:+.1%} to"
-            f" {each['high']:+.1%}"
-            for kind, each in metrics.get("like_for_like", {}).get(dataset, {}).get(student, {}).items()
+            f"{dataset}, {_ALIKE[kind]}: {twin['answer']}. {twin['change']:+.1%}, from {twin['low']:+.1%} to"
+            f" {twin['high']:+.1%}"
+            for kind, twin in metrics.get("like_for_like", {}).get(dataset, {}).get(student, {}).items()
         ]
     return [*lines, _cost(metrics, student)]
 
@@ -125,7 +125,7 @@ def left_out_lines(metrics: Mapping[str, Any]) -> list[str]:
     quality, lines = metrics["datasets"], []
     for name, members in units(quality, list(metrics["as_one"])).items():
         parts = "the verdict leaves" if name in metrics["retention_by_set"] else "retention and verdict leave"
-        for dataset in (each for each in members if not quality[each]["teacher"][NDCG]):
+        for dataset in (member for member in members if not quality[member]["teacher"][NDCG]):
             lines.append(f"The teacher's nDCG@10 on {dataset} is 0, so {parts} it out: check its judgements")
     return lines
 
@@ -143,17 +143,17 @@ def _sentence(metrics: Mapping[str, Any], student: str, answer: Answer, rows: Ro
             at_least = f"at least {_share(-worst['high'])} with {metrics['settings']['confidence']:.0%} confidence"
             return (
                 f"{name} cannot replace the teacher: it loses {_share(-worst['change'])} of nDCG@10{where} ({at_least};"
-                f" {margin} is allowed). It is {speed}.{_beside(metrics, student)}"
+                f" {margin} is allowed). It is {speed}.{_compare_both(metrics, student)}"
             )
         case "cannot tell":
             doubt = _doubt(open_sets, metrics["settings"]["margin"], where)
-            return f"{name}: {speed}; {doubt}.{_beside(metrics, student)}"
+            return f"{name}: {speed}; {doubt}.{_compare_both(metrics, student)}"
 
 
 def _gain(rows: Rows) -> str:
     """What a student that may replace the teacher loses or gains on its worst data set."""
     dataset, row = min(rows.items(), key=lambda item: float(item[1]["change"]))
-    queries = sum(each["queries"] for each in rows.values())
+    queries = sum(judgement["queries"] for judgement in rows.values())
     where = f"on {queries:,} queries" if len(rows) == 1 else f"on {dataset}, the worst of {len(rows)} data sets"
     if row["change"] < -0.0005:
         return f"{_share(-row['change'])} of nDCG@10 lost {where}, {_share(-row['low'])} at worst"
@@ -171,10 +171,10 @@ def _doubt(rows: Rows, margin: float, where: str) -> str:
             f"it loses {_share(lost)} of nDCG@10{where}, but {queries:,} queries are too few to be sure that this is"
             f" more than the {_share(margin)} that is allowed"
         )
-    asked = f"{queries:,} queries{where} cannot show whether it loses more than {_share(margin)}"
+    sentence = f"{queries:,} queries{where} cannot show whether it loses more than {_share(margin)}"
     if None in enough:
-        return f"{asked}. More queries would hardly help: its loss on these is {_share(lost)}"
-    return f"{asked}, about {rounded(sum(enough)):,} would"
+        return f"{sentence}. More queries would hardly help: its loss on these is {_share(lost)}"
+    return f"{sentence}, about {rounded(sum(enough)):,} would"
 
 
 def _names(metrics: Mapping[str, Any], datasets: Iterable[str]) -> str:
@@ -184,7 +184,7 @@ def _names(metrics: Mapping[str, Any], datasets: Iterable[str]) -> str:
     return ", ".join(names) if len(names) <= 3 else f"{len(names)} of {len(groups)} data sets"
 
 
-def _beside(metrics: Mapping[str, Any], student: str) -> str:
+def _compare_both(metrics: Mapping[str, Any], student: str) -> str:
     """How a student does beside a teacher that has BM25 as well, where its release adds BM25."""
     rows = [
         row[student]["both"]

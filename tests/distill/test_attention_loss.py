@@ -65,7 +65,7 @@ def test_maps_are_those_of_each_text_alone_and_of_the_layers_that_answer(tiny_to
     tower = query_network(tiny_tower)
     student = TransformerStudent(load_tower(tiny_tower))
     pair = AttentionPair(student, tower, "fp32")
-    tokens = student.read(["how to sum the axis", "window"], 32)
+    tokens = student.tokenize(["how to sum the axis", "window"], 32)
     made = pair.maps(tokens, np.array([0, 1]))
     torch.testing.assert_close(made["attention"], made["teacher_attention"])
     alone = pair.maps(tokens, np.array([1]))["attention"]

@@ -28,8 +28,8 @@ def test_a_texts_own_candidates_are_its_label_and_its_neighbours() -> None:
     batch = candidate.of(rows, 4)
     for position, row in enumerate(rows.tolist()):
         label = batch.documents[batch.label[position]].tolist()
-        assert set(batch.documents[batch.own[position]].tolist()) == {*label, *candidate.nearest[row].tolist()}
-    assert not batch.own.all()
+        assert set(batch.documents[batch.is_own[position]].tolist()) == {*label, *candidate.nearest[row].tolist()}
+    assert not batch.is_own.all()
 
 
 def test_no_positive_of_a_query_counts_as_its_negative() -> None:

@@ -84,7 +84,7 @@ def reopened(tower: SentenceTransformer, folder: Path) -> SentenceTransformer:
     student = TransformerStudent(tower)
     with torch.inference_mode():
         tower.eval()
-        raw = student.embed(student.read(TEXTS, 32), np.arange(len(TEXTS)))
+        raw = student.embed(student.tokenize(TEXTS, 32), np.arange(len(TEXTS)))
         embedded = student.normalised(raw).numpy()
     np.testing.assert_allclose(plain.encode(TEXTS), embedded, atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(embedded, axis=1), 1, atol=1e-5)
@@ -243,7 +243,7 @@ def test_short_texts_train_in_bf16_with_plain_attention_on_a_cpu(
     made = untrained(params.student["2l"], tiny_tower, Sources(*[tmp_path] * 4), TEXTS, params)
     config = made.tower[0].auto_model.config
     assert config._attn_implementation == (kind if device() == "cpu" else "sdpa")
-    tokens, rows = made.read(TEXTS, longest), np.arange(len(TEXTS))
+    tokens, rows = made.tokenize(TEXTS, longest), np.arange(len(TEXTS))
     with torch.no_grad():
         during = made.embed(tokens, rows)
         made.finish()

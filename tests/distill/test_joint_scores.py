@@ -18,7 +18,7 @@ import steps.distill.checkpoints as checkpoints
 import steps.distill.trainer as trainer
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json, sha256_file, write_json
-from steps.distill.candidates import Drawn
+from steps.distill.candidates import CandidateBatch
 from steps.distill.checkpoints import Checkpoints
 from steps.distill.objective import Objective
 from steps.distill.params import DistillParams
@@ -89,7 +89,12 @@ def cross_scores(ranker: Any, text: str, document: str) -> Tensor:
 
 
 def reference(
-    given: Tensor, made: dict[str, Tensor], documents: tuple[Tensor, Tensor], drawn: Drawn, own: np.ndarray, at: Any
+    given: Tensor,
+    made: dict[str, Tensor],
+    documents: tuple[Tensor, Tensor],
+    drawn: CandidateBatch,
+    own: np.ndarray,
+    at: Any,
 ) -> dict[str, Tensor]:
     """LEAD's four losses, Eq. 6 to 11, text by text in float64; `given` `(n, m, 1 + layers)` are the teacher's scores.
 
@@ -146,7 +151,7 @@ def test_a_step_has_equations_6_to_12_and_their_gradients(
         described["joint_candidates"] = "batch" if whole_batch else "own"
     student, objective, sources = made(base, described, rows)
     texts, corpus = sources.texts["text"].to_pylist(), sources.document_texts()
-    tokens = student.read(texts, 32)
+    tokens = student.tokenize(texts, 32)
     found = objective.forward(student, tokens, rows, rows, 5)
     terms = objective.terms(student, found, rows, rows, 5)
     torch.stack([*terms.values()]).sum().backward()
@@ -201,7 +206,7 @@ def test_what_only_the_student_learns_leaves_a_teacher_that_trains_where_it_is(
     losses = [LABELS, {"kind": "teacher_label_softmax", "teacher": "late"}, {"kind": kind, "teacher": "late"}]
     student: Any
     student, objective, sources = made(base, joint("late", losses=losses, max_document_length=24), rows)
-    tokens = student.read(sources.texts["text"].to_pylist(), 32)
+    tokens = student.tokenize(sources.texts["text"].to_pylist(), 32)
     terms = objective.terms(student, objective.forward(student, tokens, rows, rows, 0), rows, rows, 0)
     [name] = [each for each in terms if each.startswith(kind)]
     terms[name].backward()

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import steps.distill.trainer as trainer
 from slimtower.common.settings import read_mapping
-from steps.distill.candidates import Drawn
+from steps.distill.candidates import CandidateBatch
 from steps.distill.layer_pairs import Pairs
 from steps.distill.objective import Objective
 from steps.distill.sources import Sources
@@ -58,7 +58,9 @@ def kl(p: Tensor, q: Tensor) -> Tensor:
     return (log_shares(p).exp() * (log_shares(p) - log_shares(q))).sum()
 
 
-def reference(student: tuple[Tensor, Tensor], teacher: tuple[Tensor, Tensor], drawn: Drawn, pairs: Pairs) -> Tensor:
+def reference(
+    student: tuple[Tensor, Tensor], teacher: tuple[Tensor, Tensor], drawn: CandidateBatch, pairs: Pairs
+) -> Tensor:
     """LEAD's four losses, Eq. 6 to 11, in the order of NAMES; of either model states of the texts and the documents.
 
     The preset's temperatures: 0.05 of cosines, 1 of layers, 10 of the layers' weights.

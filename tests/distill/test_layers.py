@@ -120,7 +120,7 @@ def test_stored_layers_score_as_the_products_of_the_networks_own_states(
     np.testing.assert_allclose(found.scores, expected, rtol=3e-3, atol=0.03)  # kept in 16 bits
     np.testing.assert_allclose(found.documents[1, 1], own[TEXTS[0]][3], atol=3e-3)
     torch.testing.assert_close(stored.scores(np.array([4, 1]), np.array([0, 9]), (0, 3)).scores, found.scores)
-    assert found.known.all() and found.known.shape == (2, 2)
+    assert found.is_scored.all() and found.is_scored.shape == (2, 2)
     monkeypatch.setattr(layer_store, "encode", lambda *_, **__: pytest.fail("read twice"))
     again = read(tiny_tower, [0, 2, 3])
     np.testing.assert_array_equal(again.texts.states, stored.texts.states)
@@ -141,7 +141,7 @@ def test_states_are_projected_to_few_dimensions_that_keep_products_in_the_mean(t
 def test_a_students_states_are_its_layers_pooled_and_its_embedding_stays(tiny_tower: Path) -> None:
     tower = load_tower(tiny_tower)
     student = TransformerStudent(tower)
-    tokens = student.read(TEXTS, 32)
+    tokens = student.tokenize(TEXTS, 32)
     rows = np.arange(3)
     embeddings, states = student.embed_layers(tokens, rows, [1, 3])
     torch.testing.assert_close(embeddings, student.embed(tokens, rows))

@@ -81,7 +81,7 @@ def test_the_loss_is_equations_6_to_8_over_a_texts_own_candidates(root: Path, na
     network.config.num_hidden_layers = 2
     student = TransformerStudent(tower)
     texts = read.texts["text"].to_pylist()
-    tokens = student.read(texts, 32)
+    tokens = student.tokenize(texts, 32)
     labelled = sorted(read.positives)
     rows = np.array(sorted([*labelled[:4], 100, 140]))
     candidates = Candidates(read.positives, read.nearest(2), 1)
@@ -92,9 +92,9 @@ def test_the_loss_is_equations_6_to_8_over_a_texts_own_candidates(root: Path, na
     )  # fmt: skip
     drawn = candidates.of(rows, 5)
     pairs = made.at(5, rows, drawn)
-    raw, states = made.read(tokens, rows, pairs)
+    raw, states = made.embed(tokens, rows, pairs)
     targets = Targets(raw, raw[:0], cosine=True, layers=made.targets({}, rows, rows, drawn, pairs))
-    batch = Batch(*(torch.from_numpy(each) for each in (drawn.label, drawn.counts, drawn.own)))
+    batch = Batch(*(torch.from_numpy(each) for each in (drawn.label, drawn.counts, drawn.is_own)))
     found = loss.values(Outputs(raw, raw, layers=states), targets, batch).tolist()
 
     listed = read_table(root / "data/score" / name, "scores").to_pylist()

@@ -89,13 +89,13 @@ def test_a_table_says_where_documents_are_and_is_measured_in_its_mean_length() -
     documents = np.array([[4, 7], [7, 9], [0, 4]])
     embedded = np.zeros((2, 2, 2), dtype=np.float32)
     embedded[:, :, 0] = [[2, 1], [6, 1]]  # mean length of the first pairs: 4
-    table = PairTable(documents, embedded, place=np.array([0, -1, 1]))  # the second text was not embedded
+    table = PairTable(documents, embedded, positions=np.array([0, -1, 1]))  # the second text was not embedded
     found = table.of(np.array([0, 1, 2]), np.array([2, 4, 7]))
-    assert found.given.tolist() == [[True, True], [False, False], [True, True]]
-    assert found.known.tolist() == [[True, True], [True, False], [False, True]]
-    assert found.place[0].tolist() == [1, 2] and found.place[2, 1] == 1
+    assert found.is_embedded.tolist() == [[True, True], [False, False], [True, True]]
+    assert found.is_candidate.tolist() == [[True, True], [True, False], [False, True]]
+    assert found.positions[0].tolist() == [1, 2] and found.positions[2, 1] == 1
     assert found.values[[0, 2], :, 0].tolist() == [[0.5, 0.25], [1.5, 0.25]]
-    assert not table.of(np.array([0]), np.zeros(0, dtype=np.int64)).known.any()
+    assert not table.of(np.array([0]), np.zeros(0, dtype=np.int64)).is_candidate.any()
 
 
 def test_what_a_loss_asks_for_is_checked() -> None:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from steps.distill.ranking import expected_retention, ranking_kept, told
+from steps.distill.ranking import describe_ranking, expected_retention, ranking_kept
 
 DRAW = np.random.default_rng(3)
 DOCUMENTS = DRAW.normal(size=(60, 8)).astype(np.float32)
@@ -53,10 +53,12 @@ def test_what_a_student_may_keep_rises_with_its_held_out_ranking() -> None:
 
 @pytest.mark.parametrize(("ndcg", "warned"), [(0.65, True), (0.75, False)])
 def test_a_student_that_may_keep_little_is_warned_of(ndcg: float, warned: bool) -> None:
-    said = told({"overlap": 0.6, "ndcg": ndcg}, 60, counted=True)
+    said = describe_ranking({"overlap": 0.6, "ndcg": ndcg}, 60, counted=True)
     assert "finds 60% of the teacher's ten nearest" in said and f"about {expected_retention(ndcg):.0%}" in said
     assert ("WARNING" in said and "ingest.unlabelled_queries" in said) == warned
     assert "sample" not in said
-    assert "in a sample of 500,000 of 2,000,000" in told({"overlap": 0.6, "ndcg": ndcg}, 2_000_000, counted=False)
+    assert "in a sample of 500,000 of 2,000,000" in describe_ranking(
+        {"overlap": 0.6, "ndcg": ndcg}, 2_000_000, counted=False
+    )
     assert ("epochs: auto" in said) == warned
-    assert "epochs: auto" not in told({"overlap": 0.6, "ndcg": ndcg}, 60, counted=False), "it trained so"
+    assert "epochs: auto" not in describe_ranking({"overlap": 0.6, "ndcg": ndcg}, 60, counted=False), "it trained so"

@@ -210,13 +210,13 @@ def test_embeddings_of_another_teacher_are_refused(embedded: Path) -> None:
 
 def test_texts_of_parts_without_weight_are_not_read(embedded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    original = TransformerStudent.read
+    original = TransformerStudent.tokenize
 
     def watched(student: TransformerStudent, texts: list[str], max_length: int) -> Tokens:
         read.extend(texts)
         return original(student, texts, max_length)
 
-    monkeypatch.setattr(TransformerStudent, "read", watched)
+    monkeypatch.setattr(TransformerStudent, "tokenize", watched)
     run_distill(embedded, "2l", distill_params(repeats={"titles": 1.0, "sentences": 0.0}))
     rows = read_table(embedded / "data/embed", "alignment_texts").to_pylist()
     assert read == [row["text"] if row["part"] == "titles" else "" for row in rows]

@@ -44,7 +44,7 @@ def table(embedded: Path, normalise: bool, **changes: object) -> StaticStudent:
 
 def embeddings_of(made: StaticStudent) -> np.ndarray:
     with torch.inference_mode():
-        return made.normalised(made.embed(made.read(TEXTS, 32), np.arange(len(TEXTS)))).numpy()
+        return made.normalised(made.embed(made.tokenize(TEXTS, 32), np.arange(len(TEXTS)))).numpy()
 
 
 def test_learned_weights_lie_where_the_table_does(tiny_tower: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_phrase_starts_as_the_sum_of_its_pieces(embedded: Path, tiny_tower: Pa
     assert len(with_phrases.tower.tokenizer.encode("sum the axis", add_special_tokens=False).ids) == 2
     with torch.inference_mode():
         ours, theirs = (
-            made.normalised(made.embed(made.read(texts, 32), np.arange(2))) for made in (with_phrases, without)
+            made.normalised(made.embed(made.tokenize(texts, 32), np.arange(2))) for made in (with_phrases, without)
         )
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
@@ -91,7 +91,7 @@ def test_pieces_replace_each_token() -> None:
 
 def test_learned_weights_learn(embedded: Path) -> None:
     made = table(embedded, True, token_weights="learned", added_pairs=4)
-    made.embed(made.read(TEXTS, 32), np.arange(4)).sum().backward()
+    made.embed(made.tokenize(TEXTS, 32), np.arange(4)).sum().backward()
     gradients = {name: weight.grad for name, weight in made.tower.named_parameters()}
     assert all(gradient is not None and bool(gradient.any()) for gradient in gradients.values())
     assert "0.weights" in gradients

@@ -114,7 +114,7 @@ def test_another_machine_measures_for_itself(tmp_path: Path, systems: Systems, m
     monkeypatch.setattr(cache, "_surroundings", lambda: ("another processor",))
     found = measure_all(systems, task_of(tmp_path))
     assert (found.measured, found.timed) == (ALL, ALL[1:])
-    assert found.told() == "measured bm25, teacher, static, 2l"
+    assert found.describe() == "measured bm25, teacher, static, 2l"
 
 
 def test_a_failure_keeps_what_was_measured_before_it(tmp_path: Path, systems: Systems) -> None:
@@ -126,7 +126,7 @@ def test_a_failure_keeps_what_was_measured_before_it(tmp_path: Path, systems: Sy
         measure_all(replace(systems, students=[static, replace(other, trained=broken)]), task_of(tmp_path))
     found = measure_all(systems, task_of(tmp_path))
     assert (found.measured, found.timed) == (["2l"], ALL[1:])
-    assert found.told() == "measured 2l; timed teacher, static; bm25 from the cache"
+    assert found.describe() == "measured 2l; timed teacher, static; bm25 from the cache"
 
 
 def test_a_result_that_a_power_failure_cut_is_measured_anew(
@@ -176,7 +176,7 @@ def assert_equal(one: Any, other: Any) -> None:
 
 
 def test_the_results_used_last_are_kept(tmp_path: Path, systems: Systems, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_KEPT", 7)  # four results and three latencies
+    monkeypatch.setattr(cache, "_MIN_RESULTS", 7)  # four results and three latencies
     monkeypatch.setattr(cache, "_SYSTEM", 1)
     for depth in (10, 11, 12):
         measure_all(systems, task_of(tmp_path, run_depth=depth))

@@ -48,7 +48,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("SLIMTOWER_CACHE", str(root / "cache"))
         for module in (slicing, diagnosis):
-            monkeypatch.setattr(module, "LEAST", 2)
+            monkeypatch.setattr(module, "MIN_QUERIES", 2)
         return evaluate(fake_systems(root, documents, **KNOWN), root, given)
 
 

@@ -7,7 +7,7 @@ from evaluate_fakes import FakeRelease, bag_of_words
 
 from slimtower.common.errors import UserError
 from steps.core.tables import table_from_rows, write_table
-from steps.evaluate.closeness import measure_closeness, overlaps, read_texts, told
+from steps.evaluate.closeness import describe_parts, measure_closeness, overlaps, read_texts
 
 Row = tuple[str, str, str]
 
@@ -39,7 +39,7 @@ def test_texts_are_those_that_every_student_held_out_of_that_data_set(tmp_path: 
     folders = write(tmp_path, {"x": rows + made, "y": rows[:3] + made}, ["text"])
     [found] = read_texts(tmp_path, folders, ["a"], 1)
     assert (sorted(found.texts), found.parts) == (["one", "two"], {"unlabelled_queries": 1, "titles": 1})
-    assert found.told() == "1 titles, 1 unlabelled queries that trained no student"
+    assert found.describe() == "1 titles, 1 unlabelled queries that trained no student"
     assert read_texts(tmp_path, [], [], 1) == []
 
 
@@ -60,7 +60,7 @@ def test_queries_of_no_data_set_count_before_texts_of_documents(tmp_path: Path) 
     [found] = read_texts(tmp_path, write(tmp_path, {"x": own + nobodys + titles}, contents), ["a"], 1)
     assert found.parts == {"train_queries": 3, "unlabelled_queries": 20}
     [found] = read_texts(tmp_path, write(tmp_path, {"x": nobodys}, contents), ["a"], 1)
-    assert found.told() == "20 unlabelled queries that trained no student"
+    assert found.describe() == "20 unlabelled queries that trained no student"
     [found] = read_texts(tmp_path, write(tmp_path, {"x": nobodys[:5] + titles}, contents), ["a"], 1)
     assert found.parts == {"unlabelled_queries": 5, "titles": 30}
     more = [("train_queries", f"a/{at}", f"own {at}") for at in range(20)]
@@ -72,7 +72,7 @@ def test_without_any_held_out_text_the_corpus_stands_in_and_is_told(tmp_path: Pa
     folders = write(tmp_path, {"x": [("unlabelled_queries", "b/q", "other")]}, ["First here. Then more.", ""])
     [found] = read_texts(tmp_path, folders, ["a"], 1)
     assert (found.texts, found.parts) == (["First here."], {"corpus": 1})
-    assert "may have trained students: too few texts of this data set were held out" in told(found.parts)
+    assert "may have trained students: too few texts of this data set were held out" in describe_parts(found.parts)
     with pytest.raises(UserError, match="'c': no document has a title or a sentence"):
         read_texts(tmp_path, folders, ["c"], 1)
 

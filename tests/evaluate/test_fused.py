@@ -17,7 +17,7 @@ from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, write_table
 from steps.endpoint import module as endpoint
 from steps.evaluate.cache import Measurements, measure_all
-from steps.evaluate.fusing import Fused, Kept, figures
+from steps.evaluate.fusing import CachedSearch, Fused, figures
 from steps.evaluate.measuring import Task
 from steps.evaluate.run import run
 from steps.evaluate.systems import Hits, Systems, bm25_search, dense_search
@@ -188,7 +188,7 @@ def test_a_search_that_is_kept_answers_as_it_did(tmp_path: Path) -> None:
         lists = [held[at * size : (at + 1) * size] for at in range(len(texts))]
         return [np.arange(len(ids), 0, -1, dtype=np.float32) for ids in lists], lists
 
-    kept = Kept(search)
+    kept = CachedSearch(search)
     assert len(kept("a", ["x", "y"], 1000)[1][0]) == 400
     scores, ids = kept("a", ["y"], 3)
     assert ids == [["a/y0", "a/y1", "a/y2"]] and scores[0].tolist() == [400, 399, 398]

@@ -16,7 +16,7 @@ from slimtower.common.errors import UserError
 from steps.core.judged import JudgedSet
 from steps.core.tables import table_from_rows, write_table
 from steps.evaluate import cases, diagnosis, effort
-from steps.evaluate.answers import answering_documents, found_answers, holds, tokens
+from steps.evaluate.answers import answering_documents, holds, score_answers, tokens
 from steps.evaluate.judging import own_document_lines, read_evaluation_sets, unmeasured_lines
 from steps.evaluate.pairs import auc, pooled_auc
 from steps.evaluate.params import REL, SAT
@@ -45,7 +45,7 @@ def test_answers_are_compared_as_dpr_compares_them(answer: str, text: str, found
 
 def test_answer_at_k_by_hand() -> None:
     answering = {"q1": ["a", "c"], "q2": []}
-    found = found_answers(
+    found = score_answers(
         ["Answer@1", "Answer@2"],
         answering,
         ["q1", "q2", "q3"],

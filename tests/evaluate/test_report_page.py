@@ -128,7 +128,7 @@ def test_a_browser_shows_every_section_and_what_documents_say_as_text(
     hostile = "<script>window.stolen=1</script><img src=x onerror=window.stolen=1>"
     monkeypatch.setattr(evaluate_fakes, "TOPICS", [f"{topic} {hostile}" for topic in evaluate_fakes.TOPICS])
     for module in ("slicing", "diagnosis"):
-        monkeypatch.setattr(f"steps.evaluate.{module}.LEAST", 5)  # as many as are changed
+        monkeypatch.setattr(f"steps.evaluate.{module}.MIN_QUERIES", 5)  # as many as are changed
     if fused:
         systems = hybrid_systems(tmp_path, judged=("api",))
     else:

@@ -81,7 +81,7 @@ def test_slices_of_a_data_set_on_which_a_release_does_not_fuse_have_no_fused_fig
 @pytest.mark.medium
 def test_the_student_that_is_best_as_served_is_chosen_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (slicing, diagnosis):
-        monkeypatch.setattr(module, "LEAST", 2)
+        monkeypatch.setattr(module, "MIN_QUERIES", 2)
     reports = evaluate(hybrid_systems(tmp_path), tmp_path, params(perturbed_queries=3))
     metrics = json.loads((reports / "metrics.json").read_text())
     dev, test = metrics["datasets_dev"], metrics["datasets"]
@@ -140,7 +140,7 @@ def test_the_student_that_is_best_as_served_is_chosen_and_told(tmp_path: Path, m
 def test_slices_have_the_teacher_with_bm25_where_a_student_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slicing, "LEAST", 2)
+    monkeypatch.setattr(slicing, "MIN_QUERIES", 2)
     reports = evaluate(hybrid_systems(tmp_path), tmp_path, params(fused=True))
     metrics = read_json(reports / "metrics.json")
     rows = [row["ndcg"] for rows in metrics["slices"].values() for row in rows.values()]

@@ -16,15 +16,15 @@ from steps.evaluate import slicing
 from steps.evaluate.perturbations import drawn_rows, perturb, perturbed_set
 from steps.evaluate.ratios import figures
 from steps.evaluate.slicing import (
-    LEAST,
-    Known,
+    MIN_QUERIES,
+    QueryFacts,
     asks,
     capitalised,
     names_of,
     negates,
     popularity,
     rare,
-    read_own,
+    read_user_slices,
     slice_queries,
     unseen_share,
 )
@@ -53,11 +53,11 @@ def test_words_are_unseen_or_rare_as_training_texts_have_them() -> None:
 def test_a_rare_name_is_one_word_that_is_both() -> None:
     assert names_of("Sort what Novartis and NIH sell") == ["novartis", "nih"] and names_of("All In Capitals") == []
     seen = {"novartis": 3, "nih": 60, "lists": 2, "sort": 90, "of": 90}
-    known = Known(seen, {}, {})
-    texts = [*["sort of Novartis"] * LEAST, *["sort lists of NIH"] * LEAST]
+    known = QueryFacts(seen, {}, {})
+    texts = [*["sort of Novartis"] * MIN_QUERIES, *["sort lists of NIH"] * MIN_QUERIES]
     found = {each.name: each.rows.tolist() for each in slice_queries(judged(*texts), known, {})}
-    assert found["rare name"] == list(range(LEAST))
-    assert found["rare word"] == found["capitalised name"] == list(range(2 * LEAST))
+    assert found["rare name"] == list(range(MIN_QUERIES))
+    assert found["rare word"] == found["capitalised name"] == list(range(2 * MIN_QUERIES))
 
 
 def test_head_and_torso_make_a_third_of_the_searches_each() -> None:
@@ -69,8 +69,8 @@ def test_head_and_torso_make_a_third_of_the_searches_each() -> None:
 
 def test_a_slice_has_its_queries_and_a_small_one_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = judged("sort 2 lists", "how not to sort lists of many things here", "sort lists", "do size checks fail")
-    known = Known({"sort": 9, "lists": 9}, {"q0": 5, "q1": 1}, {"q3": ["mine", "ours"], "q0": ["mine"]})
-    monkeypatch.setattr(slicing, "LEAST", 1)
+    known = QueryFacts({"sort": 9, "lists": 9}, {"q0": 5, "q1": 1}, {"q3": ["mine", "ours"], "q0": ["mine"]})
+    monkeypatch.setattr(slicing, "MIN_QUERIES", 1)
     found = {each.name: each.rows.tolist() for each in slice_queries(asked, known, {"checks": "SIZE|fail"})}
     assert found == {
         "up to 4 words": [0, 2, 3],
@@ -88,14 +88,14 @@ def test_a_slice_has_its_queries_and_a_small_one_is_left_out(monkeypatch: pytest
         "mine": [0, 3],
         "ours": [3],
     }
-    monkeypatch.setattr(slicing, "LEAST", 3)
+    monkeypatch.setattr(slicing, "MIN_QUERIES", 3)
     assert {each.name for each in slice_queries(asked, known, {})} == {
         "up to 4 words",
         "tail",
         "more than a quarter unseen",
     }
-    monkeypatch.setattr(slicing, "LEAST", 1)
-    without_log = {each.name for each in slice_queries(asked, Known({}, {}, {}), {})}
+    monkeypatch.setattr(slicing, "MIN_QUERIES", 1)
+    without_log = {each.name for each in slice_queries(asked, QueryFacts({}, {}, {}), {})}
     assert not without_log & {"head", "torso", "tail"}
 
 
@@ -103,7 +103,7 @@ def test_a_slice_of_the_users_has_a_name_of_its_own() -> None:
     asked = judged("sort 2 lists")
     for patterns, table in (({"number": "x"}, {}), ({}, {"q0": ["up to 4 words"]}), ({"mine": "x"}, {"q0": ["mine"]})):
         with pytest.raises(UserError, match=r"\['(number|up to 4 words|mine)'\] are slices already"):
-            slice_queries(asked, Known({}, {}, table), patterns)
+            slice_queries(asked, QueryFacts({}, {}, table), patterns)
 
 
 def test_training_texts_and_sessions_are_counted(tmp_path: Path) -> None:
@@ -140,12 +140,12 @@ def test_training_texts_and_sessions_are_counted(tmp_path: Path) -> None:
 def test_a_users_table(tmp_path: Path, name: str, between: str) -> None:
     path = tmp_path / name
     path.write_text(f"slice{between}query_id\nnew{between}1\nold{between}1\nnew{between}2\n")
-    assert read_own(path, "12") == {"1": ["new", "old"], "2": ["new"]}
+    assert read_user_slices(path, "12") == {"1": ["new", "old"], "2": ["new"]}
     path.write_text(f"slice{between}query\nnew{between}1\n")
     with pytest.raises(UserError, match=r"lacks the column query_id"):
-        read_own(path, "1")
+        read_user_slices(path, "1")
     with pytest.raises(UserError, match=r"slice_table: .*not found"):
-        read_own(tmp_path / "none.csv", "1")
+        read_user_slices(tmp_path / "none.csv", "1")
 
 
 def test_a_users_table_is_text_and_its_rows_are_of_test_queries(
@@ -153,10 +153,10 @@ def test_a_users_table_is_text_and_its_rows_are_of_test_queries(
 ) -> None:
     path = tmp_path / "own.csv"
     path.write_text("query_id,slice\n007,true\n7,NA\n8,x\n")
-    assert read_own(path, ["007", "7"]) == {"007": ["true"], "7": ["NA"]}
+    assert read_user_slices(path, ["007", "7"]) == {"007": ["true"], "7": ["NA"]}
     assert "1 rows, such as '8', name no test query" in capsys.readouterr().err
     with pytest.raises(UserError, match=r"3 rows, such as '007', name no test query, nor does any other.*in front"):
-        read_own(path, ["own/7"])
+        read_user_slices(path, ["own/7"])
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_users_table_that_cannot_be_read_is_one_line(tmp_path: Path, content: 
     else:
         pq.write_table(content, path)
     with pytest.raises(UserError, match=f"slice_table: .*{said}"):
-        read_own(path, "12")
+        read_user_slices(path, "12")
 
 
 def test_patterns_are_checked() -> None:

@@ -109,7 +109,7 @@ def test_a_student_sees_the_other_teachers_score_of_its_label(root: Path, depth:
     for step in range(4):
         drawn = Candidates(sources.positives, sources.nearest(2), 1).of(rows, step)
         values, there = table.of(rows, drawn.documents)
-        assert there[drawn.own].all() and drawn.label.any(axis=1).all()
+        assert there[drawn.is_own].all() and drawn.label.any(axis=1).all()
         for place, text in enumerate(labelled):
             documents = drawn.documents[there[place]].tolist()
             assert values[place, there[place]].tolist() == [given[text, row] for row in documents]

@@ -10,8 +10,8 @@ from steps.distill.losses.base import Loss
 
 def losses() -> list[type[Loss]]:
     """Every loss that params.yaml can name."""
-    found: list[type[Loss]] = concrete(__name__, __path__, Loss)
-    return found
+    classes: list[type[Loss]] = concrete(__name__, __path__, Loss)
+    return classes
 
 
 if TYPE_CHECKING:

@@ -34,6 +34,6 @@ class Attention(Loss):
         """Value of each text, `(n,)`."""
         if outputs.attention is None or targets.attention is None:
             raise ValueError("attention maps of both sides are needed")
-        each = (targets.attention - outputs.attention).square().sum(dim=(3, 4)).mean(dim=(1, 2))
+        distances = (targets.attention - outputs.attention).square().sum(dim=(3, 4)).mean(dim=(1, 2))
         looking = (targets.attention.sum(dim=4) > 0).sum(dim=3).amax(dim=(1, 2))
-        return each / torch.clamp(looking, min=1)
+        return distances / torch.clamp(looking, min=1)

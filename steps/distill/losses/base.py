@@ -72,34 +72,34 @@ class Scores:
     """A teacher's scores of the candidates `(n, m)`, and which of them it gave."""
 
     values: Tensor
-    known: Tensor
+    is_scored: Tensor
 
 
 @dataclass(frozen=True)
 class Pairs:
     """A teacher's embeddings of each text with p documents, `(n, p, dim)`, in units of their mean length.
 
-    `given`, boolean `(n, p)`: which of them there are; `place` where their documents are among the candidates, `known`
-    whether they are there.
+    Booleans `(n, p)`: `is_embedded`, whether the teacher embedded the pair, and `is_candidate`, whether its document is
+    among the candidates; `positions`: where it is among them.
     """
 
     values: Tensor
-    given: Tensor
-    place: Tensor
-    known: Tensor
+    is_embedded: Tensor
+    positions: Tensor
+    is_candidate: Tensor
 
 
 @dataclass(frozen=True)
 class LayerTargets:
     """What the k layers of a teacher that are paired with the student's say of the candidates.
 
-    `scores` `(n, k, m)`, with gradient where the teacher trains, and which candidates it scored, `known` `(n, m)`.
+    `scores` `(n, k, m)`, with gradient where the teacher trains, and which candidates it scored, `is_scored` `(n, m)`.
     `documents` `(m, k, width)`: its states of the candidates, for a student without documents of its own. `losses`
     `(k,)`: the mean over the batch of each layer's own loss, where it was asked for.
     """
 
     scores: Tensor
-    known: Tensor
+    is_scored: Tensor
     documents: Tensor | None = None
     losses: Tensor | None = None
 
@@ -126,7 +126,7 @@ class Targets:
             self,
             queries=self.queries.detach(),
             lengths=None if self.lengths is None else self.lengths.detach(),
-            scores={name: replace(said, values=said.values.detach()) for name, said in self.scores.items()},
+            scores={name: replace(scores, values=scores.values.detach()) for name, scores in self.scores.items()},
         )
 
     def truncate(self, dim: int) -> "Targets":
@@ -157,7 +157,7 @@ class Batch:
 
     label: Tensor
     counts: Tensor
-    own: Tensor
+    is_own: Tensor
 
     @property
     def labelled(self) -> Tensor:

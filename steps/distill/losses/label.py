@@ -34,7 +34,7 @@ class LabelLoss(Loss):
         """Value of each text, `(n,)`; 0 for one without label."""
         scores = student_scores(outputs, targets) / self.temperature
         labels = batch.label.to(scores.dtype)
-        mask = batch.counts & batch.own if self.own_candidates else batch.counts
+        mask = batch.counts & batch.is_own if self.own_candidates else batch.counts
         return torch.where(batch.labelled, self.rows(scores, labels, mask), 0)
 
     @abstractmethod

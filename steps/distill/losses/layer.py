@@ -94,7 +94,7 @@ class LayerDistillation(Loss):
         states, documents, teacher = exact(outputs.layers, documents, layers.scores)
         student = products(states, documents)
         theirs, ours = teacher / (self.teacher_temperature or self.temperature), student / self.temperature
-        diverging = divergence(theirs, ours, layers.known[:, None, :])
+        diverging = divergence(theirs, ours, layers.is_scored[:, None, :])
         return (self._weights(teacher, layers, batch) * diverging).sum(dim=1)
 
     def _weights(self, teacher: Tensor, layers: LayerTargets, batch: Batch) -> Tensor:
@@ -102,7 +102,7 @@ class LayerDistillation(Loss):
         if not self.reweighting:
             return torch.full_like(teacher[:1, :, 0], 1 / teacher.shape[1])
         if self.weights_by == "text":
-            losses = own_losses(teacher.detach(), batch, layers.known)
+            losses = own_losses(teacher.detach(), batch, layers.is_scored)
         elif layers.losses is None:
             raise ValueError("weights_by: batch needs the layers' losses over the whole batch")
         else:
@@ -129,13 +129,13 @@ def divergence(teacher: Tensor, student: Tensor, mask: Tensor) -> Tensor:
     return (log_p.exp() * (log_p - log_q)).sum(dim=-1)
 
 
-def own_losses(scores: Tensor, batch: Batch, known: Tensor) -> Tensor:
+def own_losses(scores: Tensor, batch: Batch, is_scored: Tensor) -> Tensor:
     """`-log softmax(t_i)` of each text's label by each layer, `(n, k)`: KL(y, t_i) in Eq. 7. 0 without a scored label.
 
     `scores` `(n, k, m)`; softmax over the candidates that count for the text.
     """
-    label = batch.label & known
-    shares = functional.log_softmax(only(scores, (batch.counts & known)[:, None, :]), dim=-1)
+    label = batch.label & is_scored
+    shares = functional.log_softmax(only(scores, (batch.counts & is_scored)[:, None, :]), dim=-1)
     return -shares.masked_fill(~label[:, None, :], 0).sum(dim=-1)
 
 

@@ -65,7 +65,7 @@ class TeacherLabelSoftmax(Loss):
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         """Value of each text, `(n,)`; 0 for one without label."""
-        said = targets.scores[self.teacher]
-        scores = said.values / self.temperature
-        losses = softmax_cross_entropy(scores, batch.label.to(scores.dtype), batch.counts & said.known)
+        teacher_scores = targets.scores[self.teacher]
+        scores = teacher_scores.values / self.temperature
+        losses = softmax_cross_entropy(scores, batch.label.to(scores.dtype), batch.counts & teacher_scores.is_scored)
         return torch.where(batch.labelled, losses, 0)

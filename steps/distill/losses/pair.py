@@ -41,18 +41,18 @@ class PairLoss(Loss):
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         """Mean distance of each text, `(n,)`; 0 for one none of whose documents counts."""
         pairs = targets.pairs[self.teacher]
-        made = self.made(outputs, targets).expand(pairs.values.shape)
-        each = distances(self.distance, made.flatten(end_dim=1), pairs.values.flatten(end_dim=1))
-        counts = self.counts(targets).to(each.dtype)
-        return (each.view(counts.shape) * counts).sum(dim=1) / counts.sum(dim=1).clamp(min=1)
+        projected = self.project(outputs, targets).expand(pairs.values.shape)
+        losses = distances(self.distance, projected.flatten(end_dim=1), pairs.values.flatten(end_dim=1))
+        counts = self.counts(targets).to(losses.dtype)
+        return (losses.view(counts.shape) * counts).sum(dim=1) / counts.sum(dim=1).clamp(min=1)
 
     @abstractmethod
-    def made(self, outputs: Outputs, targets: Targets) -> Tensor:
+    def project(self, outputs: Outputs, targets: Targets) -> Tensor:
         """The student's side in the teacher's dimension: `(n, p, dim')`, or `(n, 1, dim')` for all documents."""
 
     def counts(self, targets: Targets) -> Tensor:
         """Which pairs count, boolean `(n, p)`: all that the teacher has embedded."""
-        return targets.pairs[self.teacher].given
+        return targets.pairs[self.teacher].is_embedded
 
 
 class PooledEmbedding(PairLoss):
@@ -78,7 +78,7 @@ class PooledEmbedding(PairLoss):
             )
         return nn.Identity()
 
-    def made(self, outputs: Outputs, targets: Targets) -> Tensor:
+    def project(self, outputs: Outputs, targets: Targets) -> Tensor:
         """`(n, 1, dim')`."""
         projected: Tensor = outputs.heads[self.name](outputs.queries)
         return projected[:, None]
@@ -99,13 +99,13 @@ class JointEmbedding(PairLoss):
         """`W`: `(n, p, 3 dim)` to `(n, p, target_dim)`."""
         return nn.Linear(3 * dim, target_dim)
 
-    def made(self, outputs: Outputs, targets: Targets) -> Tensor:
+    def project(self, outputs: Outputs, targets: Targets) -> Tensor:
         """`(n, p, dim')`."""
         pairs = targets.pairs[self.teacher]
         queries, candidates = exact(
             outputs.queries, targets.documents if outputs.documents is None else outputs.documents
         )
-        documents = candidates[pairs.place]
+        documents = candidates[pairs.positions]
         queries = queries[:, None].expand(documents.shape)
         joined: Tensor = outputs.heads[self.name](torch.cat([queries, documents, queries * documents], dim=2))
         return joined
@@ -113,4 +113,4 @@ class JointEmbedding(PairLoss):
     def counts(self, targets: Targets) -> Tensor:
         """Of those the ones whose document is a candidate."""
         pairs = targets.pairs[self.teacher]
-        return pairs.given & pairs.known
+        return pairs.is_embedded & pairs.is_candidate

@@ -46,8 +46,8 @@ class ScoreLoss(Loss):
 
     def mask(self, targets: Targets, batch: Batch) -> Tensor:
         """Which candidates are compared, boolean `(n, m)`."""
-        known = targets.scores[self.teacher].known
-        return known & batch.own if self.own_candidates else known
+        is_scored = targets.scores[self.teacher].is_scored
+        return is_scored & batch.is_own if self.own_candidates else is_scored
 
     def scaled(self, student: Tensor, teacher: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Both sides, exact, divided by their temperatures, and 0 where the mask is False."""
@@ -137,7 +137,7 @@ class ScoreMargin(ScoreLoss):
         if not mask.shape[1]:
             return (student + teacher).sum(dim=1)
         positive = preferred.argmax(dim=1, keepdim=True)
-        others = mask.scatter(1, positive, False)
+        negatives = mask.scatter(1, positive, False)
         margins = (student.gather(1, positive) - student) - (teacher.gather(1, positive) - teacher)
-        total = margins.square().masked_fill(~others, 0).sum(dim=1)
-        return total / others.sum(dim=1).clamp(min=1)
+        total = margins.square().masked_fill(~negatives, 0).sum(dim=1)
+        return total / negatives.sum(dim=1).clamp(min=1)
