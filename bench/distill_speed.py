@@ -36,8 +36,9 @@ from steps.distill.checks import check_targets
 from steps.distill.initialisation import layer_subset
 from steps.distill.losses.embedding import Embedding
 from steps.distill.objective import Objective
-from steps.distill.params import DistillParams, Layers, StudentParams
+from steps.distill.params import DistillParams, StudentParams
 from steps.distill.sources import Sources
+from steps.distill.starts import Layers
 from steps.distill.students import TransformerStudent, untrained
 from steps.distill.targets import StoredTeachers
 from steps.distill.tokens import length_batches

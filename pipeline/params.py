@@ -9,9 +9,9 @@ from slimtower.common.files import read_json
 from slimtower.common.settings import PARAMS, Strict, read_mapping, validated
 from slimtower.engines.params import DeployParams
 from steps.candidates.params import CandidatesParams
-from steps.distill.losses.base import Need
-from steps.distill.losses.pair import PairLoss
-from steps.distill.params import BASELINES, VECTORS_ALONE, Adapter, DistillParams, wants_inside
+from steps.distill.losses.base import Scoring
+from steps.distill.params import BASELINES, VECTORS_ALONE, DistillParams, wants_inside
+from steps.distill.starts import Adapter
 from steps.embed.params import EmbedParams
 from steps.encoders.bases import OWN_TEACHER, carried, in_run
 from steps.evaluate.params import EvaluateParams
@@ -203,16 +203,13 @@ def _check_teachers(student: str, params: Params, source: str, run: Path) -> Non
                     f"{where}, which scores {params.score.depth} documents of a text (score.depth), but teacher_top_k"
                     f" is {phase.teacher_top_k}; give both alike"
                 )
-        for loss in phase.needs(Need.LAYERS):
-            scoring = _described(loss.teacher, params) if loss.teacher else None
-            if scoring and not (params.score.layers and "layers" in scoring.gives):
-                raise UserError(
-                    f"{source}: distill.student.{student}: {loss.name} learns layers' scores, but score.layers is"
-                    f" {str(params.score.layers).lower()} and {loss.teacher} a {scoring.kind}; set score.layers: true,"
-                    " and name a late_interaction or a cross_encoder"
-                )
-        for loss in phase.pair_losses:
-            _check_pairs(loss, f"{source}: distill.student.{student}: {loss.name}", params)
+        for loss in [loss for loss in phase.losses if loss.teacher]:
+            teacher = _described(loss.teacher, params)
+            scoring = Scoring(
+                loss.teacher, teacher.kind, teacher.gives, teacher.embeds, params.score.layers, params.score.pairs
+            )
+            if complaint := loss.complain_of_scoring(scoring):
+                raise UserError(f"{source}: distill.student.{student}: {loss.name} {complaint}")
 
 
 def _check_adapter(encoder: str, where: str, params: Params) -> None:
@@ -240,12 +237,3 @@ def _query_prompt(name: str) -> str:
     """What a folder of sentence-transformers was saved with as its query prompt; empty for what is no folder here."""
     path = Path(carried(name)) / "config_sentence_transformers.json"
     return str(read_json(path).get("prompts", {}).get("query") or "") if path.is_file() else ""
-
-
-def _check_pairs(loss: PairLoss, where: str, params: Params) -> None:
-    """UserError for a loss whose teacher embeds no pairs, or not as it learns them."""
-    if not params.score.pairs:
-        raise UserError(f"{where} learns embeddings of pairs, but score.pairs is 0; set it to 1 or more")
-    if loss.embeds != _described(loss.teacher, params).embeds:
-        wanted = "pooling: cls" if loss.embeds == "joint" else "pooling: special_tokens or segments"
-        raise UserError(f"{where} learns the embeddings of a cross encoder with {wanted}; name such a teacher")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pipeline.params import Params
 from slimtower.common.errors import UserError
-from steps.distill.params import Layers
+from steps.distill.starts import Layers
 from steps.teach.kinds.dual_encoder import DualEncoder
 
 

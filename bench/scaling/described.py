@@ -7,7 +7,7 @@ from pydantic import Field
 
 from slimtower.common.settings import Strict, read_mapping, validated
 from steps.core.params import Name
-from steps.distill.params import FreshEncoder
+from steps.distill.starts import FreshEncoder
 
 HELD_OUT = "held_out"
 

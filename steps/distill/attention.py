@@ -1,5 +1,6 @@
 """Attention maps of a student beside those of a teacher, which reads the same tokens."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,23 +10,24 @@ from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
 from slimtower.common.errors import UserError
-from steps.distill.students import Student, TransformerStudent
+from slimtower.common.fingerprints import fingerprint
+from steps.distill.providers import Provider, Setting
 from steps.distill.tokens import Tokens
 from steps.encoders.model_loading import loading
 from steps.encoders.precision import Precision
 from steps.encoders.towers import autocast, device, load_tower
 
 
-class AttentionPair:
+class AttentionMaps(Provider):
     """A student and a teacher's transformer, frozen; both compute plain attention from here on."""
 
-    def __init__(self, student: Student, network: Any, precision: Precision, teacher: str = "") -> None:
+    def __init__(self, student: Any, network: Any, precision: Precision, teacher: str = "") -> None:
         """UserError for a student that has no attention, or another number of heads.
 
         `teacher`: fingerprint, hex, of one that is not the index's.
         """
         self.network, self.precision, self.teacher = network, precision, teacher
-        if not isinstance(student, TransformerStudent) or self.network is None:
+        if not hasattr(student, "features") or self.network is None:  # a table of tokens has no attention
             raise UserError(
                 "distill.student: the loss attention compares transformers; start from layers of the teacher"
             )
@@ -41,8 +43,17 @@ class AttentionPair:
         depth, student_depth = (network.config.num_hidden_layers for network in (self.network, student.network))
         self.layers = [(layer + 1) * depth // student_depth - 1 for layer in range(student_depth)]
 
-    def maps(self, tokens: Tokens, rows: np.ndarray) -> dict[str, Tensor]:
-        """`attention` of the student, with gradient, and `teacher_attention`: `(n, layers, heads, length, length)`.
+    @property
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """Which teacher it is, unless that is the index's."""
+        return {"teacher": np.frombuffer(bytes.fromhex(self.teacher), dtype=np.uint8)} if self.teacher else {}
+
+    def values(self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Maps of the student and of the teacher."""
+        return tensors["student"], tensors["teacher"]
+
+    def forward(self, tokens: Tokens, rows: np.ndarray) -> dict[str, Tensor]:
+        """Maps of the `student`, with gradient, and of the `teacher`: `(n, layers, heads, length, length)`.
 
         Of the teacher's N layers that answer to the student's M: every (N / M)th, the last among them. Rows of padding
         are 0.
@@ -50,7 +61,16 @@ class AttentionPair:
         features = self.student.features(tokens, rows)
         with torch.no_grad(), autocast(self.precision):
             teacher_maps = attention_maps(self.network, features)[:, self.layers]
-        return {"attention": attention_maps(self.student.network, features), "teacher_attention": teacher_maps}
+        return {"student": attention_maps(self.student.network, features), "teacher": teacher_maps}
+
+
+def provide_attention(setting: Setting, teacher: str) -> AttentionMaps:
+    """Maps of the student and of a teacher's transformer, "" for the index's."""
+    if not teacher:
+        return AttentionMaps(setting.student, query_network(setting.teacher), setting.precision)
+    folder = setting.tower_of(teacher)
+    network = other_network(folder, setting.student)
+    return AttentionMaps(setting.student, network, setting.precision, fingerprint(folder).id)
 
 
 def query_network(tower: Path) -> Any:
@@ -59,7 +79,7 @@ def query_network(tower: Path) -> Any:
     return getattr(first, "auto_model", None)
 
 
-def other_network(folder: Path, student: Student) -> Any:
+def other_network(folder: Path, student: Any) -> Any:
     """The transformer of a teacher of any kind, which reads the student's tokens as a text alone.
 
     UserError where there is none, or these are not its own tokens.

@@ -17,7 +17,7 @@ from torch import nn
 from transformers import BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
 
 from slimtower.common.errors import UserError
-from steps.distill.params import FreshEncoder
+from steps.distill.starts import FreshEncoder
 from steps.encoders.bases import resolve_base
 from steps.encoders.batch_check import check_tower_batches
 from steps.encoders.towers import check_fast, device, encode, load_tower

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from steps.distill.attention import AttentionPair
 from steps.distill.candidates import CandidateBatch, Candidates
 from steps.distill.layer_alignment import LayerAlignment
 from steps.distill.layer_pairs import Pairs
 from steps.distill.losses.base import Batch, Loss, Need, Outputs, Units
+from steps.distill.providers import Provider
 from steps.distill.students import Student
 from steps.distill.targets import Teachers
 from steps.distill.tokens import Tokens
@@ -32,20 +32,20 @@ class Objective:
         candidates: Candidates | None = None,
         document_tokens: Tokens | None = None,
         units: Units | None = None,
-        heads: Mapping[str, nn.Module] | None = None,
-        attention: AttentionPair | None = None,
+        providers: Mapping[str, Provider] | None = None,
         layers: LayerAlignment | None = None,
     ) -> None:
         """`candidates` where a loss compares documents; `document_tokens` of all documents for a symmetric student.
 
-        `units` of the vectors that losses see; None = 1. `heads` of the losses that have one, by their names.
-        `attention` and `layers` where a loss compares attention maps or states of layers.
+        `units` of the vectors that losses see; None = 1. `providers` of the losses that have one, by their names.
+        `layers` where a loss compares states of layers.
         """
         self.losses = {loss.name: loss for loss in losses}
         self.names: Sequence[str] = list(self.losses)
         self.teachers, self.candidates, self.document_tokens = teachers, candidates, document_tokens
-        self.units, self.heads = units or Units(), dict(heads or {})
-        self.attention, self.layers = attention, layers
+        self.units, self.providers = units or Units(), dict(providers or {})
+        self.heads = {name: provider.head for name, provider in self.providers.items() if provider.head is not None}
+        self.layers = layers
         self.last: tuple[int, np.ndarray, CandidateBatch] | None = None
 
     @property
@@ -63,11 +63,11 @@ class Objective:
             arrays = dict(self.teachers.arrays) | self.candidates.arrays
         else:  # what needs no candidates
             stored = self.teachers.arrays
-            arrays = {name: stored[name] for name in stored if name == "lengths" or name.startswith("pairs.")}
+            arrays = {name: stored[name] for name in stored if name == "lengths"}
         if self.document_tokens is not None:
             arrays |= {"document_ids": self.document_tokens.ids, "document_offsets": self.document_tokens.offsets}
-        if self.attention is not None and self.attention.teacher:
-            arrays["attention.teacher"] = np.frombuffer(bytes.fromhex(self.attention.teacher), dtype=np.uint8)
+        for loss, provider in self.providers.items():
+            arrays |= {f"{loss}.{name}": array for name, array in provider.arrays.items()}
         return arrays if self.layers is None else arrays | dict(self.layers.teacher.arrays)
 
     def forward(
@@ -84,8 +84,8 @@ class Objective:
         tensors = self._embed(student, "queries", tokens, piece, pairs)
         if self.document_tokens is not None and len(documents):
             tensors |= self._embed(student, "documents", self.document_tokens, documents, pairs)
-        if self.attention is not None:
-            tensors |= self.attention.maps(tokens, piece)
+        for loss, provider in self.providers.items():
+            tensors |= {f"{loss}.{name}": tensor for name, tensor in provider.forward(tokens, piece).items()}
         return tensors | self.teachers.forward(piece, documents, pairs.teacher if pairs else ())
 
     def _embed(
@@ -108,7 +108,10 @@ class Objective:
         candidates = self._draw_candidates(rows, step)
         documents = _NONE if candidates is None else candidates.documents
         targets = self.teachers.targets(tensors, piece, documents).measured_in(self.units)
-        targets = replace(targets, attention=tensors.get("teacher_attention"))
+        provided = {
+            loss: provider.values(_named(tensors, loss), piece, documents) for loss, provider in self.providers.items()
+        }
+        targets = replace(targets, provided=provided)
         pairs = self._pairs(rows, step)
         if self.layers is not None and candidates is not None and pairs is not None:
             targets = replace(targets, layers=self.layers.targets(tensors, piece, rows, candidates, pairs))
@@ -118,7 +121,6 @@ class Objective:
             raw=tensors["queries"],
             documents=None if document_vectors is None else student.normalised(document_vectors),
             heads=self.heads,
-            attention=tensors.get("attention"),
             layers=tensors.get("queries.layers"),
             document_layers=tensors.get("documents.layers"),
         ).measured_in(self.units)
@@ -158,3 +160,9 @@ class Objective:
             for mask in (candidates.label, candidates.counts, candidates.is_own)
         )
         return Batch(*masks), int(candidates.label.sum())
+
+
+def _named(tensors: Mapping[str, Tensor], loss: str) -> dict[str, Tensor]:
+    """The tensors of a loss' provider, by its own names for them."""
+    start = f"{loss}."
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}

@@ -2,16 +2,16 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from slimtower.common.errors import UserError
 from slimtower.common.names import key_name
 from slimtower.common.settings import Strict
-from steps.core.params import ModelName, Seed
+from steps.core.params import Seed
 from steps.core.tables import Part
 from steps.distill.losses import AnyLoss
 from steps.distill.losses.base import Loss, Need
-from steps.distill.losses.pair import PairLoss
+from steps.distill.starts import Fresh, Layers, Start, Static
 
 VECTORS_ALONE = (
     "is behind an API, which gives vectors alone; start from static, base or fresh with a vocabulary of its own, learn"
@@ -40,98 +40,6 @@ def _epochs(value: Any) -> Any:
 Epochs = Annotated[Literal["auto"] | float, BeforeValidator(_epochs)]
 
 
-class Layers(Strict):
-    """Some layers of the teacher, in this order; negative numbers count from the last."""
-
-    layers: list[int] = Field(min_length=1)
-    """Of the teacher; negative numbers count from the last."""
-
-
-class Base(Strict):
-    """A pretrained encoder with its own tokenizer: a sentence-transformers folder or a Hugging Face name."""
-
-    base: ModelName = Field(min_length=1)
-    """A sentence-transformers folder or a Hugging Face name; it has its own tokenizer."""
-
-
-class FreshEncoder(Strict):
-    """A new BERT: `layers` of `dim` with `heads`; `vocabulary` new WordPiece tokens, or 0 for the teacher's tokenizer.
-
-    A text's embedding is the mean of its tokens, or the first token: cls, as in EmbedDistill and ScalingNote.
-    """
-
-    layers: int = Field(ge=1)
-    """Layers of the transformer."""
-    dim: int = Field(ge=8)
-    """Its width."""
-    heads: int = Field(ge=1)
-    """Attention heads a layer."""
-    vocabulary: int = Field(ge=0)
-    """New WordPiece tokens; 0 = the teacher's tokenizer."""
-    pooling: Literal["mean", "cls"] = "mean"
-    """A text's embedding is the mean of its tokens, or the first token: cls."""
-
-    @model_validator(mode="after")
-    def _heads_divide_dim(self) -> Self:
-        if self.dim % self.heads:
-            raise ValueError(f"heads ({self.heads}) must divide dim ({self.dim})")
-        return self
-
-
-class Fresh(Strict):
-    """A transformer of random weights."""
-
-    fresh: FreshEncoder
-    """The encoder."""
-
-
-class StaticEncoder(Strict):
-    """One vector a token and their mean: no transformer at query time."""
-
-    token_weights: Literal["idf", "uniform", "learned"] = "idf"
-    """What multiplies a vector at the start: idf, uniform or learned (idf, trained apart)."""
-    added_words: int = Field(default=0, ge=0)
-    """Frequent words that become tokens of their own."""
-    added_pairs: int = Field(default=0, ge=0)
-    """Frequent pairs of words that do."""
-
-
-class Static(Strict):
-    """A static embedding: the teacher's embedding of each token."""
-
-    static: StaticEncoder
-    """The table."""
-
-
-class Adapter(Strict):
-    """Another encoder as it is, with a linear map into the teacher's space, which alone is trained."""
-
-    adapter: ModelName = Field(min_length=1)
-    """A sentence-transformers folder or a Hugging Face name; models/teach/NAME/tower is that of another teacher. The
-    map starts where it best gives the index this encoder's scores; losses of embeddings would make it rank as the index
-    teacher does.
-    """
-
-
-def _first_key(start: Any) -> str | None:
-    keys = list(start) if isinstance(start, dict) else list(getattr(type(start), "model_fields", ()))
-    return str(keys[0]) if len(keys) == 1 else None
-
-
-Start = Annotated[
-    Annotated[Layers, Tag("layers")]
-    | Annotated[Base, Tag("base")]
-    | Annotated[Fresh, Tag("fresh")]
-    | Annotated[Static, Tag("static")]
-    | Annotated[Adapter, Tag("adapter")],
-    Discriminator(
-        _first_key,
-        custom_error_type="start",
-        custom_error_message="give one of layers, base, fresh, static and adapter: what the student starts from",
-    ),
-]
-
-
 class Convergence(Strict):
     """When a student whose `epochs` are `auto` has learned enough."""
 
@@ -156,7 +64,7 @@ class Convergence(Strict):
         return self
 
 
-_OF_OTHERS = {Need.SCORES, Need.PAIRS, Need.ATTENTION, Need.LAYERS, Need.JOINT}  # of any teacher
+_OF_OTHERS = {Need.SCORES, Need.LAYERS, Need.JOINT}  # of any teacher
 
 
 class Phase(Strict):
@@ -216,11 +124,6 @@ class Phase(Strict):
         return sorted({loss.teacher for loss in self.losses} - {""})
 
     @property
-    def pair_losses(self) -> list[PairLoss]:
-        """The losses that learn a cross encoder's embeddings."""
-        return [loss for loss in self.losses if isinstance(loss, PairLoss)]
-
-    @property
     def trains(self) -> bool:
         """Whether it trains at all."""
         return self.epochs != 0
@@ -254,13 +157,13 @@ class Phase(Strict):
         if self.targets == "joint" and len(self._compared) > 1:
             named = " and ".join(name or "that of the index" for name in self._compared)
             raise ValueError(f"targets: joint trains one teacher, but losses compare with {named}; let all name one")
-        for need in (Need.ATTENTION, Need.LAYERS):
-            if len(several := self.needs(need)) > 1:
-                raise ValueError(f"losses: {several[0].kind} compares with one teacher; name one")
+        single = [loss.kind for loss in self.losses if loss.is_single]
+        if several := sorted({kind for kind in single if single.count(kind) > 1}):
+            raise ValueError(f"losses: {several[0]} compares with one teacher; name one")
         if self.labels == "pseudo" and not self.teacher_top_k:
             raise ValueError("labels: pseudo takes the teacher's nearest document; set teacher_top_k to 1 or more")
         for loss in self.losses:
-            if loss.teacher and not loss.needs & _OF_OTHERS:
+            if loss.teacher and not (loss.needs & _OF_OTHERS or loss.takes_teacher):
                 raise ValueError(f"losses: {loss.kind} has no use for a teacher's scores; leave `teacher` out")
             if loss.teacher and Need.CANDIDATES in loss.needs and not self.teacher_top_k:
                 raise ValueError(f"losses: {loss.name} compares the documents that it scored; set teacher_top_k")
@@ -321,12 +224,9 @@ class StudentParams(Phase):
                 raise ValueError(
                     f"towers: joint trains the index's teacher, targets: joint {phase.trained}; choose one"
                 )
-            if phase.needs(Need.LAYERS) and isinstance(self.start, Static):
-                raise ValueError("losses: a static embedding has no layers; leave layer_distillation out")
-            if phase.needs(Need.LAYERS) and isinstance(self.start, Adapter):
-                raise ValueError("losses: an adapter's encoder stays as it is; leave layer_distillation out")
-        if not isinstance(self.start, Layers) and any(phase.needs(Need.ATTENTION) for phase in self.phases):
-            raise ValueError("losses: attention compares maps over the teacher's tokens; use start: {layers: [...]}")
+            for loss in phase.losses:
+                if complaint := loss.complain_of_start(type(self.start).__name__.lower()):
+                    raise ValueError(f"losses: {loss.kind} {complaint}")
         if self.towers == "joint" and self.then:
             raise ValueError("then: it compares with the teacher's frozen documents; use towers: asymmetric")
         if self.towers == "joint" and not self.needs(Need.CANDIDATES):
@@ -348,8 +248,8 @@ def wants_inside(student: StudentParams) -> str:
     for phase in student.phases:
         if phase.targets == "online" or phase.trained == "":
             return f"targets: {phase.targets} runs it"
-        for loss in [*phase.needs(Need.ATTENTION), *phase.needs(Need.LAYERS)]:
-            if not loss.teacher:
+        for loss in phase.losses:
+            if loss.looks_inside and not loss.teacher:
                 return f"losses: {loss.kind} looks inside it"
     return ""
 
@@ -405,8 +305,8 @@ class DistillParams(Strict):
                     " teacher's documents; distil them alone with `python -m steps.distill --student NAME`"
                 )
         for name in self.students:
-            attending = [loss for phase in self.student[name].phases for loss in phase.needs(Need.ATTENTION)]
-            if foreign := [loss.name for loss in attending if loss.teacher]:
+            losses = [loss for phase in self.student[name].phases for loss in phase.losses if loss.is_for_bench]
+            if foreign := [loss.name for loss in losses if loss.teacher]:
                 raise ValueError(
                     f"students names {name}, whose loss {foreign[0]} reads another teacher than the index's, which this"
                     " stage does not have; leave `teacher` out, or measure it with bench.distillation"

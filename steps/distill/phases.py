@@ -1,17 +1,15 @@
 """The trainings of a student, one after the other, each with its objective."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 
 from slimtower.common.errors import UserError
 from slimtower.common.fingerprints import fingerprint
-from steps.distill.attention import AttentionPair, other_network, query_network
 from steps.distill.candidates import Candidates
 from steps.distill.checks import check_candidates, check_document_tokens, check_temperatures
 from steps.distill.joint import JointTeacher, TrainedTower
@@ -22,15 +20,16 @@ from steps.distill.layer_store import ScoredLayers, WholeTeacher
 from steps.distill.layers import layer_alignment
 from steps.distill.losses.base import Need, Units
 from steps.distill.losses.layer import LayerDistillation
-from steps.distill.losses.pair import PairLoss
 from steps.distill.objective import Objective
-from steps.distill.params import DistillParams, Phase, Static, StudentParams
+from steps.distill.params import DistillParams, Phase, StudentParams
+from steps.distill.providers import Provider, Setting
 from steps.distill.sources import Sources
+from steps.distill.starts import Static
 from steps.distill.students import Student
-from steps.distill.targets import OnlineTeacher, PairTable, ScoreTable, StoredTeachers, Teachers, units_of
+from steps.distill.targets import OnlineTeacher, ScoreTable, StoredTeachers, Teachers, units_of
 from steps.distill.tokens import Tokens
 from steps.distill.trainer import Schedule
-from steps.encoders.towers import device, load_tower
+from steps.encoders.towers import load_tower
 from steps.retrieval.late_interaction import digest_of_texts
 from steps.scorers import open_network
 from steps.scorers.base import Network
@@ -76,7 +75,8 @@ def trainings(
             curriculum=phase.curriculum,
             at_least_an_epoch=number == 0,  # later phases see the same texts again
         )
-        yield Training(make.objective(phase), schedule, make.rows(phase))
+        objective = make.objective(phase)
+        yield Training(objective, schedule, make.rows(phase, objective.providers.values()))
 
 
 @dataclass(frozen=True)
@@ -98,24 +98,21 @@ class ObjectiveMaker:
         """The objective of a phase; UserError when a loss has nothing to compare."""
         candidates = self._candidates(phase) if phase.needs(Need.CANDIDATES) else None
         document_tokens = self._document_tokens() if self.chosen.towers == "symmetric" else None
-        teachers, heads, attention = self._teachers(phase, candidates), self._heads(phase), None
+        teachers = self._teachers(phase, candidates)
         tables = {name: self._scores(name, phase.teacher_top_k) for name in phase.teachers}
         check_temperatures(phase.losses, tables, phase.teacher_top_k)
-        for loss in phase.needs(Need.ATTENTION):  # one at most
-            folder = self.teacher.parents[1] / loss.teacher / "tower"
-            network = other_network(folder, self.student) if loss.teacher else query_network(self.teacher)
-            teacher_id = fingerprint(folder).id if loss.teacher else ""
-            attention = AttentionPair(self.student, network, self.params.precision, teacher_id)
         layers = self._layers(phase, teachers, candidates)
-        return Objective(phase.losses, teachers, candidates, document_tokens, self.units, heads, attention, layers)
+        providers = self._providers(phase)
+        return Objective(phase.losses, teachers, candidates, document_tokens, self.units, providers, layers)
 
-    def rows(self, phase: Phase) -> np.ndarray:
-        """Rows of the texts of a phase: all that train, but where it learns from scores or pairs only those with such.
+    def rows(self, phase: Phase, providers: Iterable[Provider]) -> np.ndarray:
+        """Rows of the texts of a phase: all that train, or only those with scores or with something that
+        a loss' provider has.
 
         UserError without any.
         """
         scored = [self._scores(name, phase.teacher_top_k).scored for name in phase.teachers]
-        scored += [self._pairs(loss).positions >= 0 for loss in phase.pair_losses]
+        scored += [provider.has for provider in providers if provider.has is not None]
         if not scored:
             return self.training
         rows: np.ndarray = self.training[np.any(scored, axis=0)[self.training]]
@@ -138,7 +135,6 @@ class ObjectiveMaker:
             cosine=self.cosine,
             lengths=self.sources.lengths if phase.needs(Need.LENGTHS) else None,
             scores={name: self._scores(name, phase.teacher_top_k) for name in phase.teachers},
-            pairs={loss.teacher: self._pairs(loss) for loss in phase.pair_losses},
         )
         teachers: Teachers = stored
         if phase.trained and candidates is not None:
@@ -180,21 +176,13 @@ class ObjectiveMaker:
             whole_batch=(phase.joint_candidates or network.candidates) == "batch",
         )
 
-    def _pairs(self, loss: PairLoss) -> PairTable:
-        return self.sources.pairs(loss.teacher, loss.embeds)
-
-    def _heads(self, phase: Phase) -> dict[str, nn.Module]:
-        """Of the losses that have one, drawn by the seed."""
-        heads: dict[str, nn.Module] = {}
-        if not phase.pair_losses:
-            return heads
+    def _providers(self, phase: Phase) -> dict[str, Provider]:
+        """Those of the losses that have one; what is random in them is drawn by the seed."""
+        setting = Setting(self.student, self.teacher, self.sources, self.params.precision)
         with torch.random.fork_rng():
             torch.manual_seed(self.params.seed)
-            for loss in phase.pair_losses:
-                dim, target_dim = self.sources.vectors.shape[1], self._pairs(loss).values.shape[2]
-                if head := loss.head(dim, target_dim):
-                    heads[loss.name] = head.to(device())
-        return heads
+            providers = {loss.name: loss.provider(setting) for loss in phase.losses}
+        return {name: provider for name, provider in providers.items() if provider is not None}
 
     @cached_property
     def trained_tower(self) -> TrainedTower:

@@ -27,10 +27,11 @@ from steps.distill.joint import JointTeacher
 from steps.distill.joint_documents import JointDocuments
 from steps.distill.joint_scores import JointScores
 from steps.distill.mixture import hold_out, rows_of
-from steps.distill.params import Adapter, Base, DistillParams, StudentParams
+from steps.distill.params import DistillParams, StudentParams
 from steps.distill.phases import Training, trainings
 from steps.distill.ranking import describe_ranking, expected_retention, ranking_kept
 from steps.distill.sources import Sources
+from steps.distill.starts import Adapter, Base
 from steps.distill.students import Student, router, untrained
 from steps.distill.trainer import Alignment, embed_held_out, train, validate
 from steps.encoders.precision import resolve_precision

@@ -12,7 +12,8 @@ from slimtower.common.files import read_json
 from steps.core.corpus import CorpusTexts
 from steps.core.positives import positive_rows
 from steps.core.tables import read_table
-from steps.distill.targets import LayerTable, PairTable, ScoreTable
+from steps.distill.pair_tables import PairTable
+from steps.distill.targets import LayerTable, ScoreTable
 
 
 @dataclass(frozen=True)

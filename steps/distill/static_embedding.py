@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from slimtower.common.errors import UserError
-from steps.distill.params import StaticEncoder
+from steps.distill.starts import StaticEncoder
 from steps.distill.tokens import Tokens, tokenize
 from steps.distill.unnormalised import Unnormalised
 from steps.distill.vocabulary import frequent_phrases, with_phrases

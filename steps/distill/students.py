@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from steps.distill.adapter import adapted
 from steps.distill.initialisation import fresh, layer_subset, pretrained
 from steps.distill.layer_pooling import pooled_states
-from steps.distill.params import Adapter, Base, DistillParams, Fresh, Layers, Static, StudentParams
+from steps.distill.params import DistillParams, StudentParams
 from steps.distill.sources import Sources
+from steps.distill.starts import Adapter, Base, Fresh, Layers, Static
 from steps.distill.static_embedding import static_embedding
 from steps.distill.tokens import Tokens, tokenize
 from steps.distill.unnormalised import Unnormalised

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -10,22 +9,15 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
-from steps.distill.losses.base import Pairs, Scores, Targets, Units, similarities
+from steps.distill.losses.base import Scores, Targets, Units, similarities
+from steps.distill.pair_tables import mean_length, to_device
 from steps.encoders.precision import Precision
 from steps.encoders.towers import autocast, device
-
-_SAMPLE = 10_000  # vectors whose mean length counts as 1
 
 
 def units_of(vectors: np.ndarray, documents: np.ndarray) -> Units:
     """Mean lengths of the teacher's vectors of texts and of documents, `(n, dim)` each, over an even sample of rows."""
-    return Units(_mean_length(vectors), _mean_length(documents))
-
-
-def _mean_length(vectors: np.ndarray) -> float:
-    rows = np.unique(np.linspace(0, len(vectors) - 1, min(len(vectors), _SAMPLE)).astype(np.int64))
-    length = float(np.linalg.norm(np.asarray(vectors[rows], dtype=np.float64), axis=1).mean()) if len(rows) else 1.0
-    return length if length > 0 and abs(length - 1) > 1e-3 else 1.0  # rounding aside, 1 where the teacher normalises
+    return Units(mean_length(vectors), mean_length(documents))
 
 
 @dataclass(frozen=True)
@@ -82,35 +74,6 @@ def match_documents(text_documents: np.ndarray, documents: np.ndarray) -> tuple[
     return text, column, positions[text, column]
 
 
-@dataclass(frozen=True)
-class PairTable:
-    """One teacher's embeddings of texts with their own documents.
-
-    `documents` `(texts, p)`; `values` `(embedded texts, p, dim)`; `positions` `(texts,)`: each text's row in `values`,
-    -1 if it was not embedded.
-    """
-
-    documents: np.ndarray
-    values: np.ndarray  # memory-mapped
-    positions: np.ndarray
-
-    @cached_property
-    def unit(self) -> float:
-        """Mean length over an even sample of texts, each with its nearest document."""
-        return _mean_length(self.values[:, 0])
-
-    def of(self, rows: np.ndarray, documents: np.ndarray) -> Pairs:
-        """Those of some texts, and where their documents are among sorted `documents` `(m,)`."""
-        text_documents, at = self.documents[rows], self.positions[rows]
-        positions = np.searchsorted(documents, text_documents).clip(max=max(0, len(documents) - 1))
-        is_candidate = (
-            documents[positions] == text_documents if len(documents) else np.zeros(text_documents.shape, dtype=bool)
-        )
-        is_embedded = np.broadcast_to(at[:, None] >= 0, text_documents.shape).copy()
-        masks = (torch.from_numpy(array).to(device()) for array in (is_embedded, positions, is_candidate))
-        return Pairs(_tensor(self.values[at.clip(min=0)]) / self.unit, *masks)
-
-
 class Teachers(Protocol):
     """Where targets come from."""
 
@@ -141,7 +104,6 @@ class StoredTeachers:
     cosine: bool
     lengths: np.ndarray | None = None  # (texts,)
     scores: Mapping[str, ScoreTable] = field(default_factory=dict)
-    pairs: Mapping[str, PairTable] = field(default_factory=dict)
     modules: Sequence[nn.Module] = ()
 
     @property
@@ -152,9 +114,6 @@ class StoredTeachers:
             arrays["lengths"] = self.lengths
         for name, table in self.scores.items():
             arrays |= {f"scores.{name}.documents": table.documents, f"scores.{name}.scores": table.scores}
-        for name, embedded in self.pairs.items():
-            arrays |= {f"pairs.{name}.documents": embedded.documents, f"pairs.{name}.values": embedded.values}
-            arrays[f"pairs.{name}.place"] = embedded.positions
         return arrays
 
     def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
@@ -163,7 +122,7 @@ class StoredTeachers:
 
     def targets(self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Targets:
         """Read what is stored."""
-        queries, candidates = _tensor(self.vectors[rows]), _tensor(self.documents[documents])
+        queries, candidates = to_device(self.vectors[rows]), to_device(self.documents[documents])
         return self.with_scores(queries, candidates, rows, documents)
 
     def with_scores(self, queries: Tensor, candidates: Tensor, rows: np.ndarray, documents: np.ndarray) -> Targets:
@@ -172,10 +131,9 @@ class StoredTeachers:
         scores = {"": Scores(values, torch.ones_like(values, dtype=torch.bool))}
         for name, table in self.scores.items():
             table_scores, is_scored = table.of(rows, documents)
-            scores[name] = Scores(_tensor(table_scores), torch.from_numpy(is_scored).to(device()))
-        lengths = None if self.lengths is None else _tensor(self.lengths[rows])
-        pairs = {name: table.of(rows, documents) for name, table in self.pairs.items()}
-        return Targets(queries, candidates, self.cosine, lengths, scores, pairs)
+            scores[name] = Scores(to_device(table_scores), torch.from_numpy(is_scored).to(device()))
+        lengths = None if self.lengths is None else to_device(self.lengths[rows])
+        return Targets(queries, candidates, self.cosine, lengths, scores)
 
 
 @dataclass(frozen=True)
@@ -203,10 +161,5 @@ class OnlineTeacher:
 
     def targets(self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Targets:
         """As stored ones, but for the vectors of the texts."""
-        candidates = _tensor(self.stored.documents[documents])
+        candidates = to_device(self.stored.documents[documents])
         return self.stored.with_scores(tensors["teacher"], candidates, rows, documents)
-
-
-def _tensor(values: np.ndarray) -> Tensor:
-    """Float32, where models run."""
-    return torch.from_numpy(np.asarray(values, dtype=np.float32)).to(device())

@@ -15,7 +15,7 @@ from stages import ALIGNED, FAST, distill_params, run_distill
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from slimtower.common.fingerprints import fingerprint
-from steps.distill.attention import AttentionPair, attention_maps, other_network, query_network
+from steps.distill.attention import AttentionMaps, attention_maps, other_network, query_network
 from steps.distill.losses.attention import Attention
 from steps.distill.losses.base import Batch, Outputs, Targets
 from steps.distill.objective import Objective
@@ -40,10 +40,8 @@ def maps(seed: int) -> torch.Tensor:
 
 def values(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
     vectors = torch.zeros(2, 4)
-    targets = Targets(vectors, vectors, cosine=True, attention=teacher)
-    return Attention(kind="attention").values(
-        Outputs(vectors, vectors, attention=student), targets, Batch(NOTHING, NOTHING, NOTHING)
-    )
+    targets = Targets(vectors, vectors, cosine=True, provided={"attention": (student, teacher)})
+    return Attention(kind="attention").values(Outputs(vectors, vectors), targets, Batch(NOTHING, NOTHING, NOTHING))
 
 
 def test_value_is_the_formula_and_its_gradient_is_right() -> None:
@@ -64,21 +62,21 @@ def test_value_is_the_formula_and_its_gradient_is_right() -> None:
 def test_maps_are_those_of_each_text_alone_and_of_the_layers_that_answer(tiny_tower: Path) -> None:
     tower = query_network(tiny_tower)
     student = TransformerStudent(load_tower(tiny_tower))
-    pair = AttentionPair(student, tower, "fp32")
+    pair = AttentionMaps(student, tower, "fp32")
     tokens = student.tokenize(["how to sum the axis", "window"], 32)
-    made = pair.maps(tokens, np.array([0, 1]))
-    torch.testing.assert_close(made["attention"], made["teacher_attention"])
-    alone = pair.maps(tokens, np.array([1]))["attention"]
+    made = pair.forward(tokens, np.array([0, 1]))
+    torch.testing.assert_close(made["student"], made["teacher"])
+    alone = pair.forward(tokens, np.array([1]))["student"]
     length = alone.shape[-1]
-    torch.testing.assert_close(made["attention"][1:, :, :, :length, :length], alone, rtol=1e-4, atol=1e-6)
-    assert not made["attention"][1, :, :, length:].any()
+    torch.testing.assert_close(made["student"][1:, :, :, :length, :length], alone, rtol=1e-4, atol=1e-6)
+    assert not made["student"][1, :, :, length:].any()
     network = student.network
     network.encoder.layer = network.encoder.layer[:2]
     network.config.num_hidden_layers = 2
-    assert AttentionPair(student, tower, "fp32").layers == [1, 3]
+    assert AttentionMaps(student, tower, "fp32").layers == [1, 3]
     network.config.num_attention_heads = 2
     with pytest.raises(UserError, match="teacher has 4 and the student 2"):
-        AttentionPair(student, tower, "fp32")
+        AttentionMaps(student, tower, "fp32")
 
 
 @pytest.mark.medium
@@ -117,10 +115,10 @@ def test_a_student_learns_to_look_as_a_teacher_of_another_kind(embedded: Path, t
         rtol=1e-4,
         atol=1e-5,  # type: ignore[union-attr]
     )
-    known = AttentionPair(student, other_network(folder / "tower", student), "fp32", fingerprint(folder / "tower").id)
+    known = AttentionMaps(student, other_network(folder / "tower", student), "fp32", fingerprint(folder / "tower").id)
     nobody: Any = SimpleNamespace(arrays={})
-    arrays = Objective([], nobody, attention=known).arrays  # a checkpoint is of these alone
-    assert arrays["attention.teacher"].tobytes().hex() == fingerprint(folder / "tower").id
+    arrays = Objective([], nobody, providers={"attention@it": known}).arrays  # a checkpoint is of these alone
+    assert arrays["attention@it.teacher"].tobytes().hex() == fingerprint(folder / "tower").id
     loss = {"kind": "attention", "teacher": kind}
     described = FAST | {"start": {"layers": [1, 2]}, "losses": [*ALIGNED, loss], "epochs": 4.0}
     student_params = {"it": StudentParams.model_validate(described)}

@@ -25,8 +25,8 @@ from transformers import (
 from slimtower.common.errors import UserError
 from steps.distill import initialisation
 from steps.distill.initialisation import _word_pieces, fresh, layer_subset, pretrained
-from steps.distill.params import FreshEncoder
 from steps.distill.sources import Sources
+from steps.distill.starts import FreshEncoder
 from steps.distill.students import TransformerStudent, untrained
 from steps.encoders.towers import device, load_tower
 

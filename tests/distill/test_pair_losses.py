@@ -14,9 +14,9 @@ from torch import Tensor, nn
 import steps.distill.checkpoints as checkpoints
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json, write_json
-from steps.distill.losses.base import Batch, Outputs, Pairs, Targets, Units
+from steps.distill.losses.base import Batch, Outputs, Targets, Units
 from steps.distill.losses.pair import JointEmbedding, PairLoss, PooledEmbedding
-from steps.distill.targets import PairTable
+from steps.distill.pair_tables import Pairs, PairTable
 from steps.retrieval.dual_pooling import dual_pooled
 from steps.retrieval.rankers import load_ranker
 from steps.tracking.runs import NullRun
@@ -41,7 +41,7 @@ def head_of(loss: PairLoss) -> nn.Linear:
 
 def values(loss: PairLoss, head: nn.Module, queries: Tensor, own: Tensor | None = None) -> Tensor:
     outputs = Outputs(queries, queries, own, heads={loss.name: head}).measured_in(Units())
-    targets = Targets(queries, DOCUMENTS, cosine=True, pairs={"cross": Pairs(VALUES, GIVEN, PLACE, KNOWN)})
+    targets = Targets(queries, DOCUMENTS, cosine=True, provided={loss.name: Pairs(VALUES, GIVEN, PLACE, KNOWN)})
     counts = torch.ones(3, 5, dtype=torch.bool)
     return loss.values(outputs, targets.measured_in(Units()), Batch(counts, counts, counts))
 

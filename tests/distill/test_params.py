@@ -113,7 +113,7 @@ def learning(*losses: dict[str, Any], **more: Any) -> dict[str, Any]:
             learning(LAYERS | {"teacher": "cross"}, teacher_top_k=0),
             "compares the documents that it scored; set teacher_top_k",
         ),
-        (STATIC | {"losses": [LAYERS], "teacher_top_k": 2}, "a static embedding has no layers"),
+        (STATIC | {"losses": [LAYERS], "teacher_top_k": 2}, "a static embedding has none; leave it out"),
         (learning({"kind": "attention", "dims": [8]}), "attention compares maps; leave dims out"),
         (
             ALONG | {"losses": [{"kind": "teacher_label_softmax", "dims": [8]}]},
@@ -121,7 +121,7 @@ def learning(*losses: dict[str, Any], **more: Any) -> dict[str, Any]:
         ),
         (
             STATIC | {"start": {"adapter": "x"}, "losses": [LAYERS], "teacher_top_k": 2},
-            "an adapter's encoder stays as it is; leave layer_distillation out",
+            "an adapter's encoder stays as it is; leave it out",
         ),
         (STATIC | {"towers": "symmetric"}, "a static embedding reads no documents"),
         (RANKED | {"towers": "joint", "then": [THEN]}, "then: .*use towers: asymmetric"),

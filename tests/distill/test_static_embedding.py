@@ -12,8 +12,9 @@ from stages import STATIC, distill_params, run_distill, run_release
 
 from slimtower.common.errors import UserError
 from slimtower.serving.query_encoder import load_query_encoder
-from steps.distill.params import StaticEncoder, StudentParams
+from steps.distill.params import StudentParams
 from steps.distill.phases import trainings
+from steps.distill.starts import StaticEncoder
 from steps.distill.static_embedding import Pieces, StaticStudent, check_token_rows, static_embedding, table_tower
 from steps.distill.tokens import Tokens
 from steps.encoders.towers import load_tower
@@ -123,6 +124,6 @@ def test_the_learning_rate_follows_the_length_of_the_teachers_vectors(length: fl
     vectors = np.full((5, 4), length / 2, dtype=np.float32)
     sources: Any = SimpleNamespace(vectors=vectors, documents=vectors)
     chosen = StudentParams.model_validate(STATIC | {"learning_rate": 0.01})
-    params: Any = None
+    params: Any = SimpleNamespace(precision="fp32", seed=1)
     [training] = trainings(chosen, params, Path(), sources, np.arange(5), params, cosine=False)
     assert training.schedule.learning_rate == pytest.approx(rate)

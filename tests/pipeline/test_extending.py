@@ -1,4 +1,4 @@
-"""docs/extending.md, followed to the letter: its loss, one new file, and its teacher, two, train a student."""
+"""docs/extending.md, followed to the letter: its losses, one new file each, and its teacher, two, train a student."""
 
 import os
 import re
@@ -27,14 +27,20 @@ teach(root / "data/ingest", root / "data/mine", root / "models/it", params.descr
 assert read_json(root / "models/it/report.json")["kind"] == "frozen"
 run_embed(root, root / "models/it/tower")
 huber = {{"kind": "huber", "delta": 0.2, "dims": [8]}}
-student = FAST | {{"start": {{"layers": [-1]}}, "losses": [huber, {{"kind": "embedding", "weight": 0.1}}]}}
+losses = [huber, {{"kind": "rare_words"}}, {{"kind": "embedding", "weight": 0.1}}]
+student = FAST | {{"start": {{"layers": [-1]}}, "losses": losses}}
 folder = run_distill(root, "it", distill_params(students=["it"], student={{"it": student}}))
-assert read_json(folder / "report.json")["losses"] == ["huber", "embedding"]
+assert read_json(folder / "report.json")["losses"] == ["huber", "rare_words", "embedding"]
 """
 
 
 def test_the_page_shows_a_loss_and_a_teacher() -> None:
-    files = ["steps/distill/losses/huber.py", "steps/teach/frozen.py", "steps/teach/kinds/frozen.py"]
+    files = [
+        "steps/distill/losses/huber.py",
+        "steps/distill/losses/rare_words.py",
+        "steps/teach/frozen.py",
+        "steps/teach/kinds/frozen.py",
+    ]
     assert sorted(BLOCKS) == files
 
 

@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING, Annotated, Union
 
 from pydantic import Field
 
-from steps.core.plugins import concrete
+from steps.core.params import concrete_subclasses
 from steps.distill.losses.base import Loss
 
 
 def losses() -> list[type[Loss]]:
     """Every loss that params.yaml can name."""
-    classes: list[type[Loss]] = concrete(__name__, __path__, Loss)
+    classes: list[type[Loss]] = concrete_subclasses(__name__, __path__, Loss)
     return classes
 
 

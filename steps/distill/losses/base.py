@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from pydantic import Field
@@ -15,22 +15,33 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from slimtower.common.settings import Strict
+from steps.core.params import Capability
+from steps.distill.providers import Provider, Setting
 
 Dims = list[Annotated[int, Field(ge=1)]]  # of Matryoshka embeddings
 
 
 class Need(StrEnum):
-    """What a loss wants loaded besides the teacher's vectors of the texts."""
+    """What a loss wants loaded besides the teacher's vectors of the texts; what else it needs a provider has."""
 
     CANDIDATES = "candidates"  # documents of the batch, as the index teacher embeds them
     LABELS = "labels"  # which candidate is a text's positive
     SCORES = "scores"  # of the loss' teacher for the candidates
     LENGTHS = "lengths"  # of the teacher's vectors before its normalisation
-    PAIRS = "pairs"  # the loss' teacher's embeddings of a text with its nearest documents
-    ATTENTION = "attention"  # maps of the student and of the index teacher, which runs along
     OWN_DOCUMENTS = "own documents"  # a document tower that trains: `towers: symmetric`
     LAYERS = "layers"  # pooled states of layers, the student's and the index teacher's
     JOINT = "joint"  # a teacher that trains along: `targets: joint`
+
+
+class Scoring(NamedTuple):
+    """What a loss' `teacher` gives, and what the stage `score` keeps of it."""
+
+    teacher: str
+    kind: str
+    gives: frozenset[Capability]
+    embeds: str | None  # of pairs: see steps.teach.kinds.base
+    layers: bool
+    pairs: int
 
 
 @dataclass(frozen=True)
@@ -52,7 +63,6 @@ class Outputs:
     raw: Tensor  # (n, dim), before the final normalisation; the same where there is none
     documents: Tensor | None = None  # (m, dim)
     heads: Mapping[str, nn.Module] = field(default_factory=dict)  # of the losses that have one, by the loss' name
-    attention: Tensor | None = None  # (n, layers, heads, length, length)
     layers: Tensor | None = None  # (n, k, width), pooled states of the k layers that are paired with a teacher's
     document_layers: Tensor | None = None  # (m, k, width), where its own document tower reads the candidates
 
@@ -73,20 +83,6 @@ class Scores:
 
     values: Tensor
     is_scored: Tensor
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """A teacher's embeddings of each text with p documents, `(n, p, dim)`, in units of their mean length.
-
-    Booleans `(n, p)`: `is_embedded`, whether the teacher embedded the pair, and `is_candidate`, whether its document is
-    among the candidates; `positions`: where it is among them.
-    """
-
-    values: Tensor
-    is_embedded: Tensor
-    positions: Tensor
-    is_candidate: Tensor
 
 
 @dataclass(frozen=True)
@@ -113,8 +109,7 @@ class Targets:
     cosine: bool  # whether the index teacher compares by cosine, else by inner product
     lengths: Tensor | None = None  # (n,)
     scores: Mapping[str, Scores] = field(default_factory=dict)  # by teacher; "" is the index teacher
-    pairs: Mapping[str, Pairs] = field(default_factory=dict)  # by teacher
-    attention: Tensor | None = None  # (n, layers, heads, length, length), layers as the student's
+    provided: Mapping[str, Any] = field(default_factory=dict)  # by loss, what its provider has
     layers: LayerTargets | None = None
 
     def fixed(self) -> "Targets":
@@ -174,6 +169,12 @@ class Loss(Strict, ABC):
 
     needs: ClassVar[frozenset[Need]] = frozenset()
     moves_teacher: ClassVar[bool] = False  # whether a teacher that trains along learns from its scores here
+    takes_teacher: ClassVar[bool] = (
+        False  # whether it can name another teacher than the index's, though it needs no scores
+    )
+    is_single: ClassVar[bool] = False  # whether a training has one such loss at most
+    looks_inside: ClassVar[bool] = False  # whether it reads more of the index teacher than its vectors
+    is_for_bench: ClassVar[bool] = False  # whether another teacher of it is one that the stage `distill` does not have
 
     kind: str
     """What the loss is."""
@@ -188,12 +189,17 @@ class Loss(Strict, ABC):
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         """Value of each text, `(n,)`, in float32 or float64; 0 for one that does not count."""
 
-    def head(self, dim: int, target_dim: int) -> nn.Module | None:
-        """A module between a student of `dim` and a teacher of `target_dim` dimensions, if it needs one.
-
-        It trains along, finds itself in `outputs.heads`, and is forgotten afterwards.
-        """
+    def provider(self, setting: Setting) -> Provider | None:
+        """What loads and hands out what it needs besides vectors, scores and labels; None where that is all."""
         return None
+
+    def complain_of_start(self, start: str) -> str:
+        """Why a student that starts so (layers, base, fresh, static, adapter) cannot learn it; "" if it can."""
+        return ""
+
+    def complain_of_scoring(self, scoring: Scoring) -> str:
+        """Why the stage `score`, or its `teacher`, does not give what it learns; "" if they do."""
+        return ""
 
     @property
     def name(self) -> str:

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional
 
-from steps.distill.losses.base import Batch, LayerTargets, Loss, Need, Outputs, Targets, exact
+from steps.distill.losses.base import Batch, LayerTargets, Loss, Need, Outputs, Scoring, Targets, exact
 from steps.distill.losses.label import only
 
 Selection = Literal["random", "weighted", "last", "skip"]
@@ -48,6 +48,8 @@ class LayerDistillation(Loss):
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.CANDIDATES, Need.LAYERS})
+    is_single: ClassVar[bool] = True
+    looks_inside: ClassVar[bool] = True
 
     kind: Literal["layer_distillation"]
     teacher: str = ""
@@ -80,6 +82,21 @@ class LayerDistillation(Loss):
     def weighs_batches(self) -> bool:
         """Whether it needs the layers' own losses over the whole batch."""
         return self.reweighting and self.weights_by == "batch"
+
+    def complain_of_start(self, start: str) -> str:
+        """A student without layers that train has nothing to compare."""
+        if start == "static":
+            return "compares layers, and a static embedding has none; leave it out"
+        return "compares layers, and an adapter's encoder stays as it is; leave it out" if start == "adapter" else ""
+
+    def complain_of_scoring(self, scoring: Scoring) -> str:
+        """The teacher's layers have to score, and `score` to keep that."""
+        if scoring.layers and "layers" in scoring.gives:
+            return ""
+        return (
+            f"learns layers' scores, but score.layers is {str(scoring.layers).lower()} and {scoring.teacher} a"
+            f" {scoring.kind}; set score.layers: true, and name a late_interaction or a cross_encoder"
+        )
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         """Value of each text, `(n,)`; 0 without candidates."""

@@ -10,21 +10,42 @@ to the teacher's dim' by a linear layer that trains along and is no part of the 
 """
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
+import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from slimtower.common.errors import UserError
-from steps.distill.losses.base import Batch, Loss, Need, Outputs, Targets, exact
+from steps.distill.losses.base import Batch, Loss, Need, Outputs, Scoring, Targets, exact
 from steps.distill.losses.embedding import Distance, distances
+from steps.distill.pair_tables import Pairs, PairTable, device
+from steps.distill.providers import Provider, Setting
+
+
+class PairEmbeddings(Provider):
+    """Stored embeddings of texts with their nearest documents."""
+
+    def __init__(self, table: PairTable, head: nn.Module) -> None:
+        self.table, self.head, self.has = table, head.to(device()), table.positions >= 0
+
+    @property
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """The table's."""
+        table = self.table
+        return {"documents": table.documents, "values": table.values, "positions": table.positions}
+
+    def values(self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Pairs:
+        """The embeddings of these texts, and where their documents are among the candidates."""
+        return self.table.of(rows, documents)
 
 
 class PairLoss(Loss):
     """Base of the losses here: mean distance over a text's documents."""
 
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.PAIRS})
+    takes_teacher: ClassVar[bool] = True
     embeds: ClassVar[Literal["pooled", "joint"]]  # what its teacher has to embed
 
     teacher: str = Field(min_length=1)
@@ -38,9 +59,27 @@ class PairLoss(Loss):
             raise ValueError("dims: first dimensions of a cross encoder's embeddings mean nothing; leave them out")
         return self
 
+    @abstractmethod
+    def head(self, dim: int, target_dim: int) -> nn.Module:
+        """What maps the student's side of `dim` dimensions to the teacher's `target_dim`."""
+
+    def provider(self, setting: Setting) -> Provider:
+        """The teacher's embeddings of pairs, and the linear layer."""
+        table = setting.sources.pairs(self.teacher, self.embeds)
+        return PairEmbeddings(table, self.head(setting.sources.vectors.shape[1], table.values.shape[2]))
+
+    def complain_of_scoring(self, scoring: Scoring) -> str:
+        """The teacher has to embed pairs, as this loss learns them, and `score` to keep them."""
+        if not scoring.pairs:
+            return "learns embeddings of pairs, but score.pairs is 0; set it to 1 or more"
+        if self.embeds == scoring.embeds:
+            return ""
+        wanted = "pooling: cls" if self.embeds == "joint" else "pooling: special_tokens or segments"
+        return f"learns the embeddings of a cross encoder with {wanted}; name such a teacher"
+
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         """Mean distance of each text, `(n,)`; 0 for one none of whose documents counts."""
-        pairs = targets.pairs[self.teacher]
+        pairs = targets.provided[self.name]
         projected = self.project(outputs, targets).expand(pairs.values.shape)
         losses = distances(self.distance, projected.flatten(end_dim=1), pairs.values.flatten(end_dim=1))
         counts = self.counts(targets).to(losses.dtype)
@@ -52,7 +91,7 @@ class PairLoss(Loss):
 
     def counts(self, targets: Targets) -> Tensor:
         """Which pairs count, boolean `(n, p)`: all that the teacher has embedded."""
-        return targets.pairs[self.teacher].is_embedded
+        return targets.provided[self.name].is_embedded
 
 
 class PooledEmbedding(PairLoss):
@@ -90,7 +129,7 @@ class JointEmbedding(PairLoss):
     The paper says no more of its joint transformation of both. Documents that are no candidates do not count.
     """
 
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.PAIRS, Need.CANDIDATES})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.CANDIDATES})
     embeds: ClassVar[Literal["pooled", "joint"]] = "joint"
 
     kind: Literal["joint_embedding"]
@@ -101,7 +140,7 @@ class JointEmbedding(PairLoss):
 
     def project(self, outputs: Outputs, targets: Targets) -> Tensor:
         """`(n, p, dim')`."""
-        pairs = targets.pairs[self.teacher]
+        pairs = targets.provided[self.name]
         queries, candidates = exact(
             outputs.queries, targets.documents if outputs.documents is None else outputs.documents
         )
@@ -112,5 +151,5 @@ class JointEmbedding(PairLoss):
 
     def counts(self, targets: Targets) -> Tensor:
         """Of those the ones whose document is a candidate."""
-        pairs = targets.pairs[self.teacher]
+        pairs = targets.provided[self.name]
         return pairs.is_embedded & pairs.is_candidate

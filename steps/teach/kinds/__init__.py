@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING, Annotated, Literal, Union, get_origin
 
 from pydantic import Field
 
-from steps.core.plugins import concrete
+from steps.core.params import concrete_subclasses
 from steps.teach.kinds.base import Teacher
 
 
 def kinds() -> list[type[Teacher]]:
     """Every kind of teacher that params.yaml can name."""
-    classes: list[type[Teacher]] = concrete(__name__, __path__, Teacher)
+    classes: list[type[Teacher]] = concrete_subclasses(__name__, __path__, Teacher)
     return [kind for kind in classes if get_origin(kind.model_fields["kind"].annotation) is Literal]
 
 
