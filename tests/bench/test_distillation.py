@@ -431,6 +431,7 @@ def test_a_cell_depends_on_the_teacher_that_trains_along_not_on_scores(tmp_path:
     assert one.untaught(student) == []
 
 
+@pytest.mark.medium
 def test_a_row_of_a_teacher_that_the_run_lacks_is_left_out() -> None:
     rows = {name: row.model_dump() for name, row in read_expected(EXPECTED).tables["lead_joint"].rows.items()}
     found = left_out(pipeline(params=distill_params(), depth=6), table(rows=rows))
@@ -453,6 +454,7 @@ def recipe(name: str, **variables: str) -> Params:
     return check_params(raw, path.name)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("name", "over"), [("cross_encoder_teacher", ""), ("demo_teachers", "_demo")])
 def test_one_run_has_all_that_four_tables_of_papers_need(name: str, over: str) -> None:
     """The teachers, the scores of layers, and as many neighbours as their rows ask for."""
@@ -598,6 +600,7 @@ def recipe_students(recipe: Path) -> dict[str, StudentParams]:
     return DistillParams.model_validate(params["distill"]).student
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.stem)
 def test_written_tables_are_of_what_is_expected_today(path: Path) -> None:
     expected = read_expected(EXPECTED)

@@ -29,6 +29,7 @@ def test_the_picture_stands_by_itself(scheme: str) -> None:
     assert SCHEMES[scheme]["ink"] in drawn
 
 
+@pytest.mark.medium
 def test_the_title_follows_the_figures_and_letters_are_read_on_a_phone() -> None:
     metrics, export = read_json(PROJECT / RESULTS)["metrics"], read_json(PROJECT / EXPORT)
     drawn = picture(metrics, export, "light")

@@ -130,6 +130,7 @@ def test_negatives_are_of_the_same_number_and_never_relevant(run: Path) -> None:
         asked_of(mined, described.model_copy(update={"negatives": 64}))
 
 
+@pytest.mark.medium
 def test_the_laws_of_a_sweep_are_fitted_and_drawn(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     truth = JointLaw(2e3, 0.4, 6.0, 0.8, 0.5, r2=1.0)
 
@@ -166,6 +167,7 @@ def test_a_cell_is_trained_measured_and_kept(run: Path, monkeypatch: pytest.Monk
     assert measured(described.points()[1], described, mined, "sweep.yaml") == ({}, False)
 
 
+@pytest.mark.medium
 def test_more_triplets_than_there_are_stop_the_sweep(run: Path) -> None:
     described = read_sweep(sweep(pairs=[1000, 2000, 3000, 4000]))
     with pytest.raises(UserError, match=r"usable triplets, the sweep asks for 1000; lower `pairs`"):

@@ -35,6 +35,7 @@ def log(folder: Path) -> Tables:
     return read(folder)
 
 
+@pytest.mark.medium
 def test_queries_are_distinct_sets_of_two_to_eight_terms(log: Tables) -> None:
     rows = log["queries"].to_pylist()
     assert len({row["query_id"] for row in rows}) == len(rows) == QUERIES

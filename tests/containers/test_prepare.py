@@ -75,12 +75,14 @@ def prepare(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+@pytest.mark.medium
 def test_an_account_is_made_though_the_server_is_busy_at_first(prepare: ModuleType, accounts: Accounts) -> None:
     accounts.answers = [None, (503, {}), (400, EXISTS), (500, {}), (200, {})]
     prepare.account()
     assert accounts.asked == ["POST create"] * 3 + ["PATCH update-password"] * 2
 
 
+@pytest.mark.medium
 def test_the_service_gets_an_account_of_its_own_where_it_has_a_password(
     prepare: ModuleType, accounts: Accounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +97,7 @@ def test_the_service_gets_an_account_of_its_own_where_it_has_a_password(
 PASSWORD = 'it"s a/päss+wörd'
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "spelled",
     [
@@ -131,6 +134,7 @@ def test_waiting_in_vain_tells_no_password(prepare: ModuleType, monkeypatch: pyt
         prepare.patiently(refused, OSError)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_refusal_is_not_tried_again(prepare: ModuleType, accounts: Accounts, status: int) -> None:
     accounts.answers = [(status, {})]

@@ -90,6 +90,7 @@ def test_every_call_of_the_code_is_known_and_its_action_allowed() -> None:
     assert {f"s3:{action}" for action in ACTIONS.values() if action} <= actions
 
 
+@pytest.mark.medium
 def test_the_stores_of_tasks(server: FaultyS3) -> None:
     server.objects |= {f"logs/searches/queries/dt=2026-01-0{day}/q.jsonl": b"{}" for day in (1, 2)}
     store = open_store(REMOTE)

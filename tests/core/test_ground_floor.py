@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 STEPS = Path(__file__).parents[2] / "steps"
 LINES = 2200
 
@@ -17,6 +19,7 @@ def imported(path: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
 
 
+@pytest.mark.medium
 def test_each_module_has_three_users() -> None:
     core = STEPS / "core"
     users: dict[str, set[str]] = {f"steps.core.{path.stem}": set() for path in core.glob("[!_]*.py")}

@@ -228,6 +228,7 @@ def test_another_seed_gives_other_texts() -> None:
         assert {text for name, text in first if name == part} != {text for name, text in other if name == part}
 
 
+@pytest.mark.medium
 def test_another_process_makes_the_same_texts() -> None:
     code = (
         "import json, test_alignment_texts as here;"

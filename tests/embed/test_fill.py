@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from alignment import pairs, query, texts_of
 
 from steps.core.texts import fold
@@ -147,6 +148,7 @@ def test_lists_and_code_give_texts() -> None:
     assert {"- two years of warranty", "return width * height;"} <= texts
 
 
+@pytest.mark.medium
 def test_another_process_makes_the_same_spans() -> None:
     code = (
         "import json, test_fill as here;print(json.dumps(here.pairs(here.filled(*here.ABSTRACTS, least=900, seed=5))))"

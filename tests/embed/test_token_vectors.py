@@ -75,6 +75,7 @@ def test_a_killed_run_repeats_one_shard_and_leaves_the_same_bytes(folder: Path, 
     assert read == -(-len(expected) // BATCH) - 4 and found.tobytes() == expected.tobytes()
 
 
+@pytest.mark.medium
 def test_another_teacher_precision_batch_or_library_has_its_own(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -217,6 +217,7 @@ def embed_texts(folder: Path, target: Path) -> int:
     return vector_cache.embed_once(tower, name, "query", TEXTS, target, **how, what="test")
 
 
+@pytest.mark.medium
 def test_embeddings_do_not_outlive_the_code_and_the_libraries_that_made_them(
     tmp_path: Path, tiny_tower: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

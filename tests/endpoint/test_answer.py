@@ -125,6 +125,7 @@ def url() -> Iterator[str]:
         server.shutdown()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("content", "error", "requests"),
     [

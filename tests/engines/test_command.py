@@ -64,6 +64,7 @@ def test_an_address_that_libpq_cannot_read_is_not_repeated_with_its_password(to:
     assert "ret" not in str(raised.value).partition("; ")[0] and "pw77" not in str(raised.value)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("page", [b"<html>Sign in</html>", b'{"status": "ok"}'])
 def test_what_answers_as_another_server_is_no_engine(page: bytes) -> None:
     pytest.importorskip("qdrant_client")

@@ -100,6 +100,7 @@ def test_a_slower_one_that_cannot_be_told_from_a_faster_one_is_said_to_be_so() -
     assert choose(few, times, 0.0, RULE, judged_on="nothing").alike == {}
 
 
+@pytest.mark.medium
 def test_the_margin_of_the_choice_lets_chance_pass_and_two_percent_not() -> None:
     """Differences as those of the demo's students: one query in four moves, 600 dev queries."""
     rule = RULE.model_copy(update={"margin": params().choice_margin})
@@ -203,6 +204,7 @@ def test_a_changed_budget_retrains_no_student() -> None:
     assert [name for name, keys in read.items() if {"distill", "evaluate"} & set(map(str, keys))] == ["evaluate"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("budget", [0.0001, 0.5, 900.0])
 def test_the_drawing_rings_the_choice_and_holds_the_budget(budget: float) -> None:
     marks = [Mark(name, P50[name], *[quality] * 3, chosen=name == "2l") for name, quality in QUALITY.items()]

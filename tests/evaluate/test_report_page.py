@@ -17,6 +17,7 @@ from steps.evaluate.report import read_background
 from steps.evaluate.shown import percent
 
 
+@pytest.mark.medium
 def test_the_page_tells_no_gain_of_the_teacher_over_a_sample_of_the_documents(tmp_path: Path) -> None:
     documents = write_inputs(tmp_path)
     sampled = {"ndcg_base": 0.1234, "ndcg_teacher": 0.4321, "n": 10, "p_value": 0.001, "teacher_beats_base": True}
@@ -27,6 +28,7 @@ def test_the_page_tells_no_gain_of_the_teacher_over_a_sample_of_the_documents(tm
     assert not re.search(r"0\.1234|0\.4321|0\.123\b|0\.432\b", page)
 
 
+@pytest.mark.medium
 def test_the_page_explains_the_sources_of_the_triplets_that_it_shows(tmp_path: Path) -> None:
     documents = write_inputs(tmp_path)
     text = {"id": "x", "text": "a question", "title": "a title", "content": ""}
@@ -39,6 +41,7 @@ def test_the_page_explains_the_sources_of_the_triplets_that_it_shows(tmp_path: P
     assert not re.search("simulated|clicked|hop</i>", page.split("<main>")[1])
 
 
+@pytest.mark.medium
 def test_no_row_is_short_and_a_phone_names_the_column_of_each_cell(tmp_path: Path) -> None:
     folder = evaluate(fake_systems(tmp_path, write_inputs(tmp_path), static=1, **{"2l": 4}), tmp_path, params())
     metrics, page = read_json(folder / "metrics.json"), (folder / "report.html").read_text()
@@ -94,6 +97,7 @@ def test_of_each_source_of_triplets_one_is_shown() -> None:
     assert found == ["judged 0", "click_one_hop 0", "given 0"]
 
 
+@pytest.mark.medium
 def test_a_teacher_behind_an_api_has_no_size_and_no_time_of_this_machine(tmp_path: Path) -> None:
     systems = fake_systems(tmp_path, write_inputs(tmp_path), static=1)
     remote = replace(systems, teacher=replace(systems.teacher, content="remote", bytes=None))

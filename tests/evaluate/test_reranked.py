@@ -35,6 +35,7 @@ def test_a_head_is_reordered_and_the_rest_stays_behind_it() -> None:
     assert scores[0].tolist() == [3, 3, 1, 0, -1] and scores[1].tolist() == [-2]
 
 
+@pytest.mark.medium
 def test_scores_that_are_no_numbers_rank_nothing(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module, broken, given in (
         (cross_encoder, "pair_scores", "cross"),

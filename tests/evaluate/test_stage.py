@@ -100,6 +100,7 @@ def _leaves(value: object) -> list[object]:
     return [leaf for item in value.values() for leaf in _leaves(item)] if isinstance(value, dict) else [value]
 
 
+@pytest.mark.medium
 def test_retention_agrees_with_the_published_means_and_the_model_order_is_right(reports: Path) -> None:
     metrics = json.loads((reports / "metrics.json").read_text())
     ratios = [models["2l"]["nDCG@10"] / models["teacher"]["nDCG@10"] for models in metrics["datasets"].values()]
@@ -276,6 +277,7 @@ def test_the_best_on_dev_is_chosen_and_everything_tells_it(tmp_path: Path) -> No
     assert "Chosen: 2l, the best of 2 within 10000 ms a query" in results_table(reports)
 
 
+@pytest.mark.medium
 def test_a_budget_that_nobody_meets_is_told_and_stops_nothing(tmp_path: Path) -> None:
     run = Recorder()
     reports = evaluate(tmp_path, budget_ms=1e-7, run=run)
@@ -311,12 +313,14 @@ def test_a_failure_leaves_no_output(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert list((tmp_path / "reports").iterdir()) == []
 
 
+@pytest.mark.medium
 def test_quality_is_byte_identical_on_a_rerun(tmp_path: Path, reports: Path) -> None:
     again = evaluate(tmp_path)
     for name in ("per_query.parquet", "runs/api.teacher.run", "runs/med.bm25.run"):
         assert (again / name).read_bytes() == (reports / name).read_bytes()
 
 
+@pytest.mark.medium
 def test_without_dev_the_report_still_stands(tmp_path: Path) -> None:
     reports = evaluate(tmp_path, splits=["test"])
     metrics = json.loads((reports / "metrics.json").read_text())
@@ -328,6 +332,7 @@ def test_without_dev_the_report_still_stands(tmp_path: Path) -> None:
     assert 'class="case"' not in page and "No cases of api, med: they have no dev queries" in page
 
 
+@pytest.mark.medium
 def test_a_data_set_on_which_the_teacher_finds_nothing_is_named_and_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -398,6 +403,7 @@ def test_where_nothing_is_judged_the_closest_to_the_teacher_is_chosen(
     assert "api: no test query is judged; measures closeness to the teacher on 20 sentences" in capsys.readouterr().out
 
 
+@pytest.mark.medium
 def test_a_judged_data_set_decides_beside_one_that_is_not(tmp_path: Path) -> None:
     reports = evaluate(tmp_path, judged=("api",))
     metrics = json.loads((reports / "metrics.json").read_text())
@@ -409,6 +415,7 @@ def test_a_judged_data_set_decides_beside_one_that_is_not(tmp_path: Path) -> Non
     assert "Quality against speed" in page and "api (test queries)" in table
 
 
+@pytest.mark.medium
 def test_forums_of_one_kind_count_as_one(tmp_path: Path) -> None:
     names = ("med", "cqadupstack-api", "cqadupstack-web")
     documents = write_inputs(tmp_path, names, judged=names)

@@ -129,6 +129,7 @@ def test_settings_rise_until_the_target_is_met_and_no_further() -> None:
         assert recall(index.search(queries, 10)[1], wanted) < 0.8
 
 
+@pytest.mark.medium
 def test_an_unreachable_target_gets_the_best_there_is_and_says_so() -> None:
     matrix, queries = clustered(3000), clustered(50, seed=1)
     index = fill(trained("IVF20,PQ4x4", all_of(matrix), 10**6, 1), all_of(matrix)).index()

@@ -79,6 +79,7 @@ def test_equals_a_rebuild_with_the_same_quantiser(factory: str) -> None:
     assert np.mean(same) == 1 if "PQ" not in factory and "RaBitQ" not in factory else np.mean(same) > 0.9
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("factory", ["IVF30,PQ8x4fs", "OPQ8_32,IVF30,PQ8x4fs", "IVF30,RaBitQfs", "IVF30,PQ8x4"])
 @pytest.mark.parametrize("how", ["exchanged", "removed, kept and added to", "merged of shards and added to"])
 def test_what_is_added_after_others_left_has_its_own_code(factory: str, how: str) -> None:

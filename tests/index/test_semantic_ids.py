@@ -52,6 +52,7 @@ def test_the_seed_fixes_the_codebooks() -> None:
     assert not np.array_equal(codebooks(matrix, 1, 8, seed=1)[0], codebooks(matrix, 1, 8, seed=2)[0])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seed", [2**31 - 1, 2**31, 2**32 - 1])
 def test_every_seed_that_params_allow_draws(seed: int) -> None:
     assert codebooks(clustered(1000), 2, 4, seed=seed).shape == (2, 4, 32)

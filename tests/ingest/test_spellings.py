@@ -179,6 +179,7 @@ SETTINGS: dict[str, tuple[bytes, dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("case", SETTINGS)
 def test_what_can_be_mistaken_has_a_setting_that_the_error_names(
     tmp_path: Path, expected: list[Any], case: str

@@ -122,6 +122,7 @@ def test_equals_the_pairwise_algorithm_on_200_random_logs_with_idf(engine: Engin
     assert total > len(found) > 300  # the cap bites, and there was something to compare
 
 
+@pytest.mark.medium
 def test_direction_follows_the_top_terms_of_the_query_that_receives(engine: Engine) -> None:
     total, axis, weighted, short, long = 1, 2, 3, 10, 11
     scores = {("d", short): {total: 0.6, axis: 0.4}, ("d", long): {total: 0.3, axis: 0.2, weighted: 0.5}}

@@ -21,6 +21,7 @@ sys.exit(3)
 """
 
 
+@pytest.mark.medium
 def test_what_a_child_leaves_running_neither_delays_its_end_nor_outlives_it(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

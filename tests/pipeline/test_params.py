@@ -429,6 +429,7 @@ def test_a_missing_or_broken_file_says_so(tmp_path: Path) -> None:
         load_params(tmp_path / "params.yaml")
 
 
+@pytest.mark.medium
 def test_checking_loads_nothing_that_reads_texts() -> None:
     """Every command checks first, and sentence-transformers takes longer to load than most of them to run."""
     heavy = "{'sentence_transformers', 'transformers', 'mlflow'}"

@@ -282,6 +282,7 @@ TOY = """stages:
 """
 
 
+@pytest.mark.medium
 def test_dvc_says_which_stages_there_are_and_whether_one_would_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,6 +305,7 @@ def test_dvc_says_which_stages_there_are_and_whether_one_would_run(
     assert ask_dvc([]) == ([], False)
 
 
+@pytest.mark.medium
 def test_what_is_up_to_date_or_in_the_cache_is_not_left_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Repo.init(no_scm=True).close()

@@ -370,6 +370,7 @@ def test_a_students_start_is_replaced_as_a_whole() -> None:
     assert changed == {"student": {"2l": {"start": {"base": "another"}, "epochs": 1.0}}}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("sent", "nohup", "code"),
     [([signal.SIGTERM], False, 143), ([signal.SIGHUP], False, 129), ([signal.SIGHUP, signal.SIGTERM], True, 143)],
@@ -399,6 +400,7 @@ def test_a_recipe_that_is_stopped_stops_its_pipeline_and_waits_for_it(
     assert (tmp_path / "ended").exists()
 
 
+@pytest.mark.medium
 def test_an_interrupted_recipe_lets_its_pipeline_end_in_its_own_time(tmp_path: Path) -> None:
     """Ctrl-C reaches both; the pipeline closes its run of MLflow on its way out, which takes a moment."""
     (tmp_path / "closing.py").write_text(
@@ -440,6 +442,7 @@ for name in ("report.html", "report.md", "metrics.json"):
 """
 
 
+@pytest.mark.medium
 def test_one_run_of_a_recipe_at_a_time(checkout: Path) -> None:
     """The second is told so and touches nothing; one that is killed holds nobody up, though its pipeline runs on."""
     params = Path("params.yaml").read_text(encoding="utf-8")

@@ -74,6 +74,7 @@ def faults(source: str) -> Iterator[str]:
             yield f"{node.lineno}: {name} without trust_remote_code"
 
 
+@pytest.mark.medium
 def test_nothing_is_loaded_that_could_run_code() -> None:
     assert len(FILES) > 200
     found = [

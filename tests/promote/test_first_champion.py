@@ -62,6 +62,7 @@ def gate(student: str, sets: dict[str, dict[str, np.ndarray]]) -> Any:
     return decide(replace(candidate, teacher=teacher), None, rules)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("suffix", ["+bm25", ""])
 def test_sentence_choice_and_gate_agree_however_the_queries_are_drawn(suffix: str) -> None:
     for seed in range(50):

@@ -200,6 +200,7 @@ def test_a_server_that_hides_its_artefacts_needs_to_be_told_where_to_lock(monkey
     assert store.folder == tmp_path
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("given", ["locks", "gs://bucket/locks"])
 def test_a_lock_that_is_another_one_in_each_folder_is_refused(monkeypatch, given) -> None:
     for uri in ("http://server", "sqlite:////tmp/mlflow.db"):

@@ -128,6 +128,7 @@ def test_a_champion_of_other_packages_is_to_be_released_again(registered: Path) 
     assert "delete its alias" not in str(caught.value)
 
 
+@pytest.mark.medium
 def test_a_measurement_that_hangs_is_stopped(registered: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code_of(registered).write_text("import time\ntime.sleep(60)\n")
     monkeypatch.setattr(rescoring, "TIMEOUT_S", 0.5)

@@ -109,6 +109,7 @@ def by_counting(score: Callable[[str, str], float], asked: list[dict[str, Any]],
     return float(np.mean(areas))
 
 
+@pytest.mark.medium
 def test_bm25_and_the_bases_embeddings_are_measured_on_the_same_pairs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

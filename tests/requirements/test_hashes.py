@@ -16,6 +16,7 @@ UNREACHABLE = (
 LOCKS = [Path(__file__).parents[2] / f"requirements/{name}.lock" for name in ("run", "extras", "test")]
 
 
+@pytest.mark.medium
 def test_every_pin_has_a_file_for_each_python_and_machine() -> None:
     pins = pins_of(LOCKS)
     assert len(pins) > 200

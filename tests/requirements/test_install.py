@@ -93,6 +93,7 @@ def test_every_pin_but_torch_has_digests(file: str, locks: tuple[str, ...]) -> N
     )
 
 
+@pytest.mark.medium
 @pytest.mark.faults("security")
 def test_a_file_with_another_digest_is_not_installed(tmp_path: Path) -> None:
     wheel = tmp_path / "toy-1.0-py3-none-any.whl"

@@ -122,6 +122,7 @@ def test_the_evaluations_choice_is_searched_where_no_student_is_named(project: P
     assert release_folder(project, "static").name == "static"
 
 
+@pytest.mark.medium
 def test_without_a_release_the_command_says_how_to_make_one(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "slimtower", "search", "--student", "2l", "anything"]

@@ -59,6 +59,7 @@ def cut(client: socket.socket) -> bool:
     return True
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", ASK + b"GET / HT"], ids=["nothing", "half", "a second half"])
 def test_half_a_request_holds_no_connection(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     monkeypatch.setattr(connections, "HEAD_S", 0.3)
@@ -69,6 +70,7 @@ def test_half_a_request_holds_no_connection(monkeypatch: pytest.MonkeyPatch, sen
         assert cut(client)
 
 
+@pytest.mark.medium
 def test_who_asks_again_in_time_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEAD_S", 0.2)
     with opened() as (_, port), connected(port) as client:
@@ -80,6 +82,7 @@ def test_who_asks_again_in_time_is_kept(monkeypatch: pytest.MonkeyPatch) -> None
             time.sleep(0.3)  # idle between two requests
 
 
+@pytest.mark.medium
 def test_answers_that_are_not_read_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "TAKE_S", 0.3)
     with opened() as (server, port), connected(port) as client:
@@ -98,6 +101,7 @@ def test_a_large_answer_that_is_read_arrives_whole() -> None:
         assert size > LARGE
 
 
+@pytest.mark.medium
 def test_for_one_connection_too_many_the_longest_idle_is_cut_and_nobody_refused() -> None:
     with opened(limit=3) as (server, port):
         clients = []

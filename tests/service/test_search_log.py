@@ -495,6 +495,7 @@ def test_an_endpoint_without_a_scheme_is_told_and_ends_no_thread(monkeypatch: py
         log.tidy()
 
 
+@pytest.mark.medium
 def test_a_swap_brings_the_new_corpus_beside_the_log(released: Path, tmp_path: Path) -> None:
     project, root = tmp_path / "project", tmp_path / "log"
     for part in ("models/release/static", "data/ingest"):
@@ -513,6 +514,7 @@ def test_a_swap_brings_the_new_corpus_beside_the_log(released: Path, tmp_path: P
     assert sum(map(len, swapped)) < sum(map(len, kept))
 
 
+@pytest.mark.medium
 def test_a_release_outside_of_a_project_has_the_corpus_that_it_is_given(
     released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -543,6 +545,7 @@ def test_a_release_outside_of_a_project_has_the_corpus_that_it_is_given(
         open_client(release, corpus=place)
 
 
+@pytest.mark.medium
 def test_what_the_service_logged_is_ingested_as_it_is(released: Path, tmp_path: Path) -> None:
     root = tmp_path / "log"
     client, _ = open_client(released / "models/release", log=str(root))

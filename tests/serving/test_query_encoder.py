@@ -44,6 +44,7 @@ READERS = {
 WORDY = st.text(st.characters(max_codepoint=126), max_size=40) | st.text(max_size=30)
 
 
+@pytest.mark.medium
 @given(
     WORDY
     | st.lists(st.sampled_from(["Sum", "unaffable", "don't", "[SEP]", "[", "x_y", "é", "2.5", "\t", "##ing"])).map(

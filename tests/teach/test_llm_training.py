@@ -72,6 +72,7 @@ def contrastive(queries: np.ndarray, near: np.ndarray, far: np.ndarray, temperat
     return float((forward + backward) / 2 + 0.5 * hard)
 
 
+@pytest.mark.medium
 def test_the_loss_is_the_papers_sum_over_embeddings_and_widths(base: Path) -> None:
     random = np.random.default_rng(0)
     shared = random.normal(size=(5, 1, 8)).repeat(3, axis=1)

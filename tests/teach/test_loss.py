@@ -126,6 +126,7 @@ def test_what_is_relevant_to_another_row_s_query_is_found() -> None:
         assert found.tolist() == [[(row, place) in RELEVANT for place in places] for row in rows]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_known_to_be_relevant_is_no_negative(tower: SentenceTransformer, form: dict[str, Any]) -> None:
     params, parts, in_batch = PARAMS.loss.model_copy(update=form), vectors(6), InBatch(BATCH, KNOWN)
@@ -155,6 +156,7 @@ def test_nothing_pushes_a_row_s_own_negative_away_that_is_known_to_be_relevant(
         assert pulls is not None and not pulls[5].any() and pulls[4].any()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("form", FORMS)
 def test_gradients_are_those_of_the_loss(tower: SentenceTransformer, form: dict[str, Any]) -> None:
     loss = ContrastiveLoss(tower, 0.3, PARAMS.loss.model_copy(update=form))
