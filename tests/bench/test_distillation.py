@@ -218,6 +218,7 @@ def test_a_teacher_can_be_too_shallow_for_a_subset() -> None:
         scaled([8, 9, 10, 11], 3)
 
 
+@pytest.mark.medium
 def test_the_file_holds_the_13_subsets_and_every_table() -> None:
     expected, said = read_expected(EXPECTED), " ".join((distillation.__doc__ or "").split())
     assert all(f"{name}," in said or f"{name}." in said for name in expected.tables)
@@ -226,6 +227,7 @@ def test_the_file_holds_the_13_subsets_and_every_table() -> None:
     assert {row.minimum for row in expected.tables["frontier"].rows.values()} == {0.97, 0.98, 0.99, 0.997}
 
 
+@pytest.mark.medium
 def test_the_papers_recipes_are_presets_that_a_table_measures() -> None:
     expected = read_expected(EXPECTED)
     measured = [student for table in expected.tables.values() for student in described(table)]
@@ -234,6 +236,7 @@ def test_the_papers_recipes_are_presets_that_a_table_measures() -> None:
         assert preset in measured, name
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["qkd_magnitude", "qkd_fresh"])
 def test_the_rows_of_an_ablation_differ_in_what_is_ablated_alone(name: str) -> None:
     table = read_expected(EXPECTED).tables[name]
@@ -246,6 +249,7 @@ def test_the_rows_of_an_ablation_differ_in_what_is_ablated_alone(name: str) -> N
         assert (loss, with_magnitude) == (other, without)
 
 
+@pytest.mark.medium
 def test_scalingnotes_methods_differ_in_towers_and_losses_as_the_paper_says() -> None:
     table = read_expected(EXPECTED).tables["scalingnote"]
     rows = dict(zip(table.rows, described(table), strict=True))
@@ -261,6 +265,7 @@ def test_scalingnotes_methods_differ_in_towers_and_losses_as_the_paper_says() ->
     assert all(recall[better] > recall[worse] for better, worse in (claim.order for claim in table.claims))
 
 
+@pytest.mark.medium
 def test_lead_over_the_frozen_index_stands_beside_lead_as_published() -> None:
     table = read_expected(EXPECTED).tables["lead_joint"]
     rows = dict(zip(table.rows, described(table), strict=True))
@@ -284,6 +289,7 @@ def described(table: Table) -> list[StudentParams]:
     return [StudentParams.model_validate(student_of(made, table, row)) for row in rows]
 
 
+@pytest.mark.medium
 def test_every_student_of_the_file_can_be_distilled() -> None:
     run = distill_params(student={"static": STATIC, "1l": TWO, "2l": TWO, "4l": TWO})
     made = pipeline(params=run, depth=6)
@@ -470,6 +476,7 @@ def test_one_run_has_all_that_four_tables_of_papers_need(name: str, over: str) -
                 assert phase.teacher_top_k <= run.embed.neighbours
 
 
+@pytest.mark.medium
 def test_what_is_shown_on_public_sets_is_shown_on_the_demo_with_the_same_teachers_and_students() -> None:
     public = recipe("cross_encoder_teacher", DATA="data", EPOCHS="1.0", TEXTS="7000")
     demo = recipe("demo_teachers")
@@ -494,6 +501,7 @@ def test_what_is_shown_on_public_sets_is_shown_on_the_demo_with_the_same_teacher
         )
 
 
+@pytest.mark.medium
 def test_the_label_free_tables_use_no_judgement_and_differ_in_their_data_alone() -> None:
     tables = read_expected(EXPECTED).tables
     one, other, demo = (tables[f"label_free_{name}"] for name in ("scifact", "medquad", "demo"))
@@ -542,6 +550,7 @@ def test_a_student_that_the_run_does_not_know_stops_the_table() -> None:
         make_cell(made, each, each.rows["a"], 1)
 
 
+@pytest.mark.medium
 def test_a_table_with_other_rows_or_claims_is_not_judged_again() -> None:
     [path] = [path for path in WRITTEN if path.stem == "layers"]
     found = read_json(path)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from index_vectors import clustered
 
 from bench import vectors as bench
@@ -22,6 +23,7 @@ def test_perturbed_vectors_keep_near_their_document(tmp_path: Path) -> None:
     assert again.read_bytes() == (tmp_path / "vectors.npy").read_bytes()
 
 
+@pytest.mark.medium
 def test_the_update_is_timed_as_the_whole_stage(tmp_path: Path) -> None:
     bench.write_vectors(tmp_path / "vectors.npy", clustered(50, 32), 1010)
     found = bench.update(tmp_path, "ivfflat", clustered(20, 32, seed=1))

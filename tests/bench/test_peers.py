@@ -13,11 +13,13 @@ from slimtower.common.files import write_json
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.medium
 def test_the_page_has_the_table_that_is_generated() -> None:
     page = (ROOT / PAGE).read_text(encoding="utf-8")
     assert with_table(page, MODULE, table(read_expected(EXPECTED).beside), PAGE) == page, "run `python -m bench.peers`"
 
 
+@pytest.mark.medium
 def test_published_figures_stand_in_the_track_without_the_corpora(tmp_path: Path) -> None:
     own, general = table(read_expected(EXPECTED).beside, tmp_path).split("**Not trained on it**")
     assert "slimtower" not in own + general, "nothing is recorded there"
@@ -25,6 +27,7 @@ def test_published_figures_stand_in_the_track_without_the_corpora(tmp_path: Path
         assert figure in general and figure not in own
 
 
+@pytest.mark.medium
 def test_a_recorded_run_stands_in_its_track_best_student_first(tmp_path: Path) -> None:
     metrics = {
         "retention": {"static": {"ratio_of_means": 0.9}, "2l": {"ratio_of_means": 0.95}},

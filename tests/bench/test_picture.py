@@ -11,6 +11,7 @@ from slimtower.common.files import read_json
 PROJECT = Path(__file__).parents[2]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_picture_is_of_the_recorded_figures(scheme: str) -> None:
     drawn = picture(read_json(PROJECT / RESULTS)["metrics"], read_json(PROJECT / EXPORT), scheme)
@@ -22,6 +23,7 @@ def test_the_picture_is_of_the_recorded_figures(scheme: str) -> None:
     )
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_picture_stands_by_itself(scheme: str) -> None:
     drawn = picture(read_json(PROJECT / RESULTS)["metrics"], read_json(PROJECT / EXPORT), scheme)

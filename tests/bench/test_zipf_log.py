@@ -100,6 +100,7 @@ def test_clicks_fall_with_the_rank_and_three_in_five_queries_click(log: Tables) 
     assert clicked.reshape(-1, 4).any(axis=1).mean() == pytest.approx(0.6, abs=0.05)
 
 
+@pytest.mark.medium
 def test_same_seed_same_bytes_in_batches_that_never_repeat_a_query(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,6 +141,7 @@ def test_a_base_that_compares_by_cosine_without_normalisation_finds_by_cosine(in
     assert (np.argsort(-cosine)[:3] != np.argsort(-documents @ asked)[:3]).any()  # long vectors come first there
 
 
+@pytest.mark.medium
 def test_a_base_of_which_one_route_alone_normalises_finds_by_cosine(ingest: Path, tmp_path: Path) -> None:
     plain = load_tower(write_static(tmp_path / "static", [*WORDS, "everything", "of"]))
     router = Router.for_query_document([plain[0], Normalize()], [plain[0]])

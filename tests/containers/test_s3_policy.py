@@ -152,6 +152,7 @@ def test_what_dvc_pushes_and_pulls(server: FaultyS3, tmp_path: Path) -> None:
     assert refused(server, TASKS) == set()
 
 
+@pytest.mark.medium
 def test_the_search_log_of_the_service(server: FaultyS3, tmp_path: Path) -> None:
     store = S3LogStore(LOG)
     server.objects[f"{LOG.removeprefix('s3://')}/corpus.parquet"] = b"rows"

@@ -101,6 +101,7 @@ def test_ndcg_of_rankings_and_of_a_matrix_is_that_of_the_formula_with_many_ties(
     np.testing.assert_allclose(per_query([NDCG], qrels, ids, everything, list(scores))[NDCG], expected, atol=1e-9)
 
 
+@pytest.mark.medium
 def test_measures_are_those_of_trec_eval_on_a_thousand_runs_with_ties() -> None:
     random = np.random.default_rng(2)
     docs = [f"d{number:02}" for number in range(60)]

@@ -26,6 +26,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_TERMINAL_S", 0.02)
 
 
+@pytest.mark.medium
 def test_a_log_gets_lines_while_a_single_item_takes_long() -> None:
     log = io.StringIO()
     with Bar(3, "embed", "texts", lambda: "0.10 dollars", log) as bar:
@@ -51,6 +52,7 @@ def test_a_terminal_has_one_line_that_is_taken_away_at_the_end() -> None:
     assert "\n" not in written and "evaluate: 0 s\r" in written and written.endswith("\r\x1b[K")
 
 
+@pytest.mark.medium
 def test_work_within_work_is_named_behind_it_and_shows_nothing_itself(capsys: pytest.CaptureFixture[str]) -> None:
     with Bar(None, "evaluate"):
         for _ in progress(range(2), 2, "latency"):

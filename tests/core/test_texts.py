@@ -14,6 +14,7 @@ from slimtower.common.unicode_norm import _CHARACTER, as_read
 from steps.core.texts import _UNSPACED, _folded, fold, lowered_places, sentences, words
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -108,6 +109,7 @@ def test_words_of_scripts_without_spaces_are_pairs_of_characters(text: str, foun
     assert [lowered[start:end] for start, end in lowered_places(lowered)] == found
 
 
+@pytest.mark.medium
 def test_the_scripts_without_spaces_are_those_of_word_places() -> None:
     letter = regex.compile(rf"[{_UNSPACED}](?<=[\p{{L}}\p{{N}}])")
     others = {"ー", "ｰ", "ﾞ", "ﾟ", "〆"}  # of several scripts
@@ -172,6 +174,7 @@ def test_lines_and_items_are_sentences(text: str, found: list[str]) -> None:
     assert sentences(text) == found
 
 
+@pytest.mark.medium
 def test_no_letter_is_lost_and_long_texts_take_no_longer_a_letter() -> None:
     for text in ("(a. b) ", "“a. ", "\n- a", "e.g. ", "A. ", ". ", "。”", "; ", ".)", "\n "):
         whole = text * 20_000  # a second at most: nothing is searched again and again

@@ -45,6 +45,7 @@ def test_the_project_graph_is_that_of_dvc() -> None:
     assert len(set(ids)) == len(ids)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("recipe", sorted(path.name for path in (PROJECT / "recipes").glob("*.yaml")))
 def test_the_graph_under_a_recipe_is_that_of_dvc(recipe: str, bare: Path) -> None:
     path = PROJECT / "recipes" / recipe
@@ -71,6 +72,7 @@ def closure(waits_for: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
 RECIPES = sorted(f"recipes/{path.name}" for path in (PROJECT / "recipes").glob("*.yaml"))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("recipe", ["", *RECIPES])
 def test_the_drawn_edges_keep_the_order_and_none_is_implied_by_others(recipe: str) -> None:
     graph = read_graph(PROJECT, recipe)
@@ -91,6 +93,7 @@ def test_variables_of_a_recipe_name_stages(given: str, scorers: list[str]) -> No
     assert {f"teach@{name}" for name in scorers} <= graph.stages.keys()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("scorers", [[], ["other"], ["other", "third"]])
 def test_students_wait_for_the_teachers_that_score_and_for_none_where_none_does(scorers: list[str], bare: Path) -> None:
     params = yaml.safe_load((PROJECT / "params.yaml").read_text())
@@ -110,6 +113,7 @@ def test_students_wait_for_the_teachers_that_score_and_for_none_where_none_does(
     assert "score" in graph.steps  # a deployment may set its resources before there is a scorer
 
 
+@pytest.mark.medium
 def test_every_form_of_dvc_yaml_is_read_as_dvc_reads_it(bare: Path) -> None:
     (bare / "params.yaml").write_text("names: [a, b]\nsizes: {small: {out: s}, large: {out: l}}\nset: {deep: [1, 2]}\n")
     (bare / "dvc.yaml").write_text(

@@ -331,6 +331,7 @@ def test_only_layers_that_may_be_paired_are_judged(capsys: pytest.CaptureFixture
     assert "cls teach nothing at temperature 1 over 4 documents of a text (flat: 2): set" in capsys.readouterr().err
 
 
+@pytest.mark.medium
 def test_a_student_that_no_release_can_hold_stops_before_it_trains(
     tiny_tower: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,7 @@ def test_documents_too_short_to_give_more_end_the_search() -> None:
     assert filled("", "?", least=50).told() == filled(least=50).told() == "no texts"
 
 
+@pytest.mark.medium
 def test_short_documents_do_not_end_the_search_in_long_ones() -> None:
     alone = filled(*ABSTRACTS, least=3000)
     beside = filled(*ABSTRACTS, *(f"part number {number}" for number in range(300)), least=3000)
@@ -127,6 +128,7 @@ def test_evaluation_queries_are_no_spans() -> None:
     assert found.counts["spans"]["evaluation_query"] > 0
 
 
+@pytest.mark.medium
 def test_scripts_without_spaces_give_spans_of_their_characters() -> None:
     found = spans_of(filled(*CHINESE, least=300))
     assert len(found) > 250
@@ -163,6 +165,7 @@ def test_another_process_makes_the_same_spans() -> None:
     assert here != pairs(filled(*ABSTRACTS, least=900, seed=6))
 
 
+@pytest.mark.medium
 def test_spans_of_a_document_depend_on_no_other_document() -> None:
     fewer, more = (filled(*ABSTRACTS[:count], least=200 * count, parts=["titles"]) for count in (10, 30))
     own = [pair for pair in spans_of(more) if pair[0] < 10]

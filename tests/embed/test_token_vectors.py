@@ -57,6 +57,7 @@ def shards(cache: Path) -> list[Path]:
     return sorted(cache.glob("tokens/*/shard-*"))
 
 
+@pytest.mark.medium
 def test_they_are_those_of_one_pass_and_are_made_once(folder: Path, own_cache: Path) -> None:
     expected = in_one_pass(folder)
     first, read = made(folder)
@@ -66,6 +67,7 @@ def test_they_are_those_of_one_pass_and_are_made_once(folder: Path, own_cache: P
     assert read == 0 and again.tobytes() == expected.tobytes()
 
 
+@pytest.mark.medium
 def test_a_killed_run_repeats_one_shard_and_leaves_the_same_bytes(folder: Path, own_cache: Path) -> None:
     expected = in_one_pass(folder)
     with pytest.raises(Killed):

@@ -80,6 +80,7 @@ def test_a_model_that_cannot_be_fetched_is_one_line() -> None:
         resolve_base(f"owner/no-such@{COMMIT}")
 
 
+@pytest.mark.medium
 def test_weights_that_are_a_pointer_or_cut_are_one_line(tiny_tower: Path, tmp_path: Path) -> None:
     folder = tmp_path / "tower"
     shutil.copytree(tiny_tower, folder)

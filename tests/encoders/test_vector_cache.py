@@ -160,6 +160,7 @@ def test_a_killed_run_repeats_at_most_one_shard(tmp_path: Path) -> None:
     assert repeated == 30  # ten shards of five, four of them kept
 
 
+@pytest.mark.medium
 def test_windows_bound_what_is_held_and_a_resumed_run_makes_the_same_shards(tmp_path: Path) -> None:
     texts = [f"{'long ' * (number % 5)}text {number}" for number in range(203)] + TEXTS
 

@@ -49,6 +49,7 @@ def test_an_address_with_several_ats_is_refused_before_a_client_shows_the_rest_o
     assert "hush" not in str(caught.value)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "to",
     [
@@ -136,6 +137,7 @@ def grpc_error(name: str) -> Exception:
     return error
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("refused", [True, False])
 def test_what_an_engine_refuses_is_not_tried_again(refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     psycopg, milvus = pytest.importorskip("psycopg"), pytest.importorskip("pymilvus").MilvusException

@@ -66,6 +66,7 @@ def noisy(queries: int, loss: float, noise: float) -> dict[str, list[np.ndarray]
     return {"slow": slow, "fast": fast}
 
 
+@pytest.mark.medium
 def test_the_fastest_that_is_no_worse_than_the_best_is_chosen() -> None:
     times = {"slow": 4.0, "fast": 1.0}
     choice = choose(noisy(5000, 0.002, 0.02), times, 0.0, RULE)
@@ -222,6 +223,7 @@ def test_the_drawing_rings_the_choice_and_holds_the_budget(budget: float) -> Non
     assert "chosen" not in plain and "budget" not in plain and "stroke-dasharray: 1,2" not in plain
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 def test_no_label_of_the_drawing_covers_another(width: float) -> None:
     qualities = {"static": 0.985, "1l": 0.994, "2l": 0.996, "4l": 0.998, "teacher": 1.0}

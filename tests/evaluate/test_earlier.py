@@ -146,6 +146,7 @@ def test_what_was_measured_or_read_is_not_again(world: Path, monkeypatch: pytest
     assert {"base", "round_0"} < {*measure_all(with_earlier(world, opened(world)), task_of(world)).measured}
 
 
+@pytest.mark.medium
 def test_content_follows_from_tower_corpus_and_how_it_is_read(world: Path) -> None:
     found = {system.content for system in opened(world)}
     found |= {system.content for system in opened(world, dim=12)}
@@ -179,6 +180,7 @@ def test_a_killed_reading_goes_on_where_it_was(world: Path, monkeypatch: pytest.
     assert sum(read) == len(texts) + 8, "only the shard that it was in is read twice"
 
 
+@pytest.mark.medium
 def test_only_documents_of_judged_data_sets_are_read(world: Path, tmp_path: Path) -> None:
     asked: list[Collection[str]] = []
 
@@ -194,6 +196,7 @@ def test_only_documents_of_judged_data_sets_are_read(world: Path, tmp_path: Path
     assert asked == [["api"]]
 
 
+@pytest.mark.medium
 def test_where_nothing_is_judged_no_tower_reads_anything(tmp_path: Path) -> None:
     systems = fake_systems(tmp_path, write_inputs(tmp_path, judged=()), **{"static": 1, "2l": 4})
     systems = replace(systems, earlier=[Earlier("base", "x", no_reading)])  # type: ignore[arg-type]
@@ -202,6 +205,7 @@ def test_where_nothing_is_judged_no_tower_reads_anything(tmp_path: Path) -> None
     assert metrics["gain"] == metrics["gain_dev"] == metrics["gain_overall"] == {}
 
 
+@pytest.mark.medium
 def test_a_tower_that_is_gone_and_one_named_as_a_student_are_errors(world: Path) -> None:
     assert [system.name for system in opened(world, students=["static"])] == ["base", "round_0"]
     with pytest.raises(UserError, match=r"evaluate\.earlier_towers: .*'base'; rename the student"):

@@ -150,6 +150,7 @@ def test_without_dev_queries_ranks_are_fused_and_nothing_is_claimed(tmp_path: Pa
     assert "2l+bm25 on api: not compared on dev queries" in results_table(reports)
 
 
+@pytest.mark.medium
 def test_an_endpoint_is_asked_anew_while_it_is_timed(tmp_path: Path) -> None:
     anew: list[endpoint.Waited] = []
 

@@ -137,6 +137,7 @@ def test_a_histogram_of_zeros_is_one_bar_on_the_line_at_zero() -> None:
     assert centre == pytest.approx(float(line), abs=0.01)
 
 
+@pytest.mark.medium
 def test_bars_hold_all_values_in_shares_of_their_own_panel() -> None:
     values = np.concatenate([np.random.default_rng(0).normal(0, 0.1, 5000), [50.0]])
     ours, theirs = bars(draw_histograms({"2l": values}, "x")), bars(draw_histograms({"2l": np.tile(values, 3)}, "x"))

@@ -128,6 +128,7 @@ def test_it_is_a_system_of_the_report_measured_once_and_again_when_it_changes(wo
     assert models == {"bm25", "teacher", "static", "late"}
 
 
+@pytest.mark.medium
 def test_what_cannot_rerank_is_said(world: Path) -> None:
     with pytest.raises(UserError, match=r"gone/tower: not found; run `dvc repro` to train 'gone'"):
         opened(world, "gone")

@@ -33,6 +33,7 @@ def test_holm_rejects_what_the_step_down_procedure_rejects() -> None:
         assert {at for at, value in enumerate(holm(p_values)) if value <= 0.05} == rejected
 
 
+@pytest.mark.medium
 def test_the_bootstrap_is_scipys_and_near_the_t_test() -> None:
     random = np.random.default_rng(1)
     difference = random.normal(0.05, 0.4, 200)

@@ -138,6 +138,7 @@ def test_only_what_is_simulated_is_called_so(tmp_path: Path) -> None:
         assert not any("simulated" in name for name, _ in background.stages[0].facts if "·" not in name)
 
 
+@pytest.mark.medium
 def test_per_query_values_average_to_the_metrics(reports: Path) -> None:
     metrics = json.loads((reports / "metrics.json").read_text())
     rows = read_table(reports, "per_query").to_pylist()
@@ -303,6 +304,7 @@ def test_nothing_but_the_outputs_remains_and_a_rerun_replaces_them(tmp_path: Pat
     assert not stale.exists()
 
 
+@pytest.mark.medium
 def test_a_failure_leaves_no_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise UserError("no")
@@ -351,6 +353,7 @@ def test_a_data_set_on_which_the_teacher_finds_nothing_is_named_and_left_out(
     assert said.replace("'", "&#39;") in page and "nan" not in page
 
 
+@pytest.mark.medium
 def test_judged_for_choosing_alone_is_said_to_be_not_tested(tmp_path: Path) -> None:
     documents = write_inputs(tmp_path)
     table = read_table(tmp_path / "ingest", "qrels")
@@ -361,6 +364,7 @@ def test_judged_for_choosing_alone_is_said_to_be_not_tested(tmp_path: Path) -> N
     assert "nan" not in page + told
 
 
+@pytest.mark.medium
 def test_where_nothing_is_judged_the_closest_to_the_teacher_is_chosen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ def paired(loss: float, noise: float, queries: int) -> tuple[np.ndarray, np.ndar
     return teacher + moved - moved.mean() - loss * teacher.mean(), teacher
 
 
+@pytest.mark.medium
 def test_the_answer_follows_the_bounds_which_are_those_of_a_t_interval() -> None:
     for loss, noise, queries, answer in (
         (0.001, 0.02, 2000, "yes"), (0.02, 0.02, 2000, "no"), (0.001, 0.2, 200, "cannot tell"),

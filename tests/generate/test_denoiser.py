@@ -134,6 +134,7 @@ def test_denoising_loss_is_the_cross_entropy_of_masked_tokens(monkeypatch: pytes
     assert found.item() == pytest.approx(np.mean(terms), rel=1e-5)
 
 
+@pytest.mark.medium
 def test_how_a_checkpoint_was_saved_to_generate_changes_no_text(tmp_path: Path) -> None:
     """BARTs for summaries have a least length, and forbid repeated words."""
     bart = random_bart()

@@ -72,6 +72,7 @@ def test_a_pretrained_folder_takes_the_small_barts_place(tmp_path: Path, judge: 
     assert report["queries"] == len(read_table(output, "generated_queries")) > 0
 
 
+@pytest.mark.medium
 def test_a_folder_without_a_mask_token_is_refused(tmp_path: Path, judge: Path) -> None:
     bart = random_bart()
     bart.tokenizer.mask_token = None
@@ -93,6 +94,7 @@ def test_a_missing_judge_is_refused_before_anything_is_trained(tmp_path: Path, m
         generate(write_world(tmp_path), tmp_path / "generate", tmp_path / "nowhere")
 
 
+@pytest.mark.medium
 def test_two_models_that_write_the_same_query_give_it_once(
     tmp_path: Path, judge: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +183,7 @@ def test_the_small_bart_trains_on_no_more_queries_than_it_may(
     assert some == [text for text in every if text in some]
 
 
+@pytest.mark.medium
 def test_documents_make_up_for_missing_queries(tmp_path: Path, judge: Path) -> None:
     ingest = write_world(tmp_path, queries()[:3] + queries()[-2:])
     changes = {"model": str(write_bart(tmp_path / "bart")), "least_sources": 8, "do_sample": True}
@@ -223,6 +226,7 @@ def in_memory(corpus: pa.Table, evaluation: set[str], limit: int, seed: int, *, 
     return list(found.values())
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("fewest", [1, 7, 1000])
 @pytest.mark.parametrize("whole", [False, True])
 def test_documents_are_drawn_a_few_at_a_time_as_from_all_in_memory(
@@ -324,6 +328,7 @@ def test_a_missing_document_model_is_refused_with_the_fix(tmp_path: Path, judge:
         generate(write_world(tmp_path, []), tmp_path / "generate", judge, **changes)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("knob", "changes"),
     [

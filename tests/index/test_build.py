@@ -116,6 +116,7 @@ def test_a_flat_kind_with_a_factory_is_refused() -> None:
         index_params(kind="flat", factory="SQ8")
 
 
+@pytest.mark.medium
 def test_settings_rise_until_the_target_is_met_and_no_further() -> None:
     matrix, queries = clustered(4000), clustered(100, seed=1)
     wanted = exact_top(matrix, queries)
@@ -163,6 +164,7 @@ def test_fewer_documents_than_hits_are_no_obstacle() -> None:
     assert tune(built("ivfpq", matrix), queries, exact_top(matrix, queries), 1.0).met
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", KINDS)
 def test_shards_find_what_one_piece_finds(kind: Kind, tmp_path: Path) -> None:
     matrix, queries = clustered(2000), clustered(20, seed=1)

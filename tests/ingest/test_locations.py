@@ -459,6 +459,7 @@ def test_refusals_name_the_key_the_bucket_and_the_fix(
             names_of("s3://shop/log/")
 
 
+@pytest.mark.medium
 def test_an_endpoint_that_nobody_answers_and_missing_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (
         ("AWS_MAX_ATTEMPTS", "1"),

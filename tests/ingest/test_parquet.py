@@ -159,6 +159,7 @@ def test_a_column_that_is_not_read_may_be_there_twice(tmp_path: Path) -> None:
     assert reasons(ingest(tmp_path, params(source))) == []
 
 
+@pytest.mark.medium
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(

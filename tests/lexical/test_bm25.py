@@ -134,6 +134,7 @@ def test_k_limits_hits_and_ties_keep_corpus_order() -> None:
     assert np.ptp(scores[0]) == 0
 
 
+@pytest.mark.medium
 def test_a_saved_index_answers_alike_and_is_the_same_bytes_in_any_process(tmp_path: Path) -> None:
     engine = Bm25(list("abcd"), TEXTS)
     engine.save(tmp_path / "one")

@@ -93,6 +93,7 @@ def values_of(seed: int, gain: float, queries: int = 60) -> np.ndarray:
     return np.vstack([alone, alone + gain + generator.normal(0, 0.1, (len(GRID), queries))])
 
 
+@pytest.mark.medium
 def test_a_grid_does_not_win_by_its_size() -> None:
     wins = [choose(values_of(seed, 0.0)).wins for seed in range(100)]
     assert np.mean(wins) <= 0.05

@@ -132,6 +132,7 @@ def test_direction_follows_the_top_terms_of_the_query_that_receives(engine: Engi
     assert mined(engine, scores, {short, long}, mutual=True, **knobs)[0] == set()
 
 
+@pytest.mark.medium
 def test_threshold_is_exclusive(engine: Engine) -> None:
     scores = {("d", 1): {7: 0.5, 8: 0.5}, ("d", 2): {7: 0.25, 8: 0.25, 9: 0.5}}
     at = {"threshold": 0.25, "top_terms": 2, "min_terms": 2, "cap": 5}

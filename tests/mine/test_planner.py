@@ -50,6 +50,7 @@ def test_idf_importance_is_the_share_of_the_querys_idf(engine: Engine, logs: lis
     assert all(found[key] == pytest.approx(expected[key], abs=1e-4) for key in expected)
 
 
+@pytest.mark.medium
 def test_importances_sum_to_one_and_rare_words_outweigh_common_ones(engine: Engine) -> None:
     rows = [(i, "d", f"the sum of thing{i}") for i in range(50)]
     table = engine.rows(idf_importances(engine, query_terms(engine, engine_table(engine, QUERIES, rows)))).to_pylist()
@@ -74,6 +75,7 @@ def test_the_planner_table_without_a_table_says_where_to_name_one(engine: Engine
         importances(engine, queries, params, engine_table(engine, SCORES, []))
 
 
+@pytest.mark.medium
 def test_the_planner_occlusion_goes_by_the_base_encoder(engine: Engine) -> None:
     queries = engine_table(engine, QUERIES, [(1, "d", "the eigenvalues of a matrix")])
     params = MineParams(**{**PARAMS, "planner": "occlusion"})

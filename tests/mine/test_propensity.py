@@ -114,6 +114,7 @@ def test_result_is_the_same_to_the_bit_in_any_order_of_rows_and_when_rows_are_ad
     assert first.log_likelihood == shuffled.log_likelihood == added_up.log_likelihood
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("exponent", [1.0, 0.5])
 @pytest.mark.parametrize("ranked_by_attraction", [False, True])
 def test_recovers_known_propensities_of_every_large_log(exponent: float, ranked_by_attraction: bool) -> None:
@@ -124,6 +125,7 @@ def test_recovers_known_propensities_of_every_large_log(exponent: float, ranked_
         assert found.values == pytest.approx(true, rel=0.10)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("exponent", [1.0, 0.5])
 @pytest.mark.parametrize("impressions", [3, 5, 10, 30])
 def test_few_impressions_a_pair_do_not_bias_the_estimate(exponent: float, impressions: int) -> None:

@@ -222,6 +222,7 @@ def test_hadolint_has_nothing_to_say() -> None:
     assert done.stdout == ""
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("locks", [["run"], ["run", "extras", "test"]])
 def test_locks_hold_all_that_their_packages_need(locks: list[str]) -> None:
     """Images install nothing else, and `pip check` fails their build."""

@@ -323,6 +323,7 @@ def test_code_of_a_forgotten_runs_old_commit_does_not_stay(checkout: Path) -> No
         assert (folder / path).read_text() == "of a person or a stage"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("with_git", [True, False])
 def test_the_lock_of_a_run_survives_a_kill_while_its_files_are_renewed(
     checkout: Path, with_git: bool, monkeypatch: pytest.MonkeyPatch

@@ -68,6 +68,7 @@ def test_a_share_of_the_cores_gets_as_many_threads_unless_they_were_set(monkeypa
     assert settled()["OMP_NUM_THREADS"] == "3"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("command", ["pipeline", "pipeline.task"])  # a task imports it in its stage alone
 def test_the_threads_are_set_before_torch_is_imported(command: str) -> None:
     asked = f"import sys, {command}.__main__; sys.exit('torch' in sys.modules)"
@@ -99,6 +100,7 @@ def test_a_folder_that_is_no_project_of_dvc_is_named(tmp_path: Path) -> None:
         surroundings.without_git(tmp_path)
 
 
+@pytest.mark.medium
 @pytest.mark.skipif(not Path(".git").exists(), reason="not a git checkout: nothing to compare with")
 def test_a_plain_copy_holds_what_git_tracks_or_would(tmp_path: Path) -> None:
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]

@@ -43,6 +43,7 @@ def test_bound_covers_the_true_difference_as_often_as_it_says() -> None:
     assert 0.92 < (rule.most(candidate, champion) >= 0).mean() < 0.98
 
 
+@pytest.mark.medium
 @settings(max_examples=60, deadline=None)
 @given(pairs=PAIRS, gains=st.lists(QUALITY, min_size=40, max_size=40), rules=POLICIES, first=st.booleans())
 def test_a_better_candidate_never_turns_approval_into_refusal(pairs, gains, rules, first) -> None:

@@ -59,6 +59,7 @@ def judged_set(dataset: str, qrels: dict[str, dict[str, int]], texts: list[str])
     return JudgedSet(dataset, "test", list(qrels), texts, qrels)
 
 
+@pytest.mark.medium
 def test_the_old_code_searches_and_the_measure_is_trec_evals(registered: Path) -> None:
     judged = {"q0": {"d01": 2, "d99": 1}, "q1": {"d10": 1}, "q2": {"d08": 1}, "q3": {"d00": 1}}
     asked = [judged_set("api", judged, ["aa", "bb", "cc", "d"]), judged_set("new", {"n0": {"x": 1}}, ["ee"])]

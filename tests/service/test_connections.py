@@ -92,6 +92,7 @@ def test_answers_that_are_not_read_are_let_go(monkeypatch: pytest.MonkeyPatch) -
         assert cut(client)
 
 
+@pytest.mark.medium
 def test_a_large_answer_that_is_read_arrives_whole() -> None:
     with opened() as (_, port), connected(port) as client:
         client.sendall(ASK_LARGE.replace(b"x\r\n", b"x\r\nConnection: close\r\n"))

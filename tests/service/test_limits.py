@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from serve_fakes import settings
 from starlette.responses import PlainTextResponse
 
@@ -162,6 +163,7 @@ print(metrics.text([("slimtower_ready", {{}}, 1.0)]))
 """
 
 
+@pytest.mark.medium
 def test_processes_add_up_in_one_text_and_counts_outlive_a_process(tmp_path: Path) -> None:
     environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
     said = [

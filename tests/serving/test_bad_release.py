@@ -160,6 +160,7 @@ def sha256_of(content: bytes) -> str:
     return sha256(content).hexdigest()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("release", ["2l"], indirect=True)  # a token table has no graph
 def test_a_sound_graph_of_other_inputs_is_one_line(release: Path) -> None:
     (graph,) = (release / "serving").glob("*.onnx")

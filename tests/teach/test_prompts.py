@@ -50,6 +50,7 @@ def behind(prompt: str, tower: SentenceTransformer) -> np.ndarray:
     return tower.encode([prompt + text for text in TEXTS], prompt="")
 
 
+@pytest.mark.medium
 def test_prompts_of_the_params_are_saved_with_the_tower_and_told(
     tmp_path: Path, base: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,6 +83,7 @@ def test_saved_prompts_of_other_names_are_told(
     assert "used for neither" not in capsys.readouterr().err
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["passage", "corpus"])
 def test_a_saved_prompt_for_passages_is_that_of_documents(tmp_path: Path, base: Path, name: str) -> None:
     saved = saved_with(base, tmp_path / "saved", **{"query": ASKED, name: HELD})
@@ -91,6 +93,7 @@ def test_a_saved_prompt_for_passages_is_that_of_documents(tmp_path: Path, base: 
     np.testing.assert_allclose(alone.encode_document(TEXTS), expected, atol=1e-6)
 
 
+@pytest.mark.medium
 def test_one_of_the_params_takes_its_place_even_where_it_is_empty(tmp_path: Path, base: Path) -> None:
     saved = saved_with(base, tmp_path / "saved", query=ASKED, passage=HELD)
     tower = load_tower(made(tmp_path, saved, document_prompt=""))

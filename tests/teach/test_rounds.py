@@ -374,6 +374,7 @@ def test_a_run_gets_past_what_was_cut_to_the_same_weights(
     assert all(torch.equal(twos[name], tensor) for name, tensor in ones.items())
 
 
+@pytest.mark.medium
 def test_what_a_round_continues_from_follows_from_what_it_searches(
     tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

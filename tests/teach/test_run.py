@@ -55,6 +55,7 @@ def embeddings(folder: Path) -> np.ndarray:
     return encode(load_tower(folder), texts, "document")
 
 
+@pytest.mark.medium
 def test_epochs_zero_saves_the_base_as_it_is(tmp_path: Path, base: Path) -> None:
     output = train(tmp_path, base, epochs=0.0)
     before, after = load_file(base / "model.safetensors"), load_file(output / "tower" / "model.safetensors")
@@ -82,6 +83,7 @@ def test_a_kind_that_leaves_nothing_it_was_before_has_an_empty_list(
     assert read_json(tmp_path / "teach/earlier/towers.json") == []
 
 
+@pytest.mark.medium
 def test_a_model_has_one_fingerprint_however_it_is_loaded(
     tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +222,7 @@ def test_dimensions_that_the_tower_does_not_have_are_an_error(tmp_path: Path, ba
         train(tmp_path, base, loss=PARAMS.loss.model_dump() | {"dims": [4, 16, 99]})
 
 
+@pytest.mark.medium
 def test_a_cosine_tower_without_normalisation_gets_it(tmp_path: Path, base: Path) -> None:
     tower = load_tower(base)
     bare = SentenceTransformer(modules=[tower[0], tower[1]], device="cpu", similarity_fn_name="cosine")
@@ -246,6 +249,7 @@ def test_a_tower_that_cuts_its_vectors_is_refused(tmp_path: Path, base: Path) ->
         train(tmp_path, tmp_path / "cut", epochs=0.0)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("pooling", "expected"), [("cls", 0), ("last", -1), ("mean", None), ("auto", None)])
 def test_pooling_can_be_set(tmp_path: Path, base: Path, pooling: str, expected: int | None) -> None:
     load_tower(base)[0].auto_model.save_pretrained(str(tmp_path / "bare"))

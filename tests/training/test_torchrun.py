@@ -79,6 +79,7 @@ def test_the_launcher_has_the_last_word(
     assert read_exit(tmp_path / "exit") == recorded
 
 
+@pytest.mark.medium
 def test_a_killed_rank_is_recorded_as_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_json(tmp_path / "exit", {"code": 143, "line": "exited with 143"})
     monkeypatch.setenv(VARIABLE, str(tmp_path / "exit"))
@@ -127,6 +128,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]) -> list[str
     return done
 
 
+@pytest.mark.medium
 def test_what_cannot_be_shared_runs_in_one_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
