@@ -53,14 +53,14 @@ serve: setup ##start search page and API at http://localhost:8000 (docs/serving.
 	@python -m slimtower serve --release "$$RELEASE" --recipe "$$RECIPE" --model "$$MODEL" --port "$${PORT:-8000}" --workers "$${WORKERS:-1}" --log "$$LOG" $(SERVE_FLAGS)
 
 # Tests run side by side, one process a core: each with one thread (tests/conftest.py)
-PYTEST := python -m pytest tests -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+PYTEST := python -m pytest tests -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder --durations=10
 REST := not integration and not gpu
 
 test-fast: setup-all ##develop units alone, for while you write: a minute
 	@$(PYTEST) -m "$(REST) and not medium and not slow"
 
-test: setup-all lint ##develop lint, units, and every stage on small data: what a change must pass first
-	@$(PYTEST) -m "$(REST) and not slow"
+test: setup-all lint ##develop lint, units, and every stage on small data: what a change must pass first;; [SLOW=1]: those of test-slow too, as CI does
+	@$(PYTEST) -m "$(REST) and not $(if $(SLOW),nightly,slow)"
 
 test-slow: setup-all ##develop pipelines, killed runs, two processes, exports: a quarter of an hour
 	@$(PYTEST) -m "$(REST) and slow and not nightly"
@@ -92,9 +92,10 @@ deploy: setup ##operate a release in a vector engine: make deploy TO=postgresql:
 bench: setup ##develop a benchmark, as bench/results/*.json; without NAME they are listed:;; make bench NAME=serving [ARGS="words of its command line"]
 	@python -m bench $(NAME) $(ARGS)
 
-test-integration: setup-all .airflow-venv/.done ##develop containers, S3, MLflow and Airflow end to end (docs/operations.md);; needs DOCKER_HOST, AWS_ENDPOINT_URL and its credentials
+test-integration: setup-all .airflow-venv/.done ##develop containers, S3, MLflow and Airflow end to end (docs/operations.md);; needs DOCKER_HOST, AWS_ENDPOINT_URL and its credentials;; [PART=1/3]: a third of it
 	@docker compose version >/dev/null 2>&1 || python -m pip install --quiet --disable-pip-version-check podman-compose==1.6.0
-	@python -m pytest tests -m integration --exitfirst
+	@python -m pytest tests -m integration --exitfirst --durations=10
+	@$(if $(PART),,.ci/state > .ci/integration)
 
 mlflow: setup ##operate MLflow's pages on the tracked runs [PORT=5000]
 	@python -m pipeline.pages --port "$${PORT:-5000}"

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,9 +28,18 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(FaultCounts())
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take minutes first: processes take whole files, and the last one would wait for such a file."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Files that take minutes first: processes take whole files, and the last one would wait for such a file.
+
+    Of the integration tests PART=1/3 keeps every third file, beginning with the second.
+    """
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+    if part := os.environ.get("PART"):
+        number, parts = map(int, part.split("/"))
+        files = sorted({item.path for item in items if item.get_closest_marker("integration")})
+        others = [item for item in items if item.path not in files[number::parts]]
+        items[:] = [item for item in items if item.path in files[number::parts]]
+        config.hook.pytest_deselected(items=others)
 
 
 @pytest.fixture(autouse=True)
@@ -46,9 +56,30 @@ def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 
+def built_once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path], None]) -> Path:
+    """A folder that one process of the session builds for all; to be copied, not changed."""
+    from slimtower.common.files import alone
+
+    root = factory.getbasetemp()
+    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / f"built-{name}"
+    with alone(folder.with_suffix(".lock")):
+        if not folder.with_suffix(".done").is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("SLIMTOWER_CACHE", str(folder / "cache"))
+                build(folder)
+            folder.with_suffix(".done").touch()
+    return folder
+
+
 @pytest.fixture(scope="session")
 def tiny_tower(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sentence-transformers folder of a random BERT: 4 layers, width 32, the bundled model's tokenizer."""
+    return built_once(tmp_path_factory, "tiny", _write_tiny_tower) / "tower"
+
+
+def _write_tiny_tower(folder: Path) -> None:
     import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules.transformer import Transformer
@@ -58,7 +89,6 @@ def tiny_tower(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from steps.encoders.bases import resolve_base
 
     torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("tiny")
     config = BertConfig(
         vocab_size=30522, hidden_size=32, num_hidden_layers=4, num_attention_heads=4, intermediate_size=64
     )
@@ -67,7 +97,6 @@ def tiny_tower(tmp_path_factory: pytest.TempPathFactory) -> Path:
     transformer = Transformer(str(folder / "bert"), max_seq_length=64)
     model = SentenceTransformer(modules=[transformer, Pooling(32, pooling_mode="mean"), Normalize()], device="cpu")
     model.save_pretrained(str(folder / "tower"), create_model_card=False)
-    return folder / "tower"
 
 
 @pytest.fixture(scope="module")
@@ -87,14 +116,13 @@ def released(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     """A project's folder in which `static` and `2l` are distilled and released; to be copied, not changed."""
     from stages import distill_params, run_distill, run_embed, run_release
 
-    folder = tmp_path_factory.mktemp("released")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLIMTOWER_CACHE", str(folder / "cache"))
+    def build(folder: Path) -> None:
         run_embed(folder, tiny_tower)
         for student in ("static", "2l"):
             run_distill(folder, student, distill_params())
             run_release(folder, student)
-    return folder
+
+    return built_once(tmp_path_factory, "released", build)
 
 
 @pytest.fixture(scope="session")
@@ -102,9 +130,8 @@ def hybrid(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same project where `static` is released with BM25 indexes of both data sets; to be copied, not changed."""
     from stages import RELEASE, run_release
 
-    folder = tmp_path_factory.mktemp("hybrid") / "project"
-    shutil.copytree(released, folder, ignore=shutil.ignore_patterns("release", "cache"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLIMTOWER_CACHE", str(folder / "cache"))
+    def build(folder: Path) -> None:
+        shutil.copytree(released, folder, ignore=shutil.ignore_patterns("release", "cache"), dirs_exist_ok=True)
         run_release(folder, "static", RELEASE.model_copy(update={"lexical": "always"}))
-    return folder
+
+    return built_once(tmp_path_factory, "hybrid", build)
