@@ -43,7 +43,8 @@ STEP = """\
 import errno, json, os, sys, time
 from pathlib import Path
 import yaml
-from steps.core import errors, exit_file
+from slimtower.common import errors
+from steps.frame import exit_file
 
 params = yaml.safe_load(Path("params.yaml").read_text())
 window = params["ingest"]
@@ -108,7 +109,8 @@ import os, sys
 from pathlib import Path
 
 with Path(os.environ["RAN"]).open("a") as ran:
-    ran.write("-".join([Path(__file__).parent.name, *sys.argv[1:], *map(str, Path("data").glob("*/text"))]) + "\\n")
+    words = [name for name in (Path(__file__).parent.name, *sys.argv[1:]) if name != "slimtower"]
+    ran.write("-".join([*words, *map(str, Path("data").glob("*/text"))]) + "\\n")
 if os.environ.get("MISBEHAVE") == "refuse":
     print("slimtower: refused", file=sys.stderr)
     sys.exit(3)
