@@ -61,8 +61,8 @@ def _sum(gradients: list[Tensor]) -> None:
         return
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
     dist.all_reduce(flat)
-    for gradient, own in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
-        gradient.copy_(own.view_as(gradient))
+    for gradient, part in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
+        gradient.copy_(part.view_as(gradient))
 
 
 def gather(rows: Tensor) -> Tensor:
@@ -105,9 +105,9 @@ def agreed_step(step: int, where: str) -> int:
 
 def micro_batch() -> int | None:
     """SLIMTOWER_MICRO_BATCH, how many texts a forward pass may read; None = all of a batch. UserError when mistyped."""
-    given = os.environ.get("SLIMTOWER_MICRO_BATCH")
-    if not given:
+    value = os.environ.get("SLIMTOWER_MICRO_BATCH")
+    if not value:
         return None
-    if not given.isdigit() or int(given) < 1:
-        raise UserError(f"SLIMTOWER_MICRO_BATCH is {given!r}; give a number of texts from 1, or unset it")
-    return int(given)
+    if not value.isdigit() or int(value) < 1:
+        raise UserError(f"SLIMTOWER_MICRO_BATCH is {value!r}; give a number of texts from 1, or unset it")
+    return int(value)

@@ -107,12 +107,12 @@ def _end_as(code: int) -> NoReturn:
         raise SystemExit(code)
 
 
-def _number(name: str, default: str = "1", least: int = 1) -> int:
+def _number(name: str, default: str = "1", minimum: int = 1) -> int:
     """A whole number from the environment; UserError when it is none."""
-    given = os.environ.get(name) or default
-    if not given.isdigit() or int(given) < least:
-        raise UserError(f"{name} is {given!r}; give a whole number from {least}")
-    return int(given)
+    value = os.environ.get(name) or default
+    if not value.isdigit() or int(value) < minimum:
+        raise UserError(f"{name} is {value!r}; give a whole number from {minimum}")
+    return int(value)
 
 
 def _run_ranks(stage: _Stage[Section], processes: int, hosts: int) -> int:
@@ -177,7 +177,7 @@ def _meeting_point(hosts: int) -> dict[str, Any]:
 
 def _host_rank(hosts: int) -> int:
     """This host's number among several."""
-    number = _number("SLIMTOWER_HOST_RANK", default="", least=0)
+    number = _number("SLIMTOWER_HOST_RANK", default="", minimum=0)
     if number >= hosts:
         raise UserError(f"SLIMTOWER_HOST_RANK is {number}; with SLIMTOWER_HOSTS={hosts} it is 0 to {hosts - 1}")
     return number
@@ -190,8 +190,8 @@ def explain(folder: Path, codes: Mapping[int, int]) -> int:
     others with it, so a reason left in `folder` that a person can fix, then a kill, then the earliest traceback, is
     what happened; without any of them rank 0 has failed outside the training and said so itself.
     """
-    left = sorted((read_json(path) for path in folder.glob("*.json")), key=lambda reason: reason["time"])
-    for reason in left:
+    reasons = sorted((read_json(path) for path in folder.glob("*.json")), key=lambda reason: reason["time"])
+    for reason in reasons:
         if reason["code"] in _KINDS:
             raise _KINDS[reason["code"]](reason["message"])
     for rank, code in sorted(codes.items()):
@@ -200,7 +200,7 @@ def explain(folder: Path, codes: Mapping[int, int]) -> int:
         if code < 0 and code != -signal.SIGTERM:
             print(f"slimtower: process {rank} of the training ended by signal {-code}", file=sys.stderr)
             return 128 - code
-    for reason in left[:1]:
+    for reason in reasons[:1]:
         print(f"process {reason['rank']} of the training failed:\n{reason['message']}", file=sys.stderr)
         return int(reason["code"])
     return next((code for _, code in sorted(codes.items()) if code > 0), EXIT_BUG)
@@ -233,9 +233,9 @@ def _leave_reason(error: Exception) -> None:
     """Write why this rank fails, for the launcher to tell, and exit; returns under a torchrun that is not ours."""
     if not (folder := os.environ.get(FAILURES)):
         return
-    known = error if isinstance(error, UserError) else exhausted(error)
-    code = known.exit_code if known else EXIT_BUG
-    message = line(known) if known else masked_traceback(error)
+    user_error = error if isinstance(error, UserError) else exhausted(error)
+    code = user_error.exit_code if user_error else EXIT_BUG
+    message = line(user_error) if user_error else masked_traceback(error)
     rank = os.environ["RANK"]
     reason = {"rank": rank, "code": code, "message": message, "time": time.time_ns()}
     write_json(Path(folder) / f"{rank}.json", reason)

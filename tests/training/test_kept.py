@@ -19,7 +19,7 @@ def test_a_cut_file_is_none(tmp_path: Path, left: int, capsys: pytest.CaptureFix
     path = tmp_path / "state.pt"
     torch.save({"weights": torch.zeros(MEGABYTE)}, path)
     os.truncate(path, left)
-    assert Checkpoints(tmp_path)._read() is None
+    assert Checkpoints(tmp_path)._load_state() is None
     assert read_kept(path, lambda file: torch.load(file, weights_only=True), "teach") is None
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(" cannot be read (")[0] for line in said] == [f"distill: {path}", f"teach: {path}"]
@@ -37,5 +37,5 @@ def test_a_file_that_the_system_cannot_read_now_is_kept(tmp_path: Path, number: 
         read_kept(path, refused, "teach")
     with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match=re.escape(os.strerror(number))):
         patch.setattr(torch, "load", refused)
-        Checkpoints(tmp_path)._read()
+        Checkpoints(tmp_path)._load_state()
     assert path.exists()
