@@ -33,8 +33,8 @@ class ContrastiveLoss(MultipleNegativesRankingLoss):
     ) -> None:
         def similarity(queries: Tensor, documents: Tensor) -> Tensor:
             with torch.autocast(queries.device.type, enabled=False):
-                found = tower.similarity(_exact(queries), _exact(documents))
-            return found if self.masked is None else found.masked_fill(self.masked[:, : len(documents)], -torch.inf)
+                scores = tower.similarity(_exact(queries), _exact(documents))
+            return scores if self.masked is None else scores.masked_fill(self.masked[:, : len(documents)], -torch.inf)
 
         def of_pairs(queries: Tensor, documents: Tensor) -> Tensor:
             with torch.autocast(queries.device.type, enabled=False):
@@ -53,7 +53,7 @@ class ContrastiveLoss(MultipleNegativesRankingLoss):
     def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
         """Sum over the whole embeddings and each of `dims`."""
         self.masked = self.in_batch.relevant(labels) if self.in_batch else None
-        views = [embeddings, *([_first(each, dim) for each in embeddings] for dim in self.params.dims)]
+        views = [embeddings, *([_first(vectors, dim) for vectors in embeddings] for dim in self.params.dims)]
         return torch.stack([self._of(view, labels) for view in views]).sum()
 
     def _of(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:

@@ -48,8 +48,8 @@ class MasterAdamW(torch.optim.AdamW):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Moments and copies of a run that was killed."""
         super().load_state_dict({name: value for name, value in state_dict.items() if name != "masters"})
-        for (_, master), kept in zip(self._copied(), state_dict["masters"], strict=True):
-            master.copy_(kept)
+        for (_, master), saved in zip(self._copied(), state_dict["masters"], strict=True):
+            master.copy_(saved)
 
     def _copied(self) -> list[tuple[nn.Parameter, torch.Tensor]]:
         return [(weight, copy) for weight, copy in zip(self.weights, self.masters, strict=True) if weight is not copy]
