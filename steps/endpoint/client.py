@@ -23,7 +23,7 @@ import numpy as np
 
 from slimtower.common.errors import TransientError, UserError
 from slimtower.common.masking import redacted, remember
-from steps.endpoint.answer import Malformed, Passing, is_passing, read_answer, tokens_of, vectors_of
+from steps.endpoint.answer import MalformedAnswer, TransientAnswer, is_transient, read_answer, tokens_of, vectors_of
 from steps.endpoint.params import Connection
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0  # seconds before another try, doubled each time
@@ -40,7 +40,7 @@ class Batch:
     tokens: int
 
 
-class Spent:
+class TokenLedger:
     """Tokens that answers have cost, kept in a file that all runs on one cache share.
 
     A line is `tokens estimated reserved`: what the server said, what had been estimated, and what a request under way
@@ -63,8 +63,8 @@ class Spent:
 
         UserError if that would pass `limit` (0 = no limit), all runs on this cache together.
         """
-        with self._locked() as handle:
-            needed = ceil(self.expected(estimated))
+        with self._lock_file() as handle:
+            needed = ceil(self.expected_tokens(estimated))
             if limit and self.tokens + self.reserved + needed > limit:
                 under_way = f" {self.reserved:,} are under way or were when a run was killed," if self.reserved else ""
                 raise UserError(
@@ -76,11 +76,11 @@ class Spent:
 
     def add(self, tokens: int, estimated: int, reserved: int) -> None:
         """Note at once what a request cost for which so much was reserved: a killed run has paid for it too."""
-        with self._locked() as handle:
+        with self._lock_file() as handle:
             self._write(handle, tokens, estimated, -reserved)
 
     @contextmanager
-    def _locked(self) -> Iterator[BinaryIO]:
+    def _lock_file(self) -> Iterator[BinaryIO]:
         """The file, read to its end, which no other thread or run writes to meanwhile."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self._lock, self.path.open("a+b") as handle:
@@ -108,7 +108,7 @@ class Spent:
         self.tokens, self.estimated = self.tokens + tokens, self.estimated + estimated
         self.reserved += reserved
 
-    def expected(self, estimated: int) -> float:
+    def expected_tokens(self, estimated: int) -> float:
         """Tokens that so many estimated ones will be, by what was seen so far; never fewer."""
         return estimated * max(1.0, self.tokens / self.estimated if self.estimated else 1.0)
 
@@ -168,7 +168,13 @@ class Client:
     """One model of one server in one role. The key is read from the environment, and shown nowhere."""
 
     def __init__(
-        self, model: str, dimensions: int, body: dict[str, Any], connection: Connection, spent: Spent, dim: int = 0
+        self,
+        model: str,
+        dimensions: int,
+        body: dict[str, Any],
+        connection: Connection,
+        spent: TokenLedger,
+        dim: int = 0,
     ) -> None:
         """`dimensions` are asked for where above 0; `dim`: what every vector has; 0 = what the first one has."""
         try:
@@ -247,24 +253,24 @@ class Client:
             usage = tokens_of(answer) or batch.tokens
             vectors = vectors_of(answer, len(batch.texts))
         except openai.APIStatusError as error:
-            problem = self._masked(f"{error.status_code}, {error.message}")
+            problem = self._mask(f"{error.status_code}, {error.message}")
             spent = getattr(error, "code", None) == "insufficient_quota"
-            if spent or not is_passing(error.status_code):
+            if spent or not is_transient(error.status_code):
                 raise UserError(
                     f"{self.connection.base_url}: refused {self.model}: {problem}; check base_url, model, dimensions,"
                     " body, max_length (counted by tokenizer), batch_texts, batch_tokens and the key in"
                     f" {self.connection.key_variable or 'key_variable (none)'}"
                 ) from None
             return _retry_after(error.response.headers.get("retry-after")), problem, None
-        except Malformed as error:
+        except MalformedAnswer as error:
             raise UserError(
                 f"{self.connection.base_url}: {self.model} answered with {error}; asking again would cost the same, so"
-                f" the stage stops. It came: {self._masked(content.decode('utf-8', 'replace'))[:_EXCERPT]}"
+                f" the stage stops. It came: {self._mask(content.decode('utf-8', 'replace'))[:_EXCERPT]}"
             ) from None
-        except Passing as error:
-            return None, f"{error}: {self._masked(content.decode('utf-8', 'replace'))[:_EXCERPT]}", None
+        except TransientAnswer as error:
+            return None, f"{error}: {self._mask(content.decode('utf-8', 'replace'))[:_EXCERPT]}", None
         except (openai.OpenAIError, OSError, ValueError, TypeError, AttributeError) as error:
-            return None, self._masked(f"{type(error).__name__}: {error}"), None
+            return None, self._mask(f"{type(error).__name__}: {error}"), None
         finally:  # where it cannot be noted, on a full disk, asking again would only cost
             self.spent.add(usage, batch.tokens if usage else 0, reserved)
         self.dim = self.dim or vectors.shape[1]
@@ -276,7 +282,7 @@ class Client:
             )
         return None, "", vectors
 
-    def _masked(self, text: str) -> str:
+    def _mask(self, text: str) -> str:
         """On one line, short, and without the key."""
         plain = text.replace(self._key, "***") if self._key else text
         return " ".join(redacted(plain).split())[:300]

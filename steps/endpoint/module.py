@@ -28,7 +28,7 @@ from slimtower.common.files import cache_root, read_json, staged_file, write_jso
 from slimtower.common.settings import Strict
 from steps.core.cosines import cosines
 from steps.core.vector_store import Embeddings, VectorCache
-from steps.endpoint.client import Client, Spent, batches
+from steps.endpoint.client import Client, TokenLedger, batches
 from steps.endpoint.params import Connection
 
 PROBES = (
@@ -42,19 +42,19 @@ _PROBES, _CONNECTION = "probes.safetensors", "connection.json"
 
 
 @dataclass
-class Waited:
+class WaitTime:
     """Seconds that requests were held back here, by limits or because the server asked for it."""
 
     seconds: float = 0.0
 
 
-_anew: ContextVar[Waited | None] = ContextVar("anew", default=None)
+_anew: ContextVar[WaitTime | None] = ContextVar("anew", default=None)
 
 
 @contextmanager
-def asking_anew() -> Iterator[Waited]:
+def asking_anew() -> Iterator[WaitTime]:
     """Let endpoints ask the server for every text, known or not, as an application would: for timing."""
-    waited = Waited()
+    waited = WaitTime()
     token = _anew.set(waited)
     try:
         yield waited
@@ -76,7 +76,7 @@ class Model(Strict):
 
 
 @dataclass
-class Shared:
+class SharedState:
     """What the endpoints of one tower have together where they send the same: a client, and answers."""
 
     clients: dict[str, Client] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Endpoint(InputModule):
         """Without `probes` the server is asked for them; UserError where it has another model than it once had."""
         super().__init__()
         self.model, self.connection, self.tokenizer = model, connection, tokenizer
-        self._count, self._shared = _without_limits(tokenizer), Shared()
+        self._count, self._shared = _without_limits(tokenizer), SharedState()
         self.probes = self._first_probes() if probes is None else probes
 
     def share(self, other: "Endpoint") -> None:
@@ -187,21 +187,23 @@ class Endpoint(InputModule):
         return cache
 
     @cached_property
-    def spent(self) -> Spent:
+    def spent(self) -> TokenLedger:
         """Tokens that all answers to this model's name have cost."""
-        return Spent(cache_root() / "endpoint" / f"spent-{sha256(self.model.model.encode()).hexdigest()[:24]}.txt")
+        return TokenLedger(
+            cache_root() / "endpoint" / f"spent-{sha256(self.model.model.encode()).hexdigest()[:24]}.txt"
+        )
 
     @property
     def _client(self) -> Client:
         """Asks the server, which is the one that it was."""
         if (client := self._shared.clients.get(self._key)) is None:
-            client = self._connected(self.get_embedding_dimension())
+            client = self._connect(self.get_embedding_dimension())
             if not _alike(self._request_vectors(client, PROBES), self.probes):
-                raise self._changed()
+                raise self._changed_error()
             self._shared.clients[self._key] = client
         return client
 
-    def _connected(self, dim: int) -> Client:
+    def _connect(self, dim: int) -> Client:
         return Client(self.model.model, self.model.dimensions, self.model.body, self.connection, self.spent, dim)
 
     def _request_vectors(self, client: Client, texts: Sequence[str]) -> np.ndarray:
@@ -214,19 +216,19 @@ class Endpoint(InputModule):
 
     def _first_probes(self) -> np.ndarray:
         """The probes saved for a model of this name, so that it stays the same to the bit, or new ones."""
-        probes = self._request_vectors(self._connected(0), PROBES)
+        probes = self._request_vectors(self._connect(0), PROBES)
         prefix = sha256(self.model.sent().encode()).hexdigest()[:16]
         target = self._folder / f"{prefix}-{sha256(self.connection.base_url.encode()).hexdigest()[:16]}.npy"
         for path in sorted(self._folder.glob(f"{prefix}-*.npy")):
             if _alike(probes, saved := np.load(path)):
                 return saved
         if target.is_file():
-            raise self._changed()
+            raise self._changed_error()
         with staged_file(target) as staging, staging.open("wb") as handle:
             np.save(handle, probes)
         return probes
 
-    def _changed(self) -> UserError:
+    def _changed_error(self) -> UserError:
         return UserError(
             f"{self.connection.base_url}: {self.model.model} answers with other vectors than it did: another model is"
             " behind the name now, and what was embedded does not belong to it; give the name of the old one, or, to"
@@ -268,7 +270,7 @@ def announce(jobs: Iterable[tuple[Endpoint, Iterable[str]]], caption: str) -> in
         return 0
     connection, spent = endpoint.connection, endpoint.spent
     spent.refresh()
-    needed, limit = spent.expected(estimated), connection.max_tokens_total
+    needed, limit = spent.expected_tokens(estimated), connection.max_tokens_total
     message = f"{caption}: {count:,} texts to ask {endpoint.model.model} for, about {connection.cost(needed)}"
     print(f"{message}; spent before: {connection.cost(spent.tokens)}", file=sys.stderr)
     if limit and spent.tokens + spent.reserved + needed > limit:

@@ -40,7 +40,7 @@ def joint_means(
     return means
 
 
-def counted(metrics: Mapping[str, Any], part: str = "datasets") -> dict[str, Any]:
+def counted_sets(metrics: Mapping[str, Any], part: str = "datasets") -> dict[str, Any]:
     """`datasets` or `datasets_dev` of metrics.json as a mean counts them: what counts as one in place of its parts."""
     joint = metrics.get("as_one" if part == "datasets" else "as_one_dev", {})
     counted_names = units(metrics[part], list(joint))

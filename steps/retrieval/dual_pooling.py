@@ -84,7 +84,7 @@ def dual_pooled(base: str, pooling: Pooling, scale: float, max_length: int) -> C
             f"model {base}: has no tokens [CLS] and [SEP] around a query and a document; take an encoder like BERT or"
             " RoBERTa, or set pooling: cls"
         )
-    return _assembled(first, DualPooling(pooling, scale, cls, sep), max_length)
+    return _assemble(first, DualPooling(pooling, scale, cls, sep), max_length)
 
 
 def load_dual_pooled(source: str | Path, max_length: int | None = None) -> CrossEncoder | None:
@@ -93,7 +93,7 @@ def load_dual_pooled(source: str | Path, max_length: int | None = None) -> Cross
     listed = read_json(folder / "modules.json") if (folder / "modules.json").is_file() else []
     if not any(str(module["type"]).endswith(f".{DualPooling.__name__}") for module in listed):
         return None
-    return _assembled(Transformer.load(str(folder)), DualPooling.load(str(folder), subfolder=_MODULE), max_length)
+    return _assemble(Transformer.load(str(folder)), DualPooling.load(str(folder), subfolder=_MODULE), max_length)
 
 
 def is_dual_pooled(ranker: CrossEncoder) -> bool:
@@ -101,7 +101,7 @@ def is_dual_pooled(ranker: CrossEncoder) -> bool:
     return isinstance(ranker[-1], DualPooling)
 
 
-def _assembled(network: Transformer, pooling: DualPooling, max_length: int | None) -> CrossEncoder:
+def _assemble(network: Transformer, pooling: DualPooling, max_length: int | None) -> CrossEncoder:
     """A cross encoder of one score."""
     network.model.config.num_labels = 1
     ranker = CrossEncoder(modules=[network, pooling], device=device()).float()

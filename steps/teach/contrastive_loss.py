@@ -54,9 +54,9 @@ class ContrastiveLoss(MultipleNegativesRankingLoss):
         """Sum over the whole embeddings and each of `dims`."""
         self.masked = self.in_batch.relevant(labels) if self.in_batch else None
         views = [embeddings, *([_first(vectors, dim) for vectors in embeddings] for dim in self.params.dims)]
-        return torch.stack([self._of(view, labels) for view in views]).sum()
+        return torch.stack([self._loss_of(view, labels) for view in views]).sum()
 
-    def _of(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
+    def _loss_of(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
         """Softmax and margin terms of one dimension."""
         in_softmax = embeddings if self.params.hard_negatives in {"softmax", "both"} else embeddings[:2]
         value = super().compute_loss_from_embeddings(in_softmax, labels)

@@ -30,7 +30,7 @@ from steps.teach.kinds.contrastive import Contrastive
 from steps.teach.kinds.on_triplets import OnTriplets
 from steps.teach.training_triplets import TextTriplet
 from steps.tracking.runs import NullRun, Run
-from steps.training.distributed import agreed, meet, rank
+from steps.training.distributed import check_agreed, meet, rank
 from steps.training.kept import read_kept
 from steps.training.model_key import model_key
 from steps.training.sharding import is_sharded
@@ -149,7 +149,7 @@ def _take_up(tower: SentenceTransformer, folder: Path) -> bool:
     """Load the weights that a killed run had finished a round with, if it had and they can be read."""
     path = folder / _TRAINED
     weights = read_kept(path, lambda file: torch.load(file, map_location="cpu", weights_only=True), "teach")
-    agreed(int(weights is not None), f"{folder}: {_SHARED}")
+    check_agreed(int(weights is not None), f"{folder}: {_SHARED}")
     if weights is None:
         return False
     tower.load_state_dict(weights)

@@ -16,7 +16,7 @@ from steps.core.tables import table_path
 from steps.core.texts import fold
 from steps.training.documents import texts_of
 from steps.training.source_weights import weights_of
-from steps.training.triplets import Turns, check_ids, coded, draw, refused_queries
+from steps.training.triplets import Turns, check_ids, draw, factorize, refused_queries
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,10 @@ def choose_triplets(
     """
     names = zip(*(queries[name].to_pylist() for name in ("query_id", "text", "dataset")), strict=True)
     queries_by_id = {query_id: (text, dataset) for query_id, text, dataset in names}
-    (query_ids, query), (sources, source) = coded(triplets["query_id"]), coded(triplets["source"])
+    (query_ids, query), (sources, source) = factorize(triplets["query_id"]), factorize(triplets["source"])
     (positive_ids, positive), (negative_ids, negative) = (
-        coded(triplets["positive_id"]),
-        coded(triplets["negative_id"]),
+        factorize(triplets["positive_id"]),
+        factorize(triplets["negative_id"]),
     )
     documents = texts_of(ingest, {*positive_ids, *negative_ids})
     check_ids("query_id", query_ids, queries_by_id, ingest)
@@ -165,13 +165,13 @@ def known_positives(
     """
     keys = dict(zip(queries["query_id"].to_pylist(), map(fold, queries["text"].to_pylist()), strict=True))
     positives: dict[str, set[str]] = {}
-    for query_id, doc_id in itertools.chain(mined_and_judged(triplets, ingest), _clicked(ingest)):
+    for query_id, doc_id in itertools.chain(mined_and_judged(triplets, ingest), _read_clicks(ingest)):
         if query_id in keys and (among is None or doc_id in among):
             positives.setdefault(keys[query_id], set()).add(doc_id)
     return positives
 
 
-def _clicked(ingest: Path) -> Iterator[tuple[str, str]]:
+def _read_clicks(ingest: Path) -> Iterator[tuple[str, str]]:
     """(query_id, doc_id) of the impressions that were clicked."""
     log = pq.ParquetFile(table_path(ingest, "impressions"))
     for batch in log.iter_batches(columns=["query_id", "doc_id", "clicked"]):

@@ -29,7 +29,7 @@ def world() -> int:
 
 
 @contextmanager
-def joined() -> Iterator[None]:
+def join_processes() -> Iterator[None]:
     """Meet the other processes that torchrun started: over NCCL on GPUs, a GPU each, else over gloo."""
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -74,7 +74,7 @@ def gather(rows: Tensor) -> Tensor:
     return torch.cat(chunks)
 
 
-def of_first(numbers: list[float]) -> list[float]:
+def broadcast(numbers: list[float]) -> list[float]:
     """The numbers of rank 0, on every process."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     first: list[float] = gather(torch.tensor([numbers], dtype=torch.float64, device=device))[0].tolist()
@@ -83,10 +83,10 @@ def of_first(numbers: list[float]) -> list[float]:
 
 def meet() -> None:
     """Wait until every process is here, so that what rank 0 has written is there for all."""
-    of_first([0.0])
+    broadcast([0.0])
 
 
-def agreed(number: int, complaint: str) -> None:
+def check_agreed(number: int, complaint: str) -> None:
     """UserError with the complaint when the processes have different numbers."""
     numbers = gather(torch.tensor([number], device="cuda" if torch.cuda.is_available() else "cpu")).tolist()
     if len(set(numbers)) > 1:
@@ -95,7 +95,7 @@ def agreed(number: int, complaint: str) -> None:
 
 def agreed_step(step: int, where: str) -> int:
     """The training step that every process found a checkpoint of; UserError when they found different ones."""
-    agreed(
+    check_agreed(
         step,
         f"{where}: the hosts see checkpoints of different steps, one of them of {step}; let SLIMTOWER_CACHE be one"
         " volume that all of them mount",

@@ -14,7 +14,7 @@ from steps.core.judged import read_judged_sets
 from steps.core.texts import fold
 from steps.training.documents import random_documents, texts_of
 from steps.training.source_weights import weights_of
-from steps.training.triplets import check_ids, coded, draw, refused_queries
+from steps.training.triplets import check_ids, draw, factorize, refused_queries
 
 
 class ListKnobs(Protocol):
@@ -142,10 +142,10 @@ def _draw_triplets(
     triplets: pa.Table, refused: Mapping[str, str], judged: Mapping[str, set[str]], params: ListKnobs
 ) -> _TripletDraw:
     """Draw of the triplets that may train. A log has many: but for the drawn ones they are numbers."""
-    query_ids, query = coded(triplets["query_id"])
-    sources, source = coded(triplets["source"])
+    query_ids, query = factorize(triplets["query_id"])
+    sources, source = factorize(triplets["source"])
     both = [*triplets["positive_id"].chunks, *triplets["negative_id"].chunks]
-    doc_ids, document = coded(pa.chunked_array(both, pa.string()))
+    doc_ids, document = factorize(pa.chunked_array(both, pa.string()))
     positive, negative = document[: len(triplets)], document[len(triplets) :]
     positive_keys = np.unique(np.concatenate([query * len(doc_ids) + positive, _keys(judged, query_ids, doc_ids)]))
     factor = weights_of(sources, params.source_weights)[source]

@@ -79,7 +79,7 @@ def _launch(stage: _Stage[Section]) -> None:
     """Start the ranks and wait for them, and end as the one that failed first did; one process needs no ranks."""
     try:
         processes, hosts = _number("SLIMTOWER_PROCESSES"), _number("SLIMTOWER_HOSTS")
-        code = _shared(stage, processes, hosts) if processes * hosts > 1 else None
+        code = _run_shared(stage, processes, hosts) if processes * hosts > 1 else None
     except UserError:
         with recorded():
             raise
@@ -89,7 +89,7 @@ def _launch(stage: _Stage[Section]) -> None:
     _end_as(code)
 
 
-def _shared(stage: _Stage[Section], processes: int, hosts: int) -> int | None:
+def _run_shared(stage: _Stage[Section], processes: int, hosts: int) -> int | None:
     """The exit code of ranks; without any that of a host with nothing to do, None on the one that does it alone."""
     if stage.shares(load_section(stage.name, stage.model)):
         return _run_ranks(stage, processes, hosts)
@@ -211,22 +211,22 @@ def _as_rank(stage: _Stage[Section]) -> None:
     end_with_parent()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # lets rank 0 close its run as failed
 
-    def together(params: Section, run: Run) -> None:
-        from steps.training.distributed import joined
+    def run_together(params: Section, run: Run) -> None:
+        from steps.training.distributed import join_processes
 
         try:
             if not stage.shares(params):
                 raise UserError(f"{stage.name}: one process does this; start it without torchrun or accelerate")
-            with joined():
+            with join_processes():
                 stage.body(params, run)
         except Exception as error:
             _leave_reason(error)
             raise
 
     if os.environ["RANK"] == "0":
-        stage_main(stage.name, stage.model, together, stage.cell)
+        stage_main(stage.name, stage.model, run_together, stage.cell)
     else:
-        guarded(lambda: together(load_section(stage.name, stage.model), NullRun()))
+        guarded(lambda: run_together(load_section(stage.name, stage.model), NullRun()))
 
 
 def _leave_reason(error: Exception) -> None:

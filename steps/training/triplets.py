@@ -74,7 +74,7 @@ def draw(weights: np.ndarray, limit: int, seed: int) -> tuple[np.ndarray, Turns]
     return rows, Turns(chances, np.where(chances < 1, luck[rows], 0.0))
 
 
-def coded(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
+def factorize(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
     """The distinct values of a column in the order of their first rows, and the place of each row's among them."""
     distinct = column.unique()
     return distinct.to_pylist(), pc.index_in(column, value_set=distinct).to_numpy().astype(np.int64)

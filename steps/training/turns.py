@@ -4,7 +4,7 @@ from pathlib import Path
 
 from slimtower.common.files import take
 from steps.core import turns
-from steps.training.distributed import of_first, rank
+from steps.training.distributed import broadcast, rank
 
 
 def hold(checkpoints: Path, stage: str) -> None:
@@ -14,4 +14,4 @@ def hold(checkpoints: Path, stage: str) -> None:
 
 def _take_lock(lock: Path) -> bool:
     """Whether the first process took it."""
-    return bool(of_first([float(rank() == 0 and take(lock))])[0])  # no process waits in it for long
+    return bool(broadcast([float(rank() == 0 and take(lock))])[0])  # no process waits in it for long

@@ -24,7 +24,7 @@ from slimtower.common.fingerprints import fingerprint
 from steps.encoders.towers import encode, endpoint_jobs, endpoint_of, load_tower
 from steps.encoders.vector_cache import embed_once
 from steps.endpoint import client as endpoint_client
-from steps.endpoint.client import Pace, Spent, batches
+from steps.endpoint.client import Pace, TokenLedger, batches
 from steps.endpoint.module import PROBES, Endpoint, Model, announce, asking_anew
 from steps.endpoint.params import Connection
 from steps.evaluate.latency import measure
@@ -193,7 +193,7 @@ def test_a_full_disk_does_not_let_it_ask_and_pay_again(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(endpoint_client.Spent, "add", full)
+    monkeypatch.setattr(endpoint_client.TokenLedger, "add", full)
     with pytest.raises(OSError, match="No space left"):
         teach(tmp_path / "teach", server)
     assert len(server.bodies) == 1
@@ -270,7 +270,7 @@ def test_the_budget_stops_before_it_is_passed_and_keeps_what_is_paid(server: Emb
     assert words <= spent + 250
     kept = endpoint.spent.path.read_text()
     shutil.rmtree(endpoint._folder)  # as the advice has it where another model is behind the name
-    assert Spent(endpoint.spent.path).tokens > spent
+    assert TokenLedger(endpoint.spent.path).tokens > spent
     other = Model(model=endpoint.model.model, dimensions=3, body={}, max_length=9)
     assert Endpoint(other, endpoint.connection, endpoint.tokenizer, endpoint.probes).spent.path == endpoint.spent.path
     assert fingerprint(tight).id == fingerprint(tower).id  # limits change no vector
@@ -280,7 +280,7 @@ def test_the_budget_stops_before_it_is_passed_and_keeps_what_is_paid(server: Emb
 
 def test_an_unusable_answer_is_paid_for_once_and_counted(server: EmbeddingServer, tmp_path: Path) -> None:
     tower = teach(tmp_path / "teach", server)
-    spent = Spent(next(Path(os.environ["SLIMTOWER_CACHE"]).rglob("spent-*.txt")))
+    spent = TokenLedger(next(Path(os.environ["SLIMTOWER_CACHE"]).rglob("spent-*.txt")))
     limits = {"batch_texts": 40, "batch_tokens": 4000, "concurrency": 1, "tries": 8}
     tight = teach(tmp_path / "tight", server, limits | {"max_tokens_total": 700})
     server.faults = ["", "nan"]
@@ -294,7 +294,7 @@ def test_an_unusable_answer_is_paid_for_once_and_counted(server: EmbeddingServer
 
 def test_all_runs_on_one_cache_count_together_also_what_is_under_way(tmp_path: Path) -> None:
     path = tmp_path / "endpoint/spent.txt"
-    one, other = Spent(path), Spent(path)
+    one, other = TokenLedger(path), TokenLedger(path)
     held = one.hold(60, 100, "tiny")
     with pytest.raises(UserError, match=r"tiny: 0 tokens are spent, 60 are under way .*about 50 come next"):
         other.hold(50, 100, "tiny")
@@ -306,10 +306,10 @@ def test_all_runs_on_one_cache_count_together_also_what_is_under_way(tmp_path: P
     with path.open("a") as handle:
         handle.write("7 1")  # what a killed run left of a line
     other.add(0, 0, 50)
-    again = Spent(path)
+    again = TokenLedger(path)
     assert (again.tokens, again.estimated, again.reserved) == (30, 60, 0)
     path.write_text("30 60\n10 5\n")  # as earlier versions wrote it
-    assert (Spent(path).tokens, Spent(path).estimated) == (40, 65)
+    assert (TokenLedger(path).tokens, TokenLedger(path).estimated) == (40, 65)
 
 
 def test_a_model_that_changed_behind_its_name_is_noticed(
