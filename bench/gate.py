@@ -75,7 +75,7 @@ def accepted(candidate: np.ndarray, champion: np.ndarray, change: float, queries
     """Share of the drawn evaluations on which the gate finds the candidate no worse."""
     chances = tilted(candidate, champion, change)
     rows = np.random.default_rng(SEED).choice(len(candidate), (queries, DRAWS), p=chances)
-    bounds = policy.least(candidate[rows], champion[rows])
+    bounds = policy.lower_bound(candidate[rows], champion[rows])
     return float((bounds >= 0).mean())
 
 

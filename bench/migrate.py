@@ -100,7 +100,7 @@ def reading(tower: SentenceTransformer, texts: list[str]) -> tuple[np.ndarray, d
     if endpoint := endpoint_of(tower, "document"):
         asked = endpoint.announce(texts, tower.prompts.get("document") or "", what)
     started = time.perf_counter()
-    vectors = encode(tower, texts, "document", precision="auto", what=what)
+    vectors = encode(tower, texts, "document", precision="auto", caption=what)
     seconds = (time.perf_counter() - started) * len(texts) / asked if asked else 0.0
     cost = {"documents": len(texts), "tokens": tokens_of(tower, texts), "seconds": round(seconds, 1)}
     return vectors, cost | money(tower, cost["tokens"])

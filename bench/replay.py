@@ -27,7 +27,7 @@ from slimtower.common.files import write_json
 from slimtower.common.fingerprints import fingerprint
 from slimtower.serving.release import Release, load_release
 from steps.core.corpus import CorpusTexts, corpus_columns
-from steps.encoders.bases import carried, resolve_base
+from steps.encoders.bases import bundled_folder, resolve_base
 from steps.evaluate.slicing import user_rows
 from steps.retrieval.rankers import load_ranker, pair_scores
 
@@ -72,7 +72,7 @@ def check_judge(model: str, run: Path) -> None:
 
 def _plain(model: str) -> str:
     """A model's name without its commit, or its folder."""
-    found = carried(model)
+    found = bundled_folder(model)
     return str(Path(found).resolve()) if Path(found).exists() else found.partition("@")[0].casefold()
 
 
@@ -88,7 +88,7 @@ def ranker_judge(model: str, run: Path, threshold: float) -> Judge:
         rows = np.unique(np.array([row_of[doc_id] for _, doc_id in here], dtype=np.int64))
         texts = dict(zip(rows.tolist(), CorpusTexts(ingest, rows), strict=True))
         read = [(query, texts[row_of[doc_id]]) for query, doc_id in here]
-        logits = pair_scores(ranker, read, precision="auto", batch_size=_BATCH, what="judge")
+        logits = pair_scores(ranker, read, precision="auto", batch_size=_BATCH, caption="judge")
         found = dict(zip(here, (expit(logits) >= threshold).tolist(), strict=True))
         return [found.get(pair) for pair in pairs]
 

@@ -11,7 +11,7 @@ from pipeline.params import Params, load_params
 from slimtower.common.errors import UserError, guarded
 from steps.core.corpus import CorpusTexts
 from steps.embed.given_vectors import check_given, sampled_rows
-from steps.encoders.towers import announce_asked, load_tower
+from steps.encoders.towers import announce_texts, load_tower
 from steps.teach.run import run as teach
 from steps.tracking.runs import NullRun
 
@@ -27,7 +27,7 @@ def check_given_vectors(params: Params, ingest: Path) -> str:
         teach(ingest, Path("data/mine/relevance"), output, teacher, NullRun())
         tower = load_tower(output / "tower")
         sample = sampled_rows(ingest, embed.check, embed.seed)
-        announce_asked(tower, "document", CorpusTexts(ingest, sample), "sample of the given document vectors")
+        announce_texts(tower, "document", CorpusTexts(ingest, sample), "sample of the given document vectors")
         found = check_given(given, ingest, tower, embed.check, embed.seed, embed.precision)
     return (
         f"{found['documents']} of the given document vectors compared with those of {params.teach.index}: mean cosine"

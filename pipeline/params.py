@@ -13,7 +13,7 @@ from steps.distill.losses.base import Scoring
 from steps.distill.params import BASELINES, VECTORS_ALONE, DistillParams, wants_inside
 from steps.distill.starts import Adapter
 from steps.embed.params import EmbedParams
-from steps.encoders.bases import OWN_TEACHER, carried, in_run
+from steps.encoders.bases import OWN_TEACHER, bundled_folder, in_run
 from steps.evaluate.params import EvaluateParams
 from steps.generate.params import GenerateParams
 from steps.index.params import IndexParams
@@ -235,5 +235,5 @@ def _check_adapter(encoder: str, where: str, params: Params) -> None:
 
 def _query_prompt(name: str) -> str:
     """What a folder of sentence-transformers was saved with as its query prompt; empty for what is no folder here."""
-    path = Path(carried(name)) / "config_sentence_transformers.json"
+    path = Path(bundled_folder(name)) / "config_sentence_transformers.json"
     return str(read_json(path).get("prompts", {}).get("query") or "") if path.is_file() else ""

@@ -136,7 +136,7 @@ def measure(cell: Cell, pipeline: Pipeline) -> dict[str, Any]:
     if chosen.towers != "asymmetric":
         reader.max_seq_length = chosen.max_document_length
         texts = pipeline.document_texts()
-        documents = encode(reader, texts, "document", precision=cell.params.precision, what="documents")
+        documents = encode(reader, texts, "document", precision=cell.params.precision, caption="documents")
     queries = {f"{item.split}/{item.dataset}": encode(tower, item.texts, "query") for item in pipeline.judged_sets}
     drawn = pipeline.drawn(cell.params.repeats, cell.params.validation_texts, cell.params.seed, report["texts_seen"])
     reported = ("parameters", "bytes", "texts_seen", "steps", "validation_cosine", "texts_per_second")

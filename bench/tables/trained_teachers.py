@@ -27,7 +27,7 @@ def of_index(folder: Path, pipeline: Pipeline, precision: Precision) -> Scores:
     """nDCG@10 of an index teacher's tower for each query, over documents as it embeds them."""
     asking, answering = (load_tower(folder, role) for role in _ROLES)
     documents = encode(
-        answering, pipeline.document_texts(), "document", precision=precision, what="teacher's documents"
+        answering, pipeline.document_texts(), "document", precision=precision, caption="teacher's documents"
     )
     queries = {f"{item.split}/{item.dataset}": encode(asking, item.texts, "query") for item in pipeline.judged_sets}
     return pipeline.score(queries, documents, ())["0"]

@@ -116,7 +116,7 @@ def measure(teacher: Teacher, pipeline: Pipeline) -> dict[str, Any]:
 
 def scored(tower: SentenceTransformer, pipeline: Pipeline, precision: Precision) -> Scores:
     """nDCG@10 of each dev and test query, by exact search of its whole data set; the tower compares inner products."""
-    documents = encode(tower, pipeline.document_texts(), "document", precision=precision, what="embed documents")
+    documents = encode(tower, pipeline.document_texts(), "document", precision=precision, caption="embed documents")
     found: Scores = {}
     for item in pipeline.judged_sets:
         rows, ids = pipeline.corpus[item.dataset]

@@ -45,7 +45,7 @@ def by_dense(ingest: Path, asked: Sequence[Asked], scratch: Path, params: Candid
         precision=params.precision,
         batch_size=params.batch_size,
         shard_texts=params.shard_texts,
-        what="embed documents",
+        caption="embed documents",
     )
     documents = np.load(scratch / "documents.npy", mmap_mode="r")
     fields = np.array(list(corpus_columns(ingest, ["doc_id", "dataset"])), dtype=object).reshape(-1, 2)

@@ -77,7 +77,7 @@ def _fitted(folder: Path, teacher: SentenceTransformer, sources: Sources, params
             precision=params.precision,
             batch_size=64,
             shard_texts=1024,
-            what="embed documents",
+            caption="embed documents",
         )
         new = _compared(np.load(target), encoder)
     old = _compared(np.asarray(sources.documents[rows], dtype=np.float32), teacher)

@@ -20,7 +20,7 @@ from slimtower.common.files import cache_root, staged_file
 from steps.core.code import code_digest
 from steps.core.turns import forget
 from steps.distill.losses.base import Loss
-from steps.training.distributed import agreed, agreed_step, rank
+from steps.training.distributed import agreed_step, check_agreed, rank
 from steps.training.kept import is_cut
 from steps.training.model_key import model_key
 from steps.training.turns import hold
@@ -121,5 +121,5 @@ def training_folder(module: nn.Module, arrays: dict[str, Any], knobs: dict[str, 
         key.update(f"{name} {array.dtype} {array.shape}".encode())
         for start in range(0, len(array), 1_000_000):  # targets are memory-mapped: not all at once
             key.update(array[start : start + 1_000_000].tobytes())
-    agreed(int(key.hexdigest()[:15], 16), _UNLIKE)
+    check_agreed(int(key.hexdigest()[:15], 16), _UNLIKE)
     return cache_root() / "distill" / key.hexdigest()[:32]

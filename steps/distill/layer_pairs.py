@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from slimtower.common.errors import UserError
 from steps.distill.losses.layer import LayerDistillation, layer_weights
-from steps.training.distributed import of_first
+from steps.training.distributed import broadcast
 
 Losses = Callable[[Sequence[int]], Tensor]  # layers -> each one's own loss over the batch at hand, (layers,)
 
@@ -81,7 +81,7 @@ class LayerPairs(nn.Module):
         chances = None
         if self.loss.selection == "weighted":
             weights = layer_weights(losses(self.candidates).double(), self.loss.layer_temperature)
-            chances = np.array(of_first(weights.tolist())) + _MIN_CHANCE
+            chances = np.array(broadcast(weights.tolist())) + _MIN_CHANCE
             chances /= chances.sum()
         theirs, ours = (np.random.default_rng((self.seed, 6, side, draw)) for side in (0, 1))
         teacher_layers = theirs.choice(self.candidates, count, replace=False, p=chances)

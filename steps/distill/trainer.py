@@ -23,7 +23,7 @@ from steps.distill.params import DOCUMENT_PARTS, DistillParams
 from steps.distill.students import Student
 from steps.distill.tokens import Tokens, length_batches
 from steps.encoders.towers import autocast
-from steps.training.distributed import gather, micro_batch, of_first, rank, sum_over_ranks, world
+from steps.training.distributed import broadcast, gather, micro_batch, rank, sum_over_ranks, world
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
     from steps.tracking.runs import Run
@@ -161,7 +161,7 @@ def _log_validation(
     """Mean cosine on the held-out texts, logged, and the seconds gone; the first process' values for all of them."""
     cosine = validate(student, data, params, done.step) if rank() == 0 else math.nan
     run.metric(f"{schedule.prefix}validation_cosine", cosine, step=done.step)
-    cosine, seconds = of_first([cosine, done.seconds])
+    cosine, seconds = broadcast([cosine, done.seconds])
     return cosine, seconds
 
 

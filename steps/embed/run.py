@@ -23,9 +23,9 @@ from steps.embed.nearest import nearest_documents, searched_rows
 from steps.embed.params import EmbedParams
 from steps.embed.spread import check_spread, drawn_rows
 from steps.embed.token_vectors import token_texts, token_vectors
-from steps.encoders.cut_texts import cut_documents, sampled
+from steps.encoders.cut_texts import cut_documents, sample_rows
 from steps.encoders.precision import resolve_precision
-from steps.encoders.towers import asked_of, endpoint_of, load_tower, route
+from steps.encoders.towers import endpoint_jobs, endpoint_of, load_tower, route
 from steps.encoders.vector_cache import embed_once
 from steps.endpoint.module import Endpoint, announce
 from steps.tracking.runs import Run
@@ -58,7 +58,7 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
     checked, cut = None, None
     if sample is not None:
         checked = check_given(given, ingest, tower, params.check, params.seed, params.precision)
-    elif cut := cut_documents(tower, list(CorpusTexts(ingest, sampled(len(documents), params.seed)))):
+    elif cut := cut_documents(tower, list(CorpusTexts(ingest, sample_rows(len(documents), params.seed)))):
         cut.tell("embed", f"teach.teacher.{teach.name}.{cut.knob}")
 
     with staged_folder(output) as staging:
@@ -81,7 +81,7 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
                 precision=params.precision,
                 batch_size=params.batch_size,
                 shard_texts=params.shard_texts,
-                what=f"embed {name}",
+                caption=f"embed {name}",
                 lengths=staging / "lengths.npy" if role == "query" else None,
             )
             _check_spread(staging / f"{name}.npy", items, name, teach.name, params.seed)
@@ -123,7 +123,7 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
 
 def _announce(tower: SentenceTransformer, documents: Texts, texts: list[str]) -> None:
     """Say what all that the stage asks an API for costs; UserError where that is more than allowed."""
-    jobs = [*asked_of(tower, "document", documents), *asked_of(tower, "query", texts)]
+    jobs = [*endpoint_jobs(tower, "document", documents), *endpoint_jobs(tower, "query", texts)]
     if endpoint := endpoint_of(tower, "query"):
         jobs.append((endpoint, token_texts(route(tower, "query"))))
     if jobs:

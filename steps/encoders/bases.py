@@ -21,7 +21,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _FILES = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]  # no pickle, no code
 
 
-def carried(name: str) -> str:
+def bundled_folder(name: str) -> str:
     """Local folder of a bundled model, else `name` itself."""
     package = _BUNDLED.get(name)
     spec = find_spec(package) if package and not Path(name).is_dir() else None
@@ -37,17 +37,17 @@ def resolve_base(name: str) -> str:
     which nobody watches, stops there. UserError for a branch or tag, which may move, for a model that cannot be
     fetched, and for a folder that is no longer what models.json says; TransientError where the hub is away.
     """
-    found = carried(name)
-    on_hub = None if Path(found).exists() else _ON_HUB.fullmatch(found)
+    folder = bundled_folder(name)
+    on_hub = None if Path(folder).exists() else _ON_HUB.fullmatch(folder)
     if on_hub is None:
-        _check_listed(Path(found))
-        return found
+        _check_listed(Path(folder))
+        return folder
     if on_hub[2] and not _COMMIT.fullmatch(on_hub[2]):
         raise UserError(
             f"model {name}: {on_hub[2]!r} is no commit, and a branch or tag may move; write {on_hub[1]}@ and the 40"
             " digits of a commit"
         )
-    return _fetched(on_hub[1], on_hub[2])
+    return _fetch(on_hub[1], on_hub[2])
 
 
 def in_run(name: str, run: Path) -> str:
@@ -58,12 +58,12 @@ def in_run(name: str, run: Path) -> str:
 
 @cache
 def _check_listed(folder: Path) -> None:
-    """UserError for a folder that changed since this run began, as its outputs are known by what it was then.
+    """UserError for a folder that changed since this run began: its outputs are identified by what it was then.
 
-    Of a run that wrote models.json itself.
+    Only a run that wrote models.json itself is checked.
     """
-    known = read_json(MODELS) if os.environ.get(LISTED) and MODELS.is_file() else {}
-    listed = {digest for stage in known.values() for path, digest in stage.items() if Path(path) == folder}
+    digests = read_json(MODELS) if os.environ.get(LISTED) and MODELS.is_file() else {}
+    listed = {digest for stage in digests.values() for path, digest in stage.items() if Path(path) == folder}
     if listed and folder_digest(folder, hidden=False) not in listed:
         raise UserError(f"model {folder}: changed since this run began; run `make` again, which reads it anew")
 
@@ -100,7 +100,7 @@ def _module_of(error: Exception) -> str:
 
 
 @cache
-def _fetched(name: str, commit: str | None) -> str:
+def _fetch(name: str, commit: str | None) -> str:
     """Folder of the files of a model on the hub, in Hugging Face's cache."""
     if not commit and os.environ.get("SLIMTOWER_RUN"):
         raise UserError(

@@ -13,7 +13,7 @@ from steps.encoders.towers import encode, endpoint_of, route
 
 _TEXTS = ("a", "two words", "a text of a few more words", "how do I sum the rows of a table?")
 _LONG = " ".join(["much longer than all the others"] * 12)
-_MOST = 0.1  # of the texts' mean distance; in fp32 what padding adds is rounding, 1e-5
+_MAX_SHIFT = 0.1  # of the texts' mean distance; in fp32 what padding adds is rounding, 1e-5
 _ALIKE = 1e-4  # of a vector's length: texts that lie closer than this say nothing of padding
 
 
@@ -32,7 +32,7 @@ def check_batches(embed: Callable[[list[str]], list[np.ndarray]], tokenizer: Any
     pairs = [(i, j) for i in range(len(_TEXTS)) for j in range(i)]
     distance = float(np.mean([np.linalg.norm(middles[i] - middles[j]) for i, j in pairs]))
     farthest = float(np.linalg.norm(shifts, axis=1).max())
-    if distance <= _ALIKE * float(np.linalg.norm(middles, axis=1).mean()) or farthest <= _MOST * distance:
+    if distance <= _ALIKE * float(np.linalg.norm(middles, axis=1).mean()) or farthest <= _MAX_SHIFT * distance:
         return
     side = getattr(tokenizer, "padding_side", "right")
     then = (

@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 from steps.encoders.towers import endpoint_of, route
 
 SAMPLE = 2000  # texts that are looked at
-_TOLD = 0.01  # share from which on it is said
+_MIN_SHARE = 0.01  # share from which on it is said
 _BATCH = 64  # texts of which the tokens are in memory at once
 _ENDLESS = 1_000_000  # tokens; where a tokenizer knows no limit it has one of 10^30
 
@@ -22,20 +22,20 @@ class Cut:
 
     share: float
     limit: int
-    what: str
+    unit: str
     knob: str
 
     def tell(self, stage: str, named: str) -> None:
         """Say so on stderr where one in a hundred is cut; `named` is the knob with whose it is."""
-        if self.share >= _TOLD:
+        if self.share >= _MIN_SHARE:
             print(
-                f"{stage}: {100 * self.share:.0f} % of {self.what} are longer than {self.limit} tokens; their ends are"
+                f"{stage}: {100 * self.share:.0f} % of {self.unit} are longer than {self.limit} tokens; their ends are"
                 f" not read ({named})",
                 file=sys.stderr,
             )
 
 
-def sampled(count: int, seed: int) -> np.ndarray:
+def sample_rows(count: int, seed: int) -> np.ndarray:
     """Rows of the texts that are looked at, ascending: SAMPLE of `count`, drawn by seed, or all."""
     rows = np.random.default_rng((seed, 9)).choice(count, min(count, SAMPLE), replace=False)
     return np.sort(rows)
@@ -45,8 +45,8 @@ def cut_documents(tower: SentenceTransformer, texts: Sequence[str]) -> Cut | Non
     """How many of these texts a tower, or the server behind it, reads not to their end; None where it has no limit."""
     prompt = tower.prompts.get("document") or ""
     if endpoint := endpoint_of(tower, "document"):
-        whole = [prompt + text for text in texts]
-        longer = sum(len(endpoint.cut(text)) < len(text) for text in whole)
+        prompted = [prompt + text for text in texts]
+        longer = sum(len(endpoint.cut(text)) < len(text) for text in prompted)
         return Cut(longer / max(1, len(texts)), endpoint.model.max_length, "documents", "document.max_length")
     reader = route(tower, "document")
     return _cut(reader, texts, reader.max_seq_length, "documents", "max_document_length", prompt=prompt or None)
@@ -64,12 +64,12 @@ def cut_pairs(ranker: Any, pairs: Sequence[tuple[str, str]]) -> Cut | None:
     return _cut(ranker, pairs, ranker.max_seq_length, "pairs of a query and a document", "max_length")
 
 
-def _cut(model: Any, items: Sequence[Any], limit: float | None, what: str, knob: str, **how: Any) -> Cut | None:
+def _cut(model: Any, items: Sequence[Any], limit: float | None, unit: str, knob: str, **how: Any) -> Cut | None:
     """Counted as the model itself reads them, a token longer than it would."""
     if limit is None or limit >= _ENDLESS:
         return None
     longer = 0
     for start in range(0, len(items), _BATCH):
-        given = model.preprocess(list(items[start : start + _BATCH]), max_length=int(limit) + 1, **how)
-        longer += int((given["attention_mask"].sum(dim=1) > limit).sum())
-    return Cut(longer / max(1, len(items)), int(limit), what, knob)
+        features = model.preprocess(list(items[start : start + _BATCH]), max_length=int(limit) + 1, **how)
+        longer += int((features["attention_mask"].sum(dim=1) > limit).sum())
+    return Cut(longer / max(1, len(items)), int(limit), unit, knob)

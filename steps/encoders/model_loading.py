@@ -87,9 +87,9 @@ def _check_fit(model: Any, source: Any, info: Any, new_head: bool) -> None:
         return
     defects = []
     if missing:
-        defects.append(f"{len(missing)} of {len(model.state_dict())} weights are missing ({_listed(missing)})")
+        defects.append(f"{len(missing)} of {len(model.state_dict())} weights are missing ({_join_names(missing)})")
     if extra := sorted(info.unexpected_keys if missing else unexpected):
-        defects.append(f"{len(extra)} in the file have no place ({_listed(extra)})")
+        defects.append(f"{len(extra)} in the file have no place ({_join_names(extra)})")
     wrapper = _wrapper(missing, extra).removesuffix(prefix)
     then = (
         f"the names in the file begin with {wrapper!r}, as a wrapper leaves them: save the model inside it"
@@ -103,7 +103,7 @@ def _may_differ(name: str) -> bool:
     return name.endswith(_BUFFERS) or name.startswith("pooler.") or ".pooler." in name
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     names = sorted(names)
     return ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
 

@@ -24,8 +24,8 @@ def resolve_precision(precision: Precision) -> Literal["fp32", "bf16"]:
             return "bf16"
         case "":
             pass
-        case other:
-            raise UserError(f"SLIMTOWER_PRECISION is {other!r}; it may be fp32 or bf16, or unset")
+        case value:
+            raise UserError(f"SLIMTOWER_PRECISION is {value!r}; it may be fp32 or bf16, or unset")
     if torch.cuda.is_available():
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
     return "bf16" if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported() else "fp32"

@@ -23,7 +23,7 @@ from steps.endpoint.module import Endpoint, announce
 
 _SHORT = 128  # tokens
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # what people call that of documents, best first
-_OWN = {  # modules of ours, which no model's folder brings; the second name is in towers of before steps/endpoint
+_MODULES = {  # modules of ours, which no model's folder brings; the second name is in towers of before steps/endpoint
     f"{Endpoint.__module__}.{Endpoint.__name__}": Endpoint,
     "steps.core.endpoint.Endpoint": Endpoint,
 }
@@ -42,14 +42,14 @@ def load_tower(source: str | Path, role: Role | None = None) -> SentenceTransfor
     """
     with loading(source, "a sentence-transformers folder or a name on the hub"):
         tower = SentenceTransformer._load_with_module_classes(
-            str(source), _OWN, device=device(), trust_remote_code=False
+            str(source), _MODULES, device=device(), trust_remote_code=False
         ).float()
         check_model(tower, source)
     forget_origin(tower)
     name_document_prompt(tower.prompts)
     endpoints = [module for module in tower.modules() if isinstance(module, Endpoint)]
-    for other in endpoints[1:]:
-        other.share(endpoints[0])
+    for endpoint in endpoints[1:]:
+        endpoint.share(endpoints[0])
     return route(tower, role) if role else tower
 
 
@@ -65,12 +65,12 @@ def remembering_states(network: Any) -> Iterator[None]:
 
 
 def name_document_prompt(prompts: dict[str, Any]) -> None:
-    """Let a saved prompt for passages, or else for a corpus, be that of documents, where these have none.
+    """Let a saved prompt for passages, or else for a corpus, be that of documents, if these have none.
 
     sentence-transformers itself reads documents bare then: it gives them a prompt of their own, which is empty.
     """
-    if found := next(filter(None, map(prompts.get, DOCUMENT_PROMPTS)), None):
-        prompts["document"] = found
+    if prompt := next(filter(None, map(prompts.get, DOCUMENT_PROMPTS)), None):
+        prompts["document"] = prompt
 
 
 def forget_origin(tower: nn.Module) -> None:
@@ -94,7 +94,7 @@ def route(tower: SentenceTransformer, role: Role) -> SentenceTransformer:
             f"a Router with the routes {sorted(first.sub_modules)} has none for {role!r}; make it with"
             " sentence-transformers' Router.for_query_document"
         )
-    return _made_of([*first.sub_modules[role], *list(tower)[1:]], tower, tower.truncate_dim)  # type: ignore[misc]
+    return _tower_of([*first.sub_modules[role], *list(tower)[1:]], tower, tower.truncate_dim)  # type: ignore[misc]
 
 
 def endpoint_of(tower: SentenceTransformer, role: Role) -> Endpoint | None:
@@ -105,7 +105,7 @@ def endpoint_of(tower: SentenceTransformer, role: Role) -> Endpoint | None:
     return first if isinstance(first, Endpoint) else None
 
 
-def asked_of(tower: SentenceTransformer, role: Role, texts: Iterable[str]) -> list[tuple[Endpoint, Iterable[str]]]:
+def endpoint_jobs(tower: SentenceTransformer, role: Role, texts: Iterable[str]) -> list[tuple[Endpoint, Iterable[str]]]:
     """What `announce` takes: the server that reads these texts in their role, and what it is sent; [] without one."""
     if (endpoint := endpoint_of(tower, role)) is None:
         return []
@@ -113,13 +113,15 @@ def asked_of(tower: SentenceTransformer, role: Role, texts: Iterable[str]) -> li
     return [(endpoint, (prompt + text for text in texts))]
 
 
-def announce_asked(tower: SentenceTransformer, role: Role, texts: Iterable[str], what: str) -> None:
-    """Where a server reads texts in their role, say what it is still to be asked; UserError where that is too much."""
-    if jobs := asked_of(tower, role, texts):
-        announce(jobs, what)
+def announce_texts(tower: SentenceTransformer, role: Role, texts: Iterable[str], caption: str) -> None:
+    """If a server reads texts in their role, say what it is still to be asked; UserError if that is too much."""
+    if jobs := endpoint_jobs(tower, role, texts):
+        announce(jobs, caption)
 
 
-def _made_of(modules: Iterable[nn.Module], tower: SentenceTransformer, truncate_dim: int | None) -> SentenceTransformer:
+def _tower_of(
+    modules: Iterable[nn.Module], tower: SentenceTransformer, truncate_dim: int | None
+) -> SentenceTransformer:
     """A tower of these modules, with the prompts and the similarity of another."""
     return SentenceTransformer(
         modules=list(modules),
@@ -174,9 +176,9 @@ def encode(
     *,
     precision: Precision = "fp32",
     batch_size: int = 64,
-    what: str = "",
+    caption: str = "",
 ) -> np.ndarray:
-    """Embed texts in their role, float32 `(len(texts), dim)`; shows progress when `what` names the work.
+    """Embed texts in their role, float32 `(len(texts), dim)`; shows progress when `caption` names the work.
 
     Texts are sorted by length within windows of 64 batches, so that a batch pads little. An endpoint gets them all, and
     makes batches of its own; those that it read before cost nothing.
@@ -186,7 +188,7 @@ def encode(
     embed = tower.encode_query if role == "query" else tower.encode_document
     window = 64 * batch_size
     chunks = []
-    with Bar(len(texts), what, "texts") if what else nullcontext(), _counting(tower):
+    with Bar(len(texts), caption, "texts") if caption else nullcontext(), _counting(tower):
         for start in range(0, len(texts), window):
             chunk_texts = texts[start : start + window]
             with torch.inference_mode(), autocast(precision):
@@ -212,13 +214,13 @@ def encode_with_lengths(
     tower: SentenceTransformer, texts: list[str], role: Role, *, precision: Precision = "fp32", batch_size: int = 64
 ) -> Embeddings:
     """`encode`, and how long each vector is before the tower's final Normalize, if it has one."""
-    whole = route(tower, role)
-    *before, last = whole
+    reader = route(tower, role)
+    *before, last = reader
     if not isinstance(last, Normalize) or last.module_input_name != "sentence_embedding":
-        vectors = encode(whole, texts, role, precision=precision, batch_size=batch_size)
+        vectors = encode(reader, texts, role, precision=precision, batch_size=batch_size)
         return Embeddings(vectors, np.linalg.norm(vectors, axis=1))
     raw = torch.from_numpy(
-        encode(_made_of(before, tower, None), texts, role, precision=precision, batch_size=batch_size)
+        encode(_tower_of(before, tower, None), texts, role, precision=precision, batch_size=batch_size)
     )
     vectors = functional.normalize(raw, dim=1)[:, : tower.truncate_dim].numpy()
     return Embeddings(vectors, raw.norm(dim=1).numpy())

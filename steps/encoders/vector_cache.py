@@ -37,7 +37,7 @@ def embed_once(
     precision: Precision,
     batch_size: int,
     shard_texts: int,
-    what: str,
+    caption: str,
     lengths: Path | None = None,
     caches: Path | None = None,
 ) -> int:
@@ -49,9 +49,9 @@ def embed_once(
     """
     tower = route(tower, role)
     if isinstance(endpoint := tower[0], Endpoint):
-        count = endpoint.announce(texts, tower.prompts.get(role) or "", what)
+        count = endpoint.announce(texts, tower.prompts.get(role) or "", caption)
         ask = partial(encode_with_lengths, tower, role=role)
-        blocks = progress(_blocks(texts, shard_texts), -(-len(texts) // shard_texts), what, endpoint.so_far)
+        blocks = progress(_blocks(texts, shard_texts), -(-len(texts) // shard_texts), caption, endpoint.so_far)
         _write(map(ask, blocks), (len(texts), tower.get_embedding_dimension() or 0), target, dtype, lengths)
         return count
     settings = (_FORMAT, fingerprint, role, tower.prompts.get(role), tower.max_seq_length, dtype)
@@ -59,7 +59,7 @@ def embed_once(
     key = sha256(repr((*settings, resolve_precision(precision), *made_by)).encode()).hexdigest()
     cache = VectorCache((caches or cache_root() / "vectors") / key[:24], dtype)
     encode = partial(encode_with_lengths, tower, role=role, precision=precision, batch_size=batch_size)
-    count = cache.fill(texts, encode, shard_texts, what)
+    count = cache.fill(texts, encode, shard_texts, caption)
     cache.write(texts, target, tower.get_embedding_dimension() or 0, lengths)
     return count
 

@@ -23,12 +23,12 @@ import numpy as np
 
 from slimtower.common.errors import TransientError, UserError
 from slimtower.common.masking import redacted, remember
-from steps.endpoint.answer import Malformed, Passing, is_passing, read_answer, tokens_of, vectors_of
+from steps.endpoint.answer import MalformedAnswer, TransientAnswer, is_transient, read_answer, tokens_of, vectors_of
 from steps.endpoint.params import Connection
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0  # seconds before another try, doubled each time
 _LONGEST_ASKED = 3600.0  # seconds that a server may ask to wait
-_SHOWN = 200  # characters of an answer that a message shows
+_EXCERPT = 200  # characters of an answer that a message shows
 
 
 @dataclass(frozen=True)
@@ -40,16 +40,16 @@ class Batch:
     tokens: int
 
 
-class Spent:
+class TokenLedger:
     """Tokens that answers have cost, kept in a file that all runs on one cache share.
 
-    A line is `tokens estimated held`: what the server said, what had been estimated, and what a request under way may
-    cost, which is taken back when it is answered. What a killed run held stays: the server may have answered it.
+    A line is `tokens estimated reserved`: what the server said, what had been estimated, and what a request under way
+    may cost, which is taken back when it is answered. What a killed run reserved stays: the server may have answered.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self._lock, self._read = path, threading.Lock(), 0
-        self.tokens = self.estimated = self.held = 0
+        self.path, self._lock, self._offset = path, threading.Lock(), 0
+        self.tokens = self.estimated = self.reserved = 0
         self.refresh()
 
     def refresh(self) -> None:
@@ -58,29 +58,29 @@ class Spent:
             with self._lock, self.path.open("rb") as handle:
                 self._catch_up(handle)
 
-    def hold(self, estimated: int, most: int, model: str) -> int:
+    def hold(self, estimated: int, limit: int, model: str) -> int:
         """Set aside what a request of so many estimated tokens may cost, and return it.
 
-        UserError where that would pass `most` (0 = no limit), all runs on this cache together.
+        UserError if that would pass `limit` (0 = no limit), all runs on this cache together.
         """
-        with self._locked() as handle:
-            wanted = ceil(self.expected(estimated))
-            if most and self.tokens + self.held + wanted > most:
-                under_way = f" {self.held:,} are under way or were when a run was killed," if self.held else ""
+        with self._lock_file() as handle:
+            needed = ceil(self.expected_tokens(estimated))
+            if limit and self.tokens + self.reserved + needed > limit:
+                under_way = f" {self.reserved:,} are under way or were when a run was killed," if self.reserved else ""
                 raise UserError(
-                    f"{model}: {self.tokens:,} tokens are spent,{under_way} about {wanted:,} come next, and"
-                    f" max_tokens_total is {most:,}; raise it to go on (nothing is paid for twice)"
+                    f"{model}: {self.tokens:,} tokens are spent,{under_way} about {needed:,} come next, and"
+                    f" max_tokens_total is {limit:,}; raise it to go on (nothing is paid for twice)"
                 )
-            self._write(handle, 0, 0, wanted)
-        return wanted
+            self._write(handle, 0, 0, needed)
+        return needed
 
-    def add(self, tokens: int, estimated: int, held: int) -> None:
-        """Note at once what a request cost that held so much: a killed run has paid for it too."""
-        with self._locked() as handle:
-            self._write(handle, tokens, estimated, -held)
+    def add(self, tokens: int, estimated: int, reserved: int) -> None:
+        """Note at once what a request cost for which so much was reserved: a killed run has paid for it too."""
+        with self._lock_file() as handle:
+            self._write(handle, tokens, estimated, -reserved)
 
     @contextmanager
-    def _locked(self) -> Iterator[BinaryIO]:
+    def _lock_file(self) -> Iterator[BinaryIO]:
         """The file, read to its end, which no other thread or run writes to meanwhile."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self._lock, self.path.open("a+b") as handle:
@@ -90,24 +90,25 @@ class Spent:
             yield handle
 
     def _catch_up(self, handle: BinaryIO) -> None:
-        handle.seek(self._read)
+        handle.seek(self._offset)
         while (line := handle.readline()).endswith(b"\n"):
-            self._read += len(line)
+            self._offset += len(line)
             if len(figures := line.split()) in (2, 3):  # lines of earlier versions have two
                 self._count(*map(int, figures))
 
     def _write(self, handle: BinaryIO, *figures: int) -> None:
-        torn = handle.seek(0, os.SEEK_END) - self._read  # what a killed run left of a line
+        torn = handle.seek(0, os.SEEK_END) - self._offset  # what a killed run left of a line
         line = b" . . .\n" * bool(torn) + f"{' '.join(map(str, figures))}\n".encode()
         handle.write(line)
         handle.flush()
-        self._read += torn + len(line)
+        self._offset += torn + len(line)
         self._count(*figures)
 
-    def _count(self, tokens: int = 0, estimated: int = 0, held: int = 0) -> None:
-        self.tokens, self.estimated, self.held = self.tokens + tokens, self.estimated + estimated, self.held + held
+    def _count(self, tokens: int = 0, estimated: int = 0, reserved: int = 0) -> None:
+        self.tokens, self.estimated = self.tokens + tokens, self.estimated + estimated
+        self.reserved += reserved
 
-    def expected(self, estimated: int) -> float:
+    def expected_tokens(self, estimated: int) -> float:
         """Tokens that so many estimated ones will be, by what was seen so far; never fewer."""
         return estimated * max(1.0, self.tokens / self.estimated if self.estimated else 1.0)
 
@@ -126,10 +127,10 @@ class Pace:
         """Wait for the turn of a request with so many tokens."""
         with self._lock:
             start = max(time.monotonic(), self._free)
-            each = 60 / self.requests if self.requests else 0.0
-            self._free = start + max(each, 60 * tokens / self.tokens if self.tokens else 0.0)
-        while (left := max(start, self._paused) - time.monotonic()) > 0:
-            if self.over.wait(left):
+            interval = 60 / self.requests if self.requests else 0.0
+            self._free = start + max(interval, 60 * tokens / self.tokens if self.tokens else 0.0)
+        while (remaining := max(start, self._paused) - time.monotonic()) > 0:
+            if self.over.wait(remaining):
                 return
 
     def pause(self, seconds: float) -> None:
@@ -138,7 +139,7 @@ class Pace:
             self._paused = max(self._paused, time.monotonic() + seconds)
 
 
-class Held:
+class WaitClock:
     """Seconds in which requests were held back here and none was under way."""
 
     def __init__(self) -> None:
@@ -157,17 +158,23 @@ class Held:
 
     def _turn(self, waiting: int, asking: int) -> None:
         with self._lock:
-            now = time.monotonic()
+            moment = time.monotonic()
             if self._waiting and not self._asking:
-                self.seconds += now - self._since
-            self._waiting, self._asking, self._since = self._waiting + waiting, self._asking + asking, now
+                self.seconds += moment - self._since
+            self._waiting, self._asking, self._since = self._waiting + waiting, self._asking + asking, moment
 
 
 class Client:
     """One model of one server in one role. The key is read from the environment, and shown nowhere."""
 
     def __init__(
-        self, model: str, dimensions: int, body: dict[str, Any], connection: Connection, spent: Spent, dim: int = 0
+        self,
+        model: str,
+        dimensions: int,
+        body: dict[str, Any],
+        connection: Connection,
+        spent: TokenLedger,
+        dim: int = 0,
     ) -> None:
         """`dimensions` are asked for where above 0; `dim`: what every vector has; 0 = what the first one has."""
         try:
@@ -177,7 +184,7 @@ class Client:
         self.model, self.body, self.connection, self.spent, self.dim = model, body, connection, spent, dim
         self.more: dict[str, Any] = {"dimensions": dimensions} if dimensions else {}
         self.pace = Pace(connection.requests_per_minute, connection.tokens_per_minute)
-        self.held = Held()
+        self.wait_clock = WaitClock()
         self._key = _key(connection.key_variable)
         self._openai = openai.OpenAI(
             api_key=self._key or "none", base_url=connection.base_url, timeout=connection.timeout_s, max_retries=0
@@ -196,7 +203,7 @@ class Client:
             stack.callback(self.pace.over.set)  # stopped, it does not wait as long as a server asked for
             while True:
                 for batch in islice(waiting, 0 if failed else self.connection.concurrency - len(running)):
-                    running[threads.submit(self._asked, batch)] = batch
+                    running[threads.submit(self._embed_batch, batch)] = batch
                 if not running:
                     break
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -208,34 +215,34 @@ class Client:
         if failed:
             raise failed
 
-    def _asked(self, batch: Batch) -> np.ndarray:
+    def _embed_batch(self, batch: Batch) -> np.ndarray:
         """The batch's vectors, after as many tries as are allowed."""
-        said = ""
+        problem = ""
         for attempt in range(self.connection.tries):
-            with self.held.during(waiting=1):
+            with self.wait_clock.during(waiting=1):
                 self.pace.wait(batch.tokens)
             if self.pace.over.is_set():
                 break
-            with self.held.during(asking=1):
-                asked_to_wait, said, vectors = self._tried(batch)
+            with self.wait_clock.during(asking=1):
+                asked_to_wait, problem, vectors = self._try_once(batch)
             if vectors is not None:
                 return vectors
             if attempt + 1 < self.connection.tries:
-                own = min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT) * (0.5 + random() / 2)
+                backoff = min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT) * (0.5 + random() / 2)
                 if asked_to_wait is None:
-                    self.pace.over.wait(own)
+                    self.pace.over.wait(backoff)
                 else:
-                    self.pace.pause(max(asked_to_wait, own))  # servers say 0 and are busy again
+                    self.pace.pause(max(asked_to_wait, backoff))  # servers say 0 and are busy again
         raise TransientError(
-            f"{self.connection.base_url}: no usable answer in {self.connection.tries} tries (last: {said}); what was"
+            f"{self.connection.base_url}: no usable answer in {self.connection.tries} tries (last: {problem}); what was"
             " answered is kept, so run again later, with a smaller concurrency or lower limits if it was busy"
         )
 
-    def _tried(self, batch: Batch) -> tuple[float | None, str, np.ndarray | None]:
+    def _try_once(self, batch: Batch) -> tuple[float | None, str, np.ndarray | None]:
         """One request: seconds that the server asks to wait, what went wrong, and the vectors where nothing did."""
         import openai
 
-        held, usage = self.spent.hold(batch.tokens, self.connection.max_tokens_total, self.model), 0
+        reserved, usage = self.spent.hold(batch.tokens, self.connection.max_tokens_total, self.model), 0
         content = b""
         try:
             # the client's own reading of an answer hides what came
@@ -246,26 +253,26 @@ class Client:
             usage = tokens_of(answer) or batch.tokens
             vectors = vectors_of(answer, len(batch.texts))
         except openai.APIStatusError as error:
-            said = self._masked(f"{error.status_code}, {error.message}")
+            problem = self._mask(f"{error.status_code}, {error.message}")
             spent = getattr(error, "code", None) == "insufficient_quota"
-            if spent or not is_passing(error.status_code):
+            if spent or not is_transient(error.status_code):
                 raise UserError(
-                    f"{self.connection.base_url}: refused {self.model}: {said}; check base_url, model, dimensions,"
+                    f"{self.connection.base_url}: refused {self.model}: {problem}; check base_url, model, dimensions,"
                     " body, max_length (counted by tokenizer), batch_texts, batch_tokens and the key in"
                     f" {self.connection.key_variable or 'key_variable (none)'}"
                 ) from None
-            return _retry_after(error.response.headers.get("retry-after")), said, None
-        except Malformed as error:
+            return _retry_after(error.response.headers.get("retry-after")), problem, None
+        except MalformedAnswer as error:
             raise UserError(
                 f"{self.connection.base_url}: {self.model} answered with {error}; asking again would cost the same, so"
-                f" the stage stops. It came: {self._masked(content.decode('utf-8', 'replace'))[:_SHOWN]}"
+                f" the stage stops. It came: {self._mask(content.decode('utf-8', 'replace'))[:_EXCERPT]}"
             ) from None
-        except Passing as error:
-            return None, f"{error}: {self._masked(content.decode('utf-8', 'replace'))[:_SHOWN]}", None
+        except TransientAnswer as error:
+            return None, f"{error}: {self._mask(content.decode('utf-8', 'replace'))[:_EXCERPT]}", None
         except (openai.OpenAIError, OSError, ValueError, TypeError, AttributeError) as error:
-            return None, self._masked(f"{type(error).__name__}: {error}"), None
+            return None, self._mask(f"{type(error).__name__}: {error}"), None
         finally:  # where it cannot be noted, on a full disk, asking again would only cost
-            self.spent.add(usage, batch.tokens if usage else 0, held)
+            self.spent.add(usage, batch.tokens if usage else 0, reserved)
         self.dim = self.dim or vectors.shape[1]
         if vectors.shape[1] != self.dim:
             raise UserError(
@@ -275,10 +282,10 @@ class Client:
             )
         return None, "", vectors
 
-    def _masked(self, text: str) -> str:
+    def _mask(self, text: str) -> str:
         """On one line, short, and without the key."""
-        shown = text.replace(self._key, "***") if self._key else text
-        return " ".join(redacted(shown).split())[:300]
+        plain = text.replace(self._key, "***") if self._key else text
+        return " ".join(redacted(plain).split())[:300]
 
 
 def _key(variable: str) -> str:
@@ -306,16 +313,16 @@ def _retry_after(value: str | None) -> float | None:
     return min(max(seconds, 0.0), _LONGEST_ASKED)
 
 
-def batches(texts: Iterable[tuple[bytes, str]], tokens: Callable[[str], int], most: Connection) -> Iterator[Batch]:
+def batches(texts: Iterable[tuple[bytes, str]], tokens: Callable[[str], int], limits: Connection) -> Iterator[Batch]:
     """Texts with their keys, in their order, in batches of at most batch_texts texts and batch_tokens tokens."""
-    keys, held, total = list[bytes](), list[str](), 0
+    keys, pending, total = list[bytes](), list[str](), 0
     for key, text in texts:
         count = tokens(text)
-        if held and (len(held) == most.batch_texts or total + count > most.batch_tokens):
-            yield Batch(keys, held, total)
-            keys, held, total = [], [], 0
+        if pending and (len(pending) == limits.batch_texts or total + count > limits.batch_tokens):
+            yield Batch(keys, pending, total)
+            keys, pending, total = [], [], 0
         keys.append(key)
-        held.append(text)
+        pending.append(text)
         total += count
-    if held:
-        yield Batch(keys, held, total)
+    if pending:
+        yield Batch(keys, pending, total)

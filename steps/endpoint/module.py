@@ -28,7 +28,7 @@ from slimtower.common.files import cache_root, read_json, staged_file, write_jso
 from slimtower.common.settings import Strict
 from steps.core.cosines import cosines
 from steps.core.vector_store import Embeddings, VectorCache
-from steps.endpoint.client import Client, Spent, batches
+from steps.endpoint.client import Client, TokenLedger, batches
 from steps.endpoint.params import Connection
 
 PROBES = (
@@ -42,19 +42,19 @@ _PROBES, _CONNECTION = "probes.safetensors", "connection.json"
 
 
 @dataclass
-class Waited:
+class WaitTime:
     """Seconds that requests were held back here, by limits or because the server asked for it."""
 
     seconds: float = 0.0
 
 
-_anew: ContextVar[Waited | None] = ContextVar("anew", default=None)
+_anew: ContextVar[WaitTime | None] = ContextVar("anew", default=None)
 
 
 @contextmanager
-def asking_anew() -> Iterator[Waited]:
+def asking_anew() -> Iterator[WaitTime]:
     """Let endpoints ask the server for every text, known or not, as an application would: for timing."""
-    waited = Waited()
+    waited = WaitTime()
     token = _anew.set(waited)
     try:
         yield waited
@@ -76,7 +76,7 @@ class Model(Strict):
 
 
 @dataclass
-class Shared:
+class SharedState:
     """What the endpoints of one tower have together where they send the same: a client, and answers."""
 
     clients: dict[str, Client] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Endpoint(InputModule):
         """Without `probes` the server is asked for them; UserError where it has another model than it once had."""
         super().__init__()
         self.model, self.connection, self.tokenizer = model, connection, tokenizer
-        self._count, self._shared = _without_limits(tokenizer), Shared()
+        self._count, self._shared = _without_limits(tokenizer), SharedState()
         self.probes = self._first_probes() if probes is None else probes
 
     def share(self, other: "Endpoint") -> None:
@@ -126,21 +126,21 @@ class Endpoint(InputModule):
             return np.zeros((0, self.get_embedding_dimension()), dtype=np.float32)
         if (waited := _anew.get()) is not None:
             client = self._client
-            before = client.held.seconds
-            vectors = self._asked(client, sent)
-            waited.seconds += client.held.seconds - before
+            before = client.wait_clock.seconds
+            vectors = self._request_vectors(client, sent)
+            waited.seconds += client.wait_clock.seconds - before
             return vectors
         missing = list(batches(self._cache.missing(sent), self.tokens, self.connection))
         for batch, vectors in self._client.answers(missing) if missing else ():
             self._cache.add(batch.keys, Embeddings(vectors, np.linalg.norm(vectors, axis=1)))
         return self._cache.read(sent)
 
-    def announce(self, texts: Iterable[str], prompt: str, what: str) -> int:
+    def announce(self, texts: Iterable[str], prompt: str, caption: str) -> int:
         """Say on stderr what is still to be asked of these texts, in tokens and money; returns how many texts.
 
         UserError where that alone would pass max_tokens_total.
         """
-        return announce([(self, (prompt + text for text in texts))], what)
+        return announce([(self, (prompt + text for text in texts))], caption)
 
     def outstanding(self, texts: Iterable[str], seen: set[bytes]) -> tuple[int, int]:
         """How many of these texts, prompt and all, are still to be asked for, and about how many tokens they have.
@@ -156,13 +156,13 @@ class Endpoint(InputModule):
         """About how many tokens the text has."""
         return len(self._count.encode(text).ids)
 
-    def cut(self, text: str, most: int = 0) -> str:
-        """The text up to `most` tokens, by default max_length; a blank for an empty one, which servers refuse."""
-        most = most or self.model.max_length
-        if len(text.encode(errors="replace")) > most:  # a token has a byte at least
+    def cut(self, text: str, limit: int = 0) -> str:
+        """The text up to `limit` tokens, by default max_length; a blank for an empty one, which servers refuse."""
+        limit = limit or self.model.max_length
+        if len(text.encode(errors="replace")) > limit:  # a token has a byte at least
             offsets = self._count.encode(text, add_special_tokens=False).offsets
-            if len(offsets) > most:
-                text = text[: offsets[most - 1][1]]
+            if len(offsets) > limit:
+                text = text[: offsets[limit - 1][1]]
         return text or " "
 
     def so_far(self) -> str:
@@ -181,52 +181,54 @@ class Endpoint(InputModule):
 
     @property
     def _cache(self) -> VectorCache:
-        if (known := self._shared.caches.get(self._key)) is None:
-            known = VectorCache(cache_root() / "vectors" / self._key, "float32")
-            self._shared.caches[self._key] = known
-        return known
+        if (cache := self._shared.caches.get(self._key)) is None:
+            cache = VectorCache(cache_root() / "vectors" / self._key, "float32")
+            self._shared.caches[self._key] = cache
+        return cache
 
     @cached_property
-    def spent(self) -> Spent:
+    def spent(self) -> TokenLedger:
         """Tokens that all answers to this model's name have cost."""
-        return Spent(cache_root() / "endpoint" / f"spent-{sha256(self.model.model.encode()).hexdigest()[:24]}.txt")
+        return TokenLedger(
+            cache_root() / "endpoint" / f"spent-{sha256(self.model.model.encode()).hexdigest()[:24]}.txt"
+        )
 
     @property
     def _client(self) -> Client:
         """Asks the server, which is the one that it was."""
         if (client := self._shared.clients.get(self._key)) is None:
-            client = self._connected(self.get_embedding_dimension())
-            if not _alike(self._asked(client, PROBES), self.probes):
-                raise self._changed()
+            client = self._connect(self.get_embedding_dimension())
+            if not _alike(self._request_vectors(client, PROBES), self.probes):
+                raise self._changed_error()
             self._shared.clients[self._key] = client
         return client
 
-    def _connected(self, dim: int) -> Client:
+    def _connect(self, dim: int) -> Client:
         return Client(self.model.model, self.model.dimensions, self.model.body, self.connection, self.spent, dim)
 
-    def _asked(self, client: Client, texts: Sequence[str]) -> np.ndarray:
+    def _request_vectors(self, client: Client, texts: Sequence[str]) -> np.ndarray:
         """Their vectors by the server, whatever is known."""
-        keyed = ((str(place).encode(), text) for place, text in enumerate(texts))
-        found = dict[bytes, np.ndarray]()
+        keyed = ((str(number).encode(), text) for number, text in enumerate(texts))
+        by_key = dict[bytes, np.ndarray]()
         for batch, vectors in client.answers(batches(keyed, self.tokens, self.connection)):
-            found |= dict(zip(batch.keys, vectors, strict=True))
-        return np.stack([found[str(place).encode()] for place in range(len(texts))])
+            by_key |= dict(zip(batch.keys, vectors, strict=True))
+        return np.stack([by_key[str(number).encode()] for number in range(len(texts))])
 
     def _first_probes(self) -> np.ndarray:
-        """Those that a model of this name was known by before, so that it stays the same to the bit, or new ones."""
-        found = self._asked(self._connected(0), PROBES)
+        """The probes saved for a model of this name, so that it stays the same to the bit, or new ones."""
+        probes = self._request_vectors(self._connect(0), PROBES)
         prefix = sha256(self.model.sent().encode()).hexdigest()[:16]
-        own = self._folder / f"{prefix}-{sha256(self.connection.base_url.encode()).hexdigest()[:16]}.npy"
+        target = self._folder / f"{prefix}-{sha256(self.connection.base_url.encode()).hexdigest()[:16]}.npy"
         for path in sorted(self._folder.glob(f"{prefix}-*.npy")):
-            if _alike(found, known := np.load(path)):
-                return known
-        if own.is_file():
-            raise self._changed()
-        with staged_file(own) as staging, staging.open("wb") as handle:
-            np.save(handle, found)
-        return found
+            if _alike(probes, saved := np.load(path)):
+                return saved
+        if target.is_file():
+            raise self._changed_error()
+        with staged_file(target) as staging, staging.open("wb") as handle:
+            np.save(handle, probes)
+        return probes
 
-    def _changed(self) -> UserError:
+    def _changed_error(self) -> UserError:
         return UserError(
             f"{self.connection.base_url}: {self.model.model} answers with other vectors than it did: another model is"
             " behind the name now, and what was embedded does not belong to it; give the name of the old one, or, to"
@@ -253,7 +255,7 @@ class Endpoint(InputModule):
         )
 
 
-def announce(jobs: Iterable[tuple[Endpoint, Iterable[str]]], what: str) -> int:
+def announce(jobs: Iterable[tuple[Endpoint, Iterable[str]]], caption: str) -> int:
     """Say on stderr what is still to be asked of texts, prompts and all, in tokens and money; returns how many texts.
 
     Nothing is said where all are known. The endpoints are roles of one model; what two of them send alike counts once.
@@ -268,13 +270,13 @@ def announce(jobs: Iterable[tuple[Endpoint, Iterable[str]]], what: str) -> int:
         return 0
     connection, spent = endpoint.connection, endpoint.spent
     spent.refresh()
-    needed, most = spent.expected(estimated), connection.max_tokens_total
-    told = f"{what}: {count:,} texts to ask {endpoint.model.model} for, about {connection.cost(needed)}"
-    print(f"{told}; spent before: {connection.cost(spent.tokens)}", file=sys.stderr)
-    if most and spent.tokens + spent.held + needed > most:
+    needed, limit = spent.expected_tokens(estimated), connection.max_tokens_total
+    message = f"{caption}: {count:,} texts to ask {endpoint.model.model} for, about {connection.cost(needed)}"
+    print(f"{message}; spent before: {connection.cost(spent.tokens)}", file=sys.stderr)
+    if limit and spent.tokens + spent.reserved + needed > limit:
         raise UserError(
-            f"{told}; {spent.tokens + spent.held:,} are spent and max_tokens_total is {most:,}: raise it, or embed"
-            " fewer texts"
+            f"{message}; {spent.tokens + spent.reserved:,} are spent and max_tokens_total is {limit:,}: raise it, or"
+            " embed fewer texts"
         )
     return count
 
@@ -287,9 +289,9 @@ def _without_limits(tokenizer: Any) -> Tokenizer:
     return copy
 
 
-def _alike(one: np.ndarray, other: np.ndarray) -> bool:
+def _alike(first: np.ndarray, second: np.ndarray) -> bool:
     """Whether both are probes of one model: the same directions, and the same lengths to a hundredth."""
-    if one.shape != other.shape:
+    if first.shape != second.shape:
         return False
-    lengths, others = np.linalg.norm(one, axis=1), np.linalg.norm(other, axis=1)
-    return bool((cosines(one, other) >= _SAME).all()) and np.allclose(lengths, others, rtol=0.01)
+    first_lengths, second_lengths = np.linalg.norm(first, axis=1), np.linalg.norm(second, axis=1)
+    return bool((cosines(first, second) >= _SAME).all()) and np.allclose(first_lengths, second_lengths, rtol=0.01)

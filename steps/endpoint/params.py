@@ -13,12 +13,12 @@ from slimtower.common.settings import Strict, Variable
 def _paths(value: Any, inside: str = "") -> Iterator[str]:
     """Dotted names of all fields, those inside others and inside lists too."""
     if isinstance(value, dict):
-        for name, own in value.items():
+        for name, item in value.items():
             yield f"{inside}{name}"
-            yield from _paths(own, f"{inside}{name}.")
+            yield from _paths(item, f"{inside}{name}.")
     elif isinstance(value, list):
-        for own in value:
-            yield from _paths(own, inside)
+        for item in value:
+            yield from _paths(item, inside)
 
 
 class Reads(Strict):

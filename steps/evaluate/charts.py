@@ -10,7 +10,7 @@ from steps.evaluate.fusion_gains import fused_name
 from steps.evaluate.headline import HEADLINE
 from steps.evaluate.served import fusing
 from steps.evaluate.systems import TEACHER
-from steps.retrieval.as_one import counted
+from steps.retrieval.as_one import counted_sets
 
 
 def main_figures(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -25,7 +25,7 @@ def main_figures(metrics: Mapping[str, Any]) -> dict[str, float]:
     figures = {"p50_ms": served[student]["p50_ms"]}
     if TEACHER in served:
         figures["times_as_fast"] = served[TEACHER]["p50_ms"] / served[student]["p50_ms"]
-    if quality := counted(metrics):
+    if quality := counted_sets(metrics):
         fused = set(fusing(metrics, student))
         scores = [
             sets[fused_name(student) if dataset in fused and fused_name(student) in sets else student][NDCG]
@@ -39,7 +39,7 @@ def main_figures(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 def charts(metrics: Mapping[str, Any]) -> dict[str, float]:
     """The headline, and beside it groups of charts: nDCG@10 of each system, retention and latency of each student."""
-    quality = counted(metrics)
+    quality = counted_sets(metrics)
     systems = sorted({name for sets in quality.values() for name in sets})
     figures = {
         f"nDCG_at_10/{name}": float(np.mean([sets[name][NDCG] for sets in quality.values()]))

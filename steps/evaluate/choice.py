@@ -157,7 +157,7 @@ def _bound(student: Sequence[np.ndarray], best: Sequence[np.ndarray], rule: NonI
     """
     if min(map(len, best)) < FEWEST:
         return -1.0 if faster == "if_no_worse" else 0.0
-    bound = rule.least if faster == "if_no_worse" else rule.most
+    bound = rule.lower_bound if faster == "if_no_worse" else rule.upper_bound
     pairs = [(ours, theirs, float(theirs.mean())) for ours, theirs in zip(student, best, strict=True)]
     return min(float(bound(ours, theirs)) / mean - rule.margin if mean > 0 else 0.0 for ours, theirs, mean in pairs)
 

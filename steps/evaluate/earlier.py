@@ -90,7 +90,7 @@ def search_corpus(
         precision=reading.computed_in,
         batch_size=reading.batch_size,
         shard_texts=_SHARD,
-        what=f"embed documents, {folder.name}",
+        caption=f"embed documents, {folder.name}",
     )
     vectors = _cut(scratch / "documents.npy", reading.dim)
     rows = {name: np.array(values, dtype=np.int64) for name, values in positions.items()}

@@ -11,7 +11,7 @@ from slimtower.common.files import staged_file
 from steps.evaluate.latency import Latency
 from steps.evaluate.metrics import Metrics
 from steps.evaluate.retention import Retention
-from steps.retrieval.as_one import counted
+from steps.retrieval.as_one import counted_sets
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def frontier(latencies: Mapping[str, Latency], retained: Mapping[str, Retention]
 
 def mean_ndcg(metrics: Mapping[str, Any], model: str) -> float:
     """Mean of a model's test nDCG@10 over data sets; NaN where none is judged."""
-    values = [models[model]["nDCG@10"] for models in counted(metrics).values()]
+    values = [models[model]["nDCG@10"] for models in counted_sets(metrics).values()]
     return float(sum(values) / len(values)) if values else math.nan
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from steps.core.progress import progress
-from steps.endpoint.module import Waited, asking_anew
+from steps.endpoint.module import WaitTime, asking_anew
 
 Encode = Callable[[list[str]], np.ndarray]
 _BLOCK = 25  # queries of a turn
@@ -77,7 +77,7 @@ def _latency(seconds: list[float], qps: float) -> Latency:
     return Latency(float(p50), float(p99), qps)
 
 
-def _seconds(encode: Encode, texts: list[str], waited: Waited) -> float:
+def _seconds(encode: Encode, texts: list[str], waited: WaitTime) -> float:
     before, start = waited.seconds, time.perf_counter()
     encode(texts)
     return max(time.perf_counter() - start - (waited.seconds - before), 1e-9)

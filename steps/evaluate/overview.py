@@ -11,7 +11,7 @@ from steps.evaluate.fusion_gains import fused_name
 from steps.evaluate.served import fusing
 from steps.evaluate.shown import in_words, times
 from steps.evaluate.systems import BM25, TEACHER
-from steps.retrieval.as_one import counted
+from steps.retrieval.as_one import counted_sets
 
 Metrics = Mapping[str, Any]
 _SLICES = 5
@@ -49,7 +49,7 @@ class Loss:
 
 def table_rows(metrics: Metrics, points: Sequence[Point]) -> list[Row]:
     """Every system of the test queries, means over data sets, the best first; [] if nothing is judged."""
-    sets = counted(metrics)
+    sets = counted_sets(metrics)
     systems = [name for name in next(iter(sets.values()), {}) if all(name in models for models in sets.values())]
     return sorted((_row(metrics, name, points) for name in systems), key=lambda row: (-row.ndcg, row.name))
 
@@ -84,7 +84,7 @@ def _bytes(metrics: Metrics, dense: str, *, fused: bool) -> int | None:
 
 def kept_of_teacher(metrics: Metrics, name: str) -> float | None:
     """The mean over data sets of a system's nDCG@10 as a share of the teacher's; None: the teacher has 0 on all."""
-    sets = [models for models in counted(metrics).values() if models[TEACHER][NDCG]]
+    sets = [models for models in counted_sets(metrics).values() if models[TEACHER][NDCG]]
     return sum(models[name][NDCG] / models[TEACHER][NDCG] for models in sets) / len(sets) if sets else None
 
 
@@ -146,7 +146,7 @@ def _released(metrics: Metrics) -> list[Mark]:
     """Students as their releases answer, the teacher, and the teacher with BM25 if it was measured everywhere."""
     marks = [Mark(TEACHER, metrics["served"][TEACHER]["p50_ms"], 1.0, 1.0, 1.0, teacher=True)]
     fused_teacher = fused_name(TEACHER)
-    if all(fused_teacher in models for models in counted(metrics).values()):
+    if all(fused_teacher in models for models in counted_sets(metrics).values()):
         p50_ms, share = fused_ms(metrics, TEACHER), kept_of_teacher(metrics, fused_teacher)
         if p50_ms and share:
             marks.append(Mark(f"{TEACHER} + BM25", p50_ms, share, share, share, teacher=True))
@@ -176,7 +176,7 @@ def by_set(metrics: Metrics) -> list[tuple[str, float, list[float | None]]]:
     The hardest for the students first. [] for a single data set: the table of all has its figures.
     """
     lines = []
-    for dataset, models in counted(metrics).items():
+    for dataset, models in counted_sets(metrics).items():
         teacher_ndcg = models[TEACHER][NDCG]
         names = [fused_name(name) if dataset in fusing(metrics, name) else name for name in metrics["retention"]]
         lines.append(

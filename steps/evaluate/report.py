@@ -30,7 +30,7 @@ from steps.evaluate.shown import milliseconds, percent, size, times
 from steps.evaluate.significance import significant
 from steps.evaluate.table import choice_lines, format_measure, gain_lines, measured, share_of, unjudged_line
 from steps.evaluate.verdict import headline, left_out_lines, verdict_lines
-from steps.retrieval.as_one import counted, units
+from steps.retrieval.as_one import counted_sets, units
 
 _EXAMPLES = 4
 _CUT = 0.01  # share of documents from which on the report says that the teacher does not read them to their end
@@ -133,8 +133,8 @@ def write_report(path: Path, evaluation: Evaluation, background: Background, ins
     page = environment.get_template("report.html.j2").render(
         metrics=metrics,
         measures=measured(metrics),
-        quality=counted(metrics),
-        quality_dev=counted(metrics, "datasets_dev"),
+        quality=counted_sets(metrics),
+        quality_dev=counted_sets(metrics, "datasets_dev"),
         size_of=partial(_size_of, metrics),
         share_of=partial(share_of, metrics),
         teacher=next(point for point in points if point.model == "teacher"),

@@ -11,14 +11,14 @@ from steps.evaluate.significance import significant
 from steps.evaluate.systems import TEACHER
 from steps.evaluate.table import choice_lines, gain_lines, share_of, unjudged_line
 from steps.evaluate.verdict import headline, left_out_lines, verdict_lines
-from steps.retrieval.as_one import counted
+from steps.retrieval.as_one import counted_sets
 
 _SLICES = 5  # of a data set
 
 
 def summary(metrics: Mapping[str, Any], best: str, origin: Sequence[tuple[str, str]] = ()) -> str:
     """Markdown of metrics.json; `best` is the student that the verdict is of, `origin` what the figures come from."""
-    quality = counted(metrics)
+    quality = counted_sets(metrics)
     introduction = _kept_of_all(metrics, best) if quality else _not_tested(metrics, best)
     sentences = headline(metrics)
     details = (*choice_lines(metrics), *left_out_lines(metrics), *verdict_lines(metrics, best))

@@ -19,7 +19,7 @@ from slimtower.serving.dims import truncate
 from slimtower.serving.release import Release, load_release
 from slimtower.serving.tower_files import tower_bytes, tower_facts
 from steps.core.corpus import corpus_columns, corpus_template
-from steps.encoders.towers import announce_asked, encode, load_tower
+from steps.encoders.towers import announce_texts, encode, load_tower
 from steps.evaluate.latency import Encode
 from steps.evaluate.student_tower import student_tower
 
@@ -181,7 +181,7 @@ def _teacher_encoder(folder: Path, dim: int, batch_size: int) -> Encode:
 
     def embed(texts: list[str]) -> np.ndarray:
         if len(texts) > 1:
-            announce_asked(tower(), "query", texts, "evaluate: queries")
+            announce_texts(tower(), "query", texts, "evaluate: queries")
         return truncate(encode(tower(), texts, "query", batch_size=batch_size), dim)
 
     return embed

@@ -15,7 +15,7 @@ from steps.evaluate.served import fusing, served_name
 from steps.evaluate.shown import times
 from steps.evaluate.significance import significant
 from steps.evaluate.verdict import headline, left_out_lines
-from steps.retrieval.as_one import counted
+from steps.retrieval.as_one import counted_sets
 
 _COLUMNS = 3  # measures that a terminal has room for
 _FIRST = ("nDCG@10", "RR@10", "R@100")
@@ -33,7 +33,7 @@ def results_table(reports: Path) -> str:
     if metrics.get("settings", {}).get("version") != VERSION:
         raise UserError(f"{path}: of another version of the format; run `dvc repro evaluate` to write it anew")
     lines, columns = [], _columns(metrics)
-    for dataset, models in counted(metrics).items():
+    for dataset, models in counted_sets(metrics).items():
         teacher = models["teacher"]["nDCG@10"]
         heads = "".join(f"{name:>12}" for name in (*columns, "retention %", "p50 ms", "queries/s", "MB"))
         width = max(12, *(len(model) + 1 for model in models))
@@ -185,7 +185,7 @@ def _alike_line(metrics: Mapping[str, Any], alike: Mapping[str, Mapping[str, flo
 
 def gain_lines(metrics: Mapping[str, Any]) -> list[str]:
     """The teacher against every tower that it was before, a line each; with a warning where training did not help."""
-    quality = counted(metrics, "datasets_dev") or counted(metrics)
+    quality = counted_sets(metrics, "datasets_dev") or counted_sets(metrics)
     split = "dev" if metrics["datasets_dev"] else "test, as there are no dev queries"
     lines = []
     for tower, gain in metrics["gain_overall"].items():

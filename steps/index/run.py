@@ -17,7 +17,7 @@ from slimtower.serving.tower_files import tower_facts
 from steps.core.corpus import corpus_template
 from steps.core.progress import progress
 from steps.core.tables import read_table
-from steps.encoders.towers import announce_asked, encode, load_tower
+from steps.encoders.towers import announce_texts, encode, load_tower
 from steps.index.dataset import index_dataset
 from steps.index.documents import read_documents
 from steps.index.gpu import seen
@@ -46,7 +46,7 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParam
     tower = cache(lambda: load_tower(teach / "tower"))
 
     def read(texts: list[str]) -> np.ndarray:
-        announce_asked(tower(), "query", texts, "index: dev queries")
+        announce_texts(tower(), "query", texts, "index: dev queries")
         return encode(tower(), texts, "query")
 
     datasets: dict[str, Any] = {}

@@ -180,7 +180,7 @@ def _against_teacher(dataset: str, candidate: Evidence, policy: Policy) -> Itera
 def _no_worse(dataset: str, ours: Mapping[str, float], theirs: Mapping[str, float], policy: Policy) -> Check:
     order = sorted(theirs)  # the draws go by position: the order in which queries were logged must not matter
     candidate, champion = (np.array([values[query] for query in order]) for values in (ours, theirs))
-    bound = float(policy.least(candidate, champion))
+    bound = float(policy.lower_bound(candidate, champion))
     mean = float(champion.mean())
     change = (
         f", {candidate.mean() / mean - 1:+.2%}, at worst {bound / mean - policy.margin:+.2%}" if mean > 0.001 else ""
@@ -233,7 +233,7 @@ def _surely_worse(
     dataset = name.partition("/")[0]
     ours, theirs = (np.array([each.values[dataset][query] for query in order]) for each in (candidate, champion))
     stricter = policy.model_copy(update={"confidence": 1 - (1 - policy.confidence) / compared})
-    if stricter.most(ours, theirs) >= 0:
+    if stricter.upper_bound(ours, theirs) >= 0:
         return ""
     return (
         f"{name}: {MEASURE} {ours.mean():.4f} against {theirs.mean():.4f}, surely a loss of more than"

@@ -26,42 +26,42 @@ Scores = list[dict[str, float]]
 """By document, of each query."""
 
 
-def bm25_scores(ingest: Path, asked: Sequence[Pairs]) -> Scores:
+def bm25_scores(ingest: Path, query_pairs: Sequence[Pairs]) -> Scores:
     """BM25 over the whole data set; 0 without a shared term."""
-    found: Scores = [{} for _ in asked]
-    for dataset in sorted({pairs.dataset for pairs in asked}):
+    by_query: Scores = [{} for _ in query_pairs]
+    for dataset in sorted({pairs.dataset for pairs in query_pairs}):
         engine = corpus_bm25(ingest, dataset)
-        named = {doc_id for pairs in asked if pairs.dataset == dataset for doc_id in pairs.doc_ids}
+        named = {doc_id for pairs in query_pairs if pairs.dataset == dataset for doc_id in pairs.doc_ids}
         rows = {doc_id: row for row, doc_id in enumerate(engine.doc_ids) if doc_id in named}
-        for scores, pairs in zip(found, asked, strict=True):
+        for scores, pairs in zip(by_query, query_pairs, strict=True):
             if pairs.dataset == dataset:
-                own = engine.scores(pairs.text, np.array([rows[doc_id] for doc_id in pairs.doc_ids], dtype=np.int64))
-                scores.update(zip(pairs.doc_ids, own.tolist(), strict=True))
-    return found
+                values = engine.scores(pairs.text, np.array([rows[doc_id] for doc_id in pairs.doc_ids], dtype=np.int64))
+                scores.update(zip(pairs.doc_ids, values.tolist(), strict=True))
+    return by_query
 
 
-def base_scores(asked: Sequence[Pairs], texts: Mapping[str, str], params: CrossEncoderParams) -> Scores:
+def base_scores(query_pairs: Sequence[Pairs], texts: Mapping[str, str], params: CrossEncoderParams) -> Scores:
     """`tower_scores` of the base, which reads `max_length` tokens of a document as the ranker does of a pair."""
     tower = load_tower(resolve_base(params.base))
     tower.max_seq_length = min(tower.max_seq_length or params.max_length, params.max_length)
-    return tower_scores(tower, asked, texts, params)
+    return tower_scores(tower, query_pairs, texts, params)
 
 
 def tower_scores(
-    tower: SentenceTransformer, asked: Sequence[Pairs], texts: Mapping[str, str], params: CrossEncoderParams
+    tower: SentenceTransformer, query_pairs: Sequence[Pairs], texts: Mapping[str, str], params: CrossEncoderParams
 ) -> Scores:
     """Similarity of a tower's embeddings.
 
     texts: those of the documents, by id.
     """
-    ids = sorted({doc_id for pairs in asked for doc_id in pairs.doc_ids})
+    ids = sorted({doc_id for pairs in query_pairs for doc_id in pairs.doc_ids})
     rows = {doc_id: row for row, doc_id in enumerate(ids)}
     embed = partial(encode, tower, precision=params.precision, batch_size=params.batch_size)
-    documents = embed([texts[doc_id] for doc_id in ids], "document", what="base on dev")
-    queries = embed([pairs.text for pairs in asked], "query")
-    found: Scores = []
-    for query, pairs in zip(queries, asked, strict=True):
-        own = documents[[rows[doc_id] for doc_id in pairs.doc_ids]]
-        scores = tower.similarity(query[None], own)[0].tolist()
-        found.append(dict(zip(pairs.doc_ids, scores, strict=True)))
-    return found
+    documents = embed([texts[doc_id] for doc_id in ids], "document", caption="base on dev")
+    queries = embed([pairs.text for pairs in query_pairs], "query")
+    by_query: Scores = []
+    for query, pairs in zip(queries, query_pairs, strict=True):
+        vectors = documents[[rows[doc_id] for doc_id in pairs.doc_ids]]
+        scores = tower.similarity(query[None], vectors)[0].tolist()
+        by_query.append(dict(zip(pairs.doc_ids, scores, strict=True)))
+    return by_query

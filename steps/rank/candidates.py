@@ -22,20 +22,20 @@ def searchers(folder: Path) -> list[str]:
     return names
 
 
-def asked_queries(folder: Path) -> set[str]:
-    """Ids of the queries for which some searcher found something."""
-    asked: set[str] = set()
+def queries_with_candidates(folder: Path) -> set[str]:
+    """Ids of the queries for which some searcher found documents."""
+    query_ids: set[str] = set()
     for name in searchers(folder):
         for batch in _batches(folder / name, ["query_id"]):
-            asked.update(pc.unique(batch["query_id"]).to_pylist())
-    return asked
+            query_ids.update(pc.unique(batch["query_id"]).to_pylist())
+    return query_ids
 
 
-def found(folder: Path, searcher: str, query_ids: Iterable[str], depth: int) -> pa.Table:
+def read_candidates(folder: Path, searcher: str, query_ids: Iterable[str], depth: int) -> pa.Table:
     """A searcher's documents of some queries up to rank `depth`, as the table `candidates`."""
-    wanted = pa.array(sorted(query_ids), pa.string())
+    selected = pa.array(sorted(query_ids), pa.string())
     batches = [
-        batch.filter(pc.and_(pc.less_equal(batch["rank"], depth), pc.is_in(batch["query_id"], wanted)))
+        batch.filter(pc.and_(pc.less_equal(batch["rank"], depth), pc.is_in(batch["query_id"], selected)))
         for batch in _batches(folder / searcher, SCHEMAS["candidates"].names)
     ]
     return pa.Table.from_batches(batches, SCHEMAS["candidates"])
@@ -43,7 +43,9 @@ def found(folder: Path, searcher: str, query_ids: Iterable[str], depth: int) -> 
 
 def union(folder: Path, query_ids: Iterable[str], depth: int) -> dict[str, list[str]]:
     """Documents of each query that any searcher ranks up to `depth`, each once, in the order of their ids."""
-    tables = [found(folder, name, query_ids, depth).select(["query_id", "doc_id"]) for name in searchers(folder)]
+    tables = [
+        read_candidates(folder, name, query_ids, depth).select(["query_id", "doc_id"]) for name in searchers(folder)
+    ]
     once = pa.concat_tables(tables).group_by(["query_id", "doc_id"]).aggregate([])
     named: dict[str, list[str]] = {}
     once = once.sort_by([("query_id", "ascending"), ("doc_id", "ascending")])
@@ -52,7 +54,7 @@ def union(folder: Path, query_ids: Iterable[str], depth: int) -> dict[str, list[
     return named
 
 
-def drawn(ids: Iterable[str], limit: int, seed: int) -> list[str]:
+def draw_ids(ids: Iterable[str], limit: int, seed: int) -> list[str]:
     """At most `limit` of the ids by seed, in order."""
     ordered = sorted(ids)
     if len(ordered) <= limit:

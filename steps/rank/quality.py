@@ -11,7 +11,7 @@ from sentence_transformers import CrossEncoder
 from steps.core.judged import read_judged_sets
 from steps.core.measures import ndcg_at_10
 from steps.rank.baselines import Pairs, Scores, base_scores, bm25_scores
-from steps.rank.candidates import asked_queries, drawn, found, searchers, union
+from steps.rank.candidates import draw_ids, queries_with_candidates, read_candidates, searchers, union
 from steps.rank.params import CrossEncoderParams
 from steps.retrieval.rankers import pair_scores
 from steps.training.comparison import is_better, p_of_gain
@@ -22,13 +22,13 @@ BASELINE = "bm25"
 
 @dataclass(frozen=True)
 class DevQuery:
-    """A dev query, its judgements, and its candidates by any searcher; `own` are those of the one compared with."""
+    """A dev query, its judgements, and its candidates by any searcher; `baseline`: those of the one compared with."""
 
     query_id: str
     dataset: str
     text: str
     grades: dict[str, int]
-    own: list[str]
+    baseline: list[str]
     candidates: list[str]
 
     @property
@@ -53,21 +53,23 @@ def measure(
     dev = dev_queries(ingest, candidates, searcher, params)
     if not dev:
         return None
-    asked, texts = measured_pairs(dev, ingest)
-    pairs = [(each.text, texts[doc_id]) for each in asked for doc_id in each.doc_ids]
-    scores = pair_scores(ranker, pairs, precision=params.precision, batch_size=params.batch_size, what="ranker on dev")
-    bounds = np.cumsum([len(each.doc_ids) for each in asked])[:-1]
+    query_pairs, texts = measured_pairs(dev, ingest)
+    text_pairs = [(pairs.text, texts[doc_id]) for pairs in query_pairs for doc_id in pairs.doc_ids]
+    scores = pair_scores(
+        ranker, text_pairs, precision=params.precision, batch_size=params.batch_size, caption="ranker on dev"
+    )
+    bounds = np.cumsum([len(pairs.doc_ids) for pairs in query_pairs])[:-1]
     scored = [
-        dict(zip(each.doc_ids, some.tolist(), strict=True))
-        for each, some in zip(asked, np.split(scores, bounds), strict=True)
+        dict(zip(pairs.doc_ids, values.tolist(), strict=True))
+        for pairs, values in zip(query_pairs, np.split(scores, bounds), strict=True)
     ]
-    beside = {
-        "bm25": mean_auc(dev, bm25_scores(ingest, asked))["mean"],
-        "base": mean_auc(dev, base_scores(asked, texts, params))["mean"] if base_embeds else None,
+    baselines = {
+        "bm25": mean_auc(dev, bm25_scores(ingest, query_pairs))["mean"],
+        "base": mean_auc(dev, base_scores(query_pairs, texts, params))["mean"] if base_embeds else None,
     }
     ids, grades = [query.query_id for query in dev], {query.query_id: query.grades for query in dev}
-    places = [-np.arange(len(query.own), dtype=np.float64) for query in dev]
-    before = ndcg_at_10(grades, ids, [query.own for query in dev], places)
+    rank_scores = [-np.arange(len(query.baseline), dtype=np.float64) for query in dev]
+    before = ndcg_at_10(grades, ids, [query.baseline for query in dev], rank_scores)
     after = reranked_ndcg(dev, scored)
     return {
         "n": len(dev),
@@ -76,27 +78,27 @@ def measure(
         "ndcg_reranked": float(after.mean()),
         "p_value": p_of_gain(before, after),
         "reranking_is_better": is_better(before, after),
-        "auc": mean_auc(dev, scored) | beside,
+        "auc": mean_auc(dev, scored) | baselines,
     }
 
 
 def dev_queries(ingest: Path, candidates: Path, searcher: str, params: CrossEncoderParams) -> list[DevQuery]:
     """At most `params.dev_queries` judged dev queries that have candidates, drawn by seed, in order of their ids."""
-    asked = asked_queries(candidates)
+    with_candidates = queries_with_candidates(candidates)
     judged = {
         query_id: (dataset.dataset, text, dataset.qrels[query_id])
         for dataset in read_judged_sets(ingest, ["dev"])
         for query_id, text in zip(dataset.query_ids, dataset.texts, strict=True)
-        if query_id in asked
+        if query_id in with_candidates
     }
-    ids = drawn(judged, params.dev_queries, params.seed)
-    own: dict[str, list[str]] = {}
-    ranked = found(candidates, searcher, ids, params.depth).sort_by("rank")
+    ids = draw_ids(judged, params.dev_queries, params.seed)
+    baseline: dict[str, list[str]] = {}
+    ranked = read_candidates(candidates, searcher, ids, params.depth).sort_by("rank")
     for query_id, doc_id in zip(ranked["query_id"].to_pylist(), ranked["doc_id"].to_pylist(), strict=True):
-        own.setdefault(query_id, []).append(doc_id)
+        baseline.setdefault(query_id, []).append(doc_id)
     pools = union(candidates, ids, params.depth)
     return [
-        DevQuery(query_id, *judged[query_id], own.get(query_id, []), pools[query_id])
+        DevQuery(query_id, *judged[query_id], baseline.get(query_id, []), pools[query_id])
         for query_id in ids
         if query_id in pools
     ]
@@ -110,36 +112,36 @@ def measured_pairs(dev: list[DevQuery], ingest: Path) -> tuple[list[Pairs], dict
     named = {doc_id for query in dev for doc_id in query.candidates}
     texts = texts_of(ingest, named.union(*(query.relevant for query in dev)))
     check_documents(sorted(named), texts, ingest)
-    kept = [sorted({*query.candidates, *query.relevant} & texts.keys()) for query in dev]
-    return [Pairs(query.text, query.dataset, own) for query, own in zip(dev, kept, strict=True)], texts
+    doc_ids = [sorted({*query.candidates, *query.relevant} & texts.keys()) for query in dev]
+    return [Pairs(query.text, query.dataset, ids) for query, ids in zip(dev, doc_ids, strict=True)], texts
 
 
 def reranked_ndcg(dev: list[DevQuery], scored: Scores) -> np.ndarray:
     """nDCG@10 of each query, its candidates in the order of their scores, `(queries,)`."""
     pools = [query.candidates for query in dev]
-    values = [np.array([by_id[doc_id] for doc_id in own]) for own, by_id in zip(pools, scored, strict=True)]
+    values = [np.array([by_id[doc_id] for doc_id in ids]) for ids, by_id in zip(pools, scored, strict=True)]
     return ndcg_at_10({query.query_id: query.grades for query in dev}, [query.query_id for query in dev], pools, values)
 
 
 def mean_auc(dev: list[DevQuery], scored: Scores) -> dict[str, Any]:
-    """Mean of `auc` over the queries that have both sides, None without any, and how many were held against what."""
+    """Mean of `auc` over the queries that have both sides, None without any, and how many were compared with what."""
     values: list[float] = []
     against = {"against_judged": 0, "against_unjudged": 0}
     for query, scores in zip(dev, scored, strict=True):
         relevant = [scores[doc_id] for doc_id in query.relevant if doc_id in scores]
         judged = [scores[doc_id] for doc_id in query.candidates if query.grades.get(doc_id, 1) <= 0]
-        others = judged or [scores[doc_id] for doc_id in query.candidates if doc_id not in query.grades]
-        if relevant and others:
-            values.append(auc(np.array(relevant), np.array(others)))
+        negatives = judged or [scores[doc_id] for doc_id in query.candidates if doc_id not in query.grades]
+        if relevant and negatives:
+            values.append(auc(np.array(relevant), np.array(negatives)))
             against["against_judged" if judged else "against_unjudged"] += 1
     return {"mean": float(np.mean(values)) if values else None, **against}
 
 
-def auc(relevant: np.ndarray, others: np.ndarray) -> float:
+def auc(relevant: np.ndarray, negatives: np.ndarray) -> float:
     """Share of the pairs of a relevant and another document in which the relevant one scores more; equal ones are half.
 
     The area under the ROC curve, from the Mann-Whitney U of ranks (Hanley and McNeil, 1982).
     """
-    ranks = rankdata(np.concatenate([relevant, others]))[: len(relevant)]
+    ranks = rankdata(np.concatenate([relevant, negatives]))[: len(relevant)]
     u = ranks.sum() - len(relevant) * (len(relevant) + 1) / 2
-    return float(u / (len(relevant) * len(others)))
+    return float(u / (len(relevant) * len(negatives)))

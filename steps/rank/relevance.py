@@ -15,9 +15,9 @@ from steps.core.progress import progress
 from steps.core.tables import table_from_columns
 from steps.core.vector_store import text_key
 from steps.core.versions import library_versions
-from steps.encoders.cut_texts import SAMPLE, sampled
+from steps.encoders.cut_texts import SAMPLE, sample_rows
 from steps.encoders.precision import resolve_precision
-from steps.rank.candidates import asked_queries, drawn, union
+from steps.rank.candidates import draw_ids, queries_with_candidates, union
 from steps.rank.params import CrossEncoderParams
 from steps.retrieval.rankers import pair_scores
 from steps.retrieval.score_shards import ScoreShards
@@ -29,18 +29,18 @@ SHARD = 8192  # pairs whose scores are kept at once: what a killed run repeats a
 
 
 @dataclass
-class Scored:
+class ScoringStats:
     """How many queries and documents were scored, and between which scores."""
 
     queries: int = 0
     scores: int = 0
-    least: float = math.inf
+    smallest: float = math.inf
     largest: float = -math.inf
     shards_computed: int = 0  # not read from an earlier run
 
     def report(self) -> dict[str, float | int | None]:
         """As JSON; None for the bounds of nothing."""
-        bounds = {"min": self.least, "max": self.largest} if self.scores else {"min": None, "max": None}
+        bounds = {"min": self.smallest, "max": self.largest} if self.scores else {"min": None, "max": None}
         return {"queries": self.queries, "scores": self.scores, **bounds}
 
 
@@ -49,27 +49,31 @@ def training_queries(queries: pa.Table, candidates: Path) -> dict[str, str]:
 
     Never a dev or test query, nor one that reads like one.
     """
-    refused, asked = refused_queries(queries), asked_queries(candidates)
+    refused, with_candidates = refused_queries(queries), queries_with_candidates(candidates)
     texts = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
-    return {query_id: text for query_id, text in texts.items() if query_id in asked and query_id not in refused}
+    return {
+        query_id: text for query_id, text in texts.items() if query_id in with_candidates and query_id not in refused
+    }
 
 
-def drawn_queries(queries: Mapping[str, str], params: CrossEncoderParams) -> dict[str, str]:
+def draw_queries(queries: Mapping[str, str], params: CrossEncoderParams) -> dict[str, str]:
     """At most `max_queries` of them (0 = all), drawn by seed."""
-    return {query_id: queries[query_id] for query_id in drawn(queries, params.max_queries or len(queries), params.seed)}
+    return {
+        query_id: queries[query_id] for query_id in draw_ids(queries, params.max_queries or len(queries), params.seed)
+    }
 
 
 def sampled_pairs(
     queries: Mapping[str, str], ingest: Path, candidates: Path, params: CrossEncoderParams
 ) -> list[tuple[str, str]]:
     """Texts of queries and of candidates of theirs, drawn by seed."""
-    ids = drawn(queries, SAMPLE, params.seed)
+    ids = draw_ids(queries, SAMPLE, params.seed)
     pools = union(candidates, ids, params.depth)
     rows = [(query_id, doc_id) for query_id, doc_ids in pools.items() for doc_id in doc_ids]
-    some = [rows[row] for row in sampled(len(rows), params.seed).tolist()]
-    texts = texts_of(ingest, {doc_id for _, doc_id in some})
-    check_documents(sorted({doc_id for _, doc_id in some}), texts, ingest)
-    return [(queries[query_id], texts[doc_id]) for query_id, doc_id in some]
+    sample = [rows[row] for row in sample_rows(len(rows), params.seed).tolist()]
+    texts = texts_of(ingest, {doc_id for _, doc_id in sample})
+    check_documents(sorted({doc_id for _, doc_id in sample}), texts, ingest)
+    return [(queries[query_id], texts[doc_id]) for query_id, doc_id in sample]
 
 
 def relevance_tables(
@@ -79,7 +83,7 @@ def relevance_tables(
     ingest: Path,
     candidates: Path,
     params: CrossEncoderParams,
-    scored: Scored,
+    scored: ScoringStats,
 ) -> Iterator[pa.Table]:
     """The table `relevance` of some queries' candidates by any searcher, piece by piece; `scored` counts along.
 
@@ -100,7 +104,7 @@ def relevance_tables(
         scored.queries += len(pools)
         scored.scores += len(rows)
         scored.shards_computed += computed
-        scored.least = min(scored.least, float(scores.min(initial=math.inf)))
+        scored.smallest = min(scored.smallest, float(scores.min(initial=math.inf)))
         scored.largest = max(scored.largest, float(scores.max(initial=-math.inf)))
         yield table_from_columns("relevance", [[row[0] for row in rows], [row[1] for row in rows], scores.tolist()])
 
@@ -117,24 +121,24 @@ def _scores(
     texts: those of the documents, by id.
     """
     named = sorted({doc_id for _, doc_id in rows})
-    place = {doc_id: number for number, doc_id in enumerate(named)}
+    position_of = {doc_id: number for number, doc_id in enumerate(named)}
     digests = np.array([np.frombuffer(text_key(texts[doc_id]), dtype=np.uint8) for doc_id in named]).reshape(-1, 32)
     shards = ScoreShards(settings, digests)
 
-    def compute(asked: list[str], places: np.ndarray) -> np.ndarray:
-        pairs = [(query, texts[named[at]]) for query, at in zip(asked, places[:, 0].tolist(), strict=True)]
-        found = pair_scores(ranker, pairs, precision=params.precision, batch_size=params.batch_size)
-        if not np.isfinite(found).all():
+    def compute(queries: list[str], positions: np.ndarray) -> np.ndarray:
+        pairs = [(query, texts[named[at]]) for query, at in zip(queries, positions[:, 0].tolist(), strict=True)]
+        scores = pair_scores(ranker, pairs, precision=params.precision, batch_size=params.batch_size)
+        if not np.isfinite(scores).all():
             raise UserError(
-                f"rank: a query and a document have the score {found[~np.isfinite(found)][0]}; set the ranker's"
+                f"rank: a query and a document have the score {scores[~np.isfinite(scores)][0]}; set the ranker's"
                 " precision: fp32, or another base"
             )
-        return found.reshape(-1, 1)
+        return scores.reshape(-1, 1)
 
     parts = [np.zeros(0, dtype=np.float32)]
     starts = range(0, len(rows), SHARD)
     for start in progress(starts, len(starts), "score candidates"):
-        some = rows[start : start + SHARD]
-        places = np.array([[place[doc_id]] for _, doc_id in some])
-        parts.append(shards.made(compute, [query for query, _ in some], places)[:, 0])
+        shard = rows[start : start + SHARD]
+        positions = np.array([[position_of[doc_id]] for _, doc_id in shard])
+        parts.append(shards.get_or_compute(compute, [query for query, _ in shard], positions)[:, 0])
     return np.concatenate(parts), shards.computed

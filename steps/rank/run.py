@@ -16,10 +16,10 @@ from steps.encoders.cut_texts import cut_pairs
 from steps.rank.candidates import searchers
 from steps.rank.params import CrossEncoderParams
 from steps.rank.quality import measure
-from steps.rank.relevance import Scored, drawn_queries, relevance_tables, sampled_pairs, training_queries
+from steps.rank.relevance import ScoringStats, draw_queries, relevance_tables, sampled_pairs, training_queries
 from steps.retrieval.rankers import check_pair_batches, has_random_head, load_ranker
 from steps.tracking.runs import Run
-from steps.training.comparison import said_gain
+from steps.training.comparison import describe_gain
 from steps.training.ranked_lists import choose_lists
 from steps.training.ranker import check_length, checkpoint_folder, train_ranker, training_facts
 from steps.training.source_weights import of_no_weight
@@ -37,17 +37,17 @@ def run(
     """
     names = searchers(candidates)
     queries = read_table(ingest, "queries")
-    asked = training_queries(queries, candidates)
-    if not asked:
+    eligible = training_queries(queries, candidates)
+    if not eligible:
         raise UserError(
             f"{candidates}: no training query has candidates, so the ranker has nothing to score; set"
             " candidates.queries: all, or rank.rankers: []"
         )
-    chosen = drawn_queries(asked, params)
-    if len(asked) > 2 * len(chosen):
+    chosen = draw_queries(eligible, params)
+    if len(eligible) > 2 * len(chosen):
         print(
-            f"rank: scores the candidates of {len(chosen):,} of {len(asked):,} training queries (max_queries); raise it"
-            " where there is time for more, 0 takes all",
+            f"rank: scores the candidates of {len(chosen):,} of {len(eligible):,} training queries (max_queries); raise"
+            " it where there is time for more, 0 takes all",
             file=sys.stderr,
         )
     base = resolve_base(params.base)
@@ -68,9 +68,9 @@ def run(
                 " judgements to ingest, or do without a ranker: set rank.rankers: []"
             )
         unused = choice.mostly_unused(params.max_triplets), of_no_weight(choice.left_out)
-        for told in (*unused, choice.fewer_negatives(params.negatives)):
-            if told:
-                print(f"rank: {told}", file=sys.stderr)
+        for message in (*unused, choice.fewer_negatives(params.negatives)):
+            if message:
+                print(f"rank: {message}", file=sys.stderr)
         facts |= training_facts(choice, params)
         knobs = params.model_dump(exclude={"dev_queries", "max_queries", "depth", "checkpoint_steps"})
         checkpoints = checkpoint_folder(ranker, choice, knobs)
@@ -88,7 +88,7 @@ def run(
         shutil.copytree(model / "tower", staging / "tower")
         facts["quality"] = measure(ranker, ingest, candidates, params, base_embeds=base_embeds)
         tell(facts["quality"], run)
-        scored = Scored()
+        scored = ScoringStats()
         stream_table(
             staging,
             "relevance",
@@ -119,9 +119,10 @@ def tell(quality: dict[str, Any] | None, run: Run) -> None:
     numbers = (
         f"nDCG@10 on {quality['n']} dev queries: {searcher} {quality['ndcg_candidates']:.4f}, re-ranked"
         f" {quality['ndcg_reranked']:.4f} (one-sided paired t-test p = {quality['p_value']:.2g}); AUC"
-        f" {_said(areas['auc'])} (BM25 {_said(areas['auc_bm25'])}, the base's embeddings {_said(areas['auc_base'])})"
+        f" {_format_area(areas['auc'])} (BM25 {_format_area(areas['auc_bm25'])}, the base's embeddings"
+        f" {_format_area(areas['auc_base'])})"
     )
-    verdict = said_gain(
+    verdict = describe_gain(
         "the ranker",
         searcher,
         quality["ndcg_reranked"] > quality["ndcg_candidates"],
@@ -132,5 +133,5 @@ def tell(quality: dict[str, Any] | None, run: Run) -> None:
     print(f"rank: {numbers}; {verdict}", file=sys.stderr)
 
 
-def _said(area: float | None) -> str:
+def _format_area(area: float | None) -> str:
     return "unknown" if area is None else f"{area:.4f}"

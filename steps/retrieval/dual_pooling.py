@@ -41,10 +41,10 @@ class DualPooling(Module):
         tokens: Tensor = features["token_embeddings"]
         tokens = tokens if tokens.dtype == torch.float64 else tokens.float()
         ids, mask = features["input_ids"], features["attention_mask"]
-        own = segments(ids, mask, self.cls_token_id, self.sep_token_id)
+        text_tokens = segments(ids, mask, self.cls_token_id, self.sep_token_id)
         with torch.autocast(tokens.device.type, enabled=False):
             if self.pooling == "segments":
-                counted = own.to(tokens.dtype)
+                counted = text_tokens.to(tokens.dtype)
                 sums = (counted[:, :, None] @ tokens)[:, :, 0]
                 query, document = sums / counted.sum(dim=2, keepdim=True).clamp(min=1).sqrt()
             else:
@@ -54,7 +54,7 @@ class DualPooling(Module):
                     for special in (self.cls_token_id, self.sep_token_id)
                 )
             features["scores"] = self.scale * (query * document).sum(dim=1, keepdim=True)
-        features |= {"query_embedding": query, "document_embedding": document, "text_tokens": own}
+        features |= {"query_embedding": query, "document_embedding": document, "text_tokens": text_tokens}
         return features
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
@@ -84,16 +84,16 @@ def dual_pooled(base: str, pooling: Pooling, scale: float, max_length: int) -> C
             f"model {base}: has no tokens [CLS] and [SEP] around a query and a document; take an encoder like BERT or"
             " RoBERTa, or set pooling: cls"
         )
-    return _assembled(first, DualPooling(pooling, scale, cls, sep), max_length)
+    return _assemble(first, DualPooling(pooling, scale, cls, sep), max_length)
 
 
 def load_dual_pooled(source: str | Path, max_length: int | None = None) -> CrossEncoder | None:
     """The cross encoder that was saved in a folder with dual pooling; None where the folder holds another model."""
     folder = Path(source)
     listed = read_json(folder / "modules.json") if (folder / "modules.json").is_file() else []
-    if not any(str(each["type"]).endswith(f".{DualPooling.__name__}") for each in listed):
+    if not any(str(module["type"]).endswith(f".{DualPooling.__name__}") for module in listed):
         return None
-    return _assembled(Transformer.load(str(folder)), DualPooling.load(str(folder), subfolder=_MODULE), max_length)
+    return _assemble(Transformer.load(str(folder)), DualPooling.load(str(folder), subfolder=_MODULE), max_length)
 
 
 def is_dual_pooled(ranker: CrossEncoder) -> bool:
@@ -101,7 +101,7 @@ def is_dual_pooled(ranker: CrossEncoder) -> bool:
     return isinstance(ranker[-1], DualPooling)
 
 
-def _assembled(network: Transformer, pooling: DualPooling, max_length: int | None) -> CrossEncoder:
+def _assemble(network: Transformer, pooling: DualPooling, max_length: int | None) -> CrossEncoder:
     """A cross encoder of one score."""
     network.model.config.num_labels = 1
     ranker = CrossEncoder(modules=[network, pooling], device=device()).float()

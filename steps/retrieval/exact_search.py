@@ -18,18 +18,18 @@ def nearest_rows(
     """
     searched = np.arange(len(documents)) if rows is None else rows
     if len(searched) > _AT_ONCE:
-        asked = np.ascontiguousarray(queries, dtype=np.float32)
-        return best_documents(asked, documents, count, searched, cosine=cosine)[1]
+        query_vectors = np.ascontiguousarray(queries, dtype=np.float32)
+        return best_documents(query_vectors, documents, count, searched, cosine=cosine)[1]
     vectors = np.array(documents[searched], dtype=np.float32)
     if cosine:
         faiss.normalize_L2(vectors)
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(vectors)
-    found = np.zeros((len(queries), count), dtype=np.int64)
+    best = np.zeros((len(queries), count), dtype=np.int64)
     for start in range(0, len(queries), _QUERIES):
-        asked = np.ascontiguousarray(queries[start : start + _QUERIES], dtype=np.float32)
-        found[start : start + _QUERIES] = searched[index.search(asked, count)[1]]
-    return found
+        query_vectors = np.ascontiguousarray(queries[start : start + _QUERIES], dtype=np.float32)
+        best[start : start + _QUERIES] = searched[index.search(query_vectors, count)[1]]
+    return best
 
 
 def best_documents(
@@ -51,21 +51,22 @@ def best_documents(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     columns = min(count, len(searched))
     scores = np.zeros((len(queries), columns), dtype=np.float32)
-    found = np.zeros((len(queries), columns), dtype=np.int64)
+    best_rows = np.zeros((len(queries), columns), dtype=np.int64)
     for start in range(0, len(searched), _DOCUMENTS):
         block = searched[start : start + _DOCUMENTS]
         vectors = torch.from_numpy(np.asarray(documents[block])).to(device, torch.float32)
         if cosine:
             vectors = torch.nn.functional.normalize(vectors)
-        places = torch.from_numpy(block).to(device)
+        block_rows = torch.from_numpy(block).to(device)
         for first in range(0, len(queries), _QUERIES):
-            some = slice(first, first + _QUERIES)
-            known = min(start, columns)  # columns that are filled
-            asked = torch.from_numpy(queries[some]).to(vectors)
-            best = (asked @ vectors.T).topk(min(count, len(block)))
-            together = torch.cat([torch.from_numpy(scores[some, :known]).to(vectors), best.values], dim=1)
-            rows_of = torch.cat([torch.from_numpy(found[some, :known]).to(device), places[best.indices]], dim=1)
+            batch = slice(first, first + _QUERIES)
+            filled = min(start, columns)  # columns that are filled
+            query_vectors = torch.from_numpy(queries[batch]).to(vectors)
+            best = (query_vectors @ vectors.T).topk(min(count, len(block)))
+            together = torch.cat([torch.from_numpy(scores[batch, :filled]).to(vectors), best.values], dim=1)
+            earlier = torch.from_numpy(best_rows[batch, :filled]).to(device)
+            rows_of = torch.cat([earlier, block_rows[best.indices]], dim=1)
             top, order = together.topk(min(columns, together.shape[1]))
-            scores[some, : top.shape[1]] = top.cpu().numpy()
-            found[some, : top.shape[1]] = rows_of.gather(1, order).cpu().numpy()
-    return scores, found
+            scores[batch, : top.shape[1]] = top.cpu().numpy()
+            best_rows[batch, : top.shape[1]] = rows_of.gather(1, order).cpu().numpy()
+    return scores, best_rows

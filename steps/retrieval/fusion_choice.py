@@ -53,27 +53,31 @@ def trials(
     pairs = zip(zip(*dense, strict=True), zip(*lexical, strict=True), strict=True)
     return np.stack(
         [
-            _tried(pair, qrels[query], query if ignore_identical_ids else "")
+            _ndcg_by_fusion(pair, qrels[query], query if ignore_identical_ids else "")
             for query, pair in zip(query_ids, pairs, strict=True)
         ],
         axis=1,
     )
 
 
-def _tried(pair: Sequence[tuple[np.ndarray, Sequence[str]]], judged: Mapping[str, int], own: str) -> np.ndarray:
+def _ndcg_by_fusion(
+    pair: Sequence[tuple[np.ndarray, Sequence[str]]], judged: Mapping[str, int], ignored_id: str
+) -> np.ndarray:
     """nDCG@10 of one query: in the order in which `fuse` puts documents, so that only their gains are looked up.
 
-    `own`: id of a document that does not count.
+    `ignored_id`: id of a document that does not count.
     """
     values = []
     for depth in DEPTHS:
         pool = pooled(pair, depth)
         gains = np.array([max(judged.get(doc, 0), 0) for doc in pool.ids], dtype=np.float64)
-        held = np.array([doc != own for doc in pool.ids], dtype=bool)
+        is_counted = np.array([doc != ignored_id for doc in pool.ids], dtype=bool)
         if depth == DEPTHS[0]:
-            values.append(_dcg(pool.scores[:1, held], np.where(np.isfinite(pool.scores[0]), gains, 0.0)[held]))
+            values.append(
+                _dcg(pool.scores[:1, is_counted], np.where(np.isfinite(pool.scores[0]), gains, 0.0)[is_counted])
+            )
         fused = np.stack([fusion.fused(pool) for fusion in GRID if fusion.depth == depth])
-        values.append(_dcg(fused[:, held], gains[held]))
+        values.append(_dcg(fused[:, is_counted], gains[is_counted]))
     best = np.array(sorted((max(grade, 0) for grade in judged.values()), reverse=True)[:10], dtype=np.float64)
     ideal = float(best @ _DISCOUNTS[: len(best)])
     return np.concatenate(values) / ideal if ideal else np.zeros(1 + len(GRID))
@@ -82,14 +86,14 @@ def _tried(pair: Sequence[tuple[np.ndarray, Sequence[str]]], judged: Mapping[str
 def _dcg(scores: np.ndarray, gains: np.ndarray) -> np.ndarray:
     """DCG@10, `(fusions,)`, of scores `(fusions, documents)`; `gains` `(documents,)` are of ids in descending order."""
     order = np.argsort(-scores.astype(np.float32), axis=1, kind="stable")[:, :10]
-    found: np.ndarray = gains[order] @ _DISCOUNTS[: order.shape[1]]
-    return found
+    dcg: np.ndarray = gains[order] @ _DISCOUNTS[: order.shape[1]]
+    return dcg
 
 
-def choose(values: np.ndarray, given: AnyFusion | None = None) -> FusionChoice:
-    """The fusion with the best mean of `values`, those of `trials`; or what they say of a given one of GRID."""
+def choose(values: np.ndarray, fixed: AnyFusion | None = None) -> FusionChoice:
+    """The fusion with the best mean of `values`, those of `trials`; or what they say of `fixed`, one of GRID."""
     best = int(values[1:].mean(axis=1).round(12).argmax())  # what differs by rounding alone is equal
-    best = best if given is None else GRID.index(given)
+    best = best if fixed is None else GRID.index(fixed)
     return FusionChoice(
         fusion=GRID[best],
         queries=values.shape[1],

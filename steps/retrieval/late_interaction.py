@@ -49,12 +49,12 @@ def token_vectors(
     """
     embed = model.encode_query if role == "query" else model.encode_document
     window = 64 * batch_size
-    found: list[np.ndarray] = []
+    vectors: list[np.ndarray] = []
     for start in range(0, len(texts), window):
         with torch.inference_mode(), autocast(precision):
-            some = embed(texts[start : start + window], batch_size=batch_size, show_progress_bar=False)
-        found += [each.float().cpu().numpy() for each in some]
-    return found
+            batch = embed(texts[start : start + window], batch_size=batch_size, show_progress_bar=False)
+        vectors += [tensor.float().cpu().numpy() for tensor in batch]
+    return vectors
 
 
 def max_similarities(query: np.ndarray, documents: Sequence[np.ndarray]) -> np.ndarray:
@@ -62,24 +62,27 @@ def max_similarities(query: np.ndarray, documents: Sequence[np.ndarray]) -> np.n
 
     Computed in fp32, in blocks of documents that are laid end to end, not padded. One without tokens is below all.
     """
-    asked = torch.from_numpy(query.astype(np.float32)).to(device())
-    found: list[Tensor] = []
+    query_tokens = torch.from_numpy(query.astype(np.float32)).to(device())
+    sums: list[Tensor] = []
     for block in _blocks(documents):
-        held = torch.from_numpy(np.concatenate(block)).to(device()).float()
-        products = (asked @ held.T).split([len(each) for each in block], dim=1)
-        found += [each.amax(dim=1).sum() if each.shape[1] else asked.new_tensor(_NOTHING) for each in products]
-    return torch.stack(found).cpu().numpy() if found else np.zeros(0, dtype=np.float32)
+        block_tokens = torch.from_numpy(np.concatenate(block)).to(device()).float()
+        products = (query_tokens @ block_tokens.T).split([len(document) for document in block], dim=1)
+        sums += [
+            similarity.amax(dim=1).sum() if similarity.shape[1] else query_tokens.new_tensor(_NOTHING)
+            for similarity in products
+        ]
+    return torch.stack(sums).cpu().numpy() if sums else np.zeros(0, dtype=np.float32)
 
 
 def _blocks(documents: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
     """Documents whose vectors fit into memory together."""
-    block, held = list[np.ndarray](), 0
+    block, size = list[np.ndarray](), 0
     for document in documents:
-        if block and held + document.size > _ELEMENTS:
+        if block and size + document.size > _ELEMENTS:
             yield block
-            block, held = [], 0
+            block, size = [], 0
         block.append(document)
-        held += document.size
+        size += document.size
     if block:
         yield block
 
@@ -105,10 +108,12 @@ def giving_layers(model: MultiVectorEncoder) -> Iterator[int]:
 
 def layer_similarities(query: np.ndarray, document: np.ndarray, layers: int) -> np.ndarray:
     """MaxSim of a query `(x, layers * width)` and a document `(y, layers * width)`, by layer: float32 `(layers,)`."""
-    asked, held = (torch.from_numpy(each).view(len(each), layers, -1).to(device()) for each in (query, document))
-    products = torch.einsum("xlw,ylw->lxy", asked, held)
-    found: np.ndarray = products.amax(dim=2).sum(dim=1).cpu().numpy()
-    return found
+    query_states, document_states = (
+        torch.from_numpy(states).view(len(states), layers, -1).to(device()) for states in (query, document)
+    )
+    products = torch.einsum("xlw,ylw->lxy", query_states, document_states)
+    scores: np.ndarray = products.amax(dim=2).sum(dim=1).cpu().numpy()
+    return scores
 
 
 def depth_of_late_interaction(model: MultiVectorEncoder) -> int:
@@ -127,36 +132,36 @@ def token_states(
     as many as it can.
     """
     prompt = model.prompts.get(role) or None
-    given = batch_to_device(model.preprocess(texts, prompt=prompt, task=role, max_length=max_length), model.device)
+    features = batch_to_device(model.preprocess(texts, prompt=prompt, task=role, max_length=max_length), model.device)
     network: Any = model[0]
     with remembering_states(network.auto_model):
-        made = model(given, task=role)
-    states = made["all_layer_embeddings"]
-    return [made["token_embeddings"], *(states[1 + layer] for layer in layers)], made["attention_mask"].bool()
+        output = model(features, task=role)
+    states = output["all_layer_embeddings"]
+    return [output["token_embeddings"], *(states[1 + layer] for layer in layers)], output["attention_mask"].bool()
 
 
-def paired_similarities(queries: Tensor, documents: Tensor, asked: Tensor, held: Tensor) -> Tensor:
+def paired_similarities(queries: Tensor, documents: Tensor, query_mask: Tensor, document_mask: Tensor) -> Tensor:
     """MaxSim of each query `(p, x, width)` with the document `(p, y, width)` beside it, at least in fp32: `(p,)`.
 
-    `asked` `(p, x)` and `held` `(p, y)`: which of their tokens count.
+    `query_mask` `(p, x)` and `document_mask` `(p, y)`: which of their tokens count.
     """
     wide = torch.promote_types(queries.dtype, torch.float32)
     with torch.autocast(queries.device.type, enabled=False):
         products = queries.to(wide) @ documents.to(wide).transpose(1, 2)
-        best = products.masked_fill(~held[:, None, :], torch.finfo(wide).min).amax(dim=2)
-    return best.masked_fill(~asked, 0).sum(dim=1)
+        best = products.masked_fill(~document_mask[:, None, :], torch.finfo(wide).min).amax(dim=2)
+    return best.masked_fill(~query_mask, 0).sum(dim=1)
 
 
-def similarities(queries: Tensor, documents: Tensor, asked: Tensor, held: Tensor) -> Tensor:
+def similarities(queries: Tensor, documents: Tensor, query_mask: Tensor, document_mask: Tensor) -> Tensor:
     """MaxSim of each query `(n, x, width)` with each document `(m, y, width)`, at least in fp32: `(n, m)`.
 
-    `asked` `(n, x)` and `held` `(m, y)`: which of their tokens count.
+    `query_mask` `(n, x)` and `document_mask` `(m, y)`: which of their tokens count.
     """
     wide = torch.promote_types(queries.dtype, torch.float32)
     with torch.autocast(queries.device.type, enabled=False):
         products = torch.einsum("nxw,myw->nmxy", queries.to(wide), documents.to(wide))
-        best = products.masked_fill(~held[None, :, None, :], torch.finfo(wide).min).amax(dim=3)
-    return best.masked_fill(~asked[:, None, :], 0).sum(dim=2)
+        best = products.masked_fill(~document_mask[None, :, None, :], torch.finfo(wide).min).amax(dim=3)
+    return best.masked_fill(~query_mask[:, None, :], 0).sum(dim=2)
 
 
 class TokenVectors(Sequence[np.ndarray]):
@@ -165,9 +170,9 @@ class TokenVectors(Sequence[np.ndarray]):
     def __init__(self, folder: Path, dim: int) -> None:
         """What lies in `folder`; nothing yet where there is no such folder."""
         self.file, self.ends_file, self.dim = folder / "tokens.f16", folder / "ends.npy", dim
-        self.ends = self._kept()
+        self.ends = self._load_ends()
 
-    def _kept(self) -> np.ndarray:
+    def _load_ends(self) -> np.ndarray:
         """Where the documents on disk end; none are there unless all of them are."""
         with suppress(FileNotFoundError, EOFError, ValueError):  # cut, as a power failure may
             ends: np.ndarray = np.load(self.ends_file)
@@ -196,7 +201,7 @@ class TokenVectors(Sequence[np.ndarray]):
         precision: Precision,
         batch_size: int,
         shard_texts: int,
-        what: str,
+        caption: str,
     ) -> None:
         """Read the documents that are not here yet, `shard_texts` between two savings, or PIECE where that is less.
 
@@ -207,16 +212,16 @@ class TokenVectors(Sequence[np.ndarray]):
             return
         size = min(shard_texts, PIECE)
         shards = -(-(len(documents) - len(self)) // size)
-        for shard in progress(_pieces(islice(documents, len(self), None), size), shards, what):
+        for shard in progress(_pieces(islice(documents, len(self), None), size), shards, caption):
             self.append(token_vectors(model, shard, "document", precision=precision, batch_size=batch_size))
 
-    def append(self, made: Sequence[np.ndarray]) -> None:
+    def append(self, documents: Sequence[np.ndarray]) -> None:
         """Add the vectors of documents, `(tokens, dim)` each: all of them or, where it is killed, none.
 
         TransientError where the vectors before them are gone, UserError where one of these is not finite.
         """
-        made = [vectors.astype(np.float16) for vectors in made]
-        if not all(np.isfinite(vectors).all() for vectors in made):
+        documents = [vectors.astype(np.float16) for vectors in documents]
+        if not all(np.isfinite(vectors).all() for vectors in documents):
             raise UserError(
                 "a token's vector is not finite in 16 bits; set score.precision: fp32, or train that teacher again"
             )
@@ -227,9 +232,9 @@ class TokenVectors(Sequence[np.ndarray]):
                 raise TransientError(f"{self.file}: vectors that were here are gone; another run may have removed them")
             handle.truncate(self._bytes(self.ends))  # what a killed run left
             handle.seek(0, 2)
-            for vectors in made:
+            for vectors in documents:
                 handle.write(vectors.tobytes())
-        self.ends = np.concatenate([self.ends, self.ends[-1] + np.cumsum([len(vectors) for vectors in made])])
+        self.ends = np.concatenate([self.ends, self.ends[-1] + np.cumsum([len(vectors) for vectors in documents])])
         with staged_file(self.ends_file) as staging, staging.open("wb") as ends:
             np.save(ends, self.ends)
 

@@ -57,7 +57,7 @@ class NonInferiority(Strict):
     seed: Seed
     """Draws the resamplings: the same evidence always gets the same decision."""
 
-    def least(self, candidate: np.ndarray, champion: np.ndarray) -> np.ndarray:
+    def lower_bound(self, candidate: np.ndarray, champion: np.ndarray) -> np.ndarray:
         """One-sided lower bound of mean(candidate) - (1 - margin) mean(champion); the first axis is the queries.
 
         At 0 or above the candidate is not inferior. Percentile bootstrap of the paired differences (Efron and
@@ -65,7 +65,7 @@ class NonInferiority(Strict):
         """
         return np.asarray(np.quantile(self._means(candidate, champion), 1 - self.confidence, axis=0, method="lower"))
 
-    def most(self, candidate: np.ndarray, champion: np.ndarray) -> np.ndarray:
+    def upper_bound(self, candidate: np.ndarray, champion: np.ndarray) -> np.ndarray:
         """The upper bound, rounded up; below 0 the candidate is shown to be inferior."""
         return np.asarray(np.quantile(self._means(candidate, champion), self.confidence, axis=0, method="higher"))
 
@@ -77,7 +77,7 @@ class NonInferiority(Strict):
         tell: a bootstrap of so few differences gives an interval that is too narrow.
         """
         stricter = self.model_copy(update={"confidence": 1 - (1 - self.confidence) / compared})
-        low, high = float(self.least(candidate, reference)), float(stricter.most(candidate, reference))
+        low, high = float(self.lower_bound(candidate, reference)), float(stricter.upper_bound(candidate, reference))
         answer: Answer = "yes" if low >= 0 else "no" if high < 0 else "cannot tell"
         mean = float(reference.mean())
         return Judgement(
@@ -126,7 +126,7 @@ def resampled_means(values: np.ndarray, resamples: int, seed: int | np.random.Ge
     chunks = []
     for start in range(0, resamples, block):
         rows = min(block, resamples - start)
-        drawn = generator.integers(0, queries, (rows, queries)) + np.arange(rows)[:, None] * queries
-        counts = np.bincount(drawn.ravel(), minlength=rows * queries).reshape(rows, queries)
+        indices = generator.integers(0, queries, (rows, queries)) + np.arange(rows)[:, None] * queries
+        counts = np.bincount(indices.ravel(), minlength=rows * queries).reshape(rows, queries)
         chunks.append(counts.astype(np.float64) @ values / queries)
     return np.concatenate(chunks)

@@ -52,8 +52,8 @@ def load_ranker(source: str | Path, max_length: int | None = None, seed: int = 0
 
 def has_random_head(ranker: CrossEncoder, source: str | Path, seed: int) -> bool:
     """Whether another seed than `seed`, by which it was loaded from `source`, gives other weights."""
-    other = load_ranker(source, seed=seed + 1).state_dict()
-    return any(not torch.equal(tensor, other[name]) for name, tensor in ranker.state_dict().items())
+    reseeded = load_ranker(source, seed=seed + 1).state_dict()
+    return any(not torch.equal(tensor, reseeded[name]) for name, tensor in ranker.state_dict().items())
 
 
 def check_pair_batches(ranker: CrossEncoder, name: str) -> None:
@@ -68,7 +68,7 @@ def check_pair_batches(ranker: CrossEncoder, name: str) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Let the libraries not tell that they convert an encoder and draw its head."""
+    """Silence the libraries, which tell that they convert an encoder and draw its head."""
     loggers = [logging.getLogger(name) for name in ("transformers", "sentence_transformers")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -89,9 +89,9 @@ def _heads(ranker: CrossEncoder) -> list[str]:
 
 
 def pair_scores(
-    ranker: CrossEncoder, pairs: Sequence[Pair], *, precision: Precision, batch_size: int, what: str = ""
+    ranker: CrossEncoder, pairs: Sequence[Pair], *, precision: Precision, batch_size: int, caption: str = ""
 ) -> np.ndarray:
-    """Logit of each pair, float32 `(len(pairs),)`, higher is better; shows progress when `what` names the work.
+    """Logit of each pair, float32 `(len(pairs),)`, higher is better; shows progress when `caption` names the work.
 
     Pairs are sorted by length within windows of 64 batches, so that a batch pads little, and cut where the ranker's
     `max_seq_length` ends, the longer text first.
@@ -99,7 +99,7 @@ def pair_scores(
     window = 64 * batch_size
     starts = range(0, len(pairs), window)
     scores = np.zeros(len(pairs), dtype=np.float32)
-    for start in progress(starts, len(starts), what) if what else starts:
+    for start in progress(starts, len(starts), caption) if caption else starts:
         rows = slice(start, start + window)
         with torch.inference_mode(), autocast(precision):
             scores[rows] = ranker.predict(
@@ -117,16 +117,16 @@ def pair_embeddings(
     its last layer, w in `s = <w, emb>` (Eq. 2), reads. UserError for a ranker that ends in no such layer.
     """
     order = sorted(range(len(pairs)), key=lambda row: -len(pairs[row][0]) - len(pairs[row][1]))
-    found: dict[int, np.ndarray] = {}
+    by_row: dict[int, np.ndarray] = {}
     ranker.eval()
-    with _read_by_head(ranker) as read, torch.inference_mode(), autocast(precision):
+    with _capture_head_inputs(ranker) as head_inputs, torch.inference_mode(), autocast(precision):
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
             features = ranker(batch_to_device(ranker.preprocess([pairs[row] for row in rows]), ranker.device))
             embedded = features.get("query_embedding")
-            made = (read.pop() if embedded is None else embedded).float().cpu().numpy()
-            found |= dict(zip(rows, made, strict=True))
-    return np.stack([found[row] for row in range(len(pairs))])
+            embeddings = (head_inputs.pop() if embedded is None else embedded).float().cpu().numpy()
+            by_row |= dict(zip(rows, embeddings, strict=True))
+    return np.stack([by_row[row] for row in range(len(pairs))])
 
 
 def pair_layer_scores(
@@ -137,14 +137,14 @@ def pair_layer_scores(
     Its own head on that layer's states (LEAD, Sec. 3.2: `w` on the layer's [CLS]), or its dual pooling of them.
     """
     order = sorted(range(len(pairs)), key=lambda row: -len(pairs[row][0]) - len(pairs[row][1]))
-    found: dict[int, np.ndarray] = {}
+    by_row: dict[int, np.ndarray] = {}
     ranker.eval()
     with torch.inference_mode(), autocast(precision):
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
-            made = layer_logits(ranker, [pairs[row] for row in rows], range(ranker_depth(ranker)))
-            found |= dict(zip(rows, made.cpu().numpy(), strict=True))
-    return np.stack([found[row] for row in range(len(pairs))])
+            logits = layer_logits(ranker, [pairs[row] for row in rows], range(ranker_depth(ranker)))
+            by_row |= dict(zip(rows, logits.cpu().numpy(), strict=True))
+    return np.stack([by_row[row] for row in range(len(pairs))])
 
 
 def ranker_depth(ranker: CrossEncoder) -> int:
@@ -161,41 +161,43 @@ def layer_logits(
     Layers are numbered from 0. With gradient where that is on. `max_length`: tokens of a pair that it reads; None = as
     many as it can.
     """
-    given = batch_to_device(ranker.preprocess(list(pairs), max_length=max_length), ranker.device)
+    features = batch_to_device(ranker.preprocess(list(pairs), max_length=max_length), ranker.device)
     with remembering_states(ranker.model):
-        whole = ranker(dict(given))
-    states, last = whole["all_layer_embeddings"], ranker_depth(ranker) - 1
-    made = [whole["scores"] if layer == last else _scores_of(ranker, given, states[1 + layer]) for layer in layers]
-    return torch.stack([each.float().flatten() for each in made], dim=1)
+        output = ranker(dict(features))
+    states, last = output["all_layer_embeddings"], ranker_depth(ranker) - 1
+    logits = [
+        output["scores"] if layer == last else _scores_of(ranker, features, states[1 + layer]) for layer in layers
+    ]
+    return torch.stack([logit.float().flatten() for logit in logits], dim=1)
 
 
-def _scores_of(ranker: CrossEncoder, given: dict[str, Any], states: Tensor) -> Tensor:
+def _scores_of(ranker: CrossEncoder, features: dict[str, Any], states: Tensor) -> Tensor:
     """The scores of a batch, if its network ended in these states `(n, length, width)`."""
     if is_dual_pooled(ranker):
-        return ranker[-1]({**given, "token_embeddings": states})["scores"]  # type: ignore[no-any-return]
+        return ranker[-1]({**features, "token_embeddings": states})["scores"]  # type: ignore[no-any-return]
     network: Any = ranker.model
     base = network.base_model
     pooler = getattr(base, "pooler", None)
     ended = BaseModelOutputWithPooling(last_hidden_state=states, pooler_output=pooler(states) if pooler else None)
     base.forward = lambda *_, **__: ended
     try:
-        return ranker(dict(given))["scores"]  # type: ignore[no-any-return]
+        return ranker(dict(features))["scores"]  # type: ignore[no-any-return]
     finally:
         del base.forward  # that of its class again
 
 
 @contextmanager
-def _read_by_head(ranker: CrossEncoder) -> Iterator[list[Tensor]]:
-    """What the layer that gives the score was given, a batch at a time; nothing with dual pooling, which has none."""
-    read: list[Tensor] = []
+def _capture_head_inputs(ranker: CrossEncoder) -> Iterator[list[Tensor]]:
+    """The inputs of the layer that gives the score, a batch at a time; none with dual pooling: it has no such layer."""
+    head_inputs: list[Tensor] = []
     if is_dual_pooled(ranker):
-        yield read
+        yield head_inputs
         return
     heads = _heads(ranker)
     if not heads:
         raise UserError("a ranker whose score no linear layer gives has no joint embedding; set score.pairs: 0")
-    hook = ranker.get_submodule(heads[0]).register_forward_pre_hook(lambda _, given: read.append(given[0]))
+    hook = ranker.get_submodule(heads[0]).register_forward_pre_hook(lambda _, inputs: head_inputs.append(inputs[0]))
     try:
-        yield read
+        yield head_inputs
     finally:
         hook.remove()

@@ -26,21 +26,21 @@ class ScoreShards:
         self.documents = documents
         self.computed = 0
 
-    def made(self, compute: Compute, texts: list[str], documents: np.ndarray) -> np.ndarray:
-        """What `compute` makes of texts and their documents, `(texts, k)` positions; read where it is here.
+    def get_or_compute(self, compute: Compute, texts: list[str], documents: np.ndarray) -> np.ndarray:
+        """What `compute` makes of texts and their documents, `(texts, k)` positions; read from the file if it is there.
 
-        What is not finite is returned and not kept: another try, or another machine, computes it anew.
+        Values that are not finite are returned and not kept: another try, or another machine, computes them anew.
         """
         file = self._file(texts, documents)
-        if file.is_file() and np.isfinite(kept := np.array(loaded(file, file))).all():
-            return kept
-        found = compute(texts, documents)
-        if not np.isfinite(found).all():
-            return found
+        if file.is_file() and np.isfinite(cached := np.array(loaded(file, file))).all():
+            return cached
+        values = compute(texts, documents)
+        if not np.isfinite(values).all():
+            return values
         with staged_file(file) as staging, staging.open("wb") as handle:
-            np.save(handle, found)
+            np.save(handle, values)
         self.computed += 1
-        return found
+        return values
 
     def _file(self, texts: list[str], documents: np.ndarray) -> Path:
         key = sha256(f"{documents.shape}".encode())

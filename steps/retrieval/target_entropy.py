@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import entr, softmax
 
-FLAT, ONE_HOT, WANTED = 0.95, 0.05, 0.5  # of a distribution's entropy to that of an even one
+FLAT, ONE_HOT, TARGET_ENTROPY = 0.95, 0.05, 0.5  # of a distribution's entropy to that of an even one
 _COLDEST, _HOTTEST = 1e-4, 1e4  # temperatures that may be suggested, of scores whose mean deviation in a text is 1
 
 
@@ -43,22 +43,26 @@ class TeacherTargets:
 
     def warning(self, teacher: str) -> str | None:
         """One line where a student that learns at `at` learns nothing, or no more than from labels; else None."""
-        found = f"over {self.documents} documents of a text {teacher}'s distribution"
+        subject = f"over {self.documents} documents of a text {teacher}'s distribution"
         measured = f"(mean entropy {self.entropy:.2f} of that of equal shares; largest share {self.largest_share:.2f})"
         if self.verdict == "constant":
-            return f"{found} is flat at any temperature, as their scores are equal: train this teacher, or leave it out"
+            return (
+                f"{subject} is flat at any temperature, as their scores are equal: train this teacher, or leave it out"
+            )
         if self.verdict == "uneven":
             return (
-                f"{found} is flat for {self.flat:.0%} of the texts and one-hot for {self.one_hot:.0%} even"
+                f"{subject} is flat for {self.flat:.0%} of the texts and one-hot for {self.one_hot:.0%} even"
                 f" at temperature {self.temperature:.2g}: no one temperature serves; train this teacher"
                 " longer, or leave it out"
             )
         knob = f"set teacher_temperature: {self.temperature:.2g}"
-        advice = f"{knob} in the losses that learn its scores (mean entropy {WANTED})"
+        advice = f"{knob} in the losses that learn its scores (mean entropy {TARGET_ENTROPY})"
         if self.verdict == "flat":
-            return f"{found} is flat at temperature {self.at:.2g} {measured}: there is nothing to learn; {advice}"
+            return f"{subject} is flat at temperature {self.at:.2g} {measured}: there is nothing to learn; {advice}"
         if self.verdict == "one-hot":
-            return f"{found} is one-hot at temperature {self.at:.2g} {measured}: it says no more than a label; {advice}"
+            return (
+                f"{subject} is one-hot at temperature {self.at:.2g} {measured}: it says no more than a label; {advice}"
+            )
         return None
 
 
@@ -93,29 +97,29 @@ def layer_targets(scores: np.ndarray, at: float = 1.0, layers: Sequence[int] = (
     None of fewer than two documents.
     """
     chosen = layers or range(scores.shape[2] if scores.ndim == 3 else 0)
-    found = {layer + 1: check_teacher_targets(scores[:, :, layer], at) for layer in chosen}
-    return {layer: each for layer, each in found.items() if each}
+    targets = {layer + 1: check_teacher_targets(scores[:, :, layer], at) for layer in chosen}
+    return {layer: figures for layer, figures in targets.items() if figures}
 
 
-def layers_warning(found: Mapping[int, TeacherTargets], teacher: str) -> str | None:
+def layers_warning(targets: Mapping[int, TeacherTargets], teacher: str) -> str | None:
     """One line where at least half of the layers teach nothing at the temperature `at`; else None."""
-    bad = {layer: each for layer, each in found.items() if each.verdict != "useful"}
-    if not bad or 2 * len(bad) < len(found):
+    bad = {layer: figures for layer, figures in targets.items() if figures.verdict != "useful"}
+    if not bad or 2 * len(bad) < len(targets):
         return None
     first = next(iter(bad.values()))
-    said = "; ".join(
-        f"{kind}: {', '.join(str(layer) for layer, own in bad.items() if own.verdict == kind)}"
-        for kind in sorted({each.verdict for each in bad.values()})
+    listing = "; ".join(
+        f"{kind}: {', '.join(str(layer) for layer, figures in bad.items() if figures.verdict == kind)}"
+        for kind in sorted({figures.verdict for figures in bad.values()})
     )
     line = (
         f"layers of {teacher} teach nothing at temperature {first.at:.2g} over {first.documents} documents of a text"
-        f" ({said})"
+        f" ({listing})"
     )
-    wanted = [each.temperature for each in found.values() if each.temperature]
-    if any(each.hopeless for each in bad.values()) or max(wanted) > 10 * min(wanted):
-        advice = "pair others, or leave them out" if len(bad) < len(found) else "leave them out"
+    temperatures = [figures.temperature for figures in targets.values() if figures.temperature]
+    if any(figures.hopeless for figures in bad.values()) or max(temperatures) > 10 * min(temperatures):
+        advice = "pair others, or leave them out" if len(bad) < len(targets) else "leave them out"
         return f"{line}: no one temperature serves; {advice}"
-    return f"{line}: set teacher_temperature: {math.exp(np.mean(np.log(wanted))):.2g} in layer_distillation"
+    return f"{line}: set teacher_temperature: {math.exp(np.mean(np.log(temperatures))):.2g} in layer_distillation"
 
 
 def suggested_temperature(scores: np.ndarray) -> float | None:
@@ -130,7 +134,7 @@ def suggested_temperature(scores: np.ndarray) -> float | None:
     low, high = unit + math.log(_COLDEST), unit + math.log(_HOTTEST)
 
     def excess(log_temperature: float) -> float:
-        return float(_entropies(telling, math.exp(log_temperature)).mean()) - WANTED
+        return float(_entropies(telling, math.exp(log_temperature)).mean()) - TARGET_ENTROPY
 
     if excess(low) > 0:  # ties at the top alone are above
         return math.exp(low)
@@ -139,15 +143,15 @@ def suggested_temperature(scores: np.ndarray) -> float | None:
 
 def _entropies(scores: np.ndarray, temperature: float) -> np.ndarray:
     """Entropy of each row's softmax, divided by that of equal shares, `(texts,)`."""
-    found: np.ndarray = entr(softmax(scores / temperature, axis=1)).sum(axis=1) / math.log(scores.shape[1])
-    return found
+    entropies: np.ndarray = entr(softmax(scores / temperature, axis=1)).sum(axis=1) / math.log(scores.shape[1])
+    return entropies
 
 
 class Sample:
-    """Scores, or whatever is by texts, of at most `most` of them, evenly taken from all `texts`."""
+    """Scores, or whatever is by texts, of at most `limit` of them, evenly taken from all `texts`."""
 
-    def __init__(self, texts: int, most: int = 10_000) -> None:
-        self.stride, self.seen, self.rows = max(1, -(-texts // most)), 0, list[np.ndarray]()
+    def __init__(self, texts: int, limit: int = 10_000) -> None:
+        self.stride, self.seen, self.rows = max(1, -(-texts // limit)), 0, list[np.ndarray]()
 
     def add(self, scores: np.ndarray) -> None:
         """Take from the next texts, `(texts, ...)`."""

@@ -30,50 +30,52 @@ class Orders:
         """For the report."""
         return asdict(self)
 
-    def said(self, teacher: str) -> str:
-        """One line; a WARNING where students that learn these scores may learn a worse order."""
-        found = (
+    def describe(self, teacher: str) -> str:
+        """One line; a WARNING if students that learn these scores may learn a worse order."""
+        text = (
             f"nDCG@10 of the documents near {self.queries:,} training queries with a known answer: {self.teacher:.3f}"
             f" as {teacher} orders them, {self.index:.3f} in the order of the index's teacher"
         )
         if self.p_worse <= SIGNIFICANT:
             advice = "train it on more triplets or epochs, name a stronger one, or compare a student without them"
-            return f"WARNING: {found}: students may lose by learning {teacher}'s scores; {advice}"
-        return found if self.p_better <= SIGNIFICANT else f"{found}, which may be chance"
+            return f"WARNING: {text}: students may lose by learning {teacher}'s scores; {advice}"
+        return text if self.p_better <= SIGNIFICANT else f"{text}, which may be chance"
 
 
 @dataclass
 class OrderCheck:
     """Collects both orders, a shard of texts at a time.
 
-    `nearest` `(texts, k)` are rows of documents, the nearest first; `known` has rows of answers by the place of a text.
+    `nearest` `(texts, k)` are rows of documents, the nearest first; `answers` has rows of answers by a text's position.
     """
 
     nearest: np.ndarray
-    known: Mapping[int, np.ndarray]
-    _found: list[np.ndarray] = field(default_factory=list)
+    answers: Mapping[int, np.ndarray]
+    _ndcgs: list[np.ndarray] = field(default_factory=list)
 
     def add(self, start: int, scores: np.ndarray) -> None:
         """Take the teacher's scores `(texts, k)` of the texts from `start` on."""
-        places = [
-            place
-            for place in range(start, start + len(scores))
-            if place in self.known and np.isin(self.known[place], self.nearest[place]).any()
+        positions = [
+            position
+            for position in range(start, start + len(scores))
+            if position in self.answers and np.isin(self.answers[position], self.nearest[position]).any()
         ]
-        if not places:
+        if not positions:
             return
-        names = [str(place) for place in places]
-        qrels = {str(place): dict.fromkeys(map(str, self.known[place].tolist()), 1) for place in places}
-        documents = [list(map(str, self.nearest[place].tolist())) for place in places]
-        falling = [-np.arange(self.nearest.shape[1], dtype=np.float32)] * len(places)
-        own = [scores[place - start] for place in places]
-        self._found.append(np.stack([ndcg_at_10(qrels, names, documents, each) for each in (falling, own)], axis=1))
+        names = [str(position) for position in positions]
+        qrels = {str(position): dict.fromkeys(map(str, self.answers[position].tolist()), 1) for position in positions}
+        documents = [list(map(str, self.nearest[position].tolist())) for position in positions]
+        falling = [-np.arange(self.nearest.shape[1], dtype=np.float32)] * len(positions)
+        teacher_scores = [scores[position - start] for position in positions]
+        self._ndcgs.append(
+            np.stack([ndcg_at_10(qrels, names, documents, values) for values in (falling, teacher_scores)], axis=1)
+        )
 
     def orders(self) -> Orders | None:
-        """What was found; None of too few queries, or of lists of one document."""
-        found = np.concatenate([np.zeros((0, 2)), *self._found])
-        if len(found) < _FEWEST or self.nearest.shape[1] < 2:
+        """Means of both orders; None of too few queries, or of lists of one document."""
+        ndcgs = np.concatenate([np.zeros((0, 2)), *self._ndcgs])
+        if len(ndcgs) < _FEWEST or self.nearest.shape[1] < 2:
             return None
-        index, teacher = found.T
+        index, teacher = ndcgs.T
         worse, better = p_of_gain(teacher, index), p_of_gain(index, teacher)
-        return Orders(len(found), float(index.mean()), float(teacher.mean()), worse, better)
+        return Orders(len(ndcgs), float(index.mean()), float(teacher.mean()), worse, better)

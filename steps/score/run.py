@@ -20,10 +20,10 @@ from steps.core.progress import progress
 from steps.core.tables import SCHEMAS, read_table, stream_table
 from steps.core.vector_store import text_key
 from steps.core.versions import library_versions
-from steps.encoders.cut_texts import sampled
+from steps.encoders.cut_texts import sample_rows
 from steps.encoders.precision import resolve_precision
 from steps.retrieval.score_shards import ScoreShards
-from steps.retrieval.target_entropy import WANTED, Sample, check_teacher_targets, layer_targets, layers_warning
+from steps.retrieval.target_entropy import TARGET_ENTROPY, Sample, check_teacher_targets, layer_targets, layers_warning
 from steps.score.lists import Lists, lists_of
 from steps.score.order_check import OBSERVED, OrderCheck
 from steps.score.params import ScoreParams
@@ -49,10 +49,10 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
     texts = table["text"].to_pylist()
     nearest = np.load(embed / "nearest.npy")
     _check_nearest(embed, nearest, len(texts), ingest)
-    chosen = _chosen(len(texts), params.texts_of(output.name), params.seed)
+    chosen = _choose_rows(len(texts), params.texts_of(output.name), params.seed)
     texts, nearest = [texts[row] for row in chosen.tolist()], nearest[chosen, : params.depth or None]
-    known = positive_rows(ingest, mine, table) if params.positives else {}
-    lists = lists_of(texts, nearest, known, chosen, params.positives, params.seed)
+    positives = positive_rows(ingest, mine, table) if params.positives else {}
+    lists = lists_of(texts, nearest, positives, chosen, params.positives, params.seed)
     rows = lists.rows
     documents = CorpusTexts(ingest, rows)
     teacher = fingerprint(teach / "tower")
@@ -68,10 +68,10 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
         made_by = code_digest(type(scorer).__module__), *library_versions()
         settings = (teacher.id, resolve_precision(params.precision), *made_by)
         shards = ScoreShards(settings, digests)
-        told = positive_rows(ingest, mine, table, OBSERVED)
-        answers = {place: told[row] for place, row in enumerate(chosen.tolist()) if row in told}
-        found = _Found(Sample(len(texts)), OrderCheck(nearest, answers))
-        tables = _tables(lists, chosen, rows, scorer, shards, params.shard_texts, found)
+        observed = positive_rows(ingest, mine, table, OBSERVED)
+        answers = {position: observed[row] for position, row in enumerate(chosen.tolist()) if row in observed}
+        stats = _ScoreStats(Sample(len(texts)), OrderCheck(nearest, answers))
+        tables = _tables(lists, chosen, rows, scorer, shards, params.shard_texts, stats)
         stream_table(staging, "scores", tables)
         near = nearest[:, : params.pairs]
         if near.size and scorer.embeds:
@@ -83,51 +83,52 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
             sample = Sample(len(texts))
             embedded["layers"] = _write_layers(staging / "layers.npy", lists, rows, scorer, layered, params, sample)
             by_layer = layer_targets(sample.all())
-            embedded["layer_targets"] = {str(layer): each.as_dict() for layer, each in by_layer.items()}
+            embedded["layer_targets"] = {str(layer): figures.as_dict() for layer, figures in by_layer.items()}
             if warning := layers_warning(by_layer, output.name):
                 print(f"score: WARNING: {warning}", file=sys.stderr)
         scorer.finish()
         scratch.unlink(missing_ok=True)
-        targets = check_teacher_targets(found.sample.all())
+        targets = check_teacher_targets(stats.sample.all())
         if targets and targets.hopeless:
             print(f"score: WARNING: {targets.warning(output.name)}", file=sys.stderr)
         elif targets:
             print(
                 f"score: a teacher_temperature near {targets.temperature:.2g} makes {output.name}'s distributions over"
-                f" {targets.documents} documents neither flat nor one-hot (entropy {WANTED} of that of equal shares)",
+                f" {targets.documents} documents neither flat nor one-hot (entropy {TARGET_ENTROPY} of that of equal"
+                " shares)",
                 file=sys.stderr,
             )
-        if orders := found.order.orders():
-            print(f"score: {orders.said(output.name)}", file=sys.stderr)
+        if orders := stats.order.orders():
+            print(f"score: {orders.describe(output.name)}", file=sys.stderr)
         report = {
             "teacher": asdict(teacher),
             "computed_in": resolve_precision(params.precision),
             "texts": len(texts),
             "documents": len(rows),
-            "scores": found.count,
+            "scores": stats.count,
             "positives": len(lists.missed),
             "cut": cut and cut.share,
-            "score": found.spread(),
+            "score": stats.spread(),
             "targets": targets.as_dict() if targets else None,
             "orders": orders.as_dict() if orders else None,
         }
         write_json(staging / "report.json", report | embedded)
     run.param("teacher_fingerprint", teacher.id)
-    run.metrics({"scores": found.count, "shards_computed": shards.computed})
-    run.metrics({f"score.{name}": value for name, value in (found.spread() or {}).items()})
+    run.metrics({"scores": stats.count, "shards_computed": shards.computed})
+    run.metrics({f"score.{name}": value for name, value in (stats.spread() or {}).items()})
     measured = targets.as_dict() if targets else {}
     run.metrics({f"targets.{name}": value for name, value in measured.items() if isinstance(value, int | float)})
     run.metrics({f"orders.{name}": value for name, value in (orders.as_dict() if orders else {}).items()})
 
 
 @dataclass
-class _Found:
-    """What the scores are like, so far."""
+class _ScoreStats:
+    """Statistics of the scores so far."""
 
     sample: Sample
     order: OrderCheck
     count: int = 0
-    least: float = math.inf
+    smallest: float = math.inf
     largest: float = -math.inf
     total: float = 0.0
 
@@ -139,12 +140,13 @@ class _Found:
             )
         if scores.size:
             self.count += scores.size
-            self.least, self.largest = min(self.least, float(scores.min())), max(self.largest, float(scores.max()))
+            self.smallest = min(self.smallest, float(scores.min()))
+            self.largest = max(self.largest, float(scores.max()))
             self.total += float(scores.sum(dtype=np.float64))
 
     def spread(self) -> dict[str, float] | None:
         """Least, mean and largest; None without scores."""
-        return {"min": self.least, "mean": self.total / self.count, "max": self.largest} if self.count else None
+        return {"min": self.smallest, "mean": self.total / self.count, "max": self.largest} if self.count else None
 
 
 def _tables(
@@ -154,17 +156,17 @@ def _tables(
     scorer: Scorer,
     shards: ScoreShards,
     shard_texts: int,
-    found: _Found,
+    stats: _ScoreStats,
 ) -> Iterator[pa.Table]:
     """The table `scores`, a shard of texts at a time; `chosen` are the rows of the texts, `rows` of the documents."""
     starts = range(0, len(lists.texts), shard_texts)
     for start in progress(starts, len(starts), "score"):
-        places, documents = lists.pairs(start, start + shard_texts)
-        near, scores = lists.made(start, start + shard_texts, rows, shards, scorer.scores)
-        found.add(scores)
-        found.sample.add(near)
-        found.order.add(start, near)
-        yield pa.table([chosen[places], documents, scores], schema=SCHEMAS["scores"])
+        positions, documents = lists.pairs(start, start + shard_texts)
+        near, scores = lists.get_or_compute(start, start + shard_texts, rows, shards, scorer.scores)
+        stats.add(scores)
+        stats.sample.add(near)
+        stats.order.add(start, near)
+        yield pa.table([chosen[positions], documents, scores], schema=SCHEMAS["scores"])
 
 
 def _write_layers(
@@ -179,31 +181,31 @@ def _write_layers(
     """Write the layers' scores of all pairs, in the order of the table, float16 `(pairs, layers)`; returns `layers`.
     `sample` takes from those of nearest documents, `(texts, k, layers)`.
 
-    Of each is taken away the largest of its list, as a softmax does: so 16 bits are exact where its shares are large.
+    Each layer's largest score of a list is subtracted, as a softmax does: so 16 bits are exact where shares are large.
     """
-    layers, end = 0, 0
+    layers, offset = 0, 0
     starts = range(0, len(lists.texts), params.shard_texts)
     for start in progress(starts, len(starts), "score by layers"):
-        places, _ = lists.pairs(start, start + params.shard_texts)
-        near, made = lists.made(start, start + params.shard_texts, rows, shards, scorer.layer_scores)
+        positions, _ = lists.pairs(start, start + params.shard_texts)
+        near, layer_scores = lists.get_or_compute(start, start + params.shard_texts, rows, shards, scorer.layer_scores)
         sample.add(near)
-        if not np.isfinite(made).all():
+        if not np.isfinite(layer_scores).all():
             raise UserError("score: a layer's score is not finite; set score.precision: fp32, or train it again")
         if not layers:
-            layers = made.shape[1]
+            layers = layer_scores.shape[1]
             written = new_array(target, np.float16, (len(lists), layers))
-        firsts = np.flatnonzero(np.diff(places, prepend=-1))
-        largest = np.repeat(np.maximum.reduceat(made, firsts), np.diff(firsts, append=len(places)), axis=0)
-        written[end : end + len(made)] = np.maximum(made - largest, np.finfo(np.float16).min)
-        end += len(made)
+        firsts = np.flatnonzero(np.diff(positions, prepend=-1))
+        largest = np.repeat(np.maximum.reduceat(layer_scores, firsts), np.diff(firsts, append=len(positions)), axis=0)
+        written[offset : offset + len(layer_scores)] = np.maximum(layer_scores - largest, np.finfo(np.float16).min)
+        offset += len(layer_scores)
     return layers
 
 
-def _chosen(texts: int, most: int, seed: int) -> np.ndarray:
-    """Rows of the texts that are scored, ascending; `most` 0 = all."""
-    if not most or texts <= most:
+def _choose_rows(texts: int, limit: int, seed: int) -> np.ndarray:
+    """Rows of the texts that are scored, ascending; `limit` 0 = all."""
+    if not limit or texts <= limit:
         return np.arange(texts)
-    return np.sort(np.random.default_rng((seed, 6)).choice(texts, size=most, replace=False))
+    return np.sort(np.random.default_rng((seed, 6)).choice(texts, size=limit, replace=False))
 
 
 def _write_pairs(
@@ -219,25 +221,25 @@ def _write_pairs(
     dim = 0
     starts = range(0, len(texts), params.shard_texts)
     for start in progress(starts, len(starts), "embed pairs"):
-        own = slice(start, start + params.shard_texts)
-        made = shards.made(scorer.pair_embeddings, texts[own], np.searchsorted(rows, nearest[own]))
-        if not np.isfinite(made).all():
+        block = slice(start, start + params.shard_texts)
+        embeddings = shards.get_or_compute(scorer.pair_embeddings, texts[block], np.searchsorted(rows, nearest[block]))
+        if not np.isfinite(embeddings).all():
             raise UserError("score: an embedding of a pair is not finite; set score.precision: fp32, or train it again")
         if not dim:
-            dim = made.shape[2]
+            dim = embeddings.shape[2]
             written = new_array(target, np.float32, (*nearest.shape, dim))
-        written[own] = made
+        written[block] = embeddings
     return dim
 
 
 def _sampled_pairs(lists: Lists, ingest: Path, seed: int) -> list[tuple[str, str]]:
     """Texts with the text of one of their documents, drawn by seed."""
-    places, rows = lists.pairs(0, len(lists.texts))
-    some = sampled(len(places), seed)
-    named = np.unique(rows[some])
+    positions, rows = lists.pairs(0, len(lists.texts))
+    sample = sample_rows(len(positions), seed)
+    named = np.unique(rows[sample])
     documents = dict(zip(named.tolist(), CorpusTexts(ingest, named), strict=True))
-    own = zip(places[some].tolist(), rows[some].tolist(), strict=True)
-    return [(lists.texts[place], documents[row]) for place, row in own]
+    drawn_pairs = zip(positions[sample].tolist(), rows[sample].tolist(), strict=True)
+    return [(lists.texts[position], documents[row]) for position, row in drawn_pairs]
 
 
 def _check_nearest(embed: Path, nearest: np.ndarray, texts: int, ingest: Path) -> None:

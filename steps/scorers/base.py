@@ -29,7 +29,7 @@ class Reading(NamedTuple):
 class Reranker(Protocol):
     """What scores the candidates of queries."""
 
-    def scores(self, queries: list[str], candidates: Sequence[np.ndarray], read: ReadTexts) -> list[np.ndarray]:
+    def scores(self, queries: list[str], candidates: Sequence[np.ndarray], read_texts: ReadTexts) -> list[np.ndarray]:
         """Score of each query with each of its candidates, rows of the corpus: float32 `(candidates,)` each."""
 
 

@@ -79,10 +79,10 @@ class CrossEncoderReranker:
     def __init__(self, tower: Path, precision: Precision, batch_size: int) -> None:
         self.ranker, self.precision, self.batch_size = load_ranker(tower), precision, batch_size
 
-    def scores(self, queries: list[str], candidates: Sequence[np.ndarray], read: ReadTexts) -> list[np.ndarray]:
+    def scores(self, queries: list[str], candidates: Sequence[np.ndarray], read_texts: ReadTexts) -> list[np.ndarray]:
         """Its logits."""
         rows = np.unique(np.concatenate(candidates))
-        texts = dict(zip(rows.tolist(), read(rows), strict=True))
+        texts = dict(zip(rows.tolist(), read_texts(rows), strict=True))
         pairs = [
             (query, texts[row])
             for query, document_rows in zip(queries, candidates, strict=True)

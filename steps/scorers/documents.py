@@ -39,11 +39,11 @@ class CandidateVectors:
         self.vectors, self.embed = TokenVectors(scratch, dim), embed
         self.positions: dict[int, int] = {}
 
-    def of(self, candidates: Sequence[np.ndarray], read: ReadTexts) -> Iterator[list[np.ndarray]]:
+    def of(self, candidates: Sequence[np.ndarray], read_texts: ReadTexts) -> Iterator[list[np.ndarray]]:
         """Vectors of each query's candidates, rows of the corpus; those of one query at a time are in memory."""
         rows = np.unique(np.concatenate(candidates))
         unread = np.array([row for row in rows.tolist() if row not in self.positions], dtype=np.int64)
-        texts = list(read(unread)) if len(unread) else []
+        texts = list(read_texts(unread)) if len(unread) else []
         for start in range(0, len(texts), PIECE):
             self.vectors.append(self.embed(texts[start : start + PIECE]))
         self.positions |= {row: len(self.positions) + number for number, row in enumerate(unread.tolist())}

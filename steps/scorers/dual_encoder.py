@@ -41,7 +41,7 @@ class DualEncoderScorer(Scorer):
             precision=self.reading.precision,
             batch_size=self.reading.batch_size,
             shard_texts=self.reading.shard_texts,
-            what="embed documents",
+            caption="embed documents",
         )
         vectors: np.ndarray = np.load(self.scratch, mmap_mode="r")
         return vectors
@@ -77,9 +77,9 @@ class DualEncoderReranker:
     def _embed_documents(self, texts: list[str]) -> list[np.ndarray]:
         return list(check_finite(self.embed(texts, role="document"))[:, None])
 
-    def scores(self, queries: list[str], candidates: Sequence[np.ndarray], read: ReadTexts) -> list[np.ndarray]:
+    def scores(self, queries: list[str], candidates: Sequence[np.ndarray], read_texts: ReadTexts) -> list[np.ndarray]:
         """Inner products."""
-        documents = self.documents.of(candidates, read)
+        documents = self.documents.of(candidates, read_texts)
         query_vectors = self.embed(queries, role="query")
         return [
             check_finite(np.concatenate(vectors).astype(np.float32) @ query)

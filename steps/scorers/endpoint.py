@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from steps.encoders.precision import Precision
-from steps.encoders.towers import asked_of
+from steps.encoders.towers import endpoint_jobs
 from steps.endpoint.module import announce
 from steps.scorers.base import Reranker
 from steps.scorers.dual_encoder import DualEncoderScorer
@@ -16,7 +16,10 @@ class EndpointScorer(DualEncoderScorer):
 
     def announce(self, texts: list[str]) -> None:
         """Documents and texts together, as neither is of use without the other."""
-        jobs = [*asked_of(self.document_tower, "document", self.texts), *asked_of(self.query_tower, "query", texts)]
+        jobs = [
+            *endpoint_jobs(self.document_tower, "document", self.texts),
+            *endpoint_jobs(self.query_tower, "query", texts),
+        ]
         announce(jobs, "score: documents and texts together")
 
     @classmethod

@@ -75,16 +75,16 @@ class LateInteractionScorer(Scorer):
 
         The states of a document are too many to be kept: it is read again for each few hundred texts that ask for it.
         """
-        read = partial(token_vectors, self.model, precision=self.reading.precision, batch_size=self.reading.batch_size)
+        embed = partial(token_vectors, self.model, precision=self.reading.precision, batch_size=self.reading.batch_size)
         with giving_layers(self.model) as layers:
             scores = np.empty((*documents.shape, layers), dtype=np.float32)
             for start in range(0, len(texts), _TEXTS):
                 positions = documents[start : start + _TEXTS]
-                queries = read(texts[start : start + _TEXTS], "query")
+                queries = embed(texts[start : start + _TEXTS], "query")
                 distinct = np.unique(positions)
                 for first in range(0, len(distinct), _DOCUMENTS):
                     piece = distinct[first : first + _DOCUMENTS]
-                    states = read([*self.document_texts.read(piece).values()], "document")
+                    states = embed([*self.document_texts.read(piece).values()], "document")
                     for text, column in zip(*np.nonzero(np.isin(positions, piece)), strict=True):
                         document = states[int(np.searchsorted(piece, positions[text, column]))]
                         scores[start + text, column] = layer_similarities(queries[text], document, layers)
@@ -103,7 +103,7 @@ class LateInteractionScorer(Scorer):
             precision=self.reading.precision,
             batch_size=self.reading.batch_size,
             shard_texts=self.reading.shard_texts,
-            what="embed documents' tokens",
+            caption="embed documents' tokens",
         )
 
     def finish(self) -> None:
@@ -130,9 +130,9 @@ class LateInteractionReranker:
         dim = model.get_embedding_dimension() or 0
         self.documents = CandidateVectors(scratch, dim, partial(self.embed, role="document"))
 
-    def scores(self, queries: list[str], candidates: Sequence[np.ndarray], read: ReadTexts) -> list[np.ndarray]:
+    def scores(self, queries: list[str], candidates: Sequence[np.ndarray], read_texts: ReadTexts) -> list[np.ndarray]:
         """MaxSim."""
-        documents = self.documents.of(candidates, read)
+        documents = self.documents.of(candidates, read_texts)
         query_vectors = self.embed(queries, role="query")
         return [
             check_finite(max_similarities(query, vectors))

@@ -36,8 +36,8 @@ def backward(
     """
     batch = len(columns[0]["input_ids"])
     share = -(-batch // world())
-    places = torch.arange(rank() * share, (rank() + 1) * share)
-    rows = places % batch  # where the batch does not divide, some are read twice, the second time without gradient
+    positions = torch.arange(rank() * share, (rank() + 1) * share)
+    rows = positions % batch  # if the batch does not divide, some are read twice, the second time without gradient
     pieces = rows.split(micro_batch or share)
     once = len(pieces) == 1
 
@@ -46,16 +46,17 @@ def backward(
         replays.append(RandContext(*(value for value in columns[0].values() if isinstance(value, Tensor))))
         with torch.set_grad_enabled(once):
             embedded.append(_embed(tower, columns, piece))
-    whole = gather(torch.cat(embedded).detach())[:batch].requires_grad_()
-    value = loss(list(whole.unbind(dim=1)))
-    (by_embedding,) = torch.autograd.grad(value, whole)
+    gathered = gather(torch.cat(embedded).detach())[:batch].requires_grad_()
+    value = loss(list(gathered.unbind(dim=1)))
+    (by_embedding,) = torch.autograd.grad(value, gathered)
 
-    own = by_embedding[rows.to(whole.device)] * (places < batch).to(whole).view(-1, *[1] * (whole.ndim - 1))
+    is_counted = (positions < batch).to(gathered).view(-1, *[1] * (gathered.ndim - 1))
+    own_gradient = by_embedding[rows.to(gathered.device)] * is_counted
     hand_on = pass_on or (lambda embeddings, gradient, last: embeddings.backward(gradient))
     if once:
-        hand_on(embedded[0], own, True)
+        hand_on(embedded[0], own_gradient, True)
     else:
-        gradients = own.split(micro_batch or share)
+        gradients = own_gradient.split(micro_batch or share)
         for number, (piece, replay, gradient) in enumerate(zip(pieces, replays, gradients, strict=True), start=1):
             with replay:  # the same dropout again
                 again = _embed(tower, columns, piece)

@@ -33,8 +33,8 @@ class ContrastiveLoss(MultipleNegativesRankingLoss):
     ) -> None:
         def similarity(queries: Tensor, documents: Tensor) -> Tensor:
             with torch.autocast(queries.device.type, enabled=False):
-                found = tower.similarity(_exact(queries), _exact(documents))
-            return found if self.masked is None else found.masked_fill(self.masked[:, : len(documents)], -torch.inf)
+                scores = tower.similarity(_exact(queries), _exact(documents))
+            return scores if self.masked is None else scores.masked_fill(self.masked[:, : len(documents)], -torch.inf)
 
         def of_pairs(queries: Tensor, documents: Tensor) -> Tensor:
             with torch.autocast(queries.device.type, enabled=False):
@@ -53,10 +53,10 @@ class ContrastiveLoss(MultipleNegativesRankingLoss):
     def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
         """Sum over the whole embeddings and each of `dims`."""
         self.masked = self.in_batch.relevant(labels) if self.in_batch else None
-        views = [embeddings, *([_first(each, dim) for each in embeddings] for dim in self.params.dims)]
-        return torch.stack([self._of(view, labels) for view in views]).sum()
+        views = [embeddings, *([_first(vectors, dim) for vectors in embeddings] for dim in self.params.dims)]
+        return torch.stack([self._loss_of(view, labels) for view in views]).sum()
 
-    def _of(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
+    def _loss_of(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
         """Softmax and margin terms of one dimension."""
         in_softmax = embeddings if self.params.hard_negatives in {"softmax", "both"} else embeddings[:2]
         value = super().compute_loss_from_embeddings(in_softmax, labels)

@@ -18,7 +18,7 @@ from slimtower.common.errors import UserError
 from steps.encoders.towers import route
 from steps.teach.cached_gradients import backward
 from steps.teach.contrastive_loss import ContrastiveLoss
-from steps.teach.in_batch import InBatch, Known
+from steps.teach.in_batch import InBatch, Positives
 from steps.teach.kinds.contrastive import Contrastive
 from steps.teach.lora import low_rank
 from steps.teach.training_triplets import TextTriplet, turns_of
@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive
 def train_tower(
     tower: SentenceTransformer,
     triplets: list[TextTriplet],
-    known: Known,
+    positives: Positives,
     params: Contrastive,
     checkpoints: Path,
     run: "Run",
@@ -50,11 +50,11 @@ def train_tower(
     """Train the tower in place for `params.epochs`, from the checkpoint in `checkpoints` if a killed run left one.
 
     Processes that torchrun started train it together, on the batches and to the weights of one process, up to the order
-    of summation (with dropout 0); those of `accelerate launch` may shard it. In a batch no document that is `known` to
-    be relevant to a query counts as its negative. LoRA's matrices are merged into it at the end. UserError when the
-    loss stops being a finite number.
+    of summation (with dropout 0); those of `accelerate launch` may shard it. No document that is among a query's
+    `positives` counts as its negative in a batch. LoRA's matrices are merged into the tower at the end. UserError if
+    the loss stops being a finite number.
     """
-    in_batch = InBatch(triplets, known)
+    in_batch = InBatch(triplets, positives)
     columns: dict[str, list[Any]] = {
         "query": cut_to_tokens(tower, [triplet.query for triplet in triplets], params.max_query_length),
         "positive": [triplet.positive for triplet in triplets],
@@ -67,7 +67,7 @@ def train_tower(
     torch.manual_seed(params.seed)  # LoRA's matrices
     with (
         low_rank(networks, params.lora),
-        recomputed(networks, params.gradient_checkpointing),
+        checkpoint_activations(networks, params.gradient_checkpointing),
         to_train(tower) as trained,
     ):
         trainer = (trainer_class or ContrastiveTrainer)(
@@ -117,12 +117,12 @@ class ContrastiveTrainer(ShardedTrainer, SentenceTransformerTrainer):
 
 
 @contextmanager
-def recomputed(networks: list[Any], wanted: bool) -> Iterator[None]:
-    """Keep no activations of the layers but recompute them, where that is wanted: less memory, a third more time.
+def checkpoint_activations(networks: list[Any], enabled: bool) -> Iterator[None]:
+    """If `enabled`, recompute the layers' activations instead of keeping them: less memory, a third more time.
 
     UserError for a network that cannot.
     """
-    chosen = networks if wanted else []
+    chosen = networks if enabled else []
     for network in chosen:
         if not network.supports_gradient_checkpointing:
             raise UserError(

@@ -19,12 +19,12 @@ from steps.encoders.bases import resolve_base
 from steps.retrieval.corpus_bm25 import corpus_bm25
 from steps.retrieval.dual_pooling import dual_pooled
 from steps.retrieval.rankers import check_pair_batches, has_random_head, load_ranker, pair_scores
-from steps.teach.dev_comparison import drawn_queries
+from steps.teach.dev_comparison import draw_queries
 from steps.teach.kinds.base import Inputs
 from steps.teach.kinds.cross_encoder import CrossEncoder
 from steps.teach.reconstruction import WithReconstruction
 from steps.tracking.runs import Run
-from steps.training.comparison import is_better, p_of_gain, said_gain
+from steps.training.comparison import describe_gain, is_better, p_of_gain
 from steps.training.documents import texts_of
 from steps.training.ranked_lists import choose_lists
 from steps.training.ranker import (
@@ -49,7 +49,7 @@ def teach(inputs: Inputs, output: Path, params: CrossEncoder, run: Run) -> None:
     asked for.
     """
     ingest, mine, _ = inputs
-    ranker = untrained(params)
+    ranker = load_untrained(params)
     report: dict[str, Any] = {"kind": params.kind, "base": params.base, "epochs": params.epochs}
     report["pooling"] = params.pooling
     queries = read_table(ingest, "queries")
@@ -62,9 +62,9 @@ def teach(inputs: Inputs, output: Path, params: CrossEncoder, run: Run) -> None:
                 " judgements to ingest, or take a base that is a cross encoder, with pooling: cls and epochs: 0.0"
             )
         unused = choice.mostly_unused(params.max_triplets), of_no_weight(choice.left_out)
-        for told in (*unused, choice.fewer_negatives(params.negatives)):
-            if told:
-                print(f"teach: {told}", file=sys.stderr)
+        for message in (*unused, choice.fewer_negatives(params.negatives)):
+            if message:
+                print(f"teach: {message}", file=sys.stderr)
         report |= training_facts(choice, params)
         checkpoints = checkpoint_folder(ranker, choice, params.model_dump(exclude=_UNTRAINED), "teach", _CODE)
         loss = objective(ranker, params, positive_weight(choice, params))
@@ -90,7 +90,7 @@ def teach(inputs: Inputs, output: Path, params: CrossEncoder, run: Run) -> None:
         forget(checkpoints)
 
 
-def untrained(params: CrossEncoder) -> library.CrossEncoder:
+def load_untrained(params: CrossEncoder) -> library.CrossEncoder:
     """The base with the pooling that `params` ask for; UserError when it has too few positions."""
     base = resolve_base(params.base)
     if params.pooling == "cls":
@@ -113,21 +113,25 @@ def quality(ranker: library.CrossEncoder, ingest: Path, params: CrossEncoder) ->
     texts: list[str] = []
     grades: dict[str, dict[str, int]] = {}
     lexical: list[np.ndarray] = []
-    found: list[list[str]] = []
-    for asked in drawn_queries(read_judged_sets(ingest, ["dev"]), params.dev_queries, random):
-        scores, hits = corpus_bm25(ingest, asked.dataset).search(asked.texts, params.dev_documents)
-        lexical, found, texts = lexical + scores, found + hits, texts + asked.texts
-        grades |= {query_id: asked.qrels[query_id] for query_id in asked.query_ids}
-    documents = texts_of(ingest, {doc_id for hits in found for doc_id in hits})
-    pairs = [(text, documents[doc_id]) for text, hits in zip(texts, found, strict=True) for doc_id in hits]
+    hit_ids: list[list[str]] = []
+    for judged in draw_queries(read_judged_sets(ingest, ["dev"]), params.dev_queries, random):
+        scores, hits = corpus_bm25(ingest, judged.dataset).search(judged.texts, params.dev_documents)
+        lexical, hit_ids, texts = lexical + scores, hit_ids + hits, texts + judged.texts
+        grades |= {query_id: judged.qrels[query_id] for query_id in judged.query_ids}
+    documents = texts_of(ingest, {doc_id for hits in hit_ids for doc_id in hits})
+    pairs = [(text, documents[doc_id]) for text, hits in zip(texts, hit_ids, strict=True) for doc_id in hits]
     if not pairs:
         return None
-    own = pair_scores(ranker, pairs, precision=params.precision, batch_size=params.batch_size, what="teacher on dev")
-    bounds = np.cumsum([len(hits) for hits in found])[:-1]
-    reranked, drawn = np.split(own, bounds), np.split(random.random(len(pairs)), bounds)
-    after, before, chance = (ndcg_at_10(grades, list(grades), found, each) for each in (reranked, lexical, drawn))
+    teacher_scores = pair_scores(
+        ranker, pairs, precision=params.precision, batch_size=params.batch_size, caption="teacher on dev"
+    )
+    bounds = np.cumsum([len(hits) for hits in hit_ids])[:-1]
+    reranked, shuffled = np.split(teacher_scores, bounds), np.split(random.random(len(pairs)), bounds)
+    after, before, chance = (
+        ndcg_at_10(grades, list(grades), hit_ids, values) for values in (reranked, lexical, shuffled)
+    )
     return {
-        "n": len(found),
+        "n": len(hit_ids),
         "documents": params.dev_documents,
         "ndcg": float(after.mean()),
         "ndcg_random": float(chance.mean()),
@@ -147,7 +151,7 @@ def tell(measured: dict[str, Any] | None, run: Run) -> None:
         )
         return
     run.metrics({"ndcg_teacher": measured["ndcg"], "ndcg_bm25": measured["ndcg_bm25"], "p_value": measured["p_value"]})
-    verdict = said_gain(
+    verdict = describe_gain(
         "the cross encoder",
         "BM25",
         measured["ndcg"] > measured["ndcg_bm25"],

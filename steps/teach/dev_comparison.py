@@ -30,23 +30,24 @@ def dev_tasks(judged: Sequence[JudgedSet], ingest: Path, limit: int, distractors
     """At most `limit` dev queries by seed, a task a data set: their judged documents and `distractors` more."""
     random = np.random.default_rng(seed)
     tasks = []
-    for asked in drawn_queries(judged, limit, random):
-        own = {doc_id for doc_id, dataset in CorpusRows(ingest, ["doc_id", "dataset"]) if dataset == asked.dataset}
-        graded = {doc_id for grades in asked.qrels.values() for doc_id in grades}
-        others = sorted(own - graded)
-        drawn = random.choice(len(others), size=min(distractors, len(others)), replace=False)
-        chosen = (graded & own).union(others[index] for index in drawn)
-        tasks.append(DevTask(asked, dict(sorted(texts_of(ingest, chosen).items()))))
+    for subset in draw_queries(judged, limit, random):
+        corpus = CorpusRows(ingest, ["doc_id", "dataset"])
+        dataset_ids = {doc_id for doc_id, dataset in corpus if dataset == subset.dataset}
+        graded = {doc_id for grades in subset.qrels.values() for doc_id in grades}
+        candidates = sorted(dataset_ids - graded)
+        sample = random.choice(len(candidates), size=min(distractors, len(candidates)), replace=False)
+        chosen = (graded & dataset_ids).union(candidates[index] for index in sample)
+        tasks.append(DevTask(subset, dict(sorted(texts_of(ingest, chosen).items()))))
     return tasks
 
 
-def drawn_queries(judged: Sequence[JudgedSet], limit: int, random: np.random.Generator) -> list[JudgedSet]:
+def draw_queries(judged: Sequence[JudgedSet], limit: int, random: np.random.Generator) -> list[JudgedSet]:
     """The sets with at most `limit` of their queries in all; those of which none was drawn are left out."""
     queries = sorted(query for item in judged for query in item.query_ids)
     if len(queries) > limit:
         queries = [queries[index] for index in np.sort(random.choice(len(queries), size=limit, replace=False))]
-    drawn = set(queries)
-    return [asked for item in judged if (asked := _only(item, drawn)).query_ids]
+    chosen = set(queries)
+    return [subset for item in judged if (subset := _only(item, chosen)).query_ids]
 
 
 def _only(judged: JudgedSet, queries: Collection[str]) -> JudgedSet:
@@ -58,16 +59,16 @@ def _only(judged: JudgedSet, queries: Collection[str]) -> JudgedSet:
 
 
 def ndcg_per_query(
-    tower: SentenceTransformer, tasks: Sequence[DevTask], precision: Precision, batch_size: int, what: str
+    tower: SentenceTransformer, tasks: Sequence[DevTask], precision: Precision, batch_size: int, caption: str
 ) -> dict[str, float]:
     """nDCG@10 of every dev query, by exact search with the tower's own similarity."""
 
     def scores(queries: list[str], texts: list[str]) -> np.ndarray:
-        documents = encode(tower, texts, "document", precision=precision, batch_size=batch_size, what=what)
-        found: np.ndarray = tower.similarity(
+        documents = encode(tower, texts, "document", precision=precision, batch_size=batch_size, caption=caption)
+        similarities: np.ndarray = tower.similarity(
             encode(tower, queries, "query", precision=precision, batch_size=batch_size), documents
         ).numpy()
-        return found
+        return similarities
 
     return ndcg_of_scores(scores, tasks)
 
@@ -76,10 +77,10 @@ def ndcg_of_scores(scores: Scores, tasks: Sequence[DevTask]) -> dict[str, float]
     """nDCG@10 of every dev query, by scores `(queries, documents)` of texts."""
     values: dict[str, float] = {}
     for task in tasks:
-        asked = task.judged
-        found = scores(asked.texts, list(task.documents.values()))
-        ndcg = ndcg_at_10_of_matrix(asked.qrels, asked.query_ids, list(task.documents), found)
-        values |= dict(zip(asked.query_ids, ndcg.tolist(), strict=True))
+        judged = task.judged
+        matrix = scores(judged.texts, list(task.documents.values()))
+        ndcg = ndcg_at_10_of_matrix(judged.qrels, judged.query_ids, list(task.documents), matrix)
+        values |= dict(zip(judged.query_ids, ndcg.tolist(), strict=True))
     return values
 
 

@@ -25,7 +25,7 @@ from steps.encoders.towers import check_fast, check_whole, device, load_tower, p
 from steps.teach.contrastive_training import train_tower
 from steps.teach.dev_comparison import compare, dev_tasks, ndcg_per_query
 from steps.teach.earlier import FOLDER, list_towers
-from steps.teach.hard_negatives import ENCODE_BATCH, Searched
+from steps.teach.hard_negatives import ENCODE_BATCH, SearchedCorpus
 from steps.teach.kinds.base import Inputs
 from steps.teach.kinds.contrastive import Contrastive
 from steps.teach.kinds.dual_encoder import DualEncoder
@@ -35,7 +35,7 @@ from steps.teach.ranker_check import ranker_of
 from steps.teach.rounds import Rounds, Train, train_in_rounds
 from steps.teach.training_triplets import TripletChoice, choose_triplets, known_positives, named_documents
 from steps.tracking.runs import Run
-from steps.training.comparison import said_gain
+from steps.training.comparison import describe_gain
 from steps.training.distributed import rank
 from steps.training.source_weights import of_no_weight
 
@@ -55,7 +55,7 @@ def teach(inputs: Inputs, output: Path, params: DualEncoder, run: Run) -> None:
         make_inner_product(tower, params.base)
         check_dims(tower, params)
         check_tower_batches(tower, f"teach.teacher: base {params.base}")
-        return untied(tower, params.base) if params.untied else tower
+        return untie_towers(tower, params.base) if params.untied else tower
 
     teach_tower(base, train_tower, inputs, output, params, run)
 
@@ -97,12 +97,12 @@ def teach_tower(
         judged = read_judged_sets(ingest, ["dev"])
         tasks = dev_tasks(judged, ingest, params.dev_queries, params.dev_documents, params.seed)
 
-        def measure(what: str) -> dict[str, float]:
-            return ndcg_per_query(tower, tasks, params.precision, ENCODE_BATCH, what) if rank() == 0 else {}
+        def measure(caption: str) -> dict[str, float]:
+            return ndcg_per_query(tower, tasks, params.precision, ENCODE_BATCH, caption) if rank() == 0 else {}
 
         before = measure("base on dev")
         among = None if params.rounds.more else named_documents(choice.chosen)
-        searched = Searched(ingest, known_positives(triplets, queries, ingest, among), ranker)
+        searched = SearchedCorpus(ingest, known_positives(triplets, queries, ingest, among), ranker)
         rounds = train_in_rounds(tower, train, choice.chosen, searched, params, before, measure, run)
         report["rounds"] = rounds.report
         if before:
@@ -147,16 +147,16 @@ def usable_triplets(
             " for a zero-shot one"
         )
     unused = choice.mostly_unused(params.max_triplets, math.ceil(params.epochs))
-    for told in filter(None, (unused, of_no_weight(choice.left_out), choice.too_few_texts(params.batch_size))):
+    for warning in filter(None, (unused, of_no_weight(choice.left_out), choice.too_few_texts(params.batch_size))):
         if rank() == 0:
-            print(f"teach: {told}", file=sys.stderr)
+            print(f"teach: {warning}", file=sys.stderr)
     return choice
 
 
 def nothing_to_mine(ingest: Path, mine: Path) -> bool:
     """Whether the data have neither triplets nor impressions and relevance scores, of which they would be mined."""
-    places = ((mine, "triplets"), (ingest, "impressions"), (ingest, "relevance"))
-    return not any(pq.read_metadata(table_path(folder, name)).num_rows for folder, name in places)
+    tables = ((mine, "triplets"), (ingest, "impressions"), (ingest, "relevance"))
+    return not any(pq.read_metadata(table_path(folder, name)).num_rows for folder, name in tables)
 
 
 def limit_length(tower: SentenceTransformer, params: Contrastive) -> None:
@@ -190,7 +190,7 @@ def set_pooling(tower: SentenceTransformer, params: DualEncoder) -> None:
         modules[0].pooling_mode = "lasttoken" if params.pooling == "last" else params.pooling
 
 
-def untied(tower: SentenceTransformer, base: str) -> SentenceTransformer:
+def untie_towers(tower: SentenceTransformer, base: str) -> SentenceTransformer:
     """A Router with two copies of the tower, one for queries and one for documents; UserError for one that is one."""
     if isinstance(tower[0], Router):
         raise UserError(f"teach.teacher: base {base} has two towers already; set untied: false")
@@ -208,7 +208,7 @@ def untied(tower: SentenceTransformer, base: str) -> SentenceTransformer:
 def check_dims(tower: SentenceTransformer, params: Contrastive) -> None:
     """UserError when the loss is to train first dimensions of which the tower has no more."""
     dim = tower.get_embedding_dimension()
-    if dim is not None and (wrong := [each for each in params.loss.dims if each >= dim]):
+    if dim is not None and (wrong := [size for size in params.loss.dims if size >= dim]):
         raise UserError(
             f"teach.teacher: loss.dims has {wrong}, but {params.base} has {dim} dimensions, which are always trained;"
             " name smaller ones"
@@ -245,7 +245,7 @@ def tell_comparison(comparison: dict[str, Any], run: Run) -> None:
         f"nDCG@10 on {comparison['n']} dev queries: base {comparison['ndcg_base']:.4f},"
         f" teacher {comparison['ndcg_teacher']:.4f} (one-sided paired t-test p = {comparison['p_value']:.2g})"
     )
-    verdict = said_gain(
+    verdict = describe_gain(
         "the trained teacher",
         "its base",
         comparison["ndcg_teacher"] > comparison["ndcg_base"],

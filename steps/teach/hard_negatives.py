@@ -33,7 +33,7 @@ _QUERIES = 32_768  # searched with at once, for each time that the documents are
 
 
 @dataclass(frozen=True)
-class Searched:
+class SearchedCorpus:
     """The documents of `ingest`, the ids of the positives of each query by its folded text, and a ranker's folder."""
 
     ingest: Path
@@ -42,14 +42,14 @@ class Searched:
 
     def digest(self) -> str:
         """Hex sha256 of all of them."""
-        found = hashlib.sha256(corpus_template(self.ingest).template.encode())
+        digest = hashlib.sha256(corpus_template(self.ingest).template.encode())
         for fields in CorpusRows(self.ingest, ["doc_id", "dataset", "title", "topic", "content"]):
-            found.update(repr(fields).encode())
+            digest.update(repr(fields).encode())
         for query in sorted(self.positives):
-            found.update(repr((query, sorted(self.positives[query]))).encode())
+            digest.update(repr((query, sorted(self.positives[query]))).encode())
         if self.ranker:
-            found.update(fingerprint(self.ranker).id.encode())
-        return found.hexdigest()
+            digest.update(fingerprint(self.ranker).id.encode())
+        return digest.hexdigest()
 
     def texts(self, rows: np.ndarray | None = None) -> CorpusTexts:
         """Documents as a tower reads them, of ascending rows of the corpus or all."""
@@ -57,8 +57,8 @@ class Searched:
 
     def ids(self, rows: np.ndarray) -> list[str]:
         """Ids of the documents of ascending rows of the corpus."""
-        wanted = set(rows.tolist())
-        return [doc_id for row, (doc_id,) in enumerate(CorpusRows(self.ingest, ["doc_id"])) if row in wanted]
+        selected = set(rows.tolist())
+        return [doc_id for row, (doc_id,) in enumerate(CorpusRows(self.ingest, ["doc_id"])) if row in selected]
 
 
 @dataclass(frozen=True)
@@ -74,29 +74,29 @@ class Hits:
 def mine_negatives(
     tower: SentenceTransformer,
     triplets: Sequence[TextTriplet],
-    searched: Searched,
+    searched: SearchedCorpus,
     params: Contrastive,
     number: int,
     scratch: Path,
 ) -> np.ndarray:
     """A new negative for each triplet as a row of the corpus, -1 where the search has none: int64 `(triplets,)`.
 
-    `rounds` of the params says which hits may be one: see `allowed`; with a ranker, see `checked_negatives` too.
+    `rounds` of the params says which hits may be one: see `allowed_rows`; with a ranker, see `checked_negatives` too.
     `number` is that of the round. Vectors lie in the folder `scratch`, where a killed search finds them again.
     """
-    vectors = _embedded(tower, searched, params, scratch)
-    known = [searched.positives[fold(triplet.query)] for triplet in triplets]
-    rows, datasets = _places(searched.ingest, set().union(*known))
+    vectors = _embed_documents(tower, searched, params, scratch)
+    positive_ids = [searched.positives[fold(triplet.query)] for triplet in triplets]
+    rows, datasets = _locate_documents(searched.ingest, set().union(*positive_ids))
     positive_rows = np.array([rows[triplet.positive_id] for triplet in triplets])
     hits = _search(tower, triplets, positive_rows, vectors, datasets, params, number)
     used = np.unique(np.concatenate([hits.rows.ravel(), np.array(list(rows.values()), dtype=np.int64)]))
     keys = _text_keys(searched, used[used >= 0], len(vectors))
 
-    def fit(place: int) -> np.ndarray:
-        query = hits.query[place]
-        positives = np.array([rows[each] for each in known[place] if each in rows])
-        return allowed(
-            hits.rows[query], hits.scores[query], float(hits.positive_scores[place]), positives, keys, params.rounds
+    def fit(index: int) -> np.ndarray:
+        query = hits.query[index]
+        positives = np.array([rows[doc_id] for doc_id in positive_ids[index] if doc_id in rows])
+        return allowed_rows(
+            hits.rows[query], hits.scores[query], float(hits.positive_scores[index]), positives, keys, params.rounds
         )
 
     fits, seed = map(fit, range(len(triplets))), (params.seed, number)
@@ -104,11 +104,13 @@ def mine_negatives(
         margin, precision = params.rounds.ranker_margin, params.precision
         return checked_negatives(fits, triplets, searched.texts, searched.ranker, margin, precision, seed, scratch)
     luck = np.random.default_rng(seed).random(len(triplets))
-    drawn = [found[int(share * len(found))] if len(found) else -1 for share, found in zip(luck, fits, strict=True)]
-    return np.array(drawn, dtype=np.int64)
+    negatives = [
+        choices[int(share * len(choices))] if len(choices) else -1 for share, choices in zip(luck, fits, strict=True)
+    ]
+    return np.array(negatives, dtype=np.int64)
 
 
-def allowed(
+def allowed_rows(
     rows: np.ndarray, scores: np.ndarray, positive: float, positives: np.ndarray, keys: np.ndarray, rule: RoundParams
 ) -> np.ndarray:
     """Which of a query's hits `(depth,)`, best first, may be its negative, as ascending rows.
@@ -121,7 +123,9 @@ def allowed(
     return np.sort(ranked[far & ~np.isin(keys[ranked], keys[positives])])
 
 
-def _embedded(tower: SentenceTransformer, searched: Searched, params: Contrastive, scratch: Path) -> np.ndarray:
+def _embed_documents(
+    tower: SentenceTransformer, searched: SearchedCorpus, params: Contrastive, scratch: Path
+) -> np.ndarray:
     """Vectors of all documents, float32 `(documents, dim)`, as a memory map."""
     scratch.mkdir(parents=True, exist_ok=True)
     target = scratch / "documents.npy"
@@ -135,20 +139,20 @@ def _embedded(tower: SentenceTransformer, searched: Searched, params: Contrastiv
         precision=params.precision,
         batch_size=ENCODE_BATCH,
         shard_texts=_SHARD,
-        what="embed documents",
+        caption="embed documents",
         caches=scratch,
     )
     return np.load(target, mmap_mode="r")
 
 
-def _places(ingest: Path, wanted: Set[str]) -> tuple[dict[str, int], dict[str, np.ndarray]]:
-    """Rows of the wanted documents by id, and those of all documents of each data set, ascending."""
+def _locate_documents(ingest: Path, doc_ids: Set[str]) -> tuple[dict[str, int], dict[str, np.ndarray]]:
+    """Rows of the documents `doc_ids` by id, and those of all documents of each data set, ascending."""
     rows: dict[str, int] = {}
     codes: dict[str, int] = {}
 
     def code_of_each() -> Iterator[int]:
         for row, (doc_id, dataset) in enumerate(CorpusRows(ingest, ["doc_id", "dataset"])):
-            if doc_id in wanted:
+            if doc_id in doc_ids:
                 rows[doc_id] = row
             yield codes.setdefault(dataset, len(codes))
 
@@ -167,9 +171,9 @@ def _search(
 ) -> Hits:
     """Search the data set of each triplet's query."""
     queries = sorted({(triplet.dataset, triplet.query) for triplet in triplets})
-    place = {query: row for row, query in enumerate(queries)}
+    row_of = {query: row for row, query in enumerate(queries)}
     texts = cut_to_tokens(tower, [text for _, text in queries], params.max_query_length)
-    query = np.array([place[triplet.dataset, triplet.query] for triplet in triplets])
+    query = np.array([row_of[triplet.dataset, triplet.query] for triplet in triplets])
     hits = Hits(
         np.full((len(queries), params.rounds.depth), -1, dtype=np.int32),
         np.full((len(queries), params.rounds.depth), -np.inf, dtype=np.float32),
@@ -178,12 +182,14 @@ def _search(
     )
     blocks = list(_blocks([dataset for dataset, _ in queries]))
     for dataset, block in progress(blocks, len(blocks), f"search for round {number}"):
-        asked = encode(tower, texts[block], "query", precision=params.precision, batch_size=ENCODE_BATCH)
+        query_vectors = encode(tower, texts[block], "query", precision=params.precision, batch_size=ENCODE_BATCH)
         own_rows = datasets.get(dataset, np.zeros(0, np.int64))
-        scores, rows = best_documents(asked, vectors, params.rounds.depth, own_rows)
+        scores, rows = best_documents(query_vectors, vectors, params.rounds.depth, own_rows)
         hits.rows[block, : rows.shape[1]], hits.scores[block, : rows.shape[1]] = rows, scores
-        own = np.flatnonzero((query >= block.start) & (query < block.stop))
-        hits.positive_scores[own] = np.einsum("td,td->t", asked[query[own] - block.start], vectors[positive_rows[own]])
+        members = np.flatnonzero((query >= block.start) & (query < block.stop))
+        hits.positive_scores[members] = np.einsum(
+            "td,td->t", query_vectors[query[members] - block.start], vectors[positive_rows[members]]
+        )
     return hits
 
 
@@ -197,7 +203,7 @@ def _blocks(datasets: Sequence[str]) -> Iterator[tuple[str, slice]]:
         start = end
 
 
-def _text_keys(searched: Searched, rows: np.ndarray, count: int) -> np.ndarray:
+def _text_keys(searched: SearchedCorpus, rows: np.ndarray, count: int) -> np.ndarray:
     """A number for the folded text of each of these documents, uint64 `(count,)`; 0 for the others."""
     keys = np.zeros(count, dtype=np.uint64)
     for row, text in zip(rows, searched.texts(rows), strict=True):

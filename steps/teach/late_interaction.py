@@ -57,15 +57,15 @@ def teach(inputs: Inputs, output: Path, params: LateInteraction, run: Run) -> No
     elif params.epochs > 0:
         triplets, queries = read_table(mine, "triplets"), read_table(ingest, "queries")
         choice = usable_triplets(triplets, queries, ingest, mine, params)
-        known = known_positives(triplets, queries, ingest, named_documents(choice.chosen))
+        positives = known_positives(triplets, queries, ingest, named_documents(choice.chosen))
         report |= choice.facts(math.ceil(params.epochs))
         judged = read_judged_sets(ingest, ["dev"])
         tasks = dev_tasks(judged, ingest, params.dev_queries, params.dev_documents, params.seed)
         before = _ndcg(model, tasks, params, "base on dev")
         code = ("steps.teach.late_interaction_training",)
-        checkpoints = checkpoint_folder(model, choice.chosen, known, params, code=code)
+        checkpoints = checkpoint_folder(model, choice.chosen, positives, params, code=code)
         started = time.monotonic()
-        train_late_interaction(model, choice.chosen, known, params, checkpoints, run)
+        train_late_interaction(model, choice.chosen, positives, params, checkpoints, run)
         run.metric("training_seconds", time.monotonic() - started)
         if before:
             report["comparison"] = compare(before, _ndcg(model, tasks, params, "teacher on dev"))
@@ -123,10 +123,10 @@ def is_late_interaction(base: str) -> bool:
         if not (path := load_file_path(base, name)):
             return {}
         try:
-            found: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+            config: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
         except ValueError as error:
             raise not_loaded(base, error, "a late interaction model's folder, or its name on the hub") from None
-        return found
+        return config
 
     saved_as = settings("config_sentence_transformers.json").get("model_type")
     native = "HF_ColBERT" in (settings("config.json").get("architectures") or [])
@@ -159,16 +159,18 @@ def _of_encoder(base: str, params: LateInteraction) -> MultiVectorEncoder:
     return MultiVectorEncoder(modules=modules, device=device(), prompts=prompts)
 
 
-def _ndcg(model: MultiVectorEncoder, tasks: list[DevTask], params: LateInteraction, what: str) -> dict[str, float]:
+def _ndcg(model: MultiVectorEncoder, tasks: list[DevTask], params: LateInteraction, caption: str) -> dict[str, float]:
     """nDCG@10 of every dev query, by MaxSim with each of its task's documents."""
 
     def scores(queries: list[str], texts: list[str]) -> np.ndarray:
-        asked = token_vectors(model, queries, "query", precision=params.precision, batch_size=ENCODE_BATCH)
+        query_vectors = token_vectors(model, queries, "query", precision=params.precision, batch_size=ENCODE_BATCH)
         columns, starts = [], range(0, len(texts), PIECE)
-        for start in progress(starts, len(starts), what):
+        for start in progress(starts, len(starts), caption):
             piece = texts[start : start + PIECE]
-            held = token_vectors(model, piece, "document", precision=params.precision, batch_size=ENCODE_BATCH)
-            columns.append(np.stack([max_similarities(query, held) for query in asked]))
+            document_vectors = token_vectors(
+                model, piece, "document", precision=params.precision, batch_size=ENCODE_BATCH
+            )
+            columns.append(np.stack([max_similarities(query, document_vectors) for query in query_vectors]))
         return np.concatenate(columns, axis=1)
 
     return ndcg_of_scores(scores, tasks)

@@ -18,7 +18,7 @@ from sentence_transformers.multi_vector_encoder.losses import (
 from sentence_transformers.multi_vector_encoder.scoring import colbert_scores
 from torch import Tensor, nn
 
-from steps.teach.in_batch import InBatch, Known
+from steps.teach.in_batch import InBatch, Positives
 from steps.teach.kinds.late_interaction import LateInteraction
 from steps.teach.training_triplets import TextTriplet, turns_of
 from steps.training.distributed import micro_batch
@@ -38,17 +38,17 @@ if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive
 def train_late_interaction(
     model: MultiVectorEncoder,
     triplets: list[TextTriplet],
-    known: Known,
+    positives: Positives,
     params: LateInteraction,
     checkpoints: Path,
     run: "Run",
 ) -> None:
     """Train the model in place for `params.epochs`, from the checkpoint in `checkpoints` if a killed run left one.
 
-    In a batch no document that is `known` to be relevant to a query counts as its negative. UserError when the loss
-    stops being a finite number.
+    No document that is among a query's `positives` counts as its negative in a batch. UserError if the loss stops
+    being a finite number.
     """
-    in_batch = InBatch(triplets, known)
+    in_batch = InBatch(triplets, positives)
     columns: dict[str, list[Any]] = {
         "query": [triplet.query for triplet in triplets],
         "positive": [triplet.positive for triplet in triplets],
@@ -97,7 +97,7 @@ def objective(model: MultiVectorEncoder, temperature: float, in_batch: InBatch |
         loss = CachedMultiVectorMultipleNegativesRankingLoss(
             model, scale=1 / temperature, similarity_fct=scores, mini_batch_size=size
         )
-    loss.register_forward_pre_hook(lambda _, given: scores.begin(len(given[0]) - 1, given[1]))
+    loss.register_forward_pre_hook(lambda _, inputs: scores.begin(len(inputs[0]) - 1, inputs[1]))
     return loss
 
 
@@ -110,16 +110,16 @@ class MaskedScores:
     def begin(self, documents: int, numbers: Tensor) -> None:
         """A new batch of so many documents a row, and its numbers; the loss has all of a row's before the next's."""
         if self.in_batch:
-            found = self.in_batch.relevant(numbers)
-            self.masked = found.view(len(found), 2, -1)[:, :documents].transpose(1, 2).flatten(1)
+            is_relevant = self.in_batch.relevant(numbers)
+            self.masked = is_relevant.view(len(is_relevant), 2, -1)[:, :documents].transpose(1, 2).flatten(1)
 
     def __call__(self, queries: Tensor, documents: Tensor, **masks: Any) -> Tensor:
         """As `exact_scores`; -inf where a document is left out."""
-        found = exact_scores(queries, documents, **masks)
+        scores = exact_scores(queries, documents, **masks)
         if not self.in_batch:
-            return found
-        now, self.masked = self.masked[: len(queries)], self.masked[len(queries) :]
-        return found.masked_fill(now, -torch.inf)
+            return scores
+        mask, self.masked = self.masked[: len(queries)], self.masked[len(queries) :]
+        return scores.masked_fill(mask, -torch.inf)
 
 
 def exact_scores(queries: Tensor, documents: Tensor, **masks: Any) -> Tensor:

@@ -92,9 +92,11 @@ def _check_causal(network: Any, base: str) -> None:
     """UserError when the state of a token depends on what follows it."""
     ids = torch.arange(8).unsqueeze(0)
     with torch.inference_mode():
-        whole, part = (network.eval()(input_ids=each).last_hidden_state[0, 3].float() for each in (ids, ids[:, :4]))
+        full, prefix = (
+            network.eval()(input_ids=tokens).last_hidden_state[0, 3].float() for tokens in (ids, ids[:, :4])
+        )
     rounding = torch.finfo(network.dtype).eps ** 0.5
-    if not torch.allclose(whole, part, rtol=rounding, atol=rounding * float(part.abs().max())):
+    if not torch.allclose(full, prefix, rtol=rounding, atol=rounding * float(prefix.abs().max())):
         raise UserError(f"model {base}: is not causal; give a causal language model, or set kind: dual_encoder")
 
 

@@ -13,7 +13,7 @@ from slimtower.common.names import ROLES
 from steps.encoders.towers import device
 from steps.teach.contrastive_loss import ContrastiveLoss
 from steps.teach.contrastive_training import ContrastiveTrainer, train_tower
-from steps.teach.in_batch import Known
+from steps.teach.in_batch import Positives
 from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
 from steps.teach.llm_tower import CONTENT_QUERY, TITLE_QUERY
 from steps.teach.master_weights import MasterAdamW
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 def train_llm_tower(
     tower: SentenceTransformer,
     triplets: list[TextTriplet],
-    known: Known,
+    positives: Positives,
     params: LlmDualEncoder,
     checkpoints: Path,
     run: "Run",
 ) -> None:
     """Train a tower of `llm_tower` in place, as `train_tower` does."""
-    train_tower(_training_tower(tower), triplets, known, params, checkpoints, run, LlmTrainer, PlaceholderLoss)
+    train_tower(_training_tower(tower), triplets, positives, params, checkpoints, run, LlmTrainer, PlaceholderLoss)
 
 
 class StatesBefore(Module):
@@ -48,17 +48,19 @@ class StatesBefore(Module):
         ids, states = features["input_ids"], features["token_embeddings"]
         order = torch.arange(ids.shape[1], device=ids.device)
         last = (order * features["attention_mask"]).argmax(dim=1)
-        places = torch.stack([last if token is None else _before(ids == token, last) for token in self.tokens], dim=1)
-        features["sentence_embedding"] = states.gather(1, places[:, :, None].expand(-1, -1, states.shape[2]))
+        positions = torch.stack(
+            [last if token is None else _before(ids == token, last) for token in self.tokens], dim=1
+        )
+        features["sentence_embedding"] = states.gather(1, positions[:, :, None].expand(-1, -1, states.shape[2]))
         return features
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Nothing: it serves training alone."""
 
 
-def _before(found: Tensor, last: Tensor) -> Tensor:
+def _before(matches: Tensor, last: Tensor) -> Tensor:
     """Position before the first place where `(batch, length)` is true, `(batch,)`."""
-    return torch.where(found.any(dim=1), found.int().argmax(dim=1) - 1, last)
+    return torch.where(matches.any(dim=1), matches.int().argmax(dim=1) - 1, last)
 
 
 class PlaceholderLoss(ContrastiveLoss):
@@ -71,9 +73,9 @@ class PlaceholderLoss(ContrastiveLoss):
 
     def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
         """Sum over title, content and final embedding."""
-        each = [super(PlaceholderLoss, self).compute_loss_from_embeddings(list(parts), labels)
+        losses = [super(PlaceholderLoss, self).compute_loss_from_embeddings(list(parts), labels)
                 for parts in zip(*(column.unbind(dim=1) for column in embeddings), strict=True)]  # fmt: skip
-        return torch.stack(each).sum()
+        return torch.stack(losses).sum()
 
 
 class LlmTrainer(ContrastiveTrainer):
@@ -97,7 +99,7 @@ def _training_tower(tower: SentenceTransformer) -> SentenceTransformer:
     first: Any = tower[0]
     (reader, _, query_map), (writer, _, document_map) = (list(first.sub_modules[role]) for role in ROLES)
     title, content = writer.tokenizer.convert_tokens_to_ids([TITLE_QUERY, CONTENT_QUERY])
-    asking = [reader, StatesBefore([None, None, None]), query_map]
-    telling = [writer, StatesBefore([title, content, None]), document_map]
-    routes = Router.for_query_document(asking, telling)
+    query_modules = [reader, StatesBefore([None, None, None]), query_map]
+    document_modules = [writer, StatesBefore([title, content, None]), document_map]
+    routes = Router.for_query_document(query_modules, document_modules)
     return SentenceTransformer(modules=[routes], device=device(), similarity_fn_name="cosine")

@@ -27,10 +27,10 @@ class MasterAdamW(torch.optim.AdamW):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the copies by the weights' gradients, and the weights from the copies."""
-        for weight, master in self._copied():
+        for weight, master in self._weight_copies():
             master.grad = None if weight.grad is None else weight.grad.float()
         value = super().step(closure)
-        for weight, master in self._copied():
+        for weight, master in self._weight_copies():
             weight.copy_(master)
             master.grad = None
         return value
@@ -42,14 +42,14 @@ class MasterAdamW(torch.optim.AdamW):
 
     def state_dict(self) -> dict[str, Any]:
         """Moments and copies."""
-        return {**super().state_dict(), "masters": [master.detach() for _, master in self._copied()]}
+        return {**super().state_dict(), "masters": [master.detach() for _, master in self._weight_copies()]}
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Moments and copies of a run that was killed."""
         super().load_state_dict({name: value for name, value in state_dict.items() if name != "masters"})
-        for (_, master), kept in zip(self._copied(), state_dict["masters"], strict=True):
-            master.copy_(kept)
+        for (_, master), saved in zip(self._weight_copies(), state_dict["masters"], strict=True):
+            master.copy_(saved)
 
-    def _copied(self) -> list[tuple[nn.Parameter, torch.Tensor]]:
+    def _weight_copies(self) -> list[tuple[nn.Parameter, torch.Tensor]]:
         return [(weight, copy) for weight, copy in zip(self.weights, self.masters, strict=True) if weight is not copy]

@@ -25,8 +25,8 @@ def set_prompts(model: HasPrompts, params: Prompted) -> None:
     if params.query_prompt is not None:
         model.prompts["query"] = params.query_prompt
     if params.document_prompt is not None:
-        others = [name for name in DOCUMENT_PROMPTS if name in model.prompts]
-        model.prompts |= dict.fromkeys(["document", *others], params.document_prompt)
+        aliases = [name for name in DOCUMENT_PROMPTS if name in model.prompts]
+        model.prompts |= dict.fromkeys(["document", *aliases], params.document_prompt)
 
 
 def tell_prompts(model: HasPrompts, params: object) -> None:
@@ -34,8 +34,8 @@ def tell_prompts(model: HasPrompts, params: object) -> None:
 
     The latter where a role has no prompt that the model or the params name. Rank 0 alone does.
     """
-    told = {role: model.prompts.get(role) or "" for role in ROLES}
-    bare = [knob for role in ROLES if not told[role] and getattr(params, knob := f"{role}_prompt", "") is None]
+    prompts = {role: model.prompts.get(role) or "" for role in ROLES}
+    bare = [knob for role in ROLES if not prompts[role] and getattr(params, knob := f"{role}_prompt", "") is None]
     unused = [f"{name} {text!r}" for name, text in model.prompts.items() if text and name not in _USED]
     if bare and unused and rank() == 0:
         print(
@@ -43,5 +43,5 @@ def tell_prompts(model: HasPrompts, params: object) -> None:
             f" belong to one, set {' and '.join(bare)}",
             file=sys.stderr,
         )
-    if any(told.values()) and rank() == 0:
-        print(f"teach: prompts: query {told['query']!r}, document {told['document']!r}", file=sys.stderr)
+    if any(prompts.values()) and rank() == 0:
+        print(f"teach: prompts: query {prompts['query']!r}, document {prompts['document']!r}", file=sys.stderr)

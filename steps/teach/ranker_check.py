@@ -63,23 +63,23 @@ def checked_negatives(
     model = load_ranker(ranker)
 
     def scores(pairs: list[Pair]) -> np.ndarray:
-        found = pair_scores(model, pairs, precision=precision, batch_size=_PAIRS)
-        if not np.isfinite(found).all():
+        logits = pair_scores(model, pairs, precision=precision, batch_size=_PAIRS)
+        if not np.isfinite(logits).all():
             raise UserError(
-                f"teach: the ranker gives a query and a document the score {found[~np.isfinite(found)][0]}; set the"
+                f"teach: the ranker gives a query and a document the score {logits[~np.isfinite(logits)][0]}; set the"
                 ' teacher\'s precision: fp32, or rounds.ranker: ""'
             )
-        return found
+        return logits
 
     starts = range(0, len(triplets), BLOCK)
     parts = [np.zeros(0, dtype=np.int64)]
     for start in progress(starts, len(starts), "ranker checks negatives"):
-        some, path = list(islice(remaining, BLOCK)), scratch / f"checked-{start}.npy"
-        if (found := read_kept(path, np.load, "teach")) is None:
-            found = _first_far(some, triplets[start : start + BLOCK], texts, scores, margin, (*seed, start))
+        block, path = list(islice(remaining, BLOCK)), scratch / f"checked-{start}.npy"
+        if (rows := read_kept(path, np.load, "teach")) is None:
+            rows = _first_far(block, triplets[start : start + BLOCK], texts, scores, margin, (*seed, start))
             with staged_file(path) as staging, staging.open("wb") as file:
-                np.save(file, found)
-        parts.append(found)
+                np.save(file, rows)
+        parts.append(rows)
     return np.concatenate(parts)
 
 
@@ -96,14 +96,14 @@ def _first_far(
     orders = [random.permutation(fit).tolist() for fit in fits]
     rows = np.unique(np.concatenate([*fits, np.zeros(0, dtype=np.int64)]).astype(np.int64))
     text = dict(zip(rows.tolist(), texts(rows), strict=True))
-    found = np.full(len(fits), -1, dtype=np.int64)
-    left = [place for place, order in enumerate(orders) if order]
+    negatives = np.full(len(fits), -1, dtype=np.int64)
+    pending = [index for index, order in enumerate(orders) if order]
     positives = np.full(len(fits), np.nan)
-    positives[left] = scores([(triplets[place].query, triplets[place].positive) for place in left])
-    while left:
-        tried = [orders[place].pop(0) for place in left]
-        pairs = [(triplets[place].query, text[row]) for place, row in zip(left, tried, strict=True)]
-        far = is_far(scores(pairs), positives[left], margin)
-        found[np.array(left)[far]] = np.array(tried)[far]
-        left = [place for place, done in zip(left, far.tolist(), strict=True) if not done and orders[place]]
-    return found
+    positives[pending] = scores([(triplets[index].query, triplets[index].positive) for index in pending])
+    while pending:
+        tried = [orders[index].pop(0) for index in pending]
+        pairs = [(triplets[index].query, text[row]) for index, row in zip(pending, tried, strict=True)]
+        far = is_far(scores(pairs), positives[pending], margin)
+        negatives[np.array(pending)[far]] = np.array(tried)[far]
+        pending = [index for index, done in zip(pending, far.tolist(), strict=True) if not done and orders[index]]
+    return negatives

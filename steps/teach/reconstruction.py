@@ -39,17 +39,17 @@ class WithReconstruction(nn.Module):
         self, inputs: list[Any], labels: Any, prompt: str | None = None, task: str | None = None
     ) -> dict[str, Tensor]:
         """Both terms; their sum is minimised."""
-        read: list[dict[str, Any]] = []
-        hook = self.model[-1].register_forward_hook(lambda _, __, features: read.append(features))
+        outputs: list[dict[str, Any]] = []
+        hook = self.model[-1].register_forward_hook(lambda _, __, features: outputs.append(features))
         try:
             ranking = self.ranking(inputs, labels, prompt=prompt, task=task)
         finally:
             hook.remove()
         states, ids = [], []
-        for features in read:
-            own = features["text_tokens"].any(dim=0)
-            states.append(features["token_embeddings"][own])
-            ids.append(features["input_ids"][own])
+        for features in outputs:
+            is_text = features["text_tokens"].any(dim=0)
+            states.append(features["token_embeddings"][is_text])
+            ids.append(features["input_ids"][is_text])
         lost = reconstruction(torch.cat(states), torch.cat(ids), self.table)
         return {"ranking": ranking, "reconstruction": self.weight * lost}
 

@@ -24,13 +24,13 @@ from steps.core.turns import forget
 from steps.core.versions import library_versions
 from steps.encoders.precision import resolve_precision
 from steps.teach.dev_comparison import compare
-from steps.teach.hard_negatives import Searched, mine_negatives
-from steps.teach.in_batch import Known
+from steps.teach.hard_negatives import SearchedCorpus, mine_negatives
+from steps.teach.in_batch import Positives
 from steps.teach.kinds.contrastive import Contrastive
 from steps.teach.kinds.on_triplets import OnTriplets
 from steps.teach.training_triplets import TextTriplet
 from steps.tracking.runs import NullRun, Run
-from steps.training.distributed import agreed, meet, rank
+from steps.training.distributed import check_agreed, meet, rank
 from steps.training.kept import read_kept
 from steps.training.model_key import model_key
 from steps.training.sharding import is_sharded
@@ -41,7 +41,7 @@ _CODE = ("steps.teach.contrastive_training", "steps.teach.llm_training", "steps.
 _SHARED = "the hosts do not see the same files there; let SLIMTOWER_CACHE be one volume that all of them mount"
 Measure = Callable[[str], dict[str, float]]
 """nDCG@10 of each dev query with the tower as it is; what a progress bar calls it."""
-Train = Callable[[SentenceTransformer, list[TextTriplet], Known, Any, Path, Run], None]
+Train = Callable[[SentenceTransformer, list[TextTriplet], Positives, Any, Path, Run], None]
 """Trains a tower in place on triplets and known positives, by the params of its kind, with checkpoints in a folder."""
 
 
@@ -75,7 +75,7 @@ def train_in_rounds(
     tower: SentenceTransformer,
     train: Train,
     triplets: Sequence[TextTriplet],
-    searched: Searched,
+    searched: SearchedCorpus,
     params: Contrastive,
     base: Mapping[str, float],
     measure: Measure,
@@ -86,24 +86,24 @@ def train_in_rounds(
     A killed run goes on in the round that it was in. `base` has the base's nDCG@10 of each dev query. Of several
     processes rank 0 searches, and measures.
     """
-    now, known, seconds = list(triplets), searched.positives, 0.0
+    current, positives, seconds = list(triplets), searched.positives, 0.0
     ndcg, report, folders = dict[str, float](), list[dict[str, Any]](), list[Path]()
     digest = searched.digest() if params.rounds.more else ""
     for number in range(params.rounds.more + 1):
-        before, drawn = ndcg, dict[str, int]()
+        before, counts = ndcg, dict[str, int]()
         if number:
-            now, drawn = _next_triplets(tower, now, searched, params, number, folders[-1])
-        folders.append(folder := checkpoint_folder(tower, now, known, params, f"{number} {digest}"))
+            current, counts = _next_triplets(tower, current, searched, params, number, folders[-1])
+        folders.append(folder := checkpoint_folder(tower, current, positives, params, f"{number} {digest}"))
         hold(folder, "teach")
         if not _take_up(tower, folder):
             start = time.monotonic()
-            train(tower, now, known, params, folder, _RoundRun(run, number) if number else run)
+            train(tower, current, positives, params, folder, _RoundRun(run, number) if number else run)
             seconds += time.monotonic() - start
             if number < params.rounds.more:
                 _keep(tower, folder)
         ndcg = measure(f"round {number} on dev" if number else "teacher on dev")
         if number:
-            report.append(_reported(number, drawn, base, before, ndcg))
+            report.append(_report_round(number, counts, base, before, ndcg))
     run.metric("training_seconds", seconds)
     return Rounds(report, ndcg, folders)
 
@@ -111,7 +111,7 @@ def train_in_rounds(
 def checkpoint_folder(
     tower: nn.Module,
     triplets: Sequence[TextTriplet],
-    known: Known,
+    positives: Positives,
     params: OnTriplets,
     of_round: str = "",
     code: Sequence[str] = _CODE,
@@ -130,7 +130,7 @@ def checkpoint_folder(
     for triplet in triplets:
         key.update(repr(astuple(triplet)).encode())
     for query in sorted({fold(triplet.query) for triplet in triplets}):
-        key.update(repr(sorted(known.get(query, ()))).encode())
+        key.update(repr(sorted(positives.get(query, ()))).encode())
     return cache_root() / "teach" / key.hexdigest()[:32]
 
 
@@ -149,7 +149,7 @@ def _take_up(tower: SentenceTransformer, folder: Path) -> bool:
     """Load the weights that a killed run had finished a round with, if it had and they can be read."""
     path = folder / _TRAINED
     weights = read_kept(path, lambda file: torch.load(file, map_location="cpu", weights_only=True), "teach")
-    agreed(int(weights is not None), f"{folder}: {_SHARED}")
+    check_agreed(int(weights is not None), f"{folder}: {_SHARED}")
     if weights is None:
         return False
     tower.load_state_dict(weights)
@@ -170,7 +170,7 @@ def _keep(tower: SentenceTransformer, folder: Path) -> None:
 def _next_triplets(
     tower: SentenceTransformer,
     triplets: list[TextTriplet],
-    searched: Searched,
+    searched: SearchedCorpus,
     params: Contrastive,
     number: int,
     folder: Path,
@@ -181,9 +181,9 @@ def _next_triplets(
     """
     path, scratch = folder / "negatives.npy", folder / "search"
     if rank() == 0 and read_kept(path, np.load, "teach") is None:
-        found = mine_negatives(tower, triplets, searched, params, number, scratch)
+        negatives = mine_negatives(tower, triplets, searched, params, number, scratch)
         with staged_file(path) as staging, staging.open("wb") as file:
-            np.save(file, found)
+            np.save(file, negatives)
         shutil.rmtree(scratch)
     meet()
     if not path.is_file():
@@ -205,31 +205,35 @@ def _next_triplets(
     return changed, {"new_negatives": count, "kept_negatives": len(rows) - count}
 
 
-def _reported(
+def _report_round(
     number: int,
-    drawn: dict[str, int],
+    counts: dict[str, int],
     base: Mapping[str, float],
     before: Mapping[str, float],
-    now: Mapping[str, float],
+    after: Mapping[str, float],
 ) -> dict[str, Any]:
     """What the report says of a round, after telling it."""
-    report: dict[str, Any] = {"round": number, **drawn, "comparison": None, "against_previous": None}
-    told = f"teach: round {number}: {drawn['new_negatives']:,} of {sum(drawn.values()):,} triplets have a new negative"
-    if now:
-        against = compare(before, now)
-        worse = compare(base=now, teacher=before)["teacher_beats_base"]  # the same test the other way round
-        report["comparison"] = compare(base, now)
+    report: dict[str, Any] = {"round": number, **counts, "comparison": None, "against_previous": None}
+    message = (
+        f"teach: round {number}: {counts['new_negatives']:,} of {sum(counts.values()):,} triplets have a new negative"
+    )
+    if after:
+        against = compare(before, after)
+        worse = compare(base=after, teacher=before)["teacher_beats_base"]  # the same test the other way round
+        report["comparison"] = compare(base, after)
         report["against_previous"] = {
             "ndcg_previous": against["ndcg_base"],
             "ndcg_teacher": against["ndcg_teacher"],
             "p_value": against["p_value"],
         }
-        told += (
+        message += (
             f"; nDCG@10 on {against['n']} dev queries {against['ndcg_teacher']:.4f}, before it"
             f" {against['ndcg_base']:.4f}"
         )
         if worse:
-            told += f"; WARNING: worse than without this round; set rounds.more: {number - 1}, or change skip or margin"
+            message += (
+                f"; WARNING: worse than without this round; set rounds.more: {number - 1}, or change skip or margin"
+            )
     if rank() == 0:
-        print(told, file=sys.stderr)
+        print(message, file=sys.stderr)
     return report

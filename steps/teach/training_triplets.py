@@ -16,7 +16,7 @@ from steps.core.tables import table_path
 from steps.core.texts import fold
 from steps.training.documents import texts_of
 from steps.training.source_weights import weights_of
-from steps.training.triplets import Turns, check_ids, coded, draw, refused_queries
+from steps.training.triplets import Turns, check_ids, draw, factorize, refused_queries
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class TextTriplet:
 
 def turns_of(triplets: Sequence[TextTriplet]) -> Turns:
     """In which epochs each triplet trains."""
-    return Turns(np.array([each.chance for each in triplets]), np.array([each.luck for each in triplets]))
+    return Turns(np.array([triplet.chance for triplet in triplets]), np.array([triplet.luck for triplet in triplets]))
 
 
 @dataclass(frozen=True)
@@ -65,28 +65,30 @@ class TripletChoice:
     def mostly_unused(self, limit: int, epochs: int) -> str | None:
         """Why more than half of the usable triplets do not train in an epoch, else None; `limit` chose them."""
         usable, turns = len(self.chosen) + self.left_out["not_drawn"], turns_of(self.chosen)
-        now = len(turns.rows(0))
-        if 2 * now >= usable:
+        count = len(turns.rows(0))
+        if 2 * count >= usable:
             return None
         if turns.every and len(self.chosen) == limit:
             return (
-                f"{now:,} of {usable:,} usable triplets train (max_triplets); raise it where there is time for more, 0"
-                " takes all"
+                f"{count:,} of {usable:,} usable triplets train (max_triplets); raise it where there is time for more,"
+                " 0 takes all"
             )
         return (
-            f"{now:,} of {usable:,} usable triplets train in an epoch (each with a chance of its weight to the largest"
-            f" one), {turns.used(epochs):,} of them in all {epochs}; raise epochs, or see source_weights and mine's"
-            " weights"
+            f"{count:,} of {usable:,} usable triplets train in an epoch (each with a chance of its weight to the"
+            f" largest one), {turns.used(epochs):,} of them in all {epochs}; raise epochs, or see source_weights and"
+            " mine's weights"
         )
 
     def too_few_texts(self, batch_size: int) -> str | None:
         """Why an epoch leaves triplets out, else None: it has as many steps as if every batch were full."""
-        most = min(len({triplet.query for triplet in self.chosen}), len({triplet.positive for triplet in self.chosen}))
-        if most >= (full := min(batch_size, len(self.chosen))):
+        distinct = min(
+            len({triplet.query for triplet in self.chosen}), len({triplet.positive for triplet in self.chosen})
+        )
+        if distinct >= (full := min(batch_size, len(self.chosen))):
             return None
         return (
-            f"{most:,} different queries or positives fill no batch of {full:,}, where none comes twice: an epoch sees"
-            f" about {most / full:.0%} of the triplets; lower batch_size, or raise epochs"
+            f"{distinct:,} different queries or positives fill no batch of {full:,}, where none comes twice: an epoch"
+            f" sees about {distinct / full:.0%} of the triplets; lower batch_size, or raise epochs"
         )
 
 
@@ -106,51 +108,52 @@ def choose_triplets(
     documents that triplets name are in memory. UserError when a triplet names an id that it lacks.
     """
     names = zip(*(queries[name].to_pylist() for name in ("query_id", "text", "dataset")), strict=True)
-    asked = {query_id: (text, dataset) for query_id, text, dataset in names}
-    (query_ids, query), (sources, source) = coded(triplets["query_id"]), coded(triplets["source"])
+    queries_by_id = {query_id: (text, dataset) for query_id, text, dataset in names}
+    (query_ids, query), (sources, source) = factorize(triplets["query_id"]), factorize(triplets["source"])
     (positive_ids, positive), (negative_ids, negative) = (
-        coded(triplets["positive_id"]),
-        coded(triplets["negative_id"]),
+        factorize(triplets["positive_id"]),
+        factorize(triplets["negative_id"]),
     )
     documents = texts_of(ingest, {*positive_ids, *negative_ids})
-    check_ids("query_id", query_ids, asked, ingest)
+    check_ids("query_id", query_ids, queries_by_id, ingest)
     check_ids("positive_id", positive_ids, documents, ingest)
     check_ids("negative_id", negative_ids, documents, ingest)
 
     near, far = (
-        np.array([hash(fold(documents[each])) for each in ids], dtype=np.int64) for ids in (positive_ids, negative_ids)
+        np.array([hash(fold(documents[doc_id])) for doc_id in ids], dtype=np.int64)
+        for ids in (positive_ids, negative_ids)
     )
     factor = weights_of(sources, source_weights)[source]
     refused = refused_queries(queries)
     reasons = ("source_weight_zero", "not_a_train_query", "evaluation_query", "negative_reads_like_positive")
-    codes = [reasons.index(refused[each]) if each in refused else -1 for each in query_ids]
+    codes = [reasons.index(refused[query_id]) if query_id in refused else -1 for query_id in query_ids]
     refusal = np.array(codes, dtype=np.int8)[query]
     why = np.select([factor == 0, refusal >= 0, near[positive] == far[negative]], [0, refusal, 3], -1)
     left_out = {reason: int((why == number).sum()) for number, reason in enumerate(reasons)}
     usable = np.flatnonzero(why == -1)
     weights = triplets["weight"].to_numpy()[usable].astype(np.float64) * factor[usable]
-    drawn, turns = draw(weights, limit, seed)
-    left_out["not_drawn"] = len(usable) - len(drawn)
+    rows, turns = draw(weights, limit, seed)
+    left_out["not_drawn"] = len(usable) - len(rows)
     chosen = [
         TextTriplet(
-            asked[query_ids[query[row]]][0],
+            queries_by_id[query_ids[query[row]]][0],
             documents[positive_ids[positive[row]]],
             documents[negative_ids[negative[row]]],
             sources[source[row]],
             positive_ids[positive[row]],
             negative_ids[negative[row]],
-            asked[query_ids[query[row]]][1],
+            queries_by_id[query_ids[query[row]]][1],
             chance,
             luck,
         )
-        for row, chance, luck in zip(usable[drawn].tolist(), turns.chances.tolist(), turns.luck.tolist(), strict=True)
+        for row, chance, luck in zip(usable[rows].tolist(), turns.chances.tolist(), turns.luck.tolist(), strict=True)
     ]
     return TripletChoice(chosen, left_out)
 
 
 def named_documents(triplets: Sequence[TextTriplet]) -> set[str]:
     """Ids of the documents of triplets."""
-    return {doc_id for each in triplets for doc_id in (each.positive_id, each.negative_id)}
+    return {doc_id for triplet in triplets for doc_id in (triplet.positive_id, triplet.negative_id)}
 
 
 def known_positives(
@@ -161,14 +164,14 @@ def known_positives(
     `among`: the documents that are asked about, None = all.
     """
     keys = dict(zip(queries["query_id"].to_pylist(), map(fold, queries["text"].to_pylist()), strict=True))
-    known: dict[str, set[str]] = {}
-    for query_id, doc_id in itertools.chain(mined_and_judged(triplets, ingest), _clicked(ingest)):
+    positives: dict[str, set[str]] = {}
+    for query_id, doc_id in itertools.chain(mined_and_judged(triplets, ingest), _read_clicks(ingest)):
         if query_id in keys and (among is None or doc_id in among):
-            known.setdefault(keys[query_id], set()).add(doc_id)
-    return known
+            positives.setdefault(keys[query_id], set()).add(doc_id)
+    return positives
 
 
-def _clicked(ingest: Path) -> Iterator[tuple[str, str]]:
+def _read_clicks(ingest: Path) -> Iterator[tuple[str, str]]:
     """(query_id, doc_id) of the impressions that were clicked."""
     log = pq.ParquetFile(table_path(ingest, "impressions"))
     for batch in log.iter_batches(columns=["query_id", "doc_id", "clicked"]):

@@ -14,13 +14,13 @@ def p_of_gain(before: np.ndarray, after: np.ndarray) -> float:
     return float(ttest_rel(after, before, alternative="greater").pvalue) if np.ptp(after - before) > 0 else 1.0
 
 
-def said_gain(subject: str, other: str, higher: bool, better: bool, queries: int, advice: str) -> str:
+def describe_gain(subject: str, baseline: str, higher: bool, better: bool, queries: int, advice: str) -> str:
     """What a person is told of a comparison: a gain, one that may be chance, or a WARNING with what to do."""
     if better:
-        return f"{subject} beats {other}"
+        return f"{subject} beats {baseline}"
     if higher:
-        return f"{subject} ranks better than {other}, which on {queries:,} queries may be chance; judge more"
-    return f"WARNING: {subject} does not rank better than {other}; {advice}"
+        return f"{subject} ranks better than {baseline}, which on {queries:,} queries may be chance; judge more"
+    return f"WARNING: {subject} does not rank better than {baseline}; {advice}"
 
 
 def is_better(before: np.ndarray, after: np.ndarray) -> bool:

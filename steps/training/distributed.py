@@ -29,7 +29,7 @@ def world() -> int:
 
 
 @contextmanager
-def joined() -> Iterator[None]:
+def join_processes() -> Iterator[None]:
     """Meet the other processes that torchrun started: over NCCL on GPUs, a GPU each, else over gloo."""
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -61,8 +61,8 @@ def _sum(gradients: list[Tensor]) -> None:
         return
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
     dist.all_reduce(flat)
-    for gradient, own in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
-        gradient.copy_(own.view_as(gradient))
+    for gradient, part in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
+        gradient.copy_(part.view_as(gradient))
 
 
 def gather(rows: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ def gather(rows: Tensor) -> Tensor:
     return torch.cat(chunks)
 
 
-def of_first(numbers: list[float]) -> list[float]:
+def broadcast(numbers: list[float]) -> list[float]:
     """The numbers of rank 0, on every process."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     first: list[float] = gather(torch.tensor([numbers], dtype=torch.float64, device=device))[0].tolist()
@@ -83,10 +83,10 @@ def of_first(numbers: list[float]) -> list[float]:
 
 def meet() -> None:
     """Wait until every process is here, so that what rank 0 has written is there for all."""
-    of_first([0.0])
+    broadcast([0.0])
 
 
-def agreed(number: int, complaint: str) -> None:
+def check_agreed(number: int, complaint: str) -> None:
     """UserError with the complaint when the processes have different numbers."""
     numbers = gather(torch.tensor([number], device="cuda" if torch.cuda.is_available() else "cpu")).tolist()
     if len(set(numbers)) > 1:
@@ -95,7 +95,7 @@ def agreed(number: int, complaint: str) -> None:
 
 def agreed_step(step: int, where: str) -> int:
     """The training step that every process found a checkpoint of; UserError when they found different ones."""
-    agreed(
+    check_agreed(
         step,
         f"{where}: the hosts see checkpoints of different steps, one of them of {step}; let SLIMTOWER_CACHE be one"
         " volume that all of them mount",
@@ -105,9 +105,9 @@ def agreed_step(step: int, where: str) -> int:
 
 def micro_batch() -> int | None:
     """SLIMTOWER_MICRO_BATCH, how many texts a forward pass may read; None = all of a batch. UserError when mistyped."""
-    given = os.environ.get("SLIMTOWER_MICRO_BATCH")
-    if not given:
+    value = os.environ.get("SLIMTOWER_MICRO_BATCH")
+    if not value:
         return None
-    if not given.isdigit() or int(given) < 1:
-        raise UserError(f"SLIMTOWER_MICRO_BATCH is {given!r}; give a number of texts from 1, or unset it")
-    return int(given)
+    if not value.isdigit() or int(value) < 1:
+        raise UserError(f"SLIMTOWER_MICRO_BATCH is {value!r}; give a number of texts from 1, or unset it")
+    return int(value)

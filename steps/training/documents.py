@@ -14,11 +14,11 @@ from steps.core.tables import table_path
 
 def texts_of(ingest: Path, doc_ids: Iterable[str]) -> dict[str, str]:
     """Text of each document as a ranker reads it; those that the corpus in `ingest` lacks are left out."""
-    wanted, template = set(doc_ids), corpus_template(ingest)
+    selected, template = set(doc_ids), corpus_template(ingest)
     return {
         doc_id: template.text(*fields)
         for doc_id, *fields in corpus_columns(ingest, ["doc_id", "title", "topic", "content"])
-        if doc_id in wanted
+        if doc_id in selected
     }
 
 
@@ -36,8 +36,8 @@ def random_documents(ingest: Path, counts: Mapping[str, int], seed: int) -> dict
     """Ids of as many documents of each data set as `counts` says, drawn with replacement."""
     random = np.random.default_rng(seed)
     corpus = pq.read_table(table_path(ingest, "corpus"), columns=["doc_id", "dataset"])
-    drawn: dict[str, list[str]] = {}
+    sample: dict[str, list[str]] = {}
     for dataset, count in sorted(counts.items()):
         ids = corpus.filter(pc.equal(corpus["dataset"], dataset))["doc_id"]
-        drawn[dataset] = ids.take(random.integers(len(ids), size=count)).to_pylist()
-    return drawn
+        sample[dataset] = ids.take(random.integers(len(ids), size=count)).to_pylist()
+    return sample

@@ -10,7 +10,7 @@ from typing import TypeVar
 from slimtower.common.errors import line
 from steps.training.distributed import rank
 
-Kept = TypeVar("Kept")
+Loaded = TypeVar("Loaded")
 
 
 def is_cut(error: Exception) -> bool:
@@ -18,7 +18,7 @@ def is_cut(error: Exception) -> bool:
     return not isinstance(error, OSError) or error.errno == errno.EINVAL
 
 
-def read_kept(path: Path, load: Callable[[Path], Kept], stage: str) -> Kept | None:
+def read_kept(path: Path, load: Callable[[Path], Loaded], stage: str) -> Loaded | None:
     """What `load` makes of a file; None without one.
 
     None too where it cannot be read, as a power failure may leave it: a line of the stage's says so, and rank 0 removes

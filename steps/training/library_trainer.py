@@ -135,15 +135,15 @@ class ByTurns(DefaultBatchSampler):
         self.batches = -(-max(len(turns.rows(epoch)) for epoch in range(epochs)) // self.batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
-        rows, left = self.turns.rows(self.epoch), len(self)
+        rows, remaining = self.turns.rows(self.epoch), len(self)
         sampler: Any = self.make(self.dataset.select(rows), **self.named)
         sampler.set_epoch(self.epoch)
         if self.generator is not None:
             self.generator.manual_seed(self.seed + self.epoch)
-        while left > 0:
+        while remaining > 0:
             for batch in sampler:
                 yield rows[batch].tolist()
-                left -= 1
+                remaining -= 1
 
     def __len__(self) -> int:
         return self.batches
@@ -175,10 +175,10 @@ def _is_whole(checkpoint: Path) -> bool:
 def publish_checkpoint(folder: Path, step: int) -> None:
     """Move the checkpoint of a step from the staging folder into `folder`, and drop the older ones."""
     name = f"checkpoint-{step}"
-    made = folder / STAGING / name
-    sizes = {path.relative_to(made).as_posix(): path.stat().st_size for path in made.rglob("*") if path.is_file()}
-    write_json(made / _FILES, sizes)
-    made.rename(folder / name)
+    staged = folder / STAGING / name
+    sizes = {path.relative_to(staged).as_posix(): path.stat().st_size for path in staged.rglob("*") if path.is_file()}
+    write_json(staged / _FILES, sizes)
+    staged.rename(folder / name)
     for path in (folder / STAGING, *folder.glob("checkpoint-*")):
         if path.name != name:
             shutil.rmtree(path)
@@ -187,16 +187,16 @@ def publish_checkpoint(folder: Path, step: int) -> None:
 class LossLog(TrainerCallback):
     """Sends loss and learning rate of every step to the run, and stops at the first loss that is not finite."""
 
-    def __init__(self, run: "Run", what: str, section: str, remedy: str) -> None:
-        """`what` names the bar, `section` the knobs, and `remedy` what helps besides a lower learning rate."""
-        self.run, self.what, self.section, self.remedy = run, what, section, remedy
+    def __init__(self, run: "Run", caption: str, section: str, remedy: str) -> None:
+        """`caption` names the bar, `section` the knobs, and `remedy` what helps besides a lower learning rate."""
+        self.run, self.caption, self.section, self.remedy = run, caption, section, remedy
         self.bar: Iterator[int] = iter(())
         self.loss = ""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         """Called once, also when a checkpoint is continued."""
-        left = state.max_steps - state.global_step
-        self.bar = progress(range(left), left, self.what, lambda: self.loss, "steps")
+        remaining = state.max_steps - state.global_step
+        self.bar = progress(range(remaining), remaining, self.caption, lambda: self.loss, "steps")
         next(self.bar, None)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
@@ -218,7 +218,7 @@ class LossLog(TrainerCallback):
 
 def networks_of(model: nn.Module) -> list[Any]:
     """The transformers in a model of sentence-transformers."""
-    return [each.auto_model for each in model.modules() if isinstance(each, Transformer)]
+    return [module.auto_model for module in model.modules() if isinstance(module, Transformer)]
 
 
 def set_dropout(model: nn.Module, share: float) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 _SETTINGS = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "max_seq_length", "max_length")
-_PLACES = ("_name_or_path", "transformers_version")  # where it was read from, and by what
+_ORIGIN_KEYS = ("_name_or_path", "transformers_version")  # where it was read from, and by what
 _PASSING = re.compile(r" at 0x[0-9a-f]+|\bp=[0-9.]+")  # of a process, and the dropout that a training has set
 
 
@@ -22,7 +22,7 @@ def model_key(model: nn.Module) -> bytes:
         key.update(f"{name} {sorted(value.items()) if isinstance(value, dict) else value}\n".encode())
     for part in model.modules():
         if isinstance(part, PreTrainedModel):
-            config = {name: value for name, value in part.config.to_dict().items() if name not in _PLACES}
+            config = {name: value for name, value in part.config.to_dict().items() if name not in _ORIGIN_KEYS}
             key.update(json.dumps(config, sort_keys=True, default=str).encode())
     key.update(_tokenizer(getattr(model, "tokenizer", None)))
     for name, tensor in sorted(model.state_dict().items()):

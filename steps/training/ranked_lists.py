@@ -14,7 +14,7 @@ from steps.core.judged import read_judged_sets
 from steps.core.texts import fold
 from steps.training.documents import random_documents, texts_of
 from steps.training.source_weights import weights_of
-from steps.training.triplets import check_ids, coded, draw, refused_queries
+from steps.training.triplets import check_ids, draw, factorize, refused_queries
 
 
 class ListKnobs(Protocol):
@@ -50,25 +50,29 @@ class ListChoice:
     @property
     def negatives_per_positive(self) -> float:
         """Negatives of all lists per positive; nan without lists."""
-        return sum(len(each.negatives) for each in self.chosen) / len(self.chosen) if self.chosen else math.nan
+        return (
+            sum(len(ranked_list.negatives) for ranked_list in self.chosen) / len(self.chosen)
+            if self.chosen
+            else math.nan
+        )
 
     def mostly_unused(self, limit: int) -> str | None:
         """What says that the limit they were drawn by leaves more than half of the usable triplets out, else None."""
-        drawn = sum(self.by_source.values())
-        usable = drawn + self.left_out["not_drawn"]
-        if drawn != limit or 2 * drawn >= usable:
+        used = sum(self.by_source.values())
+        usable = used + self.left_out["not_drawn"]
+        if used != limit or 2 * used >= usable:
             return None
         return (
-            f"{drawn:,} of {usable:,} usable triplets train (max_triplets); raise it where there is time for more, 0"
+            f"{used:,} of {usable:,} usable triplets train (max_triplets); raise it where there is time for more, 0"
             " takes all"
         )
 
-    def fewer_negatives(self, asked: int) -> str | None:
+    def fewer_negatives(self, requested: int) -> str | None:
         """What says that lists hold, to a tenth, fewer hard negatives than were asked for, else None."""
-        if not round(self.hard_negatives, 1) < asked:  # nan where there are none
+        if not round(self.hard_negatives, 1) < requested:  # nan where there are none
             return None
         return (
-            f"lists hold {self.hard_negatives:.1f} hard negatives on average, fewer than the {asked} asked for"
+            f"lists hold {self.hard_negatives:.1f} hard negatives on average, fewer than the {requested} asked for"
             " (negatives); for more raise mine.negatives_per_positive"
         )
 
@@ -83,46 +87,48 @@ def choose_lists(triplets: pa.Table, queries: pa.Table, ingest: Path, params: Li
     Only texts of documents that are in a list, and of positives, are read, and triplets that are not drawn are numbers.
     UserError for ids that the tables in `ingest` do not hold.
     """
-    asked = {
+    queries_by_id = {
         query_id: (text, dataset)
         for query_id, text, dataset in zip(*_columns(queries, "query_id", "text", "dataset"), strict=True)
     }
-    check_ids("query_id", triplets["query_id"].unique().to_pylist(), asked, ingest)
+    check_ids("query_id", triplets["query_id"].unique().to_pylist(), queries_by_id, ingest)
     judged = {
         query_id: {doc_id for doc_id, grade in grades.items() if grade > 0}
-        for each in read_judged_sets(ingest, ["train"])
-        for query_id, grades in each.qrels.items()
+        for judged_set in read_judged_sets(ingest, ["train"])
+        for query_id, grades in judged_set.qrels.items()
     }
-    hard, turn, positives, by_source, left_out = _drawn(triplets, refused_queries(queries), judged, params)
-    wanted = Counter(asked[query_id][1] for query_id, _ in hard)
-    counts = {dataset: lists * params.random_negatives for dataset, lists in wanted.items()}
+    hard, turn, positives, by_source, left_out = _draw_triplets(triplets, refused_queries(queries), judged, params)
+    list_counts = Counter(queries_by_id[query_id][1] for query_id, _ in hard)
+    counts = {dataset: lists * params.random_negatives for dataset, lists in list_counts.items()}
     easy = {dataset: iter(ids) for dataset, ids in random_documents(ingest, counts, params.seed).items()}
     lists: dict[tuple[str, str], list[str]] = {}
     for (query_id, positive), negatives in hard.items():
-        own = list(dict.fromkeys(negatives))
-        left_out["beyond_limit"] += len(own[params.negatives :])
-        more = [next(easy[asked[query_id][1]]) for _ in range(params.random_negatives)]
-        lists[query_id, positive] = list(dict.fromkeys([*own[: params.negatives], *more]))
+        hard_ids = list(dict.fromkeys(negatives))
+        left_out["beyond_limit"] += len(hard_ids[params.negatives :])
+        more = [next(easy[queries_by_id[query_id][1]]) for _ in range(params.random_negatives)]
+        lists[query_id, positive] = list(dict.fromkeys([*hard_ids[: params.negatives], *more]))
 
     named = {doc for (query_id, _), negatives in lists.items() for doc in (*positives[query_id], *negatives)}
     texts = texts_of(ingest, named)
     check_ids("document", sorted(named), texts, ingest)
-    chosen, held = [], 0
+    chosen, hard_count = [], 0
     for (query_id, positive), negatives in lists.items():
         relevant = {fold(texts[doc_id]) for doc_id in positives[query_id]}
-        kept = [doc_id for doc_id in negatives if fold(texts[doc_id]) not in relevant]
-        own = negatives[: min(params.negatives, len(set(hard[query_id, positive])))]
-        held += len(set(kept) & set(own))
-        apart = tuple(texts[doc_id] for doc_id in kept)
-        left_out["negative_reads_like_positive"] += len(negatives) - len(apart)
-        left_out["list_without_negative"] += not apart
-        if apart:
-            chosen.append(RankedList(asked[query_id][0], texts[positive], apart, *turn[query_id, positive]))
-    average = held / len(chosen) if chosen else math.nan
+        doc_ids = [doc_id for doc_id in negatives if fold(texts[doc_id]) not in relevant]
+        hard_ids = negatives[: min(params.negatives, len(set(hard[query_id, positive])))]
+        hard_count += len(set(doc_ids) & set(hard_ids))
+        negative_texts = tuple(texts[doc_id] for doc_id in doc_ids)
+        left_out["negative_reads_like_positive"] += len(negatives) - len(negative_texts)
+        left_out["list_without_negative"] += not negative_texts
+        if negative_texts:
+            chosen.append(
+                RankedList(queries_by_id[query_id][0], texts[positive], negative_texts, *turn[query_id, positive])
+            )
+    average = hard_count / len(chosen) if chosen else math.nan
     return ListChoice(chosen, dict(sorted(by_source.items())), dict(left_out), average)
 
 
-class _Drawn(NamedTuple):
+class _TripletDraw(NamedTuple):
     """Triplets that may train, by query and positive, with counts of all."""
 
     hard: dict[tuple[str, str], list[str]]  # negatives
@@ -132,29 +138,31 @@ class _Drawn(NamedTuple):
     left_out: Counter[str]
 
 
-def _drawn(triplets: pa.Table, refused: Mapping[str, str], judged: Mapping[str, set[str]], params: ListKnobs) -> _Drawn:
+def _draw_triplets(
+    triplets: pa.Table, refused: Mapping[str, str], judged: Mapping[str, set[str]], params: ListKnobs
+) -> _TripletDraw:
     """Draw of the triplets that may train. A log has many: but for the drawn ones they are numbers."""
-    query_ids, query = coded(triplets["query_id"])
-    sources, source = coded(triplets["source"])
+    query_ids, query = factorize(triplets["query_id"])
+    sources, source = factorize(triplets["source"])
     both = [*triplets["positive_id"].chunks, *triplets["negative_id"].chunks]
-    doc_ids, document = coded(pa.chunked_array(both, pa.string()))
+    doc_ids, document = factorize(pa.chunked_array(both, pa.string()))
     positive, negative = document[: len(triplets)], document[len(triplets) :]
-    known = np.unique(np.concatenate([query * len(doc_ids) + positive, _keys(judged, query_ids, doc_ids)]))
+    positive_keys = np.unique(np.concatenate([query * len(doc_ids) + positive, _keys(judged, query_ids, doc_ids)]))
     factor = weights_of(sources, params.source_weights)[source]
     reasons = ("source_weight_zero", "not_a_train_query", "evaluation_query", "negative_is_positive")
-    codes = [reasons.index(refused[each]) if each in refused else -1 for each in query_ids]
+    codes = [reasons.index(refused[query_id]) if query_id in refused else -1 for query_id in query_ids]
     refusal = np.array(codes, dtype=np.int8)[query]
-    listed = np.isin(query * len(doc_ids) + negative, known)
+    listed = np.isin(query * len(doc_ids) + negative, positive_keys)
     why = np.select([factor == 0, refusal >= 0, listed], [0, refusal, 3], -1)
     left_out = Counter({reason: int((why == number).sum()) for number, reason in enumerate(reasons)})
     usable = np.flatnonzero(why == -1)
     weights = triplets["weight"].to_numpy()[usable] * factor[usable]
-    places, turns = draw(weights, params.max_triplets, params.seed)
-    rows = usable[places]
+    positions, turns = draw(weights, params.max_triplets, params.seed)
+    rows = usable[positions]
     left_out["not_drawn"] = len(usable) - len(rows)
 
     positives: dict[str, set[str]] = {}
-    for key in known[np.isin(known // max(1, len(doc_ids)), query[rows])].tolist():
+    for key in positive_keys[np.isin(positive_keys // max(1, len(doc_ids)), query[rows])].tolist():
         query_id = query_ids[key // len(doc_ids)]
         positives.setdefault(query_id, set(judged.get(query_id, ()))).add(doc_ids[key % len(doc_ids)])
     hard: dict[tuple[str, str], list[str]] = {}
@@ -163,20 +171,20 @@ def _drawn(triplets: pa.Table, refused: Mapping[str, str], judged: Mapping[str, 
         pair = query_ids[query[row]], doc_ids[positive[row]]
         hard.setdefault(pair, []).append(doc_ids[negative[row]])
         turn[pair] = max(turn.get(pair, (0.0, 0.0)), (chance, luck))
-    by_source = Counter(sources[place] for place in source[rows].tolist())
-    return _Drawn(hard, turn, positives, by_source, left_out)
+    by_source = Counter(sources[code] for code in source[rows].tolist())
+    return _TripletDraw(hard, turn, positives, by_source, left_out)
 
 
 def _keys(judged: Mapping[str, set[str]], query_ids: list[str], doc_ids: list[str]) -> np.ndarray:
     """Each judged document of each query, where triplets name both, as one number."""
-    place = {doc_id: number for number, doc_id in enumerate(doc_ids)}
-    found = [
-        number * len(doc_ids) + place[doc_id]
+    position_of = {doc_id: number for number, doc_id in enumerate(doc_ids)}
+    keys = [
+        number * len(doc_ids) + position_of[doc_id]
         for number, query_id in enumerate(query_ids)
         for doc_id in judged.get(query_id, ())
-        if doc_id in place
+        if doc_id in position_of
     ]
-    return np.array(found, dtype=np.int64)
+    return np.array(keys, dtype=np.int64)
 
 
 def _columns(table: pa.Table, *names: str) -> Iterable[list]:

@@ -117,13 +117,13 @@ def rows(chosen: list[RankedList], loss: str) -> Dataset:
         relevant = _SURE if loss == "softmax" else 1.0
         return Dataset.from_dict(
             {
-                "query": [each.query for each in chosen],
-                "documents": [[each.positive, *each.negatives] for each in chosen],
-                "labels": [[relevant] + [0.0] * len(each.negatives) for each in chosen],
+                "query": [ranked_list.query for ranked_list in chosen],
+                "documents": [[ranked_list.positive, *ranked_list.negatives] for ranked_list in chosen],
+                "labels": [[relevant] + [0.0] * len(ranked_list.negatives) for ranked_list in chosen],
             }
         )
-    pairs = [(each.query, each.positive, 1.0) for each in chosen]
-    pairs += [(each.query, negative, 0.0) for each in chosen for negative in each.negatives]
+    pairs = [(ranked_list.query, ranked_list.positive, 1.0) for ranked_list in chosen]
+    pairs += [(ranked_list.query, negative, 0.0) for ranked_list in chosen for negative in ranked_list.negatives]
     queries, documents, labels = zip(*pairs, strict=True)
     return Dataset.from_dict({"query": queries, "document": documents, "label": labels})
 
@@ -132,8 +132,10 @@ def turns_of_rows(chosen: list[RankedList], loss: str) -> Turns:
     """In which epochs each of these `rows` trains: those of a list in the same ones, the likeliest list in all."""
     of_list = np.arange(len(chosen))
     if loss == "bce":
-        of_list = np.concatenate([of_list, of_list.repeat([len(each.negatives) for each in chosen])])
-    chances, luck = (np.array([getattr(each, name) for each in chosen])[of_list] for name in ("chance", "luck"))
+        of_list = np.concatenate([of_list, of_list.repeat([len(ranked_list.negatives) for ranked_list in chosen])])
+    chances, luck = (
+        np.array([getattr(ranked_list, name) for ranked_list in chosen])[of_list] for name in ("chance", "luck")
+    )
     return Turns(chances / chances.max(), luck)
 
 
@@ -176,6 +178,6 @@ def checkpoint_folder(
     key.update(f"{code_digest(__name__, *code)} {library_versions()}".encode())
     key.update(json.dumps({**knobs, "computes_in": resolve_precision(knobs["precision"])}, sort_keys=True).encode())
     key.update(model_key(ranker))
-    for each in choice.chosen:
-        key.update(repr(astuple(each)).encode())
+    for ranked_list in choice.chosen:
+        key.update(repr(astuple(ranked_list)).encode())
     return cache_root() / stage / key.hexdigest()[:32]

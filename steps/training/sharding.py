@@ -37,7 +37,7 @@ def to_train(tower: Tower) -> Iterator[Tower]:
     if not is_sharded():
         yield tower
         return
-    place = tower.device
+    device = tower.device
     copied = copy.deepcopy(tower.cpu())
     for network in networks_of(copied):
         if isinstance(pooler := getattr(network, "pooler", None), nn.Module):
@@ -47,16 +47,16 @@ def to_train(tower: Tower) -> Iterator[Tower]:
             weight.data = weight.data.float()  # what is sharded is the master copy, computed with in args.bf16
     yield copied
     take_weights(tower, copied)
-    tower.to(place)
+    tower.to(device)
 
 
 @torch.no_grad()
 def take_weights(tower: nn.Module, trained: nn.Module) -> None:
     """Copy the weights of `trained` into `tower`, sharded ones whole; every process has to take part."""
-    found = {name.replace(_WRAPPED, ""): weight for name, weight in trained.named_parameters()}
+    trained_weights = {name.replace(_WRAPPED, ""): weight for name, weight in trained.named_parameters()}
     for name, weight in tower.named_parameters():
-        given = found[name]
-        weight.copy_(given.full_tensor() if isinstance(given, DTensor) else given)
+        trained_weight = trained_weights[name]
+        weight.copy_(trained_weight.full_tensor() if isinstance(trained_weight, DTensor) else trained_weight)
 
 
 class ShardedTrainer(WholeCheckpoints):

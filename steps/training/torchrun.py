@@ -79,7 +79,7 @@ def _launch(stage: _Stage[Section]) -> None:
     """Start the ranks and wait for them, and end as the one that failed first did; one process needs no ranks."""
     try:
         processes, hosts = _number("SLIMTOWER_PROCESSES"), _number("SLIMTOWER_HOSTS")
-        code = _shared(stage, processes, hosts) if processes * hosts > 1 else None
+        code = _run_shared(stage, processes, hosts) if processes * hosts > 1 else None
     except UserError:
         with recorded():
             raise
@@ -89,7 +89,7 @@ def _launch(stage: _Stage[Section]) -> None:
     _end_as(code)
 
 
-def _shared(stage: _Stage[Section], processes: int, hosts: int) -> int | None:
+def _run_shared(stage: _Stage[Section], processes: int, hosts: int) -> int | None:
     """The exit code of ranks; without any that of a host with nothing to do, None on the one that does it alone."""
     if stage.shares(load_section(stage.name, stage.model)):
         return _run_ranks(stage, processes, hosts)
@@ -107,12 +107,12 @@ def _end_as(code: int) -> NoReturn:
         raise SystemExit(code)
 
 
-def _number(name: str, default: str = "1", least: int = 1) -> int:
+def _number(name: str, default: str = "1", minimum: int = 1) -> int:
     """A whole number from the environment; UserError when it is none."""
-    given = os.environ.get(name) or default
-    if not given.isdigit() or int(given) < least:
-        raise UserError(f"{name} is {given!r}; give a whole number from {least}")
-    return int(given)
+    value = os.environ.get(name) or default
+    if not value.isdigit() or int(value) < minimum:
+        raise UserError(f"{name} is {value!r}; give a whole number from {minimum}")
+    return int(value)
 
 
 def _run_ranks(stage: _Stage[Section], processes: int, hosts: int) -> int:
@@ -177,7 +177,7 @@ def _meeting_point(hosts: int) -> dict[str, Any]:
 
 def _host_rank(hosts: int) -> int:
     """This host's number among several."""
-    number = _number("SLIMTOWER_HOST_RANK", default="", least=0)
+    number = _number("SLIMTOWER_HOST_RANK", default="", minimum=0)
     if number >= hosts:
         raise UserError(f"SLIMTOWER_HOST_RANK is {number}; with SLIMTOWER_HOSTS={hosts} it is 0 to {hosts - 1}")
     return number
@@ -190,8 +190,8 @@ def explain(folder: Path, codes: Mapping[int, int]) -> int:
     others with it, so a reason left in `folder` that a person can fix, then a kill, then the earliest traceback, is
     what happened; without any of them rank 0 has failed outside the training and said so itself.
     """
-    left = sorted((read_json(path) for path in folder.glob("*.json")), key=lambda reason: reason["time"])
-    for reason in left:
+    reasons = sorted((read_json(path) for path in folder.glob("*.json")), key=lambda reason: reason["time"])
+    for reason in reasons:
         if reason["code"] in _KINDS:
             raise _KINDS[reason["code"]](reason["message"])
     for rank, code in sorted(codes.items()):
@@ -200,7 +200,7 @@ def explain(folder: Path, codes: Mapping[int, int]) -> int:
         if code < 0 and code != -signal.SIGTERM:
             print(f"slimtower: process {rank} of the training ended by signal {-code}", file=sys.stderr)
             return 128 - code
-    for reason in left[:1]:
+    for reason in reasons[:1]:
         print(f"process {reason['rank']} of the training failed:\n{reason['message']}", file=sys.stderr)
         return int(reason["code"])
     return next((code for _, code in sorted(codes.items()) if code > 0), EXIT_BUG)
@@ -211,31 +211,31 @@ def _as_rank(stage: _Stage[Section]) -> None:
     end_with_parent()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # lets rank 0 close its run as failed
 
-    def together(params: Section, run: Run) -> None:
-        from steps.training.distributed import joined
+    def run_together(params: Section, run: Run) -> None:
+        from steps.training.distributed import join_processes
 
         try:
             if not stage.shares(params):
                 raise UserError(f"{stage.name}: one process does this; start it without torchrun or accelerate")
-            with joined():
+            with join_processes():
                 stage.body(params, run)
         except Exception as error:
             _leave_reason(error)
             raise
 
     if os.environ["RANK"] == "0":
-        stage_main(stage.name, stage.model, together, stage.cell)
+        stage_main(stage.name, stage.model, run_together, stage.cell)
     else:
-        guarded(lambda: together(load_section(stage.name, stage.model), NullRun()))
+        guarded(lambda: run_together(load_section(stage.name, stage.model), NullRun()))
 
 
 def _leave_reason(error: Exception) -> None:
     """Write why this rank fails, for the launcher to tell, and exit; returns under a torchrun that is not ours."""
     if not (folder := os.environ.get(FAILURES)):
         return
-    known = error if isinstance(error, UserError) else exhausted(error)
-    code = known.exit_code if known else EXIT_BUG
-    message = line(known) if known else masked_traceback(error)
+    user_error = error if isinstance(error, UserError) else exhausted(error)
+    code = user_error.exit_code if user_error else EXIT_BUG
+    message = line(user_error) if user_error else masked_traceback(error)
     rank = os.environ["RANK"]
     reason = {"rank": rank, "code": code, "message": message, "time": time.time_ns()}
     write_json(Path(folder) / f"{rank}.json", reason)

@@ -65,24 +65,24 @@ def draw(weights: np.ndarray, limit: int, seed: int) -> tuple[np.ndarray, Turns]
         return np.zeros(0, dtype=np.int64), Turns(np.zeros(0), np.zeros(0))
     random = np.random.default_rng(seed)
     luck = random.random(len(weights))
-    kept = np.flatnonzero(luck * weights.max() < weights)
-    if 0 < limit < len(kept):
-        rows = np.sort(random.choice(kept, size=limit, replace=False))
+    candidates = np.flatnonzero(luck * weights.max() < weights)
+    if 0 < limit < len(candidates):
+        rows = np.sort(random.choice(candidates, size=limit, replace=False))
         return rows, Turns(np.ones(limit), np.zeros(limit))
     rows = np.flatnonzero(weights > 0)
     chances = weights[rows] / weights.max()
     return rows, Turns(chances, np.where(chances < 1, luck[rows], 0.0))
 
 
-def coded(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
+def factorize(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
     """The distinct values of a column in the order of their first rows, and the place of each row's among them."""
     distinct = column.unique()
     return distinct.to_pylist(), pc.index_in(column, value_set=distinct).to_numpy().astype(np.int64)
 
 
-def check_ids(column: str, ids: Iterable[str], known: Collection[str], where: Path) -> None:
-    """UserError when a column of the triplets has an id that is not known: the tables of `where` do not hold it."""
-    unknown = next((each for each in ids if each not in known), None)
+def check_ids(column: str, ids: Iterable[str], known_ids: Collection[str], where: Path) -> None:
+    """UserError when a column of the triplets has an id that is not among `known_ids`, of the tables of `where`."""
+    unknown = next((value for value in ids if value not in known_ids), None)
     if unknown is not None:
         raise UserError(
             f"triplets: {column} {unknown!r} is not in the tables of {where}; run ingest and mine again so that both"

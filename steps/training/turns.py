@@ -4,14 +4,14 @@ from pathlib import Path
 
 from slimtower.common.files import take
 from steps.core import turns
-from steps.training.distributed import of_first, rank
+from steps.training.distributed import broadcast, rank
 
 
 def hold(checkpoints: Path, stage: str) -> None:
     """`turns.hold` for every process of a training: each waits while another run has the folder; one line says so."""
-    turns.hold(checkpoints, "" if rank() else f"{stage}: waits for another run of this training", _taken)
+    turns.hold(checkpoints, "" if rank() else f"{stage}: waits for another run of this training", _take_lock)
 
 
-def _taken(lock: Path) -> bool:
+def _take_lock(lock: Path) -> bool:
     """Whether the first process took it."""
-    return bool(of_first([float(rank() == 0 and take(lock))])[0])  # no process waits in it for long
+    return bool(broadcast([float(rank() == 0 and take(lock))])[0])  # no process waits in it for long

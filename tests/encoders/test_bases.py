@@ -13,7 +13,7 @@ import pytest
 from slimtower.common.errors import UserError
 from slimtower.common.files import folder_digest, write_json
 from steps.encoders import bases
-from steps.encoders.bases import carried, resolve_base
+from steps.encoders.bases import bundled_folder, resolve_base
 from steps.encoders.towers import load_tower
 
 pytestmark = pytest.mark.faults("security")
@@ -31,7 +31,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return str(tmp_path / (revision or COMMIT))
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    bases._fetched.cache_clear()
+    bases._fetch.cache_clear()
     return seen
 
 
@@ -70,12 +70,12 @@ def test_what_may_move_is_no_pin(asked: list[Any], revision: str) -> None:
 def test_folders_and_bundled_models_need_no_hub(asked: list[Any], tmp_path: Path) -> None:
     (tmp_path / "owner" / "model").mkdir(parents=True)
     assert resolve_base(str(tmp_path / "owner" / "model")) == str(tmp_path / "owner" / "model")
-    assert resolve_base("all-MiniLM-L6-v2") == carried("all-MiniLM-L6-v2") != "all-MiniLM-L6-v2"
+    assert resolve_base("all-MiniLM-L6-v2") == bundled_folder("all-MiniLM-L6-v2") != "all-MiniLM-L6-v2"
     assert resolve_base("/no/such/folder") == "/no/such/folder" and asked == []
 
 
 def test_a_model_that_cannot_be_fetched_is_one_line() -> None:
-    bases._fetched.cache_clear()
+    bases._fetch.cache_clear()
     with pytest.raises(UserError, match=r"model owner/no-such: cannot be loaded"):
         resolve_base(f"owner/no-such@{COMMIT}")
 
@@ -146,7 +146,7 @@ def test_a_hub_that_is_away_or_busy_may_be_tried_again(tmp_path: Path) -> None:
 
 
 def test_without_the_hub_by_choice_another_try_does_not_help() -> None:
-    bases._fetched.cache_clear()
+    bases._fetch.cache_clear()
     assert huggingface_hub.constants.HF_HUB_OFFLINE
     with pytest.raises(UserError) as caught:
         resolve_base(f"owner/no-such@{COMMIT}")

@@ -11,7 +11,7 @@ from stages import run_embed, run_score
 from towers import write_static
 
 from slimtower.common.files import read_json
-from steps.encoders.cut_texts import SAMPLE, Cut, cut_documents, cut_of_tokens, cut_pairs, sampled
+from steps.encoders.cut_texts import SAMPLE, Cut, cut_documents, cut_of_tokens, cut_pairs, sample_rows
 from steps.encoders.towers import load_tower
 from steps.retrieval.late_interaction import load_late_interaction
 from steps.retrieval.rankers import load_ranker
@@ -54,8 +54,8 @@ def test_one_in_a_hundred_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_few_texts_are_all_looked_at_and_many_by_seed() -> None:
-    assert sampled(3, 1).tolist() == [0, 1, 2] and not len(sampled(0, 1))
-    one, again, other = (sampled(10**5, seed) for seed in (1, 1, 2))
+    assert sample_rows(3, 1).tolist() == [0, 1, 2] and not len(sample_rows(0, 1))
+    one, again, other = (sample_rows(10**5, seed) for seed in (1, 1, 2))
     assert len(np.unique(one)) == SAMPLE and np.array_equal(one, again) and not np.array_equal(one, other)
 
 

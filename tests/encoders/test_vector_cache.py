@@ -193,21 +193,22 @@ def test_windows_bound_what_is_held_and_a_resumed_run_makes_the_same_shards(tmp_
 def test_a_shard_of_scores_that_was_cut_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path))
     shards = ScoreShards(["a teacher"], np.zeros((3, 32), dtype=np.uint8))
-    shards.made(lambda texts, documents: np.ones(documents.shape, np.float32), ["a"], np.array([[0, 2]]))
+    shards.get_or_compute(lambda texts, documents: np.ones(documents.shape, np.float32), ["a"], np.array([[0, 2]]))
     [file] = tmp_path.rglob("*.npy")
     file.write_bytes(file.read_bytes()[:20])
     with pytest.raises(UserError, match=r"\.npy: cannot be read .* delete it"):
-        shards.made(lambda texts, documents: np.ones(documents.shape, np.float32), ["a"], np.array([[0, 2]]))
+        shards.get_or_compute(lambda texts, documents: np.ones(documents.shape, np.float32), ["a"], np.array([[0, 2]]))
 
 
 def test_scores_that_are_no_numbers_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path))
     given = ["a"], np.array([[0, 2]])
     shards = ScoreShards(["a teacher"], np.zeros((3, 32), dtype=np.uint8))
-    assert np.isnan(shards.made(lambda texts, documents: np.full(documents.shape, np.nan, np.float32), *given)).all()
+    nans = shards.get_or_compute(lambda texts, documents: np.full(documents.shape, np.nan, np.float32), *given)
+    assert np.isnan(nans).all()
     assert not list(tmp_path.rglob("*.npy"))
     for _ in range(2):
-        found = shards.made(lambda texts, documents: np.ones(documents.shape, np.float32), *given)
+        found = shards.get_or_compute(lambda texts, documents: np.ones(documents.shape, np.float32), *given)
         assert found.tolist() == [[1.0, 1.0]] and shards.computed == 1
 
 
@@ -215,7 +216,7 @@ def embed_texts(folder: Path, target: Path) -> int:
     """How many of the texts a tower had to read."""
     tower, name = load_tower(folder), fingerprint(folder).id
     how: Any = {"dtype": "float32", "precision": "fp32", "batch_size": 8, "shard_texts": 20}
-    return vector_cache.embed_once(tower, name, "query", TEXTS, target, **how, what="test")
+    return vector_cache.embed_once(tower, name, "query", TEXTS, target, **how, caption="test")
 
 
 @pytest.mark.medium

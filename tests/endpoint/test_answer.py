@@ -14,8 +14,8 @@ import pytest
 
 from slimtower.common.errors import TransientError, UserError
 from steps.endpoint import client as endpoint_client
-from steps.endpoint.answer import Malformed, Passing, read_answer, tokens_of, vectors_of
-from steps.endpoint.client import Batch, Client, Spent
+from steps.endpoint.answer import MalformedAnswer, TransientAnswer, read_answer, tokens_of, vectors_of
+from steps.endpoint.client import Batch, Client, TokenLedger
 from steps.endpoint.params import Connection
 
 KEY = "sk-planted-key-0123456789"
@@ -66,13 +66,13 @@ MALFORMED = {
 
 @pytest.mark.parametrize("content", MALFORMED.values(), ids=MALFORMED)
 def test_a_whole_answer_of_another_kind_is_malformed(content: bytes) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedAnswer):
         vectors_of(read_answer(content), 2)
 
 
 @pytest.mark.parametrize("content", [answer()[:-9], b'{"error": {"code": 429}}', b'{"error": {"code": 503}}'])
 def test_a_torn_answer_and_a_busy_server_pass(content: bytes) -> None:
-    with pytest.raises(Passing):
+    with pytest.raises(TransientAnswer):
         read_answer(content)
 
 
@@ -142,7 +142,7 @@ def test_only_what_may_pass_is_asked_for_again(
     monkeypatch.setenv("PLANTED_KEY", KEY)
     monkeypatch.setattr(_Handler, "content", content)
     connection = Connection(base_url=url, key_variable="PLANTED_KEY", tries=3, max_tokens_total=0)
-    client = Client("tiny", 0, {}, connection, Spent(tmp_path / "spent.txt"))
+    client = Client("tiny", 0, {}, connection, TokenLedger(tmp_path / "spent.txt"))
     with pytest.raises(error) as raised:
         list(client.answers([Batch([b"1", b"2"], ["a", "b"], 4)]))
     assert type(raised.value) is error and _Handler.requests == requests

@@ -21,10 +21,10 @@ from transformers import PreTrainedTokenizerFast
 
 from slimtower.common.errors import TransientError, UserError
 from slimtower.common.fingerprints import fingerprint
-from steps.encoders.towers import asked_of, encode, endpoint_of, load_tower
+from steps.encoders.towers import encode, endpoint_jobs, endpoint_of, load_tower
 from steps.encoders.vector_cache import embed_once
 from steps.endpoint import client as endpoint_client
-from steps.endpoint.client import Pace, Spent, batches
+from steps.endpoint.client import Pace, TokenLedger, batches
 from steps.endpoint.module import PROBES, Endpoint, Model, announce, asking_anew
 from steps.endpoint.params import Connection
 from steps.evaluate.latency import measure
@@ -64,7 +64,7 @@ def embedded(tower: Path, target: Path) -> tuple[np.ndarray, int]:
         precision="auto",
         batch_size=4,
         shard_texts=25,
-        what="test",
+        caption="test",
         lengths=target.with_name("lengths.npy"),
     )
     return np.load(target), count
@@ -101,7 +101,7 @@ def test_a_text_of_both_roles_is_paid_for_once_where_the_server_has_none(
     server: EmbeddingServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], roles: dict, times: int
 ) -> None:
     tower = load_tower(teach(tmp_path / "teach", server, **roles))
-    jobs = [asked for role in ("query", "document") for asked in asked_of(tower, role, TEXTS)]
+    jobs = [asked for role in ("query", "document") for asked in endpoint_jobs(tower, role, TEXTS)]
     assert announce(jobs, "both") == times * len(TEXTS)
     queries, documents = (encode(tower, TEXTS, role) for role in ("query", "document"))
     assert all(server.paid[text] == times for text in TEXTS)
@@ -153,7 +153,7 @@ def test_timed_queries_do_not_count_what_limits_hold_back(server: EmbeddingServe
 
 
 def test_only_time_without_a_request_under_way_counts_as_held_back() -> None:
-    held = endpoint_client.Held()
+    held = endpoint_client.WaitClock()
     with held.during(waiting=1):
         time.sleep(0.1)
         with held.during(asking=1):
@@ -193,7 +193,7 @@ def test_a_full_disk_does_not_let_it_ask_and_pay_again(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(endpoint_client.Spent, "add", full)
+    monkeypatch.setattr(endpoint_client.TokenLedger, "add", full)
     with pytest.raises(OSError, match="No space left"):
         teach(tmp_path / "teach", server)
     assert len(server.bodies) == 1
@@ -270,7 +270,7 @@ def test_the_budget_stops_before_it_is_passed_and_keeps_what_is_paid(server: Emb
     assert words <= spent + 250
     kept = endpoint.spent.path.read_text()
     shutil.rmtree(endpoint._folder)  # as the advice has it where another model is behind the name
-    assert Spent(endpoint.spent.path).tokens > spent
+    assert TokenLedger(endpoint.spent.path).tokens > spent
     other = Model(model=endpoint.model.model, dimensions=3, body={}, max_length=9)
     assert Endpoint(other, endpoint.connection, endpoint.tokenizer, endpoint.probes).spent.path == endpoint.spent.path
     assert fingerprint(tight).id == fingerprint(tower).id  # limits change no vector
@@ -280,36 +280,36 @@ def test_the_budget_stops_before_it_is_passed_and_keeps_what_is_paid(server: Emb
 
 def test_an_unusable_answer_is_paid_for_once_and_counted(server: EmbeddingServer, tmp_path: Path) -> None:
     tower = teach(tmp_path / "teach", server)
-    spent = Spent(next(Path(os.environ["SLIMTOWER_CACHE"]).rglob("spent-*.txt")))
+    spent = TokenLedger(next(Path(os.environ["SLIMTOWER_CACHE"]).rglob("spent-*.txt")))
     limits = {"batch_texts": 40, "batch_tokens": 4000, "concurrency": 1, "tries": 8}
     tight = teach(tmp_path / "tight", server, limits | {"max_tokens_total": 700})
     server.faults = ["", "nan"]
     with pytest.raises(UserError, match=r"answered with a vector with NaN.*asking again would cost the same"):
         embedded(tight, tmp_path / "vectors.npy")
     spent.refresh()
-    assert sum(server.asked[text] for text in TEXTS[:1]) == 1 and spent.tokens <= 700 and spent.held == 0
+    assert sum(server.asked[text] for text in TEXTS[:1]) == 1 and spent.tokens <= 700 and spent.reserved == 0
     server.faults = []
     embedded(tower, tmp_path / "vectors.npy")
 
 
 def test_all_runs_on_one_cache_count_together_also_what_is_under_way(tmp_path: Path) -> None:
     path = tmp_path / "endpoint/spent.txt"
-    one, other = Spent(path), Spent(path)
+    one, other = TokenLedger(path), TokenLedger(path)
     held = one.hold(60, 100, "tiny")
     with pytest.raises(UserError, match=r"tiny: 0 tokens are spent, 60 are under way .*about 50 come next"):
         other.hold(50, 100, "tiny")
     one.add(30, 60, held)
     assert other.hold(50, 100, "tiny") == 50
-    assert (other.tokens, other.estimated, other.held) == (30, 60, 50)
+    assert (other.tokens, other.estimated, other.reserved) == (30, 60, 50)
     with pytest.raises(UserError, match="30 tokens are spent, 50 are under way"):
         one.hold(50, 100, "tiny")
     with path.open("a") as handle:
         handle.write("7 1")  # what a killed run left of a line
     other.add(0, 0, 50)
-    again = Spent(path)
-    assert (again.tokens, again.estimated, again.held) == (30, 60, 0)
+    again = TokenLedger(path)
+    assert (again.tokens, again.estimated, again.reserved) == (30, 60, 0)
     path.write_text("30 60\n10 5\n")  # as earlier versions wrote it
-    assert (Spent(path).tokens, Spent(path).estimated) == (40, 65)
+    assert (TokenLedger(path).tokens, TokenLedger(path).estimated) == (40, 65)
 
 
 def test_a_model_that_changed_behind_its_name_is_noticed(

@@ -152,7 +152,7 @@ def test_without_dev_queries_ranks_are_fused_and_nothing_is_claimed(tmp_path: Pa
 
 @pytest.mark.medium
 def test_an_endpoint_is_asked_anew_while_it_is_timed(tmp_path: Path) -> None:
-    anew: list[endpoint.Waited] = []
+    anew: list[endpoint.WaitTime] = []
 
     def encode(texts: list[str]) -> np.ndarray:
         waited = endpoint._anew.get()

@@ -9,7 +9,7 @@ from scipy.stats import ttest_ind
 
 from slimtower.common.errors import UserError
 from steps.evaluate.retention import bootstrap_means, compare, p_value, retention
-from steps.retrieval.as_one import counted, joint_means, units, weights
+from steps.retrieval.as_one import counted_sets, joint_means, units, weights
 
 
 def test_three_definitions_by_hand() -> None:
@@ -51,7 +51,7 @@ def test_data_sets_that_count_as_one_are_one_mean() -> None:
     sets = {name: {"teacher": {"nDCG@10": float(values[1].mean())}} for name, values in paired.items()}
     joint = joint_means(sets, ["cqadupstack"])
     assert joint == {"cqadupstack": {"teacher": {"nDCG@10": pytest.approx(0.7)}}}
-    shown = counted({"datasets": sets, "as_one": joint})
+    shown = counted_sets({"datasets": sets, "as_one": joint})
     assert {name: models["teacher"]["nDCG@10"] for name, models in shown.items()} == {"cqadupstack": 0.7, "other": 1.0}
 
 

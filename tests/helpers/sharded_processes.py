@@ -18,7 +18,7 @@ from slimtower.common.files import write_json
 from steps.teach.kinds.contrastive import Contrastive, LoraParams
 from steps.teach.run import run as teach
 from steps.tracking.runs import NullRun
-from steps.training.distributed import joined, meet, rank
+from steps.training.distributed import join_processes, meet, rank
 
 LORA = LoraParams(rank=2, alpha=4, target_modules=["q_proj", "v_proj"])
 LOW_RANK = LLM_PARAMS.model_copy(update={"lora": LORA, "gradient_checkpointing": True})
@@ -62,7 +62,7 @@ def main(world: Path) -> None:
         teach(of / "ingest", of / "mine", of / name, params, NullRun())
         meet()
 
-    with joined():
+    with join_processes():
         train(PARAMS, "sharded")
         log = contrastive_training.LossLog
         contrastive_training.LossLog = Killer  # type: ignore[misc]

@@ -11,7 +11,7 @@ from steps.distill.params import DistillParams
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.run import run as teach
 from steps.tracking.runs import NullRun
-from steps.training.distributed import joined
+from steps.training.distributed import join_processes
 
 STUDENTS = ("static", "2l", "ranked", "fresh", "layered", "joint", "joint_late", "joint_cross")
 
@@ -35,7 +35,7 @@ def student_params() -> DistillParams:
 
 def main(teacher_world: Path, student_world: Path) -> None:
     """Write `teacher_world/two`, and below `everything` and `clicked`, and the students below `student_world`."""
-    with joined():
+    with join_processes():
         for given, data, folder in teachers(teacher_world):
             teach(data / "ingest", data / "mine", folder / "two", given, NullRun())
         for student in STUDENTS:

@@ -39,8 +39,8 @@ def test_bound_covers_the_true_difference_as_often_as_it_says() -> None:
     champion = generator.random((400, 500))
     candidate = champion + generator.normal(0.0, 0.15, champion.shape)  # truly equal
     rule = NonInferiority(margin=0.0, confidence=0.95, resamples=1000, seed=1)
-    assert 0.92 < (rule.least(candidate, champion) <= 0).mean() < 0.98
-    assert 0.92 < (rule.most(candidate, champion) >= 0).mean() < 0.98
+    assert 0.92 < (rule.lower_bound(candidate, champion) <= 0).mean() < 0.98
+    assert 0.92 < (rule.upper_bound(candidate, champion) >= 0).mean() < 0.98
 
 
 @pytest.mark.medium
@@ -256,5 +256,5 @@ def test_the_upper_bound_mirrors_the_lower_one() -> None:
     generator = np.random.default_rng(0)
     ours, theirs = generator.random((2, 50))
     rule = NonInferiority(margin=0.0, confidence=0.9, resamples=1000, seed=1)
-    assert rule.most(ours, theirs) == pytest.approx(-rule.least(theirs, ours))
-    assert rule.least(ours, theirs) < (ours - theirs).mean() < rule.most(ours, theirs)
+    assert rule.upper_bound(ours, theirs) == pytest.approx(-rule.lower_bound(theirs, ours))
+    assert rule.lower_bound(ours, theirs) < (ours - theirs).mean() < rule.upper_bound(ours, theirs)

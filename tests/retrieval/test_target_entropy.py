@@ -59,7 +59,7 @@ def test_nothing_is_said_of_one_document_or_no_text() -> None:
 def test_a_sample_is_even_whatever_the_shards() -> None:
     rows = np.arange(100)[:, None]
     for size in (1, 7, 100):
-        sample = Sample(100, most=25)
+        sample = Sample(100, limit=25)
         for start in range(0, 100, size):
             sample.add(rows[start : start + size])
         assert sample.all()[:, 0].tolist() == list(range(0, 100, 4))

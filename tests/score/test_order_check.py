@@ -50,8 +50,8 @@ def test_a_worse_order_is_warned_of(at: int, said: str) -> None:
     check = OrderCheck(nearest, known)
     check.add(0, np.random.default_rng(1).normal(size=nearest.shape).astype(np.float32))
     orders = check.orders()
-    assert orders is not None and orders.said("late").startswith(said)
-    assert orders.said("late").endswith("which may be chance") == (at == 4)
+    assert orders is not None and orders.describe("late").startswith(said)
+    assert orders.describe("late").endswith("which may be chance") == (at == 4)
 
 
 @pytest.mark.parametrize(("queries", "documents"), [(19, 12), (60, 1)])

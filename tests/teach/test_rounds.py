@@ -29,7 +29,7 @@ from slimtower.common.settings import validated
 from steps.core.tables import read_table, write_table
 from steps.core.texts import fold
 from steps.encoders.towers import encode, load_tower
-from steps.teach.hard_negatives import Searched, allowed, mine_negatives
+from steps.teach.hard_negatives import SearchedCorpus, allowed_rows, mine_negatives
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.round_params import RoundParams
 from steps.teach.run import run as teach
@@ -45,9 +45,9 @@ NONE = np.zeros(0, dtype=np.int64)
 def test_only_ranks_behind_skip_down_to_depth_are_allowed() -> None:
     rows, scores = np.array([9, 3, 7, 1, 5, 2]), np.array([0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
     rule = RoundParams(more=1, skip=2, depth=5, margin=0.0, ranker="", ranker_margin=0.5)
-    assert allowed(rows, scores, 1.0, NONE, KEYS, rule).tolist() == [1, 5, 7]
-    assert allowed(np.array([4, 8, 6, -1, -1, -1]), scores, 1.0, NONE, KEYS, rule).tolist() == [6]
-    assert allowed(np.array([4, -1, -1, -1, -1, -1]), scores, 1.0, NONE, KEYS, rule).tolist() == []
+    assert allowed_rows(rows, scores, 1.0, NONE, KEYS, rule).tolist() == [1, 5, 7]
+    assert allowed_rows(np.array([4, 8, 6, -1, -1, -1]), scores, 1.0, NONE, KEYS, rule).tolist() == [6]
+    assert allowed_rows(np.array([4, -1, -1, -1, -1, -1]), scores, 1.0, NONE, KEYS, rule).tolist() == []
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_a_negative_stays_a_share_of_the_positive_s_score_below_it(
 ) -> None:
     rows, scores = np.arange(4), np.array([0.9, 0.45, 0.3, -0.12])
     rule = RoundParams(more=1, skip=0, depth=4, margin=margin, ranker="", ranker_margin=0.5)
-    assert allowed(rows, scores, positive, NONE, KEYS, rule).tolist() == expected
+    assert allowed_rows(rows, scores, positive, NONE, KEYS, rule).tolist() == expected
 
 
 def test_no_positive_and_no_text_equal_to_one_is_allowed() -> None:
     rows, scores, keys = np.array([5, 4, 3, 2, 1]), np.zeros(5), KEYS.copy()
     keys[3] = keys[20]  # row 3 reads like row 20, a positive that was not found
-    assert allowed(rows, scores, 1.0, np.array([4, 20]), keys, ALL).tolist() == [1, 2, 5]
+    assert allowed_rows(rows, scores, 1.0, np.array([4, 20]), keys, ALL).tolist() == [1, 2, 5]
 
 
 def two_data_sets(folder: Path) -> tuple[Path, Path]:
@@ -109,7 +109,7 @@ def mined(tmp_path_factory: pytest.TempPathFactory) -> Mined:
     read = {name: read_table(ingest, name) for name in ("corpus", "queries")}
     found = read_table(mine, "triplets")
     chosen = choose_triplets(found, read["queries"], 0, 3, ingest, {}).chosen
-    searched = Searched(ingest, known_positives(found, read["queries"], ingest))
+    searched = SearchedCorpus(ingest, known_positives(found, read["queries"], ingest))
     corpus = read["corpus"].to_pylist()
     vectors = encode(tower, list(searched.texts()), "document").astype(np.float64)
     asked = encode(tower, [triplet.query for triplet in chosen], "query").astype(np.float64)
@@ -271,15 +271,15 @@ def test_without_rounds_nothing_is_searched_or_kept(
 def test_a_round_that_is_worse_on_dev_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     drawn = {"new_negatives": 1200, "kept_negatives": 34}
     base, before = {"a": 0.1, "b": 0.1, "c": 0.1}, {"a": 0.5, "b": 0.4, "c": 0.45}
-    worse = rounds._reported(2, drawn, base, before, {"a": 0.3, "b": 0.25, "c": 0.2})
+    worse = rounds._report_round(2, drawn, base, before, {"a": 0.3, "b": 0.25, "c": 0.2})
     told = capsys.readouterr().err
     assert "round 2: 1,200 of 1,234 triplets have a new negative; nDCG@10 on 3 dev queries 0.2500, before it" in told
     assert "WARNING: worse than without this round; set rounds.more: 1" in told
     assert worse["against_previous"]["ndcg_previous"] == pytest.approx(0.45)
     assert worse["comparison"]["ndcg_base"] == pytest.approx(0.1)
-    rounds._reported(1, drawn, base, before, before | {"a": 0.49})  # less, as chance would have it
+    rounds._report_round(1, drawn, base, before, before | {"a": 0.49})  # less, as chance would have it
     assert "WARNING" not in capsys.readouterr().err
-    assert rounds._reported(1, drawn, {}, {}, {})["comparison"] is None
+    assert rounds._report_round(1, drawn, {}, {}, {})["comparison"] is None
 
 
 def killed_in_search(patch: pytest.MonkeyPatch) -> None:
@@ -379,9 +379,9 @@ def test_what_a_round_continues_from_follows_from_what_it_searches(
     tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ingest, _ = write_world(tmp_path)
-    searched = Searched(ingest, {"a": {"x", "y"}})
+    searched = SearchedCorpus(ingest, {"a": {"x", "y"}})
     before = searched.digest()
-    assert before == Searched(ingest, {"a": {"y", "x"}}).digest() != Searched(ingest, {"a": {"x"}}).digest()
+    assert before == SearchedCorpus(ingest, {"a": {"y", "x"}}).digest() != SearchedCorpus(ingest, {"a": {"x"}}).digest()
     changed = documents()
     changed[0]["content"] += " and more"
     write_table(ingest, "corpus", table("corpus", changed))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from steps.training.comparison import is_better, said_gain
+from steps.training.comparison import describe_gain, is_better
 
 BEFORE = np.random.default_rng(1).random(60)
 
@@ -21,4 +21,4 @@ def test_only_what_ranks_no_better_is_warned_of(gain: float, spread: float, said
     noise = np.random.default_rng(2).normal(size=60)
     after = BEFORE + gain + spread * (noise - noise.mean())
     better = is_better(BEFORE, after)
-    assert said_gain("it", "BM25", after.mean() > BEFORE.mean(), better, 60, "leave it out").startswith(said)
+    assert describe_gain("it", "BM25", after.mean() > BEFORE.mean(), better, 60, "leave it out").startswith(said)
