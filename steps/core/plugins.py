@@ -9,8 +9,8 @@ from typing import Any
 
 def concrete(package: str, path: Iterable[str], base: type) -> list[Any]:
     """Concrete subclasses of `base` in the modules of a package, by name; `path` is the package's `__path__`."""
-    found = set()
+    classes = set()
     for module in pkgutil.iter_modules(path):
         members = vars(importlib.import_module(f"{package}.{module.name}")).values()
-        found |= {each for each in members if isinstance(each, type) and issubclass(each, base)}
-    return sorted((each for each in found if not inspect.isabstract(each)), key=lambda each: each.__name__)
+        classes |= {member for member in members if isinstance(member, type) and issubclass(member, base)}
+    return sorted((member for member in classes if not inspect.isabstract(member)), key=lambda member: member.__name__)
