@@ -68,7 +68,7 @@ def mine_one(folder: Path) -> dict[str, Any]:
     run(
         signal="click",
         ingest=folder / "ingest",
-        found=[],
+        input_folders=[],
         earlier=None,
         output=folder / "mine",
         params=bench_params(),
@@ -125,7 +125,7 @@ def compare_with_pairwise(queries: int, *, printed: bool) -> dict[str, Any]:
 
 def _inputs(engine: Engine, ingest: Path, params: MineParams) -> tuple[dict[int, dict[int, float]], set[int], Any, Any]:
     """Importances by query and the queries with clicks, in memory and as tables."""
-    tables = {name: engine.read(ingest / f"{name}.parquet") for name in ("queries", "corpus", "impressions")}
+    tables = {name: engine.scan(ingest / f"{name}.parquet") for name in ("queries", "corpus", "impressions")}
     queries = keyed_queries(engine, tables["queries"])
     documents = keyed_documents(engine, tables["corpus"])
     log = judgements(engine, tables["impressions"], queries, documents, params.debias, seed=params.seed)
@@ -138,7 +138,7 @@ def _inputs(engine: Engine, ingest: Path, params: MineParams) -> tuple[dict[int,
 
 
 def _found(engine: Engine, planned: Any, giving: Any, cap: int, knobs: dict[str, Any]) -> set[tuple[int, int]]:
-    kept = engine.rows(click_associations(engine, planned, giving, cap=cap, **knobs).kept)
+    kept = engine.rows(click_associations(engine, planned, giving, cap=cap, **knobs).strongest)
     return set(zip(kept["query"].to_pylist(), kept["other_query"].to_pylist(), strict=True))
 
 

@@ -11,7 +11,7 @@ from steps.candidates.params import CandidatesParams
 from steps.core.tables import read_table
 
 
-class Asked(NamedTuple):
+class DatasetQueries(NamedTuple):
     """Queries of one data set, in the order of their ids."""
 
     dataset: str
@@ -19,7 +19,7 @@ class Asked(NamedTuple):
     texts: list[str]
 
 
-def asked_queries(ingest: Path, params: CandidatesParams) -> list[Asked]:
+def select_queries(ingest: Path, params: CandidatesParams) -> list[DatasetQueries]:
     """Training queries, at most `max_queries` drawn by seed (0 = no limit), and `dev_queries` judged dev queries.
 
     Of `queries: judged` those training queries alone that have a relevant document. Nobody where no training query is
@@ -45,9 +45,9 @@ def asked_queries(ingest: Path, params: CandidatesParams) -> list[Asked]:
         rows = random.choice(rows, size=params.max_queries, replace=False)
     dev = np.flatnonzero(pc.and_(develops, judged).to_numpy())
     dev = random.choice(dev, size=min(len(dev), params.dev_queries), replace=False)
-    found: dict[str, Asked] = {}
+    queries_by_dataset: dict[str, DatasetQueries] = {}
     for row in queries.take(np.sort(np.concatenate([rows, dev]))).to_pylist():
-        asked = found.setdefault(row["dataset"], Asked(row["dataset"], [], []))
-        asked.ids.append(row["query_id"])
-        asked.texts.append(row["text"])
-    return list(found.values())
+        selected = queries_by_dataset.setdefault(row["dataset"], DatasetQueries(row["dataset"], [], []))
+        selected.ids.append(row["query_id"])
+        selected.texts.append(row["text"])
+    return list(queries_by_dataset.values())

@@ -11,7 +11,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from slimtower.common.errors import UserError
 from slimtower.common.fingerprints import fingerprint
 from slimtower.common.names import ROLES
-from steps.candidates.asked import Asked
+from steps.candidates.asked import DatasetQueries
 from steps.candidates.params import CandidatesParams
 from steps.candidates.rows import candidate_rows
 from steps.core.corpus import CorpusTexts, corpus_columns
@@ -25,13 +25,15 @@ from steps.retrieval.exact_search import best_documents
 _QUERIES = 32_768  # searched with at once, for each time that the documents are read
 
 
-def by_dense(ingest: Path, asked: Sequence[Asked], scratch: Path, params: CandidatesParams) -> Iterator[pa.Table]:
+def by_dense(
+    ingest: Path, query_sets: Sequence[DatasetQueries], scratch: Path, params: CandidatesParams
+) -> Iterator[pa.Table]:
     """The table `candidates`, some queries at a time: `depth` documents that are most similar, as the base compares.
 
     Embeddings are kept below SLIMTOWER_CACHE; those of the corpus lie in the folder `scratch` meanwhile. UserError for
     a `max_document_length` that the base has no positions for, and a base that compares by distances or cuts vectors.
     """
-    if not asked:  # the corpus need not be read
+    if not query_sets:  # the corpus need not be read
         return
     tower = _tower(params)
     tower.save_pretrained(str(scratch / "tower"), create_model_card=False)  # a name on the hub has no files to digest
@@ -49,15 +51,15 @@ def by_dense(ingest: Path, asked: Sequence[Asked], scratch: Path, params: Candid
     )
     documents = np.load(scratch / "documents.npy", mmap_mode="r")
     fields = np.array(list(corpus_columns(ingest, ["doc_id", "dataset"])), dtype=object).reshape(-1, 2)
-    for each in asked:
-        rows = np.flatnonzero(fields[:, 1] == each.dataset)
-        starts = range(0, len(each.ids), _QUERIES)
-        for start in progress(starts, len(starts), f"search, {each.dataset}"):
-            texts = each.texts[start : start + _QUERIES]
+    for query_set in query_sets:
+        rows = np.flatnonzero(fields[:, 1] == query_set.dataset)
+        starts = range(0, len(query_set.ids), _QUERIES)
+        for start in progress(starts, len(starts), f"search, {query_set.dataset}"):
+            texts = query_set.texts[start : start + _QUERIES]
             vectors = encode(tower, texts, "query", precision=params.precision, batch_size=params.batch_size)
-            scores, places = best_documents(vectors, documents, params.depth, rows)
-            found = [fields[row, 0].tolist() for row in places]
-            yield candidate_rows(each.ids[start : start + _QUERIES], found, list(scores))
+            scores, doc_rows = best_documents(vectors, documents, params.depth, rows)
+            doc_ids = [fields[positions, 0].tolist() for positions in doc_rows]
+            yield candidate_rows(query_set.ids[start : start + _QUERIES], doc_ids, list(scores))
 
 
 def _tower(params: CandidatesParams) -> SentenceTransformer:

@@ -12,9 +12,9 @@ def candidate_rows(
     query_ids: Sequence[str], doc_ids: Sequence[Sequence[str]], scores: Sequence[np.ndarray]
 ) -> pa.Table:
     """Rows of `candidates`: the documents of each query, best first, with their scores; ranks from 1."""
-    lengths = [len(found) for found in doc_ids]
+    lengths = [len(hit_ids) for hit_ids in doc_ids]
     ranks = [rank for length in lengths for rank in range(1, length + 1)]
-    asked = np.repeat(np.array(query_ids, dtype=object), lengths).tolist()
-    found = [doc_id for row in doc_ids for doc_id in row]
+    repeated_query_ids = np.repeat(np.array(query_ids, dtype=object), lengths).tolist()
+    flat_doc_ids = [doc_id for hit_ids in doc_ids for doc_id in hit_ids]
     values = np.concatenate([*scores, np.zeros(0, dtype=np.float32)]).tolist()
-    return table_from_columns("candidates", (asked, found, ranks, values))
+    return table_from_columns("candidates", (repeated_query_ids, flat_doc_ids, ranks, values))

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from slimtower.common.files import staged_folder, write_json
-from steps.candidates.asked import Asked, asked_queries
+from steps.candidates.asked import DatasetQueries, select_queries
 from steps.candidates.lexical import by_bm25
 from steps.candidates.params import CandidatesParams
 from steps.core.tables import stream_table
@@ -25,40 +25,41 @@ def run(ingest: Path, output: Path, params: CandidatesParams, run: Run) -> None:
     A query searches its own data set. Asked are training queries, and some judged dev queries, with which a ranker is
     measured. What a searcher finds says nothing of relevance.
     """
-    asked = asked_queries(ingest, params)
-    found: dict[str, int] = {}
+    query_sets = select_queries(ingest, params)
+    counts: dict[str, int] = {}
     with staged_folder(output) as staging:
         for searcher in params.searchers:
             with TemporaryDirectory(prefix=".scratch.", dir=staging) as scratch:
                 match searcher:
                     case "bm25":
-                        tables = by_bm25(ingest, asked, params.depth)
+                        tables = by_bm25(ingest, query_sets, params.depth)
                     case "dense":
                         from steps.candidates.dense import by_dense  # loads torch
 
-                        tables = by_dense(ingest, asked, Path(scratch), params)
+                        tables = by_dense(ingest, query_sets, Path(scratch), params)
                     case _:
                         assert_never(searcher)
                 path = stream_table(staging / searcher, "candidates", tables)
-            found[searcher] = pq.read_metadata(path).num_rows
-            _warn(searcher, asked, path)
+            counts[searcher] = pq.read_metadata(path).num_rows
+            _warn(searcher, query_sets, path)
         write_json(
-            staging / "report.json", {"queries": {each.dataset: len(each.ids) for each in asked}, "candidates": found}
+            staging / "report.json",
+            {"queries": {query_set.dataset: len(query_set.ids) for query_set in query_sets}, "candidates": counts},
         )
-    run.metrics({f"candidates.{name}": count for name, count in found.items()})
+    run.metrics({f"candidates.{name}": count for name, count in counts.items()})
     run.artifact(output / "report.json")
 
 
-def _warn(searcher: str, asked: Sequence[Asked], path: Path) -> None:
+def _warn(searcher: str, query_sets: Sequence[DatasetQueries], path: Path) -> None:
     """Say so of each data set of which many queries found nothing."""
     table = pq.read_table(path, columns=["query_id", "rank"])
-    found = set(table.filter(pc.equal(table["rank"], 1))["query_id"].to_pylist())
-    for each in asked:
-        empty, searched = sum(query_id not in found for query_id in each.ids), len(each.ids)
+    answered = set(table.filter(pc.equal(table["rank"], 1))["query_id"].to_pylist())
+    for query_set in query_sets:
+        empty, searched = sum(query_id not in answered for query_id in query_set.ids), len(query_set.ids)
         if empty > _MOST_EMPTY * searched:
             print(
                 f"candidates: WARNING: {searcher} finds no document for {empty:,} of {searched:,} queries of"
-                f" {each.dataset}: they share no word with any. Most likely queries and documents are in different"
+                f" {query_set.dataset}: they share no word with any. Most likely queries and documents are in different"
                 " languages; the searcher dense needs no shared word (candidates.searchers)",
                 file=sys.stderr,
             )

@@ -26,14 +26,14 @@ def closure(*modules: str) -> set[str]:
     Imports for type checkers alone (`if TYPE_CHECKING`) do not count. ValueError for a module that is not there, and
     for a relative import.
     """
-    found: set[str] = set()
+    visited: set[str] = set()
     waiting = list(modules)
     while waiting:
         module = waiting.pop()
-        if module not in found:
-            found.add(module)
+        if module not in visited:
+            visited.add(module)
             waiting += _imported(module)
-    return found
+    return visited
 
 
 @cache

@@ -47,19 +47,19 @@ def other_hits(
 ) -> tuple[list[np.ndarray], list[list[str]]]:
     """Scores and ids of up to `k` hits of each of these queries, never of its own id with `ignore_identical_ids`.
 
-    `search` finds as many hits as it is told to, scores and ids by query; scores behind the last id are cut off.
+    `search(count)` returns scores and ids of `count` hits by query. Scores behind the last id are cut off.
     """
     scores, doc_ids = search(k + judged.ignore_identical_ids)
-    kept: tuple[list[np.ndarray], list[list[str]]] = ([], [])
+    hits: tuple[list[np.ndarray], list[list[str]]] = ([], [])
     for query, values, docs in zip(query_ids, scores, doc_ids, strict=True):
         if not judged.ignore_identical_ids:
-            kept[0].append(values[: min(k, len(docs))])
-            kept[1].append(list(docs[:k]))
+            hits[0].append(values[: min(k, len(docs))])
+            hits[1].append(list(docs[:k]))
             continue
-        places = [place for place, doc in enumerate(docs) if doc != query][:k]
-        kept[0].append(values[places])
-        kept[1].append([docs[place] for place in places])
-    return kept
+        positions = [position for position, doc in enumerate(docs) if doc != query][:k]
+        hits[0].append(values[positions])
+        hits[1].append([docs[position] for position in positions])
+    return hits
 
 
 def tied_hits(
@@ -78,7 +78,7 @@ def tied_hits(
     scores, doc_ids = other_hits(judged, query_ids, search, k + 1)
     tied = [len(row) > k and row[k] == row[k - 1] for row in scores]
     deep = other_hits(judged, query_ids, search, TIES_TO) if any(tied) else (scores, doc_ids)
-    lengths = [int((deep[0][at] >= scores[at][k - 1]).sum()) if more else k for at, more in enumerate(tied)]
+    lengths = [int((deep[0][index] >= scores[index][k - 1]).sum()) if more else k for index, more in enumerate(tied)]
     return (
         [row[:length] for row, length in zip(deep[0], lengths, strict=True)],
         [row[:length] for row, length in zip(deep[1], lengths, strict=True)],
@@ -94,22 +94,24 @@ def read_judged_sets(ingest: Path, splits: Sequence[str]) -> list[JudgedSet]:
     for row in _rows(ingest, "qrels", splits):
         grades[row["dataset"], row["split"]][row["query_id"]][row["doc_id"]] = row["grade"]
     queries: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
-    others: dict[tuple[str, str], dict[str, tuple[str, Mapping[str, int]]]] = defaultdict(dict)
+    without_relevant: dict[tuple[str, str], dict[str, tuple[str, Mapping[str, int]]]] = defaultdict(dict)
     for row in _rows(ingest, "queries", splits):
         key = (row["dataset"], row["split"])
-        own = grades[key].get(row["query_id"], {})
-        if any(grade > 0 for grade in own.values()):
+        grades_of_query = grades[key].get(row["query_id"], {})
+        if any(grade > 0 for grade in grades_of_query.values()):
             queries[key].append((row["query_id"], row["text"]))
-        elif own:
-            others[key][row["query_id"]] = row["text"], dict(own)
-    found = []
+        elif grades_of_query:
+            without_relevant[key][row["query_id"]] = row["text"], dict(grades_of_query)
+    judged_sets = []
     for dataset in sorted({dataset for dataset, _ in queries}):
         for split in splits:
             if rows := sorted(queries.get((dataset, split), ())):
                 ids, texts = [query for query, _ in rows], [text for _, text in rows]
                 qrels = {query: dict(grades[dataset, split][query]) for query in ids}
-                found.append(JudgedSet(dataset, split, ids, texts, qrels, dict(sorted(others[dataset, split].items()))))
-    return found
+                judged_sets.append(
+                    JudgedSet(dataset, split, ids, texts, qrels, dict(sorted(without_relevant[dataset, split].items())))
+                )
+    return judged_sets
 
 
 def _rows(ingest: Path, name: str, splits: Sequence[str]) -> list[dict[str, Any]]:

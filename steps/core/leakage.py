@@ -54,5 +54,7 @@ def check_leaks(texts: Iterable[tuple[str, str]], keys: Mapping[str, str], remed
 def refuse_leaks(examples: Sequence[Leak], leaks: int, compared: int, remedy: str) -> None:
     """UserError when there are examples: `leaks` of the `compared` texts are evaluation queries."""
     if examples:
-        shown = "; ".join(f"{leak.where}: {leak.text[:80]!r} is {leak.query_id}" for leak in examples)
-        raise UserError(f"leak: {leaks:,} of {compared:,} training texts equal a dev or test query ({shown}); {remedy}")
+        listed = "; ".join(f"{leak.where}: {leak.text[:80]!r} is {leak.query_id}" for leak in examples)
+        raise UserError(
+            f"leak: {leaks:,} of {compared:,} training texts equal a dev or test query ({listed}); {remedy}"
+        )

@@ -25,8 +25,8 @@ def parse_measure(name: str) -> Any:
     try:
         measure = _parsed(name)
         measure.validate_params()
-        known = any(kind.partition("@")[0] == measure.NAME for kind in _KINDS)
-        if known and measure.params.get("cutoff", 1) > 0 and ir_measures.pytrec_eval.supports(_uncut(measure)):
+        is_supported = any(kind.partition("@")[0] == measure.NAME for kind in _KINDS)
+        if is_supported and measure.params.get("cutoff", 1) > 0 and ir_measures.pytrec_eval.supports(_uncut(measure)):
             return measure
     except (ValueError, SyntaxError, AssertionError, KeyError, TypeError):
         pass
@@ -67,13 +67,13 @@ def per_query(
     """
     measures = {name: _from_grade(parse_measure(name), relevant_from) for name in names}
     # ir_measures gives RR@10 to MS MARCO's script, which breaks ties the other way round: cut here.
-    found = _calculated(
+    values = _calculated(
         {name: _uncut(measure) for name, measure in measures.items()}, qrels, query_ids, doc_ids, scores
     )
     for name, measure in measures.items():
         if measure.NAME == "RR" and "cutoff" in measure.params:
-            found[name] = np.where(found[name] >= 1 / measure["cutoff"], found[name], 0.0)
-    return found
+            values[name] = np.where(values[name] >= 1 / measure["cutoff"], values[name], 0.0)
+    return values
 
 
 def ndcg_at_10(
@@ -95,13 +95,13 @@ def best_hits(doc_ids: Sequence[str], scores: np.ndarray, depth: int) -> tuple[l
 
     All that score as the last of them are there too, so that no tie is broken before a measure breaks it.
     """
-    held = scores.astype(np.float32, copy=False)
-    if not 0 < depth < held.shape[1]:
-        return [list(doc_ids)] * len(held), list(held)
-    least = np.partition(held, -depth, axis=1)[:, -depth]
-    chosen = [np.flatnonzero(row >= last) for row, last in zip(held, least, strict=True)]
+    scores32 = scores.astype(np.float32, copy=False)
+    if not 0 < depth < scores32.shape[1]:
+        return [list(doc_ids)] * len(scores32), list(scores32)
+    thresholds = np.partition(scores32, -depth, axis=1)[:, -depth]
+    chosen = [np.flatnonzero(row >= threshold) for row, threshold in zip(scores32, thresholds, strict=True)]
     ids = [[doc_ids[column] for column in columns.tolist()] for columns in chosen]
-    return ids, [row[columns] for row, columns in zip(held, chosen, strict=True)]
+    return ids, [row[columns] for row, columns in zip(scores32, chosen, strict=True)]
 
 
 def trec_order(doc_ids: Sequence[str], scores: np.ndarray) -> list[int]:
@@ -109,10 +109,10 @@ def trec_order(doc_ids: Sequence[str], scores: np.ndarray) -> list[int]:
     order = np.argsort(-scores, kind="stable")
     ranked = scores[order]
     ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True)) + 1
-    sizes, found = np.diff(ends, prepend=0), order.tolist()
-    for end, size in zip(ends[sizes > 1].tolist(), sizes[sizes > 1].tolist(), strict=True):  # of equal scores
-        found[end - size : end] = sorted(found[end - size : end], key=doc_ids.__getitem__, reverse=True)
-    return found
+    sizes, positions = np.diff(ends, prepend=0), order.tolist()
+    for stop, size in zip(ends[sizes > 1].tolist(), sizes[sizes > 1].tolist(), strict=True):  # of equal scores
+        positions[stop - size : stop] = sorted(positions[stop - size : stop], key=doc_ids.__getitem__, reverse=True)
+    return positions
 
 
 def _uncut(measure: Any) -> Any:

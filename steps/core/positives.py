@@ -43,17 +43,20 @@ def positives_of(
     `queries`: query_id -> text. Those that are equal after folding are one alignment text, which has the positives of
     them all. `pairs` are (query_id, doc_id); those of unknown queries and documents are left out.
     """
-    key = {query: fold(text) for query, text in queries.items()}
-    wanted: dict[str, set[str]] = {}
+    keys = {query: fold(text) for query, text in queries.items()}
+    doc_ids_by_key: dict[str, set[str]] = {}
     for query, doc_id in pairs:
-        if query in key:
-            wanted.setdefault(key[query], set()).add(doc_id)
-    named = set().union(*wanted.values())
+        if query in keys:
+            doc_ids_by_key.setdefault(keys[query], set()).add(doc_id)
+    named = set().union(*doc_ids_by_key.values())
     document = {doc_id: row for row, doc_id in enumerate(doc_ids) if doc_id in named}
-    found = {own: sorted(document[doc_id] for doc_id in ids if doc_id in document) for own, ids in wanted.items()}
+    rows_by_key = {
+        folded: sorted(document[doc_id] for doc_id in ids if doc_id in document)
+        for folded, ids in doc_ids_by_key.items()
+    }
     rows = enumerate(zip(texts["part"].to_pylist(), texts["source_id"].to_pylist(), strict=True))
     return {
-        row: np.array(found[key[source]])
+        row: np.array(rows_by_key[keys[source]])
         for row, (part, source) in rows
-        if part == "train_queries" and found.get(key.get(source, ""))
+        if part == "train_queries" and rows_by_key.get(keys.get(source, ""))
     }

@@ -26,16 +26,16 @@ class Bar:
     def __init__(
         self,
         total: Total,
-        what: str,
+        label: str,
         unit: str = "",
         so_far: Callable[[], str] | None = None,
         stream: TextIO | None = None,
     ) -> None:
-        """`what` names the work, `unit` what is counted, in the plural; `so_far` is asked for what stands behind it.
+        """`label` names the work, `unit` what is counted, in the plural; `so_far` returns a text to follow the count.
 
-        A `total` that is not known at the start is asked for each time.
+        A `total` that is not known at the start is a function, which every line calls.
         """
-        self.total, self.what, self.unit, self.so_far = total, what, unit, so_far
+        self.total, self.label, self.unit, self.so_far = total, label, unit, so_far
         self.done = 0
         self._stream = stream or sys.stderr
         self._terminal = self._stream.isatty()
@@ -72,8 +72,8 @@ class Bar:
         if total and 0 < self.done < total and seconds > 1:
             remaining = f", about {clock(seconds * (total - self.done) / self.done)} to go"
         behind = f"; {text}" if self.so_far and (text := self.so_far()) else ""
-        inner = f": {_open[-1].what}" if _open and _open[-1] is not self else ""
-        return f"{self.what}: {count}{' in ' if count else ''}{clock(seconds)}{remaining}{behind}{inner}"
+        inner = f": {_open[-1].label}" if _open and _open[-1] is not self else ""
+        return f"{self.label}: {count}{' in ' if count else ''}{clock(seconds)}{remaining}{behind}{inner}"
 
     def _tick(self) -> None:
         """Show it now and then until the work is over."""
@@ -87,16 +87,16 @@ class Bar:
 def progress(
     items: Iterable[Item],
     total: Total,
-    what: str,
+    label: str,
     so_far: Callable[[], str] | None = None,
     unit: str = "",
 ) -> Iterator[Item]:
-    """Pass items through with a bar named `what`; `unit` is what is counted, `so_far` is asked for what stands behind.
+    """Pass items through with a bar named `label`; `unit` is what is counted, `so_far` returns the text that follows.
 
-    Of a range in steps, which are the starts of batches, it counts what lies in them.
+    If `items` is a range in steps, the starts of batches, the bar counts the items of the batches.
     """
     batches = items if isinstance(items, range) else None
-    with Bar(len(range(batches.start, batches.stop)) if batches else total, what, unit, so_far) as bar:
+    with Bar(len(range(batches.start, batches.stop)) if batches else total, label, unit, so_far) as bar:
         for item in items:
             yield item
             bar.advance(min(batches.step, batches.stop - item) if batches and isinstance(item, int) else 1)

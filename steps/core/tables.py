@@ -30,21 +30,21 @@ def _schema(**columns: pa.DataType) -> pa.Schema:
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
 
 
-_text, _whole, _real = pa.string(), pa.int32(), pa.float32()
+_text, _integer, _real = pa.string(), pa.int32(), pa.float32()
 
 SCHEMAS: dict[str, pa.Schema] = {
     "corpus": _schema(doc_id=_text, dataset=_text, title=_text, topic=_text, content=_text),
     "queries": _schema(query_id=_text, dataset=_text, text=_text, split=_text),  # train, dev and test
     "unlabelled_queries": _schema(query_id=_text, dataset=_text, text=_text),
     "impressions": _schema(
-        session_id=_text, query_id=_text, doc_id=_text, rank=_whole, clicked=pa.bool_(), timestamp=pa.int64()
+        session_id=_text, query_id=_text, doc_id=_text, rank=_integer, clicked=pa.bool_(), timestamp=pa.int64()
     ),
     "relevance": _schema(query_id=_text, doc_id=_text, score=_real),
     "term_scores": _schema(term=_text, score=_real),
     "given_triplets": _schema(query_id=_text, positive_id=_text, negative_id=_text),
-    "candidates": _schema(query_id=_text, doc_id=_text, rank=_whole, score=_real),
-    "qrels": _schema(query_id=_text, dataset=_text, doc_id=_text, grade=_whole, split=_text),
-    "satisfaction": _schema(query_id=_text, doc_id=_text, grade=_whole),  # none where no source has such labels
+    "candidates": _schema(query_id=_text, doc_id=_text, rank=_integer, score=_real),
+    "qrels": _schema(query_id=_text, dataset=_text, doc_id=_text, grade=_integer, split=_text),
+    "satisfaction": _schema(query_id=_text, doc_id=_text, grade=_integer),  # none where no source has such labels
     "answers": _schema(query_id=_text, answers=pa.list_(pa.field("element", _text))),  # none where no source has any
     "rejects": _schema(source=_text, line=pa.int64(), reason=_text, raw=_text),
     "associations": _schema(query_id=_text, other_query_id=_text, kind=_text),
@@ -52,10 +52,10 @@ SCHEMAS: dict[str, pa.Schema] = {
         query_id=_text, positive_id=_text, negative_id=_text, source=_text, via_query_id=_text, weight=_real
     ),
     "generated_queries": _schema(
-        query_id=_text, source_query_id=_text, variant=_whole, text=_text, sigma=_real, mask_ratio=_real
+        query_id=_text, source_query_id=_text, variant=_integer, text=_text, sigma=_real, mask_ratio=_real
     ),
     "alignment_texts": _schema(text_sha=_text, text=_text, part=_text, role=_text, source_id=_text),
-    "scores": _schema(text_row=_whole, doc_row=_whole, score=_real),
+    "scores": _schema(text_row=_integer, doc_row=_integer, score=_real),
     "held_out": _schema(text_sha=_text, text=_text, part=_text, role=_text, source_id=_text),
     "per_query": _schema(query_id=_text, dataset=_text, model=_text, split=_text, measure=_text, value=pa.float64()),
     "slices": _schema(query_id=_text, dataset=_text, slice=_text),  # test queries of a kind; slices overlap
@@ -104,10 +104,10 @@ def table_path(folder: Path, name: str) -> Path:
     path = folder / f"{name}.parquet"
     if not path.is_file():
         raise UserError(f"{path}: not found; run `dvc repro` (or `make demo`) to make it")
-    found = pq.read_schema(path)
-    if not found.remove_metadata().equals(SCHEMAS[name]):
+    schema = pq.read_schema(path)
+    if not schema.remove_metadata().equals(SCHEMAS[name]):
         raise UserError(
-            f"{path}: its columns ({', '.join(found.names)}) are not those of the table {name}"
+            f"{path}: its columns ({', '.join(schema.names)}) are not those of the table {name}"
             f" ({', '.join(SCHEMAS[name].names)}); delete it and run the stage that writes it again"
         )
     return path

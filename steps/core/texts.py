@@ -55,8 +55,8 @@ _BETWEEN_BLANKS = re.compile(r"\S+")
 def _signs() -> dict[int, str]:
     """Translation of white space and the like to a space, and of signs other than `+`, `#` and `.` to `,`."""
     kinds = ((code, unicodedata.category(chr(code))[0]) for code in range(sys.maxunicode + 1))
-    found = {code: " " if kind in "ZC" else "," for code, kind in kinds if kind in "PSZC"}
-    return found | {ord(sign): sign for sign in "+#."} | {ord("\N{MUSIC SHARP SIGN}"): "#"} | UNSEEN
+    folded = {code: " " if kind in "ZC" else "," for code, kind in kinds if kind in "PSZC"}
+    return folded | {ord(sign): sign for sign in "+#."} | {ord("\N{MUSIC SHARP SIGN}"): "#"} | UNSEEN
 
 
 def fold(text: str) -> str:
@@ -105,26 +105,26 @@ def words_of(text: str) -> list[str]:
 
 def sentences(text: str) -> list[str]:
     """Sentences, lines and items of lists of a text in any case, white space collapsed, in order."""
-    found, start = [], 0
-    for end in _SENTENCE_END.finditer(text):
-        if not _goes_on(text, start, end):
-            found.append(text[start : end.end()])
-            start = end.end()
-    return [sentence for part in (*found, text[start:]) if (sentence := " ".join(part.split()))]
+    parts, start = [], 0
+    for match in _SENTENCE_END.finditer(text):
+        if not _goes_on(text, start, match):
+            parts.append(text[start : match.end()])
+            start = match.end()
+    return [sentence for part in (*parts, text[start:]) if (sentence := " ".join(part.split()))]
 
 
-def _goes_on(text: str, start: int, end: re.Match[str]) -> bool:
-    """Whether the full stop at `end` is that of an abbreviation, of initials, or of the number of an item."""
-    stop = end.start()
+def _goes_on(text: str, start: int, match: re.Match[str]) -> bool:
+    """Whether the full stop of `match` is that of an abbreviation, of initials, or of the number of an item."""
+    stop = match.start()
     before = text[max(start, stop - 20) : stop].split()
-    if end["stop"] is None or text[stop] != "." or not before:
+    if match["stop"] is None or text[stop] != "." or not before:
         return False
-    word, after = before[-1].lstrip("([\"'“‘"), text[end.end() : end.end() + 20].lstrip()[:1]
+    word, after = before[-1].lstrip("([\"'“‘"), text[match.end() : match.end() + 20].lstrip()[:1]
     if word.isdigit():
         return len(before) == 1
-    apart = text[stop - 1].isspace()
-    if len(word) == 1 and (apart or word.isupper()):
-        return not apart  # "J. Smith", but not "the plane p ."
+    is_spaced = text[stop - 1].isspace()
+    if len(word) == 1 and (is_spaced or word.isupper()):
+        return not is_spaced  # "J. Smith", but not "the plane p ."
     if word.lower() in ("no", "nos"):
         return after.isdigit()
     return bool(_SHORT.fullmatch(word) or (_SHORT_OR_LAST.fullmatch(word) and not after.isupper()))

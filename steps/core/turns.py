@@ -12,31 +12,31 @@ from slimtower.common.files import let_go, take
 LOOK_SECONDS = 1.0  # between two looks whether the other run has ended
 
 
-def hold(folder: Path, said: str, look: Callable[[Path], bool] = take) -> None:
+def hold(folder: Path, message: str, acquire: Callable[[Path], bool] = take) -> None:
     """Let no other run use the folder until `forget` or the end of this process.
 
-    Waits while another run does, and says so on stderr, where `said` is not empty. `look` takes the lock, or tells that
-    another run has it.
+    While another run uses it, wait, and print `message` on stderr unless it is empty. `acquire` takes the lock and
+    returns True, or returns False if another run has it.
     """
-    while not look(_lock(folder)):
-        if said:
-            print(said, file=sys.stderr)
-        said = ""
+    while not acquire(_lock(folder)):
+        if message:
+            print(message, file=sys.stderr)
+        message = ""
         time.sleep(LOOK_SECONDS)
-    shutil.rmtree(_gone(folder), ignore_errors=True)
+    shutil.rmtree(_removal_path(folder), ignore_errors=True)
 
 
 def forget(folder: Path) -> None:
     """Remove the folder, and let other runs go on with theirs; a kill leaves it whole, or no such folder."""
-    gone = _gone(folder)
-    shutil.rmtree(gone, ignore_errors=True)
+    removed = _removal_path(folder)
+    shutil.rmtree(removed, ignore_errors=True)
     with suppress(OSError):  # it was never made, or may not be removed
-        folder.rename(gone)
-    shutil.rmtree(gone, ignore_errors=True)
+        folder.rename(removed)
+    shutil.rmtree(removed, ignore_errors=True)
     let_go(_lock(folder))
 
 
-def _gone(folder: Path) -> Path:
+def _removal_path(folder: Path) -> Path:
     """The folder's name while it is removed."""
     return folder.with_name(f".gone.{folder.name}")
 

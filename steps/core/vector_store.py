@@ -58,7 +58,7 @@ class VectorCache:
         for row, key in enumerate(loaded(shard / "keys.npy", shard)):
             self._where[key.tobytes()] = (shard, row)
 
-    def fill(self, texts: Iterable[str], encode: Encode, shard_texts: int, what: str) -> int:
+    def fill(self, texts: Iterable[str], encode: Encode, shard_texts: int, label: str) -> int:
         """Embed the texts not yet here, shard by shard; returns how many were embedded.
 
         The texts are looped over twice. They are taken in windows of WINDOW_SHARDS shards, within each longest first,
@@ -67,7 +67,7 @@ class VectorCache:
         window = WINDOW_SHARDS * shard_texts
         missing = sum(1 for _ in self.missing(texts))
         if missing:
-            with Bar(missing, what, "texts") as bar:
+            with Bar(missing, label, "texts") as bar:
                 count = 0
                 for shard in self._shards(texts, window, shard_texts):
                     self.add([key for key, _ in shard], encode([text for _, text in shard]))
@@ -78,8 +78,8 @@ class VectorCache:
     def _shards(self, texts: Iterable[str], window: int, shard_texts: int) -> Iterator[list[tuple[bytes, str]]]:
         """The missing texts with their keys, `shard_texts` at most at a time."""
         stream = iter(texts)
-        while some := list(islice(stream, window)):
-            missing = {key: text for text in some if (key := text_key(text)) not in self._where}
+        while chunk := list(islice(stream, window)):
+            missing = {key: text for text in chunk if (key := text_key(text)) not in self._where}
             order = sorted(missing.items(), key=lambda item: (-len(item[1]), item[0]))
             for start in range(0, len(order), shard_texts):
                 yield order[start : start + shard_texts]
@@ -112,15 +112,15 @@ class VectorCache:
                 seen.add(key)
                 yield key, text
 
-    def read(self, texts: Sequence[str]) -> np.ndarray:
+    def load(self, texts: Sequence[str]) -> np.ndarray:
         """Vectors of one text or more, `(len(texts), dim)`; KeyError for a text not filled."""
-        found: np.ndarray | None = None
-        for shard, positions, rows in self._places(texts):
-            vectors = loaded(shard / "vectors.npy", shard)[rows]
-            found = np.empty((len(texts), vectors.shape[1]), self.dtype) if found is None else found
-            found[positions] = vectors
-        assert found is not None
-        return found
+        vectors: np.ndarray | None = None
+        for shard, positions, rows in self._grouped_by_shard(texts):
+            stored = loaded(shard / "vectors.npy", shard)[rows]
+            vectors = np.empty((len(texts), stored.shape[1]), self.dtype) if vectors is None else vectors
+            vectors[positions] = stored
+        assert vectors is not None
+        return vectors
 
     def write(self, texts: Texts, target: Path, dim: int, lengths: Path | None = None) -> None:
         """Write the vectors of the texts as one `.npy` of `(len(texts), dim)`; KeyError for a text not filled.
@@ -129,7 +129,7 @@ class VectorCache:
         """
         vectors = new_array(target, self.dtype, (len(texts), dim))
         norms = np.zeros(len(texts), dtype=np.float32)
-        for shard, positions, rows in self._places(texts):
+        for shard, positions, rows in self._grouped_by_shard(texts):
             vectors[positions] = loaded(shard / "vectors.npy", shard)[rows]
             if lengths:
                 norms[positions] = loaded(shard / "lengths.npy", shard)[rows]
@@ -137,23 +137,23 @@ class VectorCache:
         if lengths:
             np.save(lengths, norms)
 
-    def _places(self, texts: Iterable[str]) -> Iterator[tuple[Path, list[int], list[int]]]:
+    def _grouped_by_shard(self, texts: Iterable[str]) -> Iterator[tuple[Path, list[int], list[int]]]:
         """Each shard with the positions of its texts, and their rows in it: its files are open one after the other."""
-        found: dict[Path, list[tuple[int, int]]] = {}
+        pairs_by_shard: dict[Path, list[tuple[int, int]]] = {}
         for position, text in enumerate(texts):
             shard, row = self._where[text_key(text)]
-            found.setdefault(shard, []).append((position, row))
-        for shard, pairs in found.items():
+            pairs_by_shard.setdefault(shard, []).append((position, row))
+        for shard, pairs in pairs_by_shard.items():
             yield shard, [position for position, _ in pairs], [row for _, row in pairs]
 
 
-def loaded(file: Path, kept: Path) -> np.ndarray:
-    """An array of the cache, as a memory map; UserError where it is cut or gone, naming what is `kept`."""
+def loaded(file: Path, entry: Path) -> np.ndarray:
+    """An array of the cache, as a memory map; UserError, which names `entry`, if the file is cut or missing."""
     try:
         return np.asarray(np.load(file, mmap_mode="r"))
     except (ValueError, EOFError, FileNotFoundError) as error:
         raise UserError(
-            f"{kept}: cannot be read ({error}); a power failure may have cut it: delete it, and it is made again"
+            f"{entry}: cannot be read ({error}); a power failure may have cut it: delete it, and it is made again"
         ) from None
 
 

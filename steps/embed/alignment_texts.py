@@ -46,11 +46,11 @@ class AlignmentTexts:
     table: pa.Table
     counts: dict[str, dict[str, int]]
 
-    def told(self) -> str:
-        """What was chosen, in words: `14,200 texts: 9,800 sentences, 3,000 spans, 1,400 titles`."""
-        kept = sorted(((tally["kept"], part) for part, tally in self.counts.items() if tally["kept"]), reverse=True)
-        listed = ", ".join(f"{count:,} {part.replace('_', ' ')}" for count, part in kept)
-        return f"{self.table.num_rows:,} texts: {listed}" if kept else "no texts"
+    def summary(self) -> str:
+        """Say how many texts were chosen: `14,200 texts: 9,800 sentences, 3,000 spans, 1,400 titles`."""
+        sizes = sorted(((tally["kept"], part) for part, tally in self.counts.items() if tally["kept"]), reverse=True)
+        listed = ", ".join(f"{count:,} {part.replace('_', ' ')}" for count, part in sizes)
+        return f"{self.table.num_rows:,} texts: {listed}" if sizes else "no texts"
 
 
 def build(sources: Sources, params: EmbedParams, *, uncased: bool = False) -> AlignmentTexts:
@@ -76,22 +76,24 @@ def _fill(collected: Collected, sources: Sources, params: EmbedParams) -> None:
     """Add spans up to `least_texts`: documents give as many each, turn by turn, and leave when too few are new."""
     if (missing := params.least_texts - len(collected.rows)) <= 0:
         return
-    asked = chain(_training_queries(sources.queries), _items(sources.unlabelled))
-    length = mixed_length(query_words(item.text for item in asked).length_or(2, 12))
-    active = _drawn((doc_id for doc_id, *_ in sources.corpus), max(missing, _FEWEST), params.seed)
+    queries = chain(_training_queries(sources.queries), _items(sources.unlabelled))
+    length = mixed_length(query_words(item.text for item in queries).length_or(2, 12))
+    active = _sample((doc_id for doc_id, *_ in sources.corpus), max(missing, _FEWEST), params.seed)
     turn = 0
     while active and missing > 0:
         turn += 1
-        each = -(-max(missing, _FEWEST) // len(active))
-        places = collected.take(FILLER, partial(_fill_spans, sources, params, length, turn, each, set(active)), missing)
-        new = Counter(place // each for place in places)  # each document was asked for as many
-        active = [doc_id for number, doc_id in enumerate(active) if new[number] >= _WORTH * each]
+        per_document = -(-max(missing, _FEWEST) // len(active))
+        positions = collected.take(
+            FILLER, partial(_fill_spans, sources, params, length, turn, per_document, set(active)), missing
+        )
+        new = Counter(position // per_document for position in positions)  # each document gave as many texts
+        active = [doc_id for number, doc_id in enumerate(active) if new[number] >= _WORTH * per_document]
         missing = params.least_texts - len(collected.rows)
 
 
-def _drawn(doc_ids: Iterable[str], most: int, seed: int) -> list[str]:
-    """All documents, or `most` by a hash, so that a new document displaces few; in their order."""
-    numbered = nsmallest(most, enumerate(doc_ids), key=lambda pair: sha256_text(f"{seed} spans {pair[1]}"))
+def _sample(doc_ids: Iterable[str], limit: int, seed: int) -> list[str]:
+    """All documents, or the `limit` of them with the smallest hashes, in their order; a new document displaces few."""
+    numbered = nsmallest(limit, enumerate(doc_ids), key=lambda pair: sha256_text(f"{seed} spans {pair[1]}"))
     return [doc_id for _, doc_id in sorted(numbered)]
 
 
@@ -128,10 +130,10 @@ def _training_queries(queries: pa.Table) -> Iterator[Item]:
 
 def _random_queries(sources: Sources, params: EmbedParams) -> Iterator[Item]:
     """EmbedDistill's control (App. E): random words in the place, and with the id, of each generated query."""
-    drawn = query_words(item.text for item in _training_queries(sources.queries))
-    if drawn.lengths:
+    vocabulary = query_words(item.text for item in _training_queries(sources.queries))
+    if vocabulary.lengths:
         for query_id in sources.generated["query_id"].to_pylist():
-            yield Item(drawn.random_query(_rng("random_queries", query_id, params)), query_id)
+            yield Item(vocabulary.random_query(_rng("random_queries", query_id, params)), query_id)
 
 
 def _perturbed_queries(queries: pa.Table, params: EmbedParams, uncased: bool) -> Iterator[Item]:
@@ -148,22 +150,22 @@ def _sentences(corpus: Iterable[tuple[str, ...]]) -> Iterator[Item]:
 
 
 def _spans(sources: Sources, params: EmbedParams) -> Iterator[Item]:
-    drawn = query_words(item.text for item in _training_queries(sources.queries))
-    length = drawn.length_or(4, 12)
+    vocabulary = query_words(item.text for item in _training_queries(sources.queries))
+    length = vocabulary.length_or(4, 12)
     for doc_id, *fields in sources.corpus:
-        rng, whole = _rng("spans", doc_id, params), sources.template.text(*fields)
-        for [text] in spans(whole, rng, params.spans_per_document, length, params.max_words):
-            yield Item(text, doc_id)
+        rng, text = _rng("spans", doc_id, params), sources.template.text(*fields)
+        for [span] in spans(text, rng, params.spans_per_document, length, params.max_words):
+            yield Item(span, doc_id)
 
 
 def _fill_spans(
-    sources: Sources, params: EmbedParams, length: Length, turn: int, each: int, active: set[str]
+    sources: Sources, params: EmbedParams, length: Length, turn: int, per_document: int, active: set[str]
 ) -> Iterator[Item]:
-    """`each` more spans of every `active` document, other ones in every `turn`."""
+    """`per_document` more spans of every `active` document, other ones in every `turn`."""
     for doc_id, *fields in sources.corpus:
         if doc_id in active:
-            rng, whole = _rng("spans", f"{doc_id} {turn}", params), sources.template.text(*fields)
-            for pieces in spans(whole, rng, each, length, params.max_words, _JOINED):
+            rng, text = _rng("spans", f"{doc_id} {turn}", params), sources.template.text(*fields)
+            for pieces in spans(text, rng, per_document, length, params.max_words, _JOINED):
                 yield Item(" ".join(pieces), doc_id, pieces=pieces)
 
 

@@ -32,20 +32,20 @@ class Collected:
         self.rows: list[dict[str, str]] = []
         self.counts: dict[str, Counter[str]] = {}
 
-    def take(self, part: Part, read: Callable[[], Iterable[Item]], most: int) -> array:
-        """Add texts of a part, a sample of `most` where there are more (0 = all); returns the places of them all.
+    def take(self, part: Part, read_items: Callable[[], Iterable[Item]], limit: int) -> array:
+        """Add texts of a part, a sample of `limit` if there are more (0 = all); return the positions of all new ones.
 
-        `read` gives the same texts in the same order at every call: those of a large part are not held, but read again.
+        `read_items` gives the same texts in the same order at every call: a large part is not held but read again.
         """
         tally: Counter[str] = Counter({"kept": 0, "evaluation_query": 0, "repeated": 0, "empty": 0})
-        places = array("q")
-        for place, item in enumerate(read()):
+        positions = array("q")
+        for position, item in enumerate(read_items()):
             if (reason := _reason(item, self.forbidden, self.seen, self.max_words)) == "kept":
-                places.append(place)
+                positions.append(position)
             tally[reason] += 1
-        chosen = set(_sample(places, most, self.seed))
-        for place, item in enumerate(read() if chosen else ()):
-            if place in chosen:
+        chosen = set(_sample(positions, limit, self.seed))
+        for position, item in enumerate(read_items() if chosen else ()):
+            if position in chosen:
                 text = first_words(item.text, self.max_words)
                 self.rows.append(
                     {
@@ -56,25 +56,25 @@ class Collected:
                         "source_id": item.source_id,
                     }
                 )
-        if undrawn := len(places) - len(chosen):
+        if undrawn := len(positions) - len(chosen):
             tally["not_drawn"] = undrawn
         tally["kept"] = len(chosen)
         self.counts.setdefault(part, Counter()).update(tally)
-        return places
+        return positions
 
 
 def _reason(item: Item, forbidden: Mapping[str, str], seen: "_Seen", max_words: int) -> str:
     """`kept`, and then the text is marked as seen, or why it is left out."""
-    text = first_words(item.text, max_words)
-    key = fold(text)
-    if not key or not words(text):
+    cut = first_words(item.text, max_words)
+    key = fold(cut)
+    if not key or not words(cut):
         return "empty"
     query = first_words(item.query, max_words)
-    if key in forbidden or any(fold(other) in forbidden for other in (item.text, item.query, query, *item.pieces)):
+    if key in forbidden or any(fold(text) in forbidden for text in (item.text, item.query, query, *item.pieces)):
         return "evaluation_query"
     if query:
-        return "kept" if text != query and seen.adds_text(text) else "repeated"
-    return "kept" if seen.adds(key, text) else "repeated"
+        return "kept" if cut != query and seen.adds_text(cut) else "repeated"
+    return "kept" if seen.adds(key, cut) else "repeated"
 
 
 class _Seen:
@@ -103,9 +103,9 @@ class _Seen:
         return True
 
 
-def first_words(text: str, most: int) -> str:
-    """The first `most` words, white space collapsed."""
-    return " ".join(text.split()[:most])
+def first_words(text: str, limit: int) -> str:
+    """The first `limit` words, white space collapsed."""
+    return " ".join(text.split()[:limit])
 
 
 def _mark(key: str) -> int:
@@ -113,8 +113,8 @@ def _mark(key: str) -> int:
     return int.from_bytes(blake2b(key.encode("utf-8"), digest_size=8).digest(), "big")
 
 
-def _sample(places: Sequence[int], most: int, seed: int) -> list[int]:
-    """At most `most` of the places (0 = all), chosen with the seed."""
-    if not most or len(places) <= most:
-        return list(places)
-    return [places[row] for row in np.random.default_rng(seed).choice(len(places), size=most, replace=False)]
+def _sample(positions: Sequence[int], limit: int, seed: int) -> list[int]:
+    """At most `limit` of the positions (0 = all), chosen with the seed."""
+    if not limit or len(positions) <= limit:
+        return list(positions)
+    return [positions[index] for index in np.random.default_rng(seed).choice(len(positions), size=limit, replace=False)]

@@ -32,11 +32,11 @@ _LONGER = (1024, 2048, 8000)  # of APIs
 _BODIES = ({}, *({"input_type": role} for role in ("document", "query", "search_document", "search_query")))
 _POOLING = ("mean", "cls", "max", "lasttoken")
 
-Read = Callable[[], np.ndarray]
+ReadVectors = Callable[[], np.ndarray]
 
 
 @dataclass(frozen=True)
-class Given:
+class IndexVectors:
     """The index's own vectors `(documents, dim)` and the sample of them that is compared: rows, texts, vectors."""
 
     path: Path
@@ -48,9 +48,9 @@ class Given:
 
 def sampled_rows(ingest: Path, params: CheckParams, seed: int) -> np.ndarray:
     """Rows of the documents that are compared, ascending: so many of each data set, drawn by seed."""
-    own, random = rows_by_dataset(ingest), np.random.default_rng((seed, 7))
-    drawn = [random.choice(len(rows), min(params.documents, len(rows)), replace=False) for rows in own]
-    return np.sort(np.concatenate([rows[some] for rows, some in zip(own, drawn, strict=True)]))
+    rows_of_datasets, random = rows_by_dataset(ingest), np.random.default_rng((seed, 7))
+    samples = [random.choice(len(rows), min(params.documents, len(rows)), replace=False) for rows in rows_of_datasets]
+    return np.sort(np.concatenate([rows[sample] for rows, sample in zip(rows_of_datasets, samples, strict=True)]))
 
 
 def check_given(
@@ -62,123 +62,137 @@ def check_given(
     """
     matrix = np.load(path, mmap_mode="r")
     rows = sampled_rows(ingest, params, seed)
-    given = Given(path, ingest, rows, list(CorpusTexts(ingest, rows)), np.array(matrix[rows], dtype=np.float32))
-    own = encode(tower, given.texts, "document", precision=precision)
-    if own.shape[1] == given.vectors.shape[1]:
-        found = cosines(own, given.vectors)
-        if (found >= params.cosine).all():
-            _check_lengths(given, own)
-            return {"documents": len(rows), "least_cosine": float(found.min()), "mean_cosine": float(found.mean())}
-        below = int((found < params.cosine).sum())
-        met = f"{below} of {len(rows)} have a cosine below {params.cosine} (mean {found.mean():.3f})"
+    index = IndexVectors(path, ingest, rows, list(CorpusTexts(ingest, rows)), np.array(matrix[rows], dtype=np.float32))
+    teacher_vectors = encode(tower, index.texts, "document", precision=precision)
+    if teacher_vectors.shape[1] == index.vectors.shape[1]:
+        similarities = cosines(teacher_vectors, index.vectors)
+        if (similarities >= params.cosine).all():
+            _check_lengths(index, teacher_vectors)
+            return {
+                "documents": len(rows),
+                "least_cosine": float(similarities.min()),
+                "mean_cosine": float(similarities.mean()),
+            }
+        below = int((similarities < params.cosine).sum())
+        met = f"{below} of {len(rows)} have a cosine below {params.cosine} (mean {similarities.mean():.3f})"
     else:
-        met = f"they have {given.vectors.shape[1]} dimensions, the teacher {own.shape[1]}"
+        met = f"they have {index.vectors.shape[1]} dimensions, the teacher {teacher_vectors.shape[1]}"
     raise UserError(
         f"{path}: not the teacher's vectors of these documents: {met};"
-        f" {_diagnosis(given, own, tower, params, precision)}"
+        f" {_diagnosis(index, teacher_vectors, tower, params, precision)}"
     )
 
 
-def _check_lengths(given: Given, own: np.ndarray) -> None:
-    lengths, wanted = (np.linalg.norm(vectors, axis=1) for vectors in (given.vectors, own))
-    if np.allclose(lengths, wanted, rtol=_LENGTH):
+def _check_lengths(index: IndexVectors, teacher_vectors: np.ndarray) -> None:
+    lengths, teacher_lengths = (np.linalg.norm(vectors, axis=1) for vectors in (index.vectors, teacher_vectors))
+    if np.allclose(lengths, teacher_lengths, rtol=_LENGTH):
         return
-    if np.allclose(wanted, 1.0, rtol=_LENGTH):
+    if np.allclose(teacher_lengths, 1.0, rtol=_LENGTH):
         fix = "they are not normalised, the teacher's are: divide each by its length, in the index too"
     else:
         fix = "the teacher's are not normalised like that: give one that is, or vectors that are not"
     raise UserError(
-        f"{given.path}: the directions are the teacher's, the lengths are not (mean {lengths.mean():.3f}, the teacher's"
-        f" {wanted.mean():.3f}): {fix}"
+        f"{index.path}: the directions are the teacher's, the lengths are not (mean {lengths.mean():.3f}, the teacher's"
+        f" {teacher_lengths.mean():.3f}): {fix}"
     )
 
 
 def _diagnosis(
-    given: Given, own: np.ndarray, tower: SentenceTransformer, params: CheckParams, precision: Precision
+    index: IndexVectors,
+    teacher_vectors: np.ndarray,
+    tower: SentenceTransformer,
+    params: CheckParams,
+    precision: Precision,
 ) -> str:
     """What would match, and what was tried with which mean cosine."""
-    if own.shape[1] == given.vectors.shape[1] and (moved := _under_other_ids(given, own, params.cosine)):
+    if teacher_vectors.shape[1] == index.vectors.shape[1] and (
+        moved := _under_other_ids(index, teacher_vectors, params.cosine)
+    ):
         return moved
     tried = []
     refused = []  # by an API, or by the budget
-    for what, fix, read in _guesses(given, tower, precision):
+    for change, fix, read_vectors in _guesses(index, tower, precision):
         try:
-            vectors = read()
+            vectors = read_vectors()
         except TransientError:
             raise
         except UserError:
-            refused.append(what)
+            refused.append(change)
             continue
-        if vectors.shape[1] >= given.vectors.shape[1]:
-            cut = vectors[:, : given.vectors.shape[1]]
-            found = cosines(cut, given.vectors)
+        if vectors.shape[1] >= index.vectors.shape[1]:
+            cut = vectors[:, : index.vectors.shape[1]]
+            similarities = cosines(cut, index.vectors)
             first = f" and the first {cut.shape[1]} dimensions of it" if cut.shape[1] < vectors.shape[1] else ""
-            tried.append((f"{what}{first}", float(found.mean())))
-            if (found >= params.cosine).all():
-                return f"{what}{first} matches (mean cosine {found.mean():.3f}): {fix}"
-    listed = ", ".join([*(f"{what} {cosine:.3f}" for what, cosine in tried), *(f"{what} refused" for what in refused)])
+            tried.append((f"{change}{first}", float(similarities.mean())))
+            if (similarities >= params.cosine).all():
+                return f"{change}{first} matches (mean cosine {similarities.mean():.3f}): {fix}"
+    listed = ", ".join(
+        [*(f"{change} {cosine:.3f}" for change, cosine in tried), *(f"{change} refused" for change in refused)]
+    )
     return (
         f"another model made them: nothing that was tried matches ({listed or 'they have more dimensions'}); name that"
         " model as the teacher, or leave ingest.document_vectors out"
     )
 
 
-def _under_other_ids(given: Given, own: np.ndarray, least: float) -> str:
+def _under_other_ids(index: IndexVectors, teacher_vectors: np.ndarray, min_cosine: float) -> str:
     """Whether the teacher's vectors of the sample are there, but under other ids; "" where they are not."""
-    unit = own / np.maximum(np.linalg.norm(own, axis=1, keepdims=True), 1e-12)
+    unit = teacher_vectors / np.maximum(np.linalg.norm(teacher_vectors, axis=1, keepdims=True), 1e-12)
     best, where = np.full(len(unit), -2.0), np.zeros(len(unit), dtype=np.int64)
-    matrix = np.load(given.path, mmap_mode="r")
+    matrix = np.load(index.path, mmap_mode="r")
     for start in range(0, len(matrix), _BLOCK):
         block = np.array(matrix[start : start + _BLOCK], dtype=np.float32)
-        found = unit @ (block / np.maximum(np.linalg.norm(block, axis=1, keepdims=True), 1e-12)).T
-        top = found.argmax(axis=1)
-        better = found[np.arange(len(unit)), top] > best
-        best = np.where(better, found[np.arange(len(unit)), top], best)
+        similarities = unit @ (block / np.maximum(np.linalg.norm(block, axis=1, keepdims=True), 1e-12)).T
+        top = similarities.argmax(axis=1)
+        better = similarities[np.arange(len(unit)), top] > best
+        best = np.where(better, similarities[np.arange(len(unit)), top], best)
         where = np.where(better, start + top, where)
-    wrong = cosines(own, given.vectors) < least
-    moved = wrong & (best >= least) & (where != given.rows)
+    wrong = cosines(teacher_vectors, index.vectors) < min_cosine
+    moved = wrong & (best >= min_cosine) & (where != index.rows)
     if not wrong.any() or moved.sum() < 0.9 * wrong.sum():
         return ""
-    ids = np.array([doc_id for (doc_id,) in CorpusRows(given.ingest, ["doc_id"])], dtype=object)
+    ids = np.array([doc_id for (doc_id,) in CorpusRows(index.ingest, ["doc_id"])], dtype=object)
     row = int(np.flatnonzero(moved)[0])
-    shifts = where[moved] - given.rows[moved]
+    shifts = where[moved] - index.rows[moved]
     by = f", all by {shifts[0]:+d} rows" if (shifts == shifts[0]).all() else ""
     return (
         f"the ids are shuffled: {int(moved.sum())} of these vectors belong to other documents{by}"
-        f" ({ids[given.rows[row]]!r} is closest to the vector given for {ids[where[row]]!r}, cosine {best[row]:.3f});"
+        f" ({ids[index.rows[row]]!r} is closest to the vector given for {ids[where[row]]!r}, cosine {best[row]:.3f});"
         " write ids and vectors in one order"
     )
 
 
-def _guesses(given: Given, tower: SentenceTransformer, precision: Precision) -> Iterator[tuple[str, str, Read]]:
+def _guesses(
+    index: IndexVectors, tower: SentenceTransformer, precision: Precision
+) -> Iterator[tuple[str, str, ReadVectors]]:
     """What was changed, what that means for the params, and how the sample reads then."""
     reader = route(tower, "document")
     prompts = reader.prompts
-    own = prompts.get("document") or ""
-    as_it_is = partial(encode, reader, given.texts, "document", precision=precision)
+    current_prompt = prompts.get("document") or ""
+    as_it_is = partial(encode, reader, index.texts, "document", precision=precision)
     yield "the teacher as it is", "let the teacher cut its vectors there (`dimensions` of an endpoint)", as_it_is
     for prompt in dict.fromkeys([*_PROMPTS, *filter(None, tower.prompts.values())]):
-        if prompt != own:
+        if prompt != current_prompt:
             changed = partial(_with, reader, "prompts", {**prompts, "document": prompt}, as_it_is)
-            what = f"prompt {prompt!r}" if prompt else "no prompt"
-            yield what, _prompt_fix(reader, prompt), changed
-    as_query = partial(encode, tower, given.texts, "query", precision=precision)
+            change = f"prompt {prompt!r}" if prompt else "no prompt"
+            yield change, _prompt_fix(reader, prompt), changed
+    as_query = partial(encode, tower, index.texts, "query", precision=precision)
     yield "the role of a query", "give the teacher's documents the prompt and route of its queries", as_query
-    if (whole := reader.max_seq_length) is not None:
+    if (current_length := reader.max_seq_length) is not None:
         config = getattr(getattr(reader[0], "auto_model", None), "config", None)
-        limit = getattr(config, "max_position_embeddings", whole)
-        for tokens in (each for each in _TOKENS if each != whole and each <= limit):
+        limit = getattr(config, "max_position_embeddings", current_length)
+        for tokens in (size for size in _TOKENS if size != current_length and size <= limit):
             cut = partial(_with, reader, "max_seq_length", tokens, as_it_is)
             yield f"cut at {tokens} tokens", f"set the teacher's max_document_length to {tokens}", cut
     if endpoint := endpoint_of(reader, "document"):
-        yield from _of_an_api(given, reader, endpoint, as_it_is)
+        yield from _of_an_api(index, reader, endpoint, as_it_is)
     pooling = next((module for module in reader if isinstance(module, Pooling)), None)
-    for mode in (each for each in _POOLING if pooling is not None and each != pooling.pooling_mode):
+    for mode in (name for name in _POOLING if pooling is not None and name != pooling.pooling_mode):
         pooled = partial(_with, pooling, "pooling_mode", mode, as_it_is)
         yield f"pooling {mode}", f"give the teacher's Pooling the mode {mode}", pooled
-    for template, texts in _other_texts(given):
-        other = partial(encode, reader, texts, "document", precision=precision)
-        yield f"text {template!r}", f"set ingest.document to {template!r}", other
+    for template, texts in _other_texts(index):
+        embed_texts = partial(encode, reader, texts, "document", precision=precision)
+        yield f"text {template!r}", f"set ingest.document to {template!r}", embed_texts
 
 
 def _prompt_fix(reader: SentenceTransformer, prompt: str) -> str:
@@ -188,48 +202,52 @@ def _prompt_fix(reader: SentenceTransformer, prompt: str) -> str:
 
 
 def _of_an_api(
-    given: Given, reader: SentenceTransformer, endpoint: Endpoint, read: Read
-) -> Iterator[tuple[str, str, Read]]:
+    index: IndexVectors, reader: SentenceTransformer, endpoint: Endpoint, read_vectors: ReadVectors
+) -> Iterator[tuple[str, str, ReadVectors]]:
     """Other cuts and other roles of a request; what would send the same texts is not asked for."""
-    own, prompt = endpoint.model, reader.prompts.get("document") or ""
+    spec, prompt = endpoint.model, reader.prompts.get("document") or ""
 
-    def ask(known: bool, change: dict[str, object]) -> np.ndarray:
-        other = Endpoint(
-            own.model_copy(update=change),
+    def ask(has_probes: bool, update: dict[str, object]) -> np.ndarray:
+        variant = Endpoint(
+            spec.model_copy(update=update),
             endpoint.connection,
             cast(Any, endpoint.tokenizer),
-            endpoint.probes if known else None,
+            endpoint.probes if has_probes else None,
         )
-        other.share(endpoint)
-        reader[0] = other
+        variant.share(endpoint)
+        reader[0] = variant
         try:
-            return read()
+            return read_vectors()
         finally:
             reader[0] = endpoint
 
     for tokens in (*_TOKENS, *_LONGER):
-        cut = [endpoint.cut(prompt + text, tokens) for text in given.texts]
-        if cut != [endpoint.cut(prompt + text) for text in given.texts]:
+        cut = [endpoint.cut(prompt + text, tokens) for text in index.texts]
+        if cut != [endpoint.cut(prompt + text) for text in index.texts]:
             fix = f"set max_length of the teacher's document to {tokens}"
             yield f"cut at {tokens} tokens", fix, partial(ask, True, {"max_length": tokens})
-    for body in (each for each in _BODIES if each != own.body):
+    for body in (candidate for candidate in _BODIES if candidate != spec.body):
         yield f"body {body}", f"give the teacher's document the body {body}", partial(ask, False, {"body": body})
 
 
-def _other_texts(given: Given) -> Iterator[tuple[str, list[str]]]:
-    chosen = set(given.rows.tolist())
-    fields = [each for row, each in enumerate(CorpusRows(given.ingest, ["title", "topic", "content"])) if row in chosen]
+def _other_texts(index: IndexVectors) -> Iterator[tuple[str, list[str]]]:
+    chosen = set(index.rows.tolist())
+    fields = [
+        row_fields
+        for row, row_fields in enumerate(CorpusRows(index.ingest, ["title", "topic", "content"]))
+        if row in chosen
+    ]
     for template in ("{content}", "{title} {content}", "{title}\n{content}", "{title} {topic} {content}"):
-        made = DocumentTemplate(template)
-        if (texts := [made.text(*each) for each in fields]) != given.texts:
+        document_template = DocumentTemplate(template)
+        if (texts := [document_template.text(*row_fields) for row_fields in fields]) != index.texts:
             yield template, texts
 
 
-def _with(owner: object, name: str, value: object, read: Read) -> np.ndarray:
+def _with(owner: object, name: str, value: object, read_vectors: ReadVectors) -> np.ndarray:
     """Read with an attribute changed meanwhile."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:
-        return read()
+        return read_vectors()
     finally:
         setattr(owner, name, before)

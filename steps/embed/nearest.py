@@ -13,33 +13,33 @@ from steps.retrieval.exact_search import nearest_rows
 _TEXTS = 16_384  # searched at once; a corpus that is read in blocks is read anew for each
 
 
-def searched_rows(ingest: Path, most: int, seed: int) -> np.ndarray | None:
-    """Rows, ascending, of the documents among which nearest ones are sought; None = all: no more than `most`, or 0.
+def searched_rows(ingest: Path, limit: int, seed: int) -> np.ndarray | None:
+    """Rows, ascending, of the documents among which nearest ones are sought; None = all: no more than `limit`, or 0.
 
     Of more a seeded sample, in which small data sets are whole and the others have equally many; a line on stderr says
     so.
     """
     count = len(CorpusRows(ingest, ["dataset"]))
-    if not most or count <= most:
+    if not limit or count <= limit:
         return None
     print(
-        f"embed: nearest documents are sought among {most:,} of {count:,}, drawn by seed, small data sets whole"
+        f"embed: nearest documents are sought among {limit:,} of {count:,}, drawn by seed, small data sets whole"
         " (embed.neighbour_documents; 0 = all)",
         file=sys.stderr,
     )
-    own, random = rows_by_dataset(ingest), np.random.default_rng((seed, 4))
-    taken = shares([len(rows) for rows in own], most)
-    drawn = [random.choice(rows, size, replace=False) for rows, size in zip(own, taken, strict=True)]
-    return np.sort(np.concatenate(drawn))
+    rows_of_datasets, random = rows_by_dataset(ingest), np.random.default_rng((seed, 4))
+    sizes = shares([len(rows) for rows in rows_of_datasets], limit)
+    samples = [random.choice(rows, size, replace=False) for rows, size in zip(rows_of_datasets, sizes, strict=True)]
+    return np.sort(np.concatenate(samples))
 
 
-def shares(sizes: Sequence[int], most: int) -> list[int]:
-    """How many to take of each so that all together are `most`, and none has fewer than another that it has left."""
-    taken, left = [0] * len(sizes), most
-    for done, place in enumerate(sorted(range(len(sizes)), key=lambda place: sizes[place])):
-        taken[place] = min(sizes[place], left // (len(sizes) - done))
-        left -= taken[place]
-    return taken
+def shares(sizes: Sequence[int], total: int) -> list[int]:
+    """Split `total` over data sets of these sizes as evenly as the sizes allow."""
+    counts, remaining = [0] * len(sizes), total
+    for done, index in enumerate(sorted(range(len(sizes)), key=lambda index: sizes[index])):
+        counts[index] = min(sizes[index], remaining // (len(sizes) - done))
+        remaining -= counts[index]
+    return counts
 
 
 def nearest_documents(
@@ -54,9 +54,9 @@ def nearest_documents(
     if count > searched:
         print(f"embed: neighbours is {count}, but there are {searched} documents: takes them all", file=sys.stderr)
         count = searched
-    found = np.zeros((len(vectors), count), dtype=np.int32)
+    nearest = np.zeros((len(vectors), count), dtype=np.int32)
     starts = range(0, len(vectors) if count else 0, _TEXTS)
     for start in progress(starts, len(starts), "nearest documents"):
-        some = slice(start, start + _TEXTS)
-        found[some] = nearest_rows(vectors[some], documents, count, rows, cosine=cosine)
-    return found
+        batch = slice(start, start + _TEXTS)
+        nearest[batch] = nearest_rows(vectors[batch], documents, count, rows, cosine=cosine)
+    return nearest

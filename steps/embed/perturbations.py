@@ -8,9 +8,9 @@ from string import capwords
 _LETTERS = re.compile(r"[^\W\d_]{4,}")  # shorter words are rarely mistyped, and seldom the same word afterwards
 _EDITS = ("swap", "drop", "double", "neighbour")
 _ROWS = (("qwertyuiop", 0.0), ("asdfghjkl", 0.25), ("zxcvbnm", 0.75))  # QWERTY, each row with its shift in keys
-_KEYS = {key: (place + shift, row) for row, (keys, shift) in enumerate(_ROWS) for place, key in enumerate(keys)}
+_KEYS = {key: (column + shift, row) for row, (keys, shift) in enumerate(_ROWS) for column, key in enumerate(keys)}
 _NEIGHBOURS = {
-    key: [other for other, (x, y) in _KEYS.items() if other != key and hypot(x - column, y - row) < 1.3]
+    key: [neighbour for neighbour, (x, y) in _KEYS.items() if neighbour != key and hypot(x - column, y - row) < 1.3]
     for key, (column, row) in _KEYS.items()
 }
 
@@ -37,8 +37,8 @@ def _mistyped(text: str, rng: Random) -> str:
     changed = text
     while changed == text:
         for _ in range(edits):
-            if found := list(_LETTERS.finditer(changed)):  # the first edit may have left three letters
-                word = rng.choice(found)
+            if words := list(_LETTERS.finditer(changed)):  # the first edit may have left three letters
+                word = rng.choice(words)
                 changed = changed[: word.start()] + _edited(word[0], rng) + changed[word.end() :]
     return changed
 

@@ -26,9 +26,9 @@ class QueryWords:
         """
         return self.lengths[int(rng.random() * len(self.lengths))]
 
-    def length_or(self, least: int, most: int) -> Length:
-        """The length of a random query, or `least` to `most` words where there is no query."""
-        return self.length if self.lengths else lambda rng: rng.randint(least, most)
+    def length_or(self, shortest: int, longest: int) -> Length:
+        """The length of a random query, or `shortest` to `longest` words where there is no query."""
+        return self.length if self.lengths else lambda rng: rng.randint(shortest, longest)
 
     def random_query(self, rng: Random) -> str:
         """As many words as a random query has, each drawn by its frequency. Needs one query at least."""
@@ -40,7 +40,7 @@ def query_words(texts: Iterable[str]) -> QueryWords:
     counted: Counter[str] = Counter()
     lengths = array("i")
     for text in texts:
-        if found := words_of(text):
-            counted.update(found)
-            lengths.append(len(found))
+        if text_words := words_of(text):
+            counted.update(text_words)
+            lengths.append(len(text_words))
     return QueryWords(list(counted), list(accumulate(counted.values())), array("i", sorted(lengths)))

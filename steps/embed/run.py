@@ -47,17 +47,17 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
     teacher = fingerprint(teach / "tower")
     tower = load_tower(teach / "tower")
     asking = route(tower, "query")
-    given = ingest / "document_vectors" / "vectors.npy"  # of an index that is there already
+    index_vectors = ingest / "document_vectors" / "vectors.npy"  # of an index that is there already
     texts = build(sources, params, uncased=_uncased(asking))
     short = texts.table.num_rows < params.least_texts
     more = f"; embed.least_texts is {params.least_texts:,}, but the documents give no more" if short else ""
-    print(f"embed: {texts.told()}{more}", file=sys.stderr)
+    print(f"embed: {texts.summary()}{more}", file=sys.stderr)
     queried = texts.table["text"].to_pylist()
-    sample = sampled_rows(ingest, params.check, params.seed) if given.is_file() else None
+    sample = sampled_rows(ingest, params.check, params.seed) if index_vectors.is_file() else None
     _announce(tower, documents if sample is None else CorpusTexts(ingest, sample), queried)
     checked, cut = None, None
     if sample is not None:
-        checked = check_given(given, ingest, tower, params.check, params.seed, params.precision)
+        checked = check_given(index_vectors, ingest, tower, params.check, params.seed, params.precision)
     elif cut := cut_documents(tower, list(CorpusTexts(ingest, sample_rows(len(documents), params.seed)))):
         cut.tell("embed", f"teach.teacher.{teach.name}.{cut.knob}")
 
@@ -66,7 +66,7 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
         embedded = {"documents": 0}
         jobs: list[tuple[str, Role, Texts, str]] = [("alignment", "query", queried, "float16")]
         if checked:
-            _linked(given, staging / "documents.npy")
+            _linked(index_vectors, staging / "documents.npy")
             _check_spread(staging / "documents.npy", documents, "documents", teach.name, params.seed)
         else:
             jobs.insert(0, ("documents", "document", documents, "float32"))
@@ -110,7 +110,7 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
             "alignment_texts": texts.table.num_rows,
             "nearest_documents": int(nearest.shape[1]),
             "lengths": _spread(lengths),
-            "chosen": texts.told(),
+            "chosen": texts.summary(),
             "parts": texts.counts,
             "generated_cosine_to_source": generated_cosine(texts.table, sources.generated, vectors),
         }

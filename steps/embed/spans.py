@@ -23,18 +23,18 @@ def spans(
     and a text without a word gives empty ones.
     """
     text = " ".join(text.split())
-    found = word_places(text)
+    words = word_places(text)
     for _ in range(count):
-        wanted = min(length(rng), max_words, len(found))
-        free = len(found) - wanted
+        span_length = min(length(rng), max_words, len(words))
+        free = len(words) - span_length
         start = rng.randint(0, free)
-        if joined and wanted > 3 and rng.random() < joined:
-            half, second = wanted // 2, rng.randint(start, free)
-            yield [_window(text, found, start, half), _window(text, found, second + half, wanted - half)]
+        if joined and span_length > 3 and rng.random() < joined:
+            half, second = span_length // 2, rng.randint(start, free)
+            yield [_window(text, words, start, half), _window(text, words, second + half, span_length - half)]
         else:
-            yield [_window(text, found, start, wanted)]
+            yield [_window(text, words, start, span_length)]
 
 
-def _window(text: str, found: list[tuple[int, int]], start: int, length: int) -> str:
-    """`length` of the words `found` in the text, with what stands between them."""
-    return text[found[start][0] : found[start + length - 1][1]] if length else ""
+def _window(text: str, words: list[tuple[int, int]], start: int, length: int) -> str:
+    """`length` of the words `words` in the text, with what stands between them."""
+    return text[words[start][0] : words[start + length - 1][1]] if length else ""

@@ -7,18 +7,18 @@ import numpy as np
 from slimtower.common.errors import UserError
 from steps.core.texts import fold
 
-_DRAWN = 1000  # texts that are compared
-_LEAST = 10  # different ones; fewer may well be alike
-_APART = 1e-4  # mean cosine distance; of models that are not made for search it is still above 1e-3
+_SAMPLE = 1000  # texts that are compared
+_MIN_TEXTS = 10  # different ones; fewer may well be alike
+_MIN_DISTANCE = 1e-4  # mean cosine distance; of models that are not made for search it is still above 1e-3
 _EQUAL = 2e-6  # cosine distance, above what float16 rounds
 _TWINS = 0.5  # share of different texts whose vector another text has too
 
 
 def drawn_rows(count: int, seed: int) -> np.ndarray:
     """Rows of the texts that are compared, ascending, drawn by seed where there are many."""
-    if count <= _DRAWN:
+    if count <= _SAMPLE:
         return np.arange(count)
-    return np.sort(np.random.default_rng((seed, 9)).choice(count, _DRAWN, replace=False))
+    return np.sort(np.random.default_rng((seed, 9)).choice(count, _SAMPLE, replace=False))
 
 
 def check_spread(vectors: np.ndarray, texts: Sequence[str], kind: str, teacher: str) -> None:
@@ -27,20 +27,20 @@ def check_spread(vectors: np.ndarray, texts: Sequence[str], kind: str, teacher: 
     Too alike are vectors whose mean cosine is 1 but for 1e-4, and those of which more than half are another text's.
     """
     different = list({fold(text): row for row, text in enumerate(texts)}.values())
-    if len(different) < _LEAST:
+    if len(different) < _MIN_TEXTS:
         return
     sample = np.asarray(vectors[different], dtype=np.float32)
     sample[~sample.any(axis=1)] = 1.0  # of no length, all alike
     sample /= np.maximum(np.linalg.norm(sample, axis=1, keepdims=True), 1e-12)
     cosines = sample @ sample.T
-    others = ~np.eye(len(sample), dtype=bool)
-    distance = float(1 - cosines[others].mean())
-    twins = float((np.where(others, cosines, -1).max(axis=1) > 1 - _EQUAL).mean())
-    if distance >= _APART and twins <= _TWINS:
+    off_diagonal = ~np.eye(len(sample), dtype=bool)
+    distance = float(1 - cosines[off_diagonal].mean())
+    twins = float((np.where(off_diagonal, cosines, -1).max(axis=1) > 1 - _EQUAL).mean())
+    if distance >= _MIN_DISTANCE and twins <= _TWINS:
         return
     why = (
         f"lie at a mean cosine of {1 - distance:.6f}"
-        if distance < _APART
+        if distance < _MIN_DISTANCE
         else f"are one another's for {twins:.0%} of the texts"
     )
     raise UserError(

@@ -38,10 +38,10 @@ def token_vectors(
     missing = [shard for shard in shards if any(cache.missing(ids[token] for token in shard))]
     with Bar(sum(map(len, missing)), "embed tokens", "tokens") as bar:
         for shard in missing:
-            vectors = _read(tower, shard, precision, batch_size)
+            vectors = _embed_tokens(tower, shard, precision, batch_size)
             cache.add([text_key(ids[token]) for token in shard], Embeddings(vectors, np.linalg.norm(vectors, axis=1)))
             bar.advance(len(shard))
-    return cache.read(ids)
+    return cache.load(ids)
 
 
 def token_texts(tower: SentenceTransformer) -> list[str]:
@@ -49,14 +49,14 @@ def token_texts(tower: SentenceTransformer) -> list[str]:
     return [tower.tokenizer.decode([token]) for token in range(len(tower.tokenizer))]
 
 
-def _read(tower: SentenceTransformer, tokens: range, precision: Precision, batch_size: int) -> np.ndarray:
+def _embed_tokens(tower: SentenceTransformer, tokens: range, precision: Precision, batch_size: int) -> np.ndarray:
     """Vectors of some token ids, float32 `(tokens, dim)`."""
     before, after = _special_ids(tower)
     rows = []
     for start in range(tokens.start, tokens.stop, batch_size):
         ids = torch.arange(start, min(start + batch_size, tokens.stop))
-        left, right = (torch.tensor(special, dtype=torch.long).expand(len(ids), -1) for special in (before, after))
-        batch = torch.cat([left, ids[:, None], right], dim=1).to(tower.device)
+        prefix, suffix = (torch.tensor(special, dtype=torch.long).expand(len(ids), -1) for special in (before, after))
+        batch = torch.cat([prefix, ids[:, None], suffix], dim=1).to(tower.device)
         features = {"input_ids": batch, "attention_mask": torch.ones_like(batch)}
         with torch.inference_mode(), autocast(precision):
             rows.append(tower(features)["sentence_embedding"].float().cpu().numpy())

@@ -133,7 +133,7 @@ class Endpoint(InputModule):
         missing = list(batches(self._cache.missing(sent), self.tokens, self.connection))
         for batch, vectors in self._client.answers(missing) if missing else ():
             self._cache.add(batch.keys, Embeddings(vectors, np.linalg.norm(vectors, axis=1)))
-        return self._cache.read(sent)
+        return self._cache.load(sent)
 
     def announce(self, texts: Iterable[str], prompt: str, caption: str) -> int:
         """Say on stderr what is still to be asked of these texts, in tokens and money; returns how many texts.

@@ -66,10 +66,10 @@ def load_writer(params: GenerateParams) -> Denoiser:
 
 
 def _check_positions(loaded: Denoiser, name: str, knob: str, params: GenerateParams) -> None:
-    positions, asked = positions_of(loaded.model), getattr(params, knob)
-    if positions is not None and asked > positions:
+    positions, needed = positions_of(loaded.model), getattr(params, knob)
+    if positions is not None and needed > positions:
         raise UserError(
-            f"params.yaml: generate.{knob} is {asked}, but {name} has {positions} positions; set it to {positions} or"
+            f"params.yaml: generate.{knob} is {needed}, but {name} has {positions} positions; set it to {positions} or"
             " less"
         )
 

@@ -65,14 +65,16 @@ def denoising_loss(model: Any, ids: Tensor, ratio: float, mask_id: int, generato
     real = ids != PAD
     hidden = mask_tokens(ids, ids >= len(SPECIAL_TOKENS), ratio, mask_id, generator)
     shifted = torch.cat([torch.full((len(ids), 1), START), ids[:, :-1]], dim=1)
-    place = next(model.parameters()).device
+    model_device = next(model.parameters()).device
     states = model.model(
-        input_ids=hidden.to(place), attention_mask=real.long().to(place), decoder_input_ids=shifted.to(place)
+        input_ids=hidden.to(model_device),
+        attention_mask=real.long().to(model_device),
+        decoder_input_ids=shifted.to(model_device),
     ).last_hidden_state
     counted = real & ((hidden != ids) | (torch.rand(ids.shape, generator=generator) < KEPT_SHARE))
     counted[:, 0] = True  # never an empty mean
-    counted = counted.to(place)
-    return cross_entropy(model.lm_head(states[counted]) + model.final_logits_bias, ids.to(place)[counted])
+    counted = counted.to(model_device)
+    return cross_entropy(model.lm_head(states[counted]) + model.final_logits_bias, ids.to(model_device)[counted])
 
 
 def schedule(step: int, steps: int) -> float:
@@ -84,7 +86,7 @@ def schedule(step: int, steps: int) -> float:
 def batches(ids: Sequence[Sequence[int]], size: int, steps: int, seed: int) -> Iterator[list[int]]:
     """`steps` batches of row numbers, epoch after epoch in new order, rows of like length together."""
     order = random.Random(seed)
-    left = steps
+    remaining = steps
     while True:
         rows = list(range(len(ids)))
         order.shuffle(rows)
@@ -94,9 +96,9 @@ def batches(ids: Sequence[Sequence[int]], size: int, steps: int, seed: int) -> I
             epoch += [window[first : first + size] for first in range(0, len(window), size)]
         order.shuffle(epoch)
         for batch in epoch:
-            if left == 0:
+            if remaining == 0:
                 return
-            left -= 1
+            remaining -= 1
             yield batch
 
 

@@ -12,7 +12,7 @@ REASONS = ("empty", "evaluation_query", "copy", "duplicate")
 class Filtered:
     """Positions of the texts kept, and the reason of each that was not."""
 
-    kept: list[int]
+    selected: list[int]
     dropped: dict[int, str]
 
     def count(self, positions: Collection[int]) -> dict[str, int]:
@@ -25,15 +25,15 @@ class Filtered:
 
 
 def filter_texts(
-    texts: Sequence[str], sources: Sequence[str], evaluation: Collection[str], known: Collection[str]
+    texts: Sequence[str], sources: Sequence[str], evaluation: Collection[str], existing: Collection[str]
 ) -> Filtered:
     """Keep what is new: not empty, no evaluation query, no copy of its source, not there already.
 
-    `texts[i]` was written from `sources[i]`; `evaluation` and `known` hold folded texts: dev and test queries, and
+    `texts[i]` was written from `sources[i]`; `evaluation` and `existing` hold folded texts: dev and test queries, and
     training queries. All comparisons are on folded texts. The first of several equal texts stays.
     """
-    seen = set(known)
-    kept: list[int] = []
+    seen = set(existing)
+    selected: list[int] = []
     dropped: dict[int, str] = {}
     for position, (text, source) in enumerate(zip(texts, sources, strict=True)):
         key = fold(text)
@@ -47,5 +47,5 @@ def filter_texts(
             dropped[position] = "duplicate"
         else:
             seen.add(key)
-            kept.append(position)
-    return Filtered(kept, dropped)
+            selected.append(position)
+    return Filtered(selected, dropped)

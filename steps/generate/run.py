@@ -36,47 +36,55 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
     queries = read_table(ingest, "queries").to_pylist()
     evaluation = set(evaluation_keys(queries))
     train = [row for row in queries if row["split"] == "train" and fold(row["text"]) not in evaluation]
-    asked = from_queries(train, params.max_queries, params.seed)
-    missing = max(0, params.least_sources - len(asked)) if params.max_queries else 0
-    whole = bool(params.document_model)
-    read = from_documents(ingest, evaluation, missing, params.seed, whole=whole) if missing else []
-    sources = asked if whole else asked + read
+    query_sources = from_queries(train, params.max_queries, params.seed)
+    missing = max(0, params.least_sources - len(query_sources)) if params.max_queries else 0
+    has_writer = bool(params.document_model)
+    document_sources = (
+        from_documents(ingest, evaluation, missing, params.seed, whole_documents=has_writer) if missing else []
+    )
+    sources = query_sources if has_writer else query_sources + document_sources
     rows: list[dict[str, Any]] = []
     report: dict[str, Any] = {
-        "sources": len(asked) + len(read),
-        "sources_not_drawn": len(train) - len(asked),
-        "documents": len(read),
+        "sources": len(query_sources) + len(document_sources),
+        "sources_not_drawn": len(train) - len(query_sources),
+        "documents": len(document_sources),
         "mask_ratio": params.mask_ratio,
         "sigmas": [],
         "model": "",
-        "note": "" if train or read else "no training query, and generate.least_sources asks for no document",
+        "note": ""
+        if train or document_sources
+        else "no training query, and generate.least_sources asks for no document",
     }
-    known = {fold(row["text"]) for row in train}
-    writer = load_writer(params) if whole and read else None  # what cannot be loaded is said first
+    existing = {fold(row["text"]) for row in train}
+    writer = load_writer(params) if has_writer and document_sources else None  # what cannot be loaded is said first
     if sources:
         judge = load_tower(resolve_base(params.judge))
         denoiser = load_denoiser(params) if params.model else None
         if denoiser is None:
             documents = corpus_columns(ingest, ["title", "content"])
             sample = corpus_sample(documents, evaluation, params.small.corpus_texts, params.seed)
-            own = [row["text"] for row in train] if train else [source.text for source in read]
-            denoiser = train_denoiser(sampled(own, params.small.max_queries, params.seed) + sample, params, run)
-        rows, report["sigmas"] = generate(denoiser, judge, sources, evaluation, known, params, run)
+            training_texts = [row["text"] for row in train] if train else [source.text for source in document_sources]
+            denoiser = train_denoiser(
+                sampled(training_texts, params.small.max_queries, params.seed) + sample, params, run
+            )
+        rows, report["sigmas"] = generate(denoiser, judge, sources, evaluation, existing, params, run)
         report["model"] = params.model or "small BART trained on these queries"
     if writer:
-        new = from_writer(writer, read, evaluation, known.union(fold(row["text"]) for row in rows), params)
-        report["document_model"] = {"model": params.document_model, "read": len(read), "queries": len(new)}
+        new = from_writer(
+            writer, document_sources, evaluation, existing.union(fold(row["text"]) for row in rows), params
+        )
+        report["document_model"] = {"model": params.document_model, "read": len(document_sources), "queries": len(new)}
         rows += new
     report["queries"] = len(rows)
     run.metric("queries", len(rows))
     _write(output, rows, report, run)
 
 
-def sampled(texts: list[str], most: int, seed: int) -> list[str]:
+def sampled(texts: list[str], limit: int, seed: int) -> list[str]:
     """All of them, or as many as there may be (0 = all), drawn by seed, in the order in which they were."""
-    if not most or len(texts) <= most:
+    if not limit or len(texts) <= limit:
         return texts
-    return [texts[row] for row in sorted(random.Random(seed).sample(range(len(texts)), most))]
+    return [texts[index] for index in sorted(random.Random(seed).sample(range(len(texts)), limit))]
 
 
 def generate(
@@ -84,7 +92,7 @@ def generate(
     judge: SentenceTransformer,
     sources: list[Source],
     evaluation: set[str],
-    known: set[str],
+    existing: set[str],
     params: GenerateParams,
     run: Run,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -95,27 +103,27 @@ def generate(
         for variant, sigma in enumerate(params.sigmas)
     ]
     all_texts = [text for variants in written for text in variants.texts]
-    filtered = filter_texts(all_texts, texts * len(written), evaluation, known)
+    filtered = filter_texts(all_texts, texts * len(written), evaluation, existing)
     rows = [
         _row(sources[position % len(texts)], variant, all_texts[position], params.sigmas[variant], params.mask_ratio)
-        for position in filtered.kept
+        for position in filtered.selected
         for variant in [position // len(texts)]
     ]
     rows.sort(key=lambda row: (row["query_id"].rpartition("#")[0], row["variant"]))
-    found = [measure(judge, texts, variants, variant, filtered, params) for variant, variants in enumerate(written)]
-    for entry in found:
+    entries = [measure(judge, texts, variants, variant, filtered, params) for variant, variants in enumerate(written)]
+    for entry in entries:
         for name in ("share_not_copied", "content_word_overlap", "cosine_to_source"):
             run.metric(f"sigma_{entry['sigma']:g}.{name}", entry[name])
-    return rows, found
+    return rows, entries
 
 
 def from_writer(
-    writer: Denoiser, sources: list[Source], evaluation: set[str], known: set[str], params: GenerateParams
+    writer: Denoiser, sources: list[Source], evaluation: set[str], existing: set[str], params: GenerateParams
 ) -> list[dict[str, Any]]:
     """Rows of what a model writes from whole documents: one each, less the dropped."""
     texts = write_queries(writer, [source.text for source in sources], params.seed, params)
-    filtered = filter_texts(texts, [source.text for source in sources], evaluation, known)
-    return [_row(sources[position], 0, texts[position], 0.0, 0.0) for position in filtered.kept]
+    filtered = filter_texts(texts, [source.text for source in sources], evaluation, existing)
+    return [_row(sources[position], 0, texts[position], 0.0, 0.0) for position in filtered.selected]
 
 
 def _row(source: Source, variant: int, text: str, sigma: float, mask_ratio: float) -> dict[str, Any]:
@@ -140,25 +148,25 @@ def measure(
     """What one sigma gave: counts, share not copied, similarity of the kept texts to their sources."""
     offset = variant * len(sources)
     positions = range(offset, offset + len(sources))
-    kept = [position - offset for position in filtered.kept if position in positions]
+    selected = [position - offset for position in filtered.selected if position in positions]
     copied = sum(fold(text) == fold(source) for text, source in zip(variants.texts, sources, strict=True))
-    overlap = [content_overlap(sources[index], variants.texts[index]) for index in kept]
-    sample = sorted(random.Random(params.seed).sample(kept, min(params.judge_sample, len(kept))))
-    own, other = np.zeros(1), np.zeros(1)
+    overlap = [content_overlap(sources[index], variants.texts[index]) for index in selected]
+    sample = sorted(random.Random(params.seed).sample(selected, min(params.judge_sample, len(selected))))
+    cosines_to_source, cosines_to_another = np.zeros(1), np.zeros(1)
     if sample:
         generated = [variants.texts[index] for index in sample]
-        own, other = source_cosines(judge, [sources[index] for index in sample], generated)
+        cosines_to_source, cosines_to_another = source_cosines(judge, [sources[index] for index in sample], generated)
     return {
         "sigma": params.sigmas[variant],
         "written": len(sources),
-        "kept": len(kept),
+        "kept": len(selected),
         "dropped": filtered.count(positions),
         "masked_share": variants.masked_share,
         "encoder_state_deviation": variants.state_deviation,
         "share_not_copied": 1 - copied / len(sources),
         "content_word_overlap": float(np.mean(overlap)) if overlap else 0.0,
-        "cosine_to_source": float(own.mean()),
-        "cosine_to_another_source": float(other.mean()),
+        "cosine_to_source": float(cosines_to_source.mean()),
+        "cosine_to_another_source": float(cosines_to_another.mean()),
         "judge": params.judge,
         "judged": len(sample),
         "examples": [{"source": sources[index], "generated": variants.texts[index]} for index in sample[:EXAMPLES]],

@@ -24,8 +24,8 @@ def content_words(text: str) -> set[str]:
 
 def content_overlap(first: str, second: str) -> float:
     """Jaccard overlap of the content words of two texts; 1 where neither has any."""
-    one, other = content_words(first), content_words(second)
-    return len(one & other) / len(one | other) if one | other else 1.0
+    first_words, second_words = content_words(first), content_words(second)
+    return len(first_words & second_words) / len(first_words | second_words) if first_words | second_words else 1.0
 
 
 def source_cosines(

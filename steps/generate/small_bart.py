@@ -84,10 +84,10 @@ def start_as_copier(model: Any, seed: int) -> None:
         positions = size * torch.randn(count, rank, generator=generator) @ basis.T
         for stack in (model.model.encoder, model.model.decoder):
             stack.embed_positions.weight.copy_(positions)
-        inside, whole = basis @ basis.T, torch.eye(width)
+        inside, identity = basis @ basis.T, torch.eye(width)
         for layer in model.model.decoder.layers:
             attention = layer.encoder_attn
             attention.q_proj.weight.add_(COPY_SHARPNESS * inside)
             attention.k_proj.weight.add_(COPY_SHARPNESS * inside)
-            attention.v_proj.weight.add_(whole - inside)
-            attention.out_proj.weight.add_(whole)
+            attention.v_proj.weight.add_(identity - inside)
+            attention.out_proj.weight.add_(identity)

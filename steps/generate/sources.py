@@ -31,45 +31,49 @@ def from_queries(train: list[dict[str, Any]], limit: int, seed: int) -> list[Sou
     return [Source(train[row]["query_id"], train[row]["text"], train[row]["query_id"]) for row in picked]
 
 
-def from_documents(ingest: Path, evaluation: set[str], limit: int, seed: int, *, whole: bool) -> list[Source]:
-    """Up to `limit` texts of documents: each of them `whole`, or its title or one of its sentences, then another one.
+def from_documents(ingest: Path, evaluation: set[str], limit: int, seed: int, *, whole_documents: bool) -> list[Source]:
+    """Up to `limit` texts of documents: a document's title or one of its sentences, then another one.
 
-    Documents take their turns in the order of a hash, so that a new one displaces few. No text is an evaluation query,
+    With `whole_documents` each text is a whole document. Documents take their turns in the order of a hash, so that a new one displaces few. No text is an evaluation query,
     and none comes twice.
     """
-    found: dict[str, Source] = {}
+    sources: dict[str, Source] = {}
     turn, before = 0, -1
-    while before < len(found) < limit:
-        before = len(found)
-        for doc_id, texts in _in_order(ingest, evaluation, max(2 * limit, _FEWEST), seed, whole=whole):
-            if new := [text for text in texts if fold(text) not in found]:
+    while before < len(sources) < limit:
+        before = len(sources)
+        for doc_id, texts in _in_order(
+            ingest, evaluation, max(2 * limit, _FEWEST), seed, whole_documents=whole_documents
+        ):
+            if new := [text for text in texts if fold(text) not in sources]:
                 text = Random(f"{seed} {doc_id} {turn}").choice(new)
-                found[fold(text)] = Source(f"{doc_id}#document{turn or ''}", text)
-            if len(found) == limit:
+                sources[fold(text)] = Source(f"{doc_id}#document{turn or ''}", text)
+            if len(sources) == limit:
                 break
         turn += 1
-    return list(found.values())
+    return list(sources.values())
 
 
 def _in_order(
-    ingest: Path, evaluation: set[str], at_once: int, seed: int, *, whole: bool
+    ingest: Path, evaluation: set[str], at_once: int, seed: int, *, whole_documents: bool
 ) -> Iterator[tuple[str, list[str]]]:
     """Id and texts of each document that has any, in the order of a hash; `at_once` of them are in memory."""
     template, columns = corpus_template(ingest), ["doc_id", "title", "topic", "content"]
     last = (1, 0)
     while True:
-        held: list[tuple[int, int, str, list[str]]] = []  # a heap, the last of the order first
+        heap: list[tuple[int, int, str, list[str]]] = []  # a heap, the last of the order first
         for row, (doc_id, title, topic, content) in enumerate(corpus_columns(ingest, columns)):
-            place = (-int(sha256_text(f"{seed} {doc_id}")[:16], 16), -row)
-            if place >= last or (len(held) == at_once and place < held[0][:2]):
+            rank = (-int(sha256_text(f"{seed} {doc_id}")[:16], 16), -row)
+            if rank >= last or (len(heap) == at_once and rank < heap[0][:2]):
                 continue
-            made = [template.text(title, topic, content)] if whole else query_like(title, content)
-            if texts := [text for text in made if (key := fold(text)) and key not in evaluation]:
-                (heapreplace if len(held) == at_once else heappush)(held, (*place, doc_id, texts))
-        yield from ((doc_id, texts) for *_, doc_id, texts in sorted(held, reverse=True))
-        if len(held) < at_once:
+            texts_of_document = (
+                [template.text(title, topic, content)] if whole_documents else query_like(title, content)
+            )
+            if texts := [text for text in texts_of_document if (key := fold(text)) and key not in evaluation]:
+                (heapreplace if len(heap) == at_once else heappush)(heap, (*rank, doc_id, texts))
+        yield from ((doc_id, texts) for *_, doc_id, texts in sorted(heap, reverse=True))
+        if len(heap) < at_once:
             return
-        last = held[0][:2]
+        last = heap[0][:2]
 
 
 def corpus_sample(documents: Iterable[Sequence[str]], evaluation: set[str], limit: int, seed: int) -> list[str]:
@@ -77,19 +81,19 @@ def corpus_sample(documents: Iterable[Sequence[str]], evaluation: set[str], limi
 
     `documents`: (title, content). Those of the smallest hashes are taken, so that memory holds no more than these.
     """
-    kept: list[tuple[int, str]] = []  # a heap by hash, the largest first
-    taken: set[int] = set()
+    heap: list[tuple[int, str]] = []  # a heap by hash, the largest first
+    marks: set[int] = set()
     texts = (text for title, content in documents for text in query_like(title, content))
     for text in texts if limit else ():
         mark = -int(sha256_text(f"{seed} {(key := fold(text))}")[:16], 16)
-        if key in evaluation or mark in taken or (len(kept) == limit and mark < kept[0][0]):
+        if key in evaluation or mark in marks or (len(heap) == limit and mark < heap[0][0]):
             continue
-        taken.add(mark)
-        if len(kept) < limit:
-            heappush(kept, (mark, text))
+        marks.add(mark)
+        if len(heap) < limit:
+            heappush(heap, (mark, text))
         else:
-            taken.remove(heapreplace(kept, (mark, text))[0])
-    return [text for _, text in sorted(kept, reverse=True)]
+            marks.remove(heapreplace(heap, (mark, text))[0])
+    return [text for _, text in sorted(heap, reverse=True)]
 
 
 def query_like(title: str, content: str) -> list[str]:

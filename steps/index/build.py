@@ -23,13 +23,13 @@ class Layers:
 
     base: faiss.Index
     refine: faiss.Index | None
-    whole: faiss.Index | None = None
+    combined: faiss.Index | None = None
 
     def index(self) -> faiss.Index:
         """Both as one index."""
-        if self.whole is not None:
-            self.whole.ntotal = self.base.ntotal
-            return self.whole
+        if self.combined is not None:
+            self.combined.ntotal = self.base.ntotal
+            return self.combined
         return self.base if self.refine is None else faiss.IndexRefine(self.base, self.refine)
 
     def empty(self) -> "Layers":
@@ -52,7 +52,7 @@ def trained(factory: str, vectors: Vectors, training_vectors: int, seed: int) ->
     """An empty index of the factory string, trained on a seeded sample; UserError when faiss cannot do that."""
     sample = vectors.sample(training_vectors, seed)
     try:
-        layers = [_made(text, vectors.dim, seed) for text in split_refine(factory) if text]
+        layers = [_untrained(text, vectors.dim, seed) for text in split_refine(factory) if text]
         for layer in layers:
             if not layer.is_trained:
                 gpu.train(layer, sample)
@@ -90,7 +90,7 @@ def flat(vectors: Vectors) -> faiss.Index:
     return fill(Layers(faiss.IndexFlatIP(vectors.dim), None), vectors).index()
 
 
-def _made(factory: str, dim: int, seed: int) -> faiss.Index:
+def _untrained(factory: str, dim: int, seed: int) -> faiss.Index:
     """An untrained index whose k-means starts from the seed."""
     index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
     ivf = inverted_lists(index)
@@ -114,5 +114,5 @@ def _rotations(index: Any) -> list[Any]:
     if not isinstance(index, faiss.IndexPreTransform):
         return []
     chain: Any = index.chain
-    transforms = [faiss.downcast_VectorTransform(chain.at(place)) for place in range(chain.size())]
+    transforms = [faiss.downcast_VectorTransform(chain.at(position)) for position in range(chain.size())]
     return [transform for transform in transforms if isinstance(transform, faiss.OPQMatrix)]

@@ -36,16 +36,22 @@ class Indexed:
 
 
 def index_dataset(
-    folder: Path, kept: Path, documents: Documents, vectors: Vectors, queries: RecallQueries, params: IndexParams
+    folder: Path,
+    state_folder: Path,
+    documents: Documents,
+    vectors: Vectors,
+    queries: RecallQueries,
+    params: IndexParams,
 ) -> Indexed:
     """Write `flat.faiss`, `ann.faiss`, `doc_ids.parquet` and `semantic_ids.parquet` of one data set.
 
-    `kept`: cache folder of what the last run left; where no more than `index.retrain_after` has changed since it was
-    trained, only new, changed and removed documents are worked on. Rows of every index are the rows of `documents`.
+    `state_folder`: cache folder of the last run's state. If no more than `index.retrain_after` has changed since the
+    index was trained, only new, changed and removed documents are worked on. Rows of every index are the rows of
+    `documents`.
     """
     folder.mkdir()
     digests = vectors.digests()
-    previous = state.load(kept, documents.doc_ids, digests)
+    previous = state.load(state_folder, documents.doc_ids, digests)
     if previous is not None and previous.drift() > params.retrain_after:
         previous = None
     slices = shards.slices(vectors, params.shard_vectors)
@@ -57,17 +63,17 @@ def index_dataset(
         "removed": previous.match.removed if previous else 0,
         "drift": previous.drift() if previous else 0.0,
     }
-    asked, top, tuned_settings = truncate(queries.vectors, vectors.dim), None, None
+    query_vectors, top, tuned_settings = truncate(queries.vectors, vectors.dim), None, None
     if params.kind != "flat":
-        top, update["scanned_queries"] = _top(previous, vectors, asked)
-        found = _approximate(folder, previous, slices, vectors, asked, best_rows(top, K), params)
-        indexes["ann"], tuned_settings = found.entry, found.tuned_settings
-        update |= {"trained": float(found.trained), "tuned": float(found.tuned)}
+        top, update["scanned_queries"] = _top(previous, vectors, query_vectors)
+        approximate = _approximate(folder, previous, slices, vectors, query_vectors, best_rows(top, K), params)
+        indexes["ann"], tuned_settings = approximate.entry, approximate.tuned_settings
+        update |= {"trained": float(approximate.trained), "tuned": float(approximate.tuned)}
         measured |= {
-            "ann_recall_at_10": found.recall,
+            "ann_recall_at_10": approximate.recall,
             "target_recall": params.target_recall,
-            "target_met": found.met,
-            "recall_queries": len(asked),
+            "target_met": approximate.met,
+            "recall_queries": len(query_vectors),
             "recall_queries_from": queries.source,
             "ann_bytes_per_vector": indexes["ann"]["bytes"] / len(vectors),
         }
@@ -80,16 +86,16 @@ def index_dataset(
             "distinct_share": ids.distinct_share(),
         }
     documents.write(folder)
-    now = State(
+    new_state = State(
         trained_on=previous.state.trained_on if previous else len(vectors),
         changed=previous.changed() if previous else 0,
         tuned=tuned_settings,
         ids=ids,
         wanted_ids=params.semantic_ids.model_dump(),
         top=top,
-        asked=queries_digest(asked),
+        asked=queries_digest(query_vectors),
     )
-    state.save(kept, now, documents.doc_ids, digests, folder / "ann.faiss")
+    state.save(state_folder, new_state, documents.doc_ids, digests, folder / "ann.faiss")
     entry = {
         "vectors": len(vectors),
         "corpus_digest": documents.digest,
@@ -128,15 +134,15 @@ def _approximate(
     slices: list[Vectors],
     vectors: Vectors,
     queries: np.ndarray,
-    wanted: np.ndarray,
+    exact_rows: np.ndarray,
     params: IndexParams,
 ) -> _Approximate:
     """Build or bring up to date the approximate index, tune it and write it."""
     before = previous.state.tuned if previous else None
-    kept = previous.index() if previous is not None and before is not None else None
-    if previous is not None and before is not None and kept is not None:
+    earlier_index = previous.index() if previous is not None and before is not None else None
+    if previous is not None and before is not None and earlier_index is not None:
         text, several = before.factory, False
-        built = iter([incremental.updated(kept, previous.match, vectors)])
+        built = iter([incremental.updated(earlier_index, previous.match, vectors)])
     else:
         before = None
         text = factory(params, len(vectors), vectors.dim)
@@ -146,11 +152,11 @@ def _approximate(
     entry: dict[str, Any] = {"kind": "factory" if params.factory else params.kind, "factory": text}
     if several:
         entry |= {"settings": {}, **shards.write(folder, "ann", built, several=True)}
-        tuned, whole_grid = tune(open_index(folder, "ann", entry), queries, wanted, params.target_recall), True
+        tuned, whole_grid = tune(open_index(folder, "ann", entry), queries, exact_rows, params.target_recall), True
     else:
         index = next(built)
-        known = before if previous and previous.state.asked == queries_digest(queries) else None
-        tuned, whole_grid = _tuned(known, index, queries, wanted, params.target_recall)
+        earlier_settings = before if previous and previous.state.asked == queries_digest(queries) else None
+        tuned, whole_grid = _tuned(earlier_settings, index, queries, exact_rows, params.target_recall)
         entry |= shards.write(folder, "ann", _once(index), several=False)
     tuned_settings = None if several else TunedSettings(text, tuned.settings, params.target_recall, tuned.met)
     return _Approximate(
@@ -159,12 +165,12 @@ def _approximate(
 
 
 def _tuned(
-    before: TunedSettings | None, index: faiss.Index, queries: np.ndarray, wanted: np.ndarray, target: float
+    before: TunedSettings | None, index: faiss.Index, queries: np.ndarray, exact_rows: np.ndarray, target: float
 ) -> tuple[Tuned, bool]:
     """The settings that the same queries chose before, where they still do, and whether they were searched for anew."""
     if before is None or before.target != target:
-        return tune(index, queries, wanted, target), True
-    return tuned_again(index, queries, wanted, target, before.settings, before.met)
+        return tune(index, queries, exact_rows, target), True
+    return tuned_again(index, queries, exact_rows, target, before.settings, before.met)
 
 
 def _once(index: faiss.Index) -> Iterator[faiss.Index]:
@@ -173,10 +179,10 @@ def _once(index: faiss.Index) -> Iterator[faiss.Index]:
 
 def _semantic_ids(previous: Previous | None, vectors: Vectors, params: IndexParams) -> SemanticIds | None:
     """Semantic IDs, with the codebooks of before where there are any for as many levels and codes."""
-    wanted = params.semantic_ids
-    if not wanted.levels:
+    spec = params.semantic_ids
+    if not spec.levels:
         return None
-    if previous is not None and previous.state.ids is not None and previous.state.wanted_ids == wanted.model_dump():
+    if previous is not None and previous.state.ids is not None and previous.state.wanted_ids == spec.model_dump():
         return updated_ids(previous.state.ids, previous.match, vectors)
     sample = vectors.sample(params.training_vectors, params.seed)
-    return semantic_ids(vectors, codebooks(sample, wanted.levels, wanted.codes, params.seed))
+    return semantic_ids(vectors, codebooks(sample, spec.levels, spec.codes, params.seed))

@@ -39,11 +39,11 @@ def read_documents(ingest: Path) -> dict[str, Documents]:
     for batch in corpus_batches(ingest, ["dataset", *COLUMNS]):
         names = np.array(batch["dataset"].to_pylist())
         for name in np.unique(names).tolist():
-            places = np.flatnonzero(names == name)
-            own = batch if len(places) == len(names) else batch.take(pa.array(places))
-            fields = list(zip(*(own[column].to_pylist() for column in COLUMNS), strict=True))
-            rows[name].append(places + start)
-            ids[name].append(own["doc_id"])
+            positions = np.flatnonzero(names == name)
+            dataset_batch = batch if len(positions) == len(names) else batch.take(pa.array(positions))
+            fields = list(zip(*(dataset_batch[column].to_pylist() for column in COLUMNS), strict=True))
+            rows[name].append(positions + start)
+            ids[name].append(dataset_batch["doc_id"])
             shas[name].append(pa.array([sha256_text(template.text(*rest)) for _, *rest in fields]))
             digests[name].append(b"".join(document_digest(*document) for document in fields))
         start += batch.num_rows

@@ -21,12 +21,12 @@ class ExactTopK:
     scores: np.ndarray
 
 
-def exact_top(vectors: Vectors, queries: np.ndarray, k: int, positions: np.ndarray | None = None) -> ExactTopK:
-    """The k best vectors, or the best among `positions`, by a scan that holds one chunk; -1 where there are fewer."""
+def exact_top(vectors: Vectors, queries: np.ndarray, k: int, candidates: np.ndarray | None = None) -> ExactTopK:
+    """The k best vectors, of all or of the rows `candidates`, by a scan that holds one chunk; -1 fills up too few."""
     heap = faiss.ResultHeap(len(queries), k, keep_max=True)
-    for some, chunk in vectors.at(np.arange(len(vectors)) if positions is None else positions):
-        scores, places = knn(queries, chunk, min(k, len(chunk)), faiss.METRIC_INNER_PRODUCT)
-        heap.add_result(scores, some[places])
+    for chunk_rows, chunk in vectors.at(np.arange(len(vectors)) if candidates is None else candidates):
+        scores, positions = knn(queries, chunk, min(k, len(chunk)), faiss.METRIC_INNER_PRODUCT)
+        heap.add_result(scores, chunk_rows[positions])
     heap.finalize()
     return ExactTopK(heap.I, heap.D)
 
@@ -39,13 +39,13 @@ def updated_top(before: ExactTopK, match: Match, vectors: Vectors, queries: np.n
     k = before.rows.shape[1]
     rows, scores = match.moved()[before.rows], before.scores.copy()
     lost = np.flatnonzero((rows < 0).any(axis=1))
-    kept = np.flatnonzero((rows >= 0).all(axis=1))
-    if match.added and len(kept):
-        heap = faiss.ResultHeap(len(kept), k, keep_max=True)
-        for top in (ExactTopK(rows[kept], scores[kept]), exact_top(vectors, queries[kept], k, match.new())):
+    intact = np.flatnonzero((rows >= 0).all(axis=1))
+    if match.added and len(intact):
+        heap = faiss.ResultHeap(len(intact), k, keep_max=True)
+        for top in (ExactTopK(rows[intact], scores[intact]), exact_top(vectors, queries[intact], k, match.new())):
             heap.add_result(top.scores, top.rows)
         heap.finalize()
-        rows[kept], scores[kept] = heap.I, heap.D
+        rows[intact], scores[intact] = heap.I, heap.D
     if len(lost):
         top = exact_top(vectors, queries[lost], k)
         rows[lost], scores[lost] = top.rows, top.scores

@@ -120,14 +120,14 @@ def _centroids_there(lists: Any) -> Iterator[None]:
     if not _has_flat_centroids(lists):
         yield
         return
-    own, owns = lists.quantizer, lists.own_fields
-    moved = faiss.index_cpu_to_gpu(_resources(), 0, own)
+    quantiser, owns_fields = lists.quantizer, lists.own_fields
+    moved = faiss.index_cpu_to_gpu(_resources(), 0, quantiser)
     lists.own_fields = False
     lists.quantizer = moved
     try:
         yield
     finally:
-        lists.quantizer, lists.own_fields = own, owns
+        lists.quantizer, lists.own_fields = quantiser, owns_fields
 
 
 def searching(index: Any) -> Search:
@@ -150,16 +150,16 @@ def searching(index: Any) -> Search:
         except RuntimeError as error:
             _tell_refusal(base, error)
             return here
-    whole = faiss.IndexRefine(moved, index.refine_index) if refined else moved
+    gpu_index = faiss.IndexRefine(moved, index.refine_index) if refined else moved
     space = faiss.GpuParameterSpace()
 
     def there(settings: Mapping[str, int], queries: np.ndarray, k: int) -> np.ndarray:
         if max(settings.get("nprobe", 1), k * settings.get("k_factor_rf", 1)) > MOST_PROBES:
             return here(settings, queries, k)
         for name, value in settings.items():
-            space.set_index_parameter(whole, name, float(value))
+            space.set_index_parameter(gpu_index, name, float(value))
         with memory():
-            return whole.search(queries, k)[1]
+            return gpu_index.search(queries, k)[1]
 
     return there
 

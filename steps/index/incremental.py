@@ -39,48 +39,50 @@ def updated(index: faiss.Index, match: Match, vectors: Vectors) -> faiss.Index:
 def _exchange(base: Any, match: Match, vectors: Vectors) -> None:
     """Delete from inverted lists what is gone, give the rest their present row numbers, add what is new."""
     moved = match.moved()
-    gone = np.flatnonzero(moved < 0)
-    if len(gone):
-        base.remove_ids(gone)
+    removed = np.flatnonzero(moved < 0)
+    if len(removed):
+        base.remove_ids(removed)
     lists = faiss.downcast_InvertedLists(inverted_lists(base).invlists)
     if hasattr(lists, "n_per_block"):  # of codes that are compared in registers
-        _clear_free_places(lists)
+        _clear_free_slots(lists)
     for number in range(lists.nlist):
         size = lists.list_size(number)
         if size:
             ids = faiss.rev_swig_ptr(lists.get_ids(number), size)
             ids[:] = moved[ids]
-    for some, chunk in vectors.at(match.new()):
-        base.add_with_ids(chunk, some)
+    for chunk_rows, chunk in vectors.at(match.new()):
+        base.add_with_ids(chunk, chunk_rows)
 
 
-def _clear_free_places(lists: Any) -> None:
-    """Set the free places of each list's last block to zero: faiss adds codes by setting bits.
+def _clear_free_slots(lists: Any) -> None:
+    """Set the free slots of each list's last block to zero: faiss adds codes by setting bits.
 
     Seen in faiss 1.15.1: `remove_ids` leaves the bits of what left there, `merge_from` those of another list.
     """
-    places, size = lists.n_per_block, lists.block_size
-    nothing = np.zeros(lists.packer.code_size, dtype=np.uint8)
+    slots, block_size = lists.n_per_block, lists.block_size
+    zero_code = np.zeros(lists.packer.code_size, dtype=np.uint8)
     for number in range(lists.nlist):
-        held = lists.list_size(number)
-        if used := held % places:
-            blocks = faiss.rev_swig_ptr(lists.get_codes(number), (held // places + 1) * size).reshape(-1, size)
-            for place in range(used, places):
-                lists.packer.pack_1(nothing, place, blocks[-1:])
+        count = lists.list_size(number)
+        if used := count % slots:
+            blocks = faiss.rev_swig_ptr(lists.get_codes(number), (count // slots + 1) * block_size).reshape(
+                -1, block_size
+            )
+            for slot in range(used, slots):
+                lists.packer.pack_1(zero_code, slot, blocks[-1:])
 
 
 def _gather(index: Any, match: Match, vectors: Vectors) -> None:
     """Bring the codes into the present order, and make those of new vectors."""
-    held = _inner(index)
-    size = held.code_size
-    before = faiss.rev_swig_ptr(held.codes.data(), held.ntotal * size).reshape(held.ntotal, size)
+    inner = _inner(index)
+    size = inner.code_size
+    before = faiss.rev_swig_ptr(inner.codes.data(), inner.ntotal * size).reshape(inner.ntotal, size)
     codes = np.empty((len(match.rows), size), dtype=np.uint8)
     np.take(before, match.rows, axis=0, out=codes, mode="clip")  # rows of -1 are written below
-    for some, chunk in vectors.at(match.new()):
-        codes[some] = index.sa_encode(chunk)
-    held.reset()
-    held.add_sa_codes(codes)
-    index.ntotal = held.ntotal
+    for chunk_rows, chunk in vectors.at(match.new()):
+        codes[chunk_rows] = index.sa_encode(chunk)
+    inner.reset()
+    inner.add_sa_codes(codes)
+    index.ntotal = inner.ntotal
 
 
 def _extend(graph: Any, match: Match, vectors: Vectors) -> None:
@@ -88,7 +90,7 @@ def _extend(graph: Any, match: Match, vectors: Vectors) -> None:
     for _, chunk in vectors.at(match.new()):
         graph.add(chunk)
     order = match.rows.copy()
-    order[match.new()] = np.arange(match.held, len(order))
+    order[match.new()] = np.arange(match.previous_count, len(order))
     if not np.array_equal(order, np.arange(len(order))):
         graph.permute_entries(order)
 

@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 
 @dataclass(frozen=True)
 class Match:
-    """`rows`: each present document's row of before, or -1 when it is new or changed; `held`: documents before."""
+    """`rows`: each present document's previous row, -1 if it is new or changed; `previous_count`: documents before."""
 
     rows: np.ndarray
-    held: int
+    previous_count: int
 
     @property
     def added(self) -> int:
@@ -22,15 +22,15 @@ class Match:
     @property
     def removed(self) -> int:
         """Documents of before that are gone or changed."""
-        return self.held - int((self.rows >= 0).sum())
+        return self.previous_count - int((self.rows >= 0).sum())
 
     @property
     def exchanged(self) -> int:
         """Vectors that come or go; one that changed counts once."""
         return max(self.added, self.removed)
 
-    def kept(self) -> np.ndarray:
-        """Present rows of the documents that were there before."""
+    def unchanged(self) -> np.ndarray:
+        """Present rows of the documents that were there before, with the same vector."""
         return np.flatnonzero(self.rows >= 0)
 
     def new(self) -> np.ndarray:
@@ -39,10 +39,10 @@ class Match:
 
     def moved(self) -> np.ndarray:
         """For each row of before its present row, or -1."""
-        found = np.full(self.held, -1, dtype=np.int64)
-        kept = self.kept()
-        found[self.rows[kept]] = kept
-        return found
+        present_rows = np.full(self.previous_count, -1, dtype=np.int64)
+        unchanged = self.unchanged()
+        present_rows[self.rows[unchanged]] = unchanged
+        return present_rows
 
     def nothing_new(self) -> bool:
         """Whether the same documents are in the same order."""

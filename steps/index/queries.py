@@ -30,17 +30,26 @@ def recall_queries(
     """
     texts = [row["text"] for row in queries.to_pylist() if row["dataset"] == dataset and row["split"] == "dev"]
     if texts:
-        return RecallQueries(encode([texts[row] for row in _drawn(len(texts), limit, seed)]), "dev")
+        return RecallQueries(encode([texts[row] for row in _sample(len(texts), limit, seed)]), "dev")
     vectors = np.load(embed / "alignment.npy", mmap_mode="r")
     table = read_table(embed, "alignment_texts")
-    asked = np.isin(np.array(table["part"].to_pylist()), ["train_queries", "unlabelled_queries"])
+    are_queries = np.isin(np.array(table["part"].to_pylist()), ["train_queries", "unlabelled_queries"])
     source = np.array([name.partition("/")[0] for name in table["source_id"].to_pylist()])
-    own, nobodys = source == dataset, ~np.isin(source, pc.unique(queries["dataset"]).to_pylist())
-    chosen = next(some for some in (asked & own, asked & nobodys, own, np.ones(len(own), dtype=bool)) if some.any())
+    of_dataset, of_nobody = source == dataset, ~np.isin(source, pc.unique(queries["dataset"]).to_pylist())
+    chosen = next(
+        mask
+        for mask in (
+            are_queries & of_dataset,
+            are_queries & of_nobody,
+            of_dataset,
+            np.ones(len(of_dataset), dtype=bool),
+        )
+        if mask.any()
+    )
     rows = np.flatnonzero(chosen)
-    return RecallQueries(np.asarray(vectors[rows[_drawn(len(rows), limit, seed)]], dtype=np.float32), "alignment")
+    return RecallQueries(np.asarray(vectors[rows[_sample(len(rows), limit, seed)]], dtype=np.float32), "alignment")
 
 
-def _drawn(count: int, limit: int, seed: int) -> np.ndarray:
+def _sample(count: int, limit: int, seed: int) -> np.ndarray:
     """At most `limit` of `count` positions, in order."""
     return np.sort(np.random.default_rng(seed).choice(count, size=min(count, limit), replace=False))

@@ -45,27 +45,27 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParam
     faiss.omp_set_num_threads(1)  # training sums in a fixed order: equal input, equal bytes
     tower = cache(lambda: load_tower(teach / "tower"))
 
-    def read(texts: list[str]) -> np.ndarray:
+    def encode_queries(texts: list[str]) -> np.ndarray:
         announce_texts(tower(), "query", texts, "index: dev queries")
         return encode(tower(), texts, "query")
 
     datasets: dict[str, Any] = {}
     with staged_folder(output) as staging:
         for dataset, documents in progress(corpus.items(), len(corpus), "index"):
-            asked = recall_queries(
+            queries_for_recall = recall_queries(
                 queries,
                 dataset,
                 embed,
-                read,
+                encode_queries,
                 limit=params.recall_queries,
                 seed=params.seed,
             )
             indexed = index_dataset(
                 folder=staging / dataset,
-                kept=state_folder(teacher.id, dataset, params),
+                state_folder=state_folder(teacher.id, dataset, params),
                 documents=documents,
                 vectors=Vectors(matrix, documents.rows, dim),
-                queries=asked,
+                queries=queries_for_recall,
                 params=params,
             )
             datasets[dataset] = indexed.entry
@@ -86,28 +86,30 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParam
     run.param("teacher_fingerprint", teacher.id)
 
 
-def _indexed_dim(wanted: int, teacher: int) -> int:
+def _indexed_dim(requested: int, teacher: int) -> int:
     """How many dimensions are indexed; UserError when the teacher's vectors have fewer."""
-    if wanted > teacher:
+    if requested > teacher:
         raise UserError(
-            f"index.dim is {wanted}, but the teacher's vectors have {teacher} dimensions; give 0 (all) or at most"
+            f"index.dim is {requested}, but the teacher's vectors have {teacher} dimensions; give 0 (all) or at most"
             f" {teacher}"
         )
-    return wanted or teacher
+    return requested or teacher
 
 
 def _say(dataset: str, entry: dict[str, Any]) -> None:
     """Tell what the approximate index finds, and when that is less than asked for."""
-    found = entry["measured"]
-    if "ann_recall_at_10" not in found:
+    measured = entry["measured"]
+    if "ann_recall_at_10" not in measured:
         return
     settings = ", ".join(f"{name} {value}" for name, value in entry["indexes"]["ann"]["settings"].items())
     print(
         f"{dataset}: {entry['indexes']['ann']['factory']} at {settings or 'no settings'} finds"
-        f" {found['ann_recall_at_10']:.2%} of the exact top 10"
+        f" {measured['ann_recall_at_10']:.2%} of the exact top 10"
     )
-    if not found["target_met"]:
-        print(f"{dataset}: index.target_recall {found['target_recall']} is out of its reach; the best setting is kept")
+    if not measured["target_met"]:
+        print(
+            f"{dataset}: index.target_recall {measured['target_recall']} is out of its reach; the best setting is kept"
+        )
 
 
 def _numbers(measured: dict[str, Any]) -> dict[str, float]:
@@ -117,7 +119,7 @@ def _numbers(measured: dict[str, Any]) -> dict[str, float]:
         if isinstance(value, dict):
             numbers |= {f"{key}.{inner}": number for inner, number in _numbers(value).items()}
         elif isinstance(value, list):
-            numbers |= {f"{key}.{place + 1}": float(number) for place, number in enumerate(value)}
+            numbers |= {f"{key}.{index + 1}": float(number) for index, number in enumerate(value)}
         elif not isinstance(value, str):
             numbers[key] = float(value)
     return numbers

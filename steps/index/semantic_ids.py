@@ -32,8 +32,8 @@ class SemanticIds:
 
     def errors(self) -> list[float]:
         """For each level the mean squared residual, relative to the vectors' mean squared norm."""
-        total, *left = self.left.sum(axis=0, dtype=np.float64)
-        return [float(value / total) if total else 0.0 for value in left]
+        total, *residuals = self.left.sum(axis=0, dtype=np.float64)
+        return [float(value / total) if total else 0.0 for value in residuals]
 
     def distinct_share(self) -> float:
         """Share of different IDs among the documents; 1 = every document has its own."""
@@ -55,8 +55,8 @@ def codebooks(sample: np.ndarray, levels: int, codes: int, seed: int) -> np.ndar
     residual = sample.astype(np.float32)
     books = np.empty((levels, centroids, sample.shape[1]), dtype=np.float32)
     for level in range(levels):
-        drawn = (seed + level) % C_INT
-        clustering = faiss.Kmeans(sample.shape[1], centroids, niter=ITERATIONS, seed=drawn, gpu=gpu.seen())
+        level_seed = (seed + level) % C_INT
+        clustering = faiss.Kmeans(sample.shape[1], centroids, niter=ITERATIONS, seed=level_seed, gpu=gpu.seen())
         with gpu.memory():
             clustering.train(residual)
         books[level] = clustering.centroids
@@ -79,22 +79,22 @@ def semantic_ids(vectors: Vectors, books: np.ndarray) -> SemanticIds:
 
 def updated_ids(before: SemanticIds, match: Match, vectors: Vectors) -> SemanticIds:
     """The same with the codebooks and codes of before: only new vectors are looked at."""
-    kept = match.kept()
+    unchanged = match.unchanged()
     codes = np.zeros((len(vectors), before.codes.shape[1]), dtype=np.int16)
-    left = np.zeros((len(vectors), before.left.shape[1]), dtype=np.float32)
-    codes[kept], left[kept] = before.codes[match.rows[kept]], before.left[match.rows[kept]]
-    return _assigned(SemanticIds(before.books, codes, left), vectors, match.new())
+    residuals = np.zeros((len(vectors), before.left.shape[1]), dtype=np.float32)
+    codes[unchanged], residuals[unchanged] = before.codes[match.rows[unchanged]], before.left[match.rows[unchanged]]
+    return _assigned(SemanticIds(before.books, codes, residuals), vectors, match.new())
 
 
 def _assigned(ids: SemanticIds, vectors: Vectors, positions: np.ndarray) -> SemanticIds:
     """Fill in the codes and residuals at these positions."""
-    for some, residual in vectors.at(positions):
-        ids.left[some, 0] = np.square(residual).sum(axis=1)
+    for chunk_rows, residual in vectors.at(positions):
+        ids.left[chunk_rows, 0] = np.square(residual).sum(axis=1)
         for level, book in enumerate(ids.books):
             nearest = _nearest(book, residual)
             residual = residual - book[nearest]
-            ids.codes[some, level] = nearest
-            ids.left[some, level + 1] = np.square(residual).sum(axis=1)
+            ids.codes[chunk_rows, level] = nearest
+            ids.left[chunk_rows, level + 1] = np.square(residual).sum(axis=1)
     return ids
 
 

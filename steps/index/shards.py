@@ -20,8 +20,8 @@ def slices(vectors: Vectors, shard_vectors: int) -> list[Vectors]:
 
 def mergeable(layers: Layers) -> bool:
     """Whether shards of this kind can become one index by copying codes."""
-    known = [layers.base if inverted_lists(layers.base) is None else None, layers.refine]
-    return all(isinstance(layer, faiss.IndexFlatCodes) for layer in known if layer is not None)
+    stored_layers = [layers.base if inverted_lists(layers.base) is None else None, layers.refine]
+    return all(isinstance(layer, faiss.IndexFlatCodes) for layer in stored_layers if layer is not None)
 
 
 def build(template: Layers, slices: list[Vectors]) -> Iterator[faiss.Index]:

@@ -27,7 +27,7 @@ from steps.index.params import IndexParams
 from steps.index.semantic_ids import SemanticIds
 
 FORMAT = 2
-KEPT = 4  # states of one data set: a champion's, its challenger's, and two that someone tries out
+KEPT_STATES = 4  # states of one data set: a champion's, its challenger's, and two that someone tries out
 _IDS, _TOP = ("books", "codes", "left"), ("rows", "scores")
 
 
@@ -107,7 +107,7 @@ def load(folder: Path, doc_ids: pa.ChunkedArray, digests: np.ndarray) -> Previou
         return None
     before = _identity(folder)
     try:
-        previous = _read(folder, doc_ids, digests)
+        previous = _read_state(folder, doc_ids, digests)
     except MemoryError:  # pyarrow's is an ArrowException too
         raise
     except (OSError, UserError, ValueError, LookupError, TypeError, EOFError, pa.ArrowException) as error:
@@ -117,32 +117,32 @@ def load(folder: Path, doc_ids: pa.ChunkedArray, digests: np.ndarray) -> Previou
     return previous if before == _identity(folder) else None
 
 
-def _tell(what: Path | str, error: Exception) -> None:
-    print(f"index: WARNING: {what} cannot be read ({line(error)[:200]}); the index is built anew", file=sys.stderr)
+def _tell(source: Path | str, error: Exception) -> None:
+    print(f"index: WARNING: {source} cannot be read ({line(error)[:200]}); the index is built anew", file=sys.stderr)
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
     """What changes when a folder is replaced or loses a file; None where there is none."""
     with suppress(FileNotFoundError):
-        found = folder.stat()
-        return found.st_ino, found.st_mtime_ns
+        status = folder.stat()
+        return status.st_ino, status.st_mtime_ns
     return None
 
 
-def _read(folder: Path, doc_ids: pa.ChunkedArray, digests: np.ndarray) -> Previous:
+def _read_state(folder: Path, doc_ids: pa.ChunkedArray, digests: np.ndarray) -> Previous:
     os.utime(folder / "state.json")  # used: prune keeps it
-    told: dict[str, Any] = read_json(folder / "state.json")
+    values: dict[str, Any] = read_json(folder / "state.json")
     documents = pq.read_table(folder / "documents.parquet")
     ids = {name: np.load(folder / f"{name}.npy") for name in _IDS if (folder / f"{name}.npy").is_file()}
     top = {name: np.load(folder / f"{name}.npy") for name in _TOP if (folder / f"{name}.npy").is_file()}
     state = State(
-        trained_on=told["trained_on"],
-        changed=told["changed"],
-        tuned=TunedSettings(**told["tuned"]) if told["tuned"] else None,
+        trained_on=values["trained_on"],
+        changed=values["changed"],
+        tuned=TunedSettings(**values["tuned"]) if values["tuned"] else None,
         ids=SemanticIds(**ids) if ids else None,
-        wanted_ids=told["wanted_ids"],
+        wanted_ids=values["wanted_ids"],
         top=ExactTopK(**top) if top else None,
-        asked=told["asked"],
+        asked=values["asked"],
     )
     file = (folder / "ann.faiss").open("rb") if state.tuned else None
     return Previous(state, match(documents["doc_id"], documents["digest"].to_numpy(), doc_ids, digests), file)
@@ -160,17 +160,17 @@ def save(folder: Path, state: State, doc_ids: pa.ChunkedArray, digests: np.ndarr
         for arrays, names in ((state.ids, _IDS), (state.top, _TOP)):
             for name in names if arrays else ():
                 np.save(staging / f"{name}.npy", getattr(arrays, name))
-        told = {name: getattr(state, name) for name in ("trained_on", "changed", "wanted_ids", "asked")}
+        values = {name: getattr(state, name) for name in ("trained_on", "changed", "wanted_ids", "asked")}
         write_json(
             staging / "state.json",
-            told | {"tuned": vars(state.tuned) if state.tuned else None},
+            values | {"tuned": vars(state.tuned) if state.tuned else None},
         )
     prune(folder.parent)
 
 
 def prune(folder: Path) -> None:
-    """Remove all states in a data set's folder but the KEPT used last."""
-    found = sorted(folder.glob("*/state.json"), key=last_used, reverse=True)
-    for path in found[KEPT:]:
+    """Remove all states in a data set's folder but the KEPT_STATES used last."""
+    states = sorted(folder.glob("*/state.json"), key=last_used, reverse=True)
+    for path in states[KEPT_STATES:]:
         path.unlink(missing_ok=True)  # without it what a kill leaves is no state
         shutil.rmtree(path.parent, ignore_errors=True)

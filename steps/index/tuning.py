@@ -16,7 +16,7 @@ _EF = [16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024]
 _FACTORS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
 
 Settings = dict[str, int]
-Place = tuple[int, int]
+GridPoint = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -28,41 +28,41 @@ class Tuned:
     met: bool
 
 
-def recall(found: np.ndarray, wanted: np.ndarray) -> float:
-    """Mean share of the exact top k that was found. found: row numbers `(n, k)`; wanted: `(n, m)`, more than k where
+def recall(hits: np.ndarray, exact: np.ndarray) -> float:
+    """Mean share of the exact top k that was found. hits: row numbers `(n, k)`; exact: `(n, m)`, more than k where
     several score as the k-th and any of them will do. -1 stands for no row."""
     shares = []
-    for rows, best in zip(found.tolist(), ({*line} - {-1} for line in wanted.tolist()), strict=True):
+    for rows, best in zip(hits.tolist(), ({*line} - {-1} for line in exact.tolist()), strict=True):
         shares.append(len(best & set(rows)) / min(len(rows), len(best)))
     return float(np.mean(shares))
 
 
-def tune(index: faiss.Index, queries: np.ndarray, wanted: np.ndarray, target: float) -> Tuned:
+def tune(index: faiss.Index, queries: np.ndarray, exact: np.ndarray, target: float) -> Tuned:
     """Choose and apply the settings that read the fewest bytes a search among those that reach `target` recall.
 
-    Args: queries: float32 `(n, dim)`; wanted: the exact top 10 of each, as `recall` takes it. When no setting reaches
+    Args: queries: float32 `(n, dim)`; exact: the exact top 10 of each, as `recall` takes it. When no setting reaches
     the target, the one that finds most is chosen, the cheapest of equals. Recall rises with either setting, so their
     grid is walked along the edge of the target instead of being searched whole.
     """
     grid = _Grid(index)
     search = gpu.searching(index)
-    tried: dict[Place, float] = {}
+    tried: dict[GridPoint, float] = {}
     row, column = 0, len(grid.factors) - 1
     while row < len(grid.first) and column >= 0:
-        reached = _reached(search, grid.settings((row, column)), queries, wanted)
+        reached = _reached(search, grid.settings((row, column)), queries, exact)
         tried[row, column] = reached
         if reached >= target:
             column -= 1
         else:
             row += 1
-    met = [place for place in tried if tried[place] >= target]
-    best = min(met, key=grid.cost) if met else min(tried, key=lambda place: (-tried[place], grid.cost(place)))
+    met = [point for point in tried if tried[point] >= target]
+    best = min(met, key=grid.cost) if met else min(tried, key=lambda point: (-tried[point], grid.cost(point)))
     apply_settings(index, grid.settings(best))
     return Tuned(grid.settings(best), tried[best], bool(met))
 
 
 def tuned_again(
-    index: faiss.Index, queries: np.ndarray, wanted: np.ndarray, target: float, before: Settings, was_met: bool
+    index: faiss.Index, queries: np.ndarray, exact: np.ndarray, target: float, before: Settings, was_met: bool
 ) -> tuple[Tuned, bool]:
     """Settings for an index that changed a little, and whether they were searched for over the whole grid.
 
@@ -71,20 +71,20 @@ def tuned_again(
     """
     grid = _Grid(index)
     search = gpu.searching(index)
-    kept = grid.find(before)
-    if kept is not None:
-        costlier = [(kept[0] + row, kept[1] + column) for row, column in ((0, 1), (1, 0), (1, 1))]
-        for place in [kept, *sorted(set(costlier) & set(grid.places()), key=grid.cost)]:
-            reached = _reached(search, grid.settings(place), queries, wanted)
+    earlier = grid.find(before)
+    if earlier is not None:
+        costlier = [(earlier[0] + row, earlier[1] + column) for row, column in ((0, 1), (1, 0), (1, 1))]
+        for point in [earlier, *sorted(set(costlier) & set(grid.points()), key=grid.cost)]:
+            reached = _reached(search, grid.settings(point), queries, exact)
             if reached >= target or not was_met:
-                apply_settings(index, grid.settings(place))
-                return Tuned(grid.settings(place), reached, reached >= target), False
-    return tune(index, queries, wanted, target), True
+                apply_settings(index, grid.settings(point))
+                return Tuned(grid.settings(point), reached, reached >= target), False
+    return tune(index, queries, exact, target), True
 
 
-def _reached(search: gpu.Search, settings: Settings, queries: np.ndarray, wanted: np.ndarray) -> float:
+def _reached(search: gpu.Search, settings: Settings, queries: np.ndarray, exact: np.ndarray) -> float:
     """Recall at these settings."""
-    return recall(search(settings, queries, min(K, wanted.shape[1])), wanted)
+    return recall(search(settings, queries, min(K, exact.shape[1])), exact)
 
 
 class _Grid:
@@ -94,44 +94,44 @@ class _Grid:
         self.index = index
         self.first, self.factors = _ladders(index)
 
-    def places(self) -> list[Place]:
+    def points(self) -> list[GridPoint]:
         return [(row, column) for row in range(len(self.first)) for column in range(len(self.factors))]
 
-    def settings(self, place: Place) -> Settings:
-        return self.first[place[0]] | self.factors[place[1]]
+    def settings(self, point: GridPoint) -> Settings:
+        return self.first[point[0]] | self.factors[point[1]]
 
-    def find(self, settings: Settings) -> Place | None:
+    def find(self, settings: Settings) -> GridPoint | None:
         """The place of these settings."""
-        return next((place for place in self.places() if self.settings(place) == settings), None)
+        return next((point for point in self.points() if self.settings(point) == settings), None)
 
-    def cost(self, place: Place) -> float:
+    def cost(self, point: GridPoint) -> float:
         """Bytes that one search for ten hits reads, roughly: the same on every machine, unlike a time."""
-        index, settings = self.index, self.settings(place)
+        index, settings = self.index, self.settings(point)
         layers = layers_of(shards_of(index)[0])
         ivf = inverted_lists(layers.base)
         if "efSearch" in settings:
-            read = 32.0 * settings["efSearch"] * 4 * index.d
+            bytes_read = 32.0 * settings["efSearch"] * 4 * index.d
         elif ivf is not None:
-            read = index.ntotal * min(1.0, settings["nprobe"] / ivf.nlist) * ivf.code_size
+            bytes_read = index.ntotal * min(1.0, settings["nprobe"] / ivf.nlist) * ivf.code_size
         else:
-            read = float(index.ntotal * _code_size(layers.base))
+            bytes_read = float(index.ntotal * _code_size(layers.base))
         if layers.refine is not None:
-            read += K * settings["k_factor_rf"] * _code_size(layers.refine)
-        return read
+            bytes_read += K * settings["k_factor_rf"] * _code_size(layers.refine)
+        return bytes_read
 
 
 def _ladders(index: faiss.Index) -> tuple[list[Settings], list[Settings]]:
     """Rising values of what the searching layer can be told (lists or graph nodes visited), and of the re-ranking."""
     space = faiss.ParameterSpace()
     space.initialize(shards_of(index)[0])
-    known = {space.parameter_ranges.at(place).name for place in range(space.parameter_ranges.size())}
+    parameters = {space.parameter_ranges.at(position).name for position in range(space.parameter_ranges.size())}
     first: list[Settings] = [{}]
-    if "nprobe" in known:
+    if "nprobe" in parameters:
         lists = inverted_lists(shards_of(index)[0]).nlist
         first = [{"nprobe": value} for value in [*(v for v in _PROBES if v < lists), lists]]
-    elif "efSearch" in known:
+    elif "efSearch" in parameters:
         first = [{"efSearch": value} for value in _EF]
-    if "k_factor_rf" not in known:
+    if "k_factor_rf" not in parameters:
         return first, [{}]
     enough = -(-index.ntotal // K)  # re-ranks everything
     return first, [{"k_factor_rf": value} for value in [*(v for v in _FACTORS if v < enough), min(enough, 128)]]

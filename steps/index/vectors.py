@@ -35,8 +35,8 @@ class Vectors:
     def at(self, positions: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """These positions and their vectors, at most CHUNK at a time."""
         for start in range(0, len(positions), CHUNK):
-            some = positions[start : start + CHUNK]
-            yield some, self.take(some)
+            chunk_positions = positions[start : start + CHUNK]
+            yield chunk_positions, self.take(chunk_positions)
 
     def slice(self, start: int, stop: int) -> "Vectors":
         """The vectors from position `start` to before `stop`."""
@@ -51,5 +51,5 @@ class Vectors:
     def digests(self) -> np.ndarray:
         """uint64 `(n,)`: equal vectors have equal digests, different ones hardly ever."""
         factors = np.random.default_rng(0).integers(0, 2**64, size=self.dim, dtype=np.uint64) | np.uint64(1)
-        found = [np.einsum("ij,j->i", chunk.view(np.uint32), factors) for chunk in self.chunks()]
-        return np.concatenate(found) if found else np.zeros(0, dtype=np.uint64)
+        digests = [np.einsum("ij,j->i", chunk.view(np.uint32), factors) for chunk in self.chunks()]
+        return np.concatenate(digests) if digests else np.zeros(0, dtype=np.uint64)

@@ -21,15 +21,15 @@ def main() -> None:
     def body(params: MineParams, run: Run) -> None:
         from steps.mine.run import run as mine
 
-        found: list[Path] = []
+        input_folders: list[Path] = []
         if signal == "judged":
-            found = sorted(path.parent for path in Path("data/candidates").glob("*/candidates.parquet"))
+            input_folders = sorted(path.parent for path in Path("data/candidates").glob("*/candidates.parquet"))
         elif signal == "relevance":  # by name: a ranker that is gone may have left its scores
-            found = [Path("data/rank") / name for name in load_rankers()]
+            input_folders = [Path("data/rank") / name for name in load_rankers()]
         mine(
             signal=signal,
             ingest=Path("data/ingest"),
-            found=found,
+            input_folders=input_folders,
             earlier=_BEFORE[signal],
             output=FOLDER / signal,
             params=params,

@@ -19,15 +19,15 @@ _MOST_PAIRS = 1_000_000_000  # which mutual associations must look at, one by on
 
 
 class Associations(NamedTuple):
-    """What Algorithm 1 found."""
+    """The associations of Algorithm 1."""
 
-    kept: ir.Table
+    strongest: ir.Table
     """(query, other_query, strength): target and source query; at most `cap` rows a target.
     Strength is the sum over the top terms of their importance in other_query, in millionths; both ways added up where
     the association is mutual."""
     top: ir.Table
     """(query, term): the terms that decide for a target query."""
-    found: int
+    total: int
     """Associations before the cap."""
 
 
@@ -46,11 +46,11 @@ def click_associations(
     importances: (query, term, importance). Queries of fewer than `min_terms` terms take no part. A query with more than
     `cap` associations keeps the strongest, equal ones by the other query's key.
     """
-    top, wanted, offered = _sets(engine, importances, sources, threshold, top_terms, min_terms)
+    top, target_sets, offered = _sets(engine, importances, sources, threshold, top_terms, min_terms)
     key = _term_columns(top_terms)
-    found = _count(engine, wanted, offered, key)
-    kept = engine.keep(_strongest(engine, wanted, offered, key, cap))
-    return Associations(kept, top, found)
+    total = _count(engine, target_sets, offered, key)
+    strongest = engine.keep(_strongest(engine, target_sets, offered, key, cap))
+    return Associations(strongest, top, total)
 
 
 def relevance_associations(
@@ -68,31 +68,31 @@ def relevance_associations(
     The top terms of each of two queries lie above the threshold in the other. Arguments as in `click_associations`.
     """
     everyone = importances.select("query").distinct()
-    top, wanted, offered = _sets(engine, importances, everyone, threshold, top_terms, min_terms)
+    top, target_sets, offered = _sets(engine, importances, everyone, threshold, top_terms, min_terms)
     key = _term_columns(top_terms)
-    own = offered.semi_join(sources.rename(other_query="query"), "other_query")
-    directed = _count(engine, wanted, own, key)
+    from_sources = offered.semi_join(sources.rename(other_query="query"), "other_query")
+    directed = _count(engine, target_sets, from_sources, key)
     if directed > _MOST_PAIRS:
         raise UserError(
             f"params.yaml: mine.relevance_threshold {threshold:g} gives {directed:,} one-way associations, more than"
             f" {_MOST_PAIRS:,}; raise it, or raise mine.min_terms"
         )
-    pairs = wanted.join(own, key)
+    pairs = target_sets.join(from_sources, key)
     pairs = engine.keep(pairs.filter(pairs.query != pairs.other_query).select("query", "other_query", "strength"))
-    back_to = wanted.semi_join(pairs.select(query="other_query"), "query")
+    back_to = target_sets.semi_join(pairs.select(query="other_query"), "query")
     back = back_to.join(offered.semi_join(pairs.select(other_query="query"), "other_query"), key)
     returned = back.select(query="other_query", other_query="query", back="strength")
     mutual = pairs.join(returned, ["query", "other_query"])
     mutual = mutual.select("query", "other_query", strength=mutual.strength + mutual.back)
     mutual = engine.keep(mutual)
-    kept = engine.keep(_first(mutual, cap))
-    return Associations(kept, top, engine.number(mutual.count()))
+    strongest = engine.keep(_first(mutual, cap))
+    return Associations(strongest, top, engine.number(mutual.count()))
 
 
 def _sets(
     engine: Engine, importances: ir.Table, sources: ir.Table, threshold: float, top_terms: int, min_terms: int
 ) -> tuple[ir.Table, ir.Table, ir.Table]:
-    """top (query, term); wanted (term_0..., query); offered (term_0..., other_query, strength)."""
+    """top (query, term); target_sets (term_0..., query); offered (term_0..., other_query, strength)."""
     size = importances.term.count().over(group_by="query")
     by_importance = ibis.window(group_by="query", order_by=[ibis.desc("importance"), "term"])
     ranked = importances.select("query", "term", "importance", size=size, place=ibis.row_number().over(by_importance))
@@ -100,19 +100,19 @@ def _sets(
     best = ranked.filter(ranked.place < top_terms)
     slot = ibis.row_number().over(ibis.window(group_by="query", order_by="term"))
     top = engine.keep(best.select("query", "term", slot=slot))
-    wanted = engine.keep(_wanted(top, top_terms))
+    target_sets = engine.keep(_target_sets(top, top_terms))
     strong = ranked.filter(ranked.importance > threshold)
     strong = strong.semi_join(sources, "query").semi_join(top, "term")
     offered = _offered(engine, strong, range(min(min_terms, top_terms), top_terms + 1), top_terms)
-    offered = engine.keep(offered.semi_join(wanted, _term_columns(top_terms)))
-    return top.select("query", "term"), wanted, offered
+    offered = engine.keep(offered.semi_join(target_sets, _term_columns(top_terms)))
+    return top.select("query", "term"), target_sets, offered
 
 
 def _term_columns(count: int) -> list[str]:
     return [f"term_{slot}" for slot in range(count)]
 
 
-def _wanted(top: ir.Table, count: int) -> ir.Table:
+def _target_sets(top: ir.Table, count: int) -> ir.Table:
     """One row a target query: its top terms side by side in the order of their keys."""
     in_slot = {
         f"term_{slot}": ibis.ifelse(top.slot == slot, top.term, ibis.literal(_NONE, "int64")).max()
@@ -141,16 +141,16 @@ def _offered(engine: Engine, strong: ir.Table, sizes: range, count: int) -> ir.T
     return ibis.union(*offers) if len(offers) > 1 else offers[0]
 
 
-def _count(engine: Engine, wanted: ir.Table, offered: ir.Table, key: list[str]) -> int:
+def _count(engine: Engine, target_sets: ir.Table, offered: ir.Table, key: list[str]) -> int:
     """Number of associations without the cap, from the sizes of the groups that meet on a key."""
-    targets = wanted.group_by(key).aggregate(targets=lambda t: t.count())
+    targets = target_sets.group_by(key).aggregate(targets=lambda t: t.count())
     sources = offered.group_by(key).aggregate(sources=lambda t: t.count())
     both = targets.join(sources, key)
-    selves = wanted.rename(other_query="query").semi_join(offered, [*key, "other_query"])
+    selves = target_sets.rename(other_query="query").semi_join(offered, [*key, "other_query"])
     return engine.number((both.targets * both.sources).sum()) - engine.number(selves.count())
 
 
-def _strongest(engine: Engine, wanted: ir.Table, offered: ir.Table, key: list[str], cap: int) -> ir.Table:
+def _strongest(engine: Engine, target_sets: ir.Table, offered: ir.Table, key: list[str], cap: int) -> ir.Table:
     """Join on the key, keeping the `cap` strongest other queries of each query.
 
     Strength depends on the key and the other query alone, so a key's `cap + 1` strongest (one may be the query itself)
@@ -160,7 +160,7 @@ def _strongest(engine: Engine, wanted: ir.Table, offered: ir.Table, key: list[st
     ranked = offered.mutate(place=ibis.row_number().over(in_key))
     ranked = engine.keep(ranked.filter(ranked.place <= cap))
     itself = ranked.select(*key, query="other_query", own_place="place")
-    placed = wanted.left_join(itself, [*key, "query"]).select(wanted, "own_place")
+    placed = target_sets.left_join(itself, [*key, "query"]).select(target_sets, "own_place")
     pairs = placed.join(ranked, key)
     pairs = pairs.filter(pairs.query != pairs.other_query)
     behind = (pairs.own_place < pairs.place).cast("int64").fill_null(0)  # the query itself takes no place

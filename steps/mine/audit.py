@@ -19,10 +19,10 @@ def audit(engine: Engine, used: ir.Table, queries: ir.Table, source: str) -> dic
     compared = engine.number(mine.count())
     leaks = mine.join(evaluation.select("text_key", twin_id="query_id"), "text_key")
     first = leaks.select("query_id", "text", "twin_id").order_by("query_id", "twin_id").limit(EXAMPLES)
-    shown = engine.rows(first).to_pylist()
+    examples = engine.rows(first).to_pylist()
     refuse_leaks(
-        [Leak(source, row["text"], row["twin_id"]) for row in shown],
-        engine.number(leaks.query_id.nunique()) if shown else 0,
+        [Leak(source, row["text"], row["twin_id"]) for row in examples],
+        engine.number(leaks.query_id.nunique()) if examples else 0,
         compared,
         "give queries of equal text the same split in ingest",
     )

@@ -105,8 +105,10 @@ def _told_apart(content: str, title: str, topic: str) -> str:
     return content if len(words_in(content, _WORD)) >= _TELLS_APART else fold(f"{title} {topic} {content}")
 
 
-def _distinct(engine: Engine, table: ir.Table, name: str, what: str) -> ir.Table:
+def _distinct(engine: Engine, table: ir.Table, name: str, label: str) -> ir.Table:
     rows, keys = engine.number(table.count()), engine.number(table[name].nunique())
     if rows != keys:
-        raise UserError(f"{what}: {rows - keys} of {rows} ids occur twice or share a key; make them distinct in ingest")
+        raise UserError(
+            f"{label}: {rows - keys} of {rows} ids occur twice or share a key; make them distinct in ingest"
+        )
     return table

@@ -51,8 +51,8 @@ def judgements(
     if debias.method == "none":
         pairs = used.group_by("query", "doc").aggregate(shown=used.count(), clicks=clicks, weight=clicks * FIXED_POINT)
     else:
-        place = ibis.least(used["rank"].cast("int64"), ibis.literal(debias.max_rank, "int64"))
-        at_rank = used.group_by("query", "doc", place=place).aggregate(shown=used.count(), clicks=clicks)
+        rank = ibis.least(used["rank"].cast("int64"), ibis.literal(debias.max_rank, "int64"))
+        at_rank = used.group_by("query", "doc", place=rank).aggregate(shown=used.count(), clicks=clicks)
         at_rank = engine.keep(at_rank)
         propensities = _propensities(engine, at_rank, debias, seed)
         weights = [round(weight * FIXED_POINT) for weight in inverse_weights(propensities, debias.clip).tolist()]
@@ -75,14 +75,14 @@ def _propensities(engine: Engine, at_rank: ir.Table, debias: DebiasParams, seed:
     rows = engine.rows(
         at_rank.join(numbered, ["query", "doc"]).select("pair", "place", "shown", "clicks").order_by("pair", "place")
     )
-    shown, clicked, pair, place = (
+    impressions, clicked, pair, rank = (
         rows[name].to_numpy().astype("int64") for name in ("shown", "clicks", "pair", "place")
     )
     return estimate(
-        shown,
+        impressions,
         clicked,
         pair,
-        place,
+        rank,
         iterations=debias.iterations,
         tolerance=debias.tolerance,
         max_rank=debias.max_rank,
@@ -93,9 +93,9 @@ def _check_time(engine: Engine, rows: ir.Table) -> None:
     """Test data must be later than training data: UserError otherwise."""
     kind = ibis.cases((rows.reason == "", "train"), (rows.reason == "test_query", "test"), else_="")
     spans = rows.group_by("dataset", kind=kind).aggregate(first=rows.timestamp.min(), last=rows.timestamp.max())
-    found = {(row["dataset"], row["kind"]): row for row in engine.rows(spans).to_pylist()}
-    for (dataset, kind_), span in sorted(found.items(), key=str):
-        test = found.get((dataset, "test"))
+    span_by_kind = {(row["dataset"], row["kind"]): row for row in engine.rows(spans).to_pylist()}
+    for (dataset, kind_), span in sorted(span_by_kind.items(), key=str):
+        test = span_by_kind.get((dataset, "test"))
         if kind_ == "train" and test is not None and span["last"] >= test["first"]:
             raise UserError(
                 f"impressions of {dataset}: a training query was shown results at {span['last']}, after the first test"

@@ -21,7 +21,7 @@ _CHUNK_ROWS = 50_000
 class DuckEngine(Engine):
     """DuckDB inside this process."""
 
-    def read(self, path: Path) -> ir.Table:
+    def scan(self, path: Path) -> ir.Table:
         return self.connection.read_parquet(str(path), hive_partitioning=False)  # the project may lie in run=5/
 
     def keep(self, expression: ir.Table) -> ir.Table:
@@ -32,17 +32,17 @@ class DuckEngine(Engine):
         )  # DuckDB adds whole numbers up to 128 bits, which Parquet would hold as floating point
         query = ibis.to_sql(expression, dialect="duckdb")
         self.connection.raw_sql(f"COPY (SELECT {columns} FROM ({query})) TO '{_quoted(path)}' (FORMAT parquet)")
-        return self.read(path)
+        return self.scan(path)
 
     def batches(self, expression: ir.Table) -> Iterator[pa.RecordBatch]:
         yield from expression.to_pyarrow_batches(chunk_size=_CHUNK_ROWS)
 
-    def map_batches(self, expression: ir.Table, convert: Convert, schema: pa.Schema, what: str) -> ir.Table:
+    def map_batches(self, expression: ir.Table, convert: Convert, schema: pa.Schema, label: str) -> ir.Table:
         path = self._next_path()
         with pq.ParquetWriter(path, schema) as writer:
-            for batch in progress(self.batches(expression), None, what):
+            for batch in progress(self.batches(expression), None, label):
                 writer.write_table(convert(batch))
-        return self.read(path)
+        return self.scan(path)
 
 
 def _quoted(path: Path) -> str:

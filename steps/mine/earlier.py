@@ -19,7 +19,7 @@ class Earlier:
     def __init__(self, engine: Engine, folder: Path) -> None:
         self.folder = folder
         self.report: dict[str, Any] = read_json(folder / "report.json")
-        self.associations, self.triplets = (engine.read(table_path(folder, name)) for name in _TABLES)
+        self.associations, self.triplets = (engine.scan(table_path(folder, name)) for name in _TABLES)
 
     @property
     def rows(self) -> dict[str, int]:
@@ -33,12 +33,12 @@ class Earlier:
             copyfile(self.folder / f"{name}.parquet", folder / f"{name}.parquet")
         return self.report | {"rows": self.rows | dict.fromkeys(sources, 0)}
 
-    def sampled(self, kept: ir.Table, engine: Engine) -> list[dict[str, Any]]:
-        """The report's samples whose triplets are among `kept`."""
-        asked = [row["query"]["id"] for row in self.report["samples"]]
-        if not asked:
+    def sampled(self, triplets: ir.Table, engine: Engine) -> list[dict[str, Any]]:
+        """The report's samples that are among `triplets`."""
+        query_ids = [row["query"]["id"] for row in self.report["samples"]]
+        if not query_ids:
             return []
-        rows = engine.rows(kept.filter(kept.query_id.isin(asked)).select(_NAMES)).to_pylist()
+        rows = engine.rows(triplets.filter(triplets.query_id.isin(query_ids)).select(_NAMES)).to_pylist()
         still = {tuple(row.values()) for row in rows}
         return [row for row in self.report["samples"] if _names(row) in still]
 

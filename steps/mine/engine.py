@@ -23,9 +23,9 @@ class Engine(ABC):
 
     def __init__(self, connection: BaseBackend, scratch: Path) -> None:
         self.connection, self.scratch = connection, scratch
-        self._kept = 0
+        self._results = 0
 
-    def read(self, path: Path) -> ir.Table:
+    def scan(self, path: Path) -> ir.Table:
         """A Parquet file (or folder of files) as a table expression."""
         return self.connection.read_parquet(str(path))
 
@@ -56,9 +56,9 @@ class Engine(ABC):
         """Evaluate an expression in its order, some thousand rows at a time."""
 
     @abstractmethod
-    def map_batches(self, expression: ir.Table, convert: Convert, schema: pa.Schema, what: str) -> ir.Table:
+    def map_batches(self, expression: ir.Table, convert: Convert, schema: pa.Schema, label: str) -> ir.Table:
         """Pass an expression through a Python function, some thousand rows at a time."""
 
     def _next_path(self) -> Path:
-        self._kept += 1
-        return self.scratch / f"{self._kept:03d}.parquet"
+        self._results += 1
+        return self.scratch / f"{self._results:03d}.parquet"

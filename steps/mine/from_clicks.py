@@ -35,7 +35,7 @@ def mine_clicks(
 
     train = queries.filter(queries.split == "train")
     planned = importances(engine, of_datasets_with(train, log.table), params, tables["term_scores"])
-    found = click_associations(
+    associations = click_associations(
         engine,
         planned,
         signal.positives.select("query").distinct(),
@@ -44,14 +44,14 @@ def mine_clicks(
         min_terms=params.min_terms,
         cap=params.max_associations,
     )
-    known = judged_positives(engine, tables["qrels"], train, documents).union(
+    known_positives = judged_positives(engine, tables["qrels"], train, documents).union(
         triplet_positives(engine, tables["given_triplets"], train, documents)
     )
     mined = mine_triplets(
         engine,
         signal,
-        found.kept,
-        known,
+        associations.strongest,
+        known_positives,
         documents,
         max_positives=params.max_positives,
         max_negatives=params.max_negatives,
@@ -60,8 +60,8 @@ def mine_clicks(
         seed=params.seed,
     )
     tell_unused(mined, "click", "max_positives")
-    leakage = audit(engine, used_queries(found.kept, mined.table), queries, source)
-    engine.write(folder, "associations", association_rows(found.kept, queries, "click"))
+    leakage = audit(engine, used_queries(associations.strongest, mined.table), queries, source)
+    engine.write(folder, "associations", association_rows(associations.strongest, queries, "click"))
     engine.write(folder, "triplets", triplet_rows(mined.table, queries, documents))
 
     rows = rows_by_source(engine, mined.table, CLICK_SOURCES)
@@ -75,18 +75,18 @@ def mine_clicks(
         },
         "impressions": {"read": log.impressions, "dropped": log.dropped},
         "propensities": _propensities(log),
-        "associations": association_facts(engine, found.kept, found.found, planned),
+        "associations": association_facts(engine, associations.strongest, associations.total, planned),
         "dropped_positives": mined.dropped,
         "refused_negatives": mined.refused_negatives,
         "leakage": {"clicks": leakage},
-        "associating_terms": associating_terms(engine, found.kept, found.top, planned),
+        "associating_terms": associating_terms(engine, associations.strongest, associations.top, planned),
         "associating_terms_relevance": [],
         "samples": samples(
             engine,
             mined.table,
             log.table,
             why_clicked,
-            (planned, found.top),
+            (planned, associations.top),
             queries,
             documents,
             tables["corpus"],
@@ -111,15 +111,15 @@ def of_datasets_with(train: ir.Table, judged: ir.Table) -> ir.Table:
     return train.semi_join(datasets, "dataset")
 
 
-def association_facts(engine: Engine, kept: ir.Table, found: int, planned: ir.Table) -> dict[str, Any]:
+def association_facts(engine: Engine, strongest: ir.Table, total: int, planned: ir.Table) -> dict[str, Any]:
     """How many associations there are, and how many the cap cut."""
-    number = engine.number(kept.count())
+    number = engine.number(strongest.count())
     return {
         "kept": number,
         "per_query": round(number / max(engine.number(planned["query"].nunique()), 1), 4),
-        "queries_with_any": engine.number(kept["query"].nunique()),
-        "found": found,
-        "cut_share": round(1 - number / found, 6) if found else 0.0,
+        "queries_with_any": engine.number(strongest["query"].nunique()),
+        "found": total,
+        "cut_share": round(1 - number / total, 6) if total else 0.0,
     }
 
 

@@ -49,17 +49,17 @@ def mine_judged(
     """
     queries = keyed_queries(engine, tables["queries"])
     train = queries.filter(queries.split == "train")
-    qrels, given = (tables[name].semi_join(train, "query_id") for name in ("qrels", "given_triplets"))
-    if engine.number(qrels.count()) + engine.number(given.count()) == 0:
+    qrels, dataset_triplets = (tables[name].semi_join(train, "query_id") for name in ("qrels", "given_triplets"))
+    if engine.number(qrels.count()) + engine.number(dataset_triplets.count()) == 0:
         return earlier.passed_on(folder, JUDGED_SOURCES)
 
-    named = [each.select("doc_id") for each in (tables["impressions"], *candidates)]
-    named += named_documents(qrels, given)
+    named = [table.select("doc_id") for table in (tables["impressions"], *candidates)]
+    named += named_documents(qrels, dataset_triplets)
     documents = keyed_documents(engine, tables["corpus"].semi_join(ibis.union(*named, distinct=True), "doc_id"))
     graded = graded_documents(engine, qrels, candidates, train, documents)
     signal = judged_signal(engine, graded.table, documents, skip=params.judged_skip, depth=params.judged_depth)
     clicked = click_positives(engine, tables["impressions"], earlier.associations, train, documents)
-    published = triplet_positives(engine, given, train, documents)
+    published = triplet_positives(engine, dataset_triplets, train, documents)
     relevant = ibis.union(clicked, published, judged_positives(engine, qrels, train, documents))
     alone = signal.positives.select("query", other_query="query", strength=ibis.literal(0, "int64")).limit(0)
     mined = mine_triplets(
@@ -75,21 +75,21 @@ def mine_judged(
         seed=params.seed,
     )
     tell_unused(mined, "judged", "max_judged_positives")
-    usable = given_triplets(engine, given, relevant, train, documents)
+    usable = given_triplets(engine, dataset_triplets, relevant, train, documents)
     used = used_queries(alone, mined.table).union(usable.join(train, "query_id").select("query")).distinct()
     leakage = audit(engine, used, queries, source)
-    own = triplet_rows(mined.table, queries, documents).mutate(source=ibis.literal("judged"))
-    added = engine.keep(own.union(usable))
+    judged_rows = triplet_rows(mined.table, queries, documents).mutate(source=ibis.literal("judged"))
+    added = engine.keep(judged_rows.union(usable))
     engine.write(folder, "associations", earlier.associations)
     engine.write(folder, "triplets", earlier.triplets.union(added))
 
-    shown = samples(
+    new_samples = samples(
         engine, mined.table, graded.table, why_judged, None, queries, documents, tables["corpus"], seed=params.seed
     )
     half = max(SAMPLES - len(earlier.report["samples"]), SAMPLES // 2)
     rows = earlier.rows | rows_by_source(engine, added, JUDGED_SOURCES)
     dropped, refused = {"judged": mined.dropped["judged_one_hop"]}, mined.refused_negatives["judged_one_hop"]
-    if lost := engine.number(given.count()) - rows["given"]:
+    if lost := engine.number(dataset_triplets.count()) - rows["given"]:
         dropped["given"] = {"negative_is_relevant_or_document_unknown": lost}
     return earlier.report | {
         "note": earlier.report["note"] if not any(rows.values()) else "",
@@ -104,7 +104,7 @@ def mine_judged(
         "dropped_positives": earlier.report["dropped_positives"] | dropped,
         "refused_negatives": earlier.report["refused_negatives"] | {"judged": refused},
         "leakage": earlier.report["leakage"] | {"judged": leakage},
-        "samples": ([row | {"source": "judged"} for row in shown][:half] + earlier.report["samples"])[:SAMPLES],
+        "samples": ([row | {"source": "judged"} for row in new_samples][:half] + earlier.report["samples"])[:SAMPLES],
     }
 
 
@@ -117,7 +117,7 @@ def graded_documents(
     rows = [qrels.select("query_id", "doc_id", "grade", rank=nothing["rank"])]
     rows += [table.select("query_id", "doc_id", "rank", grade=nothing["grade"]) for table in candidates]
     columns = ["query_id", "doc_id", "grade", "rank"]
-    joined = ibis.union(*(each.select(columns) for each in rows)) if len(rows) > 1 else rows[0].select(columns)
+    joined = ibis.union(*(table.select(columns) for table in rows)) if len(rows) > 1 else rows[0].select(columns)
     keyed = joined.join(ids, "query_id").join(texts, "doc_id")
     pairs = keyed.group_by("query", "doc").aggregate(grade=keyed.grade.max(), rank=keyed["rank"].min())
     unknown = engine.number(qrels.anti_join(texts, "doc_id").count())
@@ -128,23 +128,23 @@ def judged_signal(engine: Engine, graded: ir.Table, documents: ir.Table, *, skip
     """Relevant documents as positives; as candidates irrelevant ones, and unjudged ones ranked in (`skip`, `depth`]."""
     texts = documents.select("doc", "text_key")
     good = graded.filter(graded.grade > 0).join(texts, "doc")
-    one = ibis.literal(FIXED_POINT, "int64")
-    weight = good.grade.cast("int64") * one
-    positives = engine.keep(good.select("query", "doc", "text_key", weight=weight, click_weight=one))
-    found = graded.grade.isnull() & (graded["rank"] > skip) & (graded["rank"] <= depth)
-    bad = graded.filter((graded.grade <= 0) | found).join(texts, "doc")
+    unit = ibis.literal(FIXED_POINT, "int64")
+    weight = good.grade.cast("int64") * unit
+    positives = engine.keep(good.select("query", "doc", "text_key", weight=weight, click_weight=unit))
+    is_unjudged = graded.grade.isnull() & (graded["rank"] > skip) & (graded["rank"] <= depth)
+    bad = graded.filter((graded.grade <= 0) | is_unjudged).join(texts, "doc")
     return Signal("judged", positives, engine.keep(bad.select("query", "doc", "text_key")))
 
 
 def given_triplets(
-    engine: Engine, given: ir.Table, relevant: ir.Table, train: ir.Table, documents: ir.Table
+    engine: Engine, dataset_triplets: ir.Table, relevant: ir.Table, train: ir.Table, documents: ir.Table
 ) -> ir.Table:
     """Given triplets as rows of `triplets`, less those whose negative has the text of a relevant document."""
     texts = documents.select("text_key", "doc_id")
-    known = relevant.join(train.select("query", "query_id"), "query").select("query_id", "text_key")
-    usable = given.semi_join(texts.select(positive_id="doc_id"), "positive_id")
+    relevant_texts = relevant.join(train.select("query", "query_id"), "query").select("query_id", "text_key")
+    usable = dataset_triplets.semi_join(texts.select(positive_id="doc_id"), "positive_id")
     usable = usable.join(texts.select("text_key", negative_id="doc_id"), "negative_id")
-    usable = usable.anti_join(known, ["query_id", "text_key"])
+    usable = usable.anti_join(relevant_texts, ["query_id", "text_key"])
     return engine.keep(
         usable.select(
             "query_id",

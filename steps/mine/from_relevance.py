@@ -45,14 +45,14 @@ def mine_relevance(
     if engine.number(relevance.count()) == 0:
         return earlier.passed_on(folder, RELEVANCE_SOURCES)
 
-    named = [each.select("doc_id") for each in (relevance, tables["impressions"])]
+    named = [table.select("doc_id") for table in (relevance, tables["impressions"])]
     named += named_documents(tables["qrels"], earlier.triplets)
     documents = keyed_documents(engine, tables["corpus"].semi_join(ibis.union(*named, distinct=True), "doc_id"))
     ranked = ranked_documents(engine, relevance, queries, documents)
     signal = relevance_signal(engine, ranked.table, documents, skip=params.relevance_skip, depth=params.relevance_depth)
     train = queries.filter(queries.split == "train")
     planned = importances(engine, of_datasets_with(train, ranked.table), params, tables["term_scores"])
-    found = relevance_associations(
+    associations = relevance_associations(
         engine,
         planned,
         signal.positives.select("query").distinct(),
@@ -64,7 +64,7 @@ def mine_relevance(
     wrong = irrelevant(engine, tables["qrels"], earlier.triplets, train, documents)
     best = engine.keep(signal.positives.anti_join(wrong, ["query", "text_key"]))
     signal = signal._replace(positives=best)
-    known = ibis.union(
+    known_positives = ibis.union(
         click_positives(engine, tables["impressions"], earlier.associations, train, documents),
         judged_positives(engine, tables["qrels"], train, documents),
         triplet_positives(engine, earlier.triplets.filter(earlier.triplets.source == "given"), train, documents),
@@ -74,8 +74,8 @@ def mine_relevance(
     mined = mine_triplets(
         engine,
         signal,
-        found.kept,
-        known.union(maybe_relevant),
+        associations.strongest,
+        known_positives.union(maybe_relevant),
         documents,
         max_positives=params.max_positives,
         max_negatives=params.max_negatives,
@@ -84,9 +84,9 @@ def mine_relevance(
         seed=params.seed,
     )
     tell_unused(mined, "relevance", "max_positives")
-    leakage = audit(engine, used_queries(found.kept, mined.table), queries, source)
+    leakage = audit(engine, used_queries(associations.strongest, mined.table), queries, source)
     by_clicks = earlier.triplets.source.isin(CLICK_SOURCES)
-    kept = engine.keep(
+    remaining = engine.keep(
         ibis.union(
             _without_relevant_negatives(
                 earlier.triplets.filter(by_clicks), mined.positives.union(maybe_relevant), queries, documents
@@ -97,25 +97,25 @@ def mine_relevance(
     engine.write(
         folder,
         "associations",
-        earlier.associations.union(association_rows(found.kept, queries, "relevance")),
+        earlier.associations.union(association_rows(associations.strongest, queries, "relevance")),
     )
-    triplets = kept.union(triplet_rows(mined.table, queries, documents))
+    triplets = remaining.union(triplet_rows(mined.table, queries, documents))
     engine.write(folder, "triplets", triplets)
 
-    own = samples(
+    new_samples = samples(
         engine,
         mined.table,
         ranked.table,
         why_relevant,
-        (planned, found.top),
+        (planned, associations.top),
         queries,
         documents,
         tables["corpus"],
         seed=params.seed,
     )
-    rows = rows_by_source(engine, kept, earlier.rows) | rows_by_source(engine, mined.table, RELEVANCE_SOURCES)
-    removed = sum(earlier.rows.values()) - engine.number(kept.count())
-    sampled = earlier.sampled(kept, engine)
+    rows = rows_by_source(engine, remaining, earlier.rows) | rows_by_source(engine, mined.table, RELEVANCE_SOURCES)
+    removed = sum(earlier.rows.values()) - engine.number(remaining.count())
+    sampled = earlier.sampled(remaining, engine)
     half = max(SAMPLES - len(sampled), SAMPLES // 2)
     note = "" if any(rows.values()) else "no triplet came of anything: see what was dropped below"
     report = earlier.report
@@ -130,27 +130,27 @@ def mine_relevance(
         },
         "scores": {"read": ranked.scores, "dropped": ranked.dropped},
         "associations": report["associations"]
-        | {"relevance": association_facts(engine, found.kept, found.found, planned)},
+        | {"relevance": association_facts(engine, associations.strongest, associations.total, planned)},
         "dropped_positives": report["dropped_positives"]
         | mined.dropped
         | {"earlier_triplets": {"negative_is_relevant": removed}},
         "refused_negatives": report["refused_negatives"] | mined.refused_negatives,
         "leakage": report["leakage"] | {"relevance": leakage},
-        "associating_terms_relevance": associating_terms(engine, found.kept, found.top, planned),
-        "samples": (own[:half] + sampled)[:SAMPLES],
+        "associating_terms_relevance": associating_terms(engine, associations.strongest, associations.top, planned),
+        "samples": (new_samples[:half] + sampled)[:SAMPLES],
     }
 
 
-def _relevance(engine: Engine, given: ir.Table, ranker: Sequence[ir.Table], queries: ir.Table) -> ir.Table:
+def _relevance(engine: Engine, user_scores: ir.Table, ranker: Sequence[ir.Table], queries: ir.Table) -> ir.Table:
     """The user's scores, and a ranker's on data sets of which the user has none."""
     whose = queries.select("query_id", "dataset")
     train = queries.filter(queries.split == "train").select("query_id", "dataset")
-    covered = given.join(train, "query_id").select("dataset").distinct()
-    tables = [given]
+    covered = user_scores.join(train, "query_id").select("dataset").distinct()
+    tables = [user_scores]
     for scores in ranker:
-        others = scores.join(whose, "query_id").anti_join(covered, "dataset")
-        tables.append(others.select("query_id", "doc_id", "score"))
-    return engine.keep(ibis.union(*tables)) if ranker else given
+        uncovered = scores.join(whose, "query_id").anti_join(covered, "dataset")
+        tables.append(uncovered.select("query_id", "doc_id", "score"))
+    return engine.keep(ibis.union(*tables)) if ranker else user_scores
 
 
 def _without_relevant_negatives(

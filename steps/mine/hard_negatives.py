@@ -45,7 +45,7 @@ def negative_pool(engine: Engine, candidates: ir.Table, forbidden: ir.Table, *, 
     return NegativePool(table, sizes, engine.number(candidates.count()) - engine.number(clean.count()))
 
 
-class Drawn(NamedTuple):
+class HardNegatives(NamedTuple):
     """Pairs with their hard negatives."""
 
     table: ir.Table
@@ -63,7 +63,7 @@ def draw_negatives(
     *,
     count: int,
     seed: int,
-) -> Drawn:
+) -> HardNegatives:
     """`count` hard negatives, a row each, for each pair (query, source_query, positive, ...) from its source's pool.
 
     The draw begins at a random slot and takes the first slots from there that no guard refuses; fewer where there are
@@ -78,30 +78,30 @@ def draw_negatives(
     allowed = engine.keep(first.anti_join(forbidden, ["query", "text_key"]))
     served = allowed.filter(allowed.similarity < NEAR_DUPLICATE).select(columns)
     copies = allowed.filter(allowed.similarity >= NEAR_DUPLICATE)
-    known = engine.keep(first.semi_join(forbidden, ["query", "text_key"]))
+    positives = engine.keep(first.semi_join(forbidden, ["query", "text_key"]))
     refused = {
         "near_duplicate": engine.number(copies.count()),
-        "positive_of_the_query": engine.number(known.count()),
+        "positive_of_the_query": engine.number(positives.count()),
     }
 
     open_pairs = [*pairs.columns, "slots", "start"]
-    unserved = known.select(open_pairs).union(copies.select(open_pairs)) if count == 1 else first.select(open_pairs)
+    unserved = positives.select(open_pairs).union(copies.select(open_pairs)) if count == 1 else first.select(open_pairs)
     again = _with_similarity(unserved.join(_slots(pool), "source_query"), documents)
     free = again.filter(again.similarity < NEAR_DUPLICATE).anti_join(forbidden, ["query", "text_key"])
     distance = (free.slot - free.start + free.slots) % free.slots
     later = free.mutate(place=ibis.row_number().over(ibis.window(group_by=PAIR, order_by=distance)))
     chosen = later.filter(later.place < count).select(columns)
-    return Drawn(engine.keep(served.union(chosen) if count == 1 else chosen), refused)
+    return HardNegatives(engine.keep(served.union(chosen) if count == 1 else chosen), refused)
 
 
 def _slots(pool: NegativePool) -> ir.Table:
     return pool.table.select("source_query", "negative", "text_key", slot=pool.table.slot.cast("int64"))
 
 
-def _with_similarity(drawn: ir.Table, documents: ir.Table) -> ir.Table:
-    """`drawn` with `similarity`: how many minima of the positive's and the negative's sketches are equal."""
+def _with_similarity(pairs: ir.Table, documents: ir.Table) -> ir.Table:
+    """`pairs` with `similarity`: how many minima of the positive's and the negative's sketches are equal."""
     positive = documents.select(positive="doc", **{f"p_{name}": name for name in SKETCH})
     negative = documents.select(negative="doc", **{f"n_{name}": name for name in SKETCH})
-    table = drawn.join(positive, "positive").join(negative, "negative")
+    table = pairs.join(positive, "positive").join(negative, "negative")
     similarity = reduce(add, ((table[f"p_{name}"] == table[f"n_{name}"]).cast("int64") for name in SKETCH))
-    return table.select(*drawn.columns, similarity=similarity)
+    return table.select(*pairs.columns, similarity=similarity)

@@ -20,6 +20,8 @@ def key(text: str) -> int:
 def mixed(seed: int, first: ir.IntegerColumn, second: ir.IntegerColumn) -> ir.IntegerColumn:
     """A pseudo-random whole number in [0, 2**31 - 1) for each pair of keys, equal on every engine."""
     start = key(f"mixed {seed}")
-    one, two, three = (start // 2**shift % _PRIME for shift in (0, 16, 32))
-    linear = ((first % _PRIME) * ibis.literal(one, "int64") + (second % _PRIME) * ibis.literal(two, "int64")) % _PRIME
-    return ((linear * linear) % _PRIME * ibis.literal(three, "int64") + linear) % _PRIME
+    factor_1, factor_2, factor_3 = (start // 2**shift % _PRIME for shift in (0, 16, 32))
+    linear = (
+        (first % _PRIME) * ibis.literal(factor_1, "int64") + (second % _PRIME) * ibis.literal(factor_2, "int64")
+    ) % _PRIME
+    return ((linear * linear) % _PRIME * ibis.literal(factor_3, "int64") + linear) % _PRIME

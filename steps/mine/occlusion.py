@@ -39,11 +39,11 @@ class OcclusionPlanner:
         share of the sum of changes. Terms share equally where nothing changes; a lone term has importance 1. A term
         beyond `max_length` changes nothing and has importance 0.
         """
-        found: dict[str, dict[str, float]] = {}
+        importance_by_text: dict[str, dict[str, float]] = {}
         distinct = list(dict.fromkeys(texts))
         for window in self._windows(distinct):
-            found |= self._of_window(window)
-        return [found[text] for text in texts]
+            importance_by_text |= self._of_window(window)
+        return [importance_by_text[text] for text in texts]
 
     def _windows(self, texts: list[str]) -> Iterator[dict[str, dict[str, str]]]:
         """Text -> term -> text without the term, for some texts at a time."""
@@ -59,18 +59,18 @@ class OcclusionPlanner:
 
     def _of_window(self, window: dict[str, dict[str, str]]) -> dict[str, dict[str, float]]:
         several = {text: without for text, without in window.items() if len(without) > 1}
-        wanted = dict.fromkeys(each for text, without in several.items() for each in (text, *without.values()))
-        row = {text: number for number, text in enumerate(wanted)}
-        vectors = _normalised(encode(self.tower, list(wanted), "query", batch_size=self.batch_size))
-        found = {text: dict.fromkeys(without, 1.0) for text, without in window.items()}
+        distinct = dict.fromkeys(variant for text, without in several.items() for variant in (text, *without.values()))
+        row = {text: number for number, text in enumerate(distinct)}
+        vectors = _normalised(encode(self.tower, list(distinct), "query", batch_size=self.batch_size))
+        importance_by_text = {text: dict.fromkeys(without, 1.0) for text, without in window.items()}
         for text, without in several.items():
-            similar = vectors[[row[each] for each in without.values()]] @ vectors[row[text]]
+            similar = vectors[[row[variant] for variant in without.values()]] @ vectors[row[text]]
             changes = np.maximum(1.0 - similar, 0.0)
-            found[text] = {
+            importance_by_text[text] = {
                 term: round(share, _DECIMALS)
                 for term, share in shares(dict(zip(without, changes.tolist(), strict=True))).items()
             }
-        return found
+        return importance_by_text
 
 
 def occluded(text: str) -> dict[str, str]:

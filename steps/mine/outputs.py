@@ -8,8 +8,8 @@ def association_rows(associations: ir.Table, queries: ir.Table, kind: str) -> ir
     """Associations as rows of the table `associations`."""
     ids = queries.select("query", "query_id")
     named = associations.join(ids, "query").select("other_query", "query_id")
-    others = ids.select(other_query="query", other_query_id="query_id")
-    return named.join(others, "other_query").select("query_id", "other_query_id").mutate(kind=ibis.literal(kind))
+    other_ids = ids.select(other_query="query", other_query_id="query_id")
+    return named.join(other_ids, "other_query").select("query_id", "other_query_id").mutate(kind=ibis.literal(kind))
 
 
 def triplet_rows(triplets: ir.Table, queries: ir.Table, documents: ir.Table) -> ir.Table:

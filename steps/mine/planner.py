@@ -98,15 +98,19 @@ def idf_importances(engine: Engine, terms: ir.Table) -> ir.Table:
 def _distinct_terms(batch: pa.RecordBatch) -> pa.Table:
     """Column by column: a log of ten million queries has fifty million terms."""
     datasets, texts = batch.column("dataset").to_pylist(), batch.column("text").to_pylist()
-    held = [list(dict.fromkeys(words(text))) for text in texts]
+    terms_of_queries = [list(dict.fromkeys(words(text))) for text in texts]
     keys = {dataset: _TermKeys(dataset) for dataset in set(datasets)}
-    terms = [keys[dataset][word] for dataset, own in zip(datasets, held, strict=True) for word in own]
-    rows = pa.array(np.repeat(np.arange(len(held)), [len(own) for own in held]))
+    terms = [
+        keys[dataset][word]
+        for dataset, query_words in zip(datasets, terms_of_queries, strict=True)
+        for word in query_words
+    ]
+    rows = pa.array(np.repeat(np.arange(len(terms_of_queries)), [len(query_words) for query_words in terms_of_queries]))
     columns = [
         batch.column("query").take(rows),
         pa.array(terms, pa.int64()),
         batch.column("dataset").take(rows),
-        pa.array([word for own in held for word in own], pa.string()),
+        pa.array([word for query_words in terms_of_queries for word in query_words], pa.string()),
     ]
     return pa.table(columns, schema=_TERMS)
 

@@ -20,18 +20,18 @@ def click_positives(
     engine: Engine, impressions: ir.Table, associations: ir.Table, train: ir.Table, documents: ir.Table
 ) -> ir.Table:
     """(query, doc, text_key): the click positives of each training query by both hops."""
-    own = _keyed(engine, impressions.filter(impressions.clicked).select("query_id", "doc_id"), train, documents)
+    clicked = _keyed(engine, impressions.filter(impressions.clicked).select("query_id", "doc_id"), train, documents)
     ids = train.select("query", "query_id")
-    others = ids.select(other_query="query", other_query_id="query_id")
-    pairs = associations.join(ids, "query_id").join(others, "other_query_id").select("query", "other_query")
-    return all_positives(engine, own, pairs)
+    other_ids = ids.select(other_query="query", other_query_id="query_id")
+    pairs = associations.join(ids, "query_id").join(other_ids, "other_query_id").select("query", "other_query")
+    return all_positives(engine, clicked, pairs)
 
 
 def irrelevant(engine: Engine, qrels: ir.Table, triplets: ir.Table, train: ir.Table, documents: ir.Table) -> ir.Table:
     """(query, doc, text_key): documents judged irrelevant to a training query, or given as its negatives."""
     judged = qrels.filter(qrels.grade <= 0).select("query_id", "doc_id")
-    given = triplets.filter(triplets.source == "given").select("query_id", doc_id="negative_id")
-    return _keyed(engine, judged.union(given), train, documents)
+    given_negatives = triplets.filter(triplets.source == "given").select("query_id", doc_id="negative_id")
+    return _keyed(engine, judged.union(given_negatives), train, documents)
 
 
 def named_documents(qrels: ir.Table, triplets: ir.Table) -> list[ir.Table]:
@@ -43,6 +43,8 @@ def named_documents(qrels: ir.Table, triplets: ir.Table) -> list[ir.Table]:
 def _keyed(engine: Engine, pairs: ir.Table, train: ir.Table, documents: ir.Table) -> ir.Table:
     """(query_id, doc_id) of training queries by their keys, and of every other training query of the same text."""
     texts = documents.select("doc", "doc_id", "text_key")
-    ids = train.select("query_id", asked="text_key")
-    known = pairs.join(ids, "query_id").join(texts, "doc_id").select("asked", "doc", "text_key").distinct()
-    return engine.keep(known.join(train.select("query", asked="text_key"), "asked").select("query", "doc", "text_key"))
+    ids = train.select("query_id", query_text="text_key")
+    relevant = pairs.join(ids, "query_id").join(texts, "doc_id").select("query_text", "doc", "text_key").distinct()
+    return engine.keep(
+        relevant.join(train.select("query", query_text="text_key"), "query_text").select("query", "doc", "text_key")
+    )

@@ -40,7 +40,7 @@ class _Log(NamedTuple):
 
     pair: np.ndarray
     rank: np.ndarray
-    shown: np.ndarray
+    impressions: np.ndarray
     clicks: np.ndarray
     clicks_of_pair: np.ndarray
     """(pairs,)"""
@@ -49,7 +49,7 @@ class _Log(NamedTuple):
 
 
 def estimate(
-    shown: np.ndarray,
+    impressions: np.ndarray,
     clicks: np.ndarray,
     pair: np.ndarray,
     rank: np.ndarray,
@@ -60,20 +60,20 @@ def estimate(
 ) -> Propensities:
     """Estimate the propensities of ranks 1..max_rank; the result does not depend on the order of the rows.
 
-    Args: shown, clicks: int64 (n,), impressions and clicks of a pair at a rank; pair: int64 (n,), numbers from 0;
+    Args: impressions, clicks: int64 (n,), of a pair at a rank; pair: int64 (n,), numbers from 0;
     rank: int64 (n,), from 1, those beyond max_rank count as max_rank. Rows of equal pair and rank add up. Stops after
     `iterations` steps, or when no propensity changed by `tolerance` of itself. UserError when the log does not tie
     every rank to rank 1.
     """
-    log = _informative(shown, clicks, pair, np.minimum(rank, max_rank) - 1, max_rank)
+    log = _informative(impressions, clicks, pair, np.minimum(rank, max_rank) - 1, max_rank)
     _require_ties(log)
 
-    values, taken, change = np.ones(max_rank), 0, np.inf
-    while taken < iterations and change >= tolerance:
-        before, values, taken = values, _step(log, values), taken + 1
+    values, step_count, change = np.ones(max_rank), 0, np.inf
+    while step_count < iterations and change >= tolerance:
+        before, values, step_count = values, _step(log, values), step_count + 1
         change = np.abs(values / before - 1).max()
     likelihood = float((log.clicks * np.log(_shares(log, values))).sum())
-    return Propensities(values, taken, likelihood, len(log.clicks_of_pair))
+    return Propensities(values, step_count, likelihood, len(log.clicks_of_pair))
 
 
 def inverse_weights(propensities: Propensities, clip: float) -> np.ndarray:
@@ -81,20 +81,25 @@ def inverse_weights(propensities: Propensities, clip: float) -> np.ndarray:
     return np.minimum(1 / propensities.values, clip)
 
 
-def _informative(shown: np.ndarray, clicks: np.ndarray, pair: np.ndarray, rank: np.ndarray, ranks: int) -> _Log:
+def _informative(impressions: np.ndarray, clicks: np.ndarray, pair: np.ndarray, rank: np.ndarray, ranks: int) -> _Log:
     """Rows added up by (pair, rank), of the pairs that were shown at two or more ranks and clicked."""
     keys, row = np.unique(pair * ranks + rank, return_inverse=True)
     pair, rank = keys // ranks, keys % ranks
-    shown, clicks = (np.bincount(row, counts, len(keys)) for counts in (shown, clicks))
+    impressions, clicks = (np.bincount(row, counts, len(keys)) for counts in (impressions, clicks))
     tells = (np.bincount(pair) > 1) & (np.bincount(pair, clicks) > 0)
-    kept = tells[pair] & (shown > 0)
-    number, rank, shown, clicks = np.unique(pair[kept], return_inverse=True)[1], rank[kept], shown[kept], clicks[kept]
-    return _Log(number, rank, shown, clicks, np.bincount(number, clicks), np.bincount(rank, clicks, ranks))
+    selected = tells[pair] & (impressions > 0)
+    number, rank, impressions, clicks = (
+        np.unique(pair[selected], return_inverse=True)[1],
+        rank[selected],
+        impressions[selected],
+        clicks[selected],
+    )
+    return _Log(number, rank, impressions, clicks, np.bincount(number, clicks), np.bincount(rank, clicks, ranks))
 
 
 def _shares(log: _Log, values: np.ndarray) -> np.ndarray:
     """Probability that a click of the row's pair falls on the row's rank, (rows,)."""
-    expected = log.shown * values[log.rank]
+    expected = log.impressions * values[log.rank]
     return np.asarray(expected / np.bincount(log.pair, expected)[log.pair])
 
 

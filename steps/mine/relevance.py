@@ -32,8 +32,8 @@ def ranked_documents(engine: Engine, relevance: ir.Table, queries: ir.Table, doc
     counts = rows.group_by("reason").aggregate(rows=lambda t: t.count())
     by_reason = {row["reason"]: row["rows"] for row in engine.rows(counts).to_pylist()}
     used = rows.filter(rows.reason == "")
-    place = ibis.rank().over(ibis.window(group_by="query", order_by=ibis.desc("score")))
-    table = engine.keep(used.select("query", "doc", "score", rank=place.cast("int64") + 1))
+    rank = ibis.rank().over(ibis.window(group_by="query", order_by=ibis.desc("score")))
+    table = engine.keep(used.select("query", "doc", "score", rank=rank.cast("int64") + 1))
     dropped = {name: by_reason[name] for name in sorted(by_reason) if name}
     return Ranked(table, sum(by_reason.values()), dropped)
 
@@ -47,7 +47,7 @@ def relevance_signal(engine: Engine, ranked: ir.Table, documents: ir.Table, *, s
     texts = documents.select("doc", "text_key")
     first = ranked.filter(ranked["rank"] == 1).group_by("query").aggregate(doc=lambda t: t.doc.min())
     best = first.join(texts, "doc")
-    one = ibis.literal(FIXED_POINT, "int64")
-    positives = engine.keep(best.select("query", "doc", "text_key", weight=one, click_weight=one))
+    unit = ibis.literal(FIXED_POINT, "int64")
+    positives = engine.keep(best.select("query", "doc", "text_key", weight=unit, click_weight=unit))
     low = ranked.filter((ranked["rank"] > skip) & (ranked["rank"] <= depth)).join(texts, "doc")
     return Signal("relevance", positives, engine.keep(low.select("query", "doc", "text_key")))

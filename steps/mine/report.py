@@ -24,9 +24,9 @@ Explain = Callable[[str, Row, Row], str]
 def associating_terms(engine: Engine, associations: ir.Table, top: ir.Table, importances: ir.Table) -> list[Row]:
     """The terms that decide most associations: [{term, associations}]."""
     deciding = associations.join(top, "query").group_by("term").aggregate(associations=lambda t: t.count())
-    most = engine.keep(deciding.order_by(ibis.desc("associations"), "term").limit(_TERMS))
-    words = importances.semi_join(most, "term").select("term", "word").distinct()
-    named = most.join(words, "term").order_by(ibis.desc("associations"), "word").select("word", "associations")
+    most_frequent = engine.keep(deciding.order_by(ibis.desc("associations"), "term").limit(_TERMS))
+    words = importances.semi_join(most_frequent, "term").select("term", "word").distinct()
+    named = most_frequent.join(words, "term").order_by(ibis.desc("associations"), "word").select("word", "associations")
     return [{"term": row["word"], "associations": row["associations"]} for row in engine.rows(named).to_pylist()]
 
 
@@ -57,31 +57,31 @@ def samples(
     numbered = triplets.mutate(number=mixed(seed, triplets.query, triplets.positive))
     ordered = numbered.order_by("number", "query", "positive")
     sources = [row["source"] for row in engine.rows(triplets.select("source").distinct()).to_pylist()]
-    drawn = [
+    samples_by_source = [
         engine.rows(ordered.filter(ordered.source == source).limit(SAMPLES)).to_pylist() for source in sorted(sources)
     ]
-    chosen = [row for turn in zip_longest(*drawn) for row in turn if row is not None][:SAMPLES]
+    chosen = [row for turn in zip_longest(*samples_by_source) for row in turn if row is not None][:SAMPLES]
     if not chosen:
         return []
     query_keys = sorted({row[name] for row in chosen for name in ("query", "via")} - {None})
     doc_keys = sorted({row[name] for row in chosen for name in ("positive", "negative")})
 
-    def asked(table: ir.Table) -> list[Row]:
+    def rows_of(table: ir.Table) -> list[Row]:
         return list(engine.rows(table.filter(table.query.isin(query_keys))).to_pylist())
 
-    query_of = {row["query"]: row for row in asked(queries.select("query", "query_id", "text"))}
+    query_of = {row["query"]: row for row in rows_of(queries.select("query", "query_id", "text"))}
     named = documents.filter(documents.doc.isin(doc_keys)).select("doc", "doc_id")
     document_of = {
         row["doc"]: {"id": row["doc_id"], "title": row["title"], "content": row["content"][:_SNIPPET]}
         for row in engine.rows(named.join(corpus, "doc_id")).to_pylist()
     }
-    seen = {(row["query"], row["doc"]): row for row in asked(evidence)}
+    seen = {(row["query"], row["doc"]): row for row in rows_of(evidence)}
     shares: dict[tuple[int, int], Row] = {}
     top_of: dict[int, list[int]] = {}
     if planned:
         importances, top = planned
-        shares = {(row["query"], row["term"]): row for row in asked(importances)}
-        for row in asked(top):
+        shares = {(row["query"], row["term"]): row for row in rows_of(importances)}
+        for row in rows_of(top):
             top_of.setdefault(row["query"], []).append(row["term"])
 
     def sample(row: Row) -> Row:

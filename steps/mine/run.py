@@ -31,7 +31,7 @@ def run(
     *,
     signal: Signal,
     ingest: Path,
-    found: Sequence[Path],
+    input_folders: Sequence[Path],
     earlier: Path | None,
     output: Path,
     params: MineParams,
@@ -39,25 +39,25 @@ def run(
 ) -> None:
     """Mine one signal of `ingest` into `output`, and what the cell in `earlier` left, which `click` does without.
 
-    found: folders of searchers' candidates (judged) or of rankers' scores (relevance). UserError when an input is not
+    input_folders: of searchers' candidates (judged) or of rankers' scores (relevance). UserError when an input is not
     as declared or an evaluation query leaks.
     """
     paths = {name: table_path(ingest, name) for name in _TABLES[signal]}
     source = str(paths["queries"])
     with staged_folder(output) as folder:
         with open_engine(params, folder) as engine:
-            tables = {name: engine.read(path) for name, path in paths.items()}
+            tables = {name: engine.scan(path) for name, path in paths.items()}
             unread = [field for field in ("title", "topic") if not corpus_template(ingest).names(field)]
             tables["corpus"] = tables["corpus"].mutate(**{field: ibis.literal("") for field in unread})
             match signal:
                 case "click":
                     report = mine_clicks(engine, tables, folder, params, source)
                 case "judged":
-                    candidates = [engine.read(table_path(each, "candidates")) for each in found]
+                    candidates = [engine.scan(table_path(input_folder, "candidates")) for input_folder in input_folders]
                     before = Earlier(engine, _folder(earlier))
                     report = mine_judged(engine, tables, candidates, before, folder, params, source)
                 case "relevance":
-                    scores = [engine.read(table_path(each, "relevance")) for each in found]
+                    scores = [engine.scan(table_path(input_folder, "relevance")) for input_folder in input_folders]
                     before = Earlier(engine, _folder(earlier))
                     report = mine_relevance(engine, tables, scores, before, folder, params, source)
                 case _:

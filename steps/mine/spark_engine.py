@@ -25,7 +25,7 @@ class SparkEngine(Engine):
     def keep(self, expression: ir.Table) -> ir.Table:
         path = self._next_path()
         expression.to_parquet(path)
-        return self.read(path)
+        return self.scan(path)
 
     def rows(self, expression: ir.Table) -> pa.Table:
         batches = list(self.batches(expression))  # through pandas, whole numbers beside nulls lose digits
@@ -37,7 +37,7 @@ class SparkEngine(Engine):
         for part in sorted(path.glob("part-*.parquet")):  # Spark numbers its parts in the order of the rows
             yield from pq.ParquetFile(part).iter_batches(_CHUNK_ROWS)
 
-    def map_batches(self, expression: ir.Table, convert: Convert, schema: pa.Schema, what: str) -> ir.Table:
+    def map_batches(self, expression: ir.Table, convert: Convert, schema: pa.Schema, label: str) -> ir.Table:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         def convert_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -47,7 +47,7 @@ class SparkEngine(Engine):
         path = self._next_path()
         frame = self.connection._session.sql(ibis.to_sql(expression, dialect="pyspark"))
         frame.mapInArrow(convert_all, from_arrow_schema(schema)).write.parquet(str(path))
-        return self.read(path)
+        return self.scan(path)
 
 
 def _mebibytes(limit: str) -> int:

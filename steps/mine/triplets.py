@@ -7,7 +7,7 @@ import ibis
 import ibis.expr.types as ir
 
 from steps.mine.engine import Engine
-from steps.mine.hard_negatives import Drawn, draw_negatives, negative_pool
+from steps.mine.hard_negatives import HardNegatives, draw_negatives, negative_pool
 
 
 class Signal(NamedTuple):
@@ -33,16 +33,16 @@ class Triplets(NamedTuple):
     """By source, then reason: positives that became no triplet."""
     refused_negatives: dict[str, dict[str, int]]
     """By source, then reason: candidates that the guards refused."""
-    found: int
+    positive_count: int
     """Positives of both hops before `max_positives`."""
 
 
 def all_positives(engine: Engine, signal_positives: ir.Table, associations: ir.Table) -> ir.Table:
     """(query, doc, text_key): a query's own positives and those of every query associated with it; rows may repeat."""
-    own = signal_positives.select("query", "doc", "text_key")
-    others = own.rename(other_query="query")
-    borrowed = associations.join(others, "other_query").select("query", "doc", "text_key")
-    return engine.keep(own.union(borrowed))
+    own_positives = signal_positives.select("query", "doc", "text_key")
+    other_positives = own_positives.rename(other_query="query")
+    borrowed = associations.join(other_positives, "other_query").select("query", "doc", "text_key")
+    return engine.keep(own_positives.union(borrowed))
 
 
 def mine_triplets(
@@ -74,8 +74,8 @@ def mine_triplets(
     best = ranked.filter(ranked.place < max_positives) if max_positives else ranked
     best = engine.keep(best.select("query", "weight", "click_weight", positive="doc"))
 
-    own = best.mutate(source_query=best.query)
-    one_hop = draw_negatives(engine, own, pool, forbidden, documents, count=negatives_per_positive, seed=seed)
+    own_pairs = best.mutate(source_query=best.query)
+    one_hop = draw_negatives(engine, own_pairs, pool, forbidden, documents, count=negatives_per_positive, seed=seed)
 
     able = best.semi_join(pool.sizes.rename(query="source_query"), "query")
     unable = best.anti_join(able, "query").rename(source_query="query")
@@ -90,8 +90,8 @@ def mine_triplets(
     def count(table: ir.Table) -> int:
         return engine.number(table.count())
 
-    def served(drawn: Drawn) -> int:
-        return count(drawn.table.select("query", "source_query", "positive").distinct())
+    def served(negatives: HardNegatives) -> int:
+        return count(negatives.table.select("query", "source_query", "positive").distinct())
 
     names = [f"{signal.name}_one_hop", f"{signal.name}_multi_hop"]
     dropped = {
@@ -119,10 +119,10 @@ def mine_triplets(
 def tell_unused(mined: Triplets, signal: str, knob: str) -> None:
     """A line on stderr where the cap on a query's positives leaves out more than half of them."""
     left_out = sum(reasons["over_max_positives"] for reasons in mined.dropped.values())
-    if 2 * left_out > mined.found:
+    if 2 * left_out > mined.positive_count:
         print(
-            f"mine@{signal}: WARNING: {mined.found - left_out:,} of {mined.found:,} positives are mined"
-            f" (mine.{knob}); raise it where they are to be trusted, 0 takes all",
+            f"mine@{signal}: WARNING: {mined.positive_count - left_out:,} of {mined.positive_count:,} positives are"
+            f" mined (mine.{knob}); raise it where they are to be trusted, 0 takes all",
             file=sys.stderr,
         )
 

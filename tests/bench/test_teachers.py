@@ -401,7 +401,15 @@ def mined_here(plan: Plan) -> Mined:
     cells: list[tuple[Signal, list[Path]]] = [("click", []), ("judged", found), ("relevance", [])]
     for signal, own in cells:
         output = root / "data/mine" / signal
-        mine(signal=signal, ingest=ingest, found=own, earlier=earlier, output=output, params=params.mine, run=NullRun())
+        mine(
+            signal=signal,
+            ingest=ingest,
+            input_folders=own,
+            earlier=earlier,
+            output=output,
+            params=params.mine,
+            run=NullRun(),
+        )
         earlier = output
     (root / "params.yaml").write_text(yaml.safe_dump(raw))
     if plan.run.endswith("_deep"):

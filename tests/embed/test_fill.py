@@ -34,7 +34,7 @@ def spans_of(found: AlignmentTexts) -> list[tuple[int, str]]:
 
 def test_thirty_abstracts_give_as_many_texts_as_are_asked_for() -> None:
     found = filled(*ABSTRACTS, least=5000)
-    assert found.told() == "5,000 texts: 4,851 spans, 149 sentences"
+    assert found.summary() == "5,000 texts: 4,851 spans, 149 sentences"
     assert found.counts["spans"]["kept"] == 4851 and found.counts["spans"]["repeated"] < 1000
     texts = [text for _, text in pairs(found)]
     assert len({fold(text) for text in texts}) == 5000
@@ -78,7 +78,7 @@ def test_documents_too_short_to_give_more_end_the_search() -> None:
     found = filled("three short words", "a", "", "?", least=5000)
     assert {text for _, text in spans_of(found)} == {"three short", "short words"}
     assert found.counts["sentences"]["kept"] == 2  # the document of three words, and that of one
-    assert filled("", "?", least=50).told() == filled(least=50).told() == "no texts"
+    assert filled("", "?", least=50).summary() == filled(least=50).summary() == "no texts"
 
 
 @pytest.mark.medium

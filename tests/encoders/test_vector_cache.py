@@ -61,7 +61,7 @@ def test_more_shards_than_files_may_be_open_are_read(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 20, hard))
     try:
-        np.testing.assert_array_equal(cache.read(TEXTS[::-1]), vectors(TEXTS[::-1]))
+        np.testing.assert_array_equal(cache.load(TEXTS[::-1]), vectors(TEXTS[::-1]))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -84,7 +84,7 @@ def test_a_shard_that_another_process_wrote_first_is_left_to_those_who_read_it(t
     before = (shard / "vectors.npy").stat().st_ino
     slower.add(keys, embed(TEXTS))
     assert [*folder.iterdir()] == [shard] and (shard / "vectors.npy").stat().st_ino == before
-    np.testing.assert_array_equal(slower.read(TEXTS), vectors(TEXTS))
+    np.testing.assert_array_equal(slower.load(TEXTS), vectors(TEXTS))
 
 
 @pytest.mark.parametrize("name", ["keys", "vectors", "lengths"])

@@ -13,8 +13,10 @@ from steps.generate.similarity import content_overlap, source_cosines
 def test_each_reason_is_found_and_counted() -> None:
     texts = ["", " ?! ", "Sum the ROWS.", "merge rows of a disk!", "sort files", "plot rows", "Plot rows", "draw a map"]
     sources = ["a", "b", "sum the rows", "merge rows", "sort lists", "plot columns", "plot images", "draw maps"]
-    filtered = filter_texts(texts, sources, evaluation={"merge rows of a disk"}, known={"sort files", "sum the rows"})
-    assert filtered.kept == [5, 7]
+    filtered = filter_texts(
+        texts, sources, evaluation={"merge rows of a disk"}, existing={"sort files", "sum the rows"}
+    )
+    assert filtered.selected == [5, 7]
     assert filtered.dropped == {
         0: "empty", 1: "empty", 2: "copy", 3: "evaluation_query", 4: "duplicate", 6: "duplicate"
     }  # fmt: skip
@@ -24,8 +26,8 @@ def test_each_reason_is_found_and_counted() -> None:
 def test_a_planted_evaluation_query_never_passes_whatever_its_spelling() -> None:
     leak = "Which drugs treat Type-2 diabetes?"
     spellings = [leak, leak.upper(), "which drugs treat type 2 diabetes", "Which  drugs treat Type‑2 diabetes ?"]
-    filtered = filter_texts(spellings, ["source"] * 4, evaluation={fold(leak)}, known=set())
-    assert filtered.kept == []
+    filtered = filter_texts(spellings, ["source"] * 4, evaluation={fold(leak)}, existing=set())
+    assert filtered.selected == []
     assert filtered.count(range(4))["evaluation_query"] == 4
 
 

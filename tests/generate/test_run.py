@@ -249,7 +249,7 @@ def test_documents_are_drawn_a_few_at_a_time_as_from_all_in_memory(
     for limit in (1, 2, 5, 11, 40, 300):
         for seed in (3, 4):
             expected = in_memory(corpus, evaluation, limit, seed, whole=whole)
-            assert from_documents(tmp_path, evaluation, limit, seed, whole=whole) == expected
+            assert from_documents(tmp_path, evaluation, limit, seed, whole_documents=whole) == expected
 
 
 def test_the_corpus_is_never_read_as_a_whole(tmp_path: Path, judge: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +266,7 @@ def test_the_corpus_is_never_read_as_a_whole(tmp_path: Path, judge: Path, monkey
 def test_a_document_gives_its_title_or_a_sentence_and_no_evaluation_query(tmp_path: Path) -> None:
     def drawn(table: pa.Table, limit: int, whole: bool = False, metadata: dict[str, str] | None = None) -> list[Source]:
         write_table(tmp_path, "corpus", table, metadata=metadata)
-        return from_documents(tmp_path, evaluation, limit, 3, whole=whole)
+        return from_documents(tmp_path, evaluation, limit, 3, whole_documents=whole)
 
     corpus = table_from_rows(
         "corpus",
@@ -318,7 +318,7 @@ def test_a_model_that_reads_documents_takes_their_place(tmp_path: Path, judge: P
 def test_documents_in_a_script_without_spaces_give_sources(tmp_path: Path) -> None:
     row = {"doc_id": "d/1", "dataset": "d", "title": "边界层", "topic": "", "content": "边界层是层流的。升力下降见图。"}
     write_table(tmp_path, "corpus", table_from_rows("corpus", [row]))
-    found = from_documents(tmp_path, set(), 9, 3, whole=False)
+    found = from_documents(tmp_path, set(), 9, 3, whole_documents=False)
     assert sorted(source.text for source in found) == ["升力下降见图。", "边界层是层流的。"]
 
 

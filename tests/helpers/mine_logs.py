@@ -53,7 +53,7 @@ def engine_table(engine: Engine, schema: Mapping[str, pa.DataType], rows: Iterab
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.values(), strict=True)]
     pq.write_table(pa.table(arrays, names=list(schema)), path)
-    return engine.read(path)
+    return engine.scan(path)
 
 
 def query(query_id: str, text: str, split: str = "train", dataset: str = "d") -> Row:
@@ -158,5 +158,5 @@ def mine_relevance(ingest: Path, earlier: Path, output: Path, rank: Path | None 
 
 def _cell(signal: Any, ingest: Path, found: list[Path], earlier: Path | None, output: Path, changes: Row) -> Path:
     params = MineParams(**{**PARAMS, **changes})
-    run(signal=signal, ingest=ingest, found=found, earlier=earlier, output=output, params=params, run=NullRun())
+    run(signal=signal, ingest=ingest, input_folders=found, earlier=earlier, output=output, params=params, run=NullRun())
     return output

@@ -203,7 +203,7 @@ def run_all(root: Path, params: Params) -> list[str]:
         mine(
             signal=signal,
             ingest=data / "ingest",
-            found=sorted(data / name for name in found),
+            input_folders=sorted(data / name for name in found),
             earlier=data / earlier,
             output=root / "data/mine" / signal,
             params=params.mine,

@@ -183,7 +183,7 @@ def test_semantic_ids_of_documents_that_stay_are_kept() -> None:
     books = codebooks(OLD, 3, 16, seed=1)
     before = semantic_ids(all_of(OLD), books)
     found, anew = updated_ids(before, CHANGED, all_of(NEW)), semantic_ids(all_of(NEW), books)
-    kept = CHANGED.kept()
+    kept = CHANGED.unchanged()
     np.testing.assert_array_equal(found.codes[kept], before.codes[CHANGED.rows[kept]])
     np.testing.assert_array_equal(found.codes, anew.codes)
     np.testing.assert_allclose(found.errors(), anew.errors(), rtol=1e-6)
@@ -290,7 +290,7 @@ def test_without_a_state_there_is_nothing_to_bring_up_to_date(tmp_path: Path) ->
 
 
 def test_the_states_used_last_are_kept(tmp_path: Path) -> None:
-    folders = [tmp_path / "one" / f"state{number}" for number in range(state.KEPT + 1)]
+    folders = [tmp_path / "one" / f"state{number}" for number in range(state.KEPT_STATES + 1)]
     for age, folder in enumerate(folders[:-1]):
         remember(folder, OLD_IDS, OLD, 1500, 0)
         os.utime(folder / "state.json", (age, age))

@@ -17,7 +17,7 @@ from toy_source import read_toy
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
-from steps.candidates.asked import asked_queries
+from steps.candidates.asked import select_queries
 from steps.candidates.params import CandidatesParams
 from steps.core.judged import read_judged_sets
 from steps.core.positives import mined_and_judged
@@ -448,9 +448,9 @@ def test_grades_below_relevant_from_make_no_training_positive(
     for least in (0, 1, 2):
         source = {"name": "toy", "kind": "beir", "path": str(folder)} | ({"relevant_from": least} if least else {})
         out = ingest_logs.ingest(tmp_path / str(least), ingest_logs.params(source))
-        [asked] = asked_queries(out, candidates)
+        [selected] = select_queries(out, candidates)
         [judged] = read_judged_sets(out, ["train"])
-        found[least] = set(mined_and_judged(no_triplets, out)), asked.ids, judged.query_ids
+        found[least] = set(mined_and_judged(no_triplets, out)), selected.ids, judged.query_ids
         tables[least] = read_table(out, "qrels")
         assert ("2 training judgements below relevant_from" in capsys.readouterr().out) == (least == 2)
     answers, related = {("toy/q0", "toy/d0"), ("toy/q2", "toy/d3")}, {("toy/q0", "toy/d1"), ("toy/q1", "toy/d2")}

@@ -63,9 +63,9 @@ def mined(
     table = engine_table(engine, {"query": pa.int64()}, [(source,) for source in sources])
     associate = relevance_associations if mutual else click_associations
     result = associate(engine, importances, table, **knobs)
-    pairs = [(row["query"], row["other_query"]) for row in engine.rows(result.kept).to_pylist()]
+    pairs = [(row["query"], row["other_query"]) for row in engine.rows(result.strongest).to_pylist()]
     assert len(pairs) == len(set(pairs))
-    return set(pairs), result.found
+    return set(pairs), result.total
 
 
 QUERY = st.dictionaries(st.sampled_from("abcdé"), st.integers(1, 20).map(lambda n: n / 20), min_size=1, max_size=5)

@@ -338,7 +338,7 @@ def test_what_the_projects_folder_is_called_is_no_column(tmp_path: Path) -> None
     plain = mine(write_log(tmp_path / "ingest", QUERIES, DOCUMENTS, LOG), tmp_path / "mine", click_threshold=0.05)
     assert read_table(out, "triplets").to_pylist() == read_table(plain, "triplets").to_pylist() != []
     with engine_in(place) as engine:
-        row = engine.read(place / "ingest/queries.parquet").to_pyarrow().to_pylist()[0]
+        row = engine.scan(place / "ingest/queries.parquet").to_pyarrow().to_pylist()[0]
     assert row.keys() == {"query_id", "dataset", "text", "split"} and (row["dataset"], row["split"]) == ("d", "train")
 
 
