@@ -54,7 +54,7 @@ REPORTED = (
 class Corpus(Strict):
     """A source in disguise: its `changes`, with the pool of unlabelled queries or not, and its teacher."""
 
-    title: str = Field(min_length=1)  # in docs/distillation.md
+    title: str = Field(min_length=1)  # in bench/results/README.md
     source: str = Field(min_length=1)  # a folder below DATA; demo: what `ingest` made of the embedded data
     changes: list[str] = Field(default_factory=list)
     pool: bool = False

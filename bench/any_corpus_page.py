@@ -1,4 +1,4 @@
-"""python -m bench.any_corpus_page: what students keep of many corpora, and are foretold to, in docs/distillation.md."""
+"""python -m bench.any_corpus_page: what students keep of many corpora, and are foretold to, on the page of results."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from slimtower.common.errors import guarded
 from slimtower.common.files import read_json
 from steps.evaluate.significance import holm
 
-PAGE, MODULE = Path("docs/distillation.md"), "bench.any_corpus_page"
+PAGE, MODULE = Path("bench/results/README.md"), "bench.any_corpus_page"
 LABELS = ("after", "before")
 CHANCE = 0.05
 Label = Mapping[str, Mapping[str, Any]]  # corpus -> student -> its figures

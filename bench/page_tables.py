@@ -1,4 +1,4 @@
-"""Tables of docs/ that a command writes, between `<!-- python -m bench.<name> -->` and `<!-- end -->`."""
+"""Tables of a page that a command writes, between `<!-- python -m bench.<name> -->` and `<!-- end -->`."""
 
 import re
 from pathlib import Path

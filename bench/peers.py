@@ -1,4 +1,4 @@
-"""python -m bench.peers: published encoders beside ours, bench/expected.yaml, as a table of docs/distillation.md."""
+"""python -m bench.peers: published encoders beside ours, bench/expected.yaml, as a table of bench/results/README.md."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from slimtower.common.errors import guarded
 from slimtower.common.files import read_json
 
 EXPECTED = Path("bench/expected.yaml")
-PAGE, MODULE = Path("docs/distillation.md"), "bench.peers"
+PAGE, MODULE = Path("bench/results/README.md"), "bench.peers"
 _HEAD = ["| encoder | sets | retention | one query | |", "|---|---|---|---|---|"]
 _TRACKS = {True: "Trained on the text of the corpora that are searched", False: "Not trained on it"}
 
@@ -31,7 +31,7 @@ def measured(beside: Beside, results: Path) -> list[Peer]:
                     retention=kept[student],
                     p50_ms=metrics["latency"][student]["p50_ms"],
                     corpus_text=ours.corpus_text,
-                    source=f"[{path.name}](../{path.as_posix()})",
+                    source=f"[{path.name}]({path.name})",
                 )
             )
     return found

@@ -38,7 +38,7 @@ def ranking_kept(
 def expected_retention(ndcg: float) -> float:
     """About the share of the teacher's nDCG@10 on queries that a student of this held-out nDCG keeps, 0 to 1.
 
-    `1 - 1.5 (1 - ndcg)^2.5`, fitted to dev queries of SciFact and MedQuAD in disguise (docs/decisions.md, 79), where it
+    `1 - 1.5 (1 - ndcg)^2.5`, fitted to dev queries of SciFact and MedQuAD in disguise (docs/decisions.md, 40), where it
     errs by 2 points (root mean square) above an nDCG of 0.65, single ones by 6, and by more below.
     """
     return max(0.0, 1 - 1.5 * (1 - ndcg) ** 2.5)

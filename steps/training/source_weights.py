@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 SOURCES = ("click_one_hop", "click_multi_hop", "judged", "relevance_one_hop", "relevance_multi_hop", "given")
 """Of mined triplets."""
 UNNAMED = {"click_multi_hop": 0.0}
-"""Of sources that params do not name, where that is not 1 (docs/decisions.md, 165)."""
+"""Of sources that params do not name, where that is not 1 (docs/decisions.md, 18)."""
 
 
 def _names_sources(weights: dict[str, float]) -> dict[str, float]:
