@@ -1,4 +1,4 @@
-"""python -m pipeline.docs_site: README.md, docs/ and the files that they link to, as a site with search in site/."""
+"""python -m pipeline.docs_site: README.md, docs/, the results and the files that they link to, as a site in site/."""
 
 import re
 import shutil
@@ -14,8 +14,8 @@ _TARGET = re.compile(r'\]\(([^)\s#]+)[^)]*\)|(?:src|srcset)="([^"]+)"')
 
 
 def lay_out(root: Path, pages: Path) -> None:
-    """Copy README.md, docs/*.md and each file that they link to, at their places; UserError for a link to no file."""
-    for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
+    """Copy the pages and each file that they link to, at their places; UserError for a link to no file."""
+    for page in (root / "README.md", root / "bench/results/README.md", *sorted((root / "docs").glob("*.md"))):
         _copy(page, root, pages)
         for match in _TARGET.finditer(page.read_text(encoding="utf-8")):
             target = match[1] or match[2]

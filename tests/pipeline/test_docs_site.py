@@ -39,6 +39,8 @@ def test_a_broken_link_stops_the_build(link: str, tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     shutil.copyfile(ROOT / "docs/zensical.toml", tmp_path / "docs/zensical.toml")
     (tmp_path / "README.md").write_text("# Project\n")
+    (tmp_path / "bench/results").mkdir(parents=True)
+    (tmp_path / "bench/results/README.md").write_text("# Results\n")
     (tmp_path / "docs/data.md").write_text("# Data\n")
     (tmp_path / "docs/hybrid.md").write_text(f"# Hybrid\n\nSee {link}.\n")
     with pytest.raises(UserError, match=r"hybrid\.md"):
