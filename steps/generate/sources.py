@@ -34,8 +34,8 @@ def from_queries(train: list[dict[str, Any]], limit: int, seed: int) -> list[Sou
 def from_documents(ingest: Path, evaluation: set[str], limit: int, seed: int, *, whole_documents: bool) -> list[Source]:
     """Up to `limit` texts of documents: a document's title or one of its sentences, then another one.
 
-    With `whole_documents` each text is a whole document. Documents take their turns in the order of a hash, so that a new one displaces few. No text is an evaluation query,
-    and none comes twice.
+    With `whole_documents` each text is a whole document. Documents take their turns in the order of a hash, so that a
+    new one displaces few. No text is an evaluation query, and none comes twice.
     """
     sources: dict[str, Source] = {}
     turn, before = 0, -1
