@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import staged_file
-from steps.ingest.s3 import explained, s3_client, whole
+from steps.ingest.s3 import explained, read_whole, s3_client
 
 _ABSENT = {"NoSuchKey", "404"}
 
@@ -78,7 +78,9 @@ class S3Store:
 
         with explained(self.where):
             try:
-                return whole(lambda: bytes(self.api.get_object(Bucket=self.bucket, Key=self._key(key))["Body"].read()))
+                return read_whole(
+                    lambda: bytes(self.api.get_object(Bucket=self.bucket, Key=self._key(key))["Body"].read())
+                )
             except ClientError as error:
                 if error.response["Error"]["Code"] in _ABSENT:
                     return None

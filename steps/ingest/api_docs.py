@@ -53,25 +53,25 @@ def read_api_docs(
     """
     left_out: Counter[str] = Counter()
     entries: dict[str, Entry] = {}
-    for package, found in zip(source.packages, _packages(source, key, max_query_words), strict=True):
-        left_out += found.left_out
-        for _ in range(found.files):
+    for package, docs in zip(source.packages, _packages(source, key, max_query_words), strict=True):
+        left_out += docs.left_out
+        for _ in range(docs.files):
             rejects.count_row(f"{source.name}/{package}")
-        for line, path in found.broken:
+        for line, path in docs.broken:
             rejects.add(f"{source.name}/{package}", line, "unparsable_file", path)
         rejects.check(f"{source.name}/{package}", f"package {package}", max_reject_ratio)
-        for entry in found.entries:
+        for entry in docs.entries:
             if entries.setdefault(entry.title, entry) is not entry:
                 left_out["title_seen_before"] += 1
     usable = _without_common_summaries(entries.values(), source.max_summary_documents, left_out)
-    kept = balanced_cut(usable, source.max_documents, seed)
-    left_out["over_max_documents"] = len(usable) - len(kept)
+    selected = balanced_cut(usable, source.max_documents, seed)
+    left_out["over_max_documents"] = len(usable) - len(selected)
 
     data = SourceData(source.name)
     data.facts["left_out"] = dict(sorted(left_out.items()))
-    data.facts["packages"] = dict(sorted(Counter(entry.package for entry in kept).items()))
+    data.facts["packages"] = dict(sorted(Counter(entry.package for entry in selected).items()))
     groups: defaultdict[str, list[Entry]] = defaultdict(list)
-    for entry in kept:
+    for entry in selected:
         groups[fold(entry.summary)].append(entry)
         doc_id = f"{source.name}/{entry.title}"
         data.documents.append(Document(doc_id, source.name, entry.title, entry.topic, entry.content))
@@ -88,14 +88,14 @@ def read_api_docs(
 def _packages(source: ApiDocsSource, key: str, max_query_words: int) -> Iterator[PackageDocs]:
     """What each package gives, in their order; several are read at once where there are cores for it."""
     folders = [package_folder(package, f"{key}.packages") for package in source.packages]
-    read = partial(read_package, source, max_query_words)
+    read_docs = partial(read_package, source, max_query_words)
     processes = min(len(folders), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
     if processes == 1:
-        yield from progress(map(read, source.packages, folders), len(folders), "API documentation")
+        yield from progress(map(read_docs, source.packages, folders), len(folders), "API documentation")
         return
     try:
         with ProcessPoolExecutor(processes, get_context("spawn"), end_with_parent) as pool:
-            yield from progress(pool.map(read, source.packages, folders), len(folders), "API documentation")
+            yield from progress(pool.map(read_docs, source.packages, folders), len(folders), "API documentation")
     except BrokenProcessPool:
         raise OutOfMemory(
             f"{key}.packages: a process that read them was killed, as for want of memory; give it more, or name fewer"
@@ -110,12 +110,14 @@ def read_package(source: ApiDocsSource, max_query_words: int, package: str, fold
     paths = source_paths(folder)
     for path in paths:
         try:
-            found = docstrings(package, folder, path)
+            file_docstrings = docstrings(package, folder, path)
         except (SyntaxError, ValueError) as error:
             broken.append((getattr(error, "lineno", None) or 1, path))
             continue
-        made = (as_entry(package, docstring, source, max_query_words, left_out) for docstring in found)
-        entries += filter(None, made)
+        file_entries = (
+            as_entry(package, docstring, source, max_query_words, left_out) for docstring in file_docstrings
+        )
+        entries += filter(None, file_entries)
     return PackageDocs(entries, left_out, len(paths), broken)
 
 
@@ -144,9 +146,9 @@ def _without_common_summaries(entries: Iterable[Entry], limit: int, left_out: Co
     """Entries whose summary at most `limit` documents share: more is boilerplate that tells none of them apart."""
     everything = list(entries)
     shared = Counter(fold(entry.summary) for entry in everything)
-    kept = [entry for entry in everything if shared[fold(entry.summary)] <= limit]
-    left_out["summary_shared_by_too_many"] = len(everything) - len(kept)
-    return kept
+    distinctive = [entry for entry in everything if shared[fold(entry.summary)] <= limit]
+    left_out["summary_shared_by_too_many"] = len(everything) - len(distinctive)
+    return distinctive
 
 
 def balanced_cut(entries: list[Entry], limit: int, seed: int) -> list[Entry]:
@@ -155,14 +157,14 @@ def balanced_cut(entries: list[Entry], limit: int, seed: int) -> list[Entry]:
     for entry in entries:
         by_package[entry.package][entry.title] = entry
     room = limit
-    kept: list[Entry] = []
+    selected: list[Entry] = []
     smallest_first = sorted(by_package, key=lambda package: (len(by_package[package]), package))
     for at, package in enumerate(smallest_first):
         share = room // (len(smallest_first) - at)
         chosen = seeded_order(by_package[package], seed, "cut")[:share]
         room -= len(chosen)
-        kept += [by_package[package][title] for title in chosen]
-    return sorted(kept, key=lambda entry: entry.title)
+        selected += [by_package[package][title] for title in chosen]
+    return sorted(selected, key=lambda entry: entry.title)
 
 
 def _splits(groups: Iterable[str], source: ApiDocsSource, key: str, seed: int) -> dict[str, str]:

@@ -80,9 +80,9 @@ def read_beir(
             )
     if qrels and qrels[0].path.name.startswith("dev"):
         data.facts["test_judgements"] = qrels[0].path.name
-    others, named_by_others = other_qrels(folder / "qrels", query_ids)
-    if others:
-        data.facts["other_qrels_rows"] = others
+    other_rows, named_by_others = other_qrels(folder / "qrels", query_ids)
+    if other_rows:
+        data.facts["other_qrels_rows"] = other_rows
     held_out: dict[str, str] = {}
     if answers_path := plain_or_gzip(folder, "answers.jsonl"):
         data.answers, named = _read_answers(name, answers_path, query_ids, rejects)
@@ -102,10 +102,10 @@ def _qrels_files(folder: Path) -> list[_Qrels]:
     """The qrels that are there, in the order of QRELS_SPLITS; without those of test, those of dev are test."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is no folder; its judgements belong into {folder / 'test.tsv'}")
-    found = [_Qrels(split, path) for split in QRELS_SPLITS if (path := plain_or_gzip(folder, f"{split}.tsv"))]
-    if found and found[0].split == "dev":
-        found[0] = found[0]._replace(split="test")
-    return found
+    files = [_Qrels(split, path) for split in QRELS_SPLITS if (path := plain_or_gzip(folder, f"{split}.tsv"))]
+    if files and files[0].split == "dev":
+        files[0] = files[0]._replace(split="test")
+    return files
 
 
 def _read_documents(name: str, path: Path, rejects: Rejects) -> dict[str, Document]:
@@ -138,13 +138,13 @@ def _read_answers(name: str, path: Path, queries: Ids, rejects: Rejects) -> tupl
     """
     source = f"{name}/{path.name}"
     named: dict[str, None] = {}
-    found: dict[str, list[str]] = {}
+    answers_by_query: dict[str, list[str]] = {}
     for line, raw in read_lines(path):
         rejects.count_row(source)
         try:
             row = json_object(raw)
-            original = queries.find(asked := id_field(row, *_IDS, "query_id", "qid"))
-            named[original or asked] = None
+            original = queries.find(query_id := id_field(row, *_IDS, "query_id", "qid"))
+            named[original or query_id] = None
             listed = row.get("answers")
             if not isinstance(listed, list):
                 raise Defect("missing_field" if listed is None else "wrong_type")
@@ -153,13 +153,13 @@ def _read_answers(name: str, path: Path, queries: Ids, rejects: Rejects) -> tupl
                 raise Defect("empty_text")
             if original is None:
                 raise Defect("unknown_query")
-            if original in found:
+            if original in answers_by_query:
                 raise Defect("duplicate_id")
         except Defect as defect:
             rejects.add(source, line, defect.reason, raw)
             continue
-        found[original] = texts
-    return [Answers(f"{name}/{original}", texts) for original, texts in found.items()], named
+        answers_by_query[original] = texts
+    return [Answers(f"{name}/{original}", texts) for original, texts in answers_by_query.items()], named
 
 
 def _read_queries(name: str, path: Path, rejects: Rejects) -> dict[str, Query]:

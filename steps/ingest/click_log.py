@@ -14,13 +14,13 @@ from steps.ingest.log_splits import add_log
 from steps.ingest.params import ClickLogSource
 from steps.ingest.rejects import Clicks, Rejects
 from steps.ingest.relevance import QueryNames, log_relevance
-from steps.ingest.rows import Defect, Gone
+from steps.ingest.rows import Defect, MissingTarget
 from steps.ingest.search_log import SearchLog
 from steps.ingest.source_data import SourceData
 from steps.ingest.source_files import table_files
 from steps.ingest.table_rows import Form, Row, read_rows
 from steps.ingest.times import Window
-from steps.ingest.values import Ids, Reading, as_id, as_query, told_blank, told_rank_from
+from steps.ingest.values import Ids, Reading, as_id, as_query, detect_blank, detect_rank_from
 
 _BATCH_ROWS = 65_536
 PROBED_ROWS = 10_000  # of a log: they tell how it spells what could be mistaken
@@ -67,15 +67,15 @@ def read_click_log(
 
     def rows() -> Iterator[tuple[str, Row]]:
         for name, file in files.items():
-            found = read_rows(file.path, wanted=reader.wanted, source=name, rejects=rejects, form=form)
-            watched = rejects.watched(found, name, file.path, max_reject_ratio)
+            file_rows = read_rows(file.path, required=reader.required, source=name, rejects=rejects, form=form)
+            watched = rejects.watched(file_rows, name, file.path, max_reject_ratio)
             yield from ((name, row) for row in progress(watched, None, f"impressions of {name}"))
 
-    reader.read(rows(), log, names, rejects)
-    what = f"params.yaml: {key}.path, {source.path}"
+    reader.add_rows(rows(), log, names, rejects)
+    subject = f"params.yaml: {key}.path, {source.path}"
     rejects.check(above, source.path, max_reject_ratio, has_settings=True)
-    rejects.check_log(list(files), what, others=reader.outside)
-    reader.clicks.check(what, "give the corpus of this log, or mend its doc_id")
+    rejects.check_log(list(files), subject, other_rows=reader.outside)
+    reader.clicks.check(subject, "give the corpus of this log, or mend its doc_id")
     data.facts["impressions_left_out"] = {"outside_window": reader.outside}
     add_log(data, log, source, seed=seed, key=key, rejects=rejects)
     data.relevance = log_relevance(
@@ -93,12 +93,12 @@ class _Reader:
         self.outside = 0
         self.needs_names = bool(source.relevance)
         mapped = {ours: theirs for ours, theirs in source.columns.model_dump().items() if theirs}
-        self.wanted = {theirs: f"{key}.columns.{ours}" for ours, theirs in mapped.items()}
+        self.required = {theirs: f"{key}.columns.{ours}" for ours, theirs in mapped.items()}
 
-    def read(self, rows: Iterator[tuple[str, Row]], log: SearchLog, names: QueryNames, rejects: Rejects) -> None:
+    def add_rows(self, rows: Iterator[tuple[str, Row]], log: SearchLog, names: QueryNames, rejects: Rejects) -> None:
         """Add the impressions of all files' rows to the log, and what it calls its queries to the names."""
         probed = list(islice(rows, PROBED_ROWS))
-        self.reading = self._told([row for _, row in probed])
+        self.reading = self._detect_reading([row for _, row in probed])
         batch: list[_Impression] = []
         for name, row in chain(probed, rows):
             try:
@@ -116,13 +116,13 @@ class _Reader:
         if batch:
             _add(log, batch)
 
-    def _told(self, rows: list[Row]) -> Reading:
+    def _detect_reading(self, rows: list[Row]) -> Reading:
         """How the log spells its values, by its settings and first rows."""
         source = self.source
         clicked, passed = frozenset(source.clicked.true), frozenset(source.clicked.false)
-        told = told_rank_from(row.values.get(self.columns.rank) for row in rows)
-        rank_from = told if source.rank_from is None else source.rank_from
-        blank = not clicked | passed and told_blank([row.values.get(self.columns.clicked) for row in rows])
+        detected = detect_rank_from(row.values.get(self.columns.rank) for row in rows)
+        rank_from = detected if source.rank_from is None else source.rank_from
+        blank = not clicked | passed and detect_blank([row.values.get(self.columns.clicked) for row in rows])
         for is_told, text in (
             (rank_from == 0 and source.rank_from is None, "ranks begin with 0 (else set rank_from: 1)"),
             (blank, 'no value says "not clicked", so a blank does (else set clicked)'),
@@ -141,11 +141,11 @@ class _Reader:
         clicked = reading.is_clicked(get(columns.clicked))
         original = as_id(get(columns.doc_id))
         key = self.ids.find(original)
-        self.clicks.read += clicked
+        self.clicks.total += clicked
         if key is None:
             if clicked:
                 self.clicks.lose(f"one on {original!r}, which the corpus lacks")
-            raise Gone("unknown_document")
+            raise MissingTarget("unknown_document")
         rank = reading.rank(get(columns.rank))
         session = as_id(get(columns.session_id)) if columns.session_id else ""
         name = as_id(get(columns.query_id)) if columns.query_id else ""

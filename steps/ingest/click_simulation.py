@@ -42,16 +42,16 @@ def simulate_sessions(
     relevant_rows = [sorted(row_of[doc_id] for doc_id in relevant[query.query_id]) for query in train]
     ranked = bm25_results([query.text for query in train], documents, results, template)
 
-    shown: list[np.ndarray] = []
+    rankings: list[np.ndarray] = []
     whose: list[int] = []
     for _ in range(clicks.sessions_per_query):
         for at in generator.permutation(len(train)).tolist():
-            shown.append(with_relevant(ranked[at], relevant_rows[at], generator))
+            rankings.append(with_relevant(ranked[at], relevant_rows[at], generator))
             whose.append(at)
-    if not shown:
+    if not rankings:
         return SCHEMAS["impressions"].empty_table()
 
-    grid = np.stack(shown)  # (sessions, results)
+    grid = np.stack(rankings)  # (sessions, results)
     good = np.stack([np.isin(row, relevant_rows[at]) for row, at in zip(grid, whose, strict=True)])
     clicked = generator.random(grid.shape) < click_probabilities(good, clicks)
     doc_ids = np.array([document.doc_id for document in documents], dtype=object)
@@ -108,7 +108,7 @@ def bm25_results(
     index.index([words(template.text(d.title, d.topic, d.content)) for d in documents], show_progress=False)
     ranked = np.empty((len(texts), results), dtype=np.int64)
     for at, text in enumerate(progress(texts, len(texts), "simulated sessions")):
-        known = [word for word in words(text) if word in index.vocab_dict]
-        scores = index.get_scores(known) if known else np.zeros(len(documents))
+        terms = [word for word in words(text) if word in index.vocab_dict]
+        scores = index.get_scores(terms) if terms else np.zeros(len(documents))
         ranked[at] = np.argsort(-scores, kind="stable")[:results]
     return ranked

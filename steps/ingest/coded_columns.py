@@ -30,5 +30,5 @@ def among(column: pa.ChunkedArray, texts: Collection[str]) -> pa.ChunkedArray:
     values = pa.array(sorted(texts), pa.string())
     if not pa.types.is_dictionary(column.type):
         return pc.is_in(column, value_set=values)
-    known = [pc.is_in(chunk.dictionary, value_set=values).take(chunk.indices) for chunk in column.chunks]
-    return pa.chunked_array(known, pa.bool_())
+    memberships = [pc.is_in(chunk.dictionary, value_set=values).take(chunk.indices) for chunk in column.chunks]
+    return pa.chunked_array(memberships, pa.bool_())

@@ -20,8 +20,8 @@ def their_names(ours: Iterable[str], has: Sequence[str]) -> dict[str, str]:
     alike: dict[str, list[str]] = {}
     for name in dict.fromkeys(has):
         alike.setdefault(_folded(name), []).append(name)
-    found = {name: [name] if name in has else alike.get(_folded(name), []) for name in ours}
-    return {name: theirs[0] for name, theirs in found.items() if len(theirs) == 1}
+    matches = {name: [name] if name in has else alike.get(_folded(name), []) for name in ours}
+    return {name: theirs[0] for name, theirs in matches.items() if len(theirs) == 1}
 
 
 def _folded(name: str) -> str:
@@ -29,11 +29,11 @@ def _folded(name: str) -> str:
 
 
 def check_columns(
-    path: Path, where: str, has: Sequence[str], wanted: Mapping[str, str], optional: Collection[str]
+    path: Path, where: str, has: Sequence[str], required: Mapping[str, str], optional: Collection[str]
 ) -> dict[str, str]:
-    """The file's names of the columns; UserError for a wanted one that it lacks, and for one that it has twice."""
-    theirs = their_names((*wanted, *optional), has)
-    for name, key in wanted.items():
+    """The file's names of the columns; UserError for a required one that it lacks, and for one that it has twice."""
+    theirs = their_names((*required, *optional), has)
+    for name, key in required.items():
         if name not in theirs:
             near = difflib.get_close_matches(name, has, n=1, cutoff=0.0)
             more = ", ..." if len(has) > _NAMED_COLUMNS else ""
@@ -51,14 +51,14 @@ def check_columns(
     return theirs
 
 
-def told_delimiter(header: str, kind: str, wanted: Collection[str]) -> str:
-    """What is between the columns of a header: the sign that the ending promises, else one that gives all wanted."""
+def detect_delimiter(header: str, kind: str, required: Collection[str]) -> str:
+    """What is between the columns of a header: the sign that the ending promises, else one that gives all required."""
     promised = "\t" if kind == "tsv" else ","
     for sign in (promised, *_DELIMITERS):
         try:
             names = next(csv.reader([header], delimiter=sign), [])
         except csv.Error:
             continue
-        if len(their_names(wanted, [name.strip() for name in names])) == len(wanted):
+        if len(their_names(required, [name.strip() for name in names])) == len(required):
             return sign
     return promised

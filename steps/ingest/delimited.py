@@ -16,25 +16,25 @@ class Record(NamedTuple):
 
 
 class _Lines:
-    """Lines that can be given back; `taken` are those read since it was last cleared."""
+    """Lines that can be given back; `consumed` are those read since it was last cleared."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = iter(lines)
         self._waiting: deque[str] = deque()
-        self.taken: list[str] = []
+        self.consumed: list[str] = []
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
         line = self._waiting.popleft() if self._waiting else next(self._lines)
-        self.taken.append(line)
+        self.consumed.append(line)
         return line
 
     def keep_first(self) -> str:
         """Give all but the first of the taken lines back; returns the first."""
-        self._waiting.extendleft(reversed(self.taken[1:]))
-        return self.taken[0]
+        self._waiting.extendleft(reversed(self.consumed[1:]))
+        return self.consumed[0]
 
 
 def records(lines: Iterable[str], delimiter: str, *, has_quotes: bool) -> Iterator[Record]:
@@ -48,22 +48,22 @@ def records(lines: Iterable[str], delimiter: str, *, has_quotes: bool) -> Iterat
     reader = csv.reader(source, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE)
     line, width = 1, 0
     while True:
-        source.taken.clear()
+        source.consumed.clear()
         fields: list[str] = []
         failure = ""
         try:
             fields = next(reader, [])
         except csv.Error as error:
             failure = str(error)
-        if not source.taken:
+        if not source.consumed:
             return
-        first, several = line, len(source.taken) > 1
+        first, several = line, len(source.consumed) > 1
         width = width or len(fields)
-        if several and (failure or len(fields) != width or not _well_formed(source.taken, delimiter)):
+        if several and (failure or len(fields) != width or not _well_formed(source.consumed, delimiter)):
             line += 1
             yield Record(first, [], "unclosed_quote", source.keep_first().rstrip("\r\n"))
             continue
-        line += len(source.taken)
+        line += len(source.consumed)
         if failure:
             yield Record(first, [], "invalid_csv", failure)
         elif fields and len(fields) != width:

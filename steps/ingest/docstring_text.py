@@ -58,17 +58,17 @@ def without_phrase(text: str, phrase: str) -> str:
 
 def cut_words(text: str, limit: int) -> str:
     """The first `limit` words, paragraphs kept."""
-    kept: list[str] = []
+    paragraphs: list[str] = []
     for paragraph in text.split("\n\n"):
         words = paragraph.split()[:limit]
         limit -= len(words)
         if words:
-            kept.append(" ".join(words))
-    return "\n\n".join(kept)
+            paragraphs.append(" ".join(words))
+    return "\n\n".join(paragraphs)
 
 
 def _content(paragraphs: list[str]) -> str:
-    kept: list[str] = []
+    selected: list[str] = []
     dropping = False
     for paragraph in paragraphs:
         lines = paragraph.splitlines()
@@ -78,16 +78,16 @@ def _content(paragraphs: list[str]) -> str:
         elif lines[0].strip().rstrip(":").lower() in _DROPPED_SECTIONS and lines[0].rstrip().endswith(":"):
             continue
         if not dropping and (text := _paragraph(lines)):
-            kept.append(text)
-    return "\n\n".join(kept)
+            selected.append(text)
+    return "\n\n".join(selected)
 
 
 def _paragraph(lines: list[str]) -> str:
-    kept = []
+    selected = []
     for line in lines:
         if line.lstrip().startswith((">>>", "```")):
             break  # code and its output run to the end of their paragraph
         if _VERSION.match(line) or _UNDERLINE.match(line):
             continue
-        kept.append(_DIRECTIVE.sub("", line))
-    return " ".join(plain(" ".join(kept)).split())
+        selected.append(_DIRECTIVE.sub("", line))
+    return " ".join(plain(" ".join(selected)).split())

@@ -27,12 +27,15 @@ def write_vectors(folder: Path, documents: Sequence[Document], sources: Mapping[
     placed = _Placed(folder / "vectors.npy", documents)
     report: dict[str, Any] = {}
     for dataset, source in sources.items():
-        others = 0
+        other_count = 0
         for ids, vectors in stream_vectors(source, f"ingest.document_vectors.{dataset}"):
-            others += placed.put(dataset, ids, vectors)
-        report[dataset] = {"kind": source.kind, "of_other_ids": others}
-        if others:
-            print(f"ingest: {dataset}: {others:,} vectors of ids that the corpus has not are left out", file=sys.stderr)
+            other_count += placed.put(dataset, ids, vectors)
+        report[dataset] = {"kind": source.kind, "of_other_ids": other_count}
+        if other_count:
+            print(
+                f"ingest: {dataset}: {other_count:,} vectors of ids that the corpus has not are left out",
+                file=sys.stderr,
+            )
     if sources:
         placed.finish()
     write_json(folder / "report.json", report)
@@ -64,15 +67,17 @@ class _Placed:
                 f"ingest.document_vectors.{dataset}: the vector of {ids[empty[0]]!r} is all zeros; embed its"
                 " document again"
             )
-        found = np.array([self.rows.get(f"{dataset}/{each}", -1) for each in ids], dtype=np.int64)
-        known = found >= 0
-        rows = found[known]
+        positions = np.array([self.rows.get(f"{dataset}/{doc_id}", -1) for doc_id in ids], dtype=np.int64)
+        is_known = positions >= 0
+        rows = positions[is_known]
         if self.there[rows].any() or len(np.unique(rows)) < len(rows):
-            taken = self.there[found] | (np.bincount(rows, minlength=len(self.there))[found] > 1)
-            twice = next(each for each, again in zip(ids, known & taken, strict=True) if again)
-            raise UserError(f"ingest.document_vectors.{dataset}: {twice!r} has two vectors or more; give each id one")
-        self.matrix[rows], self.there[rows] = vectors[known], True
-        return int((~known).sum())
+            is_repeated = self.there[positions] | (np.bincount(rows, minlength=len(self.there))[positions] > 1)
+            repeated = next(doc_id for doc_id, again in zip(ids, is_known & is_repeated, strict=True) if again)
+            raise UserError(
+                f"ingest.document_vectors.{dataset}: {repeated!r} has two vectors or more; give each id one"
+            )
+        self.matrix[rows], self.there[rows] = vectors[is_known], True
+        return int((~is_known).sum())
 
     def finish(self) -> None:
         """UserError where a document has none."""

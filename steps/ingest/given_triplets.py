@@ -20,11 +20,11 @@ _ROWS_AT_ONCE = 2**20  # triplets in memory before a sample is drawn from them
 
 
 def read_given_triplets(
-    path: Path, data: SourceData, *, key: str, seed: int, most: int, max_reject_ratio: float, rejects: Rejects
+    path: Path, data: SourceData, *, key: str, seed: int, limit: int, max_reject_ratio: float, rejects: Rejects
 ) -> pa.Table:
     """The table `given_triplets` of the train queries of `data`, sorted, each triplet once; `key` names the file.
 
-    At most `most` of them, drawn by seed, whatever their order in the file; 0 = all, 12 bytes each until they are
+    At most `limit` of them, drawn by seed, whatever their order in the file; 0 = all, 12 bytes each until they are
     sorted. Those of queries that are not train, dev queries drawn from train among them, are left out and counted in
     the facts of `data`.
     Raises UserError for a missing file, too many defect rows, or when no row is a triplet.
@@ -41,10 +41,10 @@ def read_given_triplets(
     queries = {query_id: number for number, query_id in enumerate(query_ids)}
     documents = {doc_id: number for number, doc_id in enumerate(doc_ids)}
     not_train: Counter[str] = Counter()
-    triplets, read = array("i"), 0
+    triplets, total = array("i"), 0
     for line, raw in rejects.watched(read_lines(path), source, path, max_reject_ratio):
         rejects.count_row(source)
-        read += 1
+        total += 1
         try:
             query_id, positive, negative = _parse(raw, data.name, documents)
             if query_id not in splits:
@@ -56,18 +56,18 @@ def read_given_triplets(
             not_train[splits[query_id]] += 1
             continue
         triplets.extend((queries[query_id], positive, negative))
-        if most and len(triplets) >= 3 * max(2 * most, _ROWS_AT_ONCE):
-            triplets = array("i", _drawn(triplets, most, seed).tobytes())
+        if limit and len(triplets) >= 3 * max(2 * limit, _ROWS_AT_ONCE):
+            triplets = array("i", _sample(triplets, limit, seed).tobytes())
     rejects.check(source, path, max_reject_ratio)
     if not triplets:
         raise UserError(
-            f"params.yaml: {key}: none of the {read} rows of {path} is a triplet of a train query and two documents"
+            f"params.yaml: {key}: none of the {total} rows of {path} is a triplet of a train query and two documents"
             f' ({rejects.counts(source) or "their queries do not train"}); name another file, or "" for none'
         )
-    data.facts["given_triplets_rows"] = read
+    data.facts["given_triplets_rows"] = total
     if not_train:
         data.facts["given_triplets_not_train"] = dict(not_train)
-    return _table(_drawn(triplets, most, seed), query_ids, doc_ids)
+    return _table(_sample(triplets, limit, seed), query_ids, doc_ids)
 
 
 def _parse(raw: bytes, name: str, documents: Mapping[str, int]) -> tuple[str, int, int]:
@@ -83,14 +83,14 @@ def _parse(raw: bytes, name: str, documents: Mapping[str, int]) -> tuple[str, in
     return f"{name}/{columns[0].strip()}", positive, negative
 
 
-def _drawn(numbers: array, most: int, seed: int) -> np.ndarray:
-    """The distinct triplets `(n, 3)` of flat numbers, sorted, int32; of more than `most` those of the least keys."""
+def _sample(numbers: array, limit: int, seed: int) -> np.ndarray:
+    """The distinct triplets `(n, 3)` of flat numbers, sorted, int32; of more than `limit` those of the least keys."""
     triplets = np.array(numbers, dtype=np.int32).reshape(-1, 3)
     triplets = triplets[np.lexsort(triplets.T[::-1])]
     triplets = triplets[np.append(True, (triplets[1:] != triplets[:-1]).any(axis=1))]
-    if not most or len(triplets) <= most:
+    if not limit or len(triplets) <= limit:
         return triplets
-    return triplets[np.sort(np.argsort(_keys(triplets, seed), kind="stable")[:most])]
+    return triplets[np.sort(np.argsort(_keys(triplets, seed), kind="stable")[:limit])]
 
 
 def _keys(triplets: np.ndarray, seed: int) -> np.ndarray:

@@ -15,12 +15,12 @@ def without_evaluation_texts(queries: Sequence[Query], held_out: Set[str], rejec
     """
     evaluation = evaluation_keys(query._asdict() for query in queries).keys() | held_out
     test = evaluation_keys(query._asdict() for query in queries if query.split == "test")
-    kept = []
+    allowed = []
     for query in queries:
         if query.split not in EVALUATION_SPLITS and fold(query.text) in evaluation:
             rejects.add(query.source, query.line, "evaluation_query_text", query.text, defect=False)
         elif query.split == "dev" and fold(query.text) in test:
             rejects.add(query.source, query.line, "test_query_text", query.text, defect=False)
         else:
-            kept.append(query)
-    return kept
+            allowed.append(query)
+    return allowed

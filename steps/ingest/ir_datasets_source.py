@@ -158,8 +158,8 @@ def _read_queries(name: str, split: str, part: Any, texts: dict[str, Query], rej
             text = text_field(fields, "text")
             if not fold(text):
                 raise Defect("empty_text")
-            known = texts.get(original)
-            if known and (known.source == source or known.text != text):
+            previous = texts.get(original)
+            if previous and (previous.source == source or previous.text != text):
                 raise Defect("duplicate_id")
         except Defect as defect:
             rejects.add(source, row_number, defect.reason, str(row))

@@ -32,7 +32,7 @@ def write_listing(params: IngestParams, path: Path) -> None:
     write_json(path, list_sources(params))
 
 
-class _Place(NamedTuple):
+class _LocationEntry(NamedTuple):
     """A location by its key in params.yaml, and how its files are listed: for which source, below which prefix."""
 
     source: str
@@ -50,17 +50,17 @@ def list_sources(params: IngestParams) -> list[dict[str, Any]]:
     window are listed. Raises UserError for a place that does not exist.
     """
     listed: list[dict[str, Any]] = []
-    for place in _places(params):
-        _check(place)
+    for entry in _locations(params):
+        _check(entry)
         files = listing(
-            place.location,
-            key=place.key,
-            since=place.window.since,
-            until=place.window.until,
-            patterns=place.patterns,
+            entry.location,
+            key=entry.key,
+            since=entry.window.since,
+            until=entry.window.until,
+            patterns=entry.patterns,
         )
         # paths of a source lie below a prefix, which tells its locations apart
-        listed += [{"source": place.source} | file | {"path": f"{place.prefix}{file['path']}"} for file in files]
+        listed += [{"source": entry.source} | file | {"path": f"{entry.prefix}{file['path']}"} for file in files]
     return listed
 
 
@@ -68,66 +68,66 @@ def by_key(params: IngestParams, listed: Iterable[Mapping[str, Any]]) -> dict[st
     """Rows of `list_sources` as `listing` gave them, by the key in params.yaml of their location."""
     rows = list(listed)
     keyed: dict[str, list[dict[str, Any]]] = {}
-    for place in _places(params):
-        own = [row for row in rows if _lies_in(row, place)]
-        rows = [row for row in rows if not _lies_in(row, place)]
-        keyed[place.key] = [dict(row) | {"path": row["path"].removeprefix(place.prefix)} for row in own]
+    for entry in _locations(params):
+        location_rows = [row for row in rows if _lies_in(row, entry)]
+        rows = [row for row in rows if not _lies_in(row, entry)]
+        keyed[entry.key] = [dict(row) | {"path": row["path"].removeprefix(entry.prefix)} for row in location_rows]
     return keyed
 
 
-def _lies_in(row: Mapping[str, Any], place: _Place) -> bool:
+def _lies_in(row: Mapping[str, Any], entry: _LocationEntry) -> bool:
     path: str = row["path"]
-    name = path.removeprefix(place.prefix)
-    return row["source"] == place.source and path.startswith(place.prefix) and matches(name, place.patterns)
+    name = path.removeprefix(entry.prefix)
+    return row["source"] == entry.source and path.startswith(entry.prefix) and matches(name, entry.patterns)
 
 
-def _places(params: IngestParams) -> Iterator[_Place]:
+def _locations(params: IngestParams) -> Iterator[_LocationEntry]:
     for at, source in enumerate(params.sources):
         yield from _of_source(source, f"ingest.sources[{at}]", Window.of(params.since, params.until))
     for name, vectors in params.document_vectors.items():
         if isinstance(vectors, VectorFiles):
             key = f"ingest.document_vectors.{name}"
-            yield _Place(name, "document_vectors/", vectors.path, f"{key}.path", patterns=VECTOR_PATTERNS)
+            yield _LocationEntry(name, "document_vectors/", vectors.path, f"{key}.path", patterns=VECTOR_PATTERNS)
             if vectors.ids:
-                yield _Place(name, "vector_ids/", vectors.ids, f"{key}.ids")
+                yield _LocationEntry(name, "vector_ids/", vectors.ids, f"{key}.ids")
     for name, location in ((UNLABELLED_QUERIES, params.unlabelled_queries), ("term_scores", params.term_scores)):
         if location:
-            yield _Place(name, "", location, f"ingest.{name}")
+            yield _LocationEntry(name, "", location, f"ingest.{name}")
 
 
-def _of_source(source: Source, key: str, window: Window) -> Iterator[_Place]:
+def _of_source(source: Source, key: str, window: Window) -> Iterator[_LocationEntry]:
     match source:
         case BeirSource() | MsMarcoSource():
             patterns = BEIR_PATTERNS if isinstance(source, BeirSource) else MS_MARCO_PATTERNS
-            yield _Place(source.name, "", source.path, f"{key}.path", patterns=patterns)
+            yield _LocationEntry(source.name, "", source.path, f"{key}.path", patterns=patterns)
             if isinstance(source, BeirSource) and source.relevance:
                 location = source.relevance
-                yield _Place(source.name, "relevance/", location, f"{key}.relevance", patterns=PATTERNS)
+                yield _LocationEntry(source.name, "relevance/", location, f"{key}.relevance", patterns=PATTERNS)
             if isinstance(source, MsMarcoSource) and source.triplets:
-                yield _Place(source.name, "triplets/", source.triplets_location, f"{key}.triplets")
+                yield _LocationEntry(source.name, "triplets/", source.triplets_location, f"{key}.triplets")
         case ClickLogSource() | UbiSource():
             logs = [("path", window)]
             if isinstance(source, UbiSource):
                 logs = [("queries", window), ("events", window.longer(SESSION_SECONDS))]
-            for place, when in (("corpus", ALWAYS), *logs, ("relevance", ALWAYS)):
-                if location := getattr(source, place):
-                    yield _Place(source.name, f"{place}/", location, f"{key}.{place}", when, PATTERNS)
+            for field, field_window in (("corpus", ALWAYS), *logs, ("relevance", ALWAYS)):
+                if location := getattr(source, field):
+                    yield _LocationEntry(source.name, f"{field}/", location, f"{key}.{field}", field_window, PATTERNS)
 
 
-def _check(place: _Place) -> None:
+def _check(entry: _LocationEntry) -> None:
     """UserError with what to give instead, for a data set that is no folder and a table that is no file."""
-    if "://" in place.location:
+    if "://" in entry.location:
         return
     lines = {f"ingest.{UNLABELLED_QUERIES}": "queries", "ingest.term_scores": 'lines "term<TAB>score"'}
-    if place.prefix == "triplets/":
-        lines[place.key] = "query, positive and negative id"
-    if place.key in lines and not os.path.isfile(place.location):  # noqa: PTH113
+    if entry.prefix == "triplets/":
+        lines[entry.key] = "query, positive and negative id"
+    if entry.key in lines and not os.path.isfile(entry.location):  # noqa: PTH113
         raise UserError(
-            f"params.yaml: {place.key}: DATA {place.location!r} is not a file; give a TSV of {lines[place.key]},"
-            ' or "" for none'
+            f"params.yaml: {entry.key}: DATA {entry.location!r} is not a file; give a TSV of"
+            f' {lines[entry.key]}, or "" for none'
         )
-    if place.patterns in (BEIR_PATTERNS, MS_MARCO_PATTERNS) and not os.path.isdir(place.location):  # noqa: PTH112
+    if entry.patterns in (BEIR_PATTERNS, MS_MARCO_PATTERNS) and not os.path.isdir(entry.location):  # noqa: PTH112
         raise UserError(
-            f"params.yaml: {place.key}: DATA {place.location!r} is not a folder;"
+            f"params.yaml: {entry.key}: DATA {entry.location!r} is not a folder;"
             " give the folder of the data set (make run ... DATA=folder)"
         )

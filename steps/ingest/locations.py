@@ -17,7 +17,7 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import cache_root, sha256_file, sha256_text, staged_file
 from steps.core.progress import progress
 from steps.ingest import s3
-from steps.ingest.partitions import Below, Entry, Place, Span, entries, named_span, window
+from steps.ingest.partitions import Below, Entry, Span, Tree, entries, named_span, window
 from steps.ingest.table_rows import PATTERNS as TABLE_PATTERNS
 
 _CHUNK = 1 << 20  # bytes
@@ -55,22 +55,22 @@ def locate(location: str, *, key: str, since: str, until: str, patterns: Sequenc
     """
     seen = window(since, until)
     if not _is_s3(location):
-        place = _local_place(location, key)
-        found = _as_listed(_found(place, location, key, seen, patterns), place.root, location, key, seen)
-        return [Located(entry.name, Path(place.root, entry.name)) for entry in found]
+        tree = _local_tree(location, key)
+        files = _as_listed(_window_entries(tree, location, key, seen, patterns), tree.root, location, key, seen)
+        return [Located(entry.name, Path(tree.root, entry.name)) for entry in files]
     client = s3_client(location, key)
     with _explained(location, key):
-        place = _s3_place(client, location, key)
-        found = _as_listed(_found(place, location, key, seen, patterns), place.root, location, key, seen)
-        paths = [_cached(client.meta.endpoint_url, place.root, entry) for entry in found]
-        missing = [(entry, path) for entry, path in zip(found, paths, strict=True) if not _is_whole(path, entry.size)]
+        tree = _s3_tree(client, location, key)
+        files = _as_listed(_window_entries(tree, location, key, seen, patterns), tree.root, location, key, seen)
+        paths = [_cached(client.meta.endpoint_url, tree.root, entry) for entry in files]
+        missing = [(entry, path) for entry, path in zip(files, paths, strict=True) if not _is_whole(path, entry.size)]
         if missing:
             with ThreadPoolExecutor(_DOWNLOADS) as threads:
                 fixed = is_fixed()  # here: the threads do not see it
-                downloads = threads.map(lambda item: _download(client, place.root, *item, fixed=fixed), missing)
+                downloads = threads.map(lambda item: _download(client, tree.root, *item, fixed=fixed), missing)
                 for _ in progress(downloads, len(missing), f"download {location}"):
                     pass
-    return [Located(entry.name, path) for entry, path in zip(found, paths, strict=True)]
+    return [Located(entry.name, path) for entry, path in zip(files, paths, strict=True)]
 
 
 def _is_whole(path: Path, size: int) -> bool:
@@ -85,20 +85,20 @@ def listing(location: str, *, key: str, since: str, until: str, patterns: Sequen
     """{path, bytes, sha256 or (S3) etag} of the files that `locate` gives, sorted by path; downloads nothing."""
     seen = window(since, until)
     if not _is_s3(location):
-        place = _local_place(location, key)
+        tree = _local_tree(location, key)
         return [
-            {"path": entry.name, "bytes": entry.size, "sha256": sha256_file(Path(place.root, entry.name))}
-            for entry in _found(place, location, key, seen, patterns)
+            {"path": entry.name, "bytes": entry.size, "sha256": sha256_file(Path(tree.root, entry.name))}
+            for entry in _window_entries(tree, location, key, seen, patterns)
         ]
     client = s3_client(location, key)
     with _explained(location, key):
-        found = _found(_s3_place(client, location, key), location, key, seen, patterns)
-    return [{"path": entry.name, "bytes": entry.size, "etag": entry.etag} for entry in found]
+        files = _window_entries(_s3_tree(client, location, key), location, key, seen, patterns)
+    return [{"path": entry.name, "bytes": entry.size, "etag": entry.etag} for entry in files]
 
 
 def local_files(location: str, *, key: str, patterns: Sequence[str]) -> int:
     """The number of a local folder's files, listed or not."""
-    return len(entries(_local_place(location, key), location, key, window("", ""), patterns))
+    return len(entries(_local_tree(location, key), location, key, window("", ""), patterns))
 
 
 def is_fixed() -> bool:
@@ -106,15 +106,15 @@ def is_fixed() -> bool:
     return _listed.get() is not None
 
 
-def _found(place: Place, location: str, key: str, seen: Span, patterns: Sequence[str]) -> list[Entry]:
+def _window_entries(tree: Tree, location: str, key: str, seen: Span, patterns: Sequence[str]) -> list[Entry]:
     """The entries; unless they were listed, lines on what is left out.
 
     These are files that look like tables and are of no format that is read, and what may be outside by name alone.
     """
     unread, doubtful = list[str](), list[str]()
-    found = entries(place, location, key, seen, patterns, unread, doubtful)
+    selected = entries(tree, location, key, seen, patterns, unread, doubtful)
     if is_fixed() or patterns != TABLE_PATTERNS:
-        return found
+        return selected
     if doubtful:
         files = sum(not name.endswith("/") for name in doubtful)
         counts = ((files, "files"), (len(doubtful) - files, "folders"))
@@ -131,13 +131,13 @@ def _found(place: Place, location: str, key: str, seen: Span, patterns: Sequence
             f" they are left out: write them as one of {endings}",
             file=sys.stderr,
         )
-    return found
+    return selected
 
 
-def _as_listed(found: list[Entry], root: str, location: str, key: str, seen: Span) -> list[Entry]:
+def _as_listed(available: list[Entry], root: str, location: str, key: str, seen: Span) -> list[Entry]:
     """The entries that were listed; UserError for a listed one that is gone or another, and when none was listed."""
     if (listed := _listed.get()) is None:
-        return found
+        return available
     rows = {str(row["path"]): row for row in listed.get(key, ())}
     spans = [span for name in rows if (span := named_span(name))]
     if not rows or not all(span.overlaps(seen) for span in spans):
@@ -145,7 +145,7 @@ def _as_listed(found: list[Entry], root: str, location: str, key: str, seen: Spa
             f"sources.json: not the files of {location} in the window ({key} of params.yaml); write it anew with"
             " `python -m steps.ingest --list`"
         )
-    here = {entry.name: entry for entry in found}
+    here = {entry.name: entry for entry in available}
     for name, row in rows.items():
         path = f"{'s3://' if _is_s3(location) else ''}{root.rstrip('/')}/{name}"
         if name not in here:
@@ -158,7 +158,7 @@ def _as_listed(found: list[Entry], root: str, location: str, key: str, seen: Spa
             raise _changed(path)
     if late := len(here) - len(rows):
         print(f"{location}: {late} files came after sources.json was written and are left out", file=sys.stderr)
-    return [entry for entry in found if entry.name in rows]
+    return [entry for entry in available if entry.name in rows]
 
 
 def _changed(path: str) -> UserError:
@@ -169,7 +169,7 @@ def _is_s3(location: str) -> bool:
     return location.startswith("s3://")
 
 
-def _local_place(location: str, key: str) -> Place:
+def _local_tree(location: str, key: str) -> Tree:
     if "://" in location:
         raise UserError(
             f"params.yaml: {key}: {location!r} is neither local nor on s3://; name a path or s3://bucket/..."
@@ -177,10 +177,10 @@ def _local_place(location: str, key: str) -> Place:
     root = Path(location)
     if os.path.isfile(root):  # noqa: PTH113 - Path's asks no further where a name is too long
         entry = Entry(root.name, root.stat().st_size, "")
-        return Place(str(root.parent), lambda folder: Below([], [entry]))
+        return Tree(str(root.parent), lambda folder: Below([], [entry]))
     if not os.path.isdir(root):  # noqa: PTH112
         raise UserError(f"params.yaml: {key}: no file or folder {location}; name another (DATA=... with make run)")
-    return Place(location, partial(_local_children, root), partial(_real, root))
+    return Tree(location, partial(_local_children, root), partial(_real, root))
 
 
 def _local_children(root: Path, folder: str) -> Below:
@@ -202,7 +202,7 @@ def s3_client(location: str, key: str) -> Any:
     return s3.s3_client(_where(location, key))
 
 
-def _s3_place(client: Any, location: str, key: str) -> Place:
+def _s3_tree(client: Any, location: str, key: str) -> Tree:
     bucket, _, prefix = location.removeprefix("s3://").partition("/")
     if not bucket:
         raise UserError(f"params.yaml: {key}: {location!r} names no bucket; write s3://bucket/prefix")
@@ -211,9 +211,9 @@ def _s3_place(client: Any, location: str, key: str) -> Place:
         if first and first[0]["Key"] == prefix:  # the location is one object
             root, slash, _ = prefix.rpartition("/")
             entry = _s3_entry(first[0], f"{root}{slash}")
-            return Place(f"{bucket}/{root}{slash}", lambda folder: Below([], [entry]))
+            return Tree(f"{bucket}/{root}{slash}", lambda folder: Below([], [entry]))
         prefix += "/"
-    return Place(f"{bucket}/{prefix}", partial(_s3_children, client, bucket, prefix))
+    return Tree(f"{bucket}/{prefix}", partial(_s3_children, client, bucket, prefix))
 
 
 def _s3_children(client: Any, bucket: str, prefix: str, folder: str) -> Below:
@@ -242,7 +242,7 @@ def _download(client: Any, root: str, entry: Entry, path: Path, *, fixed: bool) 
 
     bucket, _, prefix = root.partition("/")
 
-    def read() -> None:
+    def write_body() -> None:
         with staging.open("wb") as handle:
             body = client.get_object(Bucket=bucket, Key=f"{prefix}{entry.name}", IfMatch=f'"{entry.etag}"')["Body"]
             for chunk in body.iter_chunks(_CHUNK):
@@ -250,7 +250,7 @@ def _download(client: Any, root: str, entry: Entry, path: Path, *, fixed: bool) 
 
     with staged_file(path) as staging:
         try:
-            s3.whole(read)
+            s3.read_whole(write_body)
         except ClientError as error:
             if fixed and error.response["Error"]["Code"] in s3.CHANGED:
                 raise _changed(f"s3://{root}{entry.name}") from None

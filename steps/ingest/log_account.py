@@ -46,12 +46,12 @@ def account(name: str, entry: Mapping[str, Any]) -> list[str]:
         return []
     parts = [(searches["used"], "used")]
     parts += [(counts, _REASONS[reason]) for reason, counts in searches["left_out"].items() if any(counts)]
-    read = [sum(counts[at] for counts, _ in parts) for at in (0, 1)]
-    listed = " + ".join(f"{count:,} ({clicks:,}) {what}" for (count, clicks), what in parts)
-    lines = [f"{name}: searches (clicks): {read[0]:,} ({read[1]:,}) read = {listed}"]
+    totals = [sum(counts[at] for counts, _ in parts) for at in (0, 1)]
+    listed = " + ".join(f"{count:,} ({clicks:,}) {label}" for (count, clicks), label in parts)
+    lines = [f"{name}: searches (clicks): {totals[0]:,} ({totals[1]:,}) read = {listed}"]
     queries = {split: count for split, count in entry["queries"].items() if count}
-    queries |= {what.replace("_", " "): count for what, count in entry.get("queries_left_out", {}).items() if count}
-    if other := entry.get("queries_of_another_evaluation"):
-        queries["that another data set judges"] = other
-    listed = " + ".join(f"{count:,} {what}" for what, count in queries.items())
+    queries |= {label.replace("_", " "): count for label, count in entry.get("queries_left_out", {}).items() if count}
+    if foreign := entry.get("queries_of_another_evaluation"):
+        queries["that another data set judges"] = foreign
+    listed = " + ".join(f"{count:,} {label}" for label, count in queries.items())
     return [*lines, f"{name}: queries: {sum(queries.values()):,} read = {listed}"]

@@ -25,7 +25,7 @@ def read_corpus(
     Raises UserError for a missing file or column, an empty corpus or too many defect rows.
     """
     named = {"doc_id", "content"} | columns.model_fields_set
-    wanted = {getattr(columns, ours): f"{key}.corpus_columns.{ours}" for ours in sorted(named)}
+    required = {getattr(columns, ours): f"{key}.corpus_columns.{ours}" for ours in sorted(named)}
     optional = {columns.title, columns.topic}
     documents: dict[str, Document] = {}
     files = table_files(location, f"{key}.corpus")
@@ -33,7 +33,7 @@ def read_corpus(
     for file in files:
         source = f"{name}/corpus/{file.name}"
         rows = read_rows(
-            file.path, wanted=wanted, optional=optional, source=source, rejects=rejects, gaps=gaps, form=form
+            file.path, required=required, optional=optional, source=source, rejects=rejects, gaps=gaps, form=form
         )
         for row in rows:
             try:
@@ -52,7 +52,7 @@ def read_corpus(
             documents[original] = Document(f"{name}/{original}", name, title, topic, content)
     rejects.check(f"{name}/corpus", location, max_reject_ratio, has_settings=True)
     if gaps:
-        gaps.check(wanted)
+        gaps.check(required)
     if not documents:
         raise UserError(f"params.yaml: {key}.corpus: {location!r} holds no document; name another place")
     return documents

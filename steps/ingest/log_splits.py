@@ -42,12 +42,16 @@ def add_log(
     asked; `visits` as in `without_robots`.
     Raises UserError when the log is empty, or names `test_from` and gives no test query or no train query.
     """
-    whole, left_out = log.table(), data.facts.get("impressions_left_out", {})
-    if isinstance(source, ClickLogSource) and source.columns.session_id and not (once := without_repeats(whole)).all():
+    impressions, left_out = log.table(), data.facts.get("impressions_left_out", {})
+    if (
+        isinstance(source, ClickLogSource)
+        and source.columns.session_id
+        and not (once := without_repeats(impressions)).all()
+    ):
         left_out |= {REPEATED: int((~once).sum())}
-        whole = whole.filter(pa.array(once))
-    kept, robots = without_robots(whole, source, seed, visits)
-    table = whole.filter(pa.array(kept)) if robots else whole
+        impressions = impressions.filter(pa.array(once))
+    is_kept, robots = without_robots(impressions, source, seed, visits)
+    table = impressions.filter(pa.array(is_kept)) if robots else impressions
     left_out |= robots
     if not table.num_rows:
         counts = ", ".join(f"{reason} {count}" for reason, count in left_out.items())
@@ -57,7 +61,7 @@ def add_log(
         )
     robots_alone = np.zeros(len(log.keys), dtype=bool)
     if robots:
-        robots_alone[whole["query"].to_numpy()] = True
+        robots_alone[impressions["query"].to_numpy()] = True
         robots_alone[table["query"].to_numpy()] = False
     query, document = table["query"].to_numpy(), table["document"].to_numpy()
     clicked, times = table["clicked"].to_numpy(), table["timestamp"].to_numpy()
@@ -89,8 +93,8 @@ def add_log(
         text, read_from, line = log.first(number)
         data.queries.append(Query(ids[number], data.name, text, _SPLITS[split[number]], read_from, line))
     data.judgements += [
-        Judgement(ids[whose], data.name, data.documents[what].doc_id, 1, _SPLITS[split[whose]])
-        for whose, what in zip(judged_queries.tolist(), judged_documents.tolist(), strict=True)
+        Judgement(ids[query_number], data.name, data.documents[doc_number].doc_id, 1, _SPLITS[split[query_number]])
+        for query_number, doc_number in zip(judged_queries.tolist(), judged_documents.tolist(), strict=True)
     ]
     late_ones = int(late.sum()) + left_out.get(AFTER_TEST_FROM, 0)
     by_time = {AFTER_TEST_FROM: late_ones, "query_without_click": int((unjudged[query] & ~late).sum())}
@@ -99,9 +103,9 @@ def add_log(
         f"{_SPLITS[which]}_without_click": int((unjudged & ~robots_alone & (split == which)).sum())
         for which in (_DEV, _TEST)
     } | ({"of_robots_alone": int(robots_alone.sum())} if robots_alone.any() else {})
-    fates = np.full(whole.num_rows, OF_ROBOTS)
-    fates[kept] = np.where(late, LATE, np.where(unjudged[query], WITHOUT_CLICK, USED))
-    data.facts |= {"searches": searches_by_fate(whole, fates), "queries_counted": len(data.queries)}
+    fates = np.full(impressions.num_rows, OF_ROBOTS)
+    fates[is_kept] = np.where(late, LATE, np.where(unjudged[query], WITHOUT_CLICK, USED))
+    data.facts |= {"searches": searches_by_fate(impressions, fates), "queries_counted": len(data.queries)}
     data.facts["judgements_from_clicks"] = True
     data.sessions_simulated = source.simulated
     data.impressions = _impressions(table, pa.array(~late & ~unjudged[query]), ids, data)
@@ -116,9 +120,9 @@ def _split(log: SearchLog, source: LogSource, cut: float, seed: int) -> np.ndarr
     return split
 
 
-def _impressions(table: pa.Table, kept: pa.Array, query_ids: list[str], data: SourceData) -> pa.Table:
+def _impressions(table: pa.Table, is_used: pa.Array, query_ids: list[str], data: SourceData) -> pa.Table:
     """The kept rows with ids instead of numbers, as dictionaries."""
-    rows = table.filter(kept)
+    rows = table.filter(is_used)
     doc_ids = [document.doc_id for document in data.documents]
     return pa.table(
         {

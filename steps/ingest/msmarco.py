@@ -68,10 +68,10 @@ def read_msmarco(
     return data
 
 
-def _names(what: str, split: str) -> tuple[str, ...]:
+def _names(kind: str, split: str) -> tuple[str, ...]:
     if not split:
-        return (f"{what}.tsv",)
-    return f"{what}.{split}.tsv", f"{what}.{split}.small.tsv", f"msmarco-doc{split}-{what}.tsv"
+        return (f"{kind}.tsv",)
+    return f"{kind}.{split}.tsv", f"{kind}.{split}.small.tsv", f"msmarco-doc{split}-{kind}.tsv"
 
 
 def _first(folder: Path, names: tuple[str, ...]) -> Path | None:
@@ -107,10 +107,10 @@ def _read_collection(
 
 def _read_queries(name: str, folder: Path, key: str, max_reject_ratio: float, rejects: Rejects) -> _Texts:
     texts = _Texts({}, {})
-    found = [(split, path) for split in _QUERY_FILES if (path := _first(folder, _names("queries", split)))]
-    if not found:
+    files = [(split, path) for split in _QUERY_FILES if (path := _first(folder, _names("queries", split)))]
+    if not files:
         raise UserError(f"{folder}: neither queries.train.tsv, queries.dev.tsv nor queries.tsv; {key} needs queries")
-    for split, path in found:
+    for split, path in files:
         source = f"{name}/{path.name}"
         for line, raw in read_lines(path):
             rejects.count_row(source)
@@ -118,13 +118,13 @@ def _read_queries(name: str, folder: Path, key: str, max_reject_ratio: float, re
                 query_id, text = _columns(raw, 2)
                 if not fold(text):
                     raise Defect("empty_text")
-                known = texts.queries.get(query_id)
-                if known and (known.source == source or known.text != text):
+                previous = texts.queries.get(query_id)
+                if previous and (previous.source == source or previous.text != text):
                     raise Defect("duplicate_id")
             except Defect as defect:
                 rejects.add(source, line, defect.reason, raw)
                 continue
-            if known:
+            if previous:
                 rejects.add(source, line, "query_in_two_splits", raw, defect=False)
             else:
                 texts.queries[query_id] = Query(f"{name}/{query_id}", name, text, UNLABELLED, source, line)

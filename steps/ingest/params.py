@@ -113,7 +113,7 @@ class ClickedValues(Strict):
             return value
         return {
             str(key).lower() if isinstance(key, bool) else key: [
-                text for each in listed for text in _spellings(each)
+                text for value_text in listed for text in _spellings(value_text)
             ] if isinstance(listed, list) else listed
             for key, listed in value.items()
         }  # fmt: skip
@@ -363,9 +363,9 @@ class IngestParams(Strict):
     @model_validator(mode="after")
     def _names_are_distinct(self) -> Self:
         names = [source.name for source in self.sources]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"sources: the name {twice[0]!r} is used twice; give each source its own name")
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise ValueError(f"sources: the name {repeated[0]!r} is used twice; give each source its own name")
         if UNLABELLED_QUERIES in names:
             raise ValueError(
                 f"sources: the name {UNLABELLED_QUERIES!r} is taken by the queries of that key; choose another name"

@@ -49,10 +49,10 @@ def _values(column: pa.Array, defects: dict[int, str]) -> list[Any]:
     if pa.types.is_timestamp(column.type) and column.type.unit == "ns":  # Python's times have no nanoseconds
         column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
     try:
-        found: list[Any] = column.to_pylist()
+        values: list[Any] = column.to_pylist()
     except _UNREADABLE:
         return [_value(scalar, at, defects) for at, scalar in enumerate(column)]
-    return found
+    return values
 
 
 def _value(scalar: pa.Scalar, at: int, defects: dict[int, str]) -> Any:

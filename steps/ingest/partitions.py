@@ -84,11 +84,11 @@ def named_span(name: str) -> Span | None:
     dates = [span for match in _IN_FILE_NAME.finditer(_UUID.sub("", file)) if (span := _span(match))]
     if dates:
         spans.append(Span(min(date.start for date in dates), max(date.end for date in dates)))
-    found: Span | None = None
+    narrowest: Span | None = None
     for span in spans:
-        if span and (found is None or span.within(found)):
-            found = span
-    return found
+        if span and (narrowest is None or span.within(narrowest)):
+            narrowest = span
+    return narrowest
 
 
 def _span(match: re.Match[str]) -> Span | None:
@@ -124,7 +124,7 @@ def _itself(name: str) -> str:
     return name
 
 
-class Place(NamedTuple):
+class Tree(NamedTuple):
     """A source's root (local folder, or bucket and prefix), and what lies right below each folder under it.
 
     `children` takes "" for the root, or a folder's name. `real` gives what a name stands for, which is another name
@@ -150,7 +150,7 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def entries(
-    place: Place,
+    tree: Tree,
     location: str,
     key: str,
     seen: Span,
@@ -166,26 +166,26 @@ def entries(
     digits, which may be no year.
     UserError for a link to nothing: it may have been the window's data.
     """
-    found: list[tuple[bool, Entry]] = []
+    selected: list[tuple[bool, Entry]] = []
     outside: list[tuple[Span, str]] = []
     folders, visited = [(False, "")], set[str]()
     while folders:
         linked, folder = heappop(folders)  # those that no link leads to come first
-        if (here := place.real(folder)) in visited:
+        if (here := tree.real(folder)) in visited:
             continue
         visited.add(here)
-        below = place.children(folder)
+        below = tree.children(folder)
         for name in below.dangling:
             if not _is_hidden(name) and _in_window(name, seen, outside):
                 raise UserError(
-                    f"params.yaml: {key}: {place.root.rstrip('/')}/{name} is a link to nothing, and what it stood for"
+                    f"params.yaml: {key}: {tree.root.rstrip('/')}/{name} is a link to nothing, and what it stood for"
                     " would be missing; fix or remove it"
                 )
         for name in below.folders:
             if _is_hidden(name):
                 continue
             if _in_window(name, seen, outside):
-                heappush(folders, (linked or _is_link(place, name, here), name))
+                heappush(folders, (linked or _is_link(tree, name, here), name))
             elif doubtful is not None and _BARE_YEAR.search(name):
                 doubtful.append(name)
         for entry in below.files:
@@ -200,34 +200,34 @@ def entries(
                 ):
                     unread.append(entry.name)
             elif _in_window(entry.name, seen, outside):
-                _check_name(entry.name, place, key)
-                found.append((linked or _is_link(place, entry.name, here), entry))
+                _check_name(entry.name, tree, key)
+                selected.append((linked or _is_link(tree, entry.name, here), entry))
             elif doubtful is not None:
                 doubtful.append(entry.name)
-    if found:
-        once = {place.real(entry.name): entry for _, entry in sorted(found, reverse=True)}  # the first is kept
+    if selected:
+        once = {tree.real(entry.name): entry for _, entry in sorted(selected, reverse=True)}  # the first is kept
         return sorted(once.values())
-    what = f" that matches {', '.join(patterns)}" if patterns else ""
+    matching = f" that matches {', '.join(patterns)}" if patterns else ""
     if not outside:
-        raise UserError(f"params.yaml: {key}: {location} holds no file{what}; name another place")
+        raise UserError(f"params.yaml: {key}: {location} holds no file{matching}; name another place")
     first, last = min(outside)[1], max(outside)[1]
     raise UserError(
-        f"params.yaml: {key}: {location} holds no file{what} from ingest.since to ingest.until ({_said(seen)});"
-        f" its partitions outside of it go from {first} to {last}; move the window"
+        f"params.yaml: {key}: {location} holds no file{matching} from ingest.since to ingest.until"
+        f" ({_window_text(seen)}); its partitions outside of it go from {first} to {last}; move the window"
     )
 
 
-def _check_name(name: str, place: Place, key: str) -> None:
+def _check_name(name: str, tree: Tree, key: str) -> None:
     """UserError for a name that is not UTF-8, which sources.json cannot hold."""
     try:
         name.encode("utf-8")
     except UnicodeEncodeError:
-        raise UserError(f"params.yaml: {key}: {place.root}: the file name {name!a} is not UTF-8; rename it") from None
+        raise UserError(f"params.yaml: {key}: {tree.root}: the file name {name!a} is not UTF-8; rename it") from None
 
 
-def _is_link(place: Place, name: str, folder: str) -> bool:
+def _is_link(tree: Tree, name: str, folder: str) -> bool:
     """Whether a name right below a folder, given by what it stands for, is a link."""
-    return place.real(name) != f"{folder}{name.removesuffix('/').rpartition('/')[2]}{'/' * name.endswith('/')}"
+    return tree.real(name) != f"{folder}{name.removesuffix('/').rpartition('/')[2]}{'/' * name.endswith('/')}"
 
 
 def _in_window(name: str, seen: Span, outside: list[tuple[Span, str]] | None = None) -> bool:
@@ -239,7 +239,7 @@ def _in_window(name: str, seen: Span, outside: list[tuple[Span, str]] | None = N
     return False
 
 
-def _said(seen: Span) -> str:
+def _window_text(seen: Span) -> str:
     since = "the first" if seen.start == ALWAYS.start else f"{seen.start:%Y-%m-%d %H:%M}"
     until = "the last" if seen.end == ALWAYS.end else f"{seen.end:%Y-%m-%d %H:%M}"
     return f"{since} to {until}, UTC"

@@ -62,11 +62,11 @@ def docstrings(package: str, folder: Path, path: str) -> list[Docstring]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in other people's docstrings
         tree = ast.parse((folder / path).read_bytes())
-    found = [Docstring(".".join(public), name, text) for name, text in _definitions(tree.body, "")]
+    file_docstrings = [Docstring(".".join(public), name, text) for name, text in _definitions(tree.body, "")]
     if public == module:
-        return found
+        return file_docstrings
     offered = _words_of(folder.joinpath(*public[1:], "__init__.py"))
-    return [docstring for docstring in found if docstring.name.partition(".")[0] in offered]
+    return [docstring for docstring in file_docstrings if docstring.name.partition(".")[0] in offered]
 
 
 @lru_cache(maxsize=64)

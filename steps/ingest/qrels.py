@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slimtower.common.errors import UserError
-from steps.ingest.qrels_layout import named_queries, told_layout
+from steps.ingest.qrels_layout import detect_layout, named_queries
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, LeftOut, read_lines, regular_file
 from steps.ingest.values import Ids
@@ -49,9 +49,9 @@ def read_judgements(
     columns: Sequence[str] = (),
     key: str = "",
 ) -> None:
-    """Add one qrels file to the judgements; UserError as of `told_layout`."""
+    """Add one qrels file to the judgements; UserError as of `detect_layout`."""
     source = f"{name}/qrels/{path.name}"
-    layout, line_of_it = told_layout(path, columns, queries, documents, key)
+    layout, line_of_it = detect_layout(path, columns, queries, documents, key)
     if line_of_it:
         print(f"ingest: {name}: {line_of_it}", file=sys.stderr)
     for line, raw in read_lines(path):
@@ -60,23 +60,23 @@ def read_judgements(
         rejects.count_row(source)
         try:
             # A query named by a broken row is still this split's: else it would be an unlabelled one, and train.
-            known = queries.find(layout.query(raw))
-            if known is not None and judgements.named.setdefault(known, split) != split:
+            query_id = queries.find(layout.query(raw))
+            if query_id is not None and judgements.named.setdefault(query_id, split) != split:
                 raise LeftOut("query_in_two_splits")
             _, document, grade, satisfaction = layout.judgement(raw)
-            if known is None:
+            if query_id is None:
                 raise Defect("unknown_query")
             doc_id = documents.find(document)
             if doc_id is None:
                 raise Defect("unknown_document")
-            if (known, doc_id) in judgements.grades:
+            if (query_id, doc_id) in judgements.grades:
                 raise Defect("duplicate_judgement")
         except Defect as defect:
             rejects.add_defect(source, line, defect, raw)
             continue
-        judgements.grades[known, doc_id] = grade
+        judgements.grades[query_id, doc_id] = grade
         if satisfaction is not None:
-            judgements.satisfaction[known, doc_id] = satisfaction
+            judgements.satisfaction[query_id, doc_id] = satisfaction
 
 
 def other_qrels(folder: Path, queries: Ids) -> tuple[dict[str, int], set[str]]:
@@ -86,9 +86,9 @@ def other_qrels(folder: Path, queries: Ids) -> tuple[dict[str, int], set[str]]:
     """
     rows: dict[str, int] = {}
     named: set[str] = set()
-    known = {f"{split}.tsv{suffix}" for split in QRELS_SPLITS for suffix in ("", ".gz")}
+    split_files = {f"{split}.tsv{suffix}" for split in QRELS_SPLITS for suffix in ("", ".gz")}
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if path.name in known or path.name.startswith(".") or _ABOUT.match(path.name):
+        if path.name in split_files or path.name.startswith(".") or _ABOUT.match(path.name):
             continue
         if not path.name.endswith((".tsv", ".tsv.gz")):
             raise UserError(

@@ -29,7 +29,7 @@ class Layout(NamedTuple):
     delimiter: str
     has_header: bool = False
 
-    def place(self, letter: str) -> int:
+    def position(self, letter: str) -> int:
         """Where the column is."""
         return self.columns.find(letter)
 
@@ -40,15 +40,15 @@ class Layout(NamedTuple):
     def query(self, raw: bytes) -> str:
         """The query's id in a row, be the rest as it may."""
         cells = self.cells(raw.decode("utf-8", "replace"))
-        return cells[self.place("q")] if len(cells) > self.place("q") else ""
+        return cells[self.position("q")] if len(cells) > self.position("q") else ""
 
     def judgement(self, raw: bytes) -> tuple[str, str, int, int | None]:
         """Query, document, grade (1 where there is no such column) and second label; Defect where one is not there."""
         cells = self.cells(decode(raw))
         query, document, grade, label = (
-            cells[place] if 0 <= place < len(cells) else "" for place in map(self.place, "qdgl")
+            cells[position] if 0 <= position < len(cells) else "" for position in map(self.position, "qdgl")
         )
-        if not query or not document or (self.place("g") >= len(cells)) or len(cells) > len(self.columns):
+        if not query or not document or (self.position("g") >= len(cells)) or len(cells) > len(self.columns):
             raise Defect("missing_field")
         return query, document, grade_of(grade) if "g" in self.columns else 1, grade_of(label) if label else None
 
@@ -61,7 +61,7 @@ class Layout(NamedTuple):
         return ", ".join(_LETTERS[letter] for letter in self.columns)
 
 
-def told_layout(path: Path, listed: Sequence[str], queries: Ids, documents: Ids, key: str) -> tuple[Layout, str]:
+def detect_layout(path: Path, listed: Sequence[str], queries: Ids, documents: Ids, key: str) -> tuple[Layout, str]:
     """The layout of a file, and a line where it was told by its ids; `listed`: what the setting says its columns are.
 
     UserError where two readings join rows, and one does not join many more than the other; `key` names the source.
@@ -74,14 +74,14 @@ def told_layout(path: Path, listed: Sequence[str], queries: Ids, documents: Ids,
         return readings[0], ""
     joins = {reading: _joining(rows, reading, queries, documents) for reading in readings}
     best = max(readings, key=lambda reading: joins[reading])  # of equal ones the first
-    found = "; ".join(f"{each.named()}: {count:,} of {len(rows):,}" for each, count in joins.items())
-    if any(each is not best and count and count >= _RIVAL * joins[best] for each, count in joins.items()):
+    listing = "; ".join(f"{reading.named()}: {count:,} of {len(rows):,}" for reading, count in joins.items())
+    if any(reading is not best and count and count >= _RIVAL * joins[best] for reading, count in joins.items()):
         raise UserError(
             f"{path}: its columns can be read in several ways, and so many rows name a query and a document in each"
-            f" ({found}); say which is right, as qrels_columns: [{readings[-1].listed()}] beside {key}, or begin the"
+            f" ({listing}); say which is right, as qrels_columns: [{readings[-1].listed()}] beside {key}, or begin the"
             " file with a line query-id, corpus-id, score"
         )
-    return best, f"{path.name}: columns are taken for {best.named()} (rows that join: {found})"
+    return best, f"{path.name}: columns are taken for {best.named()} (rows that join: {listing})"
 
 
 def named_queries(path: Path, queries: Ids) -> tuple[int, set[str]]:
@@ -115,24 +115,26 @@ def _possible(path: Path) -> tuple[list[Layout], list[list[str]]]:
             readings = [columns if "l" in columns else f"{columns}l"]
             readings += [f"-{columns}"] if names[0] and _is_plausible(f"-{columns}", rows) else []
     else:
-        readings = [each for each in _READINGS.get(width, ("qdgl",)) if _is_plausible(each, rows)] or ["qdgl"]
+        readings = [candidate for candidate in _READINGS.get(width, ("qdgl",)) if _is_plausible(candidate, rows)] or [
+            "qdgl"
+        ]
     if readings == ["qdg"]:
         readings = ["qdgl"]  # the label may be missing in the first rows
-    return [Layout(each, delimiter, has_header) for each in readings], rows
+    return [Layout(candidate, delimiter, has_header) for candidate in readings], rows
 
 
 def _by_names(names: Sequence[str]) -> str:
     """The columns by their names; "" where no name is a document's."""
-    found = {}
-    for letter, known in (("q", _QUERY), ("d", _DOCUMENT), ("g", _GRADE), ("l", _LABEL)):
-        if place := next((f"{at}" for at, name in enumerate(names) if name in known), ""):
-            found[int(place)] = letter
-    if "d" not in found.values() or "q" not in found.values():
+    letters = {}
+    for letter, spellings in (("q", _QUERY), ("d", _DOCUMENT), ("g", _GRADE), ("l", _LABEL)):
+        if position := next((f"{at}" for at, name in enumerate(names) if name in spellings), ""):
+            letters[int(position)] = letter
+    if "d" not in letters.values() or "q" not in letters.values():
         return ""
-    if "g" not in found.values():
-        unnamed = [at for at, name in enumerate(names) if name not in _UNREAD and found.get(at, "l") == "l"]
-        found |= {unnamed[0]: "g"} if unnamed else {}
-    return "".join(found.get(at, "-") for at in range(len(names)))
+    if "g" not in letters.values():
+        unnamed = [at for at, name in enumerate(names) if name not in _UNREAD and letters.get(at, "l") == "l"]
+        letters |= {unnamed[0]: "g"} if unnamed else {}
+    return "".join(letters.get(at, "-") for at in range(len(names)))
 
 
 def _is_plausible(columns: str, rows: Sequence[Sequence[str]]) -> bool:
@@ -154,7 +156,7 @@ def _joining(rows: Iterable[Sequence[str]], layout: Layout, queries: Ids, docume
 
 
 def _pairs(rows: Iterable[Sequence[str]], layout: Layout, queries: Ids, documents: Ids) -> Iterator[tuple[str, str]]:
-    query, document, grade = map(layout.place, "qdg")
+    query, document, grade = map(layout.position, "qdg")
     for row in rows:
         if len(row) <= max(query, document, grade):
             continue

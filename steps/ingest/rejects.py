@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from slimtower.common.errors import UserError
-from steps.ingest.rows import Defect, Gone, LeftOut
+from steps.ingest.rows import Defect, LeftOut, MissingTarget
 
 RAW_CHARACTERS = 500
 EXAMPLES = 3
@@ -46,13 +46,13 @@ class Rejects:
     def __init__(self) -> None:
         self.rows: list[Reject] = []
         self._counts: Counter[tuple[str, str]] = Counter()
-        self._read: Counter[str] = Counter()
+        self._rows_read: Counter[str] = Counter()
         self._defects: Counter[str] = Counter()
-        self._gone: Counter[str] = Counter()
+        self._missing: Counter[str] = Counter()
 
     def count_row(self, source: str) -> None:
         """Count one row read from the source."""
-        self._read[source] += 1
+        self._rows_read[source] += 1
 
     def add(self, source: str, line: int, reason: str, raw: bytes | str, *, defect: bool = True) -> None:
         """Keep a rejected row; only a defect of the data (not a guard's choice) counts against the ratio limit.
@@ -69,29 +69,29 @@ class Rejects:
         self.rows.append(Reject(source, line, reason, text))
 
     def add_defect(self, source: str, line: int, defect: Defect, raw: bytes | str) -> None:
-        """Keep a rejected row. What is Gone or LeftOut is no defect: documents leave a corpus, logs stay."""
-        self.add(source, line, defect.reason, raw, defect=not isinstance(defect, Gone | LeftOut))
-        self._gone[source] += isinstance(defect, Gone)
+        """Keep a rejected row. A MissingTarget or LeftOut is no defect: documents leave a corpus, logs stay."""
+        self.add(source, line, defect.reason, raw, defect=not isinstance(defect, MissingTarget | LeftOut))
+        self._missing[source] += isinstance(defect, MissingTarget)
 
-    def check_log(self, sources: Sequence[str], what: str, others: int = 0) -> None:
-        """UserError where most rows of a log's files, `others` not counted, are about what is Gone.
+    def check_log(self, sources: Sequence[str], subject: str, other_rows: int = 0) -> None:
+        """UserError where most rows of a log's files, `other_rows` not counted, are about what is missing.
 
         A line warns of the files of which that is so, where it is not so of all.
         """
-        gone = sum(self._gone[source] for source in sources)
-        rows = sum(self._read[source] for source in sources) - others
-        if gone > _OTHER_CORPUS * rows:
+        missing = sum(self._missing[source] for source in sources)
+        rows = sum(self._rows_read[source] for source in sources) - other_rows
+        if missing > _OTHER_CORPUS * rows:
             raise UserError(
-                f"{what}: {gone} of {rows} rows are about documents or searches that are not there"
+                f"{subject}: {missing} of {rows} rows are about documents or searches that are not there"
                 f" ({self._examples(sources)}); give the corpus and the searches of this log"
             )
-        lost = [source for source in sources if self._gone[source] > _OTHER_CORPUS * self._read[source]]
+        lost = [source for source in sources if self._missing[source] > _OTHER_CORPUS * self._rows_read[source]]
         if lost:
-            worst = max(lost, key=lambda source: (self._gone[source], source))
+            worst = max(lost, key=lambda source: (self._missing[source], source))
             _warn(
                 f"most rows of {len(lost)} of {len(sources)} files of the log are about documents or searches that are"
-                f" not there, such as {self._gone[worst]:,} of {self._read[worst]:,} in {worst}; they are left out:"
-                " give the corpus and the searches of their time"
+                f" not there, such as {self._missing[worst]:,} of {self._rows_read[worst]:,} in {worst}; they are"
+                " left out: give the corpus and the searches of their time"
             )
 
     def watched(self, rows: Iterable[_Item], source: str, path: Path | str, max_ratio: float) -> Iterator[_Item]:
@@ -107,20 +107,20 @@ class Rejects:
         `source` is a file, or what lies above several: their rows count together. With settings the message names
         those that may mend it.
         """
-        files = [each for each in self._read if _is_below(each, source)]
-        read, defects = (sum(counts[each] for each in files) for counts in (self._read, self._defects))
-        if defects <= max_ratio * read:
+        files = [name for name in self._rows_read if _is_below(name, source)]
+        total, defects = (sum(counts[name] for name in files) for counts in (self._rows_read, self._defects))
+        if defects <= max_ratio * total:
             return
         raise UserError(
-            f"{path}: {defects} of {read} rows cannot be used, over ingest.max_reject_ratio {max_ratio:g}"
-            f" ({self.counts(source)}; {self._examples([each for each in files if self._defects[each]])});"
+            f"{path}: {defects} of {total} rows cannot be used, over ingest.max_reject_ratio {max_ratio:g}"
+            f" ({self.counts(source)}; {self._examples([name for name in files if self._defects[name]])});"
             f" {self._settings(source, has_settings)}fix the file or raise ingest.max_reject_ratio in params.yaml"
         )
 
     def _settings(self, source: str, has_settings: bool) -> str:
         """What a source may say about the reasons for which its rows are left out, in words."""
         offers = _SETTINGS | _ADVICE if has_settings else _ADVICE
-        reasons = {reason for each, reason in self._counts if _is_below(each, source)}
+        reasons = {reason for name, reason in self._counts if _is_below(name, source)}
         offered = [offer for reason, offer in offers.items() if reason in reasons]
         return "".join(f"{offer}; " for offer in offered)
 
@@ -170,7 +170,7 @@ def _warn(text: str) -> None:
 class Clicks:
     """Clicks of a log that are on a search that counts, and those among them that count for nothing."""
 
-    read: int = 0
+    total: int = 0
     lost: int = 0
     example: str = ""
 
@@ -179,11 +179,11 @@ class Clicks:
         self.lost += 1
         self.example = self.example or example
 
-    def check(self, what: str, advice: str) -> None:
+    def check(self, subject: str, advice: str) -> None:
         """UserError where most clicks are lost, however many other rows are of use; a line warns of a tenth."""
-        if self.lost <= _LOST_CLICKS_TOLD * self.read:
+        if self.lost <= _LOST_CLICKS_TOLD * self.total:
             return
-        text = f"{what}: {self.lost:,} of {self.read:,} clicks are lost, such as {self.example}; {advice}"
-        if self.lost > _OTHER_CORPUS * self.read:
+        text = f"{subject}: {self.lost:,} of {self.total:,} clicks are lost, such as {self.example}; {advice}"
+        if self.lost > _OTHER_CORPUS * self.total:
             raise UserError(text)
         _warn(text)

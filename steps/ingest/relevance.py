@@ -94,21 +94,21 @@ def read_relevance(
     document. Where the table `is_wider` than the source, as a ranker's is than a log's window, unknown queries are no
     defects. Raises UserError for a missing file or column, too many defect rows, or when no row gives a score.
     """
-    wanted = {getattr(columns, ours): f"{key}.relevance_columns.{ours}" for ours in ("doc_id", "score")}
+    required = {getattr(columns, ours): f"{key}.relevance_columns.{ours}" for ours in ("doc_id", "score")}
     named = columns.model_fields_set & {"query_id", "query"}
-    wanted |= {getattr(columns, ours): f"{key}.relevance_columns.{ours}" for ours in sorted(named)}
+    required |= {getattr(columns, ours): f"{key}.relevance_columns.{ours}" for ours in sorted(named)}
     naming = (columns.query_id, columns.query)
     queries, query_numbers = _numbered(chain(by_id.values(), by_text.values()))
     doc_ids, document_numbers = _numbered(documents.values())
     pairs, scores = array("q"), array("f")
-    read = 0
+    row_count = 0
     known_queries, known_documents = Ids(by_id), Ids(documents)
     for file in table_files(location, f"{key}.relevance"):
         source = f"{name}/relevance/{file.name}"
-        rows = read_rows(file.path, wanted=wanted, optional=naming, source=source, rejects=rejects, form=form)
+        rows = read_rows(file.path, required=required, optional=naming, source=source, rejects=rejects, form=form)
         rows = _named(rejects.watched(rows, source, file.path, max_reject_ratio), file.path, naming, key)
         for row in rows:
-            read += 1
+            row_count += 1
             try:
                 query = _query(row, columns, by_id, known_queries, by_text)
                 if query is None:
@@ -123,9 +123,9 @@ def read_relevance(
             pairs.append(query_numbers[query] * len(doc_ids) + document_numbers[documents[document]])
             scores.append(score)
     rejects.check(f"{name}/relevance", location, max_reject_ratio)
-    if read and not pairs:
+    if row_count and not pairs:
         raise UserError(
-            f"params.yaml: {key}.relevance: none of the {read} rows of {location!r} gives a score"
+            f"params.yaml: {key}.relevance: none of the {row_count} rows of {location!r} gives a score"
             f" ({rejects.counts(f'{name}/relevance')}); name another table or fix {key}.relevance_columns"
         )
     table = _table(pairs, scores, queries, doc_ids)
@@ -172,8 +172,8 @@ def _query(
     """Our id of the query that the row names, by id where it has one; None for an unknown one."""
     original = row.values.get(columns.query_id)
     if original is not None and original != "":
-        known = ids.find(as_id(original))
-        query = None if known is None else by_id[known]
+        matched_id = ids.find(as_id(original))
+        query = None if matched_id is None else by_id[matched_id]
         if query == "":
             raise Defect("ambiguous_query")
         return query

@@ -23,9 +23,9 @@ def without_repeats(log: pa.Table) -> np.ndarray:
     again = mixed[order[1:]] == mixed[order[:-1]]
     for column in columns:
         again &= column[order[1:]] == column[order[:-1]]
-    kept = np.ones(log.num_rows, dtype=bool)
-    kept[order[1:][again]] = False
-    return kept
+    is_first = np.ones(log.num_rows, dtype=bool)
+    is_first[order[1:][again]] = False
+    return is_first
 
 
 def _numbers(column: pa.ChunkedArray) -> np.ndarray:

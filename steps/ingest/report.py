@@ -40,10 +40,10 @@ def build_report(
     """
     datasets: dict[str, dict[str, Any]] = {}
     for name in sorted(facts):
-        own = [document for document in documents if document.dataset == name]
+        dataset_documents = [document for document in documents if document.dataset == name]
         entry: dict[str, Any] = {
-            "documents": len(own),
-            "corpus_digest": _digest(own),
+            "documents": len(dataset_documents),
+            "corpus_digest": _digest(dataset_documents),
             "queries": dict(Counter(query.split for query in queries if query.dataset == name)),
             "qrels": dict(Counter(row.split for row in judgements if row.dataset == name)),
             **facts.get(name, {}),
@@ -75,17 +75,17 @@ def _of_another_evaluation(entry: dict[str, Any], table: pa.Table) -> dict[str, 
     """Entries on what the leakage guard took of a log after it had been counted."""
     numbers = search_numbers(table["session_id"], table["query_id"])
     used, clicks = entry["searches"]["used"]
-    now = [int(numbers.max(initial=-1)) + 1, entry["sessions"]["clicks"]]
-    left_out = entry["searches"]["left_out"] | {"of_another_evaluation": [used - now[0], clicks - now[1]]}
+    remaining = [int(numbers.max(initial=-1)) + 1, entry["sessions"]["clicks"]]
+    left_out = entry["searches"]["left_out"] | {"of_another_evaluation": [used - remaining[0], clicks - remaining[1]]}
     return {
-        "searches": {"used": now, "left_out": left_out},
+        "searches": {"used": remaining, "left_out": left_out},
         "queries_of_another_evaluation": entry.pop("queries_counted") - sum(entry["queries"].values()),
     }
 
 
 def summary(report: Mapping[str, Any]) -> list[str]:
     """A line for each data set of a report, on topics that go unused, and for the file of unlabelled queries."""
-    lines = [f"{name}: {', '.join(_found(entry))}" for name, entry in report["datasets"].items()]
+    lines = [f"{name}: {', '.join(_clauses(entry))}" for name, entry in report["datasets"].items()]
     for name, entry in report["datasets"].items():
         if unread := entry.get("topics_unread"):
             lines.append(
@@ -96,52 +96,54 @@ def summary(report: Mapping[str, Any]) -> list[str]:
     if count := report[UNLABELLED_QUERIES]:
         lines.append(f"{UNLABELLED_QUERIES}: {count:,} queries")
     if rejects := report["rejects"]:
-        listed = ", ".join(f"{found['rows']:,} {reason}" for reason, found in sorted(rejects.items()))
+        listed = ", ".join(
+            f"{entry_of_reason['rows']:,} {reason}" for reason, entry_of_reason in sorted(rejects.items())
+        )
         lines.append(f"rows left out: {listed} (rejects.parquet has them)")
     return lines
 
 
-def _found(entry: Mapping[str, Any]) -> list[str]:
+def _clauses(entry: Mapping[str, Any]) -> list[str]:
     """The clauses of a data set's line."""
     queries = entry["queries"]
     named = [f"{queries[split]:,} {split}" for split in _SPLITS if queries.get(split)]
-    found = [
+    clauses = [
         f"{entry['documents']:,} documents",
         f"{sum(queries.values()):,} queries ({', '.join(named)})" if named else "no queries",
     ]
     if bare := entry.get("documents_without_text"):
-        found.append(f"{bare:,} documents without text (ingest.document takes none of the fields that they have)")
+        clauses.append(f"{bare:,} documents without text (ingest.document takes none of the fields that they have)")
     if sessions := entry.get("sessions"):
-        made = " simulated" if sessions["simulated"] else ""
-        found.append(f"{sessions['sessions']:,}{made} sessions with {sessions['clicks']:,} clicks")
+        simulated = " simulated" if sessions["simulated"] else ""
+        clauses.append(f"{sessions['sessions']:,}{simulated} sessions with {sessions['clicks']:,} clicks")
     left_out = entry.get("impressions_left_out", {})
     if repeated := left_out.get(REPEATED):
-        found.append(f"{repeated:,} impressions that the log holds more than once counted once")
+        clauses.append(f"{repeated:,} impressions that the log holds more than once counted once")
     if of_sessions := left_out.get(OF_LONG_SESSIONS):
-        found.append(
+        clauses.append(
             f"{of_sessions:,} impressions of sessions above max_session_impressions left out (do people share a"
             " session_id or client_id? then raise it)"
         )
     if of_queries := left_out.get(OF_FREQUENT_QUERIES):
-        found.append(f"{of_queries:,} impressions of queries above max_query_impressions left out")
+        clauses.append(f"{of_queries:,} impressions of queries above max_query_impressions left out")
     if entry["qrels"].get("test"):
         by = " by clicks" if entry.get("judgements_from_clicks") else ""
-        found.append(f"{entry['qrels']['test']:,} test judgements{by}")
+        clauses.append(f"{entry['qrels']['test']:,} test judgements{by}")
     else:
-        found.append("no test query judged" if entry["qrels"] else "nothing judged")
+        clauses.append("no test query judged" if entry["qrels"] else "nothing judged")
     if below := entry.get("train_judgements_below_relevant_from"):
-        found.append(f"{below:,} training judgements below relevant_from count as not relevant")
+        clauses.append(f"{below:,} training judgements below relevant_from count as not relevant")
     if "given_triplets" in entry:
-        found.append(f"{entry['given_triplets']:,} given triplets")
-    if other := entry.get("other_qrels_rows"):
-        files = ", ".join(f"qrels/{name}" for name in sorted(other))
-        found.append(f"{files} not read (judgements are train.tsv, dev.tsv and test.tsv), its queries left out")
+        clauses.append(f"{entry['given_triplets']:,} given triplets")
+    if other_files := entry.get("other_qrels_rows"):
+        files = ", ".join(f"qrels/{name}" for name in sorted(other_files))
+        clauses.append(f"{files} not read (judgements are train.tsv, dev.tsv and test.tsv), its queries left out")
     if answered := entry.get("queries_left_out", {}).get(ANSWERED_UNJUDGED):
-        found.append(
+        clauses.append(
             f"{answered:,} queries that answers.jsonl names and no judgement left out: neither trained on nor measured"
             " (for Answer@k judge a document of each)"
         )
-    return found
+    return clauses
 
 
 def data_digest(entry: Mapping[str, Any], queries: Iterable[Query], judgements: Iterable[Judgement]) -> str:

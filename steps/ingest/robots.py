@@ -21,17 +21,17 @@ def without_robots(
     """
     if visits is None and isinstance(source, ClickLogSource) and source.columns.session_id:
         visits = codes(log["session"])
-    kept = np.ones(log.num_rows, dtype=bool)
+    is_kept = np.ones(log.num_rows, dtype=bool)
     if visits is not None:
-        kept = (np.bincount(visits) <= source.max_session_impressions)[visits]
-    counts = {OF_LONG_SESSIONS: int((~kept).sum())}
+        is_kept = (np.bincount(visits) <= source.max_session_impressions)[visits]
+    counts = {OF_LONG_SESSIONS: int((~is_kept).sum())}
     query = log["query"].to_numpy()
-    frequent = np.bincount(query[kept]) > source.max_query_impressions
-    rows = np.flatnonzero(kept)
+    frequent = np.bincount(query[is_kept]) > source.max_query_impressions
+    rows = np.flatnonzero(is_kept)
     rows = rows[frequent[query[rows]]]
     rows = rows[np.argsort(query[rows], kind="stable")]
     for of_one in np.split(rows, np.flatnonzero(np.diff(query[rows])) + 1) if len(rows) else ():
-        drawn = np.random.default_rng([seed, query[of_one[0]]]).permutation(of_one)
-        kept[drawn[source.max_query_impressions :]] = False
-    counts[OF_FREQUENT_QUERIES] = int((~kept).sum()) - counts[OF_LONG_SESSIONS]
-    return kept, {reason: count for reason, count in counts.items() if count}
+        shuffled = np.random.default_rng([seed, query[of_one[0]]]).permutation(of_one)
+        is_kept[shuffled[source.max_query_impressions :]] = False
+    counts[OF_FREQUENT_QUERIES] = int((~is_kept).sum()) - counts[OF_LONG_SESSIONS]
+    return is_kept, {reason: count for reason, count in counts.items() if count}

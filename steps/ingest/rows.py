@@ -21,7 +21,7 @@ class Defect(Exception):
         self.reason = reason
 
 
-class Gone(Defect):
+class MissingTarget(Defect):
     """A row that is whole, but is about a document or a search that is not there (any more)."""
 
 
@@ -43,10 +43,10 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 def plain_or_gzip(folder: Path, name: str) -> Path | None:
     """`folder/name`, else `folder/name.gz`, else None; UserError where both are there, and for what is no file."""
-    found = [path for path in (folder / name, folder / f"{name}.gz") if path.exists()]
-    if len(found) > 1:
-        raise UserError(f"{found[0]}: {found[1].name} lies beside it, and which one counts cannot be told; remove one")
-    return regular_file(found[0]) if found else None
+    paths = [path for path in (folder / name, folder / f"{name}.gz") if path.exists()]
+    if len(paths) > 1:
+        raise UserError(f"{paths[0]}: {paths[1].name} lies beside it, and which one counts cannot be told; remove one")
+    return regular_file(paths[0]) if paths else None
 
 
 def regular_file(path: Path) -> Path:
@@ -67,13 +67,13 @@ def whole_lines(handle: IO[AnyStr]) -> Iterator[tuple[AnyStr, bool]]:
 
 def text_encoding(path: Path) -> str:
     """How a file is written: utf-16 where it begins so, as spreadsheets export it, else utf-8-sig."""
-    with opened(path) as handle:
+    with open_bytes(path) as handle:
         head = handle.read(_HEAD)
-    begins = head.startswith((b"\xff\xfe", b"\xfe\xff")) and b"\0" in head[2:]
-    return "utf-16" if begins else "utf-8-sig"
+    is_utf16 = head.startswith((b"\xff\xfe", b"\xfe\xff")) and b"\0" in head[2:]
+    return "utf-16" if is_utf16 else "utf-8-sig"
 
 
-def opened(path: Path) -> IO[bytes]:
+def open_bytes(path: Path) -> IO[bytes]:
     """The file's bytes; `.gz` is unpacked."""
     return cast("IO[bytes]", gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb"))
 
@@ -96,12 +96,12 @@ def read_lines(path: Path, encoding: str = "") -> Iterator[tuple[int, bytes]]:
     """
     with sound(path):
         wide = text_encoding(path) == "utf-16"
-        with opened(path) as handle:
-            found: Iterable[tuple[bytes, bool]] = whole_lines(handle)
+        with open_bytes(path) as handle:
+            lines: Iterable[tuple[bytes, bool]] = whole_lines(handle)
             if wide:
                 text = io.TextIOWrapper(handle, "utf-16", errors="surrogatepass", newline="\n")
-                found = ((line.encode("utf-8", "surrogatepass"), is_long) for line, is_long in whole_lines(text))
-            for number, (line, is_long) in enumerate(found, start=1):
+                lines = ((line.encode("utf-8", "surrogatepass"), is_long) for line, is_long in whole_lines(text))
+            for number, (line, is_long) in enumerate(lines, start=1):
                 raw = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
                 if is_long:
                     yield number, Overlong(raw)
@@ -149,10 +149,10 @@ def json_value(text: str, reason: str) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         raise Defect("duplicate_key")  # which one counts cannot be told
-    return found
+    return mapping
 
 
 def grade_of(text: str) -> int:
@@ -179,7 +179,7 @@ def one_word(text: str) -> str:
 def visible(text: str) -> str:
     """An id; Defect `bad_id` when it holds control characters, such as NUL, or nothing that can be seen."""
     if not text.isprintable() or not text:
-        shown = any(sign.isprintable() and not sign.isspace() for sign in text)
-        if not shown or _CONTROL.search(text):
+        is_visible = any(sign.isprintable() and not sign.isspace() for sign in text)
+        if not is_visible or _CONTROL.search(text):
             raise Defect("bad_id")
     return text

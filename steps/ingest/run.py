@@ -36,14 +36,14 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
     Raises UserError when a source is missing, unusable, or has too many defect rows; `output` then stays as it was.
     """
     rejects = Rejects()
-    read = [
+    datasets = [
         read_source(source, key=f"ingest.sources[{at}]", params=params, rejects=rejects)
         for at, source in enumerate(sources)
     ]
-    for source, data in zip(sources, read, strict=True):
+    for source, data in zip(sources, datasets, strict=True):
         if isinstance(source, JudgedSource):
             lower_training_grades(data, source.relevant_from)
-    queries = [query for data in read for query in data.queries]
+    queries = [query for data in datasets for query in data.queries]
     if params.unlabelled_queries:
         queries += read_unlabelled(
             one_file(params.unlabelled_queries, f"ingest.{UNLABELLED_QUERIES}"),
@@ -52,24 +52,34 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
             rejects=rejects,
         )
     term_scores = _term_scores(params, rejects)
-    queries = without_evaluation_texts(queries, {text for data in read for text in data.held_out}, rejects)
-    kept = {query.query_id for query in queries}
-    judgements = [row for data in read for row in data.judgements if row.query_id in kept]
+    queries = without_evaluation_texts(queries, {text for data in datasets for text in data.held_out}, rejects)
+    query_ids = {query.query_id for query in queries}
+    judgements = [row for data in datasets for row in data.judgements if row.query_id in query_ids]
     labels: dict[str, list[Satisfaction] | list[Answers]] = {
-        "satisfaction": [row for data in read for row in data.satisfaction if row.query_id in kept],
-        "answers": [row for data in read for row in data.answers if row.query_id in kept],
+        "satisfaction": [row for data in datasets for row in data.satisfaction if row.query_id in query_ids],
+        "answers": [row for data in datasets for row in data.answers if row.query_id in query_ids],
     }
-    documents = [document for data in read for document in data.documents]
+    documents = [document for data in datasets for document in data.documents]
     template = DocumentTemplate(params.document)
-    for data in read:
-        if bare := sum(not template.text(each.title, each.topic, each.content) for each in data.documents):
+    for data in datasets:
+        if bare := sum(
+            not template.text(document.title, document.topic, document.content) for document in data.documents
+        ):
             data.facts["documents_without_text"] = bare
-        unread = sum(bool(each.topic) and each.topic.lower() not in each.title.lower() for each in data.documents)
+        unread = sum(
+            bool(document.topic) and document.topic.lower() not in document.title.lower() for document in data.documents
+        )
         if unread and not template.names_topic:  # one that the title holds is read
             data.facts["topics_unread"] = unread
-    relevance = {data.name: _of_kept(data, "relevance", kept) for data in read if data.relevance is not None}
-    impressions = {data.name: _of_kept(data, "impressions", kept) for data in read if data.impressions is not None}
-    given = {data.name: _of_kept(data, GIVEN_TRIPLETS, kept) for data in read if data.given_triplets is not None}
+    relevance = {
+        data.name: _of_queries(data, "relevance", query_ids) for data in datasets if data.relevance is not None
+    }
+    impressions = {
+        data.name: _of_queries(data, "impressions", query_ids) for data in datasets if data.impressions is not None
+    }
+    triplets = {
+        data.name: _of_queries(data, GIVEN_TRIPLETS, query_ids) for data in datasets if data.given_triplets is not None
+    }
     api_docs = {source.name for source in sources if isinstance(source, ApiDocsSource)}
     impressions |= _simulated(api_docs, documents, queries, judgements, params, template)
     report = build_report(
@@ -77,10 +87,10 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
         queries,
         judgements,
         impressions,
-        api_docs | {data.name for data in read if data.sessions_simulated},
-        {data.name: data.facts for data in read},
+        api_docs | {data.name for data in datasets if data.sessions_simulated},
+        {data.name: data.facts for data in datasets},
         rejects,
-        given,
+        triplets,
     )
     report["term_scores"] = term_scores.num_rows
 
@@ -94,7 +104,7 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
         for name, rows in labels.items():
             write_table(folder, name, _sorted_table(name, rows))
         write_table(folder, "rejects", _sorted_table("rejects", rejects.rows))
-        for name, tables in (("impressions", impressions), ("relevance", relevance), (GIVEN_TRIPLETS, given)):
+        for name, tables in (("impressions", impressions), ("relevance", relevance), (GIVEN_TRIPLETS, triplets)):
             write_table(folder, name, *(tables[dataset] for dataset in sorted(tables)))
         write_table(folder, "term_scores", term_scores)
         write_json(folder / "report.json", report)
@@ -103,9 +113,9 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
     run.param("sessions_simulated", report["simulated"])
     run.metrics(metrics(report))
     for name, entry in report["datasets"].items():
-        asked = (query for query in queries if query.dataset == name)
-        judged = (row for row in judgements if row.dataset == name)
-        run.dataset(name, data_digest(entry, asked, judged), counts(entry))
+        dataset_queries = (query for query in queries if query.dataset == name)
+        dataset_judgements = (row for row in judgements if row.dataset == name)
+        run.dataset(name, data_digest(entry, dataset_queries, dataset_judgements), counts(entry))
     run.artifact(output / "report.json")
 
 
@@ -116,12 +126,12 @@ def _term_scores(params: IngestParams, rejects: Rejects) -> pa.Table:
     return read_term_scores(path, max_reject_ratio=params.max_reject_ratio, rejects=rejects)
 
 
-def _of_kept(
-    data: SourceData, name: Literal["relevance", "impressions", "given_triplets"], kept: Collection[str]
+def _of_queries(
+    data: SourceData, name: Literal["relevance", "impressions", "given_triplets"], query_ids: Collection[str]
 ) -> pa.Table:
     """The source's rows of the table less those of queries that the leakage guard rejected, which are counted."""
     table: pa.Table = getattr(data, name)
-    rows = table.filter(among(table["query_id"], kept))
+    rows = table.filter(among(table["query_id"], query_ids))
     if lost := table.num_rows - rows.num_rows:
         data.facts[f"{name}_of_left_out_queries"] = lost
     return rows

@@ -32,16 +32,16 @@ def s3_client(where: str) -> Any:
             raise UserError(f"{where}: {error}; fix AWS_ENDPOINT_URL") from None
 
 
-def whole(read: Callable[[], T]) -> T:
-    """What `read` returns, which is called again where an answer breaks off: botocore repeats requests, not answers."""
+def read_whole(fetch: Callable[[], T]) -> T:
+    """What `fetch` returns; it is called again if an answer breaks off: botocore repeats requests, not answers."""
     from botocore.exceptions import IncompleteReadError, ResponseStreamingError
 
     for wait in _WAITS:
         try:
-            return read()
+            return fetch()
         except (IncompleteReadError, ResponseStreamingError):
             time.sleep(wait)
-    return read()
+    return fetch()
 
 
 @contextmanager
@@ -77,15 +77,15 @@ def _unreached(where: str, error: Exception) -> UserError:
 def _refusal(where: str, response: dict[str, Any]) -> Exception:
     code = str(response.get("Error", {}).get("Code", "?"))
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    said = f"{where}: {code}, {response.get('Error', {}).get('Message', 'no message')}"
+    message = f"{where}: {code}, {response.get('Error', {}).get('Message', 'no message')}"
     if code == "NoSuchBucket":
-        return UserError(f"{said}; name a bucket that exists at this endpoint (AWS_ENDPOINT_URL)")
+        return UserError(f"{message}; name a bucket that exists at this endpoint (AWS_ENDPOINT_URL)")
     if code in CLOCK:
-        return UserError(f"{said}; {FIX_CLOCK}")
+        return UserError(f"{message}; {FIX_CLOCK}")
     if code in LOGIN or status in (401, 403):
-        return UserError(f"{said}; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what they may read")
+        return UserError(f"{message}; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what they may read")
     if code in CHANGED:
-        return TransientError(f"{said}; an object changed while it was read, run again")
+        return TransientError(f"{message}; an object changed while it was read, run again")
     if code in BUSY or status >= 500:
-        return TransientError(f"{said}; the server is busy, run again")
-    return UserError(f"{said}; check AWS_ENDPOINT_URL, AWS_DEFAULT_REGION and the location")
+        return TransientError(f"{message}; the server is busy, run again")
+    return UserError(f"{message}; check AWS_ENDPOINT_URL, AWS_DEFAULT_REGION and the location")

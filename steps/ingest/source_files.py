@@ -29,8 +29,10 @@ def table_files(location: str, key: str, window: Window = ALWAYS) -> list[Locate
     files = locate(location, key=key, since=window.since, until=window.until, patterns=PATTERNS)
     packed = {_plain(file.name[:-3]): file.name for file in files if file.name.lower().endswith(".gz")}
     for file in files:
-        if other := packed.get(_plain(file.name)):
-            raise UserError(f"params.yaml: {key}: {location}: {other} lies beside {file.name}; remove one of them")
+        if packed_name := packed.get(_plain(file.name)):
+            raise UserError(
+                f"params.yaml: {key}: {location}: {packed_name} lies beside {file.name}; remove one of them"
+            )
     return files
 
 
@@ -44,10 +46,10 @@ def one_file(location: str, key: str) -> Path:
     """A single file, downloaded from an object store; a local one need not exist where any file may be read."""
     if not location.startswith("s3://") and not is_fixed():
         return Path(location)
-    found = locate(location, key=key, since="", until="")
-    if len(found) != 1:
-        raise UserError(f"params.yaml: {key}: {location} holds {len(found)} files; name one of them")
-    return found[0].path
+    files = locate(location, key=key, since="", until="")
+    if len(files) != 1:
+        raise UserError(f"params.yaml: {key}: {location} holds {len(files)} files; name one of them")
+    return files[0].path
 
 
 @contextmanager

@@ -94,7 +94,7 @@ def _given_triplets(
         data,
         key=key,
         seed=params.seed,
-        most=source.max_triplets,
+        limit=source.max_triplets,
         max_reject_ratio=params.max_reject_ratio,
         rejects=rejects,
     )

@@ -87,9 +87,9 @@ def settle_splits(
 def lower_training_grades(data: SourceData, relevant_from: int) -> None:
     """Give judgements of training queries below the grade `relevant_from` the grade 0: all later stages read it."""
     below = 0
-    for place, row in enumerate(data.judgements):
+    for index, row in enumerate(data.judgements):
         if row.split == "train" and 0 < row.grade < relevant_from:
-            data.judgements[place] = row._replace(grade=0)
+            data.judgements[index] = row._replace(grade=0)
             below += 1
     if below:
         data.facts["train_judgements_below_relevant_from"] = below

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from slimtower.common.errors import UserError
 from steps.ingest import rows
-from steps.ingest.columns import check_columns, their_names, told_delimiter
+from steps.ingest.columns import check_columns, detect_delimiter, their_names
 from steps.ingest.delimited import Record, records
 from steps.ingest.parquet_rows import parquet_rows
 from steps.ingest.rejects import Rejects
-from steps.ingest.rows import Defect, json_object, opened, read_lines, recoded, sound, text_encoding, whole_lines
+from steps.ingest.rows import Defect, json_object, open_bytes, read_lines, recoded, sound, text_encoding, whole_lines
 
 _TEXT = ("csv", "tsv", "jsonl", "ndjson")
 PATTERNS = ("*.parquet", *(f"*.{kind}{packed}" for kind in _TEXT for packed in ("", ".gz")))
@@ -56,18 +56,18 @@ class Gaps:
         self._had: set[str] = set()
         self._first: tuple[Path, str] | None = None
 
-    def may_lack(self, path: Path, where: str, had: Collection[str], wanted: Collection[str], rows: int) -> bool:
-        """Note what a file's first rows had; whether those `wanted` that they lack may be missing there."""
+    def may_lack(self, path: Path, where: str, had: Collection[str], required: Collection[str], rows: int) -> bool:
+        """Note what a file's first rows had; whether those `required` that they lack may be missing there."""
         self._had.update(had)
-        if rows >= PROBED_ROWS or not {*wanted}.difference(their_names(wanted, [*had])) <= self.columns:
+        if rows >= PROBED_ROWS or not {*required}.difference(their_names(required, [*had])) <= self.columns:
             return False
         self._first = self._first or (path, where)
         return True
 
-    def check(self, wanted: Mapping[str, str]) -> None:
+    def check(self, required: Mapping[str, str]) -> None:
         """UserError, after all files, for a column that none of them had."""
-        had = their_names(wanted, sorted(self._had))
-        missing = {name: key for name, key in wanted.items() if name in self.columns.difference(had)}
+        had = their_names(required, sorted(self._had))
+        missing = {name: key for name, key in required.items() if name in self.columns.difference(had)}
         if self._first and missing:
             check_columns(*self._first, sorted(self._had), missing, ())
 
@@ -75,7 +75,7 @@ class Gaps:
 def read_rows(
     path: Path,
     *,
-    wanted: Mapping[str, str],
+    required: Mapping[str, str],
     optional: Collection[str] = (),
     source: str,
     rejects: Rejects,
@@ -84,7 +84,7 @@ def read_rows(
 ) -> Iterator[Row]:
     """Yield the rows of a file, its format told by the suffix; rows that cannot be parsed become rejects.
 
-    `wanted`: columns that the file must have, each with the key of params.yaml that names it. `optional`: columns
+    `required`: columns that the file must have, each with the key of params.yaml that names it. `optional`: columns
     whose values are given where the file has them. A name of the file may differ in case and signs; values have the
     names that were asked for. `gaps`: what a small file of JSON, one of several, may lack. A line
     of JSON may be an OpenSearch hit (`_source`, or `fields`); the action lines of a bulk request are passed over.
@@ -92,22 +92,22 @@ def read_rows(
     """
     kind = path.name.lower().removesuffix(".gz").rpartition(".")[2]
     if kind == "parquet":
-        yield from _parquet(path, wanted, optional, source, rejects)
+        yield from _parquet(path, required, optional, source, rejects)
     elif kind in ("csv", "tsv"):
-        yield from _delimited(path, kind, wanted, optional, source, rejects, form)
+        yield from _delimited(path, kind, required, optional, source, rejects, form)
     elif kind in ("jsonl", "ndjson"):
-        yield from _json_lines(path, wanted, optional, source, rejects, gaps, form)
+        yield from _json_lines(path, required, optional, source, rejects, gaps, form)
     else:
         raise UserError(f"{path}: its suffix is none of parquet, {', '.join(_TEXT)} (the latter also .gz); rename it")
 
 
 def _parquet(
-    path: Path, wanted: Mapping[str, str], optional: Collection[str], source: str, rejects: Rejects
+    path: Path, required: Mapping[str, str], optional: Collection[str], source: str, rejects: Rejects
 ) -> Iterator[Row]:
     theirs: dict[str, str] = {}
 
     def check(has: Sequence[str]) -> None:
-        theirs.update(check_columns(path, "schema", has, wanted, optional))
+        theirs.update(check_columns(path, "schema", has, required, optional))
 
     for line, values, defect in parquet_rows(path, theirs, check):
         rejects.count_row(source)
@@ -121,7 +121,7 @@ def _parquet(
 def _delimited(
     path: Path,
     kind: str,
-    wanted: Mapping[str, str],
+    required: Mapping[str, str],
     optional: Collection[str],
     source: str,
     rejects: Rejects,
@@ -131,32 +131,34 @@ def _delimited(
     with sound(path):
         encoding = text_encoding(path)
         errors = "surrogatepass" if encoding == "utf-16" else "surrogateescape"
-        with opened(path) as handle:
+        with open_bytes(path) as handle:
             text = io.TextIOWrapper(handle, encoding, errors=errors, newline="")
-            lines = (_legible(read, form.encoding) for read in whole_lines(text))
+            lines = (_legible(text_line, form.encoding) for text_line in whole_lines(text))
             before = next(lines, "")
-            delimiter = form.delimiter or told_delimiter(before, kind, wanted)
+            delimiter = form.delimiter or detect_delimiter(before, kind, required)
             has_quotes = kind == "csv" or delimiter != "\t"
-            found = records(chain([before] if before else [], lines), delimiter, has_quotes=has_quotes)
-            first = next(found, Record(1, []))
+            file_records = records(chain([before] if before else [], lines), delimiter, has_quotes=has_quotes)
+            first = next(file_records, Record(1, []))
             if first.defect:
                 raise UserError(
                     f"{path}: line {first.line}: {first.defect}: {first.raw[:80]!r}; write the header again"
                 )
             header = [name.strip() for name in first.fields]
-            theirs = check_columns(path, f"line {first.line}", header, wanted, optional)
-            places = [(ours, header.index(name)) for ours, name in theirs.items()]
-            for record in found:
+            theirs = check_columns(path, f"line {first.line}", header, required, optional)
+            positions = [(ours, header.index(name)) for ours, name in theirs.items()]
+            for record in file_records:
                 rejects.count_row(source)
                 if record.defect:
                     rejects.add(source, record.line, record.defect, record.raw)
                 else:
-                    yield Row(record.line, {ours: record.fields[place] for ours, place in places}, record.fields)
+                    yield Row(
+                        record.line, {ours: record.fields[position] for ours, position in positions}, record.fields
+                    )
 
 
-def _legible(read: tuple[str, bool], encoding: str) -> str:
+def _legible(text_line: tuple[str, bool], encoding: str) -> str:
     """The line, read by `encoding` where it is no UTF-8; in place of a too long one a field that the reader refuses."""
-    line, is_long = read
+    line, is_long = text_line
     if is_long:
         return f"{'x' * (csv.field_size_limit() + 1)}\n"
     if not encoding or line.isascii():
@@ -166,7 +168,7 @@ def _legible(read: tuple[str, bool], encoding: str) -> str:
 
 def _json_lines(
     path: Path,
-    wanted: Mapping[str, str],
+    required: Mapping[str, str],
     optional: Collection[str],
     source: str,
     rejects: Rejects,
@@ -179,9 +181,9 @@ def _json_lines(
     if probed:
         had = {name for row in probed for name in row.values}
         where = f"line {probed[0].line}"
-        theirs = their_names((*wanted, *optional), sorted(had))
-        if not (gaps and gaps.may_lack(path, where, had, wanted, len(probed))):
-            check_columns(path, where, sorted(had), wanted, ())
+        theirs = their_names((*required, *optional), sorted(had))
+        if not (gaps and gaps.may_lack(path, where, had, required, len(probed))):
+            check_columns(path, where, sorted(had), required, ())
     renamed = {ours: name for ours, name in theirs.items() if ours != name}
     for row in chain(probed, rows):
         yield row._replace(values=_renamed(row.values, renamed)) if renamed else row

@@ -56,7 +56,7 @@ def _parse(raw: bytes) -> tuple[str, float]:
     except ValueError:
         raise Defect("bad_score") from None
     with np.errstate(over="ignore", under="ignore"):
-        kept = np.float32(score)
-    if not (kept > 0 and np.isfinite(kept)):
+        rounded = np.float32(score)
+    if not (rounded > 0 and np.isfinite(rounded)):
         raise Defect("bad_score")
     return term[0], score

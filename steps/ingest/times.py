@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from steps.ingest.params import iso_seconds, iso_time
 from steps.ingest.rows import Defect
 
-_LEAST = 10**8  # seconds: 1973. What is less is a year, a month or a day in digits
+_MIN_SECONDS = 10**8  # seconds: 1973. What is less is a year, a month or a day in digits
 _FIRST_MILLISECONDS = 10**11  # as seconds this is the year 5138, as milliseconds 1973
 _TOO_LARGE = 4_102_444_800  # seconds: 2100
 _SPELT = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S", 17: "%Y%m%d%H%M%S%f"}  # by their digits
@@ -83,9 +83,9 @@ def unix_time(value: Any, form: str = "") -> float:
         raise Defect("missing_field")
     text = value.isoformat() if isinstance(value, date) else _plain(value)
     seconds = _formed(text, form) if form else None
-    for read in (_iso, _counted, _written):
+    for parse in (_iso, _counted, _written):
         if seconds is None:
-            seconds = read(value if read is _counted else text)
+            seconds = parse(value if parse is _counted else text)
     if seconds is None or not 0 <= seconds < _FIRST_MILLISECONDS:
         raise Defect("bad_timestamp")
     return seconds
@@ -116,9 +116,9 @@ def _counted(value: Any) -> float | None:
     except (TypeError, ValueError, OverflowError):
         return None
     if number < _FIRST_MILLISECONDS:
-        return number if _LEAST <= number < _TOO_LARGE else None
+        return number if _MIN_SECONDS <= number < _TOO_LARGE else None
     units = (10**3, 10**6, 10**9)
-    return next((number / unit for unit in units if _LEAST * unit <= number < _TOO_LARGE * unit), None)
+    return next((number / unit for unit in units if _MIN_SECONDS * unit <= number < _TOO_LARGE * unit), None)
 
 
 def _iso(text: str) -> float | None:
@@ -143,25 +143,25 @@ def _written(text: str) -> float | None:
     """Seconds of a text in one of the forms that can be read in one way: its month is a name, or its year is first."""
     if len(text) > 100:
         return None
-    found = next((match.groupdict() for form in _FORMS if (match := form.fullmatch(text))), None)
-    if found is None:
+    fields = next((match.groupdict() for form in _FORMS if (match := form.fullmatch(text))), None)
+    if fields is None:
         return None
-    hour = int(found["hour"] or 0)
-    if half := found.get("half"):
+    hour = int(fields["hour"] or 0)
+    if half := fields.get("half"):
         if not 1 <= hour <= 12:
             return None
         hour = hour % 12 + 12 * (half.lower() == "pm")
-    name = found.get("name")
+    name = fields.get("name")
     try:
         return datetime(
-            int(found["year"]),
-            _MONTHS.index(name.lower()) + 1 if name else int(found["month"]),
-            int(found["day"]),
+            int(fields["year"]),
+            _MONTHS.index(name.lower()) + 1 if name else int(fields["month"]),
+            int(fields["day"]),
             hour,
-            int(found["minute"] or 0),
-            int(found["second"] or 0),
-            int((found["part"] or "0").ljust(6, "0")[:6]),
-            _zone(found["zone"] or found.get("region") or "utc"),
+            int(fields["minute"] or 0),
+            int(fields["second"] or 0),
+            int((fields["part"] or "0").ljust(6, "0")[:6]),
+            _zone(fields["zone"] or fields.get("region") or "utc"),
         ).timestamp()
     except (ValueError, OverflowError, LookupError):
         return None

@@ -52,15 +52,22 @@ def read_ubi(
     searches = read_searches(
         source, log, numbers, key=key, window=window, max_reject_ratio=max_reject_ratio, rejects=rejects
     )
-    shown, events_left_out = read_events(
+    impressions, events_left_out = read_events(
         source, searches, numbers, key=key, window=window, max_reject_ratio=max_reject_ratio, rejects=rejects
     )
     queries, times = np.array(searches.queries, dtype=np.int32), np.array(searches.times, dtype=np.int64)
-    for start in range(0, len(shown.searches), _BATCH_ROWS):
-        whose, what, ranks, clicked = (column[start : start + _BATCH_ROWS] for column in shown)
-        first, last = int(whose[0]), int(whose[-1])  # sorted by search
+    for start in range(0, len(impressions.searches), _BATCH_ROWS):
+        search_numbers, doc_numbers, ranks, clicked = (column[start : start + _BATCH_ROWS] for column in impressions)
+        first, last = int(search_numbers[0]), int(search_numbers[-1])  # sorted by search
         ids = pa.array([f"{source.name}/{search_id}" for search_id in searches.ids[first : last + 1]], pa.string())
-        log.add(coded(whose - first, ids), queries[whose], what, ranks, clicked, times[whose])
+        log.add(
+            coded(search_numbers - first, ids),
+            queries[search_numbers],
+            doc_numbers,
+            ranks,
+            clicked,
+            times[search_numbers],
+        )
     data.facts["searches_left_out"] = searches.left_out()
     data.facts["events_left_out"] = events_left_out
     data.facts["impressions_left_out"] = {
@@ -68,7 +75,7 @@ def read_ubi(
         "unknown_document": searches.unknown_documents,
         AFTER_TEST_FROM: searches.impressions_late,
     }
-    visits = searches.visits()[shown.searches]
+    visits = searches.visits()[impressions.searches]
     add_log(data, log, source, seed=seed, key=key, rejects=rejects, visits=visits)
     of_searches = data.facts["searches"]
     seen = of_searches["used"][0] + sum(count for count, _ in of_searches["left_out"].values())

@@ -13,12 +13,12 @@ from slimtower.common.errors import UserError
 from steps.core.progress import progress
 from steps.ingest.params import UbiSource
 from steps.ingest.rejects import Clicks, Rejects
-from steps.ingest.rows import Defect, Gone, LeftOut, json_value
+from steps.ingest.rows import Defect, LeftOut, MissingTarget, json_value
 from steps.ingest.source_files import table_files
 from steps.ingest.table_rows import Form, Row, read_rows
 from steps.ingest.times import Window
 from steps.ingest.ubi_searches import AFTER, BEFORE, Searches
-from steps.ingest.values import Ids, Reading, as_id, rank_of, told_rank_from, unwrapped
+from steps.ingest.values import Ids, Reading, as_id, detect_rank_from, rank_of, unwrapped
 
 SESSION_SECONDS = 24 * 3600  # so long after its search an event may come
 _NEVER_SHOWN = "click_without_impression"
@@ -28,7 +28,7 @@ _RANKS = ((_ATTRIBUTES, "position", "ordinal"), (_ATTRIBUTES, "position"), (_ATT
 _FLAT = [".".join(path[:length]) for path in (_OBJECT, *_RANKS) for length in range(2, len(path) + 1)]
 
 
-class Shown(NamedTuple):
+class Impressions(NamedTuple):
     """What the searches showed, sorted by search and rank: arrays of one length."""
 
     searches: np.ndarray
@@ -46,7 +46,7 @@ def read_events(
     window: Window,
     max_reject_ratio: float,
     rejects: Rejects,
-) -> tuple[Shown, dict[str, int]]:
+) -> tuple[Impressions, dict[str, int]]:
     """What was shown and clicked, and how many events were left out, by reason.
 
     An event at or after `test_from` says nothing about a search before it. What such a search showed and was clicked
@@ -56,14 +56,14 @@ def read_events(
     which none is a click, or where most clicks are lost.
     """
     reader = _Reader(source, searches, documents, window)
-    wanted = dict.fromkeys(("action_name", "timestamp"), f"{key}.events")
+    required = dict.fromkeys(("action_name", "timestamp"), f"{key}.events")
     above = f"{source.name}/events"
     for file in table_files(source.events, f"{key}.events", window.longer(SESSION_SECONDS)):
         name = f"{above}/{file.name}"
         reader.files.append(name)
         rows = read_rows(
             file.path,
-            wanted=wanted,
+            required=required,
             optional=["query_id", _ATTRIBUTES, *_FLAT],
             source=name,
             rejects=rejects,
@@ -72,18 +72,18 @@ def read_events(
         rows = rejects.watched(rows, name, file.path, max_reject_ratio)
         for row in progress(rows, None, f"events of {name}"):
             try:
-                reader.read(row)
+                reader.add(row)
             except Defect as defect:
                 rejects.add_defect(name, row.line, defect, row.raw())
     reader.check_actions(f"params.yaml: {key}.click_actions")
-    shown = reader.shown(rejects)
-    what = f"params.yaml: {key}.events, {source.events}"
+    impressions = reader.impressions(rejects)
+    subject = f"params.yaml: {key}.events, {source.events}"
     rejects.check(above, source.events, max_reject_ratio, has_settings=True)
-    rejects.check_log(reader.files, what, others=sum(reader.left_out.values()))
+    rejects.check_log(reader.files, subject, other_rows=sum(reader.left_out.values()))
     reader.clicks.check(
-        what, "query_response_hit_ids and object_id must both be ids of the corpus, not an engine's own numbers"
+        subject, "query_response_hit_ids and object_id must both be ids of the corpus, not an engine's own numbers"
     )
-    return shown, dict(sorted(reader.left_out.items()))
+    return impressions, dict(sorted(reader.left_out.items()))
 
 
 class _Reader:
@@ -96,8 +96,8 @@ class _Reader:
         self.reading, self.cut = Reading(timestamp=source.timestamp), source.cut
         self.seen, self.of_searches = Counter[str](), Counter[str]()  # events by action: all, and those of a search
         self.clicks = Clicks()
-        told = ("clicks_after_test_from", "impressions_after_test_from", "not_of_a_search", "outside_window")
-        self.left_out = Counter(dict.fromkeys(told, 0))
+        reasons = ("clicks_after_test_from", "impressions_after_test_from", "not_of_a_search", "outside_window")
+        self.left_out = Counter(dict.fromkeys(reasons, 0))
         self.clicked = bytearray(len(searches.documents))
         self.pairs, self.ranks = array("q"), array("i")  # of impressions; ranks as they are spelled
         self.odd_places, self.odd_files, self.odd_lines = array("q"), array("i"), array("q")  # of rank 0 or none
@@ -108,7 +108,7 @@ class _Reader:
         self.click_files, self.click_lines = array("i"), array("q")
         self.originals = list(documents)
 
-    def read(self, row: Row) -> None:
+    def add(self, row: Row) -> None:
         """Take one event in; Defect when it is one that counts and cannot be used."""
         action, search_id = unwrapped(row.values.get("action_name")), unwrapped(row.values.get("query_id"))
         if not isinstance(action, str | None):
@@ -123,8 +123,8 @@ class _Reader:
             return
         is_click = action in self.click_actions
         timestamp = int(self.reading.time(row.values.get("timestamp")))
-        known = self.search_ids.find(as_id(search_id))
-        search = None if known is None else self.searches.numbers[known]
+        matched_id = self.search_ids.find(as_id(search_id))
+        search = None if matched_id is None else self.searches.numbers[matched_id]
         inside = self.window if search is None else self.longer
         if search in (AFTER, BEFORE) or not inside.holds(timestamp):
             self.left_out["outside_window"] += 1
@@ -139,7 +139,7 @@ class _Reader:
         if not is_click:
             self._impression(row, search, late)
             return
-        self.clicks.read += not late
+        self.clicks.total += not late
         try:
             self._click(row, search, late)
         except Defect as defect:
@@ -149,7 +149,7 @@ class _Reader:
 
     def _impression(self, row: Row, search: int | None, late: bool) -> None:
         if search is None:
-            raise Gone("unknown_query")
+            raise MissingTarget("unknown_query")
         values, pair = self._pair(row, search)
         if late:
             self.left_out["impressions_after_test_from"] += 1
@@ -165,7 +165,7 @@ class _Reader:
 
     def _click(self, row: Row, search: int | None, late: bool) -> None:
         if search is None:
-            raise Gone(_NEVER_SHOWN)
+            raise MissingTarget(_NEVER_SHOWN)
         values, pair = self._pair(row, search)
         if late:
             self.left_out["clicks_after_test_from"] += 1
@@ -178,10 +178,10 @@ class _Reader:
         else:
             start, end = self.searches.starts[search], self.searches.starts[search + 1]
             try:
-                place = start + self.searches.documents[start:end].index(pair % len(self.documents))
+                position = start + self.searches.documents[start:end].index(pair % len(self.documents))
             except ValueError:
-                raise Gone(_NEVER_SHOWN) from None
-            self.clicked[place] = 1
+                raise MissingTarget(_NEVER_SHOWN) from None
+            self.clicked[position] = 1
 
     def _has_hits(self, search: int) -> bool:
         return self.searches.starts[search] != self.searches.starts[search + 1]
@@ -198,7 +198,7 @@ class _Reader:
             raise LeftOut(defect.reason) from None  # people click what is no document, too
         key = self.ids.find(original)
         if key is None:
-            raise Gone("unknown_document")
+            raise MissingTarget("unknown_document")
         return values, search * len(self.documents) + self.documents[key]
 
     def check_actions(self, key: str) -> None:
@@ -209,34 +209,36 @@ class _Reader:
             return
         named = ", ".join(f"{action!r} ({count:,})" for action, count in self.seen.most_common(_NAMED_ACTIONS))
         nameless = sum(self.seen[action] for action in self.click_actions)
-        what = f"the {nameless:,} clicks name no query_id" if nameless else "no event is a click"
-        wanted = ", ".join(self.source.click_actions)
-        raise UserError(f"{key}: {what} ({wanted}); the actions of the events are {named}: name those that are clicks")
+        problem = f"the {nameless:,} clicks name no query_id" if nameless else "no event is a click"
+        click_actions = ", ".join(self.source.click_actions)
+        raise UserError(
+            f"{key}: {problem} ({click_actions}); the actions of the events are {named}: name those that are clicks"
+        )
 
-    def shown(self, rejects: Rejects) -> Shown:
+    def impressions(self, rejects: Rejects) -> Impressions:
         """Everything that was shown; clicks on what was not become rejects."""
         searches, width = self.searches, max(len(self.documents), 1)
         by_hits = np.repeat(np.arange(len(searches.ids)), np.diff(np.array(searches.starts)))
-        wanted = np.array(self.click_pairs, dtype=np.int64)
+        click_pairs = np.array(self.click_pairs, dtype=np.int64)
         pairs, ranks = self._ranked(rejects)
         order = np.lexsort((ranks, pairs))
         pairs, at = np.unique(pairs[order], return_index=True)  # of several events the one of the lowest ordinal
         ranks = ranks[order][at]
-        for place in np.flatnonzero(~np.isin(wanted, pairs)).tolist():
-            file, line = self.files[self.click_files[place]], self.click_lines[place]
-            rejects.add_defect(file, line, Gone(_NEVER_SHOWN), self._raw(self.click_pairs[place]))
+        for index in np.flatnonzero(~np.isin(click_pairs, pairs)).tolist():
+            file, line = self.files[self.click_files[index]], self.click_lines[index]
+            rejects.add_defect(file, line, MissingTarget(_NEVER_SHOWN), self._raw(self.click_pairs[index]))
             self.clicks.lose(f"line {line} of {file} ({_NEVER_SHOWN})")
-        columns = Shown(
+        columns = Impressions(
             np.concatenate([by_hits, pairs // width]),
             np.concatenate([np.array(searches.documents, dtype=np.int64), pairs % width]),
             np.concatenate([np.array(searches.ranks, dtype=np.int32), ranks]),
-            np.concatenate([np.frombuffer(self.clicked, dtype=np.bool_), np.isin(pairs, wanted)]),
+            np.concatenate([np.frombuffer(self.clicked, dtype=np.bool_), np.isin(pairs, click_pairs)]),
         )
         late = ~columns.clicked & np.isin(columns.searches * width + columns.documents, self.late_clicks)
         searches.impressions_late += int(late.sum())
         order = np.lexsort((columns.ranks, columns.searches))
         order = order[~late[order]]
-        return Shown(*(column[order] for column in columns))
+        return Impressions(*(column[order] for column in columns))
 
     def _ranked(self, rejects: Rejects) -> tuple[np.ndarray, np.ndarray]:
         """Pairs that events show, and their ranks from 1 on; those without one become rejects if others have one."""
@@ -250,14 +252,14 @@ class _Reader:
             self._say(f"no impression has a {'.'.join(_RANKS[0])}, so their order in the files is their rank")
             return pairs, self._by_order(pairs)
         setting = self.source.rank_from
-        rank_from = told_rank_from(ranks.tolist()) if setting is None else setting
+        rank_from = detect_rank_from(ranks.tolist()) if setting is None else setting
         if setting is None and rank_from == 0:
             self._say("ranks begin with 0 (else set rank_from: 1)")
         bad = ranks < rank_from
-        for place, file, line in zip(self.odd_places, self.odd_files, self.odd_lines, strict=True):
-            if bad[place]:
-                reason = "missing_field" if ranks[place] == _NO_RANK else "bad_rank"
-                rejects.add(self.files[file], line, reason, self._raw(int(pairs[place])))
+        for index, file, line in zip(self.odd_places, self.odd_files, self.odd_lines, strict=True):
+            if bad[index]:
+                reason = "missing_field" if ranks[index] == _NO_RANK else "bad_rank"
+                rejects.add(self.files[file], line, reason, self._raw(int(pairs[index])))
         return pairs[~bad], (ranks[~bad] + 1 - rank_from).astype(np.int32)
 
     def _any_hits(self) -> bool:
@@ -267,9 +269,9 @@ class _Reader:
         """The place of each pair among those of its search, from 1 on: int32 `(pairs,)`."""
         whose = pairs // max(len(self.documents), 1)
         order = np.argsort(whose, kind="stable")
-        places = np.empty(len(pairs), dtype=np.int32)
-        places[order] = np.arange(len(pairs)) - np.searchsorted(whose[order], whose[order]) + 1
-        return places
+        positions = np.empty(len(pairs), dtype=np.int32)
+        positions[order] = np.arange(len(pairs)) - np.searchsorted(whose[order], whose[order]) + 1
+        return positions
 
     def _raw(self, pair: int) -> str:
         search, document = divmod(pair, max(len(self.documents), 1))
@@ -301,13 +303,15 @@ def _ordinal(values: Mapping[str, Any]) -> Any:
     """At which rank an event's object was, None where it does not say."""
     for path in _RANKS:
         try:
-            found = _at(values, path)
+            ordinal = _at(values, path)
         except Defect:
             continue
-        if isinstance(found, dict):  # {"ordinal": {"value": 3}}
-            found = found.get("value", next(iter(found.values()))) if len(found) == 1 or "value" in found else None
-        if found is not None:
-            return found
+        if isinstance(ordinal, dict):  # {"ordinal": {"value": 3}}
+            ordinal = (
+                ordinal.get("value", next(iter(ordinal.values()))) if len(ordinal) == 1 or "value" in ordinal else None
+            )
+        if ordinal is not None:
+            return ordinal
     return None
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from steps.core.progress import progress
 from steps.ingest.params import UbiSource
 from steps.ingest.rejects import Rejects
-from steps.ingest.rows import Defect, Gone, json_value
+from steps.ingest.rows import Defect, MissingTarget, json_value
 from steps.ingest.search_log import SearchLog
 from steps.ingest.source_files import table_files
 from steps.ingest.table_rows import Form, Gaps, Row, read_rows
@@ -77,18 +77,18 @@ def read_searches(
     A search belongs to the window of its first response; of its others those inside count. One whose first row, as
     read, cannot be used is left out.
     """
-    wanted = dict.fromkeys(("query_id", "user_query", "timestamp"), f"{key}.queries")
+    required = dict.fromkeys(("query_id", "user_query", "timestamp"), f"{key}.queries")
     reader = _Reader(log, documents, window, rejects, source)
     above = f"{source.name}/queries"
-    read: list[str] = []
+    source_names: list[str] = []
     files = table_files(source.queries, f"{key}.queries", window)
     gaps = Gaps("user_query") if len(files) > 1 else None  # a small file may be all browsing
     for file in files:
         name = f"{above}/{file.name}"
-        read.append(name)
+        source_names.append(name)
         rows = read_rows(
             file.path,
-            wanted=wanted,
+            required=required,
             optional=["client_id", "query_response_id", "query_response_hit_ids"],
             source=name,
             rejects=rejects,
@@ -98,14 +98,14 @@ def read_searches(
         rows = rejects.watched(rows, name, file.path, max_reject_ratio)
         for row in progress(rows, None, f"searches of {name}"):
             try:
-                reader.read(row, name)
+                reader.add(row, name)
             except Defect as defect:
                 rejects.add_defect(name, row.line, defect, row.raw())
     rejects.check(above, source.queries, max_reject_ratio, has_settings=True)
     if gaps:
-        gaps.check(wanted)
+        gaps.check(required)
     outside = reader.searches.left_out()["outside_window"]
-    rejects.check_log(read, f"params.yaml: {key}.queries, {source.queries}", others=outside)
+    rejects.check_log(source_names, f"params.yaml: {key}.queries, {source.queries}", other_rows=outside)
     return reader.finished()
 
 
@@ -114,13 +114,13 @@ class _Reader:
         self, log: SearchLog, documents: Mapping[str, int], window: Window, rejects: Rejects, source: UbiSource
     ) -> None:
         self.log, self.documents, self.window, self.rejects, self.cut = log, documents, window, rejects, source.cut
-        self.known, self.reading = Ids(documents), Reading(timestamp=source.timestamp)
+        self.doc_ids, self.reading = Ids(documents), Reading(timestamp=source.timestamp)
         self.searches = Searches()
         self.texts: dict[str, int] = {}
         self.files: list[str] = []  # the last is the one being read
         self.clients: dict[str, int] = {}
         # Of each search: when its earliest response came, the number of its text, where it stands; the first one read.
-        self.times, self.asked = array("d"), array("i")
+        self.times, self.text_numbers = array("d"), array("i")
         self.file_of, self.lines, self.first = array("i"), array("q"), array("i")
         self.later: dict[int, dict[int, int]] = {}  # responses read later: by search, then by the hash of their id
         # Of each response: its search, -1 where another took its place; when it came, its hits, the hash of its id.
@@ -128,30 +128,30 @@ class _Reader:
         self.response_hits, self.response_ids = array("i"), array("q")
         self.shown_in = array("i")  # of each shown document: its response
 
-    def read(self, row: Row, name: str) -> None:
+    def add(self, row: Row, name: str) -> None:
         """Take one row in; Defect when it cannot be used."""
         searches, get = self.searches, row.values.get
         search_id = as_id(get("query_id"))
-        known = searches.numbers.get(search_id)
-        if known is None:
+        number = searches.numbers.get(search_id)
+        if number is None:
             searches.numbers[search_id] = UNUSABLE
         hits = _hits(get("query_response_hit_ids"))
-        if known == UNUSABLE:
+        if number == UNUSABLE:
             self.rejects.add(name, row.line, "duplicate_id", row.raw(), defect=False)
             return
         time = self.reading.time(get("timestamp"))
-        if known == BEFORE or not self.window.holds(time):
+        if number == BEFORE or not self.window.holds(time):
             searches.impressions_outside += len(hits)
             if time < self.window.start:
                 searches.numbers[search_id] = BEFORE
-            elif known is None:
+            elif number is None:
                 searches.numbers[search_id] = AFTER
             return
-        search = len(searches.ids) if known is None or known == AFTER else known
+        search = len(searches.ids) if number is None or number == AFTER else number
         is_new = search == len(searches.ids)
-        told = unwrapped(get("query_response_id"))
-        unnamed = told is None or told == ""
-        response = hash(tuple(hits) if unnamed else str(told))
+        response_id = unwrapped(get("query_response_id"))
+        unnamed = response_id is None or response_id == ""
+        response = hash(tuple(hits) if unnamed else str(response_id))
         twin = None if is_new else self._twin(search, response)
         adds_nothing = unnamed and not hits and not is_new and time >= self.times[search]
         if twin is not None or adds_nothing:
@@ -191,28 +191,28 @@ class _Reader:
             self.files.append(name)
         if search == len(searches.ids):
             searches.ids.append(search_id)
-            for column in (self.times, self.asked, self.file_of, self.lines, searches.clients):
+            for column in (self.times, self.text_numbers, self.file_of, self.lines, searches.clients):
                 column.append(0)
         client = unwrapped(get("client_id"))
-        known = client is not None and client != ""
-        self.times[search], self.asked[search] = time, self.texts[text]
+        has_client = client is not None and client != ""
+        self.times[search], self.text_numbers[search] = time, self.texts[text]
         self.file_of[search], self.lines[search] = len(self.files) - 1, row.line
-        searches.clients[search] = self.clients.setdefault(str(client), len(self.clients)) if known else -1
+        searches.clients[search] = self.clients.setdefault(str(client), len(self.clients)) if has_client else -1
         searches.numbers[search_id] = search
         return True
 
     def _show(self, hits: Mapping[str, None], row: Row, name: str) -> None:
         """Add the hits of a row to the last response."""
         searches = self.searches
-        known = [self.known.find(hit) for hit in hits]
-        unknown = known.count(None)
+        doc_ids = [self.doc_ids.find(hit) for hit in hits]
+        unknown = doc_ids.count(None)
         if unknown:
             searches.unknown_documents += unknown
             if unknown == len(hits):
-                self.rejects.add_defect(name, row.line, Gone("unknown_document"), row.raw())
+                self.rejects.add_defect(name, row.line, MissingTarget("unknown_document"), row.raw())
             else:
                 self.rejects.add(name, row.line, "unknown_document", row.raw(), defect=False)
-        for rank, hit in enumerate(known, start=1):
+        for rank, hit in enumerate(doc_ids, start=1):
             if hit is not None:
                 self.shown_in.append(len(self.response_of) - 1)
                 searches.documents.append(self.documents[hit])
@@ -224,7 +224,7 @@ class _Reader:
         searches.times = array("q", map(int, self.times))
         numbers = np.array([*(searches.numbers[search_id] for search_id in searches.ids), UNUSABLE], dtype=np.int32)
         for search, time in enumerate(searches.times):
-            text, file = texts[self.asked[search]], self.files[self.file_of[search]]
+            text, file = texts[self.text_numbers[search]], self.files[self.file_of[search]]
             is_used = numbers[search] >= 0
             searches.queries.append(self.log.query(text, time, file, self.lines[search]) if is_used else -1)
         of, hits = np.array(self.response_of, dtype=np.int32), np.array(self.response_hits, dtype=np.int32)
@@ -233,12 +233,12 @@ class _Reader:
             np.array(column, dtype=np.int32) for column in (self.shown_in, searches.documents, searches.ranks)
         )
         several = len(of) > len(searches.ids)
-        when = np.array(self.response_times)
+        arrival_times = np.array(self.response_times)
         if several:
-            ranks += _hits_before(of, when, hits)[shown_in]
+            ranks += _hits_before(of, arrival_times, hits)[shown_in]
         shown_by = of[shown_in]
         used = numbers[shown_by] >= 0  # the last number, where a response was replaced, is not
-        late = used & (when[shown_in] >= self.cut) & (np.array([*searches.times, 0])[shown_by] < self.cut)
+        late = used & (arrival_times[shown_in] >= self.cut) & (np.array([*searches.times, 0])[shown_by] < self.cut)
         searches.impressions_late, used = int(late.sum()), used & ~late
         if not used.all():
             shown_by, documents, ranks = shown_by[used], documents[used], ranks[used]
@@ -258,9 +258,9 @@ def _hits_before(of: np.ndarray, times: np.ndarray, hits: np.ndarray) -> np.ndar
     """How many hits the earlier responses to the same search had, of each response; int32."""
     order = np.lexsort((times, of))
     before = np.cumsum(hits[order], dtype=np.int64) - hits[order]
-    found = np.empty(len(of), dtype=np.int32)
-    found[order] = before - before[np.searchsorted(of[order], of[order])]
-    return found
+    counts = np.empty(len(of), dtype=np.int32)
+    counts[order] = before - before[np.searchsorted(of[order], of[order])]
+    return counts
 
 
 def _hits(value: Any) -> dict[str, None]:

@@ -17,7 +17,7 @@ from steps.ingest.times import unix_time
 YES = frozenset({"true", "1", "1.0", "t", "y", "yes"})
 NO = frozenset({"false", "0", "0.0", "f", "n", "no"})
 _WRAPPERS = frozenset({"$oid", "$numberInt", "$numberLong", "$numberDouble", "$date"})  # objects of one: MongoDB's
-_WHOLE = re.compile(r"([+-]?\d+)\.0*")
+_INTEGER = re.compile(r"([+-]?\d+)\.0*")
 _EXACT = 2**53  # a float above it has lost digits, so that it may be another id
 _FROM_ZERO = 0.5  # as many rows of rank 0 as of rank 1, times this, and ranks begin with 0
 
@@ -39,8 +39,8 @@ def whole_number(value: Any) -> int | None:
         return None
     if isinstance(value, int):
         return value
-    whole = int(value) if math.isfinite(value) else _EXACT
-    return whole if whole == value and abs(whole) < _EXACT else None
+    integer = int(value) if math.isfinite(value) else _EXACT
+    return integer if integer == value and abs(integer) < _EXACT else None
 
 
 def as_text(value: Any) -> str:
@@ -112,23 +112,26 @@ class Ids:
         """The id, or None."""
         if text in self.ids:
             return text
-        for other in (number[1] if (number := _WHOLE.fullmatch(text)) else "", f"{text}.0" if text.isdigit() else ""):
-            if other and other in self.ids:
-                return other
+        for spelling in (
+            number[1] if (number := _INTEGER.fullmatch(text)) else "",
+            f"{text}.0" if text.isdigit() else "",
+        ):
+            if spelling and spelling in self.ids:
+                return spelling
         if text.isascii():
             return None
         if self._composed is None:
-            self._composed = _once(each for each in self.ids if not each.isascii())
+            self._composed = _once(original for original in self.ids if not original.isascii())
         return self._composed.get(normalize("NFC", text)) or None
 
 
 def _once(ids: Iterable[str]) -> dict[str, str]:
     """Each id by its composed form; "" for a form of two."""
-    found: dict[str, str] = {}
-    for each in ids:
-        form = normalize("NFC", each)
-        found[form] = "" if form in found else each
-    return found
+    by_form: dict[str, str] = {}
+    for original in ids:
+        form = normalize("NFC", original)
+        by_form[form] = "" if form in by_form else original
+    return by_form
 
 
 @dataclass(frozen=True)
@@ -179,25 +182,25 @@ def folded(value: Any) -> str:
         return "number"
 
 
-def rank_of(value: Any, least: int) -> int:
-    """A rank as it is spelled, from `least` on: `3`, `3.0`; Defect `missing_field` or `bad_rank`."""
+def rank_of(value: Any, lowest: int) -> int:
+    """A rank as it is spelled, from `lowest` on: `3`, `3.0`; Defect `missing_field` or `bad_rank`."""
     value = unwrapped(value)
     if value is None or value == "":
         raise Defect("missing_field")
     if isinstance(value, str):
         text = value.strip()
-        spelled = _WHOLE.fullmatch(text)
+        spelled = _INTEGER.fullmatch(text)
         try:
             value = int(spelled[1] if spelled else text)
         except ValueError:
             raise Defect("bad_rank") from None
     rank = whole_number(value)
-    if rank is None or not least <= rank < 2**31 - 1:
+    if rank is None or not lowest <= rank < 2**31 - 1:
         raise Defect("bad_rank")
     return rank
 
 
-def told_rank_from(values: Iterable[Any]) -> int:
+def detect_rank_from(values: Iterable[Any]) -> int:
     """With which rank the first results have, by ranks of a log: 0 where that is as frequent as a first rank is."""
     counts = [0, 0]
     for value in values:
@@ -210,7 +213,7 @@ def told_rank_from(values: Iterable[Any]) -> int:
     return 0 if counts[0] and counts[0] >= _FROM_ZERO * counts[1] else 1
 
 
-def told_blank(values: Sequence[Any]) -> bool:
+def detect_blank(values: Sequence[Any]) -> bool:
     """Whether a blank says no: some values say yes, some are blank, and none says no."""
     spellings = {folded(value) for value in values}
     return "" in spellings and not spellings.isdisjoint(YES) and spellings.isdisjoint(NO)

@@ -23,10 +23,10 @@ _ROWS, _POINTS = 4096, 512  # of files and Postgres, and of engines that send a 
 _TIMEOUT_S = 60
 _PACKAGES = {"pgvector": "psycopg[binary] pgvector", "qdrant": "qdrant-client", "milvus": "pymilvus[milvus-lite]"}
 
-Some = tuple[list[str], np.ndarray]  # ids, vectors (n, dim)
+VectorBatch = tuple[list[str], np.ndarray]  # ids, vectors (n, dim)
 
 
-def stream_vectors(source: VectorSource, key: str) -> Iterator[Some]:
+def stream_vectors(source: VectorSource, key: str) -> Iterator[VectorBatch]:
     """Ids and vectors `(n, dim)`; `key` is where params.yaml names the source.
 
     UserError where it cannot be read, or a client is not installed; TransientError where an engine cannot be reached.
@@ -49,7 +49,7 @@ def stream_vectors(source: VectorSource, key: str) -> Iterator[Some]:
         ) from None
 
 
-def _files(source: VectorFiles, key: str) -> Iterator[Some]:
+def _files(source: VectorFiles, key: str) -> Iterator[VectorBatch]:
     files = [file.path for file in locate(source.path, key=f"{key}.path", since="", until="", patterns=PATTERNS)]
     plain = [path for path in files if path.suffix.lower() == ".npy"]
     if plain and len(plain) < len(files):
@@ -64,7 +64,7 @@ def _files(source: VectorFiles, key: str) -> Iterator[Some]:
         ) from None
 
 
-def _plain(files: list[Path], ids: Path) -> Iterator[Some]:
+def _plain(files: list[Path], ids: Path) -> Iterator[VectorBatch]:
     if not ids.is_file():
         raise UserError(f"{ids}: no such file of ids")
     with ids.open(encoding="utf-8-sig") as names:
@@ -78,26 +78,26 @@ def _plain(files: list[Path], ids: Path) -> Iterator[Some]:
             if vectors.ndim != 2 or not vectors.shape[1]:
                 raise UserError(f"{path}: holds an array of shape {vectors.shape}; give (documents, dimensions)")
             for start in range(0, len(vectors), _ROWS):
-                some = np.asarray(vectors[start : start + _ROWS], dtype=np.float32)
-                found = [line.rstrip("\r\n") for _, line in zip(range(len(some)), names, strict=False)]
-                if len(found) < len(some):
+                batch = np.asarray(vectors[start : start + _ROWS], dtype=np.float32)
+                batch_ids = [line.rstrip("\r\n") for _, line in zip(range(len(batch)), names, strict=False)]
+                if len(batch_ids) < len(batch):
                     raise UserError(f"{ids}: has fewer ids than there are vectors; give a line each, in their order")
-                yield found, some
+                yield batch_ids, batch
         if next(names, None) is not None:
             raise UserError(f"{ids}: has more ids than there are vectors; give a line each, in their order")
 
 
-def _parquet(files: list[Path], source: VectorFiles, key: str) -> Iterator[Some]:
-    wanted = [source.id_column, source.vector_column]
+def _parquet(files: list[Path], source: VectorFiles, key: str) -> Iterator[VectorBatch]:
+    columns = [source.id_column, source.vector_column]
     for path in files:
         try:
             with pq.ParquetFile(path) as file:
-                if missing := [name for name in wanted if name not in file.schema_arrow.names]:
+                if missing := [name for name in columns if name not in file.schema_arrow.names]:
                     raise UserError(
                         f"{path}: has no column {missing[0]!r}, but {', '.join(file.schema_arrow.names)}; name them in"
                         f" {key}.id_column and {key}.vector_column"
                     )
-                for batch in file.iter_batches(_ROWS, columns=wanted):
+                for batch in file.iter_batches(_ROWS, columns=columns):
                     vectors = batch.column(source.vector_column)
                     if len(pc.list_value_length(vectors).unique()) != 1 or vectors.null_count:
                         raise UserError(f"{path}: vectors of {source.vector_column!r} differ in length, or are missing")
@@ -110,7 +110,7 @@ def _parquet(files: list[Path], source: VectorFiles, key: str) -> Iterator[Some]
             ) from None
 
 
-def _pgvector(source: PgvectorTable, key: str) -> Iterator[Some]:
+def _pgvector(source: PgvectorTable, key: str) -> Iterator[VectorBatch]:
     import psycopg
     from pgvector.psycopg import register_vector
     from psycopg import sql
@@ -150,7 +150,7 @@ def _listed(value: Any) -> Any:
     return value.to_numpy() if hasattr(value, "to_numpy") else value
 
 
-def _qdrant(source: QdrantCollection, key: str) -> Iterator[Some]:
+def _qdrant(source: QdrantCollection, key: str) -> Iterator[VectorBatch]:
     from qdrant_client import QdrantClient
     from qdrant_client.http.exceptions import ApiException
 
@@ -167,11 +167,16 @@ def _qdrant(source: QdrantCollection, key: str) -> Iterator[Some]:
                     source.collection, limit=_POINTS, offset=offset, with_payload=payload, with_vectors=vector
                 )
                 if points:
-                    own = [(point.payload or {})[source.id_field] if source.id_field else point.id for point in points]
-                    found: list[Any] = [point.vector for point in points]
+                    point_ids = [
+                        (point.payload or {})[source.id_field] if source.id_field else point.id for point in points
+                    ]
+                    vectors: list[Any] = [point.vector for point in points]
                     if source.vector:
-                        found = [each.get(source.vector) if isinstance(each, dict) else None for each in found]
-                    yield _ids(own, key), _stacked(found, key)
+                        vectors = [
+                            named_vectors.get(source.vector) if isinstance(named_vectors, dict) else None
+                            for named_vectors in vectors
+                        ]
+                    yield _ids(point_ids, key), _stacked(vectors, key)
                 if offset is None:
                     return
     except KeyError as error:
@@ -182,7 +187,7 @@ def _qdrant(source: QdrantCollection, key: str) -> Iterator[Some]:
         raise UserError(f"params.yaml: {key}: {error}; check url, collection and key") from None
 
 
-def _milvus(source: MilvusCollection, key: str) -> Iterator[Some]:
+def _milvus(source: MilvusCollection, key: str) -> Iterator[VectorBatch]:
     from pymilvus import MilvusClient, MilvusException
 
     token = _variable(source.token_variable, f"{key}.token_variable") if source.token_variable else ""
@@ -195,12 +200,12 @@ def _milvus(source: MilvusCollection, key: str) -> Iterator[Some]:
             fields = [source.id_field, source.vector_field]
             rows = client.query_iterator(source.collection, batch_size=_POINTS, output_fields=fields)
             with closing(rows):
-                while some := rows.next():
+                while batch := rows.next():
                     yield (
-                        _ids([row[source.id_field] for row in some], key),
-                        _stacked([row[source.vector_field] for row in some], key),
+                        _ids([row[source.id_field] for row in batch], key),
+                        _stacked([row[source.vector_field] for row in batch], key),
                     )
-                    if isinstance(last := some[-1][primary], str) and set(last) & set('"\\'):
+                    if isinstance(last := batch[-1][primary], str) and set(last) & set('"\\'):
                         raise UserError(
                             f"params.yaml: {key}: Milvus's client cannot go on after the key {last!r}, for its quote or"
                             " backslash; write ids and vectors as Parquet, and name that"
@@ -223,12 +228,12 @@ def _ids(values: list[Any], key: str) -> list[str]:
 
 def _stacked(vectors: list[Any], key: str) -> np.ndarray:
     try:
-        found = np.array([np.asarray(vector, dtype=np.float32) for vector in vectors], dtype=np.float32)
+        matrix = np.array([np.asarray(vector, dtype=np.float32) for vector in vectors], dtype=np.float32)
     except (ValueError, TypeError):
         raise UserError(f"params.yaml: {key}: some documents have no vector, or one of another dimension") from None
-    if found.ndim != 2:
+    if matrix.ndim != 2:
         raise UserError(f"params.yaml: {key}: no vectors of one dimension each; name a field that holds them")
-    return found
+    return matrix
 
 
 def _there(path: str, key: str) -> str:

@@ -171,6 +171,6 @@ def test_mining_finds_the_same_number_and_a_query_has_at_least_five(log: Tables,
         table = engine_table(engine, {"query": pa.int64(), "term": pa.int64(), "importance": pa.float64()}, given)
         givers = engine_table(engine, {"query": pa.int64()}, [(at,) for at in np.flatnonzero(lends).tolist()])
         mined = click_associations(engine, table, givers, threshold=0.1, top_terms=2, min_terms=2, cap=len(rows))
-        kept = engine.rows(mined.kept).to_pylist()
+        kept = engine.rows(mined.strongest).to_pylist()
     assert sorted([row["query"], row["other_query"]] for row in kept) == found.tolist()
-    assert mined.found == len(found) >= 5 * len(rows)
+    assert mined.total == len(found) >= 5 * len(rows)

@@ -225,7 +225,7 @@ def triplets(folder: Path) -> tuple[SourceData, Rejects]:
     data, rejects = of_folder(read_msmarco, folder)
     path = folder / "triplets.tsv"
     data.given_triplets = read_given_triplets(
-        path, data, key="key", seed=3, most=0, max_reject_ratio=1.0, rejects=rejects
+        path, data, key="key", seed=3, limit=0, max_reject_ratio=1.0, rejects=rejects
     )
     return data, rejects
 
@@ -271,15 +271,17 @@ KINDS = {
 def check(data: SourceData, rejects: Rejects) -> None:
     """Of every kind of rows: used + rejected = read."""
     read, rejected = dict.fromkeys(KINDS.values(), 0), dict.fromkeys(KINDS.values(), 0)
-    kind_of = {source: kind for source in rejects._read for begin, kind in KINDS.items() if source.startswith(begin)}
+    kind_of = {
+        source: kind for source in rejects._rows_read for begin, kind in KINDS.items() if source.startswith(begin)
+    }
     for source, kind in kind_of.items():
-        read[kind] += rejects._read[source]
+        read[kind] += rejects._rows_read[source]
     for (source, _), count in rejects._counts.items():
         if source in kind_of:
             rejected[kind_of[source]] += count
     for kind in set(kind_of.values()):
         assert used(data, kind) + rejected[kind] == read[kind], (kind, rejects._counts, data.facts)
-    for source, count in rejects._read.items():
+    for source, count in rejects._rows_read.items():
         assert sum(n for (where, _), n in rejects._counts.items() if where == source) <= count
 
 
@@ -332,7 +334,7 @@ def survives(read: Callable[[Path], tuple[SourceData, Rejects]], folder: Path, n
         assert str(error)
         return False
     check(data, rejects)
-    of_file = sum(count for source, count in rejects._read.items() if source.endswith(f"/{Path(name).name}"))
+    of_file = sum(count for source, count in rejects._rows_read.items() if source.endswith(f"/{Path(name).name}"))
     expected = lines_in(name, content)
     assert expected is None or of_file == expected
     return True
@@ -397,7 +399,9 @@ def test_a_line_without_end_is_passed_over_in_little_memory(tmp_path: Path, monk
     assert max(len(raw) for _, raw in found) == 1000
     rejects = Rejects()
     (tmp_path / "x.csv").write_text("a,b\n1,2\n" + "1," * 1000 + '\n"3\n4",5\n', encoding="utf-8")
-    values = [row.values["a"] for row in read_rows(tmp_path / "x.csv", wanted={"a": "k"}, source="s", rejects=rejects)]
+    values = [
+        row.values["a"] for row in read_rows(tmp_path / "x.csv", required={"a": "k"}, source="s", rejects=rejects)
+    ]
     assert values == ["1", "3\n4"]
     assert [(row.line, row.reason) for row in rejects.rows] == [(3, "invalid_csv")]
 
@@ -412,7 +416,7 @@ def test_a_field_of_csv_may_be_as_long_as_a_line(tmp_path: Path) -> None:
     long = "wort " * 40_000
     (tmp_path / "x.csv").write_text(f'a,b\n"{long}\n{long}",2\n{"x" * 2**20},3\n', encoding="utf-8")
     rejects = Rejects()
-    found = list(read_rows(tmp_path / "x.csv", wanted={"a": "k"}, source="s", rejects=rejects))
+    found = list(read_rows(tmp_path / "x.csv", required={"a": "k"}, source="s", rejects=rejects))
     assert [row.values["a"] for row in found] == [f"{long}\n{long}"]
     assert [(row.line, row.reason) for row in rejects.rows] == [(4, "invalid_csv")]
 

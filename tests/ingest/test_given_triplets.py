@@ -138,7 +138,7 @@ def test_each_triplet_is_drawn_equally_often() -> None:
     rows = np.array([(n, m, m + 1) for n in range(20) for m in range(10)], dtype=np.int32)
     counts = np.zeros(len(rows))
     for seed in range(400):
-        chosen = {tuple(row) for row in given_triplets._drawn(rows.ravel(), 50, seed)}  # type: ignore[arg-type]
+        chosen = {tuple(row) for row in given_triplets._sample(rows.ravel(), 50, seed)}  # type: ignore[arg-type]
         counts += [tuple(row) in chosen for row in rows]
     expected, variance = 400 / 4, 400 * 1 / 4 * 3 / 4
     assert counts.sum() == 400 * 50

@@ -102,8 +102,8 @@ ODD: dict[str, pa.Array] = {
 def test_a_column_of_any_type_is_read_row_by_row(tmp_path: Path, column: str, odd: str) -> None:
     path = Path(log_with(tmp_path, column, ODD[odd])["path"])
     rejects = Rejects()
-    rows = list(read_rows(path, wanted=dict.fromkeys(COLUMNS.values(), "key"), source="log", rejects=rejects))
-    assert rejects._read["log"] == len(ROWS) == len(rows) + len(rejects.rows)
+    rows = list(read_rows(path, required=dict.fromkeys(COLUMNS.values(), "key"), source="log", rejects=rejects))
+    assert rejects._rows_read["log"] == len(ROWS) == len(rows) + len(rejects.rows)
     assert sorted(row.line for row in [*rows, *rejects.rows]) == [1, 2, 3, 4]
     assert all(isinstance(row.raw(), str) for row in rows)
     source = log_with(tmp_path, column, ODD[odd])
@@ -174,10 +174,10 @@ def test_every_row_is_either_read_or_rejected(tmp_path_factory: pytest.TempPathF
     columns = {"t": times(moments, pa.timestamp("us")), "d": times(days, pa.date32()), "s": spelled(texts)}
     pq.write_table(pa.table(columns), path)
     rejects = Rejects()
-    read: list[Row] = list(read_rows(path, wanted=dict.fromkeys(columns, "key"), source="s", rejects=rejects))
+    read: list[Row] = list(read_rows(path, required=dict.fromkeys(columns, "key"), source="s", rejects=rejects))
     assert sorted(row.line for row in [*read, *rejects.rows]) == list(range(1, len(rows) + 1))
     assert [row.values["s"].encode() for row in read] == [texts[row.line - 1] for row in read]
-    assert rejects._read["s"] == len(rows)
+    assert rejects._rows_read["s"] == len(rows)
 
 
 def test_a_damaged_file_is_one_line_that_says_what_to_do(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_damaged_file_is_one_line_that_says_what_to_do(tmp_path: Path) -> None
     for content in contents:
         path.write_bytes(content)
         try:
-            rows = list(read_rows(path, wanted=wanted, source="log", rejects=Rejects()))
+            rows = list(read_rows(path, required=wanted, source="log", rejects=Rejects()))
         except UserError as error:
             assert "log.parquet" in str(error)
             refused += 1

@@ -8,7 +8,7 @@ import pytest
 from slimtower.common.errors import UserError
 from steps.ingest import rejects as module
 from steps.ingest.rejects import Rejects
-from steps.ingest.rows import Gone
+from steps.ingest.rows import MissingTarget
 
 
 def test_rows_left_out_by_rule_are_kept_up_to_a_limit_and_counted_all() -> None:
@@ -70,7 +70,7 @@ def test_a_file_of_a_log_that_is_mostly_about_what_is_gone_is_told(capsys: pytes
         for line in range(1, 101 if source == "log/new" else 201):
             rejects.count_row(source)
             if line <= gone:
-                rejects.add_defect(source, line, Gone("unknown_document"), "row")
+                rejects.add_defect(source, line, MissingTarget("unknown_document"), "row")
     rejects.check_log(["log/old", "log/new"], "log")
     told = capsys.readouterr().err
     assert "WARNING: most rows of 1 of 2 files of the log" in told and "98 of 100 in log/new" in told
