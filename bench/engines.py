@@ -26,10 +26,10 @@ from bench.teacher import index_teacher
 from slimtower.common.errors import UserError, guarded
 from slimtower.common.files import folder_digest, write_json
 from slimtower.common.settings import load_section
-from slimtower.engines.contents import K, asked
+from slimtower.engines.contents import K, load_queries
 from slimtower.engines.deployment import flip, prepare
 from slimtower.engines.engine import Engine
-from slimtower.engines.engines import opened
+from slimtower.engines.engines import open_engine
 from slimtower.engines.params import DeployParams
 from slimtower.lexical.fusion import AnyFusion, fuse, pooled
 from slimtower.serving.dims import truncate
@@ -59,7 +59,7 @@ def engine_of(kind: str, folder: Path) -> Iterator[Engine]:
             to = server.get_uri()
         else:
             to = str(folder / "engine.db") if kind == "milvus_lite" else f"qdrant:{folder / 'qdrant'}"
-        yield stack.enter_context(opened(to))
+        yield stack.enter_context(open_engine(to))
 
 
 def figures(kind: str, folder: Path, releases: list[Release], queries: int, params: DeployParams) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def figures(kind: str, folder: Path, releases: list[Release], queries: int, para
     found: dict[str, Any] = {"client": f"{CLIENTS[kind]} {version(CLIENTS[kind])}", "systems": {}}
     with engine_of(kind, folder) as engine:
         for release in releases:
-            judged, began = asked(release, dataset, INGEST, params.recall_queries), time.perf_counter()
+            judged, began = load_queries(release, dataset, INGEST, params.recall_queries), time.perf_counter()
             digest = folder_digest(release.folder)
             done = flip(engine, prepare(engine, release, digest, "bench", dataset, ALIAS, judged, params))
             seconds = time.perf_counter() - began

@@ -71,10 +71,10 @@ def search(query: str, folder: Path, dataset: str | None, k: int, ingest: Path) 
         hits, _ = _search(release, chosen, query, k)
     measured = medians(_search(release, chosen, query, k)[1] for _ in range(CALLS))
 
-    contents = read_contents(ingest / "corpus.parquet", [found.id for found in hits])
+    contents = read_contents(ingest / "corpus.parquet", [hit.id for hit in hits])
     fused = release.fusion(chosen) is not None
-    for rank, found in enumerate(hits, start=1):
-        print(entry(rank, found, contents.get(found.id, ""), query, _width(), scored=not fused))
+    for rank, hit in enumerate(hits, start=1):
+        print(entry(rank, hit, contents.get(hit.id, ""), query, _width(), scored=not fused))
     print(
         f"{folder.name}{' with BM25' if fused else ''} on {chosen}: {milliseconds(measured.total)} ms from text to"
         f" hits, {milliseconds(measured.encode)} ms of it encoding (median of {measured.calls} calls, after the release"
@@ -99,10 +99,10 @@ def _search(release: Release, dataset: str, query: str, k: int) -> tuple[list[Hi
     return hits, Times(1e3 * (encoded - start), 1e3 * (time.perf_counter() - encoded))
 
 
-def entry(rank: int, found: Hit, content: str, query: str, width: int, *, scored: bool) -> str:
+def entry(rank: int, hit: Hit, content: str, query: str, width: int, *, scored: bool) -> str:
     """A hit as text: rank, title (the id if there is none) and score, with the part of its content that fits below."""
-    score = f"{found.score:.4f}  " if scored else ""
-    lines = [f"{rank:>2}  {score}{_bold(_printable(found.title or found.id))}"]
+    score = f"{hit.score:.4f}  " if scored else ""
+    lines = [f"{rank:>2}  {score}{_bold(_printable(hit.title or hit.id))}"]
     if content.strip():
         indent = " " * (4 + len(score))
         text = _printable(snippet(content, query, _SNIPPET))
@@ -114,8 +114,8 @@ def _dataset(release: Release, name: str | None) -> str:
     if name is None:
         return release.datasets[0]
     if name not in release.datasets:
-        known = ", ".join(release.datasets)
-        raise UserError(f"search: data set {name!r} is not in this release; choose one of {known}")
+        choices = ", ".join(release.datasets)
+        raise UserError(f"search: data set {name!r} is not in this release; choose one of {choices}")
     return name
 
 

@@ -75,13 +75,13 @@ class DocumentTemplate:
         """The text of a document."""
         parts, behind = self._parts
         fields = {"title": title, "topic": topic, "content": content}
-        given = [(before, name) for before, name in parts if fields[name]]
-        joined = "".join((before if at else "") + fields[name] for at, (before, name) in enumerate(given))
-        if any(name != "content" for _, name in given):
+        filled = [(before, name) for before, name in parts if fields[name]]
+        joined = "".join((before if at else "") + fields[name] for at, (before, name) in enumerate(filled))
+        if any(name != "content" for _, name in filled):
             joined = joined.strip(self._trimmed)
         if self._has_title_line and not title and "\n" in joined:
             joined = "\n" + joined
-        return (parts[0][0] if parts[0] in given else "") + joined + (behind if parts[-1] in given else "")
+        return (parts[0][0] if parts[0] in filled else "") + joined + (behind if parts[-1] in filled else "")
 
     @property
     def metadata(self) -> dict[str, str]:

@@ -22,7 +22,7 @@ _FULL = re.compile(  # as the system says it, as torch (twice), NumPy and SQLite
 _UNWRITABLE = {
     errno.EACCES, errno.EPERM, errno.EROFS, errno.EFBIG, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG,
 }  # fmt: skip
-_SHOWN = 4000  # characters of a line
+_MAX_LINE = 4000  # characters of a line
 EXIT_BUG = 1
 EXIT_DATA = 3  # data or gate violation: failing again would not help
 EXIT_TRANSIENT = 75  # a network, a server or a disk failed: trying again may help
@@ -52,7 +52,7 @@ class OutOfMemory(UserError):
 def line(error: BaseException) -> str:
     """What an error says, on one line, without secrets; of a longer one begin and end, where what to do stands."""
     text = " ".join(redacted(str(error)).split())
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]} [...] {text[-_SHOWN // 2 :]}"
+    return text if len(text) <= _MAX_LINE else f"{text[: _MAX_LINE // 2]} [...] {text[-_MAX_LINE // 2 :]}"
 
 
 def exit_with(error: UserError) -> NoReturn:
@@ -87,8 +87,8 @@ def guarded(command: Callable[[], None]) -> None:
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _unread():
             raise SystemExit(EXIT_UNREAD) from None
-        if known := exhausted(error):
-            exit_with(known)
+        if exhaustion := exhausted(error):
+            exit_with(exhaustion)
         raise
 
 

@@ -24,10 +24,10 @@ _OLD = 86_400  # seconds without a change, after which what another host's write
 
 def cache_root() -> Path:
     """Absolute SLIMTOWER_CACHE, or `.cache/slimtower` here; UserError for a URL."""
-    given = os.environ.get("SLIMTOWER_CACHE") or ".cache/slimtower"
-    if "://" in given:
-        raise UserError(f"SLIMTOWER_CACHE is {given!r}; give a folder (a mounted volume serves several machines)")
-    return Path(given).resolve()
+    setting = os.environ.get("SLIMTOWER_CACHE") or ".cache/slimtower"
+    if "://" in setting:
+        raise UserError(f"SLIMTOWER_CACHE is {setting!r}; give a folder (a mounted volume serves several machines)")
+    return Path(setting).resolve()
 
 
 @contextmanager
@@ -43,14 +43,14 @@ def staged_folder(target: Path) -> Iterator[Path]:
     prefix = f".staging.{target.name}."  # .dvcignore keeps these out of folders that stages depend on
     for stale in target.parent.glob(f"{glob.escape(prefix)}*"):
         _remove_unless_held(stale, prefix)
-    with ExitStack() as held:
-        staging = _held_folder(target.parent, prefix, held)
+    with ExitStack() as locks:
+        staging = _locked_folder(target.parent, prefix, locks)
         staging.chmod(0o755)  # mkdtemp makes it private; outputs are read by other users and containers
         try:
             yield staging
             while not _replaces(staging, target):
                 # moved aside first: a folder that is being removed must never be taken for a whole one
-                old = _held_folder(target.parent, prefix, held)
+                old = _locked_folder(target.parent, prefix, locks)
                 with suppress(FileNotFoundError):  # another process was faster
                     target.rename(old / "old")
                 done = _replaces(staging, target)
@@ -74,16 +74,16 @@ def _replaces(staging: Path, target: Path) -> bool:
     return True
 
 
-def _held_folder(parent: Path, prefix: str, held: ExitStack) -> Path:
-    """A new folder, locked until `held` closes or the process ends, where the file system has such locks.
+def _locked_folder(parent: Path, prefix: str, locks: ExitStack) -> Path:
+    """A new folder, locked until `locks` closes or the process ends, if the file system has such locks.
 
-    Its name ends with what knows the kernel, host, process and random signs.
+    Its name ends with kernel, host, process and random signs.
     """
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{_kernel()}.{socket.gethostname()}.{os.getpid()}.", dir=parent))
         with suppress(FileNotFoundError):
             handle = os.open(folder, os.O_RDONLY)
-            held.callback(os.close, handle)
+            locks.callback(os.close, handle)
             with suppress(OSError):
                 fcntl.flock(handle, fcntl.LOCK_SH)
             if folder.is_dir():  # until it was locked another process could take it for a killed one's
@@ -102,12 +102,12 @@ def _remove_unless_held(folder: Path, prefix: str) -> None:
         stack.callback(os.close, handle)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held = kernel != _kernel() and host != socket.gethostname()
+            is_held = kernel != _kernel() and host != socket.gethostname()
         except BlockingIOError:
             return
         except OSError:  # a file system without such locks
-            held = host != socket.gethostname() or _runs(process)
-        changed = max(map(last_used, (folder, *folder.rglob("*")))) if held else 0
+            is_held = host != socket.gethostname() or _runs(process)
+        changed = max(map(last_used, (folder, *folder.rglob("*")))) if is_held else 0
         if changed / 1e9 < time.time() - _OLD:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -147,25 +147,25 @@ def alone(lock: Path, busy: str = "") -> Iterator[None]:
         yield
 
 
-_held: dict[Path, ExitStack] = {}
+_locks: dict[Path, ExitStack] = {}
 
 
 def take(lock: Path) -> bool:
     """Hold a lock file as `alone` does, until `let_go` or the end of this process; False while another process does."""
-    held = ExitStack()
-    if lock not in _held:
+    stack = ExitStack()
+    if lock not in _locks:
         try:
-            held.enter_context(alone(lock, "held"))
+            stack.enter_context(alone(lock, "held"))
         except TransientError:
             return False
-        _held[lock] = held
+        _locks[lock] = stack
     return True
 
 
 def let_go(lock: Path) -> None:
     """Hold a lock file no more, if `take` took it."""
-    if held := _held.pop(lock, None):
-        held.close()
+    if stack := _locks.pop(lock, None):
+        stack.close()
 
 
 @contextmanager

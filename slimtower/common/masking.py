@@ -35,12 +35,12 @@ _SECRET_NAME = re.compile(
 _GIVEN_LOGIN = re.compile(rf"(?s){_SCHEME}([^/@:]*:.+)@")
 _RUNS = re.compile(r"\s+|\S+")
 _NOT_SECRET = {"true", "false", "none", "null"}
-_TOLD: set[str] = set()  # secrets whose variables have names of the user's own
+_REMEMBERED: set[str] = set()  # secrets whose variables have names of the user's own
 
 
 def remember(secret: str) -> None:
     """Mask this from now on, whatever the variable is called that holds it."""
-    _TOLD.add(secret.strip())
+    _REMEMBERED.add(secret.strip())
 
 
 def names_secret(name: str) -> bool:
@@ -55,8 +55,8 @@ def has_unquoted_login(url: str) -> bool:
 
 def redacted(text: str) -> str:
     """The text with `***` for every secret in it that has a known form, or is known from the environment."""
-    if (known := _known(_environment())) is not None:
-        text = known.sub(MASK, text)
+    if (pattern := _secrets_pattern(_environment())) is not None:
+        text = pattern.sub(MASK, text)
     text = _LOGIN.sub(rf"\1{MASK}@", text)
     text = _QUERY.sub(rf"\1{MASK}", text)
     text = _MAPPED.sub(rf"\1{MASK}", text)
@@ -71,7 +71,7 @@ def masked_traceback(error: BaseException) -> str:
 def mask_tracebacks() -> None:
     """From now on print the traceback of what nobody catches without secrets, in threads too."""
     sys.excepthook = _print_masked
-    threading.excepthook = lambda given: _print_masked(given.exc_type, given.exc_value, given.exc_traceback)
+    threading.excepthook = lambda args: _print_masked(args.exc_type, args.exc_value, args.exc_traceback)
 
 
 def _print_masked(_: type[BaseException], error: BaseException | None, __: TracebackType | None) -> None:
@@ -81,20 +81,20 @@ def _print_masked(_: type[BaseException], error: BaseException | None, __: Trace
 
 def _environment() -> frozenset[str]:
     """The secrets of the environment, without the white space around them."""
-    found = set(_TOLD)
+    secrets = set(_REMEMBERED)
     for name in list(os.environ):  # a copy: a library's thread may set or unset a variable meanwhile
         value = os.environ.get(name, "")
         if _SECRET_NAME.search(name):
-            found.add(value.strip())
+            secrets.add(value.strip())
         elif "://" in value:
-            found |= {login.partition(":")[2].strip() for login in _GIVEN_LOGIN.findall(value)}
-    found |= {unquote(secret) for secret in found}
-    return frozenset(secret for secret in found if len(secret) >= _SHORTEST and secret.lower() not in _NOT_SECRET)
+            secrets |= {login.partition(":")[2].strip() for login in _GIVEN_LOGIN.findall(value)}
+    secrets |= {unquote(secret) for secret in secrets}
+    return frozenset(secret for secret in secrets if len(secret) >= _SHORTEST and secret.lower() not in _NOT_SECRET)
 
 
 @cache
-def _known(secrets: frozenset[str]) -> re.Pattern[str] | None:
-    """What finds the secrets, longest first; None where there are none."""
+def _secrets_pattern(secrets: frozenset[str]) -> re.Pattern[str] | None:
+    """A pattern of the secrets, longest first; None if there are none."""
     if not secrets:
         return None
     return re.compile("|".join(_spellings(secret) for secret in sorted(secrets, key=lambda text: (-len(text), text))))
@@ -111,15 +111,15 @@ def _white(run: str) -> str:
 
     Each is read in one way alone: two ways to read a space would be 2^n ways to read n of them.
     """
-    return rf"(?:\s|\+|{'|'.join(_spelled(character, least=1) for character in sorted({*run, ' '}))})+"
+    return rf"(?:\s|\+|{'|'.join(_spelled(character, min_backslashes=1) for character in sorted({*run, ' '}))})+"
 
 
-def _spelled(character: str, least: int = 0) -> str:
-    """A pattern for one character; as it is it has at least so many backslashes in front."""
+def _spelled(character: str, min_backslashes: int = 0) -> str:
+    """A pattern for one character; unescaped, it has at least `min_backslashes` backslashes in front."""
     if character.isascii() and character.isalnum():
         return character
     raw = character.encode("utf-8", errors="surrogateescape")
     percent = "".join(rf"%(?:25)*(?i:{byte:02x})" for byte in raw)
     escaped = {json.dumps(character)[1:-1], ascii(character)[1:-1], repr(raw)[2:-1]}
     escapes = [r"\\{1,64}".join(map(re.escape, form.split("\\"))) for form in sorted(escaped) if "\\" in form]
-    return rf"(?:\\{{{least},64}}{re.escape(character)}|{'|'.join([percent, *escapes])})"
+    return rf"(?:\\{{{min_backslashes},64}}{re.escape(character)}|{'|'.join([percent, *escapes])})"

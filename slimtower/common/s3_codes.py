@@ -11,10 +11,10 @@ FIX_CERTIFICATE = (
     " REQUESTS_CA_BUNDLE for MLflow, GIT_SSL_CAINFO for git"
 )
 
-_PLACE = {"NoSuchBucket", "AuthorizationHeaderMalformed"}  # no bucket, or one of another region
+_BUCKET = {"NoSuchBucket", "AuthorizationHeaderMalformed"}  # no bucket, or one of another region
 _HEAD = r"\(40[013]\) when calling"  # an answer to HEAD has no code, and 400 for a token that has expired
 _CERTIFICATE = "CERTIFICATE_VERIFY_FAILED|certificate verif(?:y|ication) failed|SSL certificate problem"
-_REFUSED = re.compile("|".join([*sorted(CLOCK | LOGIN | _PLACE), _HEAD, _CERTIFICATE]))
+_REFUSED = re.compile("|".join([*sorted(CLOCK | LOGIN | _BUCKET), _HEAD, _CERTIFICATE]))
 _CLOCK = re.compile("|".join(sorted(CLOCK)))
 
 

@@ -55,9 +55,9 @@ Model = TypeVar("Model", bound=BaseModel)
 
 def load_section(name: str, model: type[Section], path: Path = PARAMS) -> Section:
     """Read and check one section of params.yaml; UserError names every bad key, its value and the nearest known key."""
-    whole = create_model("Whole", __base__=Strict, **{name: (model, ...)})  # type: ignore[call-overload]
-    found = {key: value for key, value in read_mapping(path).items() if key == name}
-    section: Section = getattr(validated(whole, found, str(path)), name)
+    wrapper = create_model("Whole", __base__=Strict, **{name: (model, ...)})  # type: ignore[call-overload]
+    values = {key: value for key, value in read_mapping(path).items() if key == name}
+    section: Section = getattr(validated(wrapper, values, str(path)), name)
     return section
 
 
@@ -123,13 +123,13 @@ def _complaint(item: Any, model: type[BaseModel]) -> str:
         case "union_tag_not_found":
             return f"{key} has no {item['ctx']['discriminator']}; add it (docs/params.md says what it is)"
         case "union_tag_invalid":
-            told = item["ctx"]
-            tag = f"{key}.{told['discriminator'].strip(_QUOTE)}"
-            return f"{tag} is {shorten(told['tag'])}; it may be {told['expected_tags']}"
+            context = item["ctx"]
+            tag = f"{key}.{context['discriminator'].strip(_QUOTE)}"
+            return f"{tag} is {shorten(context['tag'])}; it may be {context['expected_tags']}"
         case "value_error":
             # wrong between its keys, or in itself
-            shown = "" if isinstance(item["input"], dict) else f" is {shorten(item['input'])}"
-            return f"{key}{shown}: {item['ctx']['error']}"
+            value = "" if isinstance(item["input"], dict) else f" is {shorten(item['input'])}"
+            return f"{key}{value}: {item['ctx']['error']}"
         case _:
             return f"{key} is {shorten(item['input'])}: {item['msg'][:1].lower()}{item['msg'][1:]}"
 
@@ -141,7 +141,9 @@ def _followed(model: type[BaseModel], location: Iterable[Any]) -> tuple[list[str
     for part in location:
         if tag_key:
             members = get_args(kind) or (kind,)
-            kind = next((each for each in members if part in get_args(each.model_fields[tag_key].annotation)), None)
+            kind = next(
+                (member for member in members if part in get_args(member.model_fields[tag_key].annotation)), None
+            )
             tag_key = None
             continue
         keys.append(str(part))

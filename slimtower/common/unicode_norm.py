@@ -10,7 +10,7 @@ from typing import Any
 
 UNSEEN: dict[int, str] = {0xAD: "", 0x2060: ""}
 """Translation that takes out soft hyphens and word joiners."""
-_READ = UNSEEN | {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}  # full-width letters and signs
+_READER_TABLE = UNSEEN | {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}  # full-width letters and signs
 # Han, Hiragana, Katakana, Thai, Lao, Khmer and Myanmar, in the standard library's terms: serving needs no more than it
 _LETTERS = (
     "\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3021-\u3029\u3038-\u303b\u3041-\u30ff\u31f0-\u31ff"
@@ -28,7 +28,7 @@ _RUN = re.compile(rf"(?:{_CHARACTER.pattern})+")
 
 def as_read(text: str) -> str:
     """NFC, without what no reader sees, and in letters of one width."""
-    return text if text.isascii() else unicodedata.normalize("NFC", text.translate(_READ))
+    return text if text.isascii() else unicodedata.normalize("NFC", text.translate(_READER_TABLE))
 
 
 def undotted(text: str) -> str:
@@ -42,17 +42,17 @@ def words_in(text: str, word: Any) -> list[str]:
     A run of such characters gives each two neighbours, a single one itself.
     """
     if text.isascii() or not _RUN.search(text):
-        found: list[str] = word.findall(text)
-        return found
-    return [text[start:end] for start, end in _places(text, word)]
+        words: list[str] = word.findall(text)
+        return words
+    return [text[start:end] for start, end in _word_spans(text, word)]
 
 
 def places_in(text: str, word: Any) -> list[tuple[int, int]]:
     """Start and end of each word of `words_in`; pairs overlap."""
-    return list(_places(text, word))
+    return list(_word_spans(text, word))
 
 
-def _places(text: str, word: Any) -> Iterator[tuple[int, int]]:
+def _word_spans(text: str, word: Any) -> Iterator[tuple[int, int]]:
     end = 0
     for run in _RUN.finditer(text):
         yield from _between(text, word, end, run.start())
@@ -64,5 +64,5 @@ def _places(text: str, word: Any) -> Iterator[tuple[int, int]]:
 
 
 def _between(text: str, word: Any, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Places of the words of a part, which begins and ends as a text does."""
-    return ((start + first, start + last) for first, last in (each.span() for each in word.finditer(text[start:end])))
+    """Spans of the words of a part, which begins and ends as a text does."""
+    return ((start + first, start + last) for first, last in (match.span() for match in word.finditer(text[start:end])))

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from slimtower.common.errors import UserError
-from slimtower.engines.contents import Asked, K, contents_digest, recall, sampled
-from slimtower.engines.engine import Engine, Searched, read_record
+from slimtower.engines.contents import K, QueryBatch, contents_digest, recall, sample_vectors
+from slimtower.engines.engine import Engine, Searchable, read_record
 from slimtower.serving.release import Hit, Release
 
 PROBES = (1, 2, 3, 4, 6, 8, 12)  # tried before those of EF where these are lists to read
@@ -30,90 +30,92 @@ class Tuned(NamedTuple):
 class SourceIds:
     """An engine whose documents have the ids of their source, where the release's have a data set's name in front."""
 
-    def __init__(self, engine: Searched, prefix: str) -> None:
+    def __init__(self, engine: Searchable, prefix: str) -> None:
         self.engine, self.prefix = engine, prefix
 
     def search(self, name: str, vectors: np.ndarray, k: int, ef: int) -> list[list[Hit]]:
         """The engine's hits under the release's ids."""
-        found = self.engine.search(name, vectors, k, ef)
-        return [[hit._replace(id=f"{self.prefix}{hit.id}") for hit in row] for row in found]
+        rows = self.engine.search(name, vectors, k, ef)
+        return [[hit._replace(id=f"{self.prefix}{hit.id}") for hit in row] for row in rows]
 
     def vectors(self, name: str, ids: Sequence[str]) -> dict[str, np.ndarray]:
         """The stored vectors under the release's ids."""
-        found = self.engine.vectors(name, [doc.removeprefix(self.prefix) for doc in ids])
-        return {f"{self.prefix}{doc}": vector for doc, vector in found.items()}
+        vectors = self.engine.vectors(name, [doc.removeprefix(self.prefix) for doc in ids])
+        return {f"{self.prefix}{doc}": vector for doc, vector in vectors.items()}
 
 
-def under_its_ids(engine: Searched, name: str, dataset: str, sample: Sequence[str]) -> Searched:
+def under_its_ids(engine: Searchable, name: str, dataset: str, sample: Sequence[str]) -> Searchable:
     """The engine, asked by the ids that it knows some documents of the release by: the release's or the source's."""
     source = SourceIds(engine, f"{dataset}/")
     return source if not engine.vectors(name, sample) and source.vectors(name, sample) else engine
 
 
 def tune(
-    engine: Searched,
+    engine: Searchable,
     name: str,
-    asked: Asked,
+    queries: QueryBatch,
     target: float,
     k: int = K,
-    known: Container[str] | None = None,
+    release_ids: Container[str] | None = None,
     knob: str = "ef",
 ) -> Tuned:
-    """The smallest setting of the knob that reaches the target; where none does, the one that finds most.
+    """The smallest setting of the knob that reaches the target; if none does, the one that finds most.
 
-    With `known`, of `k` hits those that are among these documents count.
+    With `release_ids`, only hits among these documents count.
     """
     tried = []
-    for ef in [each for each in EF if each >= k] if knob == "ef" else (*PROBES, *EF):
-        hits = engine.search(name, asked.vectors, k, ef)
-        found = [[hit.id for hit in row if known is None or hit.id in known][:K] for row in hits]
-        reached = recall(found, asked.wanted)
+    for ef in [value for value in EF if value >= k] if knob == "ef" else (*PROBES, *EF):
+        hits = engine.search(name, queries.vectors, k, ef)
+        results = [[hit.id for hit in row if release_ids is None or hit.id in release_ids][:K] for row in hits]
+        reached = recall(results, queries.exact)
         if reached >= target:
             return Tuned(ef, reached, True)
         tried.append(Tuned(ef, reached, False))
-    return max(tried, key=lambda one: (one.recall, -one.ef))
+    return max(tried, key=lambda trial: (trial.recall, -trial.ef))
 
 
-def check_found(
+def check_recall(
     name: str,
     tuned: Tuned,
-    asked: Asked,
+    queries: QueryBatch,
     margin: float,
     knob: str = "ef",
     remedy: str = "raise deploy.m or deploy.ef_construction",
 ) -> None:
-    """UserError where the engine finds less than the release's own index does, by more than the margin."""
-    if tuned.recall < asked.own - margin:
+    """UserError if the engine's recall is below that of the release's own index by more than the margin."""
+    if tuned.recall < queries.index_recall - margin:
         raise UserError(
             f"{name}: finds {tuned.recall:.2%} of the exact top {K} with {knob} {tuned.ef}, the release's own index"
-            f" {asked.own:.2%}, and deploy.margin allows {margin:.2%} less; nothing was changed: {remedy}"
+            f" {queries.index_recall:.2%}, and deploy.margin allows {margin:.2%} less; nothing was changed: {remedy}"
         )
 
 
-def fitted(engine: Searched, name: str, asked: Asked, known: Container[str]) -> tuple[Asked, int]:
-    """The queries as an index can be judged by them where documents have come and gone, and hits to ask for.
+def fit_queries(
+    engine: Searchable, name: str, queries: QueryBatch, release_ids: Container[str]
+) -> tuple[QueryBatch, int]:
+    """The queries that can judge an index whose documents have changed since, and how many hits to search for.
 
-    Documents that are gone are wanted no more. So many hits are asked for that those of the release, `known`, are K of
-    each query; one that has not so many among _WIDEST is left out. UserError where all are.
+    Documents that the index no longer has are expected no more. The search is widened until each query has K hits of
+    the release (`release_ids`); a query with fewer among _WIDEST hits is left out. UserError if all are.
     """
-    ids = sorted(set().union(*asked.wanted))
+    ids = sorted(set().union(*queries.exact))
     blocks = (ids[start : start + _LOOKED_UP] for start in range(0, len(ids), _LOOKED_UP))
     there = {doc for block in blocks for doc in engine.vectors(name, block)}
-    wanted, k = [best & there for best in asked.wanted], K
+    exact, k = [best & there for best in queries.exact], K
     while True:
-        hits = engine.search(name, asked.vectors, k, max(k, EF[0]))
-        here = [sum(hit.id in known for hit in row) for row in hits]
-        full = [len(row) < k or own >= min(K, len(best)) for row, own, best in zip(hits, here, wanted, strict=True)]
+        hits = engine.search(name, queries.vectors, k, max(k, EF[0]))
+        here = [sum(hit.id in release_ids for hit in row) for row in hits]
+        full = [len(row) < k or count >= min(K, len(best)) for row, count, best in zip(hits, here, exact, strict=True)]
         if all(full) or k == _WIDEST:
             break
         k = min(2 * k, _WIDEST)
-    kept = [row for row, best in enumerate(wanted) if best and full[row]]
-    if not kept:
+    selected = [row for row, best in enumerate(exact) if best and full[row]]
+    if not selected:
         raise UserError(
             f"{name}: no query finds documents of the release among {k} hits: most of what it holds is not in the"
             " release; release an index of these documents"
         )
-    return asked._replace(vectors=asked.vectors[kept], wanted=[wanted[row] for row in kept]), k
+    return queries._replace(vectors=queries.vectors[selected], exact=[exact[row] for row in selected]), k
 
 
 def check_shape(engine: Engine, name: str, release: Release) -> None:
@@ -122,7 +124,7 @@ def check_shape(engine: Engine, name: str, release: Release) -> None:
     if manifest.metric != "inner_product":
         raise UserError(f"{release.folder}: compares by {manifest.metric!r}; engines are told inner_product alone")
     if dim and dim != manifest.dim:
-        raise UserError(f"{name}: holds vectors of {dim} dimensions, the encoder makes {manifest.dim}: {_OTHER}")
+        raise UserError(f"{name}: holds vectors of {dim} dimensions, the encoder makes {manifest.dim}: {_MISMATCH}")
     alike = {"inner_product", ""} | ({"cosine", "l2"} if manifest.normalised else set())
     if metric not in alike:
         raise UserError(f"{name}: compares by {metric}, the release by inner product: build its index anew for that")
@@ -134,46 +136,49 @@ def check_digest(engine: Engine, name: str, release: Release, dataset: str) -> N
     if record and record.index != contents_digest(release, dataset):
         same = "of the same teacher" if record.teacher == release.manifest.teacher else "of another teacher"
         raise UserError(
-            f"{name}: was filled from another index, {same}, for {record.student!r} ({record.manifest[:12]}): {_OTHER}"
+            f"{name}: was filled from another index, {same}, for {record.student!r} ({record.manifest[:12]}):"
+            f" {_MISMATCH}"
         )
 
 
-def check_sample(engine: Searched, name: str, release: Release, own: Mapping[str, np.ndarray], present: float) -> int:
-    """Compare stored vectors with some of the release's own; returns how many documents were compared.
+def check_sample(
+    engine: Searchable, name: str, release: Release, expected: Mapping[str, np.ndarray], present: float
+) -> int:
+    """Compare stored vectors with a sample of the release's (`expected`); returns how many documents were compared.
 
-    UserError where fewer than the share `present` of them are there, or one vector is another.
+    UserError if the engine has fewer than the share `present` of them, or if a vector differs.
     """
-    stored = engine.vectors(name, list(own))
-    if len(stored) < present * len(own):
+    stored = engine.vectors(name, list(expected))
+    if len(stored) < present * len(expected):
         raise UserError(
-            f"{name}: has {len(stored)} of {len(own)} sampled documents of the release, such as {next(iter(own))!r}:"
-            f" its ids are others, or it is not whole; {_OTHER}"
+            f"{name}: has {len(stored)} of {len(expected)} sampled documents of the release, such as"
+            f" {next(iter(expected))!r}: its ids are others, or it is not whole; {_MISMATCH}"
         )
     scaled = release.manifest.normalised  # an engine that compares by cosine may have scaled them
-    off = {doc: _distance(vector, own[doc], scaled) for doc, vector in stored.items()}
+    off = {doc: _distance(vector, expected[doc], scaled) for doc, vector in stored.items()}
     wrong = [doc for doc, distance in off.items() if not distance <= _NEAR]
     if wrong:
         raise UserError(
             f"{name}: {len(wrong)} of {len(off)} sampled documents have another vector than the release, such as"
-            f" {wrong[0]!r} (mean cosine {_mean_cosine(stored, own):.3f}): {_OTHER}"
+            f" {wrong[0]!r} (mean cosine {_mean_cosine(stored, expected):.3f}): {_MISMATCH}"
         )
     return len(off)
 
 
 _FOREIGN = "build this index anew so that it finds more, or deploy the release without --encoder-only"
-_OTHER = "encoder and index do not belong together; deploy the release without --encoder-only"
+_MISMATCH = "encoder and index do not belong together; deploy the release without --encoder-only"
 
 
-def _distance(stored: np.ndarray, own: np.ndarray, scaled: bool) -> float:
+def _distance(stored: np.ndarray, expected: np.ndarray, scaled: bool) -> float:
     """How far a stored vector lies from the release's, as a share of its length."""
-    length = float(np.linalg.norm(own)) or 1.0
-    found = float(np.linalg.norm(stored))
-    same = stored * (length / found) if scaled and found else stored
-    return float(np.linalg.norm(same - own)) / length
+    length = float(np.linalg.norm(expected)) or 1.0
+    stored_length = float(np.linalg.norm(stored))
+    same = stored * (length / stored_length) if scaled and stored_length else stored
+    return float(np.linalg.norm(same - expected)) / length
 
 
-def _mean_cosine(stored: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray]) -> float:
-    pairs = [(vector, own[doc]) for doc, vector in stored.items()]
+def _mean_cosine(stored: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
+    pairs = [(vector, expected[doc]) for doc, vector in stored.items()]
     return float(np.mean([a @ b / (float(np.linalg.norm(a) * np.linalg.norm(b)) or 1.0) for a, b in pairs]))
 
 
@@ -182,7 +187,7 @@ def check_encoder(
     name: str,
     release: Release,
     dataset: str,
-    asked: Asked,
+    queries: QueryBatch,
     *,
     target: float,
     margin: float,
@@ -192,12 +197,12 @@ def check_encoder(
     many queries that was found."""
     check_shape(engine, name, release)
     check_digest(engine, engine.target(name) or name, release, dataset)
-    own = sampled(release, dataset, sample)
-    found = under_its_ids(engine, name, dataset, list(own))
-    check_sample(found, name, release, own, _PRESENT)
-    known = frozenset(release.documents(dataset).ids)
-    judged, k = fitted(found, name, asked, known)
+    expected = sample_vectors(release, dataset, sample)
+    searchable = under_its_ids(engine, name, dataset, list(expected))
+    check_sample(searchable, name, release, expected, _PRESENT)
+    release_ids = frozenset(release.documents(dataset).ids)
+    judged, k = fit_queries(searchable, name, queries, release_ids)
     knob = engine.shape(name).knob
-    tuned = tune(found, name, judged, target, k, known, knob)
-    check_found(name, tuned, judged, margin, knob, _FOREIGN)
+    tuned = tune(searchable, name, judged, target, k, release_ids, knob)
+    check_recall(name, tuned, judged, margin, knob, _FOREIGN)
     return tuned, len(judged.vectors)

@@ -40,43 +40,43 @@ def rows_from(release: Release, dataset: str, first: int, batch: int) -> Iterato
         begin += shard.ntotal
 
 
-def sampled(release: Release, dataset: str, count: int) -> dict[str, np.ndarray]:
-    """Id -> vector of so many documents, evenly spaced."""
+def sample_vectors(release: Release, dataset: str, count: int) -> dict[str, np.ndarray]:
+    """Id -> vector of `count` documents, evenly spaced."""
     total = release.manifest.datasets[dataset].vectors
-    found: dict[str, np.ndarray] = {}
+    vectors: dict[str, np.ndarray] = {}
     for row in np.unique(np.linspace(0, total - 1, min(count, total)).astype(int)).tolist():
-        one = next(rows_from(release, dataset, row, 1))
-        found[one.ids[0]] = one.vectors[0]
-    return found
+        rows = next(rows_from(release, dataset, row, 1))
+        vectors[rows.ids[0]] = rows.vectors[0]
+    return vectors
 
 
-class Asked(NamedTuple):
-    """Queries' embeddings `(n, dim)`, where they come from, the ids of each one's exact best ten, and the share of
-    these that the release's own index finds."""
+class QueryBatch(NamedTuple):
+    """Queries' embeddings `(n, dim)`, where they come from, `exact`: ids of each query's exact best ten, and
+    `index_recall`: the share of these that the release's own index finds."""
 
     vectors: np.ndarray
     source: str
-    wanted: list[frozenset[str]]
-    own: float
+    exact: list[frozenset[str]]
+    index_recall: float
 
 
-def asked(release: Release, dataset: str, ingest: Path, limit: int) -> Asked:
+def load_queries(release: Release, dataset: str, ingest: Path, limit: int) -> QueryBatch:
     """A data set's dev queries, evenly spaced; other queries of it, or the release's probes, where it has none."""
     texts, source = _texts(release, dataset, ingest)
     texts = [texts[row] for row in np.unique(np.linspace(0, len(texts) - 1, min(limit, len(texts))).astype(int))]
     vectors = embed_each(release.encode, texts)
     scores, ids = release.search(dataset, vectors, K + _TIES, "flat")
-    wanted = []
+    exact = []
     for line, docs in zip(scores, ids, strict=True):
         last = line[min(K, len(docs)) - 1]
-        wanted.append(frozenset(docs[: int((line[: len(docs)] >= last - _EQUAL * abs(last)).sum())]))
-    own = recall(release.search(dataset, vectors, K)[1], wanted)
-    return Asked(vectors, source, wanted, own)
+        exact.append(frozenset(docs[: int((line[: len(docs)] >= last - _EQUAL * abs(last)).sum())]))
+    index_recall = recall(release.search(dataset, vectors, K)[1], exact)
+    return QueryBatch(vectors, source, exact, index_recall)
 
 
-def recall(found: Sequence[Sequence[str]], wanted: Sequence[frozenset[str]]) -> float:
-    """Mean share of the exact ten best that was found; documents that score as the tenth count alike."""
-    shares = [len(set(ids) & best) / min(K, len(best)) for ids, best in zip(found, wanted, strict=True)]
+def recall(results: Sequence[Sequence[str]], exact: Sequence[frozenset[str]]) -> float:
+    """Mean share of the exact ten best among the results; documents that score as the tenth count alike."""
+    shares = [len(set(ids) & best) / min(K, len(best)) for ids, best in zip(results, exact, strict=True)]
     return float(np.mean(shares))
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from slimtower.common.errors import TransientError, UserError
 from slimtower.common.files import sha256_text
-from slimtower.engines.belonging import Tuned, check_found, check_sample, tune
-from slimtower.engines.contents import Asked, contents_digest, rows_from, sampled
-from slimtower.engines.engine import Engine, Former, Graph, Record, Settings, read_record
+from slimtower.engines.belonging import Tuned, check_recall, check_sample, tune
+from slimtower.engines.contents import QueryBatch, contents_digest, rows_from, sample_vectors
+from slimtower.engines.engine import Engine, Graph, Previous, Record, Settings, read_record
 from slimtower.engines.params import DeployParams
 from slimtower.serving.release import Release
 
@@ -30,7 +30,7 @@ class Deployed:
     alias: str
     collection: str
     record: Record
-    before: Former | None
+    before: Previous | None
     filled: int  # documents that this run put in
     met: bool  # whether the target recall is reached
     there: int  # documents that the collection holds: others may have put some in or taken some out
@@ -48,12 +48,12 @@ class Ready:
 
 @dataclass(frozen=True)
 class WayBack:
-    """What an alias is to name again, with the record that then lies beside it; `now`: what it names."""
+    """What an alias is to name again, with the record that then lies beside it; `current`: what it names at present."""
 
     alias: str
     collection: str
     record: Record
-    now: Former
+    current: Previous
 
 
 def alias_of(name: str, dataset: str) -> str:
@@ -65,12 +65,12 @@ def alias_of(name: str, dataset: str) -> str:
 def check_owner(engine: Engine, alias: str, name: str, dataset: str) -> None:
     """UserError where the alias answers for another model or data set: two can be called alike by `alias_of`."""
     live = engine.target(alias)
-    now = read_record(engine, live) if live else None
-    if now and ((now.model or name) != name or (now.dataset or dataset) != dataset):
+    record = read_record(engine, live) if live else None
+    if record and ((record.model or name) != name or (record.dataset or dataset) != dataset):
         raise UserError(
-            f"{alias}: answers for {now.dataset!r} of the registered model {now.model or name!r}, and {dataset!r} of"
-            f" {name!r} would be called the same; nothing was changed: rename one, deploy to another engine, or, where"
-            f" that one is given up, remove {alias} and {live} by hand"
+            f"{alias}: answers for {record.dataset!r} of the registered model {record.model or name!r}, and {dataset!r}"
+            f" of {name!r} would be called the same; nothing was changed: rename one, deploy to another engine, or,"
+            f" where that one is given up, remove {alias} and {live} by hand"
         )
 
 
@@ -81,7 +81,7 @@ def prepare(
     name: str,
     dataset: str,
     alias: str,
-    asked: Asked,
+    queries: QueryBatch,
     params: DeployParams,
 ) -> Ready:
     """A collection of this release's documents, set up for its student, to which the alias may be moved.
@@ -97,30 +97,37 @@ def prepare(
         )
     digest, settings = contents_digest(release, dataset), _settings(params)
     live = engine.target(alias)
-    now = read_record(engine, live) if live else None
-    back = {now.previous.collection} if now and now.previous else set()
-    if live and now and (now.index, now.release) == (digest, release_digest) and now.made_with(settings):
-        if now.settings is None:  # so that later ones can differ
-            now = now.model_copy(update={"settings": settings})
-            engine.keep(live, now.model_dump_json())
+    current = read_record(engine, live) if live else None
+    back = {current.previous.collection} if current and current.previous else set()
+    if (
+        live
+        and current
+        and (current.index, current.release) == (digest, release_digest)
+        and current.made_with(settings)
+    ):
+        if current.settings is None:  # so that later ones can differ
+            current = current.model_copy(update={"settings": settings})
+            engine.keep(live, current.model_dump_json())
         _clear(engine, alias, {live, *back})
-        done = Deployed(alias, live, now, None, 0, now.recall >= params.target_recall, engine.count(live), moved=False)
+        done = Deployed(
+            alias, live, current, None, 0, current.recall >= params.target_recall, engine.count(live), moved=False
+        )
         return Ready(done, live, answers=True)
     plain = f"{alias}_{digest[:_DIGEST]}"
-    own = live == plain or (now is not None and now.index == digest)
-    if live and own and engine.count(live) != release.manifest.datasets[dataset].vectors:
+    is_own = live == plain or (current is not None and current.index == digest)
+    if live and is_own and engine.count(live) != release.manifest.datasets[dataset].vectors:
         raise UserError(
             f"{live}: answers now with {engine.count(live)} documents, and the release has"
             f" {release.manifest.datasets[dataset].vectors}: others were put in or taken out, and filling it anew would"
             " undo that; set ef by hand from --encoder-only, or release an index of these documents"
         )
-    collection = _place(engine, alias, plain, digest, asked, settings)
+    collection = _choose_collection(engine, alias, plain, digest, queries, settings)
     _clear(engine, alias, {collection, *([live] if live else []), *back})
     filled = _fill(engine, release, dataset, collection, params)
-    m, tuned = _set_up(engine, collection, asked, params)
-    check_sample(engine, collection, release, sampled(release, dataset, params.sample), 1.0)
-    check_found(collection, tuned, asked, params.margin)
-    before = now.former(live) if live and now else None
+    m, tuned = _set_up(engine, collection, queries, params)
+    check_sample(engine, collection, release, sample_vectors(release, dataset, params.sample), 1.0)
+    check_recall(collection, tuned, queries, params.margin)
+    before = current.as_previous(live) if live and current else None
     record = Record(
         student=release.manifest.student,
         model=name,
@@ -159,40 +166,42 @@ def way_back(engine: Engine, alias: str) -> WayBack | None:
     Only one is kept: after that there is nothing further back until the next deployment.
     """
     live = engine.target(alias)
-    now = read_record(engine, live) if live else None
-    if now and now.previous is None and now.rolled_back:
+    current = read_record(engine, live) if live else None
+    if current and current.previous is None and current.rolled_back:
         return None
-    if live is None or now is None or now.previous is None:
+    if live is None or current is None or current.previous is None:
         raise UserError(
-            f"{alias}: nothing to go back to: {'one deployment' if now else 'none'} is kept; deploy another, or roll"
-            " back the other data sets alone (--dataset)"
+            f"{alias}: nothing to go back to: {'one deployment' if current else 'none'} is kept; deploy another, or"
+            " roll back the other data sets alone (--dataset)"
         )
-    old = now.previous
+    old = current.previous
     record = read_record(engine, old.collection) if old.collection in engine.names(alias) else None
     if record is None:
         raise UserError(f"{alias}: {old.collection}, which answered before, is gone; deploy {old.student!r} anew")
-    kept = {field: value for field, value in old if field != "collection"}
+    fields = {field: value for field, value in old if field != "collection"}
     if old.recall is None:  # an earlier version kept none: that of a student of the same collection may be near
-        del kept["recall"]
-    restored = record.model_copy(update=kept | {"previous": None, "rolled_back": now.release})
-    return WayBack(alias, old.collection, restored, now.former(live))
+        del fields["recall"]
+    restored = record.model_copy(update=fields | {"previous": None, "rolled_back": current.release})
+    return WayBack(alias, old.collection, restored, current.as_previous(live))
 
 
 def roll_back(engine: Engine, back: WayBack) -> Deployed:
     """Let the alias name what answered before, with its student."""
     engine.keep(back.collection, back.record.model_dump_json())
     engine.point(back.alias, back.collection)
-    return Deployed(back.alias, back.collection, back.record, back.now, 0, True, engine.count(back.collection))
+    return Deployed(back.alias, back.collection, back.record, back.current, 0, True, engine.count(back.collection))
 
 
 def _settings(params: DeployParams) -> Settings:
     return Settings(target_recall=params.target_recall, m=params.m, ef_construction=params.ef_construction)
 
 
-def _place(engine: Engine, alias: str, plain: str, digest: str, asked: Asked, settings: Settings) -> str:
-    """Where these contents lie, or are to: a complete collection of these settings, or of a graph that does for them.
+def _choose_collection(
+    engine: Engine, alias: str, plain: str, digest: str, queries: QueryBatch, settings: Settings
+) -> str:
+    """The collection for these contents: a complete one of these settings, or one whose graph reaches the target.
 
-    Else `plain`, as they alone name it, where it is not complete yet, and a name of the settings too where it is.
+    Else `plain`, the name by contents alone, or, if that collection is complete, a name by contents and settings.
     """
     records = {name: read_record(engine, name) for name in _collections(engine, alias)}
     same = {name: record for name, record in records.items() if record and record.index == digest}
@@ -202,7 +211,7 @@ def _place(engine: Engine, alias: str, plain: str, digest: str, asked: Asked, se
     target = settings.target_recall
     for name, record in same.items():
         graph = record.settings and record.settings.model_copy(update={"target_recall": target})
-        if graph == settings and tune(engine, name, asked, target).met:
+        if graph == settings and tune(engine, name, queries, target).met:
             return name
     if plain not in same:
         return plain
@@ -235,30 +244,30 @@ def _starts(engine: Engine, collection: str, documents: int, batch: int) -> Iter
             return
     engine.drop(collection)
     yield 0
-    if (found := engine.count(collection)) != documents:
-        raise UserError(f"{collection}: holds {found} documents after {documents} were put in; are ids there twice?")
+    if (count := engine.count(collection)) != documents:
+        raise UserError(f"{collection}: holds {count} documents after {documents} were put in; are ids there twice?")
 
 
-def _set_up(engine: Engine, collection: str, asked: Asked, params: DeployParams) -> tuple[int, Tuned]:
+def _set_up(engine: Engine, collection: str, queries: QueryBatch, params: DeployParams) -> tuple[int, Tuned]:
     """Links of the graph and ef; the graph of a collection that was complete before stays as it is."""
     record = read_record(engine, collection)
     if record:
-        return record.m, tune(engine, collection, asked, params.target_recall)
+        return record.m, tune(engine, collection, queries, params.target_recall)
     best: tuple[int, Tuned] | None = None
     for m in params.m:
         engine.build(collection, Graph(m, params.ef_construction))
-        best = m, tune(engine, collection, asked, params.target_recall)
+        best = m, tune(engine, collection, queries, params.target_recall)
         if best[1].met:
             break
     assert best is not None  # deploy.m has at least one
     return best
 
 
-def deployed(engine: Engine, name: str) -> list[str]:
+def deployed_aliases(engine: Engine, name: str) -> list[str]:
     """Aliases of a registered model that name a collection; not those of another one whose name goes on behind its."""
     begin = alias_of(name, "")[:_CUT]  # longer aliases go on with a digest
-    found = [_COLLECTION.fullmatch(each) for each in engine.names(begin)]
-    aliases = {alias: engine.target(alias) for alias in sorted({each[1] for each in found if each})}
+    matches = [_COLLECTION.fullmatch(collection) for collection in engine.names(begin)]
+    aliases = {alias: engine.target(alias) for alias in sorted({match[1] for match in matches if match})}
     records = {alias: read_record(engine, live) for alias, live in aliases.items() if live}
     return [alias for alias, record in records.items() if _is_of(name, alias, record)]
 
@@ -271,10 +280,10 @@ def _is_of(name: str, alias: str, record: Record | None) -> bool:
 
 
 def _collections(engine: Engine, alias: str) -> list[str]:
-    return [name for name in engine.names(alias) if (own := _COLLECTION.fullmatch(name)) and own[1] == alias]
+    return [name for name in engine.names(alias) if (match := _COLLECTION.fullmatch(name)) and match[1] == alias]
 
 
-def _clear(engine: Engine, alias: str, kept: set[str]) -> None:
-    """Drop collections of this alias but those kept, and what answers: another deployment may have moved it."""
-    for name in set(_collections(engine, alias)) - kept - {engine.target(alias)}:
+def _clear(engine: Engine, alias: str, keep: set[str]) -> None:
+    """Drop this alias's collections except those in `keep` and the one it names, which may have changed meanwhile."""
+    for name in set(_collections(engine, alias)) - keep - {engine.target(alias)}:
         engine.drop(name)

@@ -35,8 +35,8 @@ class Shape(NamedTuple):
     knob: str = "ef"
 
 
-class Searched(Protocol):
-    """Collections as they are asked."""
+class Searchable(Protocol):
+    """Collections that answer queries."""
 
     def search(self, name: str, vectors: np.ndarray, k: int, ef: int) -> list[list[Hit]]:
         """The best k documents of each of `vectors` `(n, dim)`, by name or alias; `ef`: candidates looked at, or what
@@ -46,7 +46,7 @@ class Searched(Protocol):
         """The stored vector of each of these documents that is there."""
 
 
-class Engine(Searched, Protocol):
+class Engine(Searchable, Protocol):
     """Collections (of Postgres: tables) of ids, titles and vectors, and aliases (views) that name one of them."""
 
     def names(self, prefix: str) -> list[str]:
@@ -94,7 +94,7 @@ class Settings(Strict):
     ef_construction: int
 
 
-class Former(Strict):
+class Previous(Strict):
     """What answered before: collection, student, digest of its release as MLflow tags it, its ef, recall and settings.
 
     `recall`: None where an earlier version wrote this.
@@ -131,13 +131,13 @@ class Record(Strict):
     ef: int
     recall: float
     settings: Settings | None = None
-    previous: Former | None
+    previous: Previous | None
     rolled_back: str = ""
 
-    def former(self, collection: str) -> Former:
-        """This one as what answered before."""
-        kept = {"student", "release", "manifest", "ef", "recall", "settings"}
-        return Former.model_validate(self.model_dump(include=kept) | {"collection": collection})
+    def as_previous(self, collection: str) -> Previous:
+        """This record in the form that the next one keeps of it."""
+        fields = {"student", "release", "manifest", "ef", "recall", "settings"}
+        return Previous.model_validate(self.model_dump(include=fields) | {"collection": collection})
 
     def made_with(self, settings: Settings) -> bool:
         """Whether these are its settings; an earlier version kept none, and `m` alone tells."""
@@ -160,9 +160,9 @@ def read_record(engine: Engine, name: str) -> Record | None:
     return validated(Record, raw, f"record of {name}")
 
 
-def one_field(names: Sequence[str], wanted: Sequence[str], where: str, what: str) -> str:
-    """The first of the wanted names that a collection has; UserError where it has none."""
-    for name in wanted:
+def one_field(names: Sequence[str], candidates: Sequence[str], where: str, kind: str) -> str:
+    """The first candidate among the collection's names; UserError if it has none of them."""
+    for name in candidates:
         if name in names:
             return name
-    raise UserError(f"{where}: has no {what} among {', '.join(names) or 'no fields'}; call it {wanted[0]}")
+    raise UserError(f"{where}: has no {kind} among {', '.join(names) or 'no fields'}; call it {candidates[0]}")

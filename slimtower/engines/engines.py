@@ -20,16 +20,16 @@ _CLIENTS = {"psycopg", "pgvector", "qdrant_client", "pymilvus", "milvus_lite", "
 
 
 @contextmanager
-def opened(to: str) -> Iterator[Engine]:
-    """The engine that TO names; UserError for one that nobody knows, or whose client is not installed.
+def open_engine(to: str) -> Iterator[Engine]:
+    """The engine that TO names; UserError if it is unknown or its client is not installed.
 
-    UserError where the engine refuses, TransientError where it was not reached or failed in between.
+    UserError also if the engine refuses, TransientError if it cannot be reached or fails in between.
     """
     if has_unquoted_login(to):
         raise UserError("TO has several @; write those of user and password as %40")
     make, uri = _engine(to)
     try:
-        engine = _made(make, uri, to)
+        engine = _connect(make, uri, to)
         try:
             yield engine
         finally:
@@ -59,8 +59,8 @@ def opened(to: str) -> Iterator[Engine]:
         ) from error
 
 
-def _made(make: Callable[[str], Engine], uri: str, to: str) -> Engine:
-    """The engine, which has answered; UserError where something else answers there, or its files are no engine's."""
+def _connect(make: Callable[[str], Engine], uri: str, to: str) -> Engine:
+    """The engine, after a first answer; UserError if something else answers there, or its files are no engine's."""
     try:
         engine = make(uri)
         engine.names("")
@@ -90,10 +90,10 @@ def _check_address(to: str, scheme: str) -> None:
     """UserError for a port that is none, and for a server without a name; libpq has a socket's folder by default."""
     if any(sign.isspace() for sign in to):
         raise UserError(f"TO holds white space; write it as %20, and give {_TARGETS}")
-    places = to.partition("://")[2].partition("/")[0].rpartition("@")[2].split(",")  # libpq takes several
+    hosts = to.partition("://")[2].partition("/")[0].rpartition("@")[2].split(",")  # libpq takes several
     try:
-        found = [urlsplit(f"//{place}") for place in places]
-        wrong = any(each.port == 0 or ("http" in scheme and not each.hostname) for each in found)
+        urls = [urlsplit(f"//{host}") for host in hosts]
+        wrong = any(url.port == 0 or ("http" in scheme and not url.hostname) for url in urls)
     except ValueError:
         wrong = True
     if wrong:

@@ -33,7 +33,7 @@ class Milvus:
             Path(uri).parent.mkdir(parents=True, exist_ok=True)
         self.client: Any = MilvusClient(uri, token=os.environ.get("MILVUS_TOKEN", ""))
         self._loaded: set[str] = set()
-        self._known: dict[str, tuple[str, str, str, str, str]] = {}
+        self._field_names: dict[str, tuple[str, str, str, str, str]] = {}
 
     def names(self, prefix: str) -> list[str]:
         """Collections whose name begins so."""
@@ -54,8 +54,8 @@ class Milvus:
         """Entities of the collection."""
         self._complete(name)
         self._load(name)
-        found = self.client.query(name, filter="", output_fields=["count(*)"], consistency_level="Strong")
-        return int(found[0]["count(*)"])
+        rows = self.client.query(name, filter="", output_fields=["count(*)"], consistency_level="Strong")
+        return int(rows[0]["count(*)"])
 
     def upsert(self, name: str, rows: Rows) -> None:
         """Put entities in; each is in the log on disk when this returns."""
@@ -81,7 +81,7 @@ class Milvus:
         self._load(name)
         doc, title, vector, metric, kind = self._fields(name)
         knob = self._knob(name, kind)
-        found = self.client.search(
+        results = self.client.search(
             name,
             data=vectors.tolist(),
             anns_field=vector,
@@ -94,7 +94,7 @@ class Milvus:
                 Hit(str(hit["entity"].get(doc, hit.get(doc))), float(hit["distance"]), hit["entity"].get(title) or "")
                 for hit in hits
             ]
-            for hits in found
+            for hits in results
         ]
 
     def vectors(self, name: str, ids: Sequence[str]) -> dict[str, np.ndarray]:
@@ -103,10 +103,10 @@ class Milvus:
         doc, _, vector, *_ = self._fields(name)
         fields = self.client.describe_collection(name)["fields"]
         text = any(field["name"] == doc and field["type"] == self.types.VARCHAR for field in fields)
-        wanted = list(ids) if text else [int(one) for one in ids if one.isdecimal()]
-        condition = f"{doc} in {json.dumps(wanted, ensure_ascii=False)}"
-        found = self.client.query(name, filter=condition, output_fields=[doc, vector])
-        return {str(row[doc]): np.asarray(row[vector], dtype=np.float32) for row in found}
+        keys = list(ids) if text else [int(doc_id) for doc_id in ids if doc_id.isdecimal()]
+        condition = f"{doc} in {json.dumps(keys, ensure_ascii=False)}"
+        rows = self.client.query(name, filter=condition, output_fields=[doc, vector])
+        return {str(row[doc]): np.asarray(row[vector], dtype=np.float32) for row in rows}
 
     def shape(self, name: str) -> Shape:
         """What schema and index say; UserError for an index that nothing here can tune."""
@@ -148,9 +148,9 @@ class Milvus:
             server_manager_instance.release_server(self.file)
 
     def _index(self, kind: str, settings: dict[str, int]) -> Any:
-        wanted = self.client.prepare_index_params()
-        wanted.add_index("vector", index_type=kind, metric_type="IP", params=settings)
-        return wanted
+        index_params = self.client.prepare_index_params()
+        index_params.add_index("vector", index_type=kind, metric_type="IP", params=settings)
+        return index_params
 
     def _complete(self, name: str) -> None:
         """Give a collection of ours the index without which no server loads it: a kill may have come before that."""
@@ -167,19 +167,19 @@ class Milvus:
     def _knob(name: str, kind: str) -> str:
         """What a search of such an index is set by."""
         if kind not in _KNOBS:
-            known = ", ".join(filter(None, _KNOBS))
+            kinds = ", ".join(filter(None, _KNOBS))
             raise UserError(
-                f"{name}: its vectors have an index of the kind {kind}; searches of {known} can be tuned here"
+                f"{name}: its vectors have an index of the kind {kind}; searches of {kinds} can be tuned here"
             )
         return _KNOBS[kind]
 
     def _fields(self, name: str) -> tuple[str, str, str, str, str]:
         """Fields of id, title (empty without) and vector; metric and kind of its index as Milvus calls them.
 
-        Asked for once.
+        Looked up once a name.
         """
-        if name in self._known:
-            return self._known[name]
+        if name in self._field_names:
+            return self._field_names[name]
         if not self.client.has_collection(name):
             raise UserError(f"{name}: no such collection or alias here; look at TO and the name")
         fields = self.client.describe_collection(name)["fields"]
@@ -188,7 +188,7 @@ class Milvus:
         vector = one_field(vectors, ["vector", "embedding", *vectors], name, "field of type FLOAT_VECTOR")
         doc = one_field(names, ["id", "doc_id"], name, "field of document ids")
         indexes = [self.client.describe_index(name, index) for index in self.client.list_indexes(name)]
-        own: dict[str, Any] = next((index for index in indexes if index["field_name"] == vector), {})
-        metric, kind = (str(own.get(each, "")) for each in ("metric_type", "index_type"))
-        self._known[name] = doc, "title" if "title" in names else "", vector, metric, kind
-        return self._known[name]
+        vector_index: dict[str, Any] = next((index for index in indexes if index["field_name"] == vector), {})
+        metric, kind = (str(vector_index.get(key, "")) for key in ("metric_type", "index_type"))
+        self._field_names[name] = doc, "title" if "title" in names else "", vector, metric, kind
+        return self._field_names[name]

@@ -102,14 +102,14 @@ class Postgres:
             self.sql.SQL(_OPERATORS[metric]),
         )
         shift = 1.0 if metric == "cosine" else 0.0  # distances become scores
-        found = []
+        results = []
         with self.connection.transaction():
-            option, wanted = ("ivfflat.probes", ef) if kinds == ["ivfflat"] else ("hnsw.ef_search", max(ef, k))
-            self.connection.execute("select set_config(%s, %s, true)", (option, str(wanted)))
-            for one in vectors:
-                hits = self.connection.execute(query, {"v": one, "k": k}).fetchall()
-                found.append([Hit(str(hit), shift - distance, named or "") for hit, named, distance in hits])
-        return found
+            option, value = ("ivfflat.probes", ef) if kinds == ["ivfflat"] else ("hnsw.ef_search", max(ef, k))
+            self.connection.execute("select set_config(%s, %s, true)", (option, str(value)))
+            for query_vector in vectors:
+                hits = self.connection.execute(query, {"v": query_vector, "k": k}).fetchall()
+                results.append([Hit(str(hit), shift - distance, named or "") for hit, named, distance in hits])
+        return results
 
     def vectors(self, name: str, ids: Sequence[str]) -> dict[str, np.ndarray]:
         """The stored vectors of these ids."""
@@ -128,10 +128,10 @@ class Postgres:
                 f"{name}: its vectors have an index of the kind {' and one of the kind '.join(kinds)}; searches of one"
                 " hnsw or one ivfflat index alone can be tuned here"
             )
-        found = self._run(
+        row = self._run(
             "select vector_dims({}::vector) from {} limit 1", self.sql.Identifier(vector), self.sql.Identifier(name)
         ).fetchone()
-        return Shape(found[0] if found else 0, metric, _KNOBS[kinds[0]] if kinds else "ef")
+        return Shape(row[0] if row else 0, metric, _KNOBS[kinds[0]] if kinds else "ef")
 
     def note(self, name: str) -> str:
         """The table's comment."""
@@ -149,18 +149,18 @@ class Postgres:
     def point(self, alias: str, name: str) -> None:
         """Replace the view. Its columns are of no fixed dimension, so another teacher's table fits too.
 
-        Who waits for the view's lock holds up all searches behind it: so it waits for a moment, and again a while
-        later. TransientError where somebody, such as pg_dump, reads the view all the time.
+        Waiting for the view's lock holds up all searches behind it, so this waits for a moment and tries again a while
+        later. TransientError if somebody, such as pg_dump, reads the view all the time.
         """
         import psycopg
 
-        until = time.monotonic() + _FLIP_S
+        deadline = time.monotonic() + _FLIP_S
         while True:
             try:
                 self._replace(alias, name)
                 return
             except psycopg.errors.LockNotAvailable:
-                if time.monotonic() > until:
+                if time.monotonic() > deadline:
                     raise TransientError(
                         f"{alias}: others have read it for {_FLIP_S:.0f} s in one transaction (pg_stat_activity says"
                         " who), and what answered before goes on; run it again when they are done"
@@ -191,8 +191,8 @@ class Postgres:
     def _comment(self, name: str) -> str | None:
         quoted = self.sql.Identifier(name).as_string(self.connection)
         query = "select obj_description(to_regclass(%s), 'pg_class')"
-        found: str | None = self.connection.execute(query, (quoted,)).fetchone()[0]
-        return found
+        comment: str | None = self.connection.execute(query, (quoted,)).fetchone()[0]
+        return comment
 
     def _fields(self, name: str) -> _Fields:
         """Of a table or view; looked up once a name."""
@@ -220,9 +220,9 @@ class Postgres:
             " where ev_class = to_regclass(%(name)s) and refclassid = 'pg_class'::regclass)"
         )
         rows = self.connection.execute(query, {"name": quoted}).fetchall()
-        found = [(re.fullmatch(r"(?:vector|halfvec)_(\w+)_ops", operators), kind) for operators, kind in rows]
-        metrics = sorted({"inner_product" if match[1] == "ip" else match[1] for match, _ in found if match})
-        return metrics[0] if metrics else "", sorted({kind for match, kind in found if match})
+        indexes = [(re.fullmatch(r"(?:vector|halfvec)_(\w+)_ops", operators), kind) for operators, kind in rows]
+        metrics = sorted({"inner_product" if match[1] == "ip" else match[1] for match, _ in indexes if match})
+        return metrics[0] if metrics else "", sorted({kind for match, kind in indexes if match})
 
 
 def _array(stored: Any) -> np.ndarray:

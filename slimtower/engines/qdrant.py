@@ -39,7 +39,11 @@ class Qdrant:
 
     def names(self, prefix: str) -> list[str]:
         """Collections whose name begins so."""
-        return [one.name for one in self.client.get_collections().collections if one.name.startswith(prefix)]
+        return [
+            collection.name
+            for collection in self.client.get_collections().collections
+            if collection.name.startswith(prefix)
+        ]
 
     def create(self, name: str, dim: int) -> None:
         """An empty collection that does not build a graph yet (m = 0)."""
@@ -63,8 +67,8 @@ class Qdrant:
 
     def build(self, name: str, graph: Graph) -> None:
         """Set the graph and wait until the optimisers have built it."""
-        wanted = self.models.HnswConfigDiff(m=graph.m, ef_construct=graph.ef_construction)
-        self.client.update_collection(name, hnsw_config=wanted)
+        hnsw_config = self.models.HnswConfigDiff(m=graph.m, ef_construct=graph.ef_construction)
+        self.client.update_collection(name, hnsw_config=hnsw_config)
         green, waiting, states = 0, _LONGEST_S, self.models.CollectionStatus
         while green < 2:  # just after the change nothing has begun yet
             if not self.local:
@@ -73,7 +77,7 @@ class Qdrant:
             if status == states.RED:
                 raise UserError(f"{name}: Qdrant could not build its graph; its log says why")
             if status == states.GREY:  # restarted meanwhile, it goes on when it is told something
-                self.client.update_collection(name, hnsw_config=wanted)
+                self.client.update_collection(name, hnsw_config=hnsw_config)
             green, waiting = (green + 1 if status == states.GREEN else 0), waiting - _LOOK_S
             if waiting < 0:
                 raise TransientError(
@@ -84,31 +88,36 @@ class Qdrant:
     def search(self, name: str, vectors: np.ndarray, k: int, ef: int) -> list[list[Hit]]:
         """The best k points of each vector. The local mode compares with all of them, whatever `ef`."""
         params = None if self.local else self.models.SearchParams(hnsw_ef=max(ef, k))
-        asked = [
+        requests = [
             self.models.QueryRequest(query=vector, limit=k, params=params, with_payload=["id", "doc_id", "title"])
             for vector in vectors.tolist()
         ]
         return [
-            [Hit(_id(point), float(point.score), str((point.payload or {}).get("title") or "")) for point in one.points]
-            for one in self.client.query_batch_points(name, asked)
+            [
+                Hit(_id(point), float(point.score), str((point.payload or {}).get("title") or ""))
+                for point in response.points
+            ]
+            for response in self.client.query_batch_points(name, requests)
         ]
 
     def vectors(self, name: str, ids: Sequence[str]) -> dict[str, np.ndarray]:
         """The stored vectors of the points whose payload, or whose own number or UUID, is one of these ids."""
-        whole = [int(doc) for doc in ids if doc.isascii() and doc.isdecimal() and len(doc) < 19]
+        integers = [int(doc) for doc in ids if doc.isascii() and doc.isdecimal() and len(doc) < 19]
         fields = [
             self.models.FieldCondition(key=key, match=self.models.MatchAny(any=values))
             for key in ("id", "doc_id")
-            for values in (list(ids), whole)  # a payload may hold either
+            for values in (list(ids), integers)  # a payload may hold either
             if values
         ]
-        conditions: list[Any] = [*fields, self.models.HasIdCondition(has_id=own)] if (own := _numbers(ids)) else fields
-        wanted = self.models.Filter(should=conditions)
-        points, _ = self.client.scroll(
-            name, wanted, limit=2 * len(ids), with_vectors=True, with_payload=["id", "doc_id"]
+        conditions: list[Any] = (
+            [*fields, self.models.HasIdCondition(has_id=point_ids)] if (point_ids := _numbers(ids)) else fields
         )
-        found = {_id(point): np.asarray(point.vector, dtype=np.float32) for point in points}
-        return {doc: found[doc] for doc in ids if doc in found}  # our own numbers are rows, and no ids
+        condition = self.models.Filter(should=conditions)
+        points, _ = self.client.scroll(
+            name, condition, limit=2 * len(ids), with_vectors=True, with_payload=["id", "doc_id"]
+        )
+        vectors = {_id(point): np.asarray(point.vector, dtype=np.float32) for point in points}
+        return {doc: vectors[doc] for doc in ids if doc in vectors}  # our own numbers are rows, and no ids
 
     def shape(self, name: str) -> Shape:
         """What the collection's configuration says."""
@@ -132,16 +141,16 @@ class Qdrant:
 
     def target(self, alias: str) -> str | None:
         """The collection of the alias."""
-        found = {one.alias_name: one.collection_name for one in self.client.get_aliases().aliases}
-        return found.get(alias)
+        targets = {entry.alias_name: entry.collection_name for entry in self.client.get_aliases().aliases}
+        return targets.get(alias)
 
     def point(self, alias: str, name: str) -> None:
         """Create or move the alias, in one request."""
         create = self.models.CreateAlias(collection_name=name, alias_name=alias)
         actions: list[Any] = [self.models.CreateAliasOperation(create_alias=create)]
         if self.target(alias) is not None:
-            gone = self.models.DeleteAlias(alias_name=alias)
-            actions.insert(0, self.models.DeleteAliasOperation(delete_alias=gone))
+            deletion = self.models.DeleteAlias(alias_name=alias)
+            actions.insert(0, self.models.DeleteAliasOperation(delete_alias=deletion))
         self.client.update_collection_aliases(change_aliases_operations=actions)
 
     def drop(self, name: str) -> None:
@@ -160,14 +169,14 @@ def _id(point: Any) -> str:
 
 def _numbers(ids: Sequence[str]) -> list[int | str]:
     """Those ids that can be a point's own: numbers and UUIDs."""
-    found: list[int | str] = []
+    numbers: list[int | str] = []
     for text in ids:
         if text.isdecimal():
             if int(text) < 2**64:
-                found.append(int(text))
+                numbers.append(int(text))
         else:
             try:
-                found.append(str(uuid.UUID(text)))
+                numbers.append(str(uuid.UUID(text)))
             except ValueError:
                 continue
-    return found
+    return numbers

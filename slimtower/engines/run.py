@@ -8,9 +8,18 @@ from slimtower.common.files import folder_digest, read_json
 from slimtower.common.masking import redacted
 from slimtower.engines.belonging import check_encoder
 from slimtower.engines.champion import Champion, agreement, local_release, read_champion
-from slimtower.engines.contents import K, asked
-from slimtower.engines.deployment import Deployed, alias_of, check_owner, deployed, flip, prepare, roll_back, way_back
-from slimtower.engines.engines import opened
+from slimtower.engines.contents import K, load_queries
+from slimtower.engines.deployment import (
+    Deployed,
+    alias_of,
+    check_owner,
+    deployed_aliases,
+    flip,
+    prepare,
+    roll_back,
+    way_back,
+)
+from slimtower.engines.engines import open_engine
 from slimtower.engines.params import DeployParams
 from slimtower.serving.choice import release_folder
 from slimtower.serving.release import Release, load_release
@@ -34,10 +43,10 @@ def run(
     champion = read_champion(name)
     folder = None if student else local_release(champion, root / "models/release")
     if champion_alone and folder is None:
-        held = f"version {champion.version} ({champion.student})" if champion else "none"
+        holder = f"version {champion.version} ({champion.student})" if champion else "none"
         raise UserError(
-            f"models:/{name}@champion is {held}, whose release is not in models/release: nothing was deployed; run this"
-            " where it was released, or without --champion"
+            f"models:/{name}@champion is {holder}, whose release is not in models/release: nothing was deployed; run"
+            " this where it was released, or without --champion"
         )
     release = load_release(folder or release_folder(root, student))
     digest, aliases = folder_digest(release.folder), _aliases(name, _chosen(release, datasets))
@@ -45,26 +54,27 @@ def run(
     def check_champion() -> None:
         if folder is None:
             return
-        now = read_champion(name)
-        if now is None or now.release != digest:
-            held = f"version {now.version} ({now.student})" if now else "none"
+        current = read_champion(name)
+        if current is None or current.release != digest:
+            current_holder = f"version {current.version} ({current.student})" if current else "none"
             raise UserError(
-                f"models:/{name}@champion is {held} by now, so {release.folder} was not deployed; run it again"
+                f"models:/{name}@champion is {current_holder} by now, so {release.folder} was not deployed; run it"
+                " again"
             )
 
-    with opened(to) as engine:
+    with open_engine(to) as engine:
         ready = {}
         for dataset, alias in aliases.items():  # all of them before the first alias moves: one may be refused
-            queries = asked(release, dataset, root / "data/ingest", params.recall_queries)
+            queries = load_queries(release, dataset, root / "data/ingest", params.recall_queries)
             ready[dataset] = queries, prepare(engine, release, digest, name, dataset, alias, queries, params)
-        if any(not one.answers for _, one in ready.values()):
+        if any(not deployment.answers for _, deployment in ready.values()):
             check_champion()  # hours later, maybe
-        for dataset, (queries, one) in ready.items():
-            done = flip(engine, one)
+        for dataset, (queries, prepared) in ready.items():
+            done = flip(engine, prepared)
             _say(done, to)
             print(
                 f"deploy: {done.alias} finds {done.record.recall:.2%} of the exact top {K} with m {done.record.m} and"
-                f" ef {done.record.ef}, the release's own index {queries.own:.2%} ({len(queries.vectors)}"
+                f" ef {done.record.ef}, the release's own index {queries.index_recall:.2%} ({len(queries.vectors)}"
                 f" {queries.source})"
             )
             if not done.met:
@@ -86,13 +96,13 @@ def run_encoder_only(
     aliases = _aliases(name, _chosen(release, datasets))
     if collection and len(aliases) > 1:
         raise UserError(f"--collection is of one data set; add --dataset, one of {', '.join(release.datasets)}")
-    with opened(to) as engine:
+    with open_engine(to) as engine:
         for dataset, alias in aliases.items():
-            place = collection or alias
-            queries = asked(release, dataset, root / "data/ingest", params.recall_queries)
+            target = collection or alias
+            queries = load_queries(release, dataset, root / "data/ingest", params.recall_queries)
             tuned, judged = check_encoder(
                 engine,
-                place,
+                target,
                 release,
                 dataset,
                 queries,
@@ -100,10 +110,10 @@ def run_encoder_only(
                 margin=params.margin,
                 sample=params.sample,
             )
-            knob = engine.shape(place).knob
+            knob = engine.shape(target).knob
             print(
-                f"deploy: {release.manifest.student} and {place} belong together: {knob} {tuned.ef} finds"
-                f" {tuned.recall:.2%} of the exact top {K}, the release's own index {queries.own:.2%}"
+                f"deploy: {release.manifest.student} and {target} belong together: {knob} {tuned.ef} finds"
+                f" {tuned.recall:.2%} of the exact top {K}, the release's own index {queries.index_recall:.2%}"
                 f" ({judged} of {len(queries.vectors)} {queries.source})"
             )
 
@@ -114,14 +124,14 @@ def run_rollback(root: Path, to: str, name: str, datasets: Sequence[str]) -> Non
     What an earlier try that was cut short has rolled back stays so.
     """
     read_champion(name)  # its server answers, before anything moves
-    with opened(to) as engine:
+    with open_engine(to) as engine:
         aliases = _aliases(name, datasets)
         for dataset, alias in aliases.items():
             check_owner(engine, alias, name, dataset)
-        found = list(aliases.values()) or deployed(engine, name)
-        if not found:
+        alias_names = list(aliases.values()) or deployed_aliases(engine, name)
+        if not alias_names:
             raise UserError(f"{redacted(to)}: nothing of {name} is deployed there")
-        ways = {alias: way_back(engine, alias) for alias in found}  # all of them, before the first moves
+        ways = {alias: way_back(engine, alias) for alias in alias_names}  # all of them, before the first moves
         for alias in (alias for alias, way in ways.items() if way is None):
             print(f"deploy: {alias} was rolled back already; nothing further back is kept")
         if not any(ways.values()):
@@ -129,8 +139,8 @@ def run_rollback(root: Path, to: str, name: str, datasets: Sequence[str]) -> Non
         for way in filter(None, ways.values()):
             done = roll_back(engine, way)
             _say(done, to)
-            own = local_release(Champion("", done.record.student, done.record.release), root / "models/release")
-            fused = own is not None and load_release(own).fusion(done.record.dataset) is not None
+            release = local_release(Champion("", done.record.student, done.record.release), root / "models/release")
+            fused = release is not None and load_release(release).fusion(done.record.dataset) is not None
             champion = read_champion(name)
             print(f"deploy: {agreement(name, champion, done.record.student, done.record.release, fused=fused)}")
 
@@ -160,13 +170,13 @@ def _out_of_reach(done: Deployed, params: DeployParams) -> str:
 
 def _say(done: Deployed, to: str) -> None:
     record = done.record
-    others = f" ({done.there} there now: others put some in or took some out)" if done.there != record.documents else ""
-    what = f"{record.student} ({record.manifest[:12]}) over {done.collection}, {record.documents} documents{others}"
+    change = f" ({done.there} there now: others put some in or took some out)" if done.there != record.documents else ""
+    summary = f"{record.student} ({record.manifest[:12]}) over {done.collection}, {record.documents} documents{change}"
     if not (done.moved or done.filled):
-        print(f"deploy: {done.alias} at {redacted(to)} answers for {what}; nothing to do")
+        print(f"deploy: {done.alias} at {redacted(to)} answers for {summary}; nothing to do")
         return
     was = f", was {done.before.student} over {done.before.collection}" if done.before else ""
-    print(f"deploy: {done.alias} at {redacted(to)} answers for {what}, {done.filled} put in now{was}")
+    print(f"deploy: {done.alias} at {redacted(to)} answers for {summary}, {done.filled} put in now{was}")
 
 
 def _chosen(release: Release, datasets: Sequence[str]) -> list[str]:
@@ -179,6 +189,6 @@ def _aliases(name: str, datasets: Sequence[str]) -> dict[str, str]:
     """Data set -> alias; UserError where two would share one."""
     aliases = {dataset: alias_of(name, dataset) for dataset in datasets}
     for dataset, alias in aliases.items():
-        if twin := [other for other, same in aliases.items() if same == alias and other != dataset]:
+        if twin := [candidate for candidate, same in aliases.items() if same == alias and candidate != dataset]:
             raise UserError(f"data sets {dataset!r} and {twin[0]!r} would both be called {alias}; rename one")
     return aliases

@@ -67,10 +67,10 @@ class Bm25:
     def search(self, texts: Sequence[str], k: int) -> tuple[list[np.ndarray], list[list[str]]]:
         """Scores and document ids of up to `k` hits a text, best first; a document without a shared term is no hit."""
         scores, rows = self.rows(texts, k)
-        return scores, [[self.doc_ids[row] for row in found.tolist()] for found in rows]
+        return scores, [[self.doc_ids[row] for row in row_hits.tolist()] for row_hits in rows]
 
     def rows(self, texts: Sequence[str], k: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """The same with the places of the documents in the place of their ids."""
+        """The same with the documents' row numbers in place of their ids."""
         all_scores, all_rows = [], []
         for text in texts:
             scores = self._scores(text)
@@ -83,23 +83,23 @@ class Bm25:
         return all_scores, all_rows
 
     def scores(self, text: str, rows: np.ndarray) -> np.ndarray:
-        """Scores of a text with the documents at some places: float32 `(len(rows),)`, 0 without a shared term."""
-        found: np.ndarray = self._scores(text)[rows].astype(np.float32)
-        return found
+        """Scores of a text with the documents of some rows: float32 `(len(rows),)`, 0 without a shared term."""
+        selected: np.ndarray = self._scores(text)[rows].astype(np.float32)
+        return selected
 
     def _scores(self, text: str) -> np.ndarray:
-        known = [term for term in _terms(text, self._tokenizer) if term in self._engine.vocab_dict]
-        found: np.ndarray = self._engine.get_scores(known) if known else np.zeros(self.documents, dtype=np.float32)
-        return found
+        terms = [term for term in _terms(text, self._tokenizer) if term in self._engine.vocab_dict]
+        scores: np.ndarray = self._engine.get_scores(terms) if terms else np.zeros(self.documents, dtype=np.float32)
+        return scores
 
 
 def _terms(text: str, tokenizer: int) -> list[str]:
     if tokenizer == TOKENIZER and not text.isascii():
-        found = words_in(undotted(as_read(text)).lower(), _marked_word())
+        terms = words_in(undotted(as_read(text)).lower(), _marked_word())
     else:
         lowered = text.lower()
-        found = _WORD.findall(lowered) if tokenizer == 1 else words_in(lowered, _WORD)
-    return [term for term in found if term not in _STOP_WORDS]
+        terms = _WORD.findall(lowered) if tokenizer == 1 else words_in(lowered, _WORD)
+    return [term for term in terms if term not in _STOP_WORDS]
 
 
 @lru_cache(maxsize=1)

@@ -72,11 +72,11 @@ class Pool:
 def pooled(lists: Sequence[tuple[np.ndarray, Sequence[str]]], depth: int) -> Pool:
     """The union of the first `depth` hits of each list of scores and ids, which are best first."""
     cut = [(scores[:depth], list(ids[:depth])) for scores, ids in lists]
-    ids = sorted({doc for _, held in cut for doc in held}, reverse=True)
+    ids = sorted({doc for _, doc_ids in cut for doc in doc_ids}, reverse=True)
     column = {doc: at for at, doc in enumerate(ids)}
     scores = np.full((len(cut), len(ids)), -np.inf)
-    for row, (values, held) in zip(scores, cut, strict=True):
-        row[[column[doc] for doc in held]] = values
+    for row, (values, doc_ids) in zip(scores, cut, strict=True):
+        row[[column[doc] for doc in doc_ids]] = values
     return Pool(ids, scores)
 
 
@@ -95,12 +95,12 @@ def reciprocal_rank_fusion(scores: np.ndarray, constant: int = RANK_CONSTANT) ->
 
 def min_max(scores: np.ndarray) -> np.ndarray:
     """(s - min) / (max - min) of a list's scores `(documents,)`; 0 where it lacks one (-inf), 1 where all are equal."""
-    held = np.isfinite(scores)
-    if not held.any():
+    is_hit = np.isfinite(scores)
+    if not is_hit.any():
         return np.zeros_like(scores)
-    low, high = scores[held].min(), scores[held].max()
-    found = (scores - low) / (high - low) if high > low else np.ones_like(scores)
-    return np.where(held, found, 0.0)
+    low, high = scores[is_hit].min(), scores[is_hit].max()
+    normalised = (scores - low) / (high - low) if high > low else np.ones_like(scores)
+    return np.where(is_hit, normalised, 0.0)
 
 
 def weighted_sum(dense: np.ndarray, lexical: np.ndarray, weight: float) -> np.ndarray:
@@ -117,6 +117,6 @@ def fuse(pool: Pool, fusion: AnyFusion, k: int) -> tuple[np.ndarray, list[str]]:
 
     Equal scores, as float32, are ordered by id, descending. There are no more documents than the lists hold together.
     """
-    held = fusion.fused(pool).astype(np.float32)
-    best = np.argsort(-held, kind="stable")[:k]  # ids are descending
-    return held[best], [pool.ids[column] for column in best.tolist()]
+    scores = fusion.fused(pool).astype(np.float32)
+    best = np.argsort(-scores, kind="stable")[:k]  # ids are descending
+    return scores[best], [pool.ids[column] for column in best.tolist()]

@@ -53,11 +53,11 @@ class Unwanted(UserError):
 class ForeignAnswer(TransientError):
     """Somebody else answers at the server's address: a proxy, or a page to log in."""
 
-    def __init__(self, said: str) -> None:
+    def __init__(self, reason: str) -> None:
         super().__init__(
-            f"{tracking_uri()}: does not answer as MLflow: {said}; what stands between here and the server?"
+            f"{tracking_uri()}: does not answer as MLflow: {reason}; what stands between here and the server?"
         )
-        self.said = said
+        self.reason = reason
 
 
 @contextmanager
@@ -115,18 +115,18 @@ def _store_error(error: Exception) -> UserError:
     """
     from botocore.exceptions import NoCredentialsError, PartialCredentialsError
 
-    said = f"artefact store of {tracking_uri()}: {line(error)[:300]}"
+    message = f"artefact store of {tracking_uri()}: {line(error)[:300]}"
     answer = f"{error} {error.__context__}"  # MLflow leaves out the code of a list that S3 refuses
     refused = getattr(error, "error_code", None) in _REFUSED or says_refused(answer)
     if refused or isinstance(error, NoCredentialsError | PartialCredentialsError):
-        look = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN and the bucket"
-        return UserError(f"{said}; {advice(answer, look)}")
+        remedy = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN and the bucket"
+        return UserError(f"{message}; {advice(answer, remedy)}")
     status = _status(error)
     if status in (401, 403):
-        return UserError(f"{said}; check MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD")
+        return UserError(f"{message}; check MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD")
     if status == 413 or "EntityTooLarge" in answer:
-        return Unwanted(f"{said}; {_LIMITS}")
-    return TransientError(f"{said}; try again, and if it stays, look at the store and what stands before it")
+        return Unwanted(f"{message}; {_LIMITS}")
+    return TransientError(f"{message}; try again, and if it stays, look at the store and what stands before it")
 
 
 def _status(error: Exception) -> int:
@@ -137,8 +137,8 @@ def _status(error: Exception) -> int:
             return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
         if response is not None:
             return int(response.status_code)
-    found = _STATUS.search(str(error))  # of several files MLflow says in words what failed
-    return int(found[1]) if found else 0
+    match = _STATUS.search(str(error))  # of several files MLflow says in words what failed
+    return int(match[1]) if match else 0
 
 
 def client() -> Any:
@@ -188,11 +188,11 @@ def opening() -> Iterator[None]:
     except Exception as error:  # of MLflow, of SQLAlchemy, of a driver that is not there
         if isinstance(error, UserError) and not isinstance(error, ForeignAnswer):
             raise
-        said = error.said if isinstance(error, ForeignAnswer) else f"{type(error).__name__}: {line(error)[:200]}"
+        reason = error.reason if isinstance(error, ForeignAnswer) else f"{type(error).__name__}: {line(error)[:200]}"
         advice = "fix MLFLOW_TRACKING_URI, or unset it for mlflow.db here"
         if file and file.exists():
             advice = "move it away, and a new one is made, or let MLFLOW_TRACKING_URI name another"
-        raise exhausted(error) or UserError(f"{uri}: cannot be used for tracking ({said}); {advice}") from error
+        raise exhausted(error) or UserError(f"{uri}: cannot be used for tracking ({reason}); {advice}") from error
 
 
 def _make_whole(path: Path) -> None:

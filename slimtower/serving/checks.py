@@ -39,10 +39,10 @@ def _check_digests(folder: Path, digests: Mapping[str, str]) -> None:
 
 def check_settings(folder: Path, manifest: Manifest) -> None:
     """What encodes queries is set up as the manifest says, as the student is, and for the index."""
-    found, settings = read_json(folder / "serving" / "serving.json"), manifest.encoder_settings
-    if found != settings.model_dump():
-        fields = sorted(found.keys() ^ settings.model_dump().keys()) or [
-            field for field, value in settings.model_dump().items() if found[field] != value
+    serving, settings = read_json(folder / "serving" / "serving.json"), manifest.encoder_settings
+    if serving != settings.model_dump():
+        fields = sorted(serving.keys() ^ settings.model_dump().keys()) or [
+            field for field, value in settings.model_dump().items() if serving[field] != value
         ]
         raise UserError(f"{folder}: serving/serving.json and manifest.json differ in {', '.join(fields)}; {REMEDY}")
     student = tower_facts(folder / "query_encoder", "query")
@@ -147,13 +147,15 @@ def embed_each(encode: Callable[[list[str]], np.ndarray], texts: Sequence[str]) 
     return np.concatenate([encode([text]) for text in texts]) if texts else np.zeros((0, 0), dtype=np.float32)
 
 
-def check_probes(encoder: Path, manifest: Manifest, found: np.ndarray, vectors: Sequence[Sequence[float]]) -> None:
-    """An encoder embeds the probes, `found` `(probes, dim)`, as the manifest remembers."""
+def check_probes(encoder: Path, manifest: Manifest, embeddings: np.ndarray, vectors: Sequence[Sequence[float]]) -> None:
+    """Whether an encoder's `embeddings` `(probes, dim)` of the probes are those of the manifest."""
     if not manifest.probes or any(len(vector) != manifest.dim for vector in vectors):
         raise UserError(f"{encoder}: the manifest has no probes of {manifest.dim} dimensions; {REMEDY}")
-    if found.shape[1] != manifest.dim:
-        raise UserError(f"{encoder}: the encoder has {found.shape[1]} dimensions, the index {manifest.dim}; {REMEDY}")
-    off = np.abs(found - np.array(vectors, dtype=np.float32)).max(axis=1)
+    if embeddings.shape[1] != manifest.dim:
+        raise UserError(
+            f"{encoder}: the encoder has {embeddings.shape[1]} dimensions, the index {manifest.dim}; {REMEDY}"
+        )
+    off = np.abs(embeddings - np.array(vectors, dtype=np.float32)).max(axis=1)
     if not float(off.max()) <= manifest.probe_tolerance:  # also catches NaN
         text = manifest.probes[int(off.argmax())].text
         raise UserError(

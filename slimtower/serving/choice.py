@@ -28,10 +28,10 @@ def run_command(root: Path) -> str:
 
 def check_origin(run: Path, recipe: Path) -> None:
     """UserError where the folder of a run is that of another recipe with the same file name."""
-    other = recipe_of(run)
-    if other and Path(other).resolve() != recipe.resolve():
+    recorded = recipe_of(run)
+    if recorded and Path(recorded).resolve() != recipe.resolve():
         raise UserError(
-            f"{recipe}: {run} is the run of {other}, another recipe of that name; rename one of them, or remove that"
+            f"{recipe}: {run} is the run of {recorded}, another recipe of that name; rename one of them, or remove that"
             " folder"
         )
 

@@ -17,11 +17,11 @@ def read_index_manifest(folder: Path) -> dict[str, Any]:
     """Read `manifest.json` of a folder of indexes; UserError when it is of another format."""
     path = folder / "manifest.json"
     manifest: Any = read_json(path)
-    found = manifest.get("format") if isinstance(manifest, dict) else None
-    if found != FORMAT:
+    version = manifest.get("format") if isinstance(manifest, dict) else None
+    if version != FORMAT:
         raise UserError(
-            f"{path}: format of the index is {found!r}, this version reads {FORMAT}; run `dvc repro` to build index and"
-            " releases again"
+            f"{path}: format of the index is {version!r}, this version reads {FORMAT}; run `dvc repro` to build index"
+            " and releases again"
         )
     return dict(manifest)
 
@@ -52,7 +52,7 @@ def open_index(folder: Path, name: str, entry: Mapping[str, Any]) -> faiss.Index
     The file is mapped into memory instead of read, so that processes share it and nothing is copied; it must be
     replaced by rename, never written in place. UserError for a file that is missing or that faiss cannot read.
     """
-    shards = [_read(folder / file) for file in sorted(file_digests(name, entry))]
+    shards = [_read_index(folder / file) for file in sorted(file_digests(name, entry))]
     index: Any = shards[0]
     if len(shards) > 1:
         searched_together: Any = faiss.IndexShards  # its stub knows no arguments
@@ -74,10 +74,10 @@ def apply_settings(index: Any, settings: Mapping[str, float]) -> None:
 def shards_of(index: Any) -> list[Any]:
     """The shards of an index that searches several together, else the index itself."""
     sharded = isinstance(index, faiss.IndexShards)
-    return [faiss.downcast_index(index.at(place)) for place in range(index.count())] if sharded else [index]
+    return [faiss.downcast_index(index.at(position)) for position in range(index.count())] if sharded else [index]
 
 
-def _read(path: Path) -> faiss.Index:
+def _read_index(path: Path) -> faiss.Index:
     try:
         return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:

@@ -122,13 +122,13 @@ class Manifest(Strict):
 def read_manifest(path: Path) -> Manifest:
     """Read a release manifest; UserError when fields are missing, unknown, of another type or of another format."""
     raw: Any = read_json(path)
-    found = raw.get("format") if isinstance(raw, dict) else None
-    if found != FORMAT:
-        raise UserError(f"{path}: format of the release is {found!r}, this version reads {FORMAT}; {REMEDY}")
+    version = raw.get("format") if isinstance(raw, dict) else None
+    if version != FORMAT:
+        raise UserError(f"{path}: format of the release is {version!r}, this version reads {FORMAT}; {REMEDY}")
     try:
         return Manifest.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(key) for key in first["loc"] if key != "[key]")
-        said = first["msg"].removeprefix("Value error, ")
-        raise UserError(f"{path}: {field}: {said[:1].lower()}{said[1:]}; {REMEDY}") from None
+        message = first["msg"].removeprefix("Value error, ")
+        raise UserError(f"{path}: {field}: {message[:1].lower()}{message[1:]}; {REMEDY}") from None

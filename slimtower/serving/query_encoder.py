@@ -82,8 +82,8 @@ class TokenIds:
         pieces = self._pieces
         ids: list[int] = []
         for word in _ASCII_WORD.findall(text.lower() if self._lower else text):
-            found = pieces.get(word)
-            ids += self._split(word) if found is None else found
+            cached = pieces.get(word)
+            ids += self._split(word) if cached is None else cached
         if self._room is not None:
             del ids[self._room :]
         return [*self._before, *ids, *self._after] if self._special else ids
@@ -160,8 +160,8 @@ class OnnxEncoder:
     def _run(self, ids: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
         """Embeddings of token ids `(batch, length)`; no mask = no padding."""
         mask = np.ones(ids.shape, dtype=np.int64) if mask is None else mask
-        found: np.ndarray = self._session.run(self._outputs, {"input_ids": ids, "attention_mask": mask})[0]
-        return found
+        embeddings: np.ndarray = self._session.run(self._outputs, {"input_ids": ids, "attention_mask": mask})[0]
+        return embeddings
 
 
 def load_query_encoder(folder: Path, threads: int = 1) -> QueryEncoder:
@@ -178,9 +178,9 @@ def load_query_encoder(folder: Path, threads: int = 1) -> QueryEncoder:
     except KeyError as error:
         raise UserError(f"{folder / 'serving.json'}: lacks {error}; {REMEDY}") from None
     if kind not in layouts or precision not in layouts[kind]:
-        known = ", ".join(f"{name} {each}" for name, files in layouts.items() for each in files)
+        supported = ", ".join(f"{name} {variant}" for name, files in layouts.items() for variant in files)
         raise UserError(
-            f"{folder / 'serving.json'}: cannot read format {kind!r} {precision!r} (known: {known}); {REMEDY}"
+            f"{folder / 'serving.json'}: cannot read format {kind!r} {precision!r} (known: {supported}); {REMEDY}"
         )
     for name in [*layouts[kind][precision], "tokenizer.json"]:
         if not (folder / name).is_file():
@@ -189,8 +189,8 @@ def load_query_encoder(folder: Path, threads: int = 1) -> QueryEncoder:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     except Exception as error:  # tokenizers raises bare exceptions
         raise UserError(f"{folder / 'tokenizer.json'}: cannot be read ({error}); {REMEDY}") from None
-    read = TokenIds(tokenizer, max_length, special=kind == "onnx")
-    token_ids = (lambda text: read(prompt + text)) if prompt else read
+    tokenize = TokenIds(tokenizer, max_length, special=kind == "onnx")
+    token_ids = (lambda text: tokenize(prompt + text)) if prompt else tokenize
     if kind == "onnx":
         model = folder / ONNX_FILES[precision][0]
         return OnnxEncoder(token_ids, model, dim=dim, pad_id=pad_id, threads=threads, batch=_BATCH[precision])

@@ -106,9 +106,9 @@ class Release:
     ) -> tuple[list[np.ndarray], list[list[str]]]:
         """Scores, float32, and ids of the best k documents of each text, as the release serves them: see `answers`."""
         texts = check_texts(texts, "texts")
-        found = self.answers(dataset, texts, self.encode(texts), k, kind)
-        return [np.array([hit.score for hit in hits], dtype=np.float32) for hits in found], [
-            [hit.id for hit in hits] for hits in found
+        answers = self.answers(dataset, texts, self.encode(texts), k, kind)
+        return [np.array([hit.score for hit in hits], dtype=np.float32) for hits in answers], [
+            [hit.id for hit in hits] for hits in answers
         ]
 
     def query(self, text: str, k: int = 10, dataset: str = "") -> list[Hit]:
@@ -145,11 +145,11 @@ class Release:
         answers = []
         for both in zip(dense, lexical, strict=True):
             lists = [(scores, [row for row in rows.tolist() if row >= 0]) for scores, rows in both]
-            place = {ids[row]: row for _, rows in lists for row in rows}
+            row_of = {ids[row]: row for _, rows in lists for row in rows}
             pool = pooled([(scores[: len(rows)], [ids[row] for row in rows]) for scores, rows in lists], fusion.depth)
-            scores, found = fuse(pool, fusion, k)
+            scores, doc_ids = fuse(pool, fusion, k)
             answers.append(
-                [Hit(doc, score, titles[place[doc]]) for doc, score in zip(found, scores.tolist(), strict=True)]
+                [Hit(doc, score, titles[row_of[doc]]) for doc, score in zip(doc_ids, scores.tolist(), strict=True)]
             )
         return answers
 
@@ -164,19 +164,19 @@ class Release:
             from slimtower.lexical.bm25 import Bm25  # a release without one is served without its package
 
             folder, ids = self.folder / "lexical" / dataset, self.documents(dataset).ids
-            opened = Bm25.open(folder, ids, lexical.tokenizer)
-            if opened.documents != len(ids):
-                raise UserError(f"{folder}: of {opened.documents} documents, the index has {len(ids)}; {REMEDY}")
-            self._lexical[dataset] = opened
+            bm25 = Bm25.open(folder, ids, lexical.tokenizer)
+            if bm25.documents != len(ids):
+                raise UserError(f"{folder}: of {bm25.documents} documents, the index has {len(ids)}; {REMEDY}")
+            self._lexical[dataset] = bm25
         return self._lexical[dataset]
 
     def hits(self, dataset: str, vectors: np.ndarray, k: int, kind: str = "ann") -> list[list[Hit]]:
         """The best k documents of each vector `(n, dim)`, or of one, as `search` finds them, with their titles."""
-        found, rows = self._rows(dataset, vectors, k, kind)
+        scores, rows = self._rows(dataset, vectors, k, kind)
         ids, titles = self.documents(dataset)
         return [
             [Hit(ids[row], score, titles[row]) for row, score in zip(*line, strict=True) if row >= 0]
-            for line in zip(rows.tolist(), found.tolist(), strict=True)
+            for line in zip(rows.tolist(), scores.tolist(), strict=True)
         ]
 
     def documents(self, dataset: str) -> Documents:
@@ -191,14 +191,14 @@ class Release:
 
     def index(self, dataset: str, kind: str = "ann") -> faiss.Index:
         """The faiss index of a data set, mapped from disk where faiss can; UserError when it cannot be opened."""
-        found = self._indexes.get((dataset, kind))
-        if found is not None:
-            return found
+        cached = self._indexes.get((dataset, kind))
+        if cached is not None:
+            return cached
         kinds = self.kinds(dataset)
-        own = kinds[0] if kind == "ann" else kind
-        if own not in kinds:
+        resolved = kinds[0] if kind == "ann" else kind
+        if resolved not in kinds:
             raise UserError(f"release {self.folder}: has no {kind} index of {dataset!r}; it has {', '.join(kinds)}")
-        index = self._open(dataset, own) if own == kind else self.index(dataset, own)
+        index = self._open(dataset, resolved) if resolved == kind else self.index(dataset, resolved)
         self._indexes[dataset, kind] = index
         return index
 
@@ -206,10 +206,10 @@ class Release:
         path = self.folder / "index" / dataset
         index = open_index(path, kind, self.entries[dataset]["indexes"][kind])
         expected = (self.manifest.datasets[dataset].vectors, self.manifest.dim, faiss.METRIC_INNER_PRODUCT)
-        found = (index.ntotal, index.d, index.metric_type)
-        if found != expected:
+        actual = (index.ntotal, index.d, index.metric_type)
+        if actual != expected:
             raise UserError(
-                f"{path}/{kind}.faiss: vectors, dimensions and metric are {found}, the manifest says {expected};"
+                f"{path}/{kind}.faiss: vectors, dimensions and metric are {actual}, the manifest says {expected};"
                 f" {REMEDY}"
             )
         return index
@@ -220,12 +220,12 @@ class Release:
         index, before = self.index(dataset, kind), faiss.omp_get_max_threads()
         faiss.omp_set_num_threads(threads or self.threads)  # counts for the calling thread only: a server has several
         try:
-            found: tuple[np.ndarray, np.ndarray] = index.search(
+            result: tuple[np.ndarray, np.ndarray] = index.search(
                 np.atleast_2d(np.ascontiguousarray(vectors, dtype=np.float32)), min(k, index.ntotal)
             )
         finally:
             faiss.omp_set_num_threads(before)  # torch's are the same
-        return found
+        return result
 
 
 def load_release(folder: Path | str, threads: int = 1) -> Release:
@@ -247,8 +247,8 @@ def load_release(folder: Path | str, threads: int = 1) -> Release:
     except UserError:
         raise
     except Exception as error:  # of the libraries that read the files: whoever made these wrote the checksum too
-        said = f"{type(error).__name__}: {line(error)[:200]}"
-        raise exhausted(error) or UserError(f"{folder}: cannot be opened ({said}); {REMEDY}") from error
+        reason = f"{type(error).__name__}: {line(error)[:200]}"
+        raise exhausted(error) or UserError(f"{folder}: cannot be opened ({reason}); {REMEDY}") from error
 
 
 def _checked(folder: Path, manifest: Manifest, threads: int) -> Release:

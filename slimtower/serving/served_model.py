@@ -28,13 +28,13 @@ class ServedRelease(PythonModel):
 
         The number of hits is the row's `k`, else the parameter `k`; `dataset` is a parameter, empty for the first.
         """
-        asked: dict[str, Any] = {"k": 10, "dataset": ""} | (params or {})
+        settings: dict[str, Any] = {"k": 10, "dataset": ""} | (params or {})
         texts = [str(text) for text in model_input["query"]]
-        counts = [int(k) for k in model_input["k"]] if "k" in model_input else [int(asked["k"])] * len(texts)
+        counts = [int(k) for k in model_input["k"]] if "k" in model_input else [int(settings["k"])] * len(texts)
         try:
             if min(counts, default=1) < 1:
                 raise UserError(f"k is {min(counts)}; ask for at least 1 hit")
-            answers = self.release.query_all(texts, max(counts, default=1), asked["dataset"])
+            answers = self.release.query_all(texts, max(counts, default=1), settings["dataset"])
         except UserError as error:
             raise MlflowException.invalid_parameter_value(str(error)) from None
         hits = [answer[:k] for answer, k in zip(answers, counts, strict=True)]

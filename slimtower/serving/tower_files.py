@@ -47,23 +47,23 @@ def transformer_layers(tower: Path, role: Role) -> int | None:
 
 def tower_bytes(tower: Path, role: Role) -> int:
     """Size in bytes of a tower's folder; of a Router without what only another route reads."""
-    own = {path for _, path in _modules(tower, role)}
+    own_folders = {path for _, path in _modules(tower, role)}
     total = folder_bytes(tower)
-    for other in {path for each in ROLES for _, path in _modules(tower, each)} - own:
-        total -= folder_bytes(other)
+    for folder in {path for route in ROLES for _, path in _modules(tower, route)} - own_folders:
+        total -= folder_bytes(folder)
     return total
 
 
 def _modules(tower: Path, role: Role) -> list[tuple[str, Path]]:
     """Kind and folder of the modules that read texts of a role, a Router before those of its route."""
-    found = []
+    modules = []
     for module in read_json(tower / "modules.json"):
         kind, path = _kind(module["type"]), _inside(tower, module.get("path") or "")
-        found.append((kind, path))
+        modules.append((kind, path))
         if kind == "Router":
             routes = read_json(path / "router_config.json")
-            found += [(_kind(routes["types"][name]), _inside(path, name)) for name in routes["structure"][role]]
-    return found
+            modules += [(_kind(routes["types"][name]), _inside(path, name)) for name in routes["structure"][role]]
+    return modules
 
 
 def _kind(reference: str) -> str:

@@ -18,17 +18,17 @@ from slimtower.common.errors import TransientError, UserError
 from slimtower.engines import engines
 from slimtower.engines import run as commands
 from slimtower.engines.belonging import EF, tune
-from slimtower.engines.contents import Asked
-from slimtower.engines.deployment import Deployed, alias_of, check_owner, deployed, prepare
+from slimtower.engines.contents import QueryBatch
+from slimtower.engines.deployment import Deployed, alias_of, check_owner, deployed_aliases, prepare
 from slimtower.engines.engine import Graph, Record
-from slimtower.engines.engines import opened
+from slimtower.engines.engines import open_engine
 from slimtower.engines.params import DeployParams, registered_name
 from slimtower.serving.release import Hit
 
 
 @pytest.mark.parametrize("to", ["", "engine", "mysql://host/db", "qdrant:", "s3://bucket/engine.db"])
 def test_an_engine_that_nobody_knows_is_refused(to: str) -> None:
-    with pytest.raises(UserError, match=r"give postgresql://.*Milvus Lite"), opened(to):
+    with pytest.raises(UserError, match=r"give postgresql://.*Milvus Lite"), open_engine(to):
         pass
 
 
@@ -36,7 +36,7 @@ def test_an_engine_that_nobody_knows_is_refused(to: str) -> None:
     "to", ["http://host:abc", "http://host:999999", "http://", "milvus+http://:19530", "postgresql://me:p@host:abc/db"]
 )
 def test_an_address_that_is_none_is_refused(to: str) -> None:
-    with pytest.raises(UserError, match=r"TO is .* no server or no port") as caught, opened(to):
+    with pytest.raises(UserError, match=r"TO is .* no server or no port") as caught, open_engine(to):
         pass
     assert not isinstance(caught.value, TransientError)
     for known in ("postgresql:///db", "postgresql://me:p@a:1,b:2/db?target_session_attrs=any", "https://[::1]:6333"):
@@ -44,7 +44,10 @@ def test_an_address_that_is_none_is_refused(to: str) -> None:
 
 
 def test_an_address_with_several_ats_is_refused_before_a_client_shows_the_rest_of_the_password() -> None:
-    with pytest.raises(UserError, match="several @") as caught, opened("postgresql://me:abc@hush-hush@127.0.0.1:9/db"):
+    with (
+        pytest.raises(UserError, match="several @") as caught,
+        open_engine("postgresql://me:abc@hush-hush@127.0.0.1:9/db"),
+    ):
         pass
     assert "hush" not in str(caught.value)
 
@@ -60,7 +63,7 @@ def test_an_address_with_several_ats_is_refused_before_a_client_shows_the_rest_o
 )
 def test_an_address_that_libpq_cannot_read_is_not_repeated_with_its_password(to: str) -> None:
     pytest.importorskip("psycopg")
-    with pytest.raises(UserError, match="%20") as raised, opened(to):
+    with pytest.raises(UserError, match="%20") as raised, open_engine(to):
         pass
     assert "ret" not in str(raised.value).partition("; ")[0] and "pw77" not in str(raised.value)
 
@@ -83,7 +86,10 @@ def test_what_answers_as_another_server_is_no_engine(page: bytes) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Other)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     to = f"http://127.0.0.1:{server.server_port}"
-    with pytest.raises(UserError, match=f"{to}: no such engine answers there .*; look at TO") as caught, opened(to):
+    with (
+        pytest.raises(UserError, match=f"{to}: no such engine answers there .*; look at TO") as caught,
+        open_engine(to),
+    ):
         pass
     assert not isinstance(caught.value, TransientError)
     server.shutdown()
@@ -99,14 +105,14 @@ def test_a_client_that_is_not_installed_is_named_with_the_remedy(monkeypatch: py
         return real(name, *given, **named)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(UserError, match=r"needs qdrant_client; run `make setup-all`"), opened("http://host:6333"):
+    with pytest.raises(UserError, match=r"needs qdrant_client; run `make setup-all`"), open_engine("http://host:6333"):
         pass
 
 
 @pytest.mark.medium
 def test_an_engine_out_of_reach_may_be_tried_again_and_no_password_is_told() -> None:
     pytest.importorskip("psycopg")
-    with pytest.raises(TransientError) as caught, opened("postgresql://me:hush-hush@127.0.0.1:9/db"):
+    with pytest.raises(TransientError) as caught, open_engine("postgresql://me:hush-hush@127.0.0.1:9/db"):
         pass
     assert "hush-hush" not in str(caught.value) and "run it again" in str(caught.value)
 
@@ -116,9 +122,9 @@ def test_a_qdrant_folder_that_is_open_elsewhere_may_be_tried_again(tmp_path: Pat
     pytest.importorskip("qdrant_client")
     where = f"qdrant:{tmp_path}/engine"
     with (
-        opened(where),
+        open_engine(where),
         pytest.raises(TransientError, match="another process has this Qdrant"),
-        opened(where),
+        open_engine(where),
     ):
         pass
 
@@ -164,7 +170,7 @@ def test_what_an_engine_refuses_is_not_tried_again(refused: bool, monkeypatch: p
         ],
     }
     for error in cases[refused]:
-        with pytest.raises(UserError) as caught, engines.opened("postgresql://host/db"):
+        with pytest.raises(UserError) as caught, engines.open_engine("postgresql://host/db"):
             raise error
         assert isinstance(caught.value, TransientError) is not refused, error
 
@@ -190,7 +196,7 @@ def test_an_alias_of_another_model_or_data_set_is_not_taken_over(monkeypatch: py
         told = f"my_search_api: answers for 'api' of the registered model 'my_search', and '{dataset}' of '{name}'"
         with pytest.raises(UserError, match=told):
             prepare(engine, Mock(), "digest", name, dataset, "my_search_api", Mock(), Mock())
-    monkeypatch.setattr(commands, "opened", lambda to: nullcontext(engine))
+    monkeypatch.setattr(commands, "open_engine", lambda to: nullcontext(engine))
     monkeypatch.setattr(commands, "read_champion", lambda name: None)
     for datasets, told in ((["api"], "answers for 'api'"), ([], "nothing of my-search is deployed")):
         with pytest.raises(UserError, match=told):
@@ -218,7 +224,7 @@ def test_a_rollback_of_all_leaves_alone_what_another_registered_model_has_there(
     }
     engine = Mock(note=notes.__getitem__, target=lambda alias: f"{alias}_{'0' * 12}")
     engine.names = lambda prefix: [name for name in notes if name.startswith(prefix)]
-    assert deployed(engine, "docs") == ["docs_api", "docs_beta_faq", "docs_old"]
+    assert deployed_aliases(engine, "docs") == ["docs_api", "docs_beta_faq", "docs_old"]
 
 
 def test_long_names_are_rolled_back_in_all_data_sets() -> None:
@@ -231,7 +237,9 @@ def test_long_names_are_rolled_back_in_all_data_sets() -> None:
     engine = Mock(note=notes.__getitem__, target=lambda alias: f"{alias}_{'0' * 12}")
     engine.names = lambda prefix: [each for each in notes if each.startswith(prefix)]
     for model in (name, longer):
-        assert deployed(engine, model) == sorted(alias_of(model, dataset) for dataset in ("faq", "manuals-2026"))
+        assert deployed_aliases(engine, model) == sorted(
+            alias_of(model, dataset) for dataset in ("faq", "manuals-2026")
+        )
 
 
 @pytest.mark.parametrize(("moved", "filled", "told"), [(False, 0, True), (True, 0, False), (False, 3, False)])
@@ -263,7 +271,7 @@ class Rising:
 
 
 def test_the_smallest_ef_that_reaches_the_target_is_chosen() -> None:
-    asked = Asked(np.zeros((1, 2)), "dev queries", [frozenset(map(str, range(10)))], 1.0)
+    asked = QueryBatch(np.zeros((1, 2)), "dev queries", [frozenset(map(str, range(10)))], 1.0)
     assert tune(Rising(10), "x", asked, 0.6) == (EF[2], 0.6, True)
     assert tune(Rising(7), "x", asked, 0.9) == (EF[3], 0.7, False)  # out of reach: no more than it brings
 

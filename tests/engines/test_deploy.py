@@ -24,9 +24,9 @@ from slimtower.engines import deployment
 from slimtower.engines import run as commands
 from slimtower.engines.belonging import check_encoder
 from slimtower.engines.champion import read_champion
-from slimtower.engines.contents import asked, recall
+from slimtower.engines.contents import load_queries, recall
 from slimtower.engines.engine import Engine, Graph, Rows, read_record
-from slimtower.engines.engines import opened
+from slimtower.engines.engines import open_engine
 from slimtower.engines.milvus import Milvus
 from slimtower.registry.client import client
 from slimtower.serving.release import load_release
@@ -38,7 +38,7 @@ ENGINES = Path("docs/engines.md").read_text(encoding="utf-8")
 
 def test_a_release_is_searched_as_well_through_an_engine(released: Path, to: str) -> None:
     folder = released / "models/release/2l"
-    with opened(to) as engine:
+    with open_engine(to) as engine:
         put(engine, folder, "two", alias="other")
         release, done = put(engine, folder, ONE)
         assert (done.filled, done.record.documents, done.met) == (32, 32, True)
@@ -62,7 +62,7 @@ def test_a_release_is_searched_as_well_through_an_engine(released: Path, to: str
 
 
 def test_students_of_one_index_share_its_collection_and_go_back_too(released: Path, retitled: Path, to: str) -> None:
-    with opened(to) as engine:
+    with open_engine(to) as engine:
         _, static = put(engine, released / "models/release/static", ONE)
         _, narrow = put(engine, released / "models/release/2l", ONE)
         assert (narrow.filled, narrow.collection) == (0, static.collection)
@@ -79,14 +79,14 @@ def test_students_of_one_index_share_its_collection_and_go_back_too(released: Pa
 def test_a_milvus_collection_that_a_kill_left_without_an_index_is_completed(released: Path, tmp_path: Path) -> None:
     pytest.importorskip("pymilvus")
     folder = released / "models/release/static"
-    with opened(str(tmp_path / "engine.db")) as engine:
+    with open_engine(str(tmp_path / "engine.db")) as engine:
         assert isinstance(engine, Milvus)
         _, first = put(engine, folder, ONE)
         engine.keep(first.collection, "")  # not complete yet
         engine.client.release_collection(first.collection)
         for index in engine.client.list_indexes(first.collection):
             engine.client.drop_index(first.collection, index)
-    with opened(str(tmp_path / "engine.db")) as engine:
+    with open_engine(str(tmp_path / "engine.db")) as engine:
         assert isinstance(engine, Milvus) and not engine.client.list_indexes(first.collection)
         assert engine.count(first.collection) == 32  # for which a server loads it, and that needs an index
         assert engine.client.list_indexes(first.collection)
@@ -96,7 +96,7 @@ def test_a_milvus_collection_that_a_kill_left_without_an_index_is_completed(rele
 def test_changed_settings_make_another_deployment(released: Path, to: str) -> None:
     folder = released / "models/release/static"
     denser = PARAMS.model_copy(update={"m": [12, 16]})
-    with opened(to) as engine:
+    with open_engine(to) as engine:
         _, first = put(engine, folder, ONE)
         _, second = put(engine, folder, ONE, denser)
         assert (second.record.m, second.filled) == (12, 32) and engine.target("live") == second.collection
@@ -110,7 +110,7 @@ def test_changed_settings_make_another_deployment(released: Path, to: str) -> No
 def test_another_target_that_the_graph_reaches_fills_nothing(released: Path, tmp_path: Path) -> None:
     pytest.importorskip("qdrant_client")
     folder = released / "models/release/static"
-    with opened(f"qdrant:{tmp_path / 'q'}") as engine:
+    with open_engine(f"qdrant:{tmp_path / 'q'}") as engine:
         _, first = put(engine, folder, ONE)
         _, lower = put(engine, folder, ONE, PARAMS.model_copy(update={"target_recall": 0.5}))
         assert (lower.collection, lower.filled) == (first.collection, 0)
@@ -123,7 +123,7 @@ def test_a_deployment_never_drops_or_moves_what_another_one_has_put_there(
 ) -> None:
     pytest.importorskip("qdrant_client")
     folder, others = released / "models/release/static", "live_0123456789ab"
-    with opened(f"qdrant:{tmp_path / 'q'}") as engine:
+    with open_engine(f"qdrant:{tmp_path / 'q'}") as engine:
         for moment in ("_place", "_set_up"):
             put(engine, folder, ONE)
             real = getattr(deployment, moment)
@@ -142,7 +142,7 @@ def test_a_deployment_never_drops_or_moves_what_another_one_has_put_there(
 def test_what_is_out_of_reach_is_told_each_time_until_settings_change(released: Path, tmp_path: Path) -> None:
     pytest.importorskip("qdrant_client")
     folder, lax = released / "models/release/static", PARAMS.model_copy(update={"margin": 0.9})
-    with opened(f"qdrant:{tmp_path / 'q'}") as engine:
+    with open_engine(f"qdrant:{tmp_path / 'q'}") as engine:
         _, first = put(Worse(engine), folder, ONE, lax)
         assert (first.met, first.record.m) == (False, 8)
         _, again = put(Worse(engine), folder, ONE, lax)
@@ -156,7 +156,7 @@ def test_what_is_out_of_reach_is_told_each_time_until_settings_change(released: 
 def test_a_record_without_settings_counts_as_made_with_the_present_ones(released: Path, tmp_path: Path) -> None:
     pytest.importorskip("qdrant_client")
     folder = released / "models/release/static"
-    with opened(f"qdrant:{tmp_path / 'q'}") as engine:
+    with open_engine(f"qdrant:{tmp_path / 'q'}") as engine:
         _, first = put(engine, folder, ONE)
         engine.keep(first.collection, first.record.model_dump_json(exclude={"settings"}))
         assert put(engine, folder, ONE)[1].before is None
@@ -168,7 +168,7 @@ def test_a_record_without_settings_counts_as_made_with_the_present_ones(released
 def test_documents_that_others_put_into_what_answers_are_not_lost(
     released: Path, to: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with opened(to) as engine:
+    with open_engine(to) as engine:
         release, done = put(engine, released / "models/release/static", ONE)
         own = release.index(ONE, "flat").reconstruct_n(0, 1)
         engine.upsert(done.collection, Rows(32, ["theirs"], ["new"], own))
@@ -185,7 +185,7 @@ def test_a_qdrant_that_keeps_no_record_is_not_flipped_to(
     released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("qdrant_client")
-    with opened(f"qdrant:{tmp_path / 'q'}") as engine:
+    with open_engine(f"qdrant:{tmp_path / 'q'}") as engine:
         monkeypatch.setattr(engine, "note", lambda name: "")  # as a server that does not know the field
         with pytest.raises(UserError, match=r"from 1\.16 on"):
             put(engine, released / "models/release/static", ONE)
@@ -196,10 +196,10 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from engines import put
-from slimtower.engines.engines import opened
+from slimtower.engines.engines import open_engine
 
 to, folder, step, after = sys.argv[1:]
-with opened(to) as engine:
+with open_engine(to) as engine:
     real, left = getattr(engine, step), [int(after)]
     def dying(*arguments):
         left[0] -= 1
@@ -217,7 +217,7 @@ with opened(to) as engine:
 def test_a_killed_run_leaves_the_old_one_answering_and_is_completed(
     released: Path, retitled: Path, to: str, step: str, after: str, record_property: Callable[..., None]
 ) -> None:
-    with opened(to) as engine:
+    with open_engine(to) as engine:
         release, first = put(engine, released / "models/release/static", ONE)
     root = Path(__file__).parents[2]
     environment = os.environ | {"PYTHONPATH": f"{root}:{root / 'tests/helpers'}"}
@@ -225,7 +225,7 @@ def test_a_killed_run_leaves_the_old_one_answering_and_is_completed(
     assert done.returncode == -signal.SIGKILL
     record_property("kills", {"deploy": 1})
     vector = release.encode(["matrix of window"])
-    with opened(to) as engine:
+    with open_engine(to) as engine:
         assert engine.target("live") == first.collection
         assert not engine.search("live", vector, 1, 32)[0][0].title.startswith("new ")
         [half] = set(engine.names("live_")) - {first.collection}
@@ -244,14 +244,14 @@ def _rows(release, dataset: str, vectors: np.ndarray) -> Rows:
 
 def _check(engine: Engine, name: str, folder: Path, margin: float = PARAMS.margin):
     release = load_release(folder)
-    queries = asked(release, ONE, folder.parents[2] / "data/ingest", 20)
+    queries = load_queries(release, ONE, folder.parents[2] / "data/ingest", 20)
     return check_encoder(engine, name, release, ONE, queries, target=0.99, margin=margin, sample=20)
 
 
 @pytest.mark.slow
 def test_only_an_encoder_that_belongs_to_the_index_is_let_in(released: Path, retitled: Path, to: str) -> None:
     folder = released / "models/release/static"
-    with opened(to) as engine:
+    with open_engine(to) as engine:
         release, done = put(engine, folder, ONE)
         assert _check(engine, "live", folder)[0].recall == pytest.approx(1.0)
         assert _check(engine, done.collection, released / "models/release/2l")[0].met
@@ -283,7 +283,7 @@ def test_only_an_encoder_that_belongs_to_the_index_is_let_in(released: Path, ret
 @pytest.mark.parametrize("key", ["id", "doc_id"])
 def test_a_payload_of_qdrants_may_hold_whole_numbers_as_ids(tmp_path: Path, key: str) -> None:
     models = pytest.importorskip("qdrant_client").models
-    with opened(f"qdrant:{tmp_path / 'qdrant'}") as engine:
+    with open_engine(f"qdrant:{tmp_path / 'qdrant'}") as engine:
         client, vectors = cast(Any, engine).client, np.eye(4, dtype=np.float32)
         client.create_collection("theirs", models.VectorParams(size=4, distance=models.Distance.DOT))
         rows = enumerate(vectors.tolist())
@@ -298,11 +298,11 @@ def test_documents_that_came_and_went_do_not_keep_an_encoder_from_its_index(
 ) -> None:
     folder = released / "models/release/static"
     release = load_release(folder)
-    with opened(to) as engine:
+    with open_engine(to) as engine:
         ids, titles = release.documents(ONE)
         ids = [doc.removeprefix(prefix) for doc in ids]  # an index of one's own has the ids of the source
         own = release.index(ONE, "flat").reconstruct_n(0, 32)
-        queries = asked(release, ONE, released / "data/ingest", 20)
+        queries = load_queries(release, ONE, released / "data/ingest", 20)
         new = np.resize(queries.vectors, (added, own.shape[1]))  # each found first by some query
         engine.create("mine", own.shape[1])
         engine.upsert("mine", Rows(0, ids[3:], titles[3:], np.ascontiguousarray(own[3:])))  # three are gone
@@ -318,7 +318,7 @@ def test_documents_that_came_and_went_do_not_keep_an_encoder_from_its_index(
 def test_an_ivfflat_index_is_tuned_by_its_probes(released: Path, database: str, view: bool) -> None:
     folder = released / "models/release/static"
     release = load_release(folder)
-    with opened(database) as engine:
+    with open_engine(database) as engine:
         own = release.index(ONE, "flat").reconstruct_n(0, 32)
         engine.create("mine", own.shape[1])
         engine.upsert("mine", _rows(release, ONE, own))
@@ -335,7 +335,10 @@ def test_an_ivfflat_index_is_tuned_by_its_probes(released: Path, database: str, 
             _check(Worse(engine), name, folder)
         assert "deploy.m " not in str(raised.value)
         engine.connection.execute("create index on mine using hnsw (vector vector_ip_ops)")
-    with opened(database) as engine, pytest.raises(UserError, match="of the kind hnsw and one of the kind ivfflat;"):
+    with (
+        open_engine(database) as engine,
+        pytest.raises(UserError, match="of the kind hnsw and one of the kind ivfflat;"),
+    ):
         engine.shape(name)
 
 
@@ -380,7 +383,7 @@ class Worse:
 
 def test_an_engine_that_finds_less_than_the_release_is_not_flipped_to(released: Path, tmp_path: Path) -> None:
     pytest.importorskip("qdrant_client")
-    with opened(f"qdrant:{tmp_path / 'q'}") as engine:
+    with open_engine(f"qdrant:{tmp_path / 'q'}") as engine:
         with pytest.raises(UserError, match=r"finds 50\.00% of the exact top 10 with ef 16.*nothing was changed"):
             put(Worse(engine), released / "models/release/static", ONE)
         assert engine.target("live") is None
@@ -469,7 +472,7 @@ def test_a_champion_that_moves_meanwhile_is_not_deployed_and_the_last_line_knows
         with monkeypatch.context() as patch, pytest.raises(UserError, match=f"is {held} by now, so .*2l was not dep"):
             patch.setattr(deployment, "_set_up", moving(deployment._set_up, version))
             commands.run(root, to, "retriever", "", ["one"], PARAMS, champion_alone=True)
-        with opened(to) as engine:
+        with open_engine(to) as engine:
             record = read_record(engine, str(engine.target("retriever_one")))
         assert record and record.student == "static"
     for module, step, command in (
@@ -498,7 +501,7 @@ def test_a_rollback_of_several_data_sets_that_was_cut_short_is_finished_by_the_n
         return deployment.roll_back(engine, way)
 
     def students() -> list[str]:
-        with opened(to) as engine:
+        with open_engine(to) as engine:
             found = [read_record(engine, str(engine.target(f"retriever_{name}"))) for name in ("one", "two")]
         return [record.student for record in found if record]
 
@@ -523,7 +526,7 @@ def test_no_data_set_is_rolled_back_where_another_has_nothing_to_go_back_to(trac
     commands.run(root, to, "retriever", "2l", [], PARAMS)
     with pytest.raises(UserError, match=r"retriever_two: nothing to go back to.*--dataset"):
         commands.run_rollback(root, to, "retriever", [])
-    with opened(to) as engine:
+    with open_engine(to) as engine:
         record = read_record(engine, str(engine.target("retriever_one")))
     assert record and record.student == "2l"
     commands.run_rollback(root, to, "retriever", ["one"])
@@ -536,7 +539,7 @@ def test_no_alias_moves_where_one_of_several_data_sets_is_refused(
     commands.run(root, to, "retriever", "static", [], PARAMS)
 
     def answering() -> dict[str, str | None]:
-        with opened(to) as engine:
+        with open_engine(to) as engine:
             return {alias: engine.target(alias) for alias in ("retriever_one", "retriever_two")}
 
     def refused(name: str, *_: Any) -> None:
@@ -547,7 +550,7 @@ def test_no_alias_moves_where_one_of_several_data_sets_is_refused(
     assert all(before.values())
     with monkeypatch.context() as patch, pytest.raises(UserError, match=r"retriever_two_.*nothing was changed"):
         patch.setattr(deployment, "contents_digest", lambda release, dataset: "f" * 64)  # other documents
-        patch.setattr(deployment, "check_found", refused)
+        patch.setattr(deployment, "check_recall", refused)
         commands.run(root, to, "retriever", "2l", [], PARAMS)
     assert answering() == before
 
@@ -569,7 +572,7 @@ def test_what_a_fused_release_gives_up_in_an_engine_is_told_and_an_application_c
 
     [block] = [each for each in re.findall(r"```python\n(.*?)```", ENGINES, re.S) if "fuse(pooled" in each]
     release = load_release(folder)
-    with opened(to) as engine:
+    with open_engine(to) as engine:
         vector = release.encode(["draw a histogram"])
 
         def hits(limit: int) -> list[tuple[str, float]]:
@@ -589,7 +592,7 @@ def test_only_filling_a_postgres_creates_its_extension(server: str) -> None:
         connection.execute(f"create database {name}")
     to = server.replace("/postgres?", f"/{name}?")
     there = "select count(*) from pg_extension where extname = 'vector'"
-    with opened(to) as engine, psycopg.connect(to, autocommit=True) as connection:
+    with open_engine(to) as engine, psycopg.connect(to, autocommit=True) as connection:
         with pytest.raises(UserError, match="no such table or view here"):
             engine.shape("gone")
         connection.execute("create table plain (id text, vector real[])")
@@ -616,7 +619,7 @@ def test_the_command_fills_a_file_that_another_process_searches_and_goes_back(re
         return done.stdout + done.stderr
 
     def answers() -> str:
-        with opened(str(folder / "engine.db")) as engine:
+        with open_engine(str(folder / "engine.db")) as engine:
             release = load_release(folder / "models/release/static")
             alias = deployment.alias_of(NAMED["name"], release.datasets[0])
             assert len(engine.search(alias, release.encode(["how to sum the axis"]), 3, 16)[0]) == 3

@@ -14,7 +14,7 @@ from slimtower.common.errors import TransientError
 from slimtower.engines import postgres as pgvector
 from slimtower.engines.deployment import way_back
 from slimtower.engines.engine import Engine
-from slimtower.engines.engines import opened
+from slimtower.engines.engines import open_engine
 
 pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore")]
 ONE = "one"
@@ -54,11 +54,11 @@ class Searcher(threading.Thread):
 
 
 def test_flips_and_rollbacks_lose_no_query(released: Path, retitled: Path, to: str) -> None:
-    with opened(to) as engine:
+    with open_engine(to) as engine:
         release, first = put(engine, released / "models/release/static", ONE)
         vector = release.encode(["matrix of window"])
         ids = [hit.id for hit in release.hits(ONE, vector, 5, "flat")[0]]
-        with opened(to) if to.startswith("postgres") else nullcontext(engine) as other:  # files are of one process
+        with open_engine(to) if to.startswith("postgres") else nullcontext(engine) as other:  # files are of one process
             searcher = Searcher(other, vector, ids)
             searcher.start()
             time.sleep(0.3)
@@ -83,11 +83,11 @@ def test_a_reader_that_takes_long_holds_up_the_flip_and_no_search(
     psycopg = pytest.importorskip("psycopg")
     monkeypatch.setattr(pgvector, "_PAUSE_S", 0.3)
     monkeypatch.setattr(pgvector, "_FLIP_S", 1.0)
-    with opened(database) as engine, psycopg.connect(database) as dump:
+    with open_engine(database) as engine, psycopg.connect(database) as dump:
         release, first = put(engine, released / "models/release/static", ONE)
         vector = release.encode(["matrix of window"])
         dump.execute("select count(*) from live")  # holds the view until its transaction ends, as pg_dump does
-        with opened(database) as other:
+        with open_engine(database) as other:
             searcher = Searcher(other, vector, [hit.id for hit in release.hits(ONE, vector, 5, "flat")[0]])
             searcher.start()
             with pytest.raises(TransientError, match=r"others have read it for 1 s .*run it again when they are done"):

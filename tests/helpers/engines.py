@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from slimtower.common.files import folder_digest
-from slimtower.engines.contents import asked
+from slimtower.engines.contents import load_queries
 from slimtower.engines.deployment import Deployed, flip, prepare, roll_back, way_back
 from slimtower.engines.engine import Engine
 from slimtower.engines.params import DeployParams
@@ -50,7 +50,7 @@ def put(
 ) -> tuple[Release, Deployed]:
     """Deploy the release in a folder under an alias, judged by its project's dev queries."""
     release = load_release(folder)
-    queries = asked(release, dataset, folder.parents[2] / "data/ingest", params.recall_queries)
+    queries = load_queries(release, dataset, folder.parents[2] / "data/ingest", params.recall_queries)
     digest = folder_digest(folder)
     ready = prepare(engine, release, digest, "retriever", dataset, alias, queries, params)
     return release, flip(engine, ready)
