@@ -102,7 +102,7 @@ def test_more_objects_than_a_page_holds(log: str, client: Any) -> None:
 
 def test_an_object_that_changes_after_the_listing_is_not_taken_for_the_listed_one(log: str, client: Any) -> None:
     bucket = log.split("/")[2]
-    place = locations._s3_place(client, log, KEY)
+    place = locations._s3_tree(client, log, KEY)
     entry = place.children("dt=2026-01-31/")[1][-1]
     assert entry.name == "dt=2026-01-31/events.jsonl"
     client.put_object(Bucket=bucket, Key=f"log/{entry.name}", Body=b"changed")
