@@ -21,7 +21,7 @@ from pipeline.outcome import show
 from pipeline.plain_copy import plain_copy
 from pipeline.stopping import stop_when_asked
 from slimtower.common.errors import UserError, guarded
-from slimtower.common.files import alone, cache_root, staged_file
+from slimtower.common.files import cache_root, file_lock, staged_file
 from slimtower.common.masking import redacted
 from slimtower.common.settings import checked_name, parse_mapping, read_mapping, read_text
 from slimtower.registry.client import tracking_uri
@@ -241,7 +241,7 @@ def main() -> None:
         raise UserError(f"{recipe}: no such recipe; there are {known}")
     folder = run_folder(root, recipe)
     busy = f"{recipe}: another run of this recipe is at work in {folder}; wait until it has ended, or stop it"
-    with alone(folder.with_name(f".{folder.name}.lock"), busy):
+    with file_lock(folder.with_name(f".{folder.name}.lock"), busy):
         _run_alone(root, recipe, sys.argv[2:])
 
 

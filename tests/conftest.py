@@ -58,11 +58,11 @@ def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def built_once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path], None]) -> Path:
     """A folder that one process of the session builds for all; to be copied, not changed."""
-    from slimtower.common.files import alone
+    from slimtower.common.files import file_lock
 
     root = factory.getbasetemp()
     folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / f"built-{name}"
-    with alone(folder.with_suffix(".lock")):
+    with file_lock(folder.with_suffix(".lock")):
         if not folder.with_suffix(".done").is_file():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()

@@ -86,7 +86,7 @@ def _locked_folder(parent: Path, prefix: str, locks: ExitStack) -> Path:
             locks.callback(os.close, handle)
             with suppress(OSError):
                 fcntl.flock(handle, fcntl.LOCK_SH)
-            if folder.is_dir():  # until it was locked another process could take it for a killed one's
+            if folder.is_dir():  # until it was locked another process could try_lock it for a killed one's
                 return folder
 
 
@@ -131,7 +131,7 @@ def _runs(process: str) -> bool:
 
 
 @contextmanager
-def alone(lock: Path, busy: str = "") -> Iterator[None]:
+def file_lock(lock: Path, busy: str = "") -> Iterator[None]:
     """Hold a lock file, which stays, where the file system has such locks; it ends with the process, not its children.
 
     Waits while another process holds it, or raises TransientError with the text `busy`.
@@ -150,20 +150,20 @@ def alone(lock: Path, busy: str = "") -> Iterator[None]:
 _locks: dict[Path, ExitStack] = {}
 
 
-def take(lock: Path) -> bool:
-    """Hold a lock file as `alone` does, until `let_go` or the end of this process; False while another process does."""
+def try_lock(lock: Path) -> bool:
+    """Hold a lock file as `file_lock` does, until `unlock` or the end of this process; False if another one has it."""
     stack = ExitStack()
     if lock not in _locks:
         try:
-            stack.enter_context(alone(lock, "held"))
+            stack.enter_context(file_lock(lock, "held"))
         except TransientError:
             return False
         _locks[lock] = stack
     return True
 
 
-def let_go(lock: Path) -> None:
-    """Hold a lock file no more, if `take` took it."""
+def unlock(lock: Path) -> None:
+    """Hold a lock file no more, if `try_lock` took it."""
     if stack := _locks.pop(lock, None):
         stack.close()
 

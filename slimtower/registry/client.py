@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from slimtower.common.errors import TransientError, UserError, exhausted, line
-from slimtower.common.files import alone, staged_file
+from slimtower.common.files import file_lock, staged_file
 from slimtower.common.s3_codes import FIX_CERTIFICATE, advice, says_refused, says_untrusted
 from slimtower.registry.artefact_root import follow_folder
 
@@ -202,7 +202,7 @@ def _make_whole(path: Path) -> None:
     """
     if path.exists() and path.stat().st_size:
         return
-    with alone(path.with_name(f".{path.name}.lock")):
+    with file_lock(path.with_name(f".{path.name}.lock")):
         if path.exists() and path.stat().st_size:  # another process was faster
             return
         for stale in path.parent.glob(f".staging.{glob.escape(path.name)}.*"):  # of a process that was killed

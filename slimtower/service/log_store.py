@@ -10,7 +10,7 @@ from tempfile import TemporaryFile
 from typing import IO, Any, Protocol
 
 from slimtower.common.errors import TransientError, UserError, line
-from slimtower.common.files import alone, cache_root, last_used, sha256_file, staged_file
+from slimtower.common.files import cache_root, file_lock, last_used, sha256_file, staged_file
 from slimtower.common.s3_codes import advice, says_refused
 
 _ABSENT = {"NoSuchKey", "404"}
@@ -141,7 +141,7 @@ class S3LogStore:
         from botocore.exceptions import ClientError
 
         where = {"Bucket": self.bucket, "Key": self.prefix + name}
-        with _explained(self._place), alone(into / ".lock"):
+        with _explained(self._place), file_lock(into / ".lock"):
             try:
                 version = self.client.head_object(**where)["ETag"].strip('"')
             except ClientError as error:

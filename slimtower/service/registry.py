@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slimtower.common.errors import TransientError, UserError
-from slimtower.common.files import alone, cache_root, staged_folder
+from slimtower.common.files import cache_root, file_lock, staged_folder
 from slimtower.registry.client import client, reaching, tracking_uri
 from slimtower.service.sources import THREADS
 from slimtower.service.systems import Origin, Served, stamp
@@ -91,14 +91,14 @@ class RegistrySource:
             if isinstance(error, TransientError) or target in self._anew:
                 raise
         self._anew.add(target)
-        with alone(target.parent / ".lock"):
+        with file_lock(target.parent / ".lock"):
             shutil.rmtree(target, ignore_errors=True)
         return load_release(self._fetched(version, target), THREADS)
 
     def _fetched(self, version: Any, target: Path) -> Path:
         """The release of a version among its files in the cache."""
         place = target.parent
-        with alone(place / ".lock"):
+        with file_lock(place / ".lock"):
             if not target.is_dir():
                 with staged_folder(target) as staging:
                     _download(f"models:/{self.name}/{version.version}", staging)

@@ -11,8 +11,8 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from slimtower.common.errors import UserError
 from slimtower.common.fingerprints import fingerprint
 from slimtower.common.names import ROLES
-from steps.candidates.asked import DatasetQueries
 from steps.candidates.params import CandidatesParams
+from steps.candidates.queries import DatasetQueries
 from steps.candidates.rows import candidate_rows
 from steps.core.corpus import CorpusTexts, corpus_columns
 from steps.core.progress import progress

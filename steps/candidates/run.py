@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from slimtower.common.files import staged_folder, write_json
-from steps.candidates.asked import DatasetQueries, select_queries
 from steps.candidates.lexical import by_bm25
 from steps.candidates.params import CandidatesParams
+from steps.candidates.queries import DatasetQueries, select_queries
 from steps.core.tables import stream_table
 from steps.tracking.runs import Run
 

@@ -18,12 +18,12 @@ from torch import nn
 from slimtower.common.errors import line
 from slimtower.common.files import cache_root, staged_file
 from steps.core.code import code_digest
-from steps.core.turns import forget
+from steps.core.leases import release_and_delete
 from steps.distill.losses.base import Loss
+from steps.training.checkpoint_files import is_cut
 from steps.training.distributed import agreed_step, check_agreed, rank
-from steps.training.kept import is_cut
+from steps.training.leases import acquire
 from steps.training.model_key import model_key
-from steps.training.turns import hold
 
 _UNLIKE = (
     "the processes of this training do not begin with the same student, texts and knobs; give all hosts the same"
@@ -76,7 +76,7 @@ class Checkpoints:
 
         While another run trains the same, it waits.
         """
-        hold(self.folder, "distill")
+        acquire(self.folder, "distill")
         state = self._load_state()
         for name, value in (state["done"] if state else {}).items():
             setattr(done, name, value)
@@ -92,7 +92,7 @@ class Checkpoints:
 
     def remove(self) -> None:
         """Forget the training; call it when its student is written."""
-        forget(self.folder)
+        release_and_delete(self.folder)
 
     def _load_state(self) -> dict[str, Any] | None:
         path = self.folder / "state.pt"

@@ -23,7 +23,7 @@ from steps.distill.losses.layer import products
 from steps.distill.targets import LayerTable
 from steps.encoders.precision import Precision, resolve_precision
 from steps.encoders.towers import device, encode, load_tower
-from steps.training.distributed import meet, rank
+from steps.training.distributed import barrier, rank
 
 _FORMAT = 1
 _SHARD_TEXTS = 2048
@@ -184,7 +184,7 @@ class LayerReader:
             cache.fill(texts, encoded, _SHARD_TEXTS, f"distill: layers of {_NAMES[role]}")
             with staged_file(file) as staging:
                 cache.write(texts, staging, tower.get_embedding_dimension() or 0)
-        meet()
+        barrier()
         states = np.load(file, mmap_mode="r")
         return states.reshape(len(states), len(self.layers), -1)
 

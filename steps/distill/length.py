@@ -23,10 +23,10 @@ class Length(Protocol):
     def factor(self, step: int) -> float:
         """What multiplies the learning rate once `step` steps are done: above 0 while there is one to go."""
 
-    def looks(self, step: int) -> bool:
+    def should_validate(self, step: int) -> bool:
         """Whether the held-out texts are read after this step; after the last one they are anyway."""
 
-    def saw(self, step: int, quality: float, seconds: float) -> None:
+    def record(self, step: int, quality: float, seconds: float) -> None:
         """Take note of the quality on held-out texts after a step, and of the seconds gone.
 
         0 is the teacher's mean vector for every text, 1 the teacher: cosines lie close together where a teacher's
@@ -50,11 +50,11 @@ class Counted:
         """Up to 1, then down to 0 after the last step."""
         return min((step + 1) / self._warmup, (self._steps - step) / max(1, self._steps - self._warmup + 1), 1.0)
 
-    def looks(self, step: int) -> bool:
+    def should_validate(self, step: int) -> bool:
         """A few times, evenly."""
         return step % max(1, self._steps // VALIDATIONS) == 0 and step != self._steps
 
-    def saw(self, step: int, quality: float, seconds: float) -> None:
+    def record(self, step: int, quality: float, seconds: float) -> None:
         """Changes nothing."""
 
 
@@ -91,7 +91,7 @@ class UntilConverged:
         start, steps = self._done.falls_from, self.steps
         return rises if steps is None else min(rises, max(0.0, (steps - step) / (steps - start)))
 
-    def looks(self, step: int) -> bool:
+    def should_validate(self, step: int) -> bool:
         """At each doubling up to `_first`, then at each quarter more."""
         return self.steps is None and step >= self._after(int(self._done.seen[-1][0]) if self._done.seen else 0)
 
@@ -103,7 +103,7 @@ class UntilConverged:
         early = (math.ceil(self._first / 2**power) for power in range(HALVINGS, -1, -1))
         return next(candidate for candidate in early if candidate > step)
 
-    def saw(self, step: int, quality: float, seconds: float) -> None:
+    def record(self, step: int, quality: float, seconds: float) -> None:
         """Decide whether the rate starts to fall."""
         seen, limits = self._done.seen, self._limits
         if self.steps is not None:

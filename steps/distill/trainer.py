@@ -113,9 +113,9 @@ def train(
         optimizer.zero_grad(set_to_none=True)
         done.step, done.texts, done.seconds = step, done.texts + len(rows), time.perf_counter() - started
         meter.add(terms, rows)
-        if length.looks(step):
+        if length.should_validate(step):
             cosine, seconds = _log_validation(student, data, schedule, params, run, done)
-            length.saw(step, (cosine - baseline) / (1 - baseline), seconds)
+            length.record(step, (cosine - baseline) / (1 - baseline), seconds)
             figures["held-out cosine"] = cosine
         last = step == length.steps
         if step % LOG_EVERY == 0 or last:

@@ -10,7 +10,7 @@ from steps.evaluate.fusion_gains import fused_name
 from steps.evaluate.headline import HEADLINE
 from steps.evaluate.served import fusing
 from steps.evaluate.systems import TEACHER
-from steps.retrieval.as_one import counted_sets
+from steps.retrieval.dataset_groups import counted_sets
 
 
 def main_figures(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -25,7 +25,7 @@ from steps.evaluate.served import as_served, served_ms
 from steps.evaluate.significance import significance
 from steps.evaluate.systems import TEACHER
 from steps.evaluate.verdict import like_for_like, replacing, verdicts
-from steps.retrieval.as_one import weights
+from steps.retrieval.dataset_groups import weights
 from steps.retrieval.noninferiority import NonInferiority
 
 

@@ -11,7 +11,7 @@ from slimtower.common.files import staged_file
 from steps.evaluate.latency import Latency
 from steps.evaluate.metrics import Metrics
 from steps.evaluate.retention import Retention
-from steps.retrieval.as_one import counted_sets
+from steps.retrieval.dataset_groups import counted_sets
 
 
 @dataclass(frozen=True)

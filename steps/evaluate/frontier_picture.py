@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from steps.evaluate.drawing import CARD, INK, MUTED, STUDENT, TEACHER, WIDE, bare, bare_figure, inline, style
-from steps.evaluate.shown import milliseconds, percent
+from steps.evaluate.formatting import milliseconds, percent
 
 _PANEL = 2.7, 2.4  # inches of a panel's height: beside others, and above them
 _LETTER = 0.58, 1.3  # width and height of a label's letter, in ems

@@ -7,7 +7,7 @@ import numpy as np
 
 from steps.evaluate.results import Result
 from steps.evaluate.retention import Comparison, compare, p_value
-from steps.retrieval.as_one import weights
+from steps.retrieval.dataset_groups import weights
 
 _SPLITS = ("dev", "test")  # the first that there is says whether training helped: knobs are chosen on dev
 

@@ -132,7 +132,7 @@ from steps.evaluate.latency import Latency
 from steps.evaluate.measuring import Task
 from steps.evaluate.results import Result
 from steps.evaluate.retention import Comparison, Retention
-from steps.retrieval.as_one import joint_means, units
+from steps.retrieval.dataset_groups import joint_means, units
 
 Metrics = dict[str, Any]
 VERSION = 4  # 2 had no seeds, and raw scores' label terms in geometry; 1 had MRR@10, MAP@1000 and Recall@k

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from steps.core.measures import NDCG
+from steps.evaluate.formatting import in_words, times
 from steps.evaluate.frontier import Point, mean_ndcg
 from steps.evaluate.frontier_picture import Mark, Panel
 from steps.evaluate.fusion_gains import fused_name
 from steps.evaluate.served import fusing
-from steps.evaluate.shown import in_words, times
 from steps.evaluate.systems import BM25, TEACHER
-from steps.retrieval.as_one import counted_sets
+from steps.retrieval.dataset_groups import counted_sets
 
 Metrics = Mapping[str, Any]
 _SLICES = 5

@@ -15,6 +15,7 @@ from slimtower.common.files import read_json, staged_file
 from steps.evaluate.composition import Evaluation
 from steps.evaluate.drawing import NARROW, WIDE
 from steps.evaluate.facts import Facts, facts, generated_examples, generation_facts, mined_examples, mined_sources
+from steps.evaluate.formatting import milliseconds, percent, size, times
 from steps.evaluate.frontier import Point
 from steps.evaluate.frontier_picture import draw_frontier
 from steps.evaluate.fusion_gains import fused_name
@@ -26,11 +27,10 @@ from steps.evaluate.metrics import Metrics
 from steps.evaluate.overview import bm25_share, by_set, message, panels, table_rows, worst_slices
 from steps.evaluate.seeds import seed_lines
 from steps.evaluate.served import behind_api, fusing, served_name
-from steps.evaluate.shown import milliseconds, percent, size, times
 from steps.evaluate.significance import significant
 from steps.evaluate.table import choice_lines, format_measure, gain_lines, measured, share_of, unjudged_line
 from steps.evaluate.verdict import headline, left_out_lines, verdict_lines
-from steps.retrieval.as_one import counted_sets, units
+from steps.retrieval.dataset_groups import counted_sets, units
 
 _EXAMPLES = 4
 _CUT = 0.01  # share of documents from which on the report says that the teacher does not read them to their end

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import stats
 
 from slimtower.common.errors import UserError
-from steps.retrieval.as_one import units
+from steps.retrieval.dataset_groups import units
 from steps.retrieval.noninferiority import resampled_means
 
 Paired = Mapping[str, tuple[np.ndarray, np.ndarray]]  # data set -> (student, teacher), each `(queries,)`

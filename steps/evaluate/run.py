@@ -14,7 +14,7 @@ from steps.evaluate.cache import Measurements, measure_all
 from steps.evaluate.charts import charts
 from steps.evaluate.closeness import read_texts, unjudged_datasets
 from steps.evaluate.composition import Evaluation, compose, per_query_table
-from steps.evaluate.earlier import open_earlier
+from steps.evaluate.earlier_towers import open_earlier
 from steps.evaluate.frontier import write_frontier
 from steps.evaluate.fusion_gains import fusion_lines
 from steps.evaluate.insight import Insight, look_closer

@@ -7,15 +7,15 @@ from typing import Any
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from steps.evaluate.closeness import describe_parts
+from steps.evaluate.formatting import times
 from steps.evaluate.fusion_gains import fusion_lines
 from steps.evaluate.metrics import VERSION
 from steps.evaluate.retention import is_chance, is_gain
 from steps.evaluate.seeds import seed_lines
 from steps.evaluate.served import fusing, served_name
-from steps.evaluate.shown import times
 from steps.evaluate.significance import significant
 from steps.evaluate.verdict import headline, left_out_lines
-from steps.retrieval.as_one import counted_sets
+from steps.retrieval.dataset_groups import counted_sets
 
 _COLUMNS = 3  # measures that a terminal has room for
 _FIRST = ("nDCG@10", "RR@10", "R@100")

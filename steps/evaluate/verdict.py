@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from steps.core.measures import NDCG
+from steps.evaluate.formatting import milliseconds, percent, rounded, size, times
 from steps.evaluate.fusion_gains import fused_name
 from steps.evaluate.results import Result
 from steps.evaluate.served import behind_api, fused_sets, fusing, served_ms_ratio, served_name
-from steps.evaluate.shown import milliseconds, percent, rounded, size, times
 from steps.evaluate.systems import TEACHER
-from steps.retrieval.as_one import units
+from steps.retrieval.dataset_groups import units
 from steps.retrieval.noninferiority import Answer, NonInferiority
 
 _ALIKE = {"alone": "encoders alone", "both": "BM25 on both sides"}

@@ -10,7 +10,7 @@ import ibis.expr.types as ir
 from steps.mine.audit import audit, used_queries
 from steps.mine.catalogue import keyed_documents, keyed_queries
 from steps.mine.clicks import FIXED_POINT
-from steps.mine.earlier import Earlier
+from steps.mine.earlier_triplets import Earlier
 from steps.mine.engine import Engine
 from steps.mine.outputs import triplet_rows
 from steps.mine.params import MineParams

@@ -10,7 +10,7 @@ import ibis.expr.types as ir
 from steps.mine.association import relevance_associations
 from steps.mine.audit import audit, used_queries
 from steps.mine.catalogue import keyed_documents, keyed_queries
-from steps.mine.earlier import Earlier
+from steps.mine.earlier_triplets import Earlier
 from steps.mine.engine import Engine
 from steps.mine.from_clicks import CLICK_SOURCES, association_facts, of_datasets_with
 from steps.mine.outputs import association_rows, triplet_rows

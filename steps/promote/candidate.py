@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 from slimtower.common.errors import UserError
 from slimtower.common.files import folder_bytes, folder_digest, read_json
 from steps.core.tables import read_table
-from steps.promote.damaged import reading
 from steps.promote.description import read_card
 from steps.promote.evidence import MEASURE, Evaluation, Evidence
+from steps.promote.malformed import reading
 from steps.promote.params import Policy
-from steps.retrieval.as_one import weights
+from steps.retrieval.dataset_groups import weights
 
 _TEACHER = "teacher"  # its name in the evaluation's tables
 

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from slimtower.common.errors import TransientError, UserError
-from steps.promote.damaged import reading
 from steps.promote.lock import Guard
+from steps.promote.malformed import reading
 from steps.promote.registry import CHALLENGER, CHAMPION, PREFIX, PREVIOUS, Registry
 
 After = Callable[[str], None]  # called with the name of each finished step

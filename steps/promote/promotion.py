@@ -12,11 +12,11 @@ from pathlib import Path
 
 from steps.core.judged import JudgedSet
 from steps.promote.candidate import Candidate
-from steps.promote.damaged import reading
 from steps.promote.description import description
 from steps.promote.evidence import Evidence, evidence_from_json
 from steps.promote.gate import Decision, decide
 from steps.promote.lock import Lock
+from steps.promote.malformed import reading
 from steps.promote.move import (
     After,
     Move,

@@ -9,8 +9,8 @@ from typing import Any
 from slimtower.common.errors import UserError
 from slimtower.common.files import staged_folder, write_json
 from slimtower.common.fingerprints import fingerprint
+from steps.core.leases import release_and_delete
 from steps.core.tables import read_table, stream_table
-from steps.core.turns import forget
 from steps.encoders.bases import resolve_base
 from steps.encoders.cut_texts import cut_pairs
 from steps.rank.candidates import searchers
@@ -101,7 +101,7 @@ def run(
     run.model(teach / "tower", "ranker")
     run.artifact(output / "report.json")
     if checkpoints:  # last: where the tracking server is away, the next try goes on from them
-        forget(checkpoints)
+        release_and_delete(checkpoints)
 
 
 def tell(quality: dict[str, Any] | None, run: Run) -> None:

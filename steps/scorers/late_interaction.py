@@ -11,7 +11,7 @@ from torch import Tensor
 
 from slimtower.common.files import cache_root
 from steps.core.code import code_digest
-from steps.core.turns import forget, hold
+from steps.core.leases import acquire, release_and_delete
 from steps.core.vector_store import Texts
 from steps.core.versions import library_versions
 from steps.encoders.cut_texts import Cut, cut_of_tokens
@@ -52,7 +52,9 @@ class LateInteractionScorer(Scorer):
         code = code_digest("steps.retrieval.late_interaction")
         settings = (fingerprint, resolve_precision(reading.precision), code, *library_versions())
         self.folder = cache_root() / "token_vectors" / digest_of_texts(settings, documents)
-        hold(self.folder, "score: waits for another run with this teacher and these documents")  # it may make ours too
+        acquire(
+            self.folder, "score: waits for another run with this teacher and these documents"
+        )  # it may make ours too
         self.documents = TokenVectors(self.folder, self.model.get_embedding_dimension() or 0)
 
     def scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
@@ -108,7 +110,7 @@ class LateInteractionScorer(Scorer):
 
     def finish(self) -> None:
         """Remove the vectors: they are many times larger than the texts."""
-        forget(self.folder)
+        release_and_delete(self.folder)
 
     @classmethod
     def reranker(cls, tower: Path, scratch: Path, precision: Precision, batch_size: int) -> Reranker:

@@ -12,9 +12,9 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import staged_folder, write_json
 from slimtower.common.fingerprints import fingerprint
 from steps.core.judged import read_judged_sets
+from steps.core.leases import release_and_delete
 from steps.core.measures import ndcg_at_10
 from steps.core.tables import read_table
-from steps.core.turns import forget
 from steps.encoders.bases import resolve_base
 from steps.retrieval.corpus_bm25 import corpus_bm25
 from steps.retrieval.dual_pooling import dual_pooled
@@ -87,7 +87,7 @@ def teach(inputs: Inputs, output: Path, params: CrossEncoder, run: Run) -> None:
     run.model(output / "tower", "teacher")
     run.artifact(output / "report.json")
     if checkpoints:  # last: where the tracking server is away, the next try goes on from them
-        forget(checkpoints)
+        release_and_delete(checkpoints)
 
 
 def load_untrained(params: CrossEncoder) -> library.CrossEncoder:

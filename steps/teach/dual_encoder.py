@@ -24,7 +24,7 @@ from steps.encoders.batch_check import check_tower_batches
 from steps.encoders.towers import check_fast, check_whole, device, load_tower, positions_of, route
 from steps.teach.contrastive_training import train_tower
 from steps.teach.dev_comparison import compare, dev_tasks, ndcg_per_query
-from steps.teach.earlier import FOLDER, list_towers
+from steps.teach.earlier_towers import FOLDER, list_towers
 from steps.teach.hard_negatives import ENCODE_BATCH, SearchedCorpus
 from steps.teach.kinds.base import Inputs
 from steps.teach.kinds.contrastive import Contrastive

@@ -21,9 +21,9 @@ from slimtower.common.files import staged_folder, write_json
 from slimtower.common.fingerprints import fingerprint
 from slimtower.common.names import ROLES
 from steps.core.judged import read_judged_sets
+from steps.core.leases import release_and_delete
 from steps.core.progress import progress
 from steps.core.tables import read_table
-from steps.core.turns import forget
 from steps.encoders.bases import not_loaded, resolve_base
 from steps.encoders.batch_check import check_batches
 from steps.encoders.towers import check_fast, device, load_tower, positions_of
@@ -77,7 +77,7 @@ def teach(inputs: Inputs, output: Path, params: LateInteraction, run: Run) -> No
     run.model(output / "tower", "teacher")
     run.artifact(output / "report.json")
     if checkpoints:  # last: where the tracking server is away, the next try goes on from them
-        forget(checkpoints)
+        release_and_delete(checkpoints)
 
 
 def late_interaction_model(params: LateInteraction) -> MultiVectorEncoder:

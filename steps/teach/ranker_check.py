@@ -14,7 +14,7 @@ from steps.encoders.precision import Precision
 from steps.retrieval.rankers import Pair, load_ranker, pair_scores
 from steps.teach.round_params import RoundParams
 from steps.teach.training_triplets import TextTriplet
-from steps.training.kept import read_kept
+from steps.training.checkpoint_files import load_checkpoint_or_none
 
 BLOCK = 8192  # triplets whose negatives are found before they are kept: texts of all that these may have are in memory
 _PAIRS = 32  # read by the ranker at once
@@ -75,7 +75,7 @@ def checked_negatives(
     parts = [np.zeros(0, dtype=np.int64)]
     for start in progress(starts, len(starts), "ranker checks negatives"):
         block, path = list(islice(remaining, BLOCK)), scratch / f"checked-{start}.npy"
-        if (rows := read_kept(path, np.load, "teach")) is None:
+        if (rows := load_checkpoint_or_none(path, np.load, "teach")) is None:
             rows = _first_far(block, triplets[start : start + BLOCK], texts, scores, margin, (*seed, start))
             with staged_file(path) as staging, staging.open("wb") as file:
                 np.save(file, rows)

@@ -19,8 +19,8 @@ from torch import nn
 from slimtower.common.errors import UserError
 from slimtower.common.files import cache_root, staged_file
 from steps.core.code import code_digest
+from steps.core.leases import release_and_delete
 from steps.core.texts import fold
-from steps.core.turns import forget
 from steps.core.versions import library_versions
 from steps.encoders.precision import resolve_precision
 from steps.teach.dev_comparison import compare
@@ -30,11 +30,11 @@ from steps.teach.kinds.contrastive import Contrastive
 from steps.teach.kinds.on_triplets import OnTriplets
 from steps.teach.training_triplets import TextTriplet
 from steps.tracking.runs import NullRun, Run
-from steps.training.distributed import check_agreed, meet, rank
-from steps.training.kept import read_kept
+from steps.training.checkpoint_files import load_checkpoint_or_none
+from steps.training.distributed import barrier, check_agreed, rank
+from steps.training.leases import acquire
 from steps.training.model_key import model_key
 from steps.training.sharding import is_sharded
-from steps.training.turns import hold
 
 _TRAINED = "trained.pt"  # weights of a finished round, in its folder
 _CODE = ("steps.teach.contrastive_training", "steps.teach.llm_training", "steps.teach.hard_negatives")
@@ -56,7 +56,7 @@ class Rounds:
     def remove(self) -> None:
         """Forget their checkpoints."""
         for folder in self.folders:
-            forget(folder)
+            release_and_delete(folder)
 
     def save_earlier(self, tower: SentenceTransformer, output: Path) -> list[str]:
         """Save the tower of each training but the last as `output/round_0` and so on; returns these names.
@@ -94,7 +94,7 @@ def train_in_rounds(
         if number:
             current, counts = _next_triplets(tower, current, searched, params, number, folders[-1])
         folders.append(folder := checkpoint_folder(tower, current, positives, params, f"{number} {digest}"))
-        hold(folder, "teach")
+        acquire(folder, "teach")
         if not _take_up(tower, folder):
             start = time.monotonic()
             train(tower, current, positives, params, folder, _RoundRun(run, number) if number else run)
@@ -148,7 +148,9 @@ class _RoundRun(NullRun):
 def _take_up(tower: SentenceTransformer, folder: Path) -> bool:
     """Load the weights that a killed run had finished a round with, if it had and they can be read."""
     path = folder / _TRAINED
-    weights = read_kept(path, lambda file: torch.load(file, map_location="cpu", weights_only=True), "teach")
+    weights = load_checkpoint_or_none(
+        path, lambda file: torch.load(file, map_location="cpu", weights_only=True), "teach"
+    )
     check_agreed(int(weights is not None), f"{folder}: {_SHARED}")
     if weights is None:
         return False
@@ -180,12 +182,12 @@ def _next_triplets(
     Rank 0 finds them and leaves them in the folder of the round before, for the other processes and a later run.
     """
     path, scratch = folder / "negatives.npy", folder / "search"
-    if rank() == 0 and read_kept(path, np.load, "teach") is None:
+    if rank() == 0 and load_checkpoint_or_none(path, np.load, "teach") is None:
         negatives = mine_negatives(tower, triplets, searched, params, number, scratch)
         with staged_file(path) as staging, staging.open("wb") as file:
             np.save(file, negatives)
         shutil.rmtree(scratch)
-    meet()
+    barrier()
     if not path.is_file():
         raise UserError(f"{path}: {_SHARED}")
     rows = np.load(path)

@@ -3,7 +3,7 @@
 import importlib
 from pathlib import Path
 
-from steps.teach.earlier import FOLDER, LIST, list_towers
+from steps.teach.earlier_towers import FOLDER, LIST, list_towers
 from steps.teach.kinds.base import Inputs, Teacher
 from steps.tracking.runs import Run
 from steps.training.distributed import rank

@@ -81,7 +81,7 @@ def broadcast(numbers: list[float]) -> list[float]:
     return first
 
 
-def meet() -> None:
+def barrier() -> None:
     """Wait until every process is here, so that what rank 0 has written is there for all."""
     broadcast([0.0])
 

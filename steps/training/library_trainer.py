@@ -22,9 +22,9 @@ from slimtower.common.files import read_json, write_json
 from steps.core.progress import progress
 from steps.encoders.precision import Precision, resolve_precision
 from steps.encoders.towers import trains_with_plain_attention
-from steps.training.distributed import agreed_step, meet, rank
+from steps.training.distributed import agreed_step, barrier, rank
+from steps.training.leases import acquire
 from steps.training.triplets import Turns
-from steps.training.turns import hold
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
     from steps.tracking.runs import Run
@@ -109,11 +109,11 @@ class WholeCheckpoints(BaseTrainer):
 
         While another run trains the same with the same checkpoints, it waits.
         """
-        hold(checkpoints, stage)
+        acquire(checkpoints, stage)
         if rank() == 0:
             shutil.rmtree(checkpoints / STAGING, ignore_errors=True)
             drop_damaged(checkpoints, stage)
-        meet()
+        barrier()
         step = agreed_step(last_step(checkpoints), str(checkpoints))
         resume = checkpoints / f"checkpoint-{step}" if step else None
         if resume and rank() == 0:

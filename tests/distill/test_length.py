@@ -17,9 +17,9 @@ def train(length: UntilConverged, cosine, done: Done, *, seconds_a_step: float =
     looked = []
     while done.step != length.steps and done.step < until:
         done.step += 1
-        if length.looks(done.step):
+        if length.should_validate(done.step):
             looked.append(done.step)
-            length.saw(done.step, cosine(done.step), done.step * seconds_a_step)
+            length.record(done.step, cosine(done.step), done.step * seconds_a_step)
     return looked
 
 
@@ -113,8 +113,8 @@ def test_the_rate_stays_up_then_falls_in_a_line_and_is_never_0_before_the_end() 
     while done.step != length.steps:
         factors.append(length.factor(done.step))
         done.step += 1
-        if length.looks(done.step):
-            length.saw(done.step, 0.9, 0.0)
+        if length.should_validate(done.step):
+            length.record(done.step, 0.9, 0.0)
     assert factors[:10] == pytest.approx([step / 10 for step in range(1, 11)])
     assert factors[10:76] == [1.0] * 66
     assert factors[75:] == pytest.approx([left / 25 for left in range(25, 0, -1)])

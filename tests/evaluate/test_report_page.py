@@ -13,8 +13,8 @@ from evaluate_fakes import evaluate, fake_systems, hybrid_systems, params, write
 
 from slimtower.common.files import read_json, write_json
 from steps.evaluate.facts import mined_examples
+from steps.evaluate.formatting import percent
 from steps.evaluate.report import read_background
-from steps.evaluate.shown import percent
 
 
 @pytest.mark.medium

@@ -9,7 +9,7 @@ from scipy.stats import ttest_ind
 
 from slimtower.common.errors import UserError
 from steps.evaluate.retention import bootstrap_means, compare, p_value, retention
-from steps.retrieval.as_one import counted_sets, joint_means, units, weights
+from steps.retrieval.dataset_groups import counted_sets, joint_means, units, weights
 
 
 def test_three_definitions_by_hand() -> None:

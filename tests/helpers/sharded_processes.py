@@ -18,7 +18,7 @@ from slimtower.common.files import write_json
 from steps.teach.kinds.contrastive import Contrastive, LoraParams
 from steps.teach.run import run as teach
 from steps.tracking.runs import NullRun
-from steps.training.distributed import join_processes, meet, rank
+from steps.training.distributed import barrier, join_processes, rank
 
 LORA = LoraParams(rank=2, alpha=4, target_modules=["q_proj", "v_proj"])
 LOW_RANK = LLM_PARAMS.model_copy(update={"lora": LORA, "gradient_checkpointing": True})
@@ -60,7 +60,7 @@ def main(world: Path) -> None:
     def train(given: Contrastive, name: str, base: str = "model/tower", of: Path = world) -> None:
         params = given.model_copy(update={"base": str(of / base)})
         teach(of / "ingest", of / "mine", of / name, params, NullRun())
-        meet()
+        barrier()
 
     with join_processes():
         train(PARAMS, "sharded")
@@ -69,7 +69,7 @@ def main(world: Path) -> None:
         try:
             train(PARAMS, "resumed")
         except KeyboardInterrupt:
-            meet()
+            barrier()
         contrastive_training.LossLog = log  # type: ignore[misc]
         train(PARAMS, "resumed")
         os.environ["SLIMTOWER_MICRO_BATCH"] = "3"

@@ -17,8 +17,8 @@ from toy_source import read_toy
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
-from steps.candidates.asked import select_queries
 from steps.candidates.params import CandidatesParams
+from steps.candidates.queries import select_queries
 from steps.core.judged import read_judged_sets
 from steps.core.positives import mined_and_judged
 from steps.core.tables import SCHEMAS, read_table

@@ -33,7 +33,7 @@ from pipeline.recipe import main as recipe_command
 from slimtower.common.errors import UserError
 from slimtower.common.settings import read_mapping
 from slimtower.serving.choice import check_origin
-from steps.retrieval.as_one import units
+from steps.retrieval.dataset_groups import units
 
 RECIPES = sorted(Path("recipes").glob("*.yaml"))
 

@@ -12,7 +12,7 @@ class Teacher(Strict):
 
     `steps/teach/<kind>.py` makes it: `teach(inputs, output, params, run)` writes `output/tower` and
     `output/report.json`, which names the kind. It may leave towers that it was before as well,
-    `output/earlier/<name>`, for `evaluate` to compare it with: `steps.teach.earlier` lists them.
+    `output/earlier/<name>`, for `evaluate` to compare it with: `steps.teach.earlier_towers` lists them.
     """
 
     gives: ClassVar[frozenset[Capability]] = frozenset({"vectors", "local"})

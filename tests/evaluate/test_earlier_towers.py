@@ -22,10 +22,10 @@ from slimtower.common.files import write_json
 from steps.core.judged import JudgedSet, read_judged_sets
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.encoders import vector_cache
-from steps.evaluate import earlier as module
+from steps.evaluate import earlier_towers as module
 from steps.evaluate import run as stage
 from steps.evaluate.cache import measure_all
-from steps.evaluate.earlier import open_earlier
+from steps.evaluate.earlier_towers import open_earlier
 from steps.evaluate.gains import gains
 from steps.evaluate.measuring import Task, measure_earlier
 from steps.evaluate.results import Result

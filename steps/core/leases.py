@@ -7,18 +7,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from slimtower.common.files import let_go, take
+from slimtower.common.files import try_lock, unlock
 
 LOOK_SECONDS = 1.0  # between two looks whether the other run has ended
 
 
-def hold(folder: Path, message: str, acquire: Callable[[Path], bool] = take) -> None:
-    """Let no other run use the folder until `forget` or the end of this process.
+def acquire(folder: Path, message: str, lock: Callable[[Path], bool] = try_lock) -> None:
+    """Let no other run use the folder until `release_and_delete` or the end of this process.
 
-    While another run uses it, wait, and print `message` on stderr unless it is empty. `acquire` takes the lock and
+    While another run uses it, wait, and print `message` on stderr unless it is empty. `lock` takes the lock and
     returns True, or returns False if another run has it.
     """
-    while not acquire(_lock(folder)):
+    while not lock(_lock_path(folder)):
         if message:
             print(message, file=sys.stderr)
         message = ""
@@ -26,14 +26,14 @@ def hold(folder: Path, message: str, acquire: Callable[[Path], bool] = take) -> 
     shutil.rmtree(_removal_path(folder), ignore_errors=True)
 
 
-def forget(folder: Path) -> None:
+def release_and_delete(folder: Path) -> None:
     """Remove the folder, and let other runs go on with theirs; a kill leaves it whole, or no such folder."""
     removed = _removal_path(folder)
     shutil.rmtree(removed, ignore_errors=True)
     with suppress(OSError):  # it was never made, or may not be removed
         folder.rename(removed)
     shutil.rmtree(removed, ignore_errors=True)
-    let_go(_lock(folder))
+    unlock(_lock_path(folder))
 
 
 def _removal_path(folder: Path) -> Path:
@@ -41,5 +41,5 @@ def _removal_path(folder: Path) -> Path:
     return folder.with_name(f".gone.{folder.name}")
 
 
-def _lock(folder: Path) -> Path:
+def _lock_path(folder: Path) -> Path:
     return folder.parent.with_name("locks") / folder.name

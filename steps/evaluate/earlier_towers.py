@@ -46,7 +46,7 @@ def open_earlier(
     student has its name.
     """
     reading = Reading(dim, read_json(embed / "report.json")["computed_in"], batch_size)
-    shared = sha256_file(ingest / "corpus.parquet"), asdict(reading), code_digest("steps.evaluate.earlier")
+    shared = sha256_file(ingest / "corpus.parquet"), asdict(reading), code_digest("steps.evaluate.earlier_towers")
     towers = []
     for name in read_json(teach / "earlier" / "towers.json"):
         folder = teach / "earlier" / name

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from steps.distill.checkpoints import Checkpoints
-from steps.training.kept import read_kept
+from steps.training.checkpoint_files import load_checkpoint_or_none
 
 MEGABYTE = 2**20
 
@@ -20,7 +20,7 @@ def test_a_cut_file_is_none(tmp_path: Path, left: int, capsys: pytest.CaptureFix
     torch.save({"weights": torch.zeros(MEGABYTE)}, path)
     os.truncate(path, left)
     assert Checkpoints(tmp_path)._load_state() is None
-    assert read_kept(path, lambda file: torch.load(file, weights_only=True), "teach") is None
+    assert load_checkpoint_or_none(path, lambda file: torch.load(file, weights_only=True), "teach") is None
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(" cannot be read (")[0] for line in said] == [f"distill: {path}", f"teach: {path}"]
 
@@ -34,7 +34,7 @@ def test_a_file_that_the_system_cannot_read_now_is_kept(tmp_path: Path, number: 
         raise OSError(number, os.strerror(number))
 
     with pytest.raises(OSError, match=re.escape(os.strerror(number))):
-        read_kept(path, refused, "teach")
+        load_checkpoint_or_none(path, refused, "teach")
     with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match=re.escape(os.strerror(number))):
         patch.setattr(torch, "load", refused)
         Checkpoints(tmp_path)._load_state()

@@ -12,22 +12,22 @@ from typing import TextIO
 import pytest
 import torch
 
-from slimtower.common.files import let_go, take
-from steps.core.turns import forget
+from slimtower.common.files import try_lock, unlock
+from steps.core.leases import release_and_delete
 from steps.distill.checkpoints import Checkpoints, Done
-from steps.training.turns import hold
+from steps.training.leases import acquire
 
 HOLDS = """
 import sys
 from pathlib import Path
-from steps.core.turns import forget
-from steps.training.turns import hold
+from steps.core.leases import release_and_delete
+from steps.training.leases import acquire
 
-hold(Path(sys.argv[1]), "teach")
-hold(Path(sys.argv[1]), "held twice by one process")
+acquire(Path(sys.argv[1]), "teach")
+acquire(Path(sys.argv[1]), "held twice by one process")
 print("held", flush=True)
 sys.stdin.readline()
-forget(Path(sys.argv[1]))
+release_and_delete(Path(sys.argv[1]))
 print("forgotten", flush=True)
 sys.stdin.read()
 """
@@ -72,10 +72,10 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 import torch.distributed as dist
-from steps.training.turns import hold
+from steps.training.leases import acquire
 
 dist.init_process_group("gloo", timeout=timedelta(seconds=4))
-hold(Path(sys.argv[1]), "teach")
+acquire(Path(sys.argv[1]), "teach")
 print("held", flush=True)
 dist.destroy_process_group()
 """
@@ -89,13 +89,13 @@ def test_processes_of_one_training_wait_longer_than_they_wait_for_each_other(tmp
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
     pipe = subprocess.PIPE
-    assert take(tmp_path / "locks/key")
+    assert try_lock(tmp_path / "locks/key")
     process = subprocess.Popen(
         [*words, str(tmp_path / "trainings/key")], env=environment, stdout=pipe, stderr=pipe, text=True
     )
     assert process.stderr and any("teach: waits for another run" in said for said in process.stderr)
     time.sleep(8)
-    let_go(tmp_path / "locks/key")
+    unlock(tmp_path / "locks/key")
     assert process.communicate(timeout=60)[0].count("held") == 2
     assert process.returncode == 0
 
@@ -107,7 +107,7 @@ def test_a_kill_while_checkpoints_are_removed_leaves_no_half_of_them(
     (folder / "checkpoint-2").mkdir(parents=True)
     for name in ("weights", "state"):
         (folder / "checkpoint-2" / name).write_text(name)
-    hold(folder, "teach")
+    acquire(folder, "teach")
 
     def killed(path: Path, **_: object) -> None:
         if found := sorted(path.rglob("*/*")):
@@ -116,11 +116,11 @@ def test_a_kill_while_checkpoints_are_removed_leaves_no_half_of_them(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(shutil, "rmtree", killed)
-        forget(folder)
+        release_and_delete(folder)
     assert not folder.exists()
-    hold(folder, "teach")
+    acquire(folder, "teach")
     assert not list(folder.parent.iterdir())
-    forget(folder)
+    release_and_delete(folder)
 
 
 def test_a_distillation_has_its_checkpoints_alone_until_it_removes_them(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a killed run left, where it can still be read."""
+"""Reading a checkpoint that a killed run left: a truncated one is discarded."""
 
 import errno
 import sys
@@ -18,7 +18,7 @@ def is_cut(error: Exception) -> bool:
     return not isinstance(error, OSError) or error.errno == errno.EINVAL
 
 
-def read_kept(path: Path, load: Callable[[Path], Loaded], stage: str) -> Loaded | None:
+def load_checkpoint_or_none(path: Path, load: Callable[[Path], Loaded], stage: str) -> Loaded | None:
     """What `load` makes of a file; None without one.
 
     None too where it cannot be read, as a power failure may leave it: a line of the stage's says so, and rank 0 removes
