@@ -22,7 +22,7 @@ from steps.evaluate.headline import HEADLINE
 from steps.promote.dvc_lock import Stages, lock_stages, outputs
 from steps.tracking.run_ids import found_runs, git_commit, open_parent, parent_run, pipeline_key, pipeline_run, run_name
 from steps.tracking.runs import NOTE, MlflowRun, experiment_id, shortened
-from steps.tracking.spool import Spool, waiting
+from steps.tracking.spool import Spool, waiting_spools
 from steps.tracking.stage_run import send_each, send_waiting, spools
 
 INGESTED, METRICS = "data/ingest", "reports/metrics.json"
@@ -84,7 +84,7 @@ def _send_finish(spool: Spool) -> None:
 
 def waits() -> bool:
     """Tell whether anything on this cache waits for the tracking server."""
-    return any(True for _ in waiting(spools()))
+    return any(True for _ in waiting_spools(spools()))
 
 
 def finish(

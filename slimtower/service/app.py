@@ -76,7 +76,7 @@ def _new_corpus(service: Service) -> None:
         service.log.write_beside(lambda: _write_corpus(service))
         return
     try:
-        service.corpus.look()
+        service.corpus.locate()
     except (UserError, OSError) as error:
         LOGGER.error("corpus not read", extra={"data": {"error": line(error)}})
 
@@ -84,6 +84,6 @@ def _new_corpus(service: Service) -> None:
 def _write_corpus(service: Service) -> None:
     students = service.watcher.current.students.values() if service.watcher.current else []
     datasets = sorted({dataset for served in students for dataset in served.release.datasets})
-    service.corpus.look()
+    service.corpus.locate()
     if service.log:
         write_corpus(service.log.store, service.corpus, datasets)

@@ -47,8 +47,8 @@ class Baselines:
 
     def teacher_name(self, release: Release) -> str:
         """The model that the release's teacher is, or was trained from; "" if the run does not say."""
-        wanted = release.manifest.teacher if self.enabled else {}
-        return next((teacher_base(folder) for folder in self._towers() if _is_of(folder, wanted)), "")
+        teacher = release.manifest.teacher if self.enabled else {}
+        return next((teacher_base(folder) for folder in self._towers() if _is_of(folder, teacher)), "")
 
     def prepare(self, name: str, dataset: str, release: Release) -> None:
         """Load what a system needs, so that its answer is timed without; UserError where it cannot be loaded."""
@@ -64,12 +64,12 @@ class Baselines:
             return truncate(_encode(tower, texts), release.manifest.dim)
 
     def _loaded(self, release: Release) -> Any:
-        wanted = release.manifest.teacher
+        teacher = release.manifest.teacher
         with self._lock:
-            if self._tower is None or self._tower[1] != wanted:
-                tower = self._load(wanted)
+            if self._tower is None or self._tower[1] != teacher:
+                tower = self._load(teacher)
                 _encode(tower, [probe.text for probe in release.manifest.probes])  # the first is slow
-                self._tower = tower, wanted
+                self._tower = tower, teacher
             return self._tower[0]
 
     def bm25(self, dataset: str, texts: list[str], k: int) -> list[list[Hit]]:
@@ -84,24 +84,24 @@ class Baselines:
     def _index(self, dataset: str) -> _Lexical:
         with self._lock:
             state = self.corpus.state()
-            held = self._lexical.get(dataset)
-            if held and held[0] == state:
-                return held[1]
+            cached = self._lexical.get(dataset)
+            if cached and cached[0] == state:
+                return cached[1]
             ids, titles, texts = self.corpus.texts(dataset)
             if not ids:
                 raise UserError(f"bm25: the corpus holds nothing of {dataset!r}")
-            found = _Lexical(Bm25(ids, texts), dict(zip(ids, titles, strict=True)))
-            self._lexical[dataset] = state, found
-            return found
+            lexical = _Lexical(Bm25(ids, texts), dict(zip(ids, titles, strict=True)))
+            self._lexical[dataset] = state, lexical
+            return lexical
 
     def _towers(self) -> list[Path]:
         """Those that compute here: one behind an API would be paid for each query, and timed with the network."""
-        found = sorted(self.project.glob("models/teach/*/tower")) if self.project else []
-        return [folder for folder in found if _computes_here(folder)]
+        towers = sorted(self.project.glob("models/teach/*/tower")) if self.project else []
+        return [folder for folder in towers if _computes_here(folder)]
 
-    def _load(self, wanted: dict[str, str]) -> Any:
+    def _load(self, teacher: dict[str, str]) -> Any:
         for folder in self._towers():
-            if _is_of(folder, wanted):
+            if _is_of(folder, teacher):
                 from sentence_transformers import SentenceTransformer
 
                 return SentenceTransformer(str(folder), trust_remote_code=False).float()
@@ -116,10 +116,10 @@ def _encode(tower: Any, texts: list[str]) -> np.ndarray:
     return vectors
 
 
-def _is_of(folder: Path, wanted: dict[str, str]) -> bool:
+def _is_of(folder: Path, digests: dict[str, str]) -> bool:
     """Whether a tower has these digests; one that is checked out at this moment has none yet."""
     try:
-        return _digests(folder, _state(folder)) == wanted
+        return _digests(folder, _state(folder)) == digests
     except (UserError, OSError):
         return False
 
@@ -134,8 +134,8 @@ def _computes_here(tower: Path) -> bool:
 
 def _state(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
     """What tells one content of a folder from another: `dvc checkout` leaves files that are the same in both."""
-    found = ((path, path.stat()) for path in sorted(folder.rglob("*")))
-    return tuple((str(path), each.st_ino, each.st_mtime_ns, each.st_size) for path, each in found)
+    stats = ((path, path.stat()) for path in sorted(folder.rglob("*")))
+    return tuple((str(path), stat.st_ino, stat.st_mtime_ns, stat.st_size) for path, stat in stats)
 
 
 @cache

@@ -53,9 +53,9 @@ def _serve(settings: Settings, arguments: argparse.Namespace) -> None:
     service = open_service(settings)
     if settings.release:  # of a registry one waits for the first champion
         _load(service.watcher)
-    shown = "localhost" if arguments.host in ("127.0.0.1", "0.0.0.0", "::") else arguments.host
-    what = ", ".join(service.watcher.current.students) if service.watcher.current else settings.model
-    print(f"serve: {what} at http://{shown}:{arguments.port}  (Ctrl-C stops)", file=sys.stderr, flush=True)
+    host = "localhost" if arguments.host in ("127.0.0.1", "0.0.0.0", "::") else arguments.host
+    systems = ", ".join(service.watcher.current.students) if service.watcher.current else settings.model
+    print(f"serve: {systems} at http://{host}:{arguments.port}  (Ctrl-C stops)", file=sys.stderr, flush=True)
     alone = settings.workers == 1
     if not alone:
         settings.to_environment()
@@ -83,7 +83,7 @@ def _load(watcher: "Watcher") -> None:
     """Look for releases once. UserError if none loads, which is then said once, and not in the log as well."""
     logger = logging.getLogger("slimtower.serve")
     logger.addFilter(_is_no_error)
-    watcher.look()
+    watcher.refresh()
     logger.removeFilter(_is_no_error)
     if watcher.current is None:
         raise UserError("; ".join(failure.message for failure in watcher.failures.values()))
@@ -99,7 +99,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     if arguments.recipe and (arguments.release or arguments.model):
         raise UserError("serve: --recipe takes the releases of its run; leave --release and --model out")
     release = arguments.release or ("" if arguments.model else str(run_root(arguments.recipe) / "models/release"))
-    given = {
+    values = {
         "release": str(Path(release)) if release else "",
         "model": arguments.model,
         "system": arguments.system,
@@ -124,7 +124,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         "retention_days": arguments.retention_days,
         "salt": os.environ.get(SALT) or secrets.token_hex(32),
     }
-    return validated(Settings, given, "serve")
+    return validated(Settings, values, "serve")
 
 
 def named(hosts: str) -> list[str]:
@@ -190,5 +190,5 @@ def _check_free(host: str, port: int) -> None:
         try:
             tried.bind((host, port))
         except (OSError, OverflowError) as error:
-            said = getattr(error, "strerror", None) or error
-            raise UserError(f"serve: {host}:{port}: {said}; name another port (PORT=8001) or --host") from None
+            reason = getattr(error, "strerror", None) or error
+            raise UserError(f"serve: {host}:{port}: {reason}; name another port (PORT=8001) or --host") from None

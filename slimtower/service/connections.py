@@ -27,7 +27,7 @@ class Connection(H11Protocol):
         self._heard = self.loop.time()
         super().data_received(data)
         if self._answering():
-            self._came("head")
+            self._arrived("head")
         else:
             self._expect("head", HEAD_S)
 
@@ -39,26 +39,26 @@ class Connection(H11Protocol):
     def resume_writing(self) -> None:
         """The client has read all."""
         super().resume_writing()
-        self._came("reading")
+        self._arrived("reading")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is expected any more."""
-        for what in list(self._timers):
-            self._came(what)
+        for event in list(self._timers):
+            self._arrived(event)
         super().connection_lost(exc)
 
-    def _expect(self, what: str, seconds: float) -> None:
-        if what not in self._timers:
-            self._timers[what] = self.loop.call_later(seconds, self.transport.abort)
+    def _expect(self, event: str, seconds: float) -> None:
+        if event not in self._timers:
+            self._timers[event] = self.loop.call_later(seconds, self.transport.abort)
 
-    def _came(self, what: str) -> None:
-        if what in self._timers:
-            self._timers.pop(what).cancel()
+    def _arrived(self, event: str) -> None:
+        if event in self._timers:
+            self._timers.pop(event).cancel()
 
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
     def _cut_idle(self) -> None:
-        others = [other for other in self.connections if isinstance(other, Connection)]
-        idle = [other for other in others if not (other._answering() or other.transport.is_closing())]
-        min(idle, key=lambda other: other._heard).transport.abort()  # this one is among them
+        peers = [connection for connection in self.connections if isinstance(connection, Connection)]
+        idle = [peer for peer in peers if not (peer._answering() or peer.transport.is_closing())]
+        min(idle, key=lambda peer: peer._heard).transport.abort()  # this one is among them

@@ -33,39 +33,39 @@ class Document(NamedTuple):
 class Corpus:
     """The table `corpus` of a folder, read when it is first asked for and again when it changed."""
 
-    def __init__(self, place: str, max_mb: int) -> None:
+    def __init__(self, location: str, max_mb: int) -> None:
         """A folder or s3:// prefix; empty: none. A file above `max_mb`, or that cannot be read, counts as none."""
-        self._place, self._max_bytes = place, max_mb << 20
-        self.look()
+        self._location, self._max_bytes = location, max_mb << 20
+        self.locate()
         self._lock = threading.Lock()
         self._state: object = None
         self._broken: object = None  # the state of a file that cannot be read
         self._table: pa.Table | None = None
         self._rows: dict[str, int] = {}
 
-    def look(self) -> None:
+    def locate(self) -> None:
         """Find the file; on s3 another one may lie there by now. UserError or TransientError where s3 has none."""
-        self.path = _file(self._place) if self._place else None
+        self.path = _file(self._location) if self._location else None
 
     def state(self) -> object:
         """What tells one corpus from another; None where there is none."""
         if self.path is None:
             return None
         try:
-            found = self.path.stat()
+            stat = self.path.stat()
         except OSError:
             return None
-        state = found.st_ino, found.st_mtime_ns, found.st_size
-        return state if found.st_size <= self._max_bytes and state != self._broken else None
+        state = stat.st_ino, stat.st_mtime_ns, stat.st_size
+        return state if stat.st_size <= self._max_bytes and state != self._broken else None
 
     def snippets(self, query: str, ids: Sequence[str]) -> list[str]:
         """Of each document's content the part that fits the query; empty for a document that is not there."""
-        found = [self.document(doc_id) for doc_id in ids]
-        return [snippet(document.content, query, _SNIPPET) if document else "" for document in found]
+        documents = [self.document(doc_id) for doc_id in ids]
+        return [snippet(document.content, query, _SNIPPET) if document else "" for document in documents]
 
     def document(self, doc_id: str) -> Document | None:
         """One document; None for an unknown one, and without a corpus."""
-        table, rows = self._read()
+        table, rows = self._load()
         row = rows.get(doc_id)
         if table is None or row is None:
             return None
@@ -73,7 +73,7 @@ class Corpus:
 
     def documents(self, dataset: str) -> Iterator[Document]:
         """The documents of a data set, in the corpus' order."""
-        table, _ = self._read()
+        table, _ = self._load()
         for batch in table.to_batches(1024) if table is not None else []:
             for row in batch.to_pylist():
                 if row["dataset"] == dataset:
@@ -81,16 +81,16 @@ class Corpus:
 
     def texts(self, dataset: str) -> tuple[list[str], list[str], list[str]]:
         """Ids, titles, and texts as towers and BM25 read them."""
-        table, _ = self._read()
+        table, _ = self._load()
         template = template_of(table.schema) if table is not None else None
-        found = [
+        rows = [
             (document.id, document.title, template.text(document.title, document.topic, document.content))
             for document in self.documents(dataset)
             if template
         ]
-        return [row[0] for row in found], [row[1] for row in found], [row[2] for row in found]
+        return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
 
-    def _read(self) -> tuple[pa.Table | None, dict[str, int]]:
+    def _load(self) -> tuple[pa.Table | None, dict[str, int]]:
         with self._lock:
             if (state := self.state()) != self._state:
                 self._table, self._rows = None, {}
@@ -114,6 +114,6 @@ class Corpus:
             return None
 
 
-def _file(place: str) -> Path:
-    """The corpus at a place; fetched into the cache, which all processes share, where that is on s3."""
-    return log_store(place, "corpus").fetch(_NAME, cache_root() / "serve/corpus" / sha256_text(place)[:16])
+def _file(location: str) -> Path:
+    """The corpus at a location; if that is on s3, it is fetched into the cache, which all processes share."""
+    return log_store(location, "corpus").fetch(_NAME, cache_root() / "serve/corpus" / sha256_text(location)[:16])

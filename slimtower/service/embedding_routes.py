@@ -14,7 +14,7 @@ from slimtower.common.errors import UserError
 from slimtower.service.limits import charge
 from slimtower.service.messages import REFUSALS, EmbeddingsAnswer, EmbeddingsRequest
 from slimtower.service.problems import Problem
-from slimtower.service.service import Service, seen
+from slimtower.service.service import Service, add_log_fields
 from slimtower.service.systems import Served
 from slimtower.serving.dims import truncate
 
@@ -34,7 +34,7 @@ def embedding_routes(service: Service) -> APIRouter:
         texts = [body.input] if isinstance(body.input, str) else body.input
         if not _are_texts(texts):
             message = "input: a text, or a list of texts, is what is embedded here"
-            if all(isinstance(each, int | list) for each in texts):
+            if all(isinstance(item, int | list) for item in texts):
                 message = (
                     "input: numbers of tokens mean nothing to another tokenizer; send text (LangChain:"
                     " check_embedding_ctx_length=False)"
@@ -47,13 +47,13 @@ def embedding_routes(service: Service) -> APIRouter:
         except UserError as error:
             raise Problem(404, f"model: {error}", param="model") from None
         dim = body.dimensions or served.release.manifest.dim
-        if dim not in (known := sorted({served.release.manifest.dim, *served.release.manifest.dims})):
-            raise Problem(422, f"dimensions: this release has {', '.join(map(str, known))}", param="dimensions")
+        if dim not in (dims := sorted({served.release.manifest.dim, *served.release.manifest.dims})):
+            raise Problem(422, f"dimensions: this release has {', '.join(map(str, dims))}", param="dimensions")
         charge(request.scope, len(texts))
         vectors, tokens = await service.run(lambda: _embedded(service, served, texts))
-        seen(request.scope, system=served.name, queries=len(texts), **served.identity)
+        add_log_fields(request.scope, system=served.name, queries=len(texts), **served.identity)
         if service.settings.log_queries:
-            seen(request.scope, texts=texts)
+            add_log_fields(request.scope, texts=texts)
         return JSONResponse(
             {
                 "object": "list",
@@ -84,17 +84,17 @@ def _embedded(service: Service, served: Served, texts: list[str]) -> tuple[np.nd
     return vectors, sum(len(served.release.encoder.token_ids(text)) for text in texts)
 
 
-def _check_queries(others: Mapping[str, Any]) -> None:
+def _check_queries(fields: Mapping[str, Any]) -> None:
     """Problem where a field says that these are documents, whose vectors a student does not make."""
     for name in _ROLES:
-        role = others.get(name)
+        role = fields.get(name)
         if isinstance(role, str) and len(role.split()) == 1 and _DOCUMENTS.search(role):
             message = f"{name}: only queries are embedded here; documents go to the model that made the index"
             raise Problem(422, message, param=name)
 
 
-def _are_texts(given: Sequence[Any]) -> TypeGuard[list[str]]:
-    return all(isinstance(text, str) for text in given)
+def _are_texts(items: Sequence[Any]) -> TypeGuard[list[str]]:
+    return all(isinstance(text, str) for text in items)
 
 
 def _written(vector: np.ndarray, encoding: str | None) -> list[float] | str:

@@ -31,26 +31,26 @@ class Buckets:
 
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.rate, self.size, self._clock = rate, max(2 * rate, 1.0), clock
-        self._held: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait_s(self, client: str) -> float:
         """Take a token: 0; where there is none, the seconds until there is."""
         if not self.rate:
             return 0.0
-        now = self._clock()
-        tokens, last = self._held.pop(client, (self.size, now))
-        tokens = min(self.size, tokens + (now - last) * self.rate)
+        moment = self._clock()
+        tokens, last = self._buckets.pop(client, (self.size, moment))
+        tokens = min(self.size, tokens + (moment - last) * self.rate)
         allowed = tokens >= 1
-        self._held[client] = (tokens - allowed, now)
-        if len(self._held) > _CLIENTS:
-            self._held.popitem(last=False)
+        self._buckets[client] = (tokens - allowed, moment)
+        if len(self._buckets) > _CLIENTS:
+            self._buckets.popitem(last=False)
         return 0.0 if allowed else (1 - tokens) / self.rate
 
     def charge(self, client: str, tokens: float) -> None:
         """Take more tokens of one who has taken a token already; what is owed is waited for before the next."""
-        if client in self._held:
-            left, last = self._held[client]
-            self._held[client] = (left - tokens, last)
+        if client in self._buckets:
+            tokens_left, last = self._buckets[client]
+            self._buckets[client] = (tokens_left - tokens, last)
 
 
 class Limits:
@@ -63,7 +63,7 @@ class Limits:
         self.app, self.metrics, self.hosts = app, metrics, settings.hosts
         self.max_requests, self.max_body = settings.max_requests, settings.max_body
         self.of_one = max(1, self.max_requests // _SHARE) if settings.rate else self.max_requests
-        self.buckets, self.running, self.held = Buckets(settings.rate), 0, Counter[str]()
+        self.buckets, self.running, self.running_of = Buckets(settings.rate), 0, Counter[str]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer what is over a limit; pass on the rest."""
@@ -71,8 +71,8 @@ class Limits:
             await self.app(scope, receive, send)
             return
         if self.hosts and host_of(scope) not in self.hosts:
-            known = ", ".join(self.hosts)
-            await self._refuse(scope, receive, send, 421, f"this service answers as {known}; --hosts gives other names")
+            names = ", ".join(self.hosts)
+            await self._refuse(scope, receive, send, 421, f"this service answers as {names}; --hosts gives other names")
             return
         if scope["path"] in UNLIMITED and scope["method"] in _WITHOUT_BODY:
             await self.app(scope, receive, send)
@@ -84,17 +84,17 @@ class Limits:
         if self.running >= self.max_requests:
             await self._refuse(scope, receive, send, 503, "too many requests at once; try again", 1)
             return
-        if self.held[client] >= self.of_one:
+        if self.running_of[client] >= self.of_one:
             await self._refuse(scope, receive, send, 429, "too many requests of yours at once; try again", 1)
             return
         scope[CHARGE] = partial(self.buckets.charge, client)
         self.running += 1
-        self.held[client] += 1
+        self.running_of[client] += 1
         try:
             await self._with_body(scope, receive, _until_taken(send))
         finally:
             self.running -= 1
-            self.held -= Counter([client])  # one that has none left is forgotten
+            self.running_of -= Counter([client])  # one that has none left is forgotten
 
     async def _with_body(self, scope: Scope, receive: Receive, send: Send) -> None:
         too_large = f"the body is larger than {self.max_body} bytes"

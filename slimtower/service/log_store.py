@@ -79,12 +79,12 @@ class FolderLogStore:
 class S3LogStore:
     """A prefix of a bucket; endpoint and credentials come from the AWS_* variables."""
 
-    def __init__(self, url: str, client: Any = None, what: str = "search log") -> None:
+    def __init__(self, url: str, client: Any = None, purpose: str = "search log") -> None:
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
         if not bucket:
-            raise UserError(f"{what}: {url!r} names no bucket; write s3://bucket/prefix")
+            raise UserError(f"{purpose}: {url!r} names no bucket; write s3://bucket/prefix")
         self.bucket, self.prefix, self._client = bucket, prefix.rstrip("/") + "/" if prefix else "", client
-        self._place = f"{what}: s3://{bucket}"
+        self._bucket_name = f"{purpose}: s3://{bucket}"
 
     @property
     def client(self) -> Any:
@@ -98,14 +98,14 @@ class S3LogStore:
 
     def write(self, name: str, text: str) -> None:
         """Put an object: whole, or not at all."""
-        with _explained(self._place):
+        with _explained(self._bucket_name):
             self.client.put_object(Bucket=self.bucket, Key=self.prefix + name, Body=text.encode("utf-8"))
 
     def keep(self, name: str, lines: Lines) -> None:
         """Put an object by way of a file in the cache, its digest as metadata, unless that is there."""
         where, folder = {"Bucket": self.bucket, "Key": self.prefix + name}, cache_root() / "serve"
-        with _explained(self._place):
-            if (held := self._digest_of(where)) and held == _digest(lines()):
+        with _explained(self._bucket_name):
+            if (digest := self._digest_of(where)) and digest == _digest(lines()):
                 return
             folder.mkdir(parents=True, exist_ok=True)
             with TemporaryFile(dir=folder) as file:
@@ -117,23 +117,23 @@ class S3LogStore:
         from botocore.exceptions import ClientError
 
         try:
-            found: dict[str, str] = self.client.head_object(**where).get("Metadata", {})
+            metadata: dict[str, str] = self.client.head_object(**where).get("Metadata", {})
         except ClientError as error:
             if error.response["Error"]["Code"] in _ABSENT:
                 return None
             raise
-        return found.get(_DIGEST)
+        return metadata.get(_DIGEST)
 
     def names(self) -> Iterator[str]:
         """All objects."""
-        with _explained(self._place):
+        with _explained(self._bucket_name):
             for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self.prefix):
                 for item in page.get("Contents", []):
                     yield item["Key"].removeprefix(self.prefix)
 
     def delete(self, name: str) -> None:
         """Delete an object."""
-        with _explained(self._place):
+        with _explained(self._bucket_name):
             self.client.delete_object(Bucket=self.bucket, Key=self.prefix + name)
 
     def fetch(self, name: str, into: Path) -> Path:
@@ -141,31 +141,31 @@ class S3LogStore:
         from botocore.exceptions import ClientError
 
         where = {"Bucket": self.bucket, "Key": self.prefix + name}
-        with _explained(self._place), file_lock(into / ".lock"):
+        with _explained(self._bucket_name), file_lock(into / ".lock"):
             try:
                 version = self.client.head_object(**where)["ETag"].strip('"')
             except ClientError as error:
                 if error.response["Error"]["Code"] in _ABSENT:
-                    raise UserError(f"{self._place}: no object {where['Key']}; copy it there") from None
+                    raise UserError(f"{self._bucket_name}: no object {where['Key']}; copy it there") from None
                 raise
             target = into / version / name
             if not target.is_file():
                 with staged_file(target) as staging, staging.open("wb") as file:
                     shutil.copyfileobj(self.client.get_object(**where)["Body"], file)
-            others = [path for path in into.iterdir() if path.is_dir() and path.name != version]
-            for old in sorted(others, key=last_used)[:-1]:  # another process may still read the last one
+            versions = [path for path in into.iterdir() if path.is_dir() and path.name != version]
+            for old in sorted(versions, key=last_used)[:-1]:  # another process may still read the last one
                 shutil.rmtree(old, ignore_errors=True)
         return target
 
 
-def log_store(location: str, what: str = "search log") -> LogStore:
+def log_store(location: str, purpose: str = "search log") -> LogStore:
     """The store that a location names; UserError for any other scheme than s3, and without s3's client."""
     if location.startswith("s3://"):
         if not find_spec("boto3"):
-            raise UserError(f"{what}: {location} needs boto3; `pip install 'slimtower[registry]'`")
-        return S3LogStore(location, what=what)
+            raise UserError(f"{purpose}: {location} needs boto3; `pip install 'slimtower[registry]'`")
+        return S3LogStore(location, purpose=purpose)
     if "://" in location:
-        raise UserError(f"{what}: {location!r} is neither a folder nor on s3://; write s3://bucket/prefix")
+        raise UserError(f"{purpose}: {location!r} is neither a folder nor on s3://; write s3://bucket/prefix")
     return FolderLogStore(Path(location))
 
 
@@ -181,7 +181,7 @@ def _digest(lines: Iterable[str], file: IO[bytes] | None = None) -> str:
 
 
 @contextmanager
-def _explained(place: str) -> Iterator[None]:
+def _explained(location: str) -> Iterator[None]:
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -189,7 +189,7 @@ def _explained(place: str) -> Iterator[None]:
         yield
     except (BotoCoreError, ClientError, Boto3Error, ValueError) as error:
         kind = UserError if _refused(error) else TransientError
-        raise kind(f"{place}: {line(error)[:200]}; {advice(str(error), 'check AWS_* and the bucket')}") from None
+        raise kind(f"{location}: {line(error)[:200]}; {advice(str(error), 'check AWS_* and the bucket')}") from None
 
 
 def _refused(error: Exception) -> bool:

@@ -43,11 +43,11 @@ class Request(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _few_fields(cls, given: Any) -> Any:
+    def _few_fields(cls, body: Any) -> Any:
         """Else each unknown field would be an error of its own."""
-        if isinstance(given, dict) and len(given) > _MOST_FIELDS:
-            raise ValueError(f"{len(given)} fields; a request may have {', '.join(cls.model_fields)}")
-        return given
+        if isinstance(body, dict) and len(body) > _MOST_FIELDS:
+            raise ValueError(f"{len(body)} fields; a request may have {', '.join(cls.model_fields)}")
+        return body
 
 
 class SearchRequest(Request):
@@ -234,8 +234,8 @@ class ErrorOut(BaseModel):
 
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorOut, "description": said}
-    for status, said in {
+    status: {"model": ErrorOut, "description": description}
+    for status, description in {
         413: "body too large",
         422: "not a valid request",
         429: "too many requests of this client; see Retry-After",

@@ -42,12 +42,12 @@ class Metrics:
     """Counters and histograms of one process. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._own = CollectorRegistry()
+        self._registry = CollectorRegistry()
         self._counters = {
-            name: Counter(name, text, labels, registry=self._own) for name, (text, labels) in _COUNTERS.items()
+            name: Counter(name, text, labels, registry=self._registry) for name, (text, labels) in _COUNTERS.items()
         }
         self._times = {
-            name: Histogram(name, text, labels, buckets=BUCKETS, registry=self._own)
+            name: Histogram(name, text, labels, buckets=BUCKETS, registry=self._registry)
             for name, (text, labels) in _TIMES.items()
         }
 
@@ -62,15 +62,15 @@ class Metrics:
 
     def text(self, gauges: Gauges) -> str:
         """Counters and histograms of all processes, and the gauges given of this one; Prometheus' text format 0.0.4."""
-        counted = self._own
+        counted = self._registry
         if SHARED in os.environ:
             MultiProcessCollector(counted := CollectorRegistry())
-        now = CollectorRegistry()
-        now.register(_Now(gauges))
-        return (generate_latest(counted) + generate_latest(now)).decode()
+        current = CollectorRegistry()
+        current.register(_CurrentGauges(gauges))
+        return (generate_latest(counted) + generate_latest(current)).decode()
 
 
-class _Now:
+class _CurrentGauges:
     """Gauges as they are, for one answer."""
 
     def __init__(self, gauges: Gauges) -> None:

@@ -25,7 +25,7 @@ Row = tuple[str, str, str, str]
 def page_routes(api: FastAPI, service: Service) -> APIRouter:
     """`/`, `/docs` and `/report`."""
     routes = APIRouter(include_in_schema=False)
-    told = cache(lambda: _reference(_HERE / "reference.html.j2", api.openapi()))
+    api_page = cache(lambda: _reference(_HERE / "reference.html.j2", api.openapi()))
 
     @routes.get("/")
     async def search_page() -> Response:
@@ -33,7 +33,7 @@ def page_routes(api: FastAPI, service: Service) -> APIRouter:
 
     @routes.get("/docs")
     async def reference() -> Response:
-        return _page(told())
+        return _page(api_page())
 
     @routes.get("/report")
     async def report() -> Response:
@@ -119,20 +119,20 @@ def _inner(part: dict[str, Any], schema: dict[str, Any], prefix: str) -> Iterato
 
 
 def _json_schema(content: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = content.get("content", {}).get("application/json", {}).get("schema", {})
-    return found
+    schema: dict[str, Any] = content.get("content", {}).get("application/json", {}).get("schema", {})
+    return schema
 
 
 def _resolved(part: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     name = part.get("$ref", "").rpartition("/")[2]
-    found: dict[str, Any] = schema["components"]["schemas"][name] if name else part
-    return found
+    target: dict[str, Any] = schema["components"]["schemas"][name] if name else part
+    return target
 
 
 def _type(field: dict[str, Any]) -> str:
-    kinds = [_type(one) for one in field.get("anyOf", [])] or [" or ".join(map(str, field.get("enum", [])))]
+    kinds = [_type(option) for option in field.get("anyOf", [])] or [" or ".join(map(str, field.get("enum", [])))]
     name = str(field.get("const", field.get("type", "object" if "$ref" in field else "")))
-    said = " or ".join(kind for kind in kinds if kind) or name
+    text = " or ".join(kind for kind in kinds if kind) or name
     if field.get("type") == "array":
-        said = f"list of {_type(field.get('items', {})) or 'anything'}"
-    return f"{said} = {field['default']!r}" if field.get("default") not in (None, "") else said
+        text = f"list of {_type(field.get('items', {})) or 'anything'}"
+    return f"{text} = {field['default']!r}" if field.get("default") not in (None, "") else text

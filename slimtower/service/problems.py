@@ -35,7 +35,7 @@ def problem(status: int, message: str, *, param: str = "", retry_s: int = 0) -> 
     return JSONResponse({"error": error}, status, {"Retry-After": str(retry_s)} if retry_s else None)
 
 
-async def known(request: Request, error: Exception) -> JSONResponse:
+async def respond_problem(request: Request, error: Exception) -> JSONResponse:
     """A Problem as its response."""
     assert isinstance(error, Problem)
     return problem(error.status, error.message, param=error.param, retry_s=error.retry_s)
@@ -52,17 +52,17 @@ async def invalid(request: Request, error: Exception) -> JSONResponse:
     first: Mapping[str, Any] = error.errors()[0]
     if first["type"] == "json_invalid":
         return problem(422, "the body is not JSON")
-    place = ".".join(str(part) for part in first["loc"][1:])
-    said = str(first["msg"])
-    return problem(422, f"{place or 'body'}: {said[:1].lower()}{said[1:]}", param=place)
+    param = ".".join(str(part) for part in first["loc"][1:])
+    message = str(first["msg"])
+    return problem(422, f"{param or 'body'}: {message[:1].lower()}{message[1:]}", param=param)
 
 
 async def http_error(request: Request, error: Exception) -> JSONResponse:
     """An unknown path or method, or a body that no parser gets through."""
     assert isinstance(error, HTTPException)
-    said = {404: "no such path; /docs lists them", 405: "no such method for this path; /docs lists them"}
-    said[400] = "the body is not JSON in UTF-8, or holds what is too long or too deep"
-    return problem(error.status_code, said.get(error.status_code, str(error.detail)))
+    messages = {404: "no such path; /docs lists them", 405: "no such method for this path; /docs lists them"}
+    messages[400] = "the body is not JSON in UTF-8, or holds what is too long or too deep"
+    return problem(error.status_code, messages.get(error.status_code, str(error.detail)))
 
 
 async def unexpected(request: Request, error: Exception) -> JSONResponse:
@@ -72,7 +72,7 @@ async def unexpected(request: Request, error: Exception) -> JSONResponse:
 
 
 HANDLERS: dict[Any, Any] = {
-    Problem: known,
+    Problem: respond_problem,
     UserError: user_error,
     RequestValidationError: invalid,
     HTTPException: http_error,

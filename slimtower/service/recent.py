@@ -20,16 +20,16 @@ class Recent:
     def note(self, system: str, dataset: str, manifest: str, times: Times) -> None:
         """Remember a call; those of an earlier release are forgotten."""
         with self._lock:
-            held = self._calls.get((system, dataset))
-            if held is None or held[0] != manifest:
-                held = self._calls[system, dataset] = manifest, deque(maxlen=CALLS)
-            held[1].append(times)
+            entry = self._calls.get((system, dataset))
+            if entry is None or entry[0] != manifest:
+                entry = self._calls[system, dataset] = manifest, deque(maxlen=CALLS)
+            entry[1].append(times)
 
     def medians(self, system: str, dataset: str, manifest: str) -> Medians | None:
         """Over the last calls; None if this release has answered nothing yet."""
         with self._lock:
-            held = self._calls.get((system, dataset))
-            calls = list(held[1]) if held and held[0] == manifest else []
+            entry = self._calls.get((system, dataset))
+            calls = list(entry[1]) if entry and entry[0] == manifest else []
         return medians(calls) if calls else None
 
 

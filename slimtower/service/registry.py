@@ -17,7 +17,7 @@ from slimtower.serving.release import Release, load_release
 
 _PREFIX = "slimtower."  # of the tags that `make promote` sets
 _EVENT = f"{_PREFIX}event."  # of a registered model's audit trail
-_KEPT = 3  # versions in the cache
+_CACHED_VERSIONS = 3  # versions in the cache
 
 
 class RegistrySource:
@@ -97,14 +97,16 @@ class RegistrySource:
 
     def _fetched(self, version: Any, target: Path) -> Path:
         """The release of a version among its files in the cache."""
-        place = target.parent
-        with file_lock(place / ".lock"):
+        folder = target.parent
+        with file_lock(folder / ".lock"):
             if not target.is_dir():
                 with staged_folder(target) as staging:
                     _download(f"models:/{self.name}/{version.version}", staging)
             target.touch()
-            kept = sorted((path for path in place.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
-            for old in kept[:-_KEPT]:  # what is mapped stays readable
+            versions = sorted(
+                (path for path in folder.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime
+            )
+            for old in versions[:-_CACHED_VERSIONS]:  # what is mapped stays readable
                 shutil.rmtree(old, ignore_errors=True)
         return _release_in(target)
 
@@ -112,10 +114,10 @@ class RegistrySource:
 def _event(text: str) -> dict[str, Any]:
     """An event of the audit trail; empty where somebody damaged it, as the champion serves all the same."""
     try:
-        found = json.loads(text)
+        event = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return event if isinstance(event, dict) else {}
 
 
 def _download(uri: str, into: Path) -> None:

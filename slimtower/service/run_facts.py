@@ -11,7 +11,7 @@ from slimtower.common.parquet import read_columns
 from slimtower.service.systems import Serving
 from slimtower.serving.examples import answered_examples
 
-SHOWN = 3
+EXAMPLES = 3
 _LONGEST = 60  # characters of an example
 _REPORT = "reports/report.html"
 
@@ -28,7 +28,7 @@ def example_queries(serving: Serving, project: Path | None) -> dict[str, list[st
     For other data, dev queries of the run for which teacher and students have a relevant document as their first hit.
     """
     release = serving.student("").release
-    found = {}
+    examples = {}
     for dataset in release.datasets:
         answered = [answered_examples(release, dataset)]
         answered += [
@@ -36,9 +36,9 @@ def example_queries(serving: Serving, project: Path | None) -> dict[str, list[st
             for served in serving.students.values()
             if dataset in served.release.datasets
         ]
-        shared = [query for query in answered[0] if all(query in others for others in answered)]
-        found[dataset] = shared or (_agreed_queries(project, dataset) if project else [])
-    return {dataset: queries[:SHOWN] for dataset, queries in found.items() if queries}
+        shared = [query for query in answered[0] if all(query in answers for answers in answered)]
+        examples[dataset] = shared or (_agreed_queries(project, dataset) if project else [])
+    return {dataset: queries[:EXAMPLES] for dataset, queries in examples.items() if queries}
 
 
 def _agreed_queries(project: Path, dataset: str) -> list[str]:

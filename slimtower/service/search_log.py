@@ -35,7 +35,7 @@ _OURS = re.compile(  # and what a kill left of one
     r"(?:^|/)(?:queries|events)/dt=(\d{4}-\d{2}-\d{2})/(?:\.staging\.)?slimtower-[^/]+\.jsonl(?:\.\d+\.[0-9a-f]+)?$"
 )
 _KINDS = ("queries", "events")  # a search is written before its clicks
-_Place = tuple[str, str, str]  # kind, data set, day
+_FileKey = tuple[str, str, str]  # kind, data set, day
 
 
 class Client(NamedTuple):
@@ -81,7 +81,7 @@ class SearchLog:
     ) -> None:
         self.store, self.flush_s, self.retention_days, self.metrics = store, flush_s, retention_days, metrics
         self._salt, self._clock = salt.encode("utf-8"), clock
-        self._waiting: dict[_Place, _Waiting] = {}
+        self._waiting: dict[_FileKey, _Waiting] = {}
         self._dropped = 0  # since the last flush
         self._lock, self._flushing = threading.Lock(), threading.Lock()
         self._stop = threading.Event()
@@ -116,7 +116,7 @@ class SearchLog:
         self, query_id: str, client: Client, text: str, dataset: str, ids: list[str], facts: dict[str, Any]
     ) -> bool:
         """Note a search and what it showed, in order; `facts` become its attributes. False where there is no room."""
-        moment = self._now()
+        moment = self._utc_now()
         row = {
             "application": APPLICATION,
             "query_id": query_id,
@@ -151,7 +151,7 @@ class SearchLog:
             raise UserError("click: the search was too long ago")
         if age_s < -_AHEAD_S:
             raise UserError("click: the search is of a time to come; set the clocks of all replicas")
-        moment = self._now()
+        moment = self._utc_now()
         row = {
             "application": APPLICATION,
             "action_name": "click",
@@ -170,12 +170,12 @@ class SearchLog:
         """Write what is held; what fails is kept for the next time."""
         with self._flushing:
             with self._lock:
-                taken = {place: [row for _, row in waiting.rows] for place, waiting in self._waiting.items()}
+                batches = {key: [row for _, row in waiting.rows] for key, waiting in self._waiting.items()}
                 dropped, self._dropped = self._dropped, 0
             if dropped:
                 LOGGER.error("search log full", extra={"data": {"dropped": dropped}})
-            for place in sorted(taken, key=lambda place: (_KINDS.index(place[0]), place)):
-                if not self._write(place, taken[place]):
+            for key in sorted(batches, key=lambda key: (_KINDS.index(key[0]), key)):
+                if not self._write(key, batches[key]):
                     break  # no click goes before its search
 
     def tidy(self) -> None:
@@ -184,7 +184,7 @@ class SearchLog:
         All of them stay where the log's next day does not follow within as many days: the clock may be ahead, and may
         have written a day of its own already, or nobody searched for so long.
         """
-        first = (self._now() - timedelta(days=self.retention_days)).strftime("%Y-%m-%d")
+        first = (self._utc_now() - timedelta(days=self.retention_days)).strftime("%Y-%m-%d")
         ours = sorted((match[1], name) for name in self.store.names() if (match := _OURS.search(name)))
         old = [(day, name) for day, name in ours if day < first]
         if not old:
@@ -192,36 +192,38 @@ class SearchLog:
         newest = date.fromisoformat(old[-1][0])
         next_day = date.fromisoformat(ours[len(old)][0]) if len(ours) > len(old) else None
         if next_day is None or (next_day - newest).days > self.retention_days:
-            told = {"newest_old_day": str(newest), "today": f"{self._now():%Y-%m-%d}"}
-            LOGGER.error("old days of the search log kept: check the clock, or delete them", extra={"data": told})
+            data = {"newest_old_day": str(newest), "today": f"{self._utc_now():%Y-%m-%d}"}
+            LOGGER.error("old days of the search log kept: check the clock, or delete them", extra={"data": data})
             return
         for _, name in old:
             self.store.delete(name)
 
-    def _write(self, place: _Place, rows: list[str]) -> bool:
-        kind, dataset, day = place
-        name = f"{dataset}/{kind}/dt={day}/slimtower-{self._now():%H%M%S}-{uuid.uuid4().hex}.jsonl"
+    def _write(self, key: _FileKey, rows: list[str]) -> bool:
+        kind, dataset, day = key
+        name = f"{dataset}/{kind}/dt={day}/slimtower-{self._utc_now():%H%M%S}-{uuid.uuid4().hex}.jsonl"
         try:
             self.store.write(name, "".join(rows))
         except Exception as error:  # whatever a store comes up with: the rows are kept, and the thread goes on
             self.metrics.count("slimtower_log_failures_total")
-            LOGGER.error("search log not written", extra={"data": {"error": _said(error), "rows": len(rows)}})
+            LOGGER.error("search log not written", extra={"data": {"error": _error_text(error), "rows": len(rows)}})
             return False
         with self._lock:
-            self._waiting[place].remove(len(rows))
-            if not self._waiting[place].rows:
-                del self._waiting[place]
+            self._waiting[key].remove(len(rows))
+            if not self._waiting[key].rows:
+                del self._waiting[key]
         self.metrics.count("slimtower_logged_rows_total", len(rows), kind=kind)
         return True
 
     def _add(self, kind: str, dataset: str, moment: datetime, address: str, row: dict[str, Any]) -> bool:
         text = json.dumps(row, ensure_ascii=False) + "\n"
         with self._lock:
-            kept = self._waiting.setdefault((kind, dataset, moment.strftime("%Y-%m-%d")), _Waiting()).add(address, text)
-            self._dropped += not kept
-        if not kept:
+            is_added = self._waiting.setdefault((kind, dataset, moment.strftime("%Y-%m-%d")), _Waiting()).add(
+                address, text
+            )
+            self._dropped += not is_added
+        if not is_added:
             self.metrics.count("slimtower_log_dropped_total")
-        return kept
+        return is_added
 
     def _run(self) -> None:
         """Flush at multiples of the interval: all processes at once, so that no click lies there without its search."""
@@ -244,18 +246,19 @@ class SearchLog:
             except Exception as error:  # tried again at the next turn
                 self.metrics.count("slimtower_log_failures_total")
                 LOGGER.error(
-                    "corpus not read, or not written beside the search log", extra={"data": {"error": _said(error)}}
+                    "corpus not read, or not written beside the search log",
+                    extra={"data": {"error": _error_text(error)}},
                 )
 
     def _tidy_daily(self) -> None:
-        if (today := self._now().strftime("%Y-%m-%d")) != self._tidied:
+        if (today := self._utc_now().strftime("%Y-%m-%d")) != self._tidied:
             try:
                 self.tidy()
                 self._tidied = today
             except Exception as error:  # tried again at the next turn
-                LOGGER.error("old days of the search log not deleted", extra={"data": {"error": _said(error)}})
+                LOGGER.error("old days of the search log not deleted", extra={"data": {"error": _error_text(error)}})
 
-    def _now(self) -> datetime:
+    def _utc_now(self) -> datetime:
         return datetime.fromtimestamp(self._clock(), UTC)
 
     def _mac(self, *fields: object) -> str:
@@ -282,17 +285,17 @@ def write_corpus(store: LogStore, corpus: Corpus, datasets: Iterable[str]) -> No
 
 
 def _corpus_lines(corpus: Corpus, dataset: str) -> Iterator[str]:
-    for found in corpus.documents(dataset):
+    for document in corpus.documents(dataset):
         row = {
-            "doc_id": own_id(found.id, dataset),
-            "title": found.title,
-            "topic": found.topic,
-            "content": found.content,
+            "doc_id": own_id(document.id, dataset),
+            "title": document.title,
+            "topic": document.topic,
+            "content": document.content,
         }
         yield json.dumps(row, ensure_ascii=False) + "\n"
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """One line of what went wrong; of a defect its type alone, as its text may hold a query."""
     return line(error) if isinstance(error, UserError | OSError) else type(error).__name__
 

@@ -20,7 +20,7 @@ from slimtower.service.messages import (
 )
 from slimtower.service.problems import Problem
 from slimtower.service.search_log import Client
-from slimtower.service.service import Found, Service, seen
+from slimtower.service.service import SearchResult, Service, add_log_fields
 from slimtower.service.systems import Serving
 from slimtower.serving.timing import Medians
 
@@ -54,26 +54,26 @@ def search_routes(service: Service) -> APIRouter:
         body = SearchRequest(query=query or q or "", k=k, dataset=dataset, system=system, log=log)
         return await _search(service, request, body)
 
-    told: tuple[Serving | None, dict[str, Any]] = None, {}  # of the releases that it was computed for
+    run_facts: tuple[Serving | None, dict[str, Any]] = None, {}  # of the releases that it was computed for
 
     @routes.get("/systems", response_model=SystemsAnswer)
     async def systems() -> dict[str, Any]:
         """What answers now, what it was made of, and whether searches are logged."""
-        nonlocal told
+        nonlocal run_facts
         serving = service.serving()
-        if told[0] is not serving:
-            told = serving, await service.run(lambda: _of_run(service, serving))
+        if run_facts[0] is not serving:
+            run_facts = serving, await service.run(lambda: _of_run(service, serving))
         students = [served.facts() for served in serving.students.values()]
-        others: list[dict[str, Any]] = [
+        baselines: list[dict[str, Any]] = [
             {"system": name, "kind": "baseline"} for name in service.baselines.names(serving)
         ]
-        for system in students + others:
+        for system in students + baselines:
             served = serving.student(system["system"] if system["kind"] == "student" else "")
             key = system["system"], served.release.datasets[0], served.release.manifest.checksum
             system["recent"] = _medians(service.recent.medians(*key))
-        return told[1] | {
+        return run_facts[1] | {
             "default": serving.default,
-            "systems": students + others,
+            "systems": students + baselines,
             "documents": service.corpus.state() is not None,
             "logging": service.settings.consent if service.log else "off",
             "report": service.report is not None,
@@ -82,10 +82,10 @@ def search_routes(service: Service) -> APIRouter:
     @routes.get("/document", response_model=DocumentAnswer)
     async def document(id: Annotated[str, Query(description="of a hit")]) -> dict[str, str]:
         """A whole document, if the corpus lies beside the releases."""
-        found = await service.run(lambda: service.corpus.document(id))
-        if found is None:
+        hit = await service.run(lambda: service.corpus.document(id))
+        if hit is None:
             raise Problem(404, "no such document here", param="id")
-        return {"id": found.id, "title": found.title, "topic": found.topic, "content": found.content}
+        return {"id": hit.id, "title": hit.title, "topic": hit.topic, "content": hit.content}
 
     @routes.post("/events", status_code=202, response_model=ClickAnswer)
     async def events(request: Request, body: ClickRequest) -> dict[str, bool]:
@@ -95,8 +95,8 @@ def search_routes(service: Service) -> APIRouter:
         if not _consents(service, request):
             raise Problem(422, "without consent (X-Search-Consent: yes) nothing is logged")
         client = _client(request)
-        kept = service.log.click(body.query_id, client, body.dataset, body.object_id, body.position, body.click)
-        return {"logged": kept}
+        is_logged = service.log.click(body.query_id, client, body.dataset, body.object_id, body.position, body.click)
+        return {"logged": is_logged}
 
     return routes
 
@@ -111,36 +111,38 @@ async def _search(service: Service, request: Request, body: SearchRequest) -> Re
         raise Problem(422, message, param="k")
     charge(request.scope, len(texts), body.k)
     serving = service.serving()
-    found, snippets = await service.run(lambda: _found(service, texts, service.search(
+    result, snippets = await service.run(lambda: _with_snippets(service, texts, service.search(
         serving, body.system, body.dataset, texts, body.k
     )))  # fmt: skip
-    note(service, request, found.system, len(texts), found)
-    seen(request.scope, system=found.system, dataset=found.dataset, queries=len(texts), k=body.k, **found.by.identity)
+    note(service, request, result.system, len(texts), result)
+    add_log_fields(
+        request.scope, system=result.system, dataset=result.dataset, queries=len(texts), k=body.k, **result.by.identity
+    )
     if service.settings.log_queries:
-        seen(request.scope, texts=texts)
+        add_log_fields(request.scope, texts=texts)
     log = service.log if body.log and _consents(service, request) else None
     results = []
-    for text, hits, said in zip(texts, found.hits, snippets, strict=True):
+    for text, hits, hit_snippets in zip(texts, result.hits, snippets, strict=True):
         query_id, ids = str(uuid.uuid4()), [hit.id for hit in hits]
         tokens: list[str] | list[None] = [None] * len(hits)
         logged = False
         if log:
-            facts = {"system": found.system, **found.by.identity}
-            logged = log.search(query_id, _client(request), text.strip(), found.dataset, ids, facts)
-            tokens = log.tokens(query_id, found.dataset, ids) if logged else tokens
-        shown = [
+            facts = {"system": result.system, **result.by.identity}
+            logged = log.search(query_id, _client(request), text.strip(), result.dataset, ids, facts)
+            tokens = log.tokens(query_id, result.dataset, ids) if logged else tokens
+        rows = [
             {"rank": rank, "id": hit.id, "score": round(hit.score, 6), "title": hit.title, "snippet": snippet}
             | ({"click": token} if token else {})
-            for rank, (hit, snippet, token) in enumerate(zip(hits, said, tokens, strict=True), start=1)
+            for rank, (hit, snippet, token) in enumerate(zip(hits, hit_snippets, tokens, strict=True), start=1)
         ]
-        results.append({"query_id": query_id, "logged": logged, "hits": shown})
+        results.append({"query_id": query_id, "logged": logged, "hits": rows})
     return JSONResponse(
         {
-            "system": found.system,
-            "release": found.by.identity,
-            "dataset": found.dataset,
-            "ms": {"encode": round(found.encode_ms, 4), "search": round(found.search_ms, 4)},
-            "recent": _medians(found.recent),
+            "system": result.system,
+            "release": result.by.identity,
+            "dataset": result.dataset,
+            "ms": {"encode": round(result.encode_ms, 4), "search": round(result.search_ms, 4)},
+            "recent": _medians(result.recent),
             "results": results,
         }
     )
@@ -150,9 +152,9 @@ def _medians(recent: Medians | None) -> dict[str, float] | None:
     return recent and {name: round(value, 4) for name, value in recent._asdict().items()}
 
 
-def _found(service: Service, texts: list[str], found: Found) -> tuple[Found, list[list[str]]]:
-    pairs = zip(texts, found.hits, strict=True)
-    return found, [service.corpus.snippets(text, [hit.id for hit in hits]) for text, hits in pairs]
+def _with_snippets(service: Service, texts: list[str], result: SearchResult) -> tuple[SearchResult, list[list[str]]]:
+    pairs = zip(texts, result.hits, strict=True)
+    return result, [service.corpus.snippets(text, [hit.id for hit in hits]) for text, hits in pairs]
 
 
 def _of_run(service: Service, serving: Serving) -> dict[str, Any]:
@@ -161,11 +163,11 @@ def _of_run(service: Service, serving: Serving) -> dict[str, Any]:
     return {"examples": service.examples(serving), "teacher": service.baselines.teacher_name(release)}
 
 
-def note(service: Service, request: Request, system: str, queries: int, found: Found) -> None:
+def note(service: Service, request: Request, system: str, queries: int, result: SearchResult) -> None:
     """Count what was answered, and how long it took."""
     service.metrics.count("slimtower_queries_total", queries, system=system)
-    service.metrics.time("slimtower_encode_seconds", found.encode_ms / 1e3, system=system)
-    service.metrics.time("slimtower_search_seconds", found.search_ms / 1e3, system=system)
+    service.metrics.time("slimtower_encode_seconds", result.encode_ms / 1e3, system=system)
+    service.metrics.time("slimtower_search_seconds", result.search_ms / 1e3, system=system)
 
 
 def _consents(service: Service, request: Request) -> bool:
@@ -177,7 +179,7 @@ def _consents(service: Service, request: Request) -> bool:
 
 def _client(request: Request) -> Client:
     """Who searches: the id that the client gives itself, else its address."""
-    given, address = request.headers.get(CLIENT, ""), client_of(request.scope)
-    if len(given) > _CLIENT_LENGTH:
+    client_id, address = request.headers.get(CLIENT, ""), client_of(request.scope)
+    if len(client_id) > _CLIENT_LENGTH:
         raise UserError(f"X-Search-Client: at most {_CLIENT_LENGTH} characters")
-    return Client(f"id {given}" if given else f"address {address}", address)
+    return Client(f"id {client_id}" if client_id else f"address {address}", address)

@@ -35,8 +35,8 @@ _T = TypeVar("_T")
 _WARM_UP_S = 2.0  # for all students and data sets together
 
 
-class Found(NamedTuple):
-    """What a system found, in how many milliseconds, and the medians of its last calls if this was one query."""
+class SearchResult(NamedTuple):
+    """A system's hits of each query, its milliseconds, and the medians of its last calls if this was one query."""
 
     system: str
     by: Served
@@ -96,18 +96,18 @@ class Service:
                 if new and time.perf_counter() - began < _WARM_UP_S:
                     warm_up(partial(self.search, serving, name, dataset, [EXAMPLE], K))
 
-    def search(self, serving: Serving, system: str, dataset: str, texts: list[str], k: int) -> Found:
+    def search(self, serving: Serving, system: str, dataset: str, texts: list[str], k: int) -> SearchResult:
         """Encode and search. UserError for an unknown system or data set."""
         name = system or serving.default
-        found = self._baseline if name in (TEACHER, FUSED_TEACHER, BM25) else self._student
-        answer = found(serving, name, dataset, texts, k)
+        search = self._baseline if name in (TEACHER, FUSED_TEACHER, BM25) else self._student
+        answer = search(serving, name, dataset, texts, k)
         if len(texts) != 1:
             return answer
         key = name, answer.dataset, answer.by.release.manifest.checksum
         self.recent.note(*key, Times(answer.encode_ms, answer.search_ms))
         return answer._replace(recent=self.recent.medians(*key))
 
-    def _student(self, serving: Serving, name: str, dataset: str, texts: list[str], k: int) -> Found:
+    def _student(self, serving: Serving, name: str, dataset: str, texts: list[str], k: int) -> SearchResult:
         served = serving.student(name)
         release, chosen = served.release, dataset or served.release.datasets[0]
         release.kinds(chosen)
@@ -115,9 +115,9 @@ class Service:
         vectors = release.encode(texts)
         encoded = time.perf_counter()
         hits = release.answers(chosen, texts, vectors, k)
-        return Found(name, served, chosen, 1e3 * (encoded - began), 1e3 * (time.perf_counter() - encoded), hits)
+        return SearchResult(name, served, chosen, 1e3 * (encoded - began), 1e3 * (time.perf_counter() - encoded), hits)
 
-    def _baseline(self, serving: Serving, name: str, dataset: str, texts: list[str], k: int) -> Found:
+    def _baseline(self, serving: Serving, name: str, dataset: str, texts: list[str], k: int) -> SearchResult:
         if name not in self.baselines.names(serving):
             raise UserError(f"system {name!r} does not answer here: its files are not beside the releases")
         served = serving.student("")
@@ -129,10 +129,10 @@ class Service:
         return self._answer(served, name, chosen, texts, k)
 
     def _note_baseline(self, served: Served, name: str, dataset: str, k: int) -> None:
-        found = self._answer(served, name, dataset, [EXAMPLE], k)
-        self.recent.note(name, dataset, served.release.manifest.checksum, Times(found.encode_ms, found.search_ms))
+        result = self._answer(served, name, dataset, [EXAMPLE], k)
+        self.recent.note(name, dataset, served.release.manifest.checksum, Times(result.encode_ms, result.search_ms))
 
-    def _answer(self, served: Served, name: str, chosen: str, texts: list[str], k: int) -> Found:
+    def _answer(self, served: Served, name: str, chosen: str, texts: list[str], k: int) -> SearchResult:
         """What a baseline finds, with nothing else timed."""
         began = encoded = time.perf_counter()
         if name == BM25:
@@ -143,7 +143,7 @@ class Service:
             release = served.release
             dense = name == TEACHER
             hits = release.hits(chosen, vectors, k) if dense else release.answers(chosen, texts, vectors, k)
-        return Found(name, served, chosen, 1e3 * (encoded - began), 1e3 * (time.perf_counter() - encoded), hits)
+        return SearchResult(name, served, chosen, 1e3 * (encoded - began), 1e3 * (time.perf_counter() - encoded), hits)
 
     def check_texts(self, texts: list[str], param: str) -> None:
         """Problem for no texts, too many, or one that is empty or too long."""
@@ -162,9 +162,9 @@ class Service:
                 raise Problem(422, f"{param}: half a surrogate pair is no text", param=param)
 
 
-def seen(scope: Scope, **what: object) -> None:
+def add_log_fields(scope: Scope, **fields: object) -> None:
     """Put fields into the request's log line."""
-    scope.get(SEEN, {}).update(what)
+    scope.get(SEEN, {}).update(fields)
 
 
 def make_source(settings: Settings) -> Source:

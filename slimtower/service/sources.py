@@ -35,11 +35,11 @@ class FolderSource:
 
     def poll(self) -> dict[str, Hashable]:
         """The releases that are there now, by the name of their folder."""
-        found = {path.name: key for path in self._folders() if (key := _key(path)) is not None}
-        if not found:
+        keys = {path.name: key for path in self._folders() if (key := _key(path)) is not None}
+        if not keys:
             command = run_command(project_of(self.folder) or Path())
             raise UserError(f"{self.folder}: no release here; run {command}, or name a release with RELEASE=")
-        return found
+        return keys
 
     def load(self, name: str, key: Hashable) -> Served:
         """Load the release; TransientError when it was replaced meanwhile, so that its parts may be of two."""
@@ -49,8 +49,8 @@ class FolderSource:
         finally:  # what does not open then is no fault of either release
             if _key(folder) != key:
                 raise TransientError(f"{folder}: was replaced while it was loaded")
-        made = stamp((folder / "manifest.json").stat().st_mtime)
-        return Served(name, release, Origin(source=folder.name, created=made), stamp(time.time()))
+        created = stamp((folder / "manifest.json").stat().st_mtime)
+        return Served(name, release, Origin(source=folder.name, created=created), stamp(time.time()))
 
     def default(self, names: list[str]) -> str:
         """The named system, else the evaluation's choice, if there is one; UserError for a name that is not there."""
@@ -70,8 +70,9 @@ class FolderSource:
             return ""
         evaluated = read_json(metrics)
         chosen = evaluated.get("choice", {}).get("student")
-        known = [name for name in names if name in evaluated.get("releases", {})]  # others may be of earlier params
-        return chosen if chosen in names else next(iter(known), "")
+        # releases that were not evaluated may be of earlier params
+        current = [name for name in names if name in evaluated.get("releases", {})]
+        return chosen if chosen in names else next(iter(current), "")
 
 
 def project_of(folder: Path) -> Path | None:

@@ -17,7 +17,7 @@ _TOLD_S = 1.0  # so long what was told of the metrics holds: who asks more often
 def status_routes(service: Service, in_flight: Callable[[], int]) -> APIRouter:
     """The routes of one process; `in_flight` tells how many requests it is answering."""
     routes = APIRouter(tags=["status"])
-    told, telling = (-math.inf, ""), asyncio.Lock()  # when, and what, of the metrics
+    cached, telling = (-math.inf, ""), asyncio.Lock()  # when, and what, of the metrics
 
     @routes.get("/health/live")
     async def live() -> dict[str, bool]:
@@ -46,12 +46,12 @@ def status_routes(service: Service, in_flight: Callable[[], int]) -> APIRouter:
     @routes.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Counts and times of all processes of the service; gauges of the one that answers."""
-        nonlocal told
+        nonlocal cached
         async with telling:
-            if time.monotonic() - told[0] > _TOLD_S:
+            if time.monotonic() - cached[0] > _TOLD_S:
                 text = await asyncio.to_thread(lambda: service.metrics.text(gauges(service, in_flight())))
-                told = time.monotonic(), text
-        return PlainTextResponse(told[1], media_type="text/plain; version=0.0.4; charset=utf-8")
+                cached = time.monotonic(), text
+        return PlainTextResponse(cached[1], media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return routes
 

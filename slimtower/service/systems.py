@@ -61,7 +61,7 @@ class Served:
             "format": settings.format,
             "precision": settings.precision,
             "model_bytes": self.model_bytes,
-            "datasets": {name: held.vectors for name, held in sorted(manifest.datasets.items())},
+            "datasets": {name: collection.vectors for name, collection in sorted(manifest.datasets.items())},
             "fused": {name: str(fusion) for name in self.release.datasets if (fusion := self.release.fusion(name))},
             **self.origin._asdict(),
         }
@@ -76,10 +76,10 @@ class Serving:
 
     def student(self, name: str) -> Served:
         """The student of that name, the default where it is empty; UserError for an unknown one."""
-        found = self.students.get(name or self.default)
-        if found is None:
+        served = self.students.get(name or self.default)
+        if served is None:
             raise UserError(f"system {name!r} does not answer here; choose one of {', '.join(self.students)}")
-        return found
+        return served
 
 
 def stamp(seconds: float) -> str:

@@ -17,7 +17,7 @@ _LOG = logging.getLogger("slimtower.serve")
 _LONGEST_WAIT_S = 300.0  # between two tries to load what does not load
 _FIRST_TRIES, _FIRST_WAIT_S = 3, 1.0
 POLL, DEFAULT = "(source)", "(default)"  # stand for a name where the failure is of no release
-UNTOLD, BROKEN, GONE, UNDECIDED = "cannot tell what to serve", "does not load", "gone", "no default"
+UNTOLD, BROKEN, MISSING, UNDECIDED = "cannot tell what to serve", "does not load", "gone", "no default"
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Watcher:
         """Called after a swap, by the thread that looks; must not raise."""
         self._keys: dict[str, Hashable] = {}
         self._loaded: dict[str, Served] = {}  # what should serve, and does once it can be told which is the default
-        self._stop, self._begun = threading.Event(), threading.Event()
+        self._stop, self._started = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
 
     def start(self, wait_s: float) -> None:
@@ -56,40 +56,40 @@ class Watcher:
         release would refuse what its neighbours answer, but of a large one it has to be heard that it is coming.
         """
         self._thread.start()
-        self._begun.wait(wait_s)
+        self._started.wait(wait_s)
 
     def stop(self) -> None:
         """Stop looking; what is being loaded is let go."""
         self._stop.set()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Ask the source once, load what is new, and swap. Failures are noted, and what served goes on serving."""
-        wanted = self._poll()
-        if wanted is None:
+        keys = self._poll()
+        if keys is None:
             return
         for name in list(self.failures):
-            if name not in {POLL, DEFAULT, *wanted, *self._keys}:
+            if name not in {POLL, DEFAULT, *keys, *self._keys}:
                 del self.failures[name]
         new = dict(self._loaded)
-        for name, key in wanted.items():
+        for name, key in keys.items():
             if self._keys.get(name) == key:
                 self.failures.pop(name, None)  # what did not load was taken back
             elif (served := self._load(name, key)) is not None:
                 new[name], self._keys[name] = served, key
-        for name in self._loaded.keys() - wanted.keys():
-            self._fail(name, GONE, GONE, f"{name}: is no longer there; what was loaded goes on serving")
+        for name in self._loaded.keys() - keys.keys():
+            self._fail(name, MISSING, MISSING, f"{name}: is no longer there; what was loaded goes on serving")
         self._loaded = new
         if new:
             self._swap(new)
 
     def _poll(self) -> dict[str, Hashable] | None:
         try:
-            wanted = dict(self.source.poll())
+            keys = dict(self.source.poll())
         except Exception as error:  # whatever a registry or a disk comes up with: the old release goes on
-            self._fail(POLL, UNTOLD, UNTOLD, _said(error))
+            self._fail(POLL, UNTOLD, UNTOLD, _error_text(error))
             return None
         self.failures.pop(POLL, None)
-        return wanted
+        return keys
 
     def _load(self, name: str, key: Hashable) -> Served | None:
         failed = self.failures.get(name)
@@ -99,7 +99,7 @@ class Watcher:
         try:
             served = self.source.load(name, key)
         except Exception as error:  # a release that does not load must not end the service
-            self._fail(name, key, BROKEN, _said(error))
+            self._fail(name, key, BROKEN, _error_text(error))
             return None
         self.failures.pop(name, None)
         identity = served.identity
@@ -111,7 +111,7 @@ class Watcher:
         try:
             default = self.source.default(names)
         except Exception as error:  # of a file that is being written, too
-            self._fail(DEFAULT, UNDECIDED, UNDECIDED, _said(error))
+            self._fail(DEFAULT, UNDECIDED, UNDECIDED, _error_text(error))
             return
         self.failures.pop(DEFAULT, None)
         before = self.current
@@ -139,28 +139,28 @@ class Watcher:
 
     def _run(self) -> None:
         self._safely(self._first_looks)
-        self._begun.set()
+        self._started.set()
         while not self._stop.wait(self.poll_s * random.uniform(0.8, 1.2)):  # loading takes processors: not all at once
-            self._safely(self.look)
+            self._safely(self.refresh)
 
     def _first_looks(self) -> None:
         """What is there but does not load is tried again at once: it may have been replaced just then."""
         for _ in range(_FIRST_TRIES):
             if self.current is None:
                 self.failures.clear()
-                self.look()
+                self.refresh()
             if self.current is not None or not self.failures:
                 break
             self._stop.wait(_FIRST_WAIT_S)
 
-    def _safely(self, look: Callable[[], None]) -> None:
+    def _safely(self, action: Callable[[], None]) -> None:
         try:
-            look()
+            action()
         except Exception as error:  # a thread that ends here would never see another release
             _LOG.error("defect", exc_info=error)
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """One line of what went wrong."""
-    known = error if isinstance(error, UserError) else exhausted(error)
-    return line(known) if known else f"{type(error).__name__}: {line(error)[:300]}"
+    user_error = error if isinstance(error, UserError) else exhausted(error)
+    return line(user_error) if user_error else f"{type(error).__name__}: {line(error)[:300]}"

@@ -19,7 +19,7 @@ _LENGTH = 8192  # bytes
 
 
 @contextmanager
-def recorded() -> Iterator[None]:
+def record_exit() -> Iterator[None]:
     """Record how the block ends, if a file is named; what the system refuses becomes a UserError."""
     _write(EXIT_KILLED, "killed, most likely for the memory it took")
     try:
@@ -34,11 +34,11 @@ def recorded() -> Iterator[None]:
         )
         raise
     except Exception as error:
-        known = exhausted(error)
-        _write(known.exit_code if known else EXIT_BUG, line(known or error) or type(error).__name__)
-        if known is None:
+        user_error = exhausted(error)
+        _write(user_error.exit_code if user_error else EXIT_BUG, line(user_error or error) or type(error).__name__)
+        if user_error is None:
             raise
-        raise known from error
+        raise user_error from error
     _write(0, "")
 
 

@@ -8,7 +8,7 @@ from slimtower.common.files import sha256_file
 from slimtower.common.settings import read_mapping
 
 _PIPELINE, _PARAMS = Path("dvc.yaml"), "params.yaml"
-_MADE = ("data/", "models/")  # what stages write, and DVC keeps others from writing meanwhile
+_OUTPUTS = ("data/", "models/")  # what stages write, and DVC keeps others from writing meanwhile
 _OPEN = re.compile(r"\$\{(?P<name>(?P<first>\w+)[\w.]*)\}")
 
 
@@ -17,20 +17,20 @@ def recorded_inputs(stage: str, cell: str | None) -> dict[str, Any]:
 
     {} in a folder whose dvc.yaml, if there is one, knows no such stage: nothing records there.
     """
-    entry = _read(_PIPELINE).get("stages", {}).get(stage, {})
+    entry = _read_yaml(_PIPELINE).get("stages", {}).get(stage, {})
     of_cell = _of_cell(entry, cell)
     entry = entry.get("do", entry)
-    found: dict[str, Any] = {}
-    for given in entry.get("params", []):
-        for file, keys in (given if isinstance(given, dict) else {_PARAMS: [given]}).items():
-            values = _read(Path(file))
+    inputs: dict[str, Any] = {}
+    for param in entry.get("params", []):
+        for file, keys in (param if isinstance(param, dict) else {_PARAMS: [param]}).items():
+            values = _read_yaml(Path(file))
             for key in (_filled(key, of_cell, values) for key in keys):
-                found[f"{file}: {key}"] = _value(values, key)
-    params = _read(Path(_PARAMS))
+                inputs[f"{file}: {key}"] = _value(values, key)
+    params = _read_yaml(Path(_PARAMS))
     for path in (_filled(dep, of_cell, params) for dep in entry.get("deps", [])):
-        if not path.startswith(_MADE):
-            found[path] = _digest(Path(path))
-    return found
+        if not path.startswith(_OUTPUTS):
+            inputs[path] = _digest(Path(path))
+    return inputs
 
 
 def _of_cell(entry: dict[str, Any], cell: str | None) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def _of_cell(entry: dict[str, Any], cell: str | None) -> dict[str, Any]:
     return {"key": cell, "item": listed.get(cell) if isinstance(listed, dict) else cell}
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_yaml(path: Path) -> dict[str, Any]:
     return read_mapping(path) if path.is_file() else {}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from slimtower.common.errors import UserError, guarded
 
-SHOWN = ("torch", "transformers", "sentence_transformers", "faiss", "onnxruntime", "mlflow", "dvc")
+PACKAGES = ("torch", "transformers", "sentence_transformers", "faiss", "onnxruntime", "mlflow", "dvc")
 
 
 def step_parser(step: str, description: str | None) -> argparse.ArgumentParser:
@@ -47,7 +47,7 @@ def self_check(step: str) -> str:
     except ImportError as error:
         raise UserError(f"steps.{step} cannot run here: {error}; install what requirements/run.lock names") from None
     distributions = packages_distributions()
-    versions = [f"{name} {version(distributions[name][0])}" for name in SHOWN if name in distributions]
+    versions = [f"{name} {version(distributions[name][0])}" for name in PACKAGES if name in distributions]
     return f"{step}: ready; {', '.join([f'python {platform.python_version()}', *versions])}; CUDA: {device}"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from slimtower.common.errors import UserError, guarded
 from slimtower.common.settings import Section, load_section
 from steps.core.progress import bold, clock
-from steps.frame.exit_file import recorded
+from steps.frame.exit_file import record_exit
 from steps.frame.recorded import recorded_inputs
 from steps.frame.self_check import require_cuda, step_parser
 from steps.tracking.runs import Run
@@ -35,7 +35,7 @@ def stage_main(stage: str, model: type[Section], body: Callable[[Section, Run], 
         for variable, value in _SETTINGS.items():
             os.environ.setdefault(variable, value)
         started = time.monotonic()
-        with recorded():
+        with record_exit():
             require_cuda()
             before, params = recorded_inputs(stage, cell), load_section(stage, model)
             with stage_run(name, params.model_dump()) as run:
@@ -49,7 +49,7 @@ def stage_main(stage: str, model: type[Section], body: Callable[[Section, Run], 
 
 def _check_unchanged(name: str, before: dict[str, Any], after: dict[str, Any]) -> None:
     """UserError where params or code changed meanwhile: DVC would record the new ones with what was made."""
-    if changed := sorted(what for what in before.keys() | after.keys() if before.get(what) != after.get(what)):
+    if changed := sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key)):
         raise UserError(
             f"{name}: {', '.join(changed)} changed while it ran, so what it made is not recorded: it would pass for the"
             " new one's; run it again"

@@ -24,8 +24,8 @@ def main() -> None:
         help="print what NAME@alias was made of, or what was made of a commit or digest",
     )
     arguments = parser.parse_args()
-    given = {key: getattr(arguments, key) for key in ("student", "name") if getattr(arguments, key)}
-    params = load_section("promote", PromoteParams).model_copy(update=given)
+    overrides = {key: getattr(arguments, key) for key in ("student", "name") if getattr(arguments, key)}
+    params = load_section("promote", PromoteParams).model_copy(update=overrides)
     from steps.promote import run
 
     if arguments.rollback:

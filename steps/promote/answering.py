@@ -47,8 +47,8 @@ def main() -> None:
     model = mlflow.pyfunc.load_model(request["model"])
     answers = []
     for query in request["queries"]:
-        asked = {"k": query["k"], "dataset": query["dataset"]}
-        row = model.predict(pd.DataFrame({"query": [query["text"]]}), params=asked).iloc[0]
+        params = {"k": query["k"], "dataset": query["dataset"]}
+        row = model.predict(pd.DataFrame({"query": [query["text"]]}), params=params).iloc[0]
         answers.append({"doc_ids": list(row["ids"]), "scores": [float(score) for score in row["scores"]]})
     print(json.dumps(answers))
 

@@ -6,7 +6,7 @@ from slimtower.common.errors import UserError
 from steps.promote.gate import Decision
 
 REPORT, CARD = "report.md", "README.md"
-_MOST = 5000  # characters that MLflow's database keeps
+_MAX_LENGTH = 5000  # characters that MLflow's database keeps
 
 
 def read_card(release: Path, reports: Path) -> str:
@@ -30,11 +30,11 @@ def description(model: str, version: str, decision: Decision, card: str) -> str:
         "",
         *card.splitlines(),
     ]
-    kept: list[str] = []
+    fitting: list[str] = []
     length = 0
     for line in lines:
         length += len(line) + 1
-        if length > _MOST - 10:
-            return "\n".join([*kept, "…"])
-        kept.append(line)
-    return "\n".join(kept)
+        if length > _MAX_LENGTH - 10:
+            return "\n".join([*fitting, "…"])
+        fitting.append(line)
+    return "\n".join(fitting)

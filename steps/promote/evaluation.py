@@ -21,13 +21,15 @@ def read_test_sets(ingest: Path, ignore_identical_ids: bool = False) -> list[Jud
 
     `ignore_identical_ids`: as the candidate was measured.
     """
-    found = [replace(item, ignore_identical_ids=ignore_identical_ids) for item in read_judged_sets(ingest, ["test"])]
-    if not found:
+    judged_sets = [
+        replace(item, ignore_identical_ids=ignore_identical_ids) for item in read_judged_sets(ingest, ["test"])
+    ]
+    if not judged_sets:
         raise UserError(
             f"{ingest / 'qrels.parquet'}: no test query is judged, so no floor can be checked and nothing"
             " compared; give a data set test judgements and run the pipeline again"
         )
-    return found
+    return judged_sets
 
 
 def read_evaluation(ingest: Path, judged: Sequence[JudgedSet], slice_words: Sequence[int]) -> Evaluation:
@@ -46,9 +48,9 @@ def read_evaluation(ingest: Path, judged: Sequence[JudgedSet], slice_words: Sequ
     listed = "".join(f"{name}\n{sums[name]:064x}\n" for name in sorted(sums))
     if any(item.ignore_identical_ids for item in judged):
         listed += "without hits of the query's own id\n"
-    whole = hashlib.sha256(listed.encode())
+    total = hashlib.sha256(listed.encode())
     return Evaluation(
-        digest=whole.hexdigest(),
+        digest=total.hexdigest(),
         queries={item.dataset: frozenset(item.query_ids) for item in judged},
         slices={name: queries for item in judged for name, queries in _slices(item, slice_words)},
     )
@@ -59,13 +61,13 @@ def with_reported_slices(evaluation: Evaluation, reports: Path) -> Evaluation:
 
     UserError when the table is missing.
     """
-    found: dict[str, set[str]] = {}
+    reported: dict[str, set[str]] = {}
     for row in read_table(reports, "slices").to_pylist():
         if row["query_id"] in evaluation.queries.get(row["dataset"], ()):
-            found.setdefault(f"{row['dataset']}/{row['slice']}", set()).add(row["query_id"])
+            reported.setdefault(f"{row['dataset']}/{row['slice']}", set()).add(row["query_id"])
     return replace(
         evaluation,
-        reported={name: frozenset(queries) for name, queries in found.items() if name not in evaluation.slices},
+        reported={name: frozenset(queries) for name, queries in reported.items() if name not in evaluation.slices},
     )
 
 

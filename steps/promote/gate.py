@@ -23,7 +23,7 @@ class Decision:
         """The decision for a reader, one check a line."""
         verdict = "approved" if self.approved else "refused"
         named = (("no", self.reasons), ("warning", self.warned), ("ok", self.passed))
-        return [verdict, *(f"  {what}  {text}" for what, texts in named for text in texts)]
+        return [verdict, *(f"  {mark}  {text}" for mark, texts in named for text in texts)]
 
 
 @dataclass(frozen=True)
@@ -88,23 +88,25 @@ def _coverage(candidate: Evidence, champion: Evidence | None) -> Iterable[Check]
     """The candidate serves every evaluated data set, and every one that the champion serves."""
     served = champion.datasets if champion else frozenset()
     for dataset in sorted((set(candidate.evaluation.queries) | served) - candidate.datasets):
-        told = "; the champion serves it: other data need a model of another name (--name)" if dataset in served else ""
-        yield Check(False, f"{dataset}: the candidate has no index of it{told}")
+        reason = (
+            "; the champion serves it: other data need a model of another name (--name)" if dataset in served else ""
+        )
+        yield Check(False, f"{dataset}: the candidate has no index of it{reason}")
     for dataset in sorted(candidate.datasets - set(candidate.evaluation.queries)):
         if dataset in served:
-            told = "served by the champion, but the evaluation has no test queries of it; give it some, or release"
-            yield Check(False, f"{dataset}: {told} without it as a model of another name (--name)")
+            reason = "served by the champion, but the evaluation has no test queries of it; give it some, or release"
+            yield Check(False, f"{dataset}: {reason} without it as a model of another name (--name)")
         else:
-            told = "no test queries, so nothing is checked, and the promotion after this one will be refused; give it"
-            yield Check(False, f"{dataset}: {told} some, or leave it out of the release", warns=True)
+            reason = "no test queries, so nothing is checked, and the promotion after this one will be refused; give it"
+            yield Check(False, f"{dataset}: {reason} some, or leave it out of the release", warns=True)
 
 
 def _few_queries(candidate: Evidence) -> Iterable[Check]:
     """A data set on which a few queries decide; they refuse nothing, as a young data set may have no more."""
     for dataset, queries in sorted(candidate.evaluation.queries.items()):
         if dataset in candidate.datasets and len(queries) < FEWEST:
-            told = f"{dataset}: {len(queries)} test queries prove little; judge {FEWEST} or more"
-            yield Check(False, told, warns=True)
+            message = f"{dataset}: {len(queries)} test queries prove little; judge {FEWEST} or more"
+            yield Check(False, message, warns=True)
 
 
 def _budgets(candidate: Evidence, champion: Evidence | None, policy: Policy) -> Iterable[Check]:
@@ -146,8 +148,8 @@ def _against_champion(candidate: Evidence, champion: Evidence | None, policy: Po
             yield from _against_teacher(dataset, candidate, policy)
             continue
         if (theirs := _mean(champion.values[dataset], queries)) < policy.first_floor:
-            told = f"the champion itself reaches {theirs:.4f} alone; do its documents have other ids by now?"
-            yield Check(False, f"{dataset}: {told}", warns=True)
+            message = f"the champion itself reaches {theirs:.4f} alone; do its documents have other ids by now?"
+            yield Check(False, f"{dataset}: {message}", warns=True)
             yield _floor(dataset, mean, policy.first_floor, "floor where the champion itself is below it")
         yield _no_worse(dataset, candidate.values[dataset], champion.values[dataset], policy)
 
@@ -163,18 +165,20 @@ def _against_teacher(dataset: str, candidate: Evidence, policy: Policy) -> Itera
         return
     order = sorted(theirs)
     ours, reference = (np.array([values[query] for query in order]) for values in (candidate.values[dataset], theirs))
-    found = policy.judge(ours, reference, len(compared))
-    change = f"{found.change:+.2%} against the teacher, from {found.low:+.2%} to {found.high:+.2%}"
+    verdict = policy.judge(ours, reference, len(compared))
+    change = f"{verdict.change:+.2%} against the teacher, from {verdict.low:+.2%} to {verdict.high:+.2%}"
     text = f"{dataset}: {MEASURE} {change} with {policy.confidence:.0%} confidence ({-policy.margin:+.2%} is allowed)"
-    match found.answer:
+    match verdict.answer:
         case "yes":
             yield Check(True, text)
         case "no":
             yield Check(False, f"{text}; raise promote.policy.margin if you can allow that loss")
         case "cannot tell":
-            enough = float(f"{found.enough or 0:.2g}")
+            enough = float(f"{verdict.enough or 0:.2g}")
             more = f"about {enough:,.0f} would" if enough else "more of them would not either"
-            yield Check(False, f"{text}; {found.queries:,} queries cannot show that it is allowed, {more}", warns=True)
+            yield Check(
+                False, f"{text}; {verdict.queries:,} queries cannot show that it is allowed, {more}", warns=True
+            )
 
 
 def _no_worse(dataset: str, ours: Mapping[str, float], theirs: Mapping[str, float], policy: Policy) -> Check:
@@ -202,8 +206,8 @@ def _slices(candidate: Evidence, champion: Evidence | None, policy: Policy) -> I
         if dataset not in champion.datasets or dataset not in candidate.datasets or len(queries) < policy.slice_queries:
             continue
         mean = _mean(champion.values[dataset], queries)
-        least, what = (1 - policy.slice_loss) * mean, f"champion's {mean:.4f} less {policy.slice_loss:.1%}"
-        yield _floor(name, _mean(candidate.values[dataset], queries), least, what)
+        minimum, label = (1 - policy.slice_loss) * mean, f"champion's {mean:.4f} less {policy.slice_loss:.1%}"
+        yield _floor(name, _mean(candidate.values[dataset], queries), minimum, label)
 
 
 def _reported_slices(candidate: Evidence, champion: Evidence | None, policy: Policy) -> Iterable[Check]:
@@ -218,8 +222,10 @@ def _reported_slices(candidate: Evidence, champion: Evidence | None, policy: Pol
         for name, queries in sorted(candidate.evaluation.reported.items())
         if name.partition("/")[0] in champion.datasets & candidate.datasets and len(queries) >= policy.slice_queries
     }
-    found = (_surely_worse(name, order, len(compared), candidate, champion, policy) for name, order in compared.items())
-    worse = [text for text in found if text]
+    losses = (
+        _surely_worse(name, order, len(compared), candidate, champion, policy) for name, order in compared.items()
+    )
+    worse = [text for text in losses if text]
     for text in worse:
         yield Check(False, text, warns=policy.slices == "warn")
     if compared and not worse:
@@ -231,7 +237,9 @@ def _surely_worse(
 ) -> str:
     """What a slice loses, in words; nothing where that may be chance. `compared`: slices that are tested."""
     dataset = name.partition("/")[0]
-    ours, theirs = (np.array([each.values[dataset][query] for query in order]) for each in (candidate, champion))
+    ours, theirs = (
+        np.array([evidence.values[dataset][query] for query in order]) for evidence in (candidate, champion)
+    )
     stricter = policy.model_copy(update={"confidence": 1 - (1 - policy.confidence) / compared})
     if stricter.upper_bound(ours, theirs) >= 0:
         return ""
@@ -241,8 +249,8 @@ def _surely_worse(
     )
 
 
-def _floor(name: str, value: float, floor: float, what: str) -> Check:
-    return Check(value >= floor, f"{name}: {MEASURE} {value:.4f}, {what} {floor:.4f}")
+def _floor(name: str, value: float, floor: float, label: str) -> Check:
+    return Check(value >= floor, f"{name}: {MEASURE} {value:.4f}, {label} {floor:.4f}")
 
 
 def _mean(values: Mapping[str, float], queries: Iterable[str]) -> float:

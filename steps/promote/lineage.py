@@ -39,7 +39,7 @@ def made_of(reference: str) -> dict[str, Any]:
     behind = upstream(files.get("dvc.lock", {}), [f"release@{tags.get('student')}", "evaluate"])
     return {
         "model": f"{name}/{number}",
-        "aliases": sorted(alias for alias, held in aliases.items() if held == number),
+        "aliases": sorted(alias for alias, target in aliases.items() if target == number),
         "student": tags.get("student"),
         "release": {"sha256": tags.get("release"), "md5": tags.get("release_md5")},
         "git_commit": tags.get("git_commit"),
@@ -65,29 +65,29 @@ def made_from(registry: Registry, digest: str) -> list[dict[str, Any]]:
     if len(digest) < _SHORTEST:
         raise UserError(f"lineage: {digest!r} is too short; give NAME@alias or at least {_SHORTEST} digits of a digest")
     aliases = registry.aliases()
-    found = []
+    entries = []
     for number, tags in registry.all_tags().items():
         by = [key for key in _BACKWARD if tags.get(key, "").startswith(digest)]
         if by:
-            names = sorted(alias for alias, held in aliases.items() if held == number)
+            names = sorted(alias for alias, target in aliases.items() if target == number)
             entry = {"model": f"{registry.name}/{number}", "aliases": names, "through": by}
-            found.append(entry | {key: tags.get(key) for key in ("student", "git_commit", "dvc_lock_md5")})
-    return found
+            entries.append(entry | {key: tags.get(key) for key in ("student", "git_commit", "dvc_lock_md5")})
+    return entries
 
 
-def upstream(stages: Stages, wanted: list[str]) -> Stages:
-    """The first of the `wanted` stages with all that it was made from, and the others themselves; in dvc.lock's order.
+def upstream(stages: Stages, targets: list[str]) -> Stages:
+    """The first of the `targets` with all stages that it was made from, and the others alone; in dvc.lock's order.
 
     dvc.lock keeps stages that were renamed and students that params dropped: no path leads to those.
     """
-    found = set(wanted[1:]) & set(stages)
-    waiting = [wanted[0]] if wanted[0] in stages else []
+    reached = set(targets[1:]) & set(stages)
+    waiting = [targets[0]] if targets[0] in stages else []
     while waiting:
         stage = waiting.pop()
-        found.add(stage)
+        reached.add(stage)
         makers = {maker for item in stages[stage].get("deps", []) for maker in _makers(stages, item)}
-        waiting += sorted(makers - found)
-    return {stage: entry for stage, entry in stages.items() if stage in found}
+        waiting += sorted(makers - reached)
+    return {stage: entry for stage, entry in stages.items() if stage in reached}
 
 
 def _makers(stages: Stages, dependency: Mapping[str, Any]) -> list[str]:
@@ -106,9 +106,9 @@ def _files(registry: Registry, run_id: str) -> dict[str, Any]:
     """The YAML files of a registration, parsed; dvc.lock as its stages."""
     names = registry.artifacts(run_id)
     parsed: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as folder:
         for name in sorted(names & {"dvc.lock", "params.yaml", "images.lock"}):
-            path = registry.fetch(run_id, name, Path(place))
+            path = registry.fetch(run_id, name, Path(folder))
             parsed[name] = lock_stages(path) if name == "dvc.lock" else read_mapping(path)
     return parsed
 
@@ -123,22 +123,22 @@ def _data(stages: Mapping[str, Any]) -> dict[str, str]:
 def _stages(registry: Registry, pipeline: str | None, stages: Mapping[str, Any]) -> dict[str, Any]:
     """Per stage: md5s of its outputs, the run that made them, and that run's image where it is known."""
     runs = _stage_runs(registry, pipeline) if pipeline else {}
-    found: dict[str, Any] = {}
+    by_stage: dict[str, Any] = {}
     for stage, entry in stages.items():
         run = runs.get(stage)
-        made: dict[str, Any] = {"outs": {out["path"]: out.get("md5") for out in entry.get("outs", [])}}
+        record: dict[str, Any] = {"outs": {out["path"]: out.get("md5") for out in entry.get("outs", [])}}
         if run is not None:
-            made["run"] = run.data.tags.get(f"{PREFIX}made_by", str(run.info.run_id))
+            record["run"] = run.data.tags.get(f"{PREFIX}made_by", str(run.info.run_id))
             images = {key: value for key, value in run.data.tags.items() if key.startswith(f"{PREFIX}image")}
-            made |= {"image": images} if images else {}
-        found[stage] = made
-    return found
+            record |= {"image": images} if images else {}
+        by_stage[stage] = record
+    return by_stage
 
 
 def _stage_runs(registry: Registry, pipeline: str) -> dict[str, Any]:
     if (parent := registry.run(pipeline)) is None:
         return {}
-    wanted = f"tags.`mlflow.parentRunId` = '{pipeline}'"
-    runs = found_runs(registry.api, parent.info.experiment_id, wanted)
+    condition = f"tags.`mlflow.parentRunId` = '{pipeline}'"
+    runs = found_runs(registry.api, parent.info.experiment_id, condition)
     staged = {run.data.tags.get(f"{PREFIX}stage"): run for run in reversed([*runs])}  # the latest of each counts
     return {stage: run for stage, run in staged.items() if stage}

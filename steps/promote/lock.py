@@ -34,9 +34,11 @@ class Lock:
         self.store, self.name, self.wait_s, self.expires_s = store, name, wait_s, expires_s
 
     @contextmanager
-    def held(self) -> Iterator[Guard]:
+    def hold(self) -> Iterator[Guard]:
         """Hold the lock; yields the guard. TransientError when others hold it all the time or it was lost."""
-        body = json.dumps({"id": uuid.uuid4().hex, "host": socket.gethostname(), "pid": os.getpid(), "in": _place()})
+        body = json.dumps(
+            {"id": uuid.uuid4().hex, "host": socket.gethostname(), "pid": os.getpid(), "in": _process_space()}
+        )
         key = self._acquire(body)
 
         def guard() -> None:
@@ -51,15 +53,15 @@ class Lock:
                 self.store.delete(key)
 
     def _acquire(self, body: str) -> str:
-        until = time.monotonic() + self.wait_s
+        deadline = time.monotonic() + self.wait_s
         while True:
-            taken = self._try(body)
-            if isinstance(taken, str):
-                return taken
-            if time.monotonic() > until:
-                holder = _holder(taken) if taken else {}
+            attempt = self._try(body)
+            if isinstance(attempt, str):
+                return attempt
+            if time.monotonic() > deadline:
+                holder = _holder(attempt) if attempt else {}
                 who = f"process {holder.get('pid')} on {holder.get('host')}" if holder else "another process"
-                age = max(0, round(taken.age_s)) if taken else 0
+                age = max(0, round(attempt.age_s)) if attempt else 0
                 raise TransientError(
                     f"promotion lock of {self.name}: held by {who} for {age} s; try again (it expires after"
                     f" {self.expires_s:.0f} s)"
@@ -93,9 +95,9 @@ class Lock:
                 f"promotion lock of {self.name}: the store ignores If-None-Match and cannot hold a lock; let"
                 " SLIMTOWER_LOCK name a bucket of one that does, or a shared folder"
             )
-        others = self.store.entries(self.name)
+        rivals = self.store.entries(self.name)
         if any(
-            other != key and (other not in seen or seen[other].body != entry.body) for other, entry in others.items()
+            rival != key and (rival not in seen or seen[rival].body != entry.body) for rival, entry in rivals.items()
         ):
             self.store.delete(key)
             return False
@@ -106,7 +108,7 @@ class Lock:
     def _stale(self, entry: Entry) -> bool:
         """Too old, or of a process of this very system that is gone."""
         holder = _holder(entry)
-        here, pid = holder.get("in") == _place(), holder.get("pid")
+        here, pid = holder.get("in") == _process_space(), holder.get("pid")
         return entry.age_s > self.expires_s or (here and isinstance(pid, int) and not _alive(pid))
 
 
@@ -123,17 +125,21 @@ def lock_store(registry: Registry) -> LockStore:
             f"SLIMTOWER_LOCK is {chosen!r}, but {registry.name} is locked at {agreed!r}; unset it (to move the lock,"
             " change the registered model's tag slimtower.lock while nobody promotes)"
         )
-    given = chosen or agreed
-    if not given and uri.startswith("sqlite:///"):
+    location = chosen or agreed
+    if not location and uri.startswith("sqlite:///"):
         return FolderLockStore(Path(f"{uri.removeprefix('sqlite:///')}.locks"))
-    given = _shared(given) if given else lock_place(registry)
-    return S3LockStore(given) if given.startswith("s3://") else FolderLockStore(Path(given.removeprefix("file://")))
+    location = _shared(location) if location else lock_place(registry)
+    return (
+        S3LockStore(location)
+        if location.startswith("s3://")
+        else FolderLockStore(Path(location.removeprefix("file://")))
+    )
 
 
 def lock_place(registry: Registry) -> str:
     """`locks` beside the artefacts of the project's experiment; UserError where that is no S3 bucket."""
-    if given := os.environ.get("SLIMTOWER_LOCK"):
-        return _shared(given)
+    if setting := os.environ.get("SLIMTOWER_LOCK"):
+        return _shared(setting)
     location = str(registry.api.get_experiment(registry.experiment()).artifact_location)
     if not location.startswith("s3://"):
         raise UserError(
@@ -143,14 +149,14 @@ def lock_place(registry: Registry) -> str:
     return f"{location.rstrip('/').rpartition('/')[0]}/locks"
 
 
-def _shared(given: str) -> str:
-    """The place, which has to be the same for whoever promotes, wherever that runs."""
-    if given.startswith("s3://") or Path(given.removeprefix("file://")).is_absolute():
-        return given
-    raise UserError(f"SLIMTOWER_LOCK is {given!r}; give s3://bucket/prefix or the absolute path of a shared folder")
+def _shared(setting: str) -> str:
+    """The location, which has to be the same for everyone who promotes, on any machine."""
+    if setting.startswith("s3://") or Path(setting.removeprefix("file://")).is_absolute():
+        return setting
+    raise UserError(f"SLIMTOWER_LOCK is {setting!r}; give s3://bucket/prefix or the absolute path of a shared folder")
 
 
-def _place() -> str:
+def _process_space() -> str:
     """This boot of this machine and its namespace of process ids, in which a pid names one process."""
     boot, space = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
     if not boot.is_file():

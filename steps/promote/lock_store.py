@@ -67,18 +67,18 @@ class FolderLockStore:
 
     def entries(self, name: str) -> dict[str, Entry]:
         """Files of the folder of that name; ages by the clock of the file system, which may be another machine's."""
-        found = {}
-        held = sorted(path for path in (self.folder / name).glob("*") if path.name.isdecimal())
-        now = self._now() if held else 0.0
-        for path in held:
+        entries = {}
+        paths = sorted(path for path in (self.folder / name).glob("*") if path.name.isdecimal())
+        moment = self._clock() if paths else 0.0
+        for path in paths:
             try:
                 key = path.relative_to(self.folder).as_posix()
-                found[key] = Entry(path.read_text(encoding="utf-8", errors="replace"), now - path.stat().st_mtime)
+                entries[key] = Entry(path.read_text(encoding="utf-8", errors="replace"), moment - path.stat().st_mtime)
             except FileNotFoundError:  # released meanwhile
                 continue
-        return found
+        return entries
 
-    def _now(self) -> float:
+    def _clock(self) -> float:
         with tempfile.NamedTemporaryFile(prefix=".now.", dir=self.folder) as probe:
             return Path(probe.name).stat().st_mtime
 
@@ -123,7 +123,7 @@ class S3LockStore:
         """Objects below the prefix of that name; ages by the server's clock."""
         prefix = self._key(f"{name}/")
         listed = self.api.list_objects_v2(Bucket=self.bucket, Prefix=prefix, Delimiter="/")  # what lies deeper is none
-        found = {}
+        entries = {}
         for item in listed.get("Contents", []):
             if not item["Key"].removeprefix(prefix).isdecimal():
                 continue
@@ -135,8 +135,8 @@ class S3LockStore:
                 raise
             age = _date(got["ResponseMetadata"]["HTTPHeaders"]["date"]) - got["LastModified"].timestamp()
             key = item["Key"][len(self.root) + 1 if self.root else 0 :]
-            found[key] = Entry(got["Body"].read().decode(errors="replace"), age)
-        return found
+            entries[key] = Entry(got["Body"].read().decode(errors="replace"), age)
+        return entries
 
     def delete(self, key: str) -> None:
         """Delete the object."""

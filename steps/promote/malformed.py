@@ -12,5 +12,5 @@ def reading(document: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        what = f"{type(error).__name__}: {line(error)[:200]}"
-        raise UserError(f"{document}: damaged, or of another version ({what}); {remedy}") from error
+        reason = f"{type(error).__name__}: {line(error)[:200]}"
+        raise UserError(f"{document}: damaged, or of another version ({reason}); {remedy}") from error

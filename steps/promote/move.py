@@ -48,7 +48,7 @@ class Move:
     ) -> "Move":
         """A move from the present aliases; `identity`: by which it is known again."""
         old = (aliases.get(CHAMPION), aliases.get(PREVIOUS))
-        return cls(action, version, *old, then_previous, operator(), now(), identity or uuid.uuid4().hex)
+        return cls(action, version, *old, then_previous, operator(), utc_now(), identity or uuid.uuid4().hex)
 
 
 class Refused(UserError):
@@ -61,9 +61,9 @@ class RolledBack(Refused):
 
 def refuse_rolled_back(registry: Registry, version: str) -> None:
     """RolledBack where the version was rolled back."""
-    if when := registry.tags(version).get("rolled_back_at"):
+    if moment := registry.tags(version).get("rolled_back_at"):
         raise RolledBack(
-            f"{registry.name}/{version}: this release was rolled back at {when};"
+            f"{registry.name}/{version}: this release was rolled back at {moment};"
             " `make promote PROMOTE_FLAGS=--again` promotes it all the same"
         )
 
@@ -104,7 +104,7 @@ def recover(registry: Registry, guard: Guard) -> tuple[list[str], Move | None]:
     champion before it; a move back to `previous` leaves that as it is.
     """
     tags, aliases = registry.model_tags(), registry.aliases()
-    champion, former, found = aliases.get(CHAMPION), tags.get(CHAMPION), []
+    champion, recorded, notes = aliases.get(CHAMPION), tags.get(CHAMPION), []
     events(registry.name, tags)  # a damaged one, to which nothing can be added, is told before anything moves
     if "intent" in tags:
         with reading(
@@ -119,16 +119,16 @@ def recover(registry: Registry, guard: Guard) -> tuple[list[str], Move | None]:
             return [f"finished the record of version {move.version}, {move.action} by {move.by} at {move.at}"], move
         if champion == move.champion:
             registry.point(PREVIOUS, registry.existing(move.previous))
-            found.append(f"undid a move to version {move.version} that was cut short; champion is still {champion}")
+            notes.append(f"undid a move to version {move.version} that was cut short; champion is still {champion}")
         registry.tag_model("intent", None)
-    if champion != former:
+    if champion != recorded:
         guard()
-        if champion not in (None, aliases.get(PREVIOUS)) and registry.existing(former):
-            registry.point(PREVIOUS, former)
-        _event(registry, {"action": "moved by other hands", "version": champion, "replaced": former})
+        if champion not in (None, aliases.get(PREVIOUS)) and registry.existing(recorded):
+            registry.point(PREVIOUS, recorded)
+        _event(registry, {"action": "moved by other hands", "version": champion, "replaced": recorded})
         registry.tag_model(CHAMPION, champion)
-        found.append(f"champion was moved by other hands from {former} to {champion}")
-    return found, None
+        notes.append(f"champion was moved by other hands from {recorded} to {champion}")
+    return notes, None
 
 
 def _record(registry: Registry, move: Move, guard: Guard, after: After) -> None:
@@ -142,8 +142,8 @@ def _record(registry: Registry, move: Move, guard: Guard, after: After) -> None:
     after("event")
     guard()
     if move.action == "promoted":
-        kept = {"promoted_at": move.at, "promoted_by": move.by, "replaced": move.champion, "rolled_back_at": None}
-        registry.tag(move.version, kept)
+        tags = {"promoted_at": move.at, "promoted_by": move.by, "replaced": move.champion, "rolled_back_at": None}
+        registry.tag(move.version, tags)
     elif replaced := registry.existing(move.champion):
         registry.tag(replaced, {"rolled_back_at": move.at, "rolled_back_by": move.by})
     after("audit")
@@ -163,26 +163,26 @@ def note_refusal(registry: Registry, version: str, at: str, by: str, guard: Guar
 
 def _event(registry: Registry, event: dict[str, str | None]) -> None:
     """Append to the events of the registered model, once for each id."""
-    event = {"at": now(), "by": operator(), "id": uuid.uuid4().hex, **event}
+    event = {"at": utc_now(), "by": operator(), "id": uuid.uuid4().hex, **event}
     past = events(registry.name, registry.model_tags())
-    if event["id"] not in {each["id"] for each in past.values()}:
+    if event["id"] not in {earlier["id"] for earlier in past.values()}:
         registry.tag_model(f"{EVENT}{max(past, default=0) + 1:06d}", json.dumps(event, sort_keys=True))
 
 
 def events(name: str, tags: Mapping[str, str]) -> dict[int, dict[str, Any]]:
     """Number -> event, of the tags of the registered model, in order; UserError for a damaged one."""
-    found = {}
+    numbered = {}
     for key, value in tags.items():
         if key.startswith(EVENT):
             with reading(f"{name}: its tag {PREFIX}{key}", _BY_HAND):
                 number, event = int(key.removeprefix(EVENT)), json.loads(value)
                 if missing := sorted({"action", "at", "id", "version"} - event.keys()):
                     raise ValueError(f"no {', '.join(missing)}")
-                found[number] = event
-    return dict(sorted(found.items()))
+                numbered[number] = event
+    return dict(sorted(numbered.items()))
 
 
-def now() -> str:
+def utc_now() -> str:
     """The present time, UTC, to the second."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 

@@ -74,10 +74,10 @@ def read_origin(registry: Registry, stages: Stages, student: str, release: Path,
 def _check_evaluated(stages: Stages, folder: Path) -> None:
     """The evaluation read this very folder, one that holds it, or files of it; UserError when they changed since."""
     recorded = {Path(item["path"]): item.get("md5") for item in stages["evaluate"].get("deps", [])}
-    read = [path for path in recorded if path == folder or path in folder.parents or folder in path.parents]
-    if not read:
+    read_paths = [path for path in recorded if path == folder or path in folder.parents or folder in path.parents]
+    if not read_paths:
         raise UserError(f"dvc.lock: stage evaluate does not depend on {folder}; {REMEDY}")
-    for path in read:
+    for path in read_paths:
         if dvc_md5(path) != recorded[path]:
             _only_incomplete(stages, path)
 
@@ -93,20 +93,20 @@ def _only_incomplete(stages: Stages, folder: Path) -> None:
 
 def _pipeline_run(registry: Registry, lock_digest: str) -> Any | None:
     """The run that SLIMTOWER_PARENT_RUN names, else the earliest that ended with this dvc.lock, if there is one."""
-    if given := os.environ.get("SLIMTOWER_PARENT_RUN"):
+    if run_id := os.environ.get("SLIMTOWER_PARENT_RUN"):
         try:
-            return registry.api.get_run(given)
+            return registry.api.get_run(run_id)
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
             raise UserError(
-                f"SLIMTOWER_PARENT_RUN is {given!r}: {tracking_uri()} has no such run; name the run that made this"
+                f"SLIMTOWER_PARENT_RUN is {run_id!r}: {tracking_uri()} has no such run; name the run that made this"
                 " release, or none"
             ) from None
     if not registry.has_experiment():  # which a dry run does not make
         return None
-    wanted = f"tags.`{PREFIX}dvc_lock` = '{lock_digest}' and tags.`{PREFIX}pipeline` != ''"
-    found = registry.api.search_runs(
-        [registry.experiment()], wanted, order_by=["attributes.start_time ASC"], max_results=1
+    condition = f"tags.`{PREFIX}dvc_lock` = '{lock_digest}' and tags.`{PREFIX}pipeline` != ''"
+    runs = registry.api.search_runs(
+        [registry.experiment()], condition, order_by=["attributes.start_time ASC"], max_results=1
     )
-    return found[0] if found else None
+    return runs[0] if runs else None

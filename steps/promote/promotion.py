@@ -24,10 +24,10 @@ from steps.promote.move import (
     carry_out,
     note_refusal,
     nothing,
-    now,
     operator,
     recover,
     refuse_rolled_back,
+    utc_now,
 )
 from steps.promote.params import PromoteParams
 from steps.promote.registration import Origin, evidence_name, find_version, register
@@ -62,15 +62,15 @@ def promote(
 
     `again` allows a version that was rolled back. TransientError when the champion moved meanwhile.
     """
-    with lock.held() as guard:
+    with lock.hold() as guard:
         notes, _ = recover(registry, guard)
     after("recovered")
     aliases = registry.aliases()
-    known = find_version(registry, candidate.evidence.release)
-    if known is not None and known == aliases.get(CHAMPION):
-        return Outcome(known, None, notes)
-    if known is not None and not again:
-        refuse_rolled_back(registry, known)
+    existing = find_version(registry, candidate.evidence.release)
+    if existing is not None and existing == aliases.get(CHAMPION):
+        return Outcome(existing, None, notes)
+    if existing is not None and not again:
+        refuse_rolled_back(registry, existing)
     golden = golden_hits(candidate.release, params.golden_hits)
     version = register(registry, candidate, golden, origin, lock)
     after("registered")
@@ -85,12 +85,12 @@ def promote(
         registry.describe(version, description(registry.name, version, decision, candidate.card))
         after("decided")
         if not decision.approved:
-            with lock.held() as guard:
+            with lock.hold() as guard:
                 note_refusal(registry, version, *decided, guard)
             raise Refused(f"{registry.name}/{version} refused, nothing was changed: {'; '.join(decision.reasons)}")
         replaced = aliases.get(CHAMPION) or aliases.get(PREVIOUS)  # a champion that was deleted leaves its predecessor
         replaced = None if replaced == version else replaced
-        with lock.held() as guard:
+        with lock.hold() as guard:
             carry_out(registry, Move.new("promoted", version, aliases, replaced), guard, after, again=again)
     except (Exception, KeyboardInterrupt):
         _reset_challenger(registry, version, aliases.get(CHALLENGER))
@@ -99,11 +99,11 @@ def promote(
     return Outcome(version, decision, notes)
 
 
-def _reset_challenger(registry: Registry, version: str, former: str | None) -> None:
+def _reset_challenger(registry: Registry, version: str, earlier: str | None) -> None:
     """Let `challenger` name again what it did before, if that is there."""
     with contextlib.suppress(Exception):  # the error that led here matters more
         if registry.aliases().get(CHALLENGER) == version:  # else somebody else's promotion has set it meanwhile
-            before = registry.existing(former)
+            before = registry.existing(earlier)
             registry.point(CHALLENGER, before if before != version else None)
 
 
@@ -132,8 +132,8 @@ def champion_evidence(
             "remove it from the artefacts of the version's run by hand: the champion is then measured anew",
         ):
             return evidence_from_json(recorded, candidate.evaluation)
-    with tempfile.TemporaryDirectory(prefix="slimtower.") as place:
-        folder = registry.download(version, Path(place))
+    with tempfile.TemporaryDirectory(prefix="slimtower.") as scratch:
+        folder = registry.download(version, Path(scratch))
         p50_ms = float(registry.tags(version).get("p50_ms", "inf"))
         evidence = rescore(folder, candidate.evaluation, judged, p50_ms)
     if keep and registry.has_run(version):
@@ -143,7 +143,7 @@ def champion_evidence(
 
 def _note_decision(registry: Registry, version: str, decision: Decision) -> tuple[str, str]:
     """Tag the version with the decision; returns when and by whom it was made."""
-    at, by = now(), operator()
+    at, by = utc_now(), operator()
     registry.tag(
         version,
         {
@@ -158,9 +158,9 @@ def _note_decision(registry: Registry, version: str, decision: Decision) -> tupl
 
 def _within_a_tag(lines: Sequence[str]) -> str:
     """The first lines that a tag holds on any server, and how many there are besides."""
-    kept: list[str] = []
+    fitting: list[str] = []
     for line in lines:
-        if sum(len(each) + 1 for each in kept) + len(line) > _TAG - 50:
-            return "\n".join([*kept, f"... and {len(lines) - len(kept)} more"])
-        kept.append(line)
-    return "\n".join(kept)
+        if sum(len(text) + 1 for text in fitting) + len(line) > _TAG - 50:
+            return "\n".join([*fitting, f"... and {len(lines) - len(fitting)} more"])
+        fitting.append(line)
+    return "\n".join(fitting)

@@ -39,8 +39,8 @@ def publish(release: Path, run: MlflowRun) -> str:
 
     The run's tag names one that is whole, unless it was deleted since.
     """
-    known = run.api.get_run(run.run_id).data.tags.get(MODEL)
-    if not known or not run.has_model(known):
+    model_id = run.api.get_run(run.run_id).data.tags.get(MODEL)
+    if not model_id or not run.has_model(model_id):
         log_release(run, release, "release")
     return str(run.api.get_run(run.run_id).data.tags[MODEL])
 
@@ -66,16 +66,16 @@ def register(registry: Registry, candidate: Candidate, golden: Any, origin: Orig
             raise TransientError(f"{candidate.release}: was replaced while it was promoted; run this again")
         for path in origin.files:
             run.artifact(path)
-        place = registry.api.get_logged_model(model).artifact_location
-        own = {"release": digest, "p50_ms": repr(candidate.evidence.p50_ms)}
-        tags = {PREFIX + key: value for key, value in {**origin.tags, **own}.items()}
-        with lock.held():
+        location = registry.api.get_logged_model(model).artifact_location
+        facts = {"release": digest, "p50_ms": repr(candidate.evidence.p50_ms)}
+        tags = {PREFIX + key: value for key, value in {**origin.tags, **facts}.items()}
+        with lock.hold():
             version = find_version(registry, digest)
             if version is None:
-                made = registry.api.create_model_version(
-                    registry.name, place, run_id=run.run_id, model_id=model, tags=tags
+                created = registry.api.create_model_version(
+                    registry.name, location, run_id=run.run_id, model_id=model, tags=tags
                 )
-                version = str(made.version)
+                version = str(created.version)
         registry.api.set_terminated(run.run_id, "FINISHED")
     name = evidence_name(candidate.evidence.evaluation.digest)
     documents = {GOLDEN: golden, name: candidate.evidence.as_json()}
@@ -93,16 +93,16 @@ def register(registry: Registry, candidate: Candidate, golden: Any, origin: Orig
 def _run(registry: Registry, candidate: Candidate, origin: Origin) -> MlflowRun:
     """The run that holds the release: one that an interrupted registration left, or a new one."""
     experiment, digest = registry.experiment(), candidate.evidence.release
-    wanted = f"tags.`{PREFIX}release` = '{digest}' and tags.`{PREFIX}registered_as` = '{registry.name}'"
-    found = registry.api.search_runs([experiment], wanted, max_results=1)
-    if found:
-        return MlflowRun(registry.api, str(found[0].info.run_id), experiment)
-    own = {"release": digest, "registered_as": registry.name, "stage": "promote"}
-    tags = {PREFIX + key: value for key, value in {**origin.tags, **own}.items()}
+    condition = f"tags.`{PREFIX}release` = '{digest}' and tags.`{PREFIX}registered_as` = '{registry.name}'"
+    runs = registry.api.search_runs([experiment], condition, max_results=1)
+    if runs:
+        return MlflowRun(registry.api, str(runs[0].info.run_id), experiment)
+    facts = {"release": digest, "registered_as": registry.name, "stage": "promote"}
+    tags = {PREFIX + key: value for key, value in {**origin.tags, **facts}.items()}
     if origin.parent_run:
         tags["mlflow.parentRunId"] = origin.parent_run
-    made = registry.api.create_run(experiment, run_name=f"promote {candidate.student}", tags=tags)
-    run = MlflowRun(registry.api, str(made.info.run_id), experiment)
+    created = registry.api.create_run(experiment, run_name=f"promote {candidate.student}", tags=tags)
+    run = MlflowRun(registry.api, str(created.info.run_id), experiment)
     if origin.parent_run and (data := registry.api.get_run(origin.parent_run).inputs.dataset_inputs):
         registry.api.log_inputs(run.run_id, data)
     run.metrics({"p50_ms": candidate.evidence.p50_ms, "index_bytes": candidate.evidence.index_bytes})

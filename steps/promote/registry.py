@@ -59,7 +59,7 @@ class Registry:
     def model_tags(self) -> dict[str, str]:
         """The project's tags on the registered model, keys without prefix."""
         model = self._model()
-        return _own(model.tags) if model else {}
+        return _project_tags(model.tags) if model else {}
 
     def tag_model(self, key: str, value: str | None) -> None:
         """Set a tag of the registered model, or remove it."""
@@ -70,13 +70,13 @@ class Registry:
 
     def versions(self) -> list[Any]:
         """Every version, oldest first."""
-        found, token = [], None
+        versions, token = [], None
         while True:
             page = self.api.search_model_versions(f"name = '{self.name}'", max_results=200, page_token=token)
-            found += page
+            versions += page
             token = page.token
             if not token:
-                return sorted(found, key=lambda version: int(version.version))
+                return sorted(versions, key=lambda version: int(version.version))
 
     def version(self, version: str) -> Any:
         """One version; UserError when there is none of that number."""
@@ -86,8 +86,8 @@ class Registry:
         except MlflowException as error:
             if error.error_code not in _ABSENT:
                 raise
-        known = [str(item.version) for item in self.versions()]
-        raise UserError(f"{self.name}: no version {version!r}; registered are {known}")
+        registered = [str(item.version) for item in self.versions()]
+        raise UserError(f"{self.name}: no version {version!r}; registered are {registered}")
 
     def existing(self, version: str | None) -> str | None:
         """The number of a version that is still there; None for one that was deleted."""
@@ -95,11 +95,11 @@ class Registry:
 
     def all_tags(self) -> dict[str, dict[str, str]]:
         """Number -> the project's tags, of every version, oldest first."""
-        return {str(item.version): _own(item.tags) for item in self.versions()}
+        return {str(item.version): _project_tags(item.tags) for item in self.versions()}
 
     def tags(self, version: str) -> dict[str, str]:
         """The project's tags on a version, keys without prefix."""
-        return _own(self.version(version).tags)
+        return _project_tags(self.version(version).tags)
 
     def tag(self, version: str, values: Mapping[str, str | None]) -> None:
         """Set tags of a version, None removes one."""
@@ -135,8 +135,8 @@ class Registry:
         run_id, folder = self.version(version).run_id, name.rpartition("/")[0]
         if not run_id or name not in self.artifacts(run_id, folder):
             return None
-        with tempfile.TemporaryDirectory() as place:
-            text = self.fetch(run_id, name, Path(place)).read_text(encoding="utf-8")
+        with tempfile.TemporaryDirectory() as scratch:
+            text = self.fetch(run_id, name, Path(scratch)).read_text(encoding="utf-8")
         try:
             return json.loads(text)
         except ValueError:
@@ -167,14 +167,14 @@ class Registry:
 
     def fetch(self, run_id: str, name: str, into: Path) -> Path:
         """Download one small file of a run, without a progress bar."""
-        shown = os.environ.get(_BAR)
+        setting = os.environ.get(_BAR)
         os.environ[_BAR] = "false"
         try:
             return Path(self.api.download_artifacts(run_id, name, str(into)))
         finally:
             del os.environ[_BAR]
-            if shown is not None:
-                os.environ[_BAR] = shown
+            if setting is not None:
+                os.environ[_BAR] = setting
 
     def has_experiment(self) -> bool:
         """Whether the project's experiment was made."""
@@ -199,5 +199,5 @@ class Registry:
             return None
 
 
-def _own(tags: Mapping[str, str]) -> dict[str, str]:
+def _project_tags(tags: Mapping[str, str]) -> dict[str, str]:
     return {key.removeprefix(PREFIX): value for key, value in tags.items() if key.startswith(PREFIX)}

@@ -41,12 +41,12 @@ def rescore(folder: Path, evaluation: Evaluation, judged: Sequence[JudgedSet], p
     A document that is newer than the release is one that it cannot find, and counts as missed. UserError when the
     release does not verify.
     """
-    found = _search(folder, judged)
-    hits = {answer["dataset"]: answer["hits"] for answer in found["answers"]}
+    result = _search(folder, judged)
+    hits = {answer["dataset"]: answer["hits"] for answer in result["answers"]}
     return Evidence(
         release=folder_digest(folder),
         evaluation=evaluation,
-        datasets=frozenset(found["datasets"]),
+        datasets=frozenset(result["datasets"]),
         values={item.dataset: _ndcg(hits[item.dataset], item) for item in judged if item.dataset in hits},
         p50_ms=p50_ms,
         index_bytes=index_bytes(folder),
@@ -56,10 +56,10 @@ def rescore(folder: Path, evaluation: Evaluation, judged: Sequence[JudgedSet], p
 def _ndcg(hits: Sequence[Sequence[tuple[str, float]]], judged: JudgedSet) -> dict[str, float]:
     """nDCG@10 by query id."""
     if judged.ignore_identical_ids:
-        asked = zip(judged.query_ids, hits, strict=True)
-        hits = [[hit for hit in found if hit[0] != query] for query, found in asked]
-    doc_ids = [[doc for doc, _ in found] for found in hits]
-    scores = [np.array([score for _, score in found]) for found in hits]
+        pairs = zip(judged.query_ids, hits, strict=True)
+        hits = [[hit for hit in row if hit[0] != query] for query, row in pairs]
+    doc_ids = [[doc for doc, _ in row] for row in hits]
+    scores = [np.array([score for _, score in row]) for row in hits]
     values = ndcg_at_10(judged.qrels, judged.query_ids, doc_ids, scores)
     return dict(zip(judged.query_ids, values.tolist(), strict=True))
 
@@ -73,12 +73,12 @@ def own_code(folder: Path) -> Path:
 
 def _search(folder: Path, judged: Sequence[JudgedSet]) -> dict[str, Any]:
     """What searching.py answers, in a process whose library is that of the release."""
-    asked = [{"dataset": item.dataset, "texts": item.texts} for item in judged]
+    queries = [{"dataset": item.dataset, "texts": item.texts} for item in judged]
     try:
         done = subprocess.run(
             [sys.executable, "-P", str(_SCRIPT)],
             env=os.environ | {"PYTHONPATH": str(own_code(folder).resolve())},
-            input=json.dumps({"release": str(folder), "depth": _DEPTH, "queries": asked}),
+            input=json.dumps({"release": str(folder), "depth": _DEPTH, "queries": queries}),
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
@@ -93,8 +93,8 @@ def _search(folder: Path, judged: Sequence[JudgedSet]) -> dict[str, Any]:
             " then run again"
         )
     if done.returncode:
-        said = (redacted(done.stderr).strip().splitlines() or ["nothing"])[-1]
-        advice = _OTHER_PACKAGES if _WRITTEN_BY in said else _NOT_LOADED
-        raise UserError(f"the champion cannot be measured on the present evaluation: {said[:500]}; {advice}")
+        reason = (redacted(done.stderr).strip().splitlines() or ["nothing"])[-1]
+        advice = _OTHER_PACKAGES if _WRITTEN_BY in reason else _NOT_LOADED
+        raise UserError(f"the champion cannot be measured on the present evaluation: {reason[:500]}; {advice}")
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer

@@ -18,7 +18,7 @@ def roll_back(
     back. UserError when there is no previous version. One that was cut short is finished, and no other made. A
     scheduler's `run` goes back once: None where it did so before.
     """
-    with lock.held() as guard:
+    with lock.hold() as guard:
         notes, finished = recover(registry, guard)
     after("recovered")
     if finished and finished.action == _ACTION:
@@ -38,7 +38,7 @@ def roll_back(
     if before is not None and (before == champion or "rolled_back_at" in registry.tags(before)):
         before = None
     move = Move.new(_ACTION, target, aliases, before, run)
-    with lock.held() as guard:
+    with lock.hold() as guard:
         carry_out(registry, move, guard, after)
     after("unlocked")
     return move, notes

@@ -33,7 +33,7 @@ def run(
     """
     judged = _judged(ingest, reports)  # first: without any nothing could be promoted, whatever dvc.lock records
     stages = check_evaluation(reports, ingest)
-    first, *others = choose_students(params.student, reports, releases, params.policy)
+    first, *alternatives = choose_students(params.student, reports, releases, params.policy)
 
     def offered(student: str) -> bool:
         candidate = _candidate(student, judged, ingest, reports, releases, params)
@@ -44,10 +44,10 @@ def run(
     except RolledBack:
         raise  # somebody did not want what this run made
     except Refused as refusal:
-        if not others:
+        if not alternatives:
             raise
-        print(f"promote: the gate refuses {first}; {others[0]}, the best by nDCG@10, is offered in its place")
-        if not offered(others[0]):
+        print(f"promote: the gate refuses {first}; {alternatives[0]}, the best by nDCG@10, is offered in its place")
+        if not offered(alternatives[0]):
             raise
         print(f"promote: {refusal}")
 

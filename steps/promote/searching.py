@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 _CHUNK = 256  # queries whose hits are in memory at once
-_KEPT = 11  # hits that the measure looks at, with all of equal score; one may be the query itself
+_MEASURED = 11  # hits that the measure looks at, with all of equal score; one may be the query itself
 
 
 def main() -> None:
@@ -38,9 +38,9 @@ def main() -> None:
                 padded, doc_ids = release.search(item["dataset"], release.encode(texts), request["depth"], "flat")
                 scores = list(padded)
             for docs, row in zip(doc_ids, (row.tolist() for row in scores), strict=True):
-                found = list(zip(docs, row, strict=False))  # an index of fewer documents pads its scores
-                last = sorted((score for _, score in found), reverse=True)[:_KEPT][-1:]
-                hits.append([[doc, score] for doc, score in found if score >= last[0]])
+                pairs = list(zip(docs, row, strict=False))  # an index of fewer documents pads its scores
+                last = sorted((score for _, score in pairs), reverse=True)[:_MEASURED][-1:]
+                hits.append([[doc, score] for doc, score in pairs if score >= last[0]])
         answers.append({"dataset": item["dataset"], "hits": hits})
     print(json.dumps({"datasets": release.datasets, "answers": answers}))
 

@@ -86,10 +86,10 @@ def smoke_test(registry: Registry, version: str) -> None:
             " give it more, then run again"
         )
     if done.returncode:
-        said = (redacted(done.stderr).strip().splitlines() or ["nothing"])[-1]
+        reason = (redacted(done.stderr).strip().splitlines() or ["nothing"])[-1]
         if done.returncode == EXIT_TRANSIENT:
-            raise TransientError(f"smoke test of {registry.name}/{version}: not reached: {said[:500]}; try again")
-        raise UserError(f"smoke test of {registry.name}/{version}: it does not load and answer: {said[:500]}")
+            raise TransientError(f"smoke test of {registry.name}/{version}: not reached: {reason[:500]}; try again")
+        raise UserError(f"smoke test of {registry.name}/{version}: it does not load and answer: {reason[:500]}")
     answers: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     if wrong := differences(golden, answers):
         raise UserError(
@@ -112,7 +112,7 @@ def _same(expected: Golden, answer: dict[str, Any]) -> bool:
         return False
     pairs = zip(expected["scores"], answer["scores"], strict=True)
     tolerance = expected.get("tolerance", TOLERANCE)
-    if not all(abs(left - right) <= tolerance for left, right in pairs):
+    if not all(abs(expected_score - actual_score) <= tolerance for expected_score, actual_score in pairs):
         return False
     last = min(expected["scores"], default=0.0)
     ranked = zip(expected["doc_ids"], expected["scores"], strict=True)

@@ -17,12 +17,12 @@ from slimtower.common.masking import redacted
 _PAGE = 1000  # runs that are asked for at once
 
 
-def found_runs(api: Any, experiment: str, wanted: str) -> Iterator[Any]:
+def found_runs(api: Any, experiment: str, condition: str) -> Iterator[Any]:
     """All runs of an experiment that a filter of MLflow's finds, newest first; asked for a page at a time."""
     token = None
     while True:
         page = api.search_runs(
-            [experiment], wanted, max_results=_PAGE, order_by=["attributes.start_time DESC"], page_token=token
+            [experiment], condition, max_results=_PAGE, order_by=["attributes.start_time DESC"], page_token=token
         )
         yield from page
         token = page.token
@@ -43,8 +43,8 @@ def _started(pid: int) -> str:
 
 def parent_run(api: Any, experiment: str) -> str:
     """Id of the pipeline's parent run; the first stage of a pipeline opens it."""
-    if given := os.environ.get("SLIMTOWER_PARENT_RUN"):
-        return given
+    if run_id := os.environ.get("SLIMTOWER_PARENT_RUN"):
+        return run_id
     commit = git_commit()
     return pipeline_run(api, experiment, pipeline_key(), commit, run_name(commit))
 
@@ -53,9 +53,9 @@ def pipeline_run(api: Any, experiment: str, key: str, commit: str, name: str) ->
     """Id of the parent run of the pipeline with this key; made, with this name, where there is none yet."""
     if "'" in key:  # of a path; MLflow's filters cannot say it
         key = hashlib.sha256(key.encode()).hexdigest()
-    found = api.search_runs([experiment], f"tags.`slimtower.pipeline` = '{key}'", max_results=1)
-    if found:
-        return str(found[0].info.run_id)
+    runs = api.search_runs([experiment], f"tags.`slimtower.pipeline` = '{key}'", max_results=1)
+    if runs:
+        return str(runs[0].info.run_id)
     tags = {"slimtower.pipeline": key, "slimtower.git_commit": commit, **scheduler_tags()}
     run = api.create_run(experiment, run_name=name, tags=tags)
     return str(run.info.run_id)
@@ -77,8 +77,8 @@ def open_parent(api: Any, experiment: str) -> str | None:
 
 def scheduler_tags() -> dict[str, str]:
     """What only the scheduler knows of a run: its own id and the digest of the image that the run has."""
-    known = {"airflow_run": "SLIMTOWER_AIRFLOW_RUN", "image_digest": "SLIMTOWER_IMAGE_DIGEST"}
-    return {f"slimtower.{tag}": redacted(value) for tag, name in known.items() if (value := os.environ.get(name))}
+    variables = {"airflow_run": "SLIMTOWER_AIRFLOW_RUN", "image_digest": "SLIMTOWER_IMAGE_DIGEST"}
+    return {f"slimtower.{tag}": redacted(value) for tag, name in variables.items() if (value := os.environ.get(name))}
 
 
 def git_commit() -> str:
@@ -86,8 +86,8 @@ def git_commit() -> str:
 
     A recipe's worktree is at a commit of its own making: SLIMTOWER_GIT_COMMIT then names the project's.
     """
-    if given := os.environ.get("SLIMTOWER_GIT_COMMIT"):
-        return given
+    if setting := os.environ.get("SLIMTOWER_GIT_COMMIT"):
+        return setting
     try:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
         changes = subprocess.run(["git", "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)

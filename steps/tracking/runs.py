@@ -99,17 +99,17 @@ def experiment_id(api: Any) -> str:
 
     UserError for one that was deleted: MLflow takes no run of it, and no other one of that name.
     """
-    name, found = experiment_name(), known_experiment(api)
-    if found is not None and found.lifecycle_stage == "deleted":
+    name, experiment = experiment_name(), known_experiment(api)
+    if experiment is not None and experiment.lifecycle_stage == "deleted":
         raise UserError(
             f"{tracking_uri()}: the experiment {name!r} was deleted there; restore it (`mlflow experiments restore"
-            f" --experiment-id {found.experiment_id}`), or let MLFLOW_EXPERIMENT_NAME name another one"
+            f" --experiment-id {experiment.experiment_id}`), or let MLFLOW_EXPERIMENT_NAME name another one"
         )
     database = sqlite_file()
-    if found is not None:
-        if database and not _KIND.items() <= found.tags.items():
-            api.set_experiment_tag(found.experiment_id, *next(iter(_KIND.items())))
-        return str(found.experiment_id)
+    if experiment is not None:
+        if database and not _KIND.items() <= experiment.tags.items():
+            api.set_experiment_tag(experiment.experiment_id, *next(iter(_KIND.items())))
+        return str(experiment.experiment_id)
     location = (database.resolve().parent / ARTEFACTS).as_uri() if database else None
     from mlflow.exceptions import MlflowException
 
@@ -154,8 +154,8 @@ class MlflowRun:
         from mlflow.entities import Dataset, DatasetInput
 
         source = json.dumps({"uri": "data/ingest"})
-        told = Dataset(name, digest[:_DIGEST], "local", source, profile=json.dumps(flatten(counts)))
-        self.api.log_inputs(self.run_id, [DatasetInput(told, [])])
+        entity = Dataset(name, digest[:_DIGEST], "local", source, profile=json.dumps(flatten(counts)))
+        self.api.log_inputs(self.run_id, [DatasetInput(entity, [])])
 
     def artifact(self, path: Path) -> None:
         """Attach a file."""
@@ -184,22 +184,22 @@ class MlflowRun:
 
     def _logged(self, name: str, content: str) -> str | None:
         """Id of a whole model of that name and content whose files are still there."""
-        wanted = f"name = '{name}' AND tags.`slimtower.content` = '{content}'"
-        found = (str(each.model_id) for each in self.api.search_logged_models([self.experiment], wanted))
-        return next(filter(self.has_model, found), None)
+        condition = f"name = '{name}' AND tags.`slimtower.content` = '{content}'"
+        model_ids = (str(model.model_id) for model in self.api.search_logged_models([self.experiment], condition))
+        return next(filter(self.has_model, model_ids), None)
 
     def has_model(self, model: str) -> bool:
         """Tell whether a logged model is whole and its files are still there."""
         from mlflow.exceptions import MlflowException
 
         try:
-            found = self.api.get_logged_model(model)
+            logged = self.api.get_logged_model(model)
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
             return False
         with self.storing():
-            return str(found.status) == "READY" and bool(self.api.list_logged_model_artifacts(model))
+            return str(logged.status) == "READY" and bool(self.api.list_logged_model_artifacts(model))
 
     @contextmanager
     def storing(self, source: Path | None = None) -> Iterator[None]:

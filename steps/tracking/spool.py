@@ -23,7 +23,7 @@ from slimtower.common.files import folder_bytes, read_json, staged_file, write_j
 LARGEST = 2**28  # bytes of a file or folder of which a copy is kept
 _SHARE = 10  # of what is free on the disk a copy takes at most one part in so many
 _IDLE_S = 86400
-_GONE = ".gone."  # begins the names of spools of which nothing is wanted any more
+_REMOVED = ".gone."  # begins the names of spools of which nothing is wanted any more
 
 
 class Spool:
@@ -51,16 +51,16 @@ class Spool:
             raise
 
     @classmethod
-    def make(cls, place: Path, opening: Mapping[str, Any]) -> "Spool":
-        """A new spool below `place`; no other process sees it before it is held and whole."""
+    def make(cls, root: Path, opening: Mapping[str, Any]) -> "Spool":
+        """A new spool below `root`; no other process sees it before it is held and whole."""
         name = f"{time.time_ns()}-{uuid.uuid4().hex[:8]}"
-        staging = place / f".staging.{name}"
+        staging = root / f".staging.{name}"
         staging.mkdir(parents=True)
         (staging / "calls.jsonl").touch()
-        made = cls(staging, new=True)
-        made.open_with(opening)
-        made.folder = staging.rename(place / name)
-        return made
+        spool = cls(staging, new=True)
+        spool.open_with(opening)
+        spool.folder = staging.rename(root / name)
+        return spool
 
     @property
     def opening(self) -> dict[str, Any]:
@@ -71,22 +71,24 @@ class Spool:
         """Write what the calls belong to."""
         write_json(self.folder / "opening.json", opening)
 
-    def add(self, call: str, given: Mapping[str, Any]) -> Path | None:
+    def add(self, call: str, arguments: Mapping[str, Any]) -> Path | None:
         """Keep a call, with copies of the files that it names by a Path; returns one that is too large, if any."""
-        files = {name: value for name, value in given.items() if isinstance(value, Path)}
-        most = min(LARGEST, shutil.disk_usage(self.folder).free // _SHARE) if files else 0
+        files = {name: value for name, value in arguments.items() if isinstance(value, Path)}
+        limit = min(LARGEST, shutil.disk_usage(self.folder).free // _SHARE) if files else 0
         for path in files.values():
-            if (folder_bytes(path) if path.is_dir() else path.stat().st_size) > most:
+            if (folder_bytes(path) if path.is_dir() else path.stat().st_size) > limit:
                 return path
-        kept = {name: self._copy(path) for name, path in files.items()}
-        plain = {name: value for name, value in given.items() if name not in files}
-        self._calls.write(json.dumps({"call": call, "given": plain, "files": kept}).encode() + b"\n")
+        copies = {name: self._copy(path) for name, path in files.items()}
+        plain = {name: value for name, value in arguments.items() if name not in files}
+        self._calls.write(json.dumps({"call": call, "given": plain, "files": copies}).encode() + b"\n")
         self._calls.flush()
         return None
 
     def _copy(self, path: Path) -> str:
         """Copy a file or folder into the spool; returns where it lies there."""
-        folder = next(found for n in itertools.count() if not (found := self.folder / "files" / str(n)).exists())
+        folder = next(
+            candidate for n in itertools.count() if not (candidate := self.folder / "files" / str(n)).exists()
+        )
         folder.mkdir(parents=True)
         if path.is_dir():
             shutil.copytree(path, folder / path.name)
@@ -115,19 +117,19 @@ class Spool:
     def remove(self) -> None:
         """Delete it; it disappears at once, so that a kill leaves no part of it to be sent."""
         with contextlib.suppress(FileNotFoundError):  # somebody was faster
-            gone = self.folder.rename(self.folder.with_name(f"{_GONE}{self.folder.name}"))
-            shutil.rmtree(gone, ignore_errors=True)
+            removed = self.folder.rename(self.folder.with_name(f"{_REMOVED}{self.folder.name}"))
+            shutil.rmtree(removed, ignore_errors=True)
         self.close()
 
 
-def waiting(place: Path) -> Iterator[Spool]:
-    """The spools below `place` that no process holds, oldest first, each held until the next is asked for.
+def waiting_spools(root: Path) -> Iterator[Spool]:
+    """The spools below `root` that no process holds, oldest first, each held until the next is asked for.
 
     What killed processes left of spools that were sent is deleted.
     """
-    for folder in place.glob(f"{_GONE}*"):
+    for folder in root.glob(f"{_REMOVED}*"):
         shutil.rmtree(folder, ignore_errors=True)
-    for folder in sorted(place.glob("[!.]*")):
+    for folder in sorted(root.glob("[!.]*")):
         try:
             spool = Spool(folder)
         except OSError:

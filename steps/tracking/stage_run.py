@@ -20,7 +20,7 @@ from slimtower.common.masking import redacted
 from slimtower.registry.client import Unwanted, check_answering, client, sending, sqlite_file, tracking_uri
 from steps.tracking.run_ids import git_commit, pipeline_key, pipeline_run, run_name, scheduler_tags
 from steps.tracking.runs import Build, MlflowRun, experiment_id, experiment_name, flatten
-from steps.tracking.spool import Spool, waiting
+from steps.tracking.spool import Spool, waiting_spools
 
 _WAIT = 30.0  # seconds before the server is tried again, at least
 _SHARE = 10  # and this many times what the last try took: at most a tenth of a stage's time
@@ -59,12 +59,12 @@ class StageRun:
             "pipeline": pipeline_key(),
             "named": run_name(tags["slimtower.git_commit"]),
             "tags": tags,
-            "began": _now(),
+            "began": _now_ms(),
         }
         started = time.monotonic()
         try:
             with sending():
-                self._run = _opened(client(), self._opening)
+                self._run = _open_run(client(), self._opening)
             send_waiting()
         except TransientError as error:
             if tracking_uri().startswith("sqlite:"):  # a file is not away
@@ -89,7 +89,7 @@ class StageRun:
     def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
         """Record several measurements."""
         plain = {name: float(value) for name, value in values.items()}
-        self._tell("metrics", values=plain, step=int(step or 0), at=_now())
+        self._tell("metrics", values=plain, step=int(step or 0), at=_now_ms())
 
     def tag(self, name: str, value: str) -> None:
         """Set one tag."""
@@ -121,21 +121,21 @@ class StageRun:
     def end(self, status: str) -> None:
         """Close it; what waits then is left to the next run."""
         self._next = 0.0
-        self._tell("end", status=status, at=_now())
+        self._tell("end", status=status, at=_now_ms())
         if self._spool is not None:
             self._spool.close()
 
-    def _tell(self, call: str, **given: Any) -> None:
+    def _tell(self, call: str, **arguments: Any) -> None:
         """Make a call of MlflowRun now, or keep it behind those that wait."""
-        if self._try(call, **given):
+        if self._try(call, **arguments):
             return
         assert self._spool is not None
-        if (large := self._spool.add(call, given)) is not None:
+        if (large := self._spool.add(call, arguments)) is not None:
             _say(f"{self.stage}: {large.name} is too large to wait for the server; it is not attached")
         if time.monotonic() >= self._next:
             self._catch_up()
 
-    def _try(self, call: str, **given: Any) -> bool:
+    def _try(self, call: str, **arguments: Any) -> bool:
         """Make a call unless others wait; tells whether the server took it."""
         if self._spool is not None:
             return False
@@ -143,7 +143,7 @@ class StageRun:
         started = time.monotonic()
         try:
             with sending():
-                getattr(self._run, call)(**given)
+                getattr(self._run, call)(**arguments)
         except UserError as error:
             self._keep(error, started)
             return False
@@ -151,8 +151,8 @@ class StageRun:
 
     def _keep(self, error: UserError, started: float) -> None:
         """From now on keep every call."""
-        known = {"run": self._run.run_id} if self._run else {}
-        self._spool = Spool.make(spools(), self._opening | known)
+        identity = {"run": self._run.run_id} if self._run else {}
+        self._spool = Spool.make(spools(), self._opening | identity)
         self._wait(started)
         _say(
             f"{line(error)}; {self.stage} goes on, and what it tracks is sent later, at the latest by the next run"
@@ -173,8 +173,8 @@ class StageRun:
         _say(f"{self.stage}: the server is there again, and has what waited")
 
     def _wait(self, started: float) -> None:
-        now = time.monotonic()
-        self._next = now + max(_WAIT, _SHARE * (now - started))
+        moment = time.monotonic()
+        self._next = moment + max(_WAIT, _SHARE * (moment - started))
 
 
 def spools() -> Path:
@@ -200,7 +200,7 @@ def send_each(kind: str, send: Callable[[Spool], None]) -> None:
 
     TransientError where the server is away; any other fault of one is told, and must not stop what comes after it.
     """
-    for spool in waiting(spools()):
+    for spool in waiting_spools(spools()):
         try:
             if kind not in spool.opening:
                 continue
@@ -223,12 +223,12 @@ def _send_ended(spool: Spool) -> None:
 def _send(spool: Spool) -> MlflowRun:
     """Make the calls that wait, on a run that is opened if need be; returns it. What MLflow will not have is told."""
     with sending():
-        run, refused = _opened(client(), opening := spool.opening), []
+        run, refused = _open_run(client(), opening := spool.opening), []
     spool.open_with(opening | {"run": run.run_id})
-    for call, given in spool.unsent():
+    for call, arguments in spool.unsent():
         try:
             with sending():
-                getattr(run, call)(**given)
+                getattr(run, call)(**arguments)
         except Unwanted as error:
             refused.append(line(error))
     if refused:
@@ -236,7 +236,7 @@ def _send(spool: Spool) -> MlflowRun:
     return run
 
 
-def _opened(api: Any, opening: Mapping[str, Any]) -> MlflowRun:
+def _open_run(api: Any, opening: Mapping[str, Any]) -> MlflowRun:
     """The run of a stage: the one that is known by now, or a new one below its pipeline's."""
     check_answering()
     experiment = experiment_id(api)
@@ -245,11 +245,11 @@ def _opened(api: Any, opening: Mapping[str, Any]) -> MlflowRun:
     commit = opening["tags"]["slimtower.git_commit"]
     parent = opening["parent"] or pipeline_run(api, experiment, opening["pipeline"], commit, opening["named"])
     tags = {"mlflow.parentRunId": parent, **opening["tags"]}
-    made = api.create_run(experiment, start_time=opening["began"], run_name=opening["stage"], tags=tags)
-    return MlflowRun(api, str(made.info.run_id), experiment)
+    created = api.create_run(experiment, start_time=opening["began"], run_name=opening["stage"], tags=tags)
+    return MlflowRun(api, str(created.info.run_id), experiment)
 
 
-def _now() -> int:
+def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 

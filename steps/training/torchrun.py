@@ -29,7 +29,7 @@ from slimtower.common.errors import (
 from slimtower.common.files import read_json, write_json
 from slimtower.common.masking import masked_traceback
 from slimtower.common.settings import Section, load_section
-from steps.frame.exit_file import VARIABLE, read_exit, recorded
+from steps.frame.exit_file import VARIABLE, read_exit, record_exit
 from steps.frame.self_check import require_cuda
 from steps.frame.stage import stage_main
 from steps.tracking.run_ids import pipeline_key
@@ -81,7 +81,7 @@ def _launch(stage: _Stage[Section]) -> None:
         processes, hosts = _number("SLIMTOWER_PROCESSES"), _number("SLIMTOWER_HOSTS")
         code = _run_shared(stage, processes, hosts) if processes * hosts > 1 else None
     except UserError:
-        with recorded():
+        with record_exit():
             raise
     if code is None:
         stage.main()
@@ -103,7 +103,7 @@ def _end_as(code: int) -> NoReturn:
     last = read_exit(Path(os.environ.get(VARIABLE, "")))
     if last and last[0] == code:  # with what rank 0 says about it
         raise SystemExit(code)
-    with recorded():
+    with record_exit():
         raise SystemExit(code)
 
 

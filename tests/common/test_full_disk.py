@@ -34,10 +34,10 @@ COMMAND = """
 import sys
 from pathlib import Path
 from slimtower.common.errors import guarded
-from steps.frame.exit_file import recorded
+from steps.frame.exit_file import record_exit
 from slimtower.common.files import staged_folder
 def command():
-    with recorded(), staged_folder(Path(sys.argv[1]) / "output") as where:
+    with record_exit(), staged_folder(Path(sys.argv[1]) / "output") as where:
         exec(sys.argv[2])
 guarded(command)
 """

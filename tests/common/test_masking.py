@@ -24,7 +24,7 @@ from slimtower.common.errors import OutOfMemory, UserError, exhausted, line
 from slimtower.common.masking import masked_traceback, redacted, remember
 from slimtower.registry.client import reaching
 from steps.endpoint.params import Reads
-from steps.frame.exit_file import VARIABLE, read_exit, recorded
+from steps.frame.exit_file import VARIABLE, read_exit, record_exit
 from steps.ingest.s3 import explained, s3_client
 from steps.tracking.run_ids import scheduler_tags
 from steps.tracking.runs import MlflowRun
@@ -154,12 +154,12 @@ def told(message: str) -> Iterator[str]:
             raise RuntimeError(f"because of {message}") from error
     except RuntimeError as error:
         yield masked_traceback(error)
-    with pytest.raises(RuntimeError), recorded():
+    with pytest.raises(RuntimeError), record_exit():
         raise RuntimeError(message)
     exit_file = read_exit(Path(os.environ[VARIABLE]))
     assert exit_file is not None
     yield exit_file[1]
-    with pytest.raises(SystemExit), recorded():
+    with pytest.raises(SystemExit), record_exit():
         raise SystemExit(message)
     exit_file = read_exit(Path(os.environ[VARIABLE]))
     assert exit_file is not None
@@ -283,7 +283,7 @@ def test_a_long_password_does_not_show_where_a_text_is_cut(monkeypatch: pytest.M
         MlflowException(f"The following failures occurred while uploading: {url}"),
         ClientError({"Error": {"Code": "AccessDenied", "Message": url}}, "PutObject"),
     ):
-        with pytest.raises(UserError) as caught, recorded(), reaching():
+        with pytest.raises(UserError) as caught, record_exit(), reaching():
             raise error
         assert "secretsecret" not in str(caught.value)
         assert "secretsecret" not in str(read_exit(Path(os.environ[VARIABLE])))

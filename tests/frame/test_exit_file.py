@@ -8,7 +8,7 @@ import pytest
 
 from slimtower.common.errors import OutOfMemory, TransientError, UserError, guarded, line
 from slimtower.common.files import staged_folder
-from steps.frame.exit_file import VARIABLE, read_exit, recorded
+from steps.frame.exit_file import VARIABLE, read_exit, record_exit
 
 
 @pytest.fixture
@@ -48,10 +48,10 @@ def fail(error: BaseException) -> None:
 )
 def test_an_end_is_recorded(file: Path, body, kind, code: int, words: str) -> None:
     if kind is None:
-        with recorded():
+        with record_exit():
             body()
     else:
-        with pytest.raises(kind) as caught, recorded():
+        with pytest.raises(kind) as caught, record_exit():
             body()
         assert type(caught.value) is kind
     found = read_exit(file)
@@ -60,16 +60,16 @@ def test_an_end_is_recorded(file: Path, body, kind, code: int, words: str) -> No
 
 def test_until_the_end_it_says_killed(file: Path) -> None:
     assert read_exit(file) is None
-    with recorded():
+    with record_exit():
         assert read_exit(file) == (137, "killed, most likely for the memory it took")
 
 
 def test_the_end_takes_no_more_room_than_the_start(file: Path) -> None:
-    with recorded():
+    with record_exit():
         length = file.stat().st_size
     assert file.stat().st_size == length
     for text in ("long " * 5000, '"' * 9999, "\x00\u20ac\U0001f600" * 3000):
-        with pytest.raises(UserError), recorded():
+        with pytest.raises(UserError), record_exit():
             raise UserError(text)
         assert file.stat().st_size == length
         assert json.loads(file.read_bytes())["code"] == 3
@@ -81,7 +81,7 @@ def test_without_a_file_a_full_disk_still_ends_with_its_line_and_code(
     monkeypatch.delenv(VARIABLE, raising=False)
 
     def command() -> None:
-        with recorded(), Path("/dev/full").open("w") as handle:
+        with record_exit(), Path("/dev/full").open("w") as handle:
             handle.write("x")
 
     with pytest.raises(SystemExit) as ended:
@@ -97,7 +97,7 @@ def test_what_the_system_refuses_is_for_a_person_to_mend(
     number: int, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def command() -> None:
-        with recorded():
+        with record_exit():
             raise OSError(number, "no", "data/ingest")
 
     with pytest.raises(SystemExit) as ended:

@@ -96,7 +96,7 @@ def main():
             raise errors.UserError("params.yaml: ingest.since: no such day")
         Path("sources.json").write_text(json.dumps([[path.name, path.stat().st_size] for path in days()]))
     else:
-        with exit_file.recorded():
+        with exit_file.record_exit():
             stage(sys.argv[1:] or ["ingest"])
 
 

@@ -172,10 +172,10 @@ def test_one_of_many_writers_holds_the_lock_on_s3_and_a_stale_one_is_overtaken(b
 
     held = json.dumps({"id": "x", "host": "gone", "pid": 1, "in": "elsewhere"})
     assert store.put_new("b/00000001", held) and store.put_new("b/note.txt", "no lock")
-    with pytest.raises(TransientError, match="held by process 1 on gone"), Lock(store, "b", 0.0, 60.0).held():
+    with pytest.raises(TransientError, match="held by process 1 on gone"), Lock(store, "b", 0.0, 60.0).hold():
         pass
     time.sleep(4)  # ages are whole seconds, and some stores round up
-    with Lock(store, "b", 0.0, 1.0).held():
+    with Lock(store, "b", 0.0, 1.0).hold():
         assert list(store.entries("b")) == ["b/00000002"]  # the note, which nobody took, is none
     assert store.entries("b") == {}
 

@@ -172,8 +172,8 @@ def test_a_defect_of_ours_keeps_them(project: Path, tmp_path: Path) -> None:
     """Also a traceback, with the secret in the error itself."""
     program = tmp_path / "broken.py"
     program.write_text(
-        "import os\nfrom slimtower.common.errors import guarded\nfrom steps.frame.exit_file import recorded\n"
-        "def command():\n    with recorded():\n"
+        "import os\nfrom slimtower.common.errors import guarded\nfrom steps.frame.exit_file import record_exit\n"
+        "def command():\n    with record_exit():\n"
         "        raise RuntimeError(f'no answer for {os.environ[\"SLIMTOWER_ENDPOINT_API_KEY\"]}', dict(os.environ))\n"
         "guarded(command)\n",
         encoding="utf-8",

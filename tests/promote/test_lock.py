@@ -51,17 +51,17 @@ def test_a_file_system_without_hard_links_has_one_first_writer_too(
     wins = winners(8, lambda number: store.put_new("a/1", f"body of {number}"))
     assert len(wins) == 1 and store.entries("a")["a/1"].body == f"body of {wins[0]}"
     assert not list(tmp_path.glob(".*"))
-    with lock(tmp_path).held(), pytest.raises(TransientError, match="held by process"), lock(tmp_path).held():
+    with lock(tmp_path).hold(), pytest.raises(TransientError, match="held by process"), lock(tmp_path).hold():
         pass
 
 
 def test_while_one_holds_it_another_gives_up_and_says_who_holds_it(tmp_path: Path) -> None:
-    with lock(tmp_path).held() as guard:
+    with lock(tmp_path).hold() as guard:
         guard()
-        with pytest.raises(TransientError, match=f"held by process {os.getpid()} on"), lock(tmp_path).held():
+        with pytest.raises(TransientError, match=f"held by process {os.getpid()} on"), lock(tmp_path).hold():
             pass
         guard()
-    with lock(tmp_path).held():
+    with lock(tmp_path).hold():
         pass
     assert FolderLockStore(tmp_path).entries("retriever") == {}
 
@@ -69,7 +69,7 @@ def test_while_one_holds_it_another_gives_up_and_says_who_holds_it(tmp_path: Pat
 def test_a_file_that_is_no_lock_holds_nobody_up(tmp_path: Path) -> None:
     (tmp_path / "retriever").mkdir()
     (tmp_path / "retriever/.nfs0000000001").write_bytes(b"\xff left by the file system")
-    with lock(tmp_path).held() as guard:
+    with lock(tmp_path).hold() as guard:
         guard()
     assert [path.name for path in (tmp_path / "retriever").iterdir()] == [".nfs0000000001"]
 
@@ -80,7 +80,7 @@ def test_many_threads_never_hold_it_together(tmp_path: Path) -> None:
     def work() -> None:
         nonlocal inside, most
         for _ in range(3):
-            with lock(tmp_path, wait_s=60).held():
+            with lock(tmp_path, wait_s=60).hold():
                 inside += 1
                 most = max(most, inside)
                 time.sleep(0.002)
@@ -99,21 +99,21 @@ def test_a_lock_of_a_killed_process_of_this_machine_is_taken_over_at_once(tmp_pa
     code = (
         "import os, sys; from pathlib import Path; from steps.promote.lock import Lock;"
         " from steps.promote.lock_store import FolderLockStore\n"
-        "with Lock(FolderLockStore(Path(sys.argv[1])), 'retriever', 0, 3600).held(): os._exit(9)"
+        "with Lock(FolderLockStore(Path(sys.argv[1])), 'retriever', 0, 3600).hold(): os._exit(9)"
     )
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parents[2]).returncode == 9
     assert len(FolderLockStore(tmp_path).entries("retriever")) == 1
-    with lock(tmp_path, expires_s=3600).held() as guard:
+    with lock(tmp_path, expires_s=3600).hold() as guard:
         guard()
     assert FolderLockStore(tmp_path).entries("retriever") == {}
 
 
 def test_a_lock_of_another_machine_is_respected_until_it_expires(tmp_path: Path) -> None:
     path = left_behind(tmp_path, pid=2**22 + 1, age_s=30)
-    with pytest.raises(TransientError, match="on other for 3"), lock(tmp_path, expires_s=60).held():
+    with pytest.raises(TransientError, match="on other for 3"), lock(tmp_path, expires_s=60).hold():
         pass
     assert path.exists()
-    with lock(tmp_path, expires_s=20).held():
+    with lock(tmp_path, expires_s=20).hold():
         assert list(FolderLockStore(tmp_path).entries("retriever")) == ["retriever/00000004"]
 
 
@@ -121,11 +121,11 @@ def test_a_lock_of_another_machine_is_respected_until_it_expires(tmp_path: Path)
 def test_a_lock_that_a_crash_has_damaged_is_respected_until_it_expires(tmp_path: Path, body: bytes) -> None:
     path = left_behind(tmp_path, pid=1)
     path.write_bytes(body)
-    with pytest.raises(TransientError, match=r"held by another process for [01] s; try again"), lock(tmp_path).held():
+    with pytest.raises(TransientError, match=r"held by another process for [01] s; try again"), lock(tmp_path).hold():
         pass
     assert path.read_bytes() == body
     os.utime(path, (time.time() - 100,) * 2)
-    with lock(tmp_path).held() as guard:
+    with lock(tmp_path).hold() as guard:
         guard()
     assert FolderLockStore(tmp_path).entries("retriever") == {}
 
@@ -143,7 +143,7 @@ def test_a_lock_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatc
 
 
 def test_a_holder_that_was_overtaken_may_not_write(tmp_path: Path) -> None:
-    with lock(tmp_path).held() as guard:
+    with lock(tmp_path).hold() as guard:
         for key in FolderLockStore(tmp_path).entries("retriever"):
             FolderLockStore(tmp_path).delete(key)
         with pytest.raises(TransientError, match="given up"):
@@ -151,7 +151,7 @@ def test_a_holder_that_was_overtaken_may_not_write(tmp_path: Path) -> None:
 
 
 def test_a_holder_that_took_too_long_may_not_write(tmp_path: Path) -> None:
-    with lock(tmp_path, expires_s=0.2).held() as guard:
+    with lock(tmp_path, expires_s=0.2).hold() as guard:
         time.sleep(0.15)
         with pytest.raises(TransientError, match="held too long"):
             guard()
@@ -174,7 +174,7 @@ def test_a_writer_that_decided_on_an_old_look_yields_to_the_one_that_came_betwee
                 return seen
             return super().entries(name)
 
-    with pytest.raises(TransientError), Lock(LookedBefore(tmp_path), "retriever", 0, 60).held():
+    with pytest.raises(TransientError), Lock(LookedBefore(tmp_path), "retriever", 0, 60).hold():
         pass
     assert [entry.body for entry in store.entries("retriever").values()] == [other]
 
@@ -185,7 +185,7 @@ def test_a_store_that_overwrites_is_found_out(tmp_path: Path) -> None:
             self.delete(key)
             return super().put_new(key, body)
 
-    with pytest.raises(UserError, match="ignores If-None-Match"), Lock(Overwrites(tmp_path), "a", 0, 60).held():
+    with pytest.raises(UserError, match="ignores If-None-Match"), Lock(Overwrites(tmp_path), "a", 0, 60).hold():
         pass
 
 
@@ -198,7 +198,7 @@ def test_a_put_whose_answer_got_lost_is_still_a_put(tmp_path: Path) -> None:
             written = super().put_new(key, body)
             return written and self.puts > 1  # the retry within the client finds the key taken
 
-    with Lock(Deaf(tmp_path), "retriever", 0, 60).held() as guard:
+    with Lock(Deaf(tmp_path), "retriever", 0, 60).hold() as guard:
         guard()
     assert FolderLockStore(tmp_path).entries("retriever") == {}
 
@@ -213,7 +213,7 @@ def test_a_store_that_fails_after_the_put_leaves_no_lock_behind(tmp_path: Path) 
                 raise ConnectionError
             return super().entries(name)
 
-    with pytest.raises(ConnectionError), Lock(Fails(tmp_path), "retriever", 0, 60).held():
+    with pytest.raises(ConnectionError), Lock(Fails(tmp_path), "retriever", 0, 60).hold():
         pass
     assert FolderLockStore(tmp_path).entries("retriever") == {}
 
@@ -225,7 +225,7 @@ def test_a_wrong_clock_of_this_machine_makes_no_lock_stale(
     left_behind(tmp_path, pid=1)
     wrong = time.time() + hours * 3600
     monkeypatch.setattr(time, "time", lambda: wrong)
-    with pytest.raises(TransientError, match=r"on other for [01] s"), lock(tmp_path).held():
+    with pytest.raises(TransientError, match=r"on other for [01] s"), lock(tmp_path).hold():
         pass
 
 

@@ -125,7 +125,7 @@ def test_one_client_has_a_quarter_of_what_a_process_takes_at_once() -> None:
         await asyncio.sleep(0)
         release.set()
         assert [(await task)[0] for task in [*running, other]] == [200, 200, 200]
-        assert (limits.running, limits.held) == (0, {})
+        assert (limits.running, limits.running_of) == (0, {})
 
     asyncio.run(check())
 

@@ -32,7 +32,7 @@ from slimtower.service.log_store import FolderLogStore, Lines, LogStore, S3LogSt
 from slimtower.service.metrics import Metrics
 from slimtower.service.search_log import Client, SearchLog, _corpus_lines, write_corpus
 from slimtower.service.search_routes import search_routes
-from slimtower.service.service import Found
+from slimtower.service.service import SearchResult
 from slimtower.service.settings import SALT, VARIABLE, Settings
 from slimtower.serving.release import Hit
 from steps.core.tables import SCHEMAS, read_table, write_table
@@ -280,9 +280,9 @@ class Answering:
     async def run(self, compute: Callable[[], Any]) -> Any:
         return compute()
 
-    def search(self, serving: None, system: str, dataset: str, texts: list[str], k: int) -> Found:
+    def search(self, serving: None, system: str, dataset: str, texts: list[str], k: int) -> SearchResult:
         served: Any = SimpleNamespace(identity={})
-        return Found("2l", served, "one", 1.0, 1.0, [[Hit("one/1", 1.0, "Hats")]] * len(texts))
+        return SearchResult("2l", served, "one", 1.0, 1.0, [[Hit("one/1", 1.0, "Hats")]] * len(texts))
 
 
 def test_an_answer_says_of_each_query_and_click_whether_there_was_room_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -505,10 +505,10 @@ def test_a_swap_brings_the_new_corpus_beside_the_log(released: Path, tmp_path: P
         first = (root / "one/corpus.jsonl").read_text()
         corpus = read_table(project / "data/ingest", "corpus")
         write_table(project / "data/ingest", "corpus", corpus.slice(0, corpus.num_rows - 1))
-        service.watcher.look()
+        service.watcher.refresh()
         kept = [(root / f"{name}/corpus.jsonl").read_text() for name in ("one", "two")]
         shutil.copytree(released / "models/release/2l", project / "models/release/2l")
-        service.watcher.look()
+        service.watcher.refresh()
         swapped = [(root / f"{name}/corpus.jsonl").read_text() for name in ("one", "two")]
     assert kept[0] == first
     assert sum(map(len, swapped)) < sum(map(len, kept))

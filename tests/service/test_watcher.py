@@ -40,7 +40,7 @@ def replace(target: Path, source: Path) -> None:
 
 def watcher(source: object) -> Watcher:
     made = Watcher(source, 0.2, Metrics())  # type: ignore[arg-type]
-    made.look()
+    made.refresh()
     return made
 
 
@@ -56,10 +56,10 @@ def students(watched: Watcher) -> dict[str, str]:
 def test_a_changed_release_is_swapped_whole_and_an_unchanged_one_kept(releases: Path, released: Path) -> None:
     watched = watcher(FolderSource(releases, ""))
     before = watched.current
-    watched.look()
+    watched.refresh()
     assert watched.current is before
     replace(releases / "2l", released / "models/release/static")
-    watched.look()
+    watched.refresh()
     assert students(watched) == {"2l": "static", "static": "static"}
     assert before and watched.current
     assert watched.current.students["static"] is before.students["static"]
@@ -87,7 +87,7 @@ def test_what_does_not_load_leaves_the_old_release_serving_and_says_so(releases:
         old = client.post("/search", json={"query": "sum", "system": "2l"}).json()["release"]
         manifest.write_text(whole.replace('"probe_tolerance"', '"surprise"'))
         for _ in range(3):
-            service.watcher.look()
+            service.watcher.refresh()
         state = client.get("/health").json()
         assert state["ready"] and [row["system"] for row in state["failing"]] == ["2l"]
         assert state["failing"][0].keys() == {"system", "kind", "since", "tries"}  # where it lies is for the log
@@ -98,7 +98,7 @@ def test_what_does_not_load_leaves_the_old_release_serving_and_says_so(releases:
         assert "slimtower_load_failing 1" in client.get("/metrics").text
         assert client.post("/search", json={"query": "sum", "system": "2l"}).json()["release"] == old
         manifest.write_text(whole)
-        service.watcher.look()
+        service.watcher.refresh()
         assert client.get("/health").json()["failing"] == []
 
 
@@ -134,11 +134,11 @@ def test_a_source_that_is_out_of_reach_and_a_release_that_is_gone_keep_serving(r
     source = ToldSource({"a": releases / "static", "b": releases / "2l"})
     watched = watcher(source)
     source.unreachable = "no route"
-    watched.look()
+    watched.refresh()
     assert watched.failures[POLL].message == "RuntimeError: no route"
     source.unreachable = ""
     del source.folders["b"]
-    watched.look()
+    watched.refresh()
     assert set(watched.failures) == {"b"}
     assert students(watched) == {"a": "static", "b": "2l"}
 
@@ -147,12 +147,12 @@ def test_thousands_of_failed_looks_keep_no_later_release_from_serving(released: 
     releases = released / "models/release"
     source = ToldSource({"a": releases / "static", "b": releases / "2l"})
     watched = watcher(source)
-    watched.look()
+    watched.refresh()
     del source.folders["b"]
-    watched.look()
+    watched.refresh()
     watched.failures["b"] = dataclasses.replace(watched.failures["b"], tries=5000)
     source.folders["a"] = releases / "2l"
-    watched.look()
+    watched.refresh()
     assert students(watched)["a"] == "2l" and watched.failures["b"].tries == 5001
 
 
@@ -241,7 +241,7 @@ def test_what_keeps_a_source_from_answering_is_told_once_for_each_reason(
     source_poll = source.poll
     for poll in (source_poll, source_poll, Mock(side_effect=UserError("no champion")), source_poll):
         source.poll = poll  # type: ignore[method-assign]
-        watched.look()
+        watched.refresh()
     told = [record.data["error"] for record in caplog.records if record.message == "not loaded"]  # type: ignore[attr-defined]
     assert told == ["RuntimeError: no route", "no champion", "RuntimeError: no route"]
 
@@ -302,11 +302,11 @@ def test_the_default_follows_the_evaluation_which_writes_its_choice_after_the_re
     swaps: list[str] = []
     watched.swapped = lambda: swaps.append(serving(watched).default)
     metrics.unlink()  # DVC removes it when `evaluate` starts
-    watched.look()
+    watched.refresh()
     assert serving(watched).default == "static", "nothing says another"
     metrics.write_text('{"choice": {"student": "2l"}}')
     before = serving(watched).students
-    watched.look()
+    watched.refresh()
     assert serving(watched).default == "2l" and serving(watched).students == before
     assert swaps == [], "no release was loaded"
 
@@ -317,10 +317,10 @@ def test_a_release_that_waited_for_the_default_is_served_as_soon_as_that_is_told
     told, source.folders = source.default, {"a": releases / "static"}
     for error in (UserError("metrics.json: not JSON"), AttributeError("of a half-written file")):
         source.default = Mock(side_effect=error)  # type: ignore[method-assign]
-        watched.look()
+        watched.refresh()
         assert (students(watched), set(watched.failures)) == ({"a": "2l"}, {DEFAULT})
     source.default = told  # type: ignore[method-assign]
-    watched.look()
+    watched.refresh()
     assert (students(watched), watched.failures) == ({"a": "static"}, {})
 
 

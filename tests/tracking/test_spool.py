@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from steps.tracking import spool
-from steps.tracking.spool import Spool, waiting
+from steps.tracking.spool import Spool, waiting_spools
 
 pytestmark = pytest.mark.faults("MLflow away")
 
@@ -24,9 +24,9 @@ def test_calls_come_back_in_order_with_copies_of_their_files(tmp_path: Path) -> 
     made.add("artifact", {"path": tmp_path / "report.json"})
     made.add("model", {"folder": tmp_path / "model", "name": "teacher"})
     (tmp_path / "model/weights").write_text("of a later run")
-    assert list(waiting(tmp_path / "place")) == []  # held
+    assert list(waiting_spools(tmp_path / "place")) == []  # held
     made.close()
-    (found,) = (each for each in waiting(tmp_path / "place") if each.opening == {"stage": "teach"})
+    (found,) = (each for each in waiting_spools(tmp_path / "place") if each.opening == {"stage": "teach"})
     found = Spool(found.folder)
     first, second, third = found.unsent()
     assert first == ("metrics", {"values": {"loss": 0.5}, "step": 1})
@@ -63,7 +63,7 @@ def test_what_another_process_has_just_sent_is_gone(tmp_path: Path, monkeypatch:
     made = Spool.make(tmp_path, {})
     lock = fcntl.flock
     monkeypatch.setattr(fcntl, "flock", lambda *given: (made.remove(), lock(*given)))
-    assert list(waiting(tmp_path)) == []
+    assert list(waiting_spools(tmp_path)) == []
 
 
 def test_calls_wait_on_a_file_system_without_locks_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,11 +73,11 @@ def test_calls_wait_on_a_file_system_without_locks_too(tmp_path: Path, monkeypat
     monkeypatch.setattr(fcntl, "flock", refuse)
     made = Spool.make(tmp_path, {"stage": "teach"})
     made.add("tag", {"name": "a"})
-    assert list(waiting(tmp_path)) == [], "its process may go on"
+    assert list(waiting_spools(tmp_path)) == [], "its process may go on"
     made.close()
     two_days_ago = time.time() - 2 * 86400
     os.utime(made.folder / "calls.jsonl", (two_days_ago, two_days_ago))
-    assert [each.opening for each in waiting(tmp_path)] == [{"stage": "teach"}]
+    assert [each.opening for each in waiting_spools(tmp_path)] == [{"stage": "teach"}]
     assert [path.name for path in tmp_path.iterdir()] == [made.folder.name]
 
 
@@ -88,7 +88,7 @@ def test_a_kill_while_one_is_deleted_leaves_nothing_to_send_or_to_keep(
     with monkeypatch.context() as killed:
         killed.setattr(spool.shutil, "rmtree", lambda *_, **__: None)
         made.remove()
-    assert len(list(tmp_path.iterdir())) == 1 and list(waiting(tmp_path)) == []
+    assert len(list(tmp_path.iterdir())) == 1 and list(waiting_spools(tmp_path)) == []
     assert list(tmp_path.iterdir()) == []
 
 
