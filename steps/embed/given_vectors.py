@@ -19,11 +19,12 @@ from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.errors import TransientError, UserError
 from steps.core.corpus import CorpusRows, CorpusTexts, rows_by_dataset
 from steps.core.cosines import cosines
-from steps.embed.params import CheckParams
 from steps.encoders.precision import Precision
 from steps.encoders.towers import encode, endpoint_of, route
 from steps.endpoint.module import Endpoint
 
+CHECKED_DOCUMENTS = 100  # of each data set, drawn by seed, that the teacher reads anew
+LEAST_COSINE = 0.99  # that each of them must have to its given vector
 _LENGTH = 0.01  # by which the length of a vector may differ, as a share
 _BLOCK = 65_536  # given vectors compared at once
 _PROMPTS = ("", "passage: ", "query: ", "search_document: ", "search_query: ", "Represent this sentence: ")
@@ -46,36 +47,35 @@ class Given:
     vectors: np.ndarray
 
 
-def sampled_rows(ingest: Path, params: CheckParams, seed: int) -> np.ndarray:
+def sampled_rows(ingest: Path, seed: int) -> np.ndarray:
     """Rows of the documents that are compared, ascending: so many of each data set, drawn by seed."""
     own, random = rows_by_dataset(ingest), np.random.default_rng((seed, 7))
-    drawn = [random.choice(len(rows), min(params.documents, len(rows)), replace=False) for rows in own]
+    drawn = [random.choice(len(rows), min(CHECKED_DOCUMENTS, len(rows)), replace=False) for rows in own]
     return np.sort(np.concatenate([rows[some] for rows, some in zip(own, drawn, strict=True)]))
 
 
 def check_given(
-    path: Path, ingest: Path, tower: SentenceTransformer, params: CheckParams, seed: int, precision: Precision
+    path: Path, ingest: Path, tower: SentenceTransformer, seed: int, precision: Precision
 ) -> dict[str, float]:
     """Compare a sample of the vectors in `path` with the tower's; returns how many and their least and mean cosine.
 
     UserError where one of them lies farther away than allowed, or has another length: it says what would match.
     """
     matrix = np.load(path, mmap_mode="r")
-    rows = sampled_rows(ingest, params, seed)
+    rows = sampled_rows(ingest, seed)
     given = Given(path, ingest, rows, list(CorpusTexts(ingest, rows)), np.array(matrix[rows], dtype=np.float32))
     own = encode(tower, given.texts, "document", precision=precision)
     if own.shape[1] == given.vectors.shape[1]:
         found = cosines(own, given.vectors)
-        if (found >= params.cosine).all():
+        if (found >= LEAST_COSINE).all():
             _check_lengths(given, own)
             return {"documents": len(rows), "least_cosine": float(found.min()), "mean_cosine": float(found.mean())}
-        below = int((found < params.cosine).sum())
-        met = f"{below} of {len(rows)} have a cosine below {params.cosine} (mean {found.mean():.3f})"
+        below = int((found < LEAST_COSINE).sum())
+        met = f"{below} of {len(rows)} have a cosine below {LEAST_COSINE} (mean {found.mean():.3f})"
     else:
         met = f"they have {given.vectors.shape[1]} dimensions, the teacher {own.shape[1]}"
     raise UserError(
-        f"{path}: not the teacher's vectors of these documents: {met};"
-        f" {_diagnosis(given, own, tower, params, precision)}"
+        f"{path}: not the teacher's vectors of these documents: {met}; {_diagnosis(given, own, tower, precision)}"
     )
 
 
@@ -93,11 +93,9 @@ def _check_lengths(given: Given, own: np.ndarray) -> None:
     )
 
 
-def _diagnosis(
-    given: Given, own: np.ndarray, tower: SentenceTransformer, params: CheckParams, precision: Precision
-) -> str:
+def _diagnosis(given: Given, own: np.ndarray, tower: SentenceTransformer, precision: Precision) -> str:
     """What would match, and what was tried with which mean cosine."""
-    if own.shape[1] == given.vectors.shape[1] and (moved := _under_other_ids(given, own, params.cosine)):
+    if own.shape[1] == given.vectors.shape[1] and (moved := _under_other_ids(given, own, LEAST_COSINE)):
         return moved
     tried = []
     refused = []  # by an API, or by the budget
@@ -114,7 +112,7 @@ def _diagnosis(
             found = cosines(cut, given.vectors)
             first = f" and the first {cut.shape[1]} dimensions of it" if cut.shape[1] < vectors.shape[1] else ""
             tried.append((f"{what}{first}", float(found.mean())))
-            if (found >= params.cosine).all():
+            if (found >= LEAST_COSINE).all():
                 return f"{what}{first} matches (mean cosine {found.mean():.3f}): {fix}"
     listed = ", ".join([*(f"{what} {cosine:.3f}" for what, cosine in tried), *(f"{what} refused" for what in refused)])
     return (

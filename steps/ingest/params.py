@@ -326,8 +326,8 @@ class IngestParams(Strict):
     """
     document_vectors: dict[SourceName, VectorSource] = Field(default_factory=dict)
     """Where the documents' vectors lie, if an index has them already: by the name of the source, for every source; {} =
-    the teacher embeds the documents. Ids are the source's own. A sample is compared with the teacher first
-    (embed.check). DVC does not see a change inside an engine: `dvc repro -f ingest` reads it anew.
+    the teacher embeds the documents. Ids are the source's own. A sample is compared with the teacher first.
+    DVC does not see a change inside an engine: `dvc repro -f ingest` reads it anew.
     """
     max_reject_ratio: float = Field(default=0.01, ge=0, le=1)
     """Largest share of the rows of a source's files that may be unusable; above it the stage fails."""
