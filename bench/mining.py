@@ -23,11 +23,12 @@ from pipeline.params import load_params
 from slimtower.common.errors import guarded
 from slimtower.common.files import write_json
 from steps.core.tables import SCHEMAS, write_table
-from steps.mine.association import click_associations
+from steps.mine.association import MIN_TERMS, click_associations
 from steps.mine.catalogue import keyed_documents, keyed_queries
 from steps.mine.clicks import judgements
 from steps.mine.engine import Engine
 from steps.mine.engines import open_engine
+from steps.mine.from_clicks import CLICK_TOP_TERMS
 from steps.mine.params import MineParams
 from steps.mine.planner import importances
 from steps.mine.run import run
@@ -99,8 +100,8 @@ def compare_with_pairwise(queries: int, *, printed: bool) -> dict[str, Any]:
         write_log(folder / "ingest", queries, SEED)
         with open_engine(params, folder) as engine:
             rows, givers, planned, giving = _inputs(engine, folder / "ingest", params)
-            knobs = {"threshold": params.click_threshold, "top_terms": params.click_top_terms}
-            knobs["min_terms"] = params.min_terms
+            knobs = {"threshold": params.click_threshold, "top_terms": CLICK_TOP_TERMS}
+            knobs["min_terms"] = MIN_TERMS
             ours = min(_timed(lambda: _found(engine, planned, giving, queries, knobs)) for _ in range(3))
             pairs = _found(engine, planned, giving, queries, knobs)
     times: dict[str, float] = {}

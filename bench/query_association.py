@@ -35,6 +35,9 @@ from steps.core.tables import read_table
 from steps.core.texts import fold, words
 from steps.encoders.bases import resolve_base
 from steps.mine import occlusion
+from steps.mine.association import MIN_TERMS
+from steps.mine.from_clicks import CLICK_TOP_TERMS
+from steps.mine.from_relevance import RELEVANCE_TOP_TERMS
 from steps.mine.planner import term_key
 from steps.mine.term_table import shares, table_importances
 from steps.tracking.run_ids import git_commit
@@ -197,14 +200,16 @@ def measure(pairs: list[Pair], planners: dict[str, Importances]) -> dict[str, di
     sizes = np.array([min(len(set(words(pair.query))), len(set(words(pair.other)))) for pair in pairs])
     parts = {"train": train, "test": ~train}
     weights, given = bootstrap_weights(int((~train).sum())), load_params().mine
-    click = Knobs(given.click_threshold, given.click_top_terms, given.min_terms)
+    click = Knobs(given.click_threshold, CLICK_TOP_TERMS, MIN_TERMS)
     result: dict[str, dict[str, dict[str, Any]]] = {planner: {} for planner in planners}
     reference: dict[tuple[str, str], np.ndarray] = {}
     for planner, found in planners.items():
         for way, by_top in strengths(pairs, found).items():
             result[planner][way] = {}
             chosen = choose({top: scores[train] for top, scores in by_top.items()}, sizes[train], entails[train])
-            chosen["params"] = click if way != "relevance" else Knobs(given.relevance_threshold, 4, given.min_terms)
+            chosen["params"] = (
+                click if way != "relevance" else Knobs(given.relevance_threshold, RELEVANCE_TOP_TERMS, MIN_TERMS)
+            )
             for goal, knobs in chosen.items():
                 associated = (sizes >= knobs.min_terms) & (by_top[knobs.top_terms] > knobs.threshold)
                 entry = {name: figures(associated[part], entails[part]) for name, part in parts.items()}

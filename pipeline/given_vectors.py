@@ -26,9 +26,9 @@ def check_given_vectors(params: Params, ingest: Path) -> str:
         output = Path(scratch) / params.teach.index
         teach(ingest, Path("data/mine/relevance"), output, teacher, NullRun())
         tower = load_tower(output / "tower")
-        sample = sampled_rows(ingest, embed.check, embed.seed)
+        sample = sampled_rows(ingest, embed.seed)
         announce_texts(tower, "document", CorpusTexts(ingest, sample), "sample of the given document vectors")
-        found = check_given(given, ingest, tower, embed.check, embed.seed, embed.precision)
+        found = check_given(given, ingest, tower, embed.seed, embed.precision)
     return (
         f"{found['documents']} of the given document vectors compared with those of {params.teach.index}: mean cosine"
         f" {found['mean_cosine']:.3f}, least {found['least_cosine']:.3f}"

@@ -21,6 +21,9 @@ from steps.embed.perturbations import perturbed
 from steps.embed.query_words import query_words
 from steps.embed.spans import Length, mixed_length, spans
 
+MAX_WORDS = 48  # at which a text is cut: queries are short, and long texts cost training time
+SPANS_PER_DOCUMENT = 1  # windows of each document in the part spans
+CASE_SHARE = 0.25  # of perturbed_queries in UPPER, Title or lower case; the rest has typos, as all have where uncased
 _JOINED = 0.25  # of the spans that make up for missing texts
 _FEWEST, _WORTH = 200, 0.1  # spans tried in a turn, and the share of a document's that must be new for another one
 
@@ -56,15 +59,15 @@ class AlignmentTexts:
 def build(sources: Sources, params: EmbedParams, *, uncased: bool = False) -> AlignmentTexts:
     """Collect the parts in their order; a text belongs to the first part that has it.
 
-    Longer texts are cut to `max_words` words. Texts that equal an evaluation query after folding, before or after the
+    Longer texts are cut to MAX_WORDS words. Texts that equal an evaluation query after folding, before or after the
     cut of either, are left out and counted, as are perturbations of such queries, repeated texts and empty ones. Texts
     repeat each other when they are equal after folding, perturbed queries when they are the same to the letter: another
     case is what some of them are for, unless the teacher is `uncased`. A part above `max_part_texts` is sampled with
     the seed. Where all parts give fewer than `least_texts`, spans make up for it, as far as the documents allow.
     """
-    forbidden = evaluation_keys(sources.queries.to_pylist(), params.max_words)
+    forbidden = evaluation_keys(sources.queries.to_pylist(), MAX_WORDS)
     to_the_letter = "perturbed_queries" in params.parts
-    collected = Collected(forbidden, params.max_words, params.seed, to_the_letter=to_the_letter)
+    collected = Collected(forbidden, MAX_WORDS, params.seed, to_the_letter=to_the_letter)
     for part in params.parts:
         collected.take(part, partial(_part, part, sources, params, uncased), params.max_part_texts)
     _fill(collected, sources, params)
@@ -139,7 +142,7 @@ def _random_queries(sources: Sources, params: EmbedParams) -> Iterator[Item]:
 def _perturbed_queries(queries: pa.Table, params: EmbedParams, uncased: bool) -> Iterator[Item]:
     for query, query_id, *_ in _training_queries(queries):
         rng = _rng("perturbed_queries", query_id, params)
-        text = perturbed(first_words(query, params.max_words), rng, params.case_share, uncased=uncased)
+        text = perturbed(first_words(query, MAX_WORDS), rng, CASE_SHARE, uncased=uncased)
         yield Item(text, query_id, query)
 
 
@@ -154,7 +157,7 @@ def _spans(sources: Sources, params: EmbedParams) -> Iterator[Item]:
     length = vocabulary.length_or(4, 12)
     for doc_id, *fields in sources.corpus:
         rng, text = _rng("spans", doc_id, params), sources.template.text(*fields)
-        for [span] in spans(text, rng, params.spans_per_document, length, params.max_words):
+        for [span] in spans(text, rng, SPANS_PER_DOCUMENT, length, MAX_WORDS):
             yield Item(span, doc_id)
 
 
@@ -165,7 +168,7 @@ def _fill_spans(
     for doc_id, *fields in sources.corpus:
         if doc_id in active:
             rng, text = _rng("spans", f"{doc_id} {turn}", params), sources.template.text(*fields)
-            for pieces in spans(text, rng, per_document, length, params.max_words, _JOINED):
+            for pieces in spans(text, rng, per_document, length, MAX_WORDS, _JOINED):
                 yield Item(" ".join(pieces), doc_id, pieces=pieces)
 
 

@@ -19,11 +19,12 @@ from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.errors import TransientError, UserError
 from steps.core.corpus import CorpusRows, CorpusTexts, rows_by_dataset
 from steps.core.cosines import cosines
-from steps.embed.params import CheckParams
 from steps.encoders.precision import Precision
 from steps.encoders.towers import encode, endpoint_of, route
 from steps.endpoint.module import Endpoint
 
+CHECKED_DOCUMENTS = 100  # of each data set, drawn by seed, that the teacher reads anew
+LEAST_COSINE = 0.99  # that each of them must have to its given vector
 _LENGTH = 0.01  # by which the length of a vector may differ, as a share
 _BLOCK = 65_536  # given vectors compared at once
 _PROMPTS = ("", "passage: ", "query: ", "search_document: ", "search_query: ", "Represent this sentence: ")
@@ -46,40 +47,40 @@ class IndexVectors:
     vectors: np.ndarray
 
 
-def sampled_rows(ingest: Path, params: CheckParams, seed: int) -> np.ndarray:
+def sampled_rows(ingest: Path, seed: int) -> np.ndarray:
     """Rows of the documents that are compared, ascending: so many of each data set, drawn by seed."""
     rows_of_datasets, random = rows_by_dataset(ingest), np.random.default_rng((seed, 7))
-    samples = [random.choice(len(rows), min(params.documents, len(rows)), replace=False) for rows in rows_of_datasets]
+    samples = [random.choice(len(rows), min(CHECKED_DOCUMENTS, len(rows)), replace=False) for rows in rows_of_datasets]
     return np.sort(np.concatenate([rows[sample] for rows, sample in zip(rows_of_datasets, samples, strict=True)]))
 
 
 def check_given(
-    path: Path, ingest: Path, tower: SentenceTransformer, params: CheckParams, seed: int, precision: Precision
+    path: Path, ingest: Path, tower: SentenceTransformer, seed: int, precision: Precision
 ) -> dict[str, float]:
     """Compare a sample of the vectors in `path` with the tower's; returns how many and their least and mean cosine.
 
     UserError where one of them lies farther away than allowed, or has another length: it says what would match.
     """
     matrix = np.load(path, mmap_mode="r")
-    rows = sampled_rows(ingest, params, seed)
+    rows = sampled_rows(ingest, seed)
     index = IndexVectors(path, ingest, rows, list(CorpusTexts(ingest, rows)), np.array(matrix[rows], dtype=np.float32))
     teacher_vectors = encode(tower, index.texts, "document", precision=precision)
     if teacher_vectors.shape[1] == index.vectors.shape[1]:
         similarities = cosines(teacher_vectors, index.vectors)
-        if (similarities >= params.cosine).all():
+        if (similarities >= LEAST_COSINE).all():
             _check_lengths(index, teacher_vectors)
             return {
                 "documents": len(rows),
                 "least_cosine": float(similarities.min()),
                 "mean_cosine": float(similarities.mean()),
             }
-        below = int((similarities < params.cosine).sum())
-        met = f"{below} of {len(rows)} have a cosine below {params.cosine} (mean {similarities.mean():.3f})"
+        below = int((similarities < LEAST_COSINE).sum())
+        met = f"{below} of {len(rows)} have a cosine below {LEAST_COSINE} (mean {similarities.mean():.3f})"
     else:
         met = f"they have {index.vectors.shape[1]} dimensions, the teacher {teacher_vectors.shape[1]}"
     raise UserError(
         f"{path}: not the teacher's vectors of these documents: {met};"
-        f" {_diagnosis(index, teacher_vectors, tower, params, precision)}"
+        f" {_diagnosis(index, teacher_vectors, tower, precision)}"
     )
 
 
@@ -101,12 +102,11 @@ def _diagnosis(
     index: IndexVectors,
     teacher_vectors: np.ndarray,
     tower: SentenceTransformer,
-    params: CheckParams,
     precision: Precision,
 ) -> str:
     """What would match, and what was tried with which mean cosine."""
     if teacher_vectors.shape[1] == index.vectors.shape[1] and (
-        moved := _under_other_ids(index, teacher_vectors, params.cosine)
+        moved := _under_other_ids(index, teacher_vectors, LEAST_COSINE)
     ):
         return moved
     tried = []
@@ -124,7 +124,7 @@ def _diagnosis(
             similarities = cosines(cut, index.vectors)
             first = f" and the first {cut.shape[1]} dimensions of it" if cut.shape[1] < vectors.shape[1] else ""
             tried.append((f"{change}{first}", float(similarities.mean())))
-            if (similarities >= params.cosine).all():
+            if (similarities >= LEAST_COSINE).all():
                 return f"{change}{first} matches (mean cosine {similarities.mean():.3f}): {fix}"
     listed = ", ".join(
         [*(f"{change} {cosine:.3f}" for change, cosine in tried), *(f"{change} refused" for change in refused)]

@@ -10,6 +10,7 @@ from steps.core.corpus import CorpusRows, rows_by_dataset
 from steps.core.progress import progress
 from steps.retrieval.exact_search import nearest_rows
 
+NEIGHBOUR_DOCUMENTS = 500_000  # among which nearest ones are sought; time grows with it, memory does not
 _TEXTS = 16_384  # searched at once; a corpus that is read in blocks is read anew for each
 
 
@@ -23,8 +24,7 @@ def searched_rows(ingest: Path, limit: int, seed: int) -> np.ndarray | None:
     if not limit or count <= limit:
         return None
     print(
-        f"embed: nearest documents are sought among {limit:,} of {count:,}, drawn by seed, small data sets whole"
-        " (embed.neighbour_documents; 0 = all)",
+        f"embed: nearest documents are sought among {limit:,} of {count:,}, drawn by seed, small data sets whole",
         file=sys.stderr,
     )
     rows_of_datasets, random = rows_by_dataset(ingest), np.random.default_rng((seed, 4))

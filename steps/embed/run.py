@@ -19,7 +19,7 @@ from steps.core.tables import read_table, write_table
 from steps.core.vector_store import Texts
 from steps.embed.alignment_texts import Sources, build
 from steps.embed.given_vectors import check_given, sampled_rows
-from steps.embed.nearest import nearest_documents, searched_rows
+from steps.embed.nearest import NEIGHBOUR_DOCUMENTS, nearest_documents, searched_rows
 from steps.embed.params import EmbedParams
 from steps.embed.spread import check_spread, drawn_rows
 from steps.embed.token_vectors import token_texts, token_vectors
@@ -53,11 +53,11 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
     more = f"; embed.least_texts is {params.least_texts:,}, but the documents give no more" if short else ""
     print(f"embed: {texts.summary()}{more}", file=sys.stderr)
     queried = texts.table["text"].to_pylist()
-    sample = sampled_rows(ingest, params.check, params.seed) if index_vectors.is_file() else None
+    sample = sampled_rows(ingest, params.seed) if index_vectors.is_file() else None
     _announce(tower, documents if sample is None else CorpusTexts(ingest, sample), queried)
     checked, cut = None, None
     if sample is not None:
-        checked = check_given(index_vectors, ingest, tower, params.check, params.seed, params.precision)
+        checked = check_given(index_vectors, ingest, tower, params.seed, params.precision)
     elif cut := cut_documents(tower, list(CorpusTexts(ingest, sample_rows(len(documents), params.seed)))):
         cut.tell("embed", f"teach.teacher.{teach.name}.{cut.knob}")
 
@@ -87,7 +87,7 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
             _check_spread(staging / f"{name}.npy", items, name, teach.name, params.seed)
         vectors, searched = (np.load(staging / f"{name}.npy", mmap_mode="r") for name in ("alignment", "documents"))
         cosine = tower.similarity_fn_name == "cosine"
-        among = searched_rows(ingest, params.neighbour_documents, params.seed)
+        among = searched_rows(ingest, NEIGHBOUR_DOCUMENTS, params.seed)
         nearest = nearest_documents(vectors, searched, params.neighbours, among, cosine=cosine)
         np.save(staging / "nearest.npy", nearest)
         lengths = np.load(staging / "lengths.npy")

@@ -17,6 +17,11 @@ from steps.encoders.towers import device, positions_of
 from steps.generate.params import GenerateParams
 from steps.generate.token_masking import mask_tokens
 
+MASK_RATIO = 0.1  # chance of each token to be masked; every query loses at least one token
+TOP_K = 10  # tokens to draw from
+MAX_TOKENS = 32  # of a query, read and written; the rest is cut
+DOCUMENT_TOKENS = 256  # of a document that document_model reads
+
 
 @dataclass(frozen=True)
 class Denoiser:
@@ -40,11 +45,11 @@ class Variants:
 def load_denoiser(params: GenerateParams) -> Denoiser:
     """The pretrained seq2seq model `model`, a folder or a name.
 
-    UserError when it cannot be loaded, has no mask token, or has fewer positions than `max_tokens`.
+    UserError when it cannot be loaded, has no mask token, or has fewer positions than MAX_TOKENS.
     """
     name = params.model
     loaded = _load(name, "generate.model", 'facebook/bart-base, or "" for the small BART trained here')
-    _check_positions(loaded, name, "max_tokens", params)
+    _check_positions(loaded, "model", name, MAX_TOKENS)
     if loaded.tokenizer.mask_token_id is None or loaded.tokenizer.pad_token_id is None:
         raise UserError(
             f"params.yaml: generate.model {name!r} has no mask or padding token; choose a model of the BART family"
@@ -55,22 +60,20 @@ def load_denoiser(params: GenerateParams) -> Denoiser:
 def load_writer(params: GenerateParams) -> Denoiser:
     """The pretrained model `document_model`, which writes queries from documents.
 
-    UserError when it cannot be loaded, or has fewer positions than `document_tokens` or `max_tokens`.
+    UserError when it cannot be loaded, or has fewer positions than DOCUMENT_TOKENS.
     """
     name = params.document_model
     instead = 'doc2query/msmarco-t5-base-v1, or "" for titles and sentences alone'
     loaded = _load(name, "generate.document_model", instead)
-    for knob in ("document_tokens", "max_tokens"):
-        _check_positions(loaded, name, knob, params)
+    _check_positions(loaded, "document_model", name, DOCUMENT_TOKENS)
     return loaded
 
 
-def _check_positions(loaded: Denoiser, name: str, knob: str, params: GenerateParams) -> None:
-    positions, needed = positions_of(loaded.model), getattr(params, knob)
-    if positions is not None and needed > positions:
+def _check_positions(loaded: Denoiser, knob: str, name: str, read: int) -> None:
+    positions = positions_of(loaded.model)
+    if positions is not None and read > positions:
         raise UserError(
-            f"params.yaml: generate.{knob} is {needed}, but {name} has {positions} positions; set it to {positions} or"
-            " less"
+            f"params.yaml: generate.{knob}: {name} has {positions} positions, but reads {read} tokens; name another one"
         )
 
 
@@ -99,8 +102,8 @@ def write_variants(
         starts = range(0, len(order), params.batch_size)
         for start in progress(starts, len(starts), f"generate, sigma {sigma:g}"):
             rows = order[start : start + params.batch_size]
-            ids, attention, maskable = tokenize(denoiser, [texts[index] for index in rows], params.max_tokens)
-            hidden_ids = mask_tokens(ids, maskable, params.mask_ratio, denoiser.tokenizer.mask_token_id, generator)
+            ids, attention, maskable = tokenize(denoiser, [texts[index] for index in rows], MAX_TOKENS)
+            hidden_ids = mask_tokens(ids, maskable, MASK_RATIO, denoiser.tokenizer.mask_token_id, generator)
             masked += int((hidden_ids != ids).sum())
             maskable_total += int(maskable.sum())
             states = encoder_states(denoiser.model, hidden_ids, attention)
@@ -114,16 +117,16 @@ def write_variants(
 
 
 def write_queries(writer: Denoiser, documents: Sequence[str], seed: int, params: GenerateParams) -> list[str]:
-    """A query for each document, of which the first `document_tokens` are read (doc2query: Nogueira et al., 2019)."""
+    """A query for each document, of which the first DOCUMENT_TOKENS are read (doc2query: Nogueira et al., 2019)."""
     order = sorted(range(len(documents)), key=lambda index: (len(documents[index]), index))
     written = [""] * len(documents)
-    at_once = max(1, params.batch_size * params.max_tokens // params.document_tokens)  # as many tokens as of queries
+    at_once = max(1, params.batch_size * MAX_TOKENS // DOCUMENT_TOKENS)  # as many tokens as of queries
     with torch.random.fork_rng(), torch.inference_mode():
         torch.manual_seed(seed)
         starts = range(0, len(order), at_once)
         for start in progress(starts, len(starts), "queries of documents"):
             rows = order[start : start + at_once]
-            ids, attention, _ = tokenize(writer, [documents[index] for index in rows], params.document_tokens)
+            ids, attention, _ = tokenize(writer, [documents[index] for index in rows], DOCUMENT_TOKENS)
             decoded = decode(writer, encoder_states(writer.model, ids, attention), attention, params)
             for index, text in zip(rows, decoded, strict=True):
                 written[index] = text
@@ -155,14 +158,14 @@ def add_noise(states: Tensor, sigma: float, generator: torch.Generator) -> Tenso
 
 
 def decode(denoiser: Denoiser, states: Tensor, attention: Tensor, params: GenerateParams) -> list[str]:
-    """Dec(states): one text a row, greedy, beam or seeded sampling by the params."""
-    sampling = {"do_sample": True, "temperature": params.temperature, "top_k": params.top_k} if params.do_sample else {}
+    """Dec(states): one text a row, by seeded sampling."""
     ids = denoiser.model.generate(
         encoder_outputs=BaseModelOutput(last_hidden_state=states),
         attention_mask=attention.to(states.device),
-        max_new_tokens=params.max_tokens,
-        num_beams=params.beams,
-        **({"do_sample": False} | sampling),
+        max_new_tokens=MAX_TOKENS,
+        do_sample=True,
+        temperature=params.temperature,
+        top_k=TOP_K,
     )
     texts: list[str] = denoiser.tokenizer.batch_decode(ids, skip_special_tokens=True)
     return [" ".join(text.split()) for text in texts]

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from slimtower.common.errors import UserError
 from steps.core.progress import progress
 from steps.encoders.towers import device
-from steps.generate.denoiser import Denoiser
+from steps.generate.denoiser import MAX_TOKENS, Denoiser
 from steps.generate.params import GenerateParams
 from steps.generate.small_bart import SPECIAL_TOKENS, new_small_bart, train_tokenizer
 from steps.generate.token_masking import mask_tokens
@@ -20,6 +20,7 @@ from steps.tracking.runs import Run
 
 WARMUP_STEPS = 100
 LOG_STEPS = 20
+MASK_RATIO = 0.3  # more than when writing, as only masked tokens teach anything
 KEPT_SHARE = 0.15  # of the tokens that are not masked: the model starts as a copier and only has to stay one
 PAD, START = SPECIAL_TOKENS.index("<pad>"), SPECIAL_TOKENS.index("</s>")  # BART's decoder starts from </s>
 
@@ -28,9 +29,9 @@ def train_denoiser(texts: Sequence[str], params: GenerateParams, run: Run) -> De
     """Train tokenizer and small BART on the texts; logs the loss; UserError when it stops being finite."""
     small = params.small
     tokenizer = train_tokenizer(texts, small.vocabulary)
-    model: Any = new_small_bart(len(tokenizer), params.max_tokens + 2, small, params.seed)
+    model: Any = new_small_bart(len(tokenizer), MAX_TOKENS + 2, small, params.seed)
     model.to(device()).train()
-    ids: list[list[int]] = tokenizer(list(texts), truncation=True, max_length=params.max_tokens)["input_ids"]
+    ids: list[list[int]] = tokenizer(list(texts), truncation=True, max_length=MAX_TOKENS)["input_ids"]
     generator = torch.Generator().manual_seed(params.seed)
     optimiser = torch.optim.AdamW(model.parameters(), lr=small.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     steps = max(1, math.ceil(small.epochs * len(ids) / small.batch_size))
@@ -39,7 +40,7 @@ def train_denoiser(texts: Sequence[str], params: GenerateParams, run: Run) -> De
     for step, rows in enumerate(progress(batches(ids, small.batch_size, steps, params.seed), steps, "small BART")):
         for group in optimiser.param_groups:
             group["lr"] = small.learning_rate * schedule(step, steps)
-        loss = denoising_loss(model, padded(ids, rows), small.mask_ratio, mask_id, generator)
+        loss = denoising_loss(model, padded(ids, rows), MASK_RATIO, mask_id, generator)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()

@@ -1,6 +1,6 @@
 """Section `generate` of params.yaml."""
 
-from typing import Annotated, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -21,10 +21,6 @@ class SmallBartParams(Strict):
     """Byte-level BPE tokens, trained on the same texts."""
     max_queries: int = Field(default=20_000, ge=0)
     """Training queries that train it, drawn by seed where there are more; 0 = all."""
-    corpus_texts: int = Field(default=3000, ge=0)
-    """Titles and sentences of the corpus that train along with the training queries."""
-    mask_ratio: float = Field(default=0.3, gt=0, lt=1)
-    """Chance of each token to be masked in training: more than when writing, as only masked tokens teach anything."""
     epochs: float = Field(default=1.2, gt=0)
     """Passes over the texts."""
     batch_size: int = Field(default=32, ge=1)
@@ -44,20 +40,8 @@ class GenerateParams(Strict):
 
     model: ModelName
     """"" = the small BART below, trained in the stage; else a seq2seq folder or name (facebook/bart-base)."""
-    mask_ratio: float = Field(default=0.1, ge=0, lt=1)
-    """Chance of each token to be masked; every query loses at least one token (0 = none)."""
-    sigmas: list[Annotated[float, Field(ge=0)]] = Field(default=[0.1, 0.2], min_length=1)
-    """Standard deviations of the noise between encoder and decoder; each gives one new query a source."""
-    do_sample: bool = True
-    """Draw tokens (seeded) instead of taking the likeliest."""
     temperature: float = Field(default=0.7, gt=0)
     """Of the draw; below 1 = closer to the likeliest."""
-    top_k: int = Field(default=10, ge=0)
-    """Tokens to draw from; 0 = all."""
-    beams: int = Field(default=1, ge=1)
-    """Beams; beam search when above 1."""
-    max_tokens: int = Field(default=32, ge=4)
-    """Tokens of a query, read and written; the rest is cut."""
     batch_size: int = Field(default=256, ge=1)
     """Queries written at once."""
     max_queries: int = Field(ge=0)
@@ -68,12 +52,8 @@ class GenerateParams(Strict):
     """A doc2query model, by seq2seq folder or name, which writes from least_sources documents that it reads whole; "" =
     none.
     """
-    document_tokens: int = Field(default=256, ge=8)
-    """Tokens of a document that document_model reads."""
     judge: ModelName = Field(default="all-MiniLM-L6-v2", min_length=1)
     """Tower whose cosines between new query and source the report gives."""
-    judge_sample: int = Field(default=500, ge=1)
-    """New queries a sigma that it judges."""
     seed: Seed = 7
     """Of the draws and the training."""
     small: SmallBartParams = SmallBartParams()

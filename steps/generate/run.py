@@ -15,7 +15,15 @@ from steps.core.tables import read_table, table_from_rows, write_table
 from steps.core.texts import fold
 from steps.encoders.bases import resolve_base
 from steps.encoders.towers import load_tower
-from steps.generate.denoiser import Denoiser, Variants, load_denoiser, load_writer, write_queries, write_variants
+from steps.generate.denoiser import (
+    MASK_RATIO,
+    Denoiser,
+    Variants,
+    load_denoiser,
+    load_writer,
+    write_queries,
+    write_variants,
+)
 from steps.generate.denoiser_training import train_denoiser
 from steps.generate.filtering import Filtered, filter_texts
 from steps.generate.params import GenerateParams
@@ -24,6 +32,9 @@ from steps.generate.sources import Source, corpus_sample, from_documents, from_q
 from steps.tracking.runs import Run
 
 EXAMPLES = 5
+SIGMAS = (0.1, 0.2)  # standard deviations of the noise between encoder and decoder: a new query each of a source
+CORPUS_TEXTS = 3000  # titles and sentences that train the small BART along with the training queries
+JUDGE_SAMPLE = 500  # new queries a sigma that the judge reads
 
 
 def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
@@ -48,7 +59,7 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
         "sources": len(query_sources) + len(document_sources),
         "sources_not_drawn": len(train) - len(query_sources),
         "documents": len(document_sources),
-        "mask_ratio": params.mask_ratio,
+        "mask_ratio": MASK_RATIO,
         "sigmas": [],
         "model": "",
         "note": ""
@@ -62,7 +73,7 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
         denoiser = load_denoiser(params) if params.model else None
         if denoiser is None:
             documents = corpus_columns(ingest, ["title", "content"])
-            sample = corpus_sample(documents, evaluation, params.small.corpus_texts, params.seed)
+            sample = corpus_sample(documents, evaluation, CORPUS_TEXTS, params.seed)
             training_texts = [row["text"] for row in train] if train else [source.text for source in document_sources]
             denoiser = train_denoiser(
                 sampled(training_texts, params.small.max_queries, params.seed) + sample, params, run
@@ -99,13 +110,12 @@ def generate(
     """One variant of every source a sigma: rows of generated_queries, sorted by source, and a report on each sigma."""
     texts = [source.text for source in sources]
     written = [
-        write_variants(denoiser, texts, sigma, params.seed + variant, params)
-        for variant, sigma in enumerate(params.sigmas)
+        write_variants(denoiser, texts, sigma, params.seed + variant, params) for variant, sigma in enumerate(SIGMAS)
     ]
     all_texts = [text for variants in written for text in variants.texts]
     filtered = filter_texts(all_texts, texts * len(written), evaluation, existing)
     rows = [
-        _row(sources[position % len(texts)], variant, all_texts[position], params.sigmas[variant], params.mask_ratio)
+        _row(sources[position % len(texts)], variant, all_texts[position], SIGMAS[variant], MASK_RATIO)
         for position in filtered.selected
         for variant in [position // len(texts)]
     ]
@@ -151,13 +161,13 @@ def measure(
     selected = [position - offset for position in filtered.selected if position in positions]
     copied = sum(fold(text) == fold(source) for text, source in zip(variants.texts, sources, strict=True))
     overlap = [content_overlap(sources[index], variants.texts[index]) for index in selected]
-    sample = sorted(random.Random(params.seed).sample(selected, min(params.judge_sample, len(selected))))
+    sample = sorted(random.Random(params.seed).sample(selected, min(JUDGE_SAMPLE, len(selected))))
     cosines_to_source, cosines_to_another = np.zeros(1), np.zeros(1)
     if sample:
         generated = [variants.texts[index] for index in sample]
         cosines_to_source, cosines_to_another = source_cosines(judge, [sources[index] for index in sample], generated)
     return {
-        "sigma": params.sigmas[variant],
+        "sigma": SIGMAS[variant],
         "written": len(sources),
         "kept": len(selected),
         "dropped": filtered.count(positions),

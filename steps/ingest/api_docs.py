@@ -24,6 +24,11 @@ from steps.ingest.python_docstrings import Docstring, docstrings, package_folder
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import Document, Judgement, Query, SourceData, seeded_order
 
+MIN_SUMMARY_WORDS = 4  # a shorter summary is no query
+MIN_CONTENT_WORDS = 12  # a shorter docstring is no document
+MAX_CONTENT_WORDS = 120  # a document is cut here, as embedding time grows with it
+MAX_SUMMARY_DOCUMENTS = 4  # that may share a summary; where more do it is boilerplate, and it and they are left out
+
 
 class Entry(NamedTuple):
     """A document and the summary that was taken off it."""
@@ -63,7 +68,7 @@ def read_api_docs(
         for entry in docs.entries:
             if entries.setdefault(entry.title, entry) is not entry:
                 left_out["title_seen_before"] += 1
-    usable = _without_common_summaries(entries.values(), source.max_summary_documents, left_out)
+    usable = _without_common_summaries(entries.values(), left_out)
     selected = balanced_cut(usable, source.max_documents, seed)
     left_out["over_max_documents"] = len(usable) - len(selected)
 
@@ -88,7 +93,7 @@ def read_api_docs(
 def _packages(source: ApiDocsSource, key: str, max_query_words: int) -> Iterator[PackageDocs]:
     """What each package gives, in their order; several are read at once where there are cores for it."""
     folders = [package_folder(package, f"{key}.packages") for package in source.packages]
-    read_docs = partial(read_package, source, max_query_words)
+    read_docs = partial(read_package, max_query_words)
     processes = min(len(folders), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
     if processes == 1:
         yield from progress(map(read_docs, source.packages, folders), len(folders), "API documentation")
@@ -102,7 +107,7 @@ def _packages(source: ApiDocsSource, key: str, max_query_words: int) -> Iterator
         ) from None
 
 
-def read_package(source: ApiDocsSource, max_query_words: int, package: str, folder: Path) -> PackageDocs:
+def read_package(max_query_words: int, package: str, folder: Path) -> PackageDocs:
     """The documents of one package, from its source files."""
     entries: list[Entry] = []
     left_out: Counter[str] = Counter()
@@ -114,26 +119,22 @@ def read_package(source: ApiDocsSource, max_query_words: int, package: str, fold
         except (SyntaxError, ValueError) as error:
             broken.append((getattr(error, "lineno", None) or 1, path))
             continue
-        file_entries = (
-            as_entry(package, docstring, source, max_query_words, left_out) for docstring in file_docstrings
-        )
+        file_entries = (as_entry(package, docstring, max_query_words, left_out) for docstring in file_docstrings)
         entries += filter(None, file_entries)
     return PackageDocs(entries, left_out, len(paths), broken)
 
 
-def as_entry(
-    package: str, docstring: Docstring, source: ApiDocsSource, max_query_words: int, left_out: Counter[str]
-) -> Entry | None:
+def as_entry(package: str, docstring: Docstring, max_query_words: int, left_out: Counter[str]) -> Entry | None:
     """The document and query of a docstring; None, counted by reason, where it makes no search task."""
     parts = split_docstring(docstring.text)
     if parts is None:
         left_out["no_summary_and_content"] += 1
         return None
-    summary, content = parts[0], cut_words(parts[1], source.max_content_words)
+    summary, content = parts[0], cut_words(parts[1], MAX_CONTENT_WORDS)
     summary_words = len(fold(summary).split())
-    if summary_words < source.min_summary_words or len(summary.split()) > max_query_words:
+    if summary_words < MIN_SUMMARY_WORDS or len(summary.split()) > max_query_words:
         left_out["summary_length"] += 1
-    elif len(content.split()) < source.min_content_words:
+    elif len(content.split()) < MIN_CONTENT_WORDS:
         left_out["content_too_short"] += 1
     elif fold(summary) in fold(content):
         left_out["content_repeats_summary"] += 1
@@ -142,11 +143,11 @@ def as_entry(
     return None
 
 
-def _without_common_summaries(entries: Iterable[Entry], limit: int, left_out: Counter[str]) -> list[Entry]:
-    """Entries whose summary at most `limit` documents share: more is boilerplate that tells none of them apart."""
+def _without_common_summaries(entries: Iterable[Entry], left_out: Counter[str]) -> list[Entry]:
+    """Entries whose summary few documents share: more is boilerplate that tells none of them apart."""
     everything = list(entries)
     shared = Counter(fold(entry.summary) for entry in everything)
-    distinctive = [entry for entry in everything if shared[fold(entry.summary)] <= limit]
+    distinctive = [entry for entry in everything if shared[fold(entry.summary)] <= MAX_SUMMARY_DOCUMENTS]
     left_out["summary_shared_by_too_many"] = len(everything) - len(distinctive)
     return distinctive
 

@@ -27,7 +27,6 @@ def read_beir(
     *,
     key: str,
     seed: int,
-    dev_fraction: float,
     max_reject_ratio: float,
     rejects: Rejects,
     qrels_columns: Sequence[str] = (),
@@ -36,7 +35,7 @@ def read_beir(
 
     A query judged relevant for nothing belongs to no evaluation; it is unlabelled when neither a qrels file nor
     answers.jsonl names it at all. Without test qrels the dev queries are test. Without dev qrels a seeded share
-    `dev_fraction` of the train queries becomes dev.
+    DEV_FRACTION of the train queries becomes dev.
     Raises UserError without a corpus, for an empty one, for qrels without queries or of which no row is usable, and for
     too many defect rows.
     """
@@ -89,7 +88,7 @@ def read_beir(
         rejects.check(f"{name}/{answers_path.name}", answers_path, max_reject_ratio)
         held_out = dict.fromkeys(named, ANSWERED_UNJUDGED)
     held_out |= dict.fromkeys(named_by_others, "only_in_other_qrels")  # somebody's evaluation: not for training either
-    settle_splits(data, texts, judgements, held_out, seed=seed, dev_fraction=dev_fraction)
+    settle_splits(data, texts, judgements, held_out, seed=seed)
     return data
 
 

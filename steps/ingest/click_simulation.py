@@ -2,7 +2,7 @@
 
 Each session shows the BM25 results of a train query, the relevant documents inserted at random ranks where BM25
 missed them. Clicks follow the position-based model: rank r is examined with probability (1/r)^eta (eta =
-`clicks.propensity_exponent`), and an examined result is clicked with a probability that depends on its relevance.
+PROPENSITY_EXPONENT), and an examined result is clicked with a probability that depends on its relevance.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,36 +15,39 @@ from slimtower.common.document_texts import DocumentTemplate
 from steps.core.progress import progress
 from steps.core.tables import SCHEMAS
 from steps.core.texts import words
-from steps.ingest.params import ClickParams
 from steps.ingest.source_data import Document, Query
 
 FIRST_SESSION = 1_735_689_600  # 2025-01-01 00:00:00 UTC
 SECONDS_BETWEEN_SESSIONS = 60
+SESSIONS_PER_QUERY = 5
+RESULTS_PER_SESSION = 10
+PROPENSITY_EXPONENT = 1.0  # a result at rank r is examined with probability (1/r) to the power of this
+CLICK_IF_RELEVANT = 0.9  # probability of a click on an examined relevant result
+CLICK_IF_NOT = 0.05  # and on an examined irrelevant one
 
 
 def simulate_sessions(
     queries: Sequence[Query],
     relevant: Mapping[str, Collection[str]],
     documents: Sequence[Document],
-    clicks: ClickParams,
     seed: int,
     template: DocumentTemplate,
 ) -> pa.Table:
     """The table `impressions` of simulated sessions over the train queries among `queries`.
 
-    Every query gets `clicks.sessions_per_query` sessions, in rounds of a seeded order, one session a minute; their
+    Every query gets SESSIONS_PER_QUERY sessions, in rounds of a seeded order, one session a minute; their
     results are those of BM25 on the texts that `template` makes.
     """
     train = [query for query in queries if query.split == "train"]
     generator = np.random.default_rng([seed, 0])
-    results = min(clicks.results_per_session, len(documents))
+    results = min(RESULTS_PER_SESSION, len(documents))
     row_of = {document.doc_id: row for row, document in enumerate(documents)}
     relevant_rows = [sorted(row_of[doc_id] for doc_id in relevant[query.query_id]) for query in train]
     ranked = bm25_results([query.text for query in train], documents, results, template)
 
     rankings: list[np.ndarray] = []
     whose: list[int] = []
-    for _ in range(clicks.sessions_per_query):
+    for _ in range(SESSIONS_PER_QUERY):
         for at in generator.permutation(len(train)).tolist():
             rankings.append(with_relevant(ranked[at], relevant_rows[at], generator))
             whose.append(at)
@@ -53,7 +56,7 @@ def simulate_sessions(
 
     grid = np.stack(rankings)  # (sessions, results)
     good = np.stack([np.isin(row, relevant_rows[at]) for row, at in zip(grid, whose, strict=True)])
-    clicked = generator.random(grid.shape) < click_probabilities(good, clicks)
+    clicked = generator.random(grid.shape) < click_probabilities(good)
     doc_ids = np.array([document.doc_id for document in documents], dtype=object)
     sessions = len(grid)
     session_ids = np.array([f"{train[0].dataset}/s{at:07d}" for at in range(sessions)], dtype=object)
@@ -70,14 +73,14 @@ def simulate_sessions(
     return pa.table(columns, schema=SCHEMAS["impressions"])
 
 
-def click_probabilities(relevant: np.ndarray, clicks: ClickParams) -> np.ndarray:
+def click_probabilities(relevant: np.ndarray) -> np.ndarray:
     """Probability of a click for each shown result: examination times attraction.
 
     Args: relevant: bool (sessions, results), results in rank order. Returns float64 of the same shape.
     """
     ranks = np.arange(1, relevant.shape[1] + 1)
-    examined = (1.0 / ranks) ** clicks.propensity_exponent
-    attracted = np.where(relevant, clicks.click_if_relevant, clicks.click_if_not)
+    examined = (1.0 / ranks) ** PROPENSITY_EXPONENT
+    attracted = np.where(relevant, CLICK_IF_RELEVANT, CLICK_IF_NOT)
     return np.asarray(examined * attracted)
 
 

@@ -28,13 +28,12 @@ def read_ir_dataset(
     *,
     key: str,
     seed: int,
-    dev_fraction: float,
     max_reject_ratio: float,
     rejects: Rejects,
 ) -> SourceData:
     """Read one data set, which the package downloads into IR_DATASETS_HOME; `key` is where params.yaml names it.
 
-    Without a judged test part the dev part is test, and a seeded share `dev_fraction` of the train queries becomes
+    Without a judged test part the dev part is test, and a seeded share DEV_FRACTION of the train queries becomes
     dev. Train queries that no judgement names are unlabelled; such queries of the other parts are left out.
     Raises UserError when the package or the id is missing, when the data set has no documents or no judgements to
     evaluate on, and for too many defect rows; TransientError when a download fails.
@@ -65,7 +64,7 @@ def read_ir_dataset(
     if "test" not in judgements.splits().values():
         raise UserError(f"params.yaml: {key}: {parts['test'][1]!r} has no usable judgement; name another data set")
     data.facts["parts"] = {split: part_id for split, (_, part_id) in parts.items()}
-    settle_splits(data, texts, judgements, held_out, seed=seed, dev_fraction=dev_fraction)
+    settle_splits(data, texts, judgements, held_out, seed=seed)
     return data
 
 

@@ -33,14 +33,13 @@ def read_msmarco(
     *,
     key: str,
     seed: int,
-    dev_fraction: float,
     max_reject_ratio: float,
     rejects: Rejects,
 ) -> SourceData:
     """Read one MS MARCO folder; `key` is where params.yaml names it.
 
     MS MARCO publishes no test judgements: without qrels.test the dev queries are test, and a seeded share
-    `dev_fraction` of the train queries becomes dev. Train queries that no judgement names are unlabelled; those of the
+    DEV_FRACTION of the train queries becomes dev. Train queries that no judgement names are unlabelled; those of the
     other query files without judgement are somebody's evaluation and are left out.
     Raises UserError for a missing file, an empty collection, unusable judgements or too many defect rows.
     """
@@ -64,7 +63,7 @@ def read_msmarco(
         raise UserError(f"{qrels[evaluated]}: no usable judgement; {key} needs a relevant document a query")
     data.facts["test_judgements"] = qrels[evaluated].name
     held_out = {query_id: _UNJUDGED for query_id, split in texts.files.items() if split in ("test", "dev", "eval")}
-    settle_splits(data, texts.queries, judgements, held_out, seed=seed, dev_fraction=dev_fraction)
+    settle_splits(data, texts.queries, judgements, held_out, seed=seed)
     return data
 
 

@@ -1,4 +1,4 @@
-"""Params of ingest: which sources are read, what counts as a usable row, how sessions are simulated."""
+"""Params of ingest: which sources are read, and what counts as a usable row."""
 
 import math
 from datetime import UTC, date, datetime
@@ -12,6 +12,7 @@ from slimtower.common.settings import Strict
 from steps.core.params import Seed
 from steps.ingest.vector_params import VectorSource
 
+MAX_QUERY_WORDS = 200  # a longer query of a log or of the unlabelled ones is left out, one of a judged set never
 UNLABELLED_QUERIES = "unlabelled_queries"  # a key of the section, the data set of that file's queries, and a table
 
 
@@ -81,14 +82,6 @@ class ApiDocsSource(Strict):
     """Name of the data set."""
     packages: list[PackageName] = Field(min_length=1)
     """Packages that are read; their locked versions fix the corpus."""
-    min_summary_words: int = Field(default=4, ge=1)
-    """Words; a shorter summary is no query."""
-    min_content_words: int = Field(default=12, ge=1)
-    """Words; a shorter docstring is no document."""
-    max_content_words: int = Field(default=120, ge=1)
-    """Words; a document is cut here, as embedding time grows with it."""
-    max_summary_documents: int = Field(default=4, ge=1)
-    """Documents that may share a summary; where more do it is boilerplate, and it and they are left out."""
     max_documents: int = Field(default=6000, ge=1)
     """Most documents, drawn by seed; those of large packages are left out first."""
     test_queries: int = Field(default=1200, ge=1)
@@ -309,23 +302,8 @@ Source = Annotated[
 ]
 
 
-class ClickParams(Strict):
-    """The position-biased click model of the simulated sessions."""
-
-    sessions_per_query: int = Field(default=5, ge=0)
-    """Sessions a training query."""
-    results_per_session: int = Field(default=10, ge=1)
-    """Documents that a session shows."""
-    propensity_exponent: float = Field(default=1.0, ge=0)
-    """A result at rank r is examined with probability (1/r) to the power of this."""
-    click_if_relevant: float = Field(default=0.9, ge=0, le=1)
-    """Probability of a click on an examined relevant result."""
-    click_if_not: float = Field(default=0.05, ge=0, le=1)
-    """Probability of a click on an examined irrelevant one."""
-
-
 class IngestParams(Strict):
-    """Which data is read, what counts as a usable row, how sessions are simulated."""
+    """Which data is read, and what counts as a usable row."""
 
     seed: Seed = 7
     """Of the splits, the cut of the corpus and the simulated sessions."""
@@ -348,17 +326,11 @@ class IngestParams(Strict):
     """
     document_vectors: dict[SourceName, VectorSource] = Field(default_factory=dict)
     """Where the documents' vectors lie, if an index has them already: by the name of the source, for every source; {} =
-    the teacher embeds the documents. Ids are the source's own. A sample is compared with the teacher first
-    (embed.check). DVC does not see a change inside an engine: `dvc repro -f ingest` reads it anew.
+    the teacher embeds the documents. Ids are the source's own. A sample is compared with the teacher first.
+    DVC does not see a change inside an engine: `dvc repro -f ingest` reads it anew.
     """
     max_reject_ratio: float = Field(default=0.01, ge=0, le=1)
     """Largest share of the rows of a source's files that may be unusable; above it the stage fails."""
-    max_query_words: int = Field(default=200, ge=1)
-    """Words; a longer query of a log or of the unlabelled ones is left out, one of a judged set never."""
-    dev_fraction: float = Field(default=0.2, ge=0, lt=1)
-    """Share of the train queries of a BEIR folder without dev qrels that becomes dev."""
-    clicks: ClickParams = ClickParams()
-    """The simulated sessions of api_docs (train queries only)."""
 
     @model_validator(mode="after")
     def _names_are_distinct(self) -> Self:

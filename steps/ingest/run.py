@@ -15,7 +15,7 @@ from steps.ingest.coded_columns import among
 from steps.ingest.document_vectors import write_vectors
 from steps.ingest.given_triplets import GIVEN_TRIPLETS
 from steps.ingest.held_out_queries import without_evaluation_texts
-from steps.ingest.params import UNLABELLED_QUERIES, ApiDocsSource, IngestParams, JudgedSource, Source
+from steps.ingest.params import MAX_QUERY_WORDS, UNLABELLED_QUERIES, ApiDocsSource, IngestParams, JudgedSource, Source
 from steps.ingest.rejects import Reject, Rejects
 from steps.ingest.report import build_report, counts, data_digest, metrics, summary
 from steps.ingest.source_data import UNLABELLED, Answers, Document, Judgement, Query, Satisfaction, SourceData
@@ -47,7 +47,7 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
     if params.unlabelled_queries:
         queries += read_unlabelled(
             one_file(params.unlabelled_queries, f"ingest.{UNLABELLED_QUERIES}"),
-            max_query_words=params.max_query_words,
+            max_query_words=MAX_QUERY_WORDS,
             max_reject_ratio=params.max_reject_ratio,
             rejects=rejects,
         )
@@ -155,7 +155,6 @@ def _simulated(
             sorted(query for query in queries if query.dataset == name),
             relevant,
             sorted(document for document in documents if document.dataset == name),
-            params.clicks,
             params.seed,
             template,
         )

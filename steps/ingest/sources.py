@@ -12,6 +12,7 @@ from steps.ingest.ir_datasets_source import read_ir_dataset
 from steps.ingest.msmarco import PATTERNS as MS_MARCO_PATTERNS
 from steps.ingest.msmarco import read_msmarco
 from steps.ingest.params import (
+    MAX_QUERY_WORDS,
     ApiDocsSource,
     BeirSource,
     ClickLogSource,
@@ -36,7 +37,7 @@ def read_source(source: Source, *, key: str, params: IngestParams, rejects: Reje
         "max_reject_ratio": params.max_reject_ratio,
         "rejects": rejects,
     }
-    window, longest = Window.of(params.since, params.until), params.max_query_words
+    window, longest = Window.of(params.since, params.until), MAX_QUERY_WORDS
     match source:
         case ApiDocsSource():
             return read_api_docs(source, key=key, max_query_words=longest, **limits)
@@ -46,7 +47,6 @@ def read_source(source: Source, *, key: str, params: IngestParams, rejects: Reje
                     source.name,
                     folder,
                     key=f"{key}.path",
-                    dev_fraction=params.dev_fraction,
                     qrels_columns=source.qrels_columns,
                     **limits,
                 )
@@ -55,13 +55,12 @@ def read_source(source: Source, *, key: str, params: IngestParams, rejects: Reje
             return data
         case MsMarcoSource():
             with local_folder(source.path, f"{key}.path", MS_MARCO_PATTERNS) as folder:
-                data = read_msmarco(source.name, folder, key=f"{key}.path", dev_fraction=params.dev_fraction, **limits)
+                data = read_msmarco(source.name, folder, key=f"{key}.path", **limits)
             if source.triplets:
                 data.given_triplets = _given_triplets(source, data, f"{key}.triplets", params, rejects)
             return data
         case IrDatasetsSource():
-            dev_fraction = params.dev_fraction
-            return read_ir_dataset(source.name, source.id, key=f"{key}.id", dev_fraction=dev_fraction, **limits)
+            return read_ir_dataset(source.name, source.id, key=f"{key}.id", **limits)
         case ClickLogSource():
             return read_click_log(source, key=key, window=window, max_query_words=longest, **limits)
         case UbiSource():

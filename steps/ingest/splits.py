@@ -9,6 +9,8 @@ from steps.ingest.qrels import Judgements
 from steps.ingest.rows import Defect, possible_grade
 from steps.ingest.source_data import UNLABELLED, Judgement, Query, Satisfaction, SourceData, seeded_order
 
+DEV_FRACTION = 0.2  # of the train queries becomes dev where no judgements are dev's
+
 
 def add_judgement(
     judgements: Judgements,
@@ -39,18 +41,17 @@ def settle_splits(
     held_out: Mapping[str, str],
     *,
     seed: int,
-    dev_fraction: float,
 ) -> None:
     """Fill the source's queries and judgements from `texts` (queries by original id).
 
-    A query belongs to the split whose judgements name it; without dev judgements a seeded share `dev_fraction` of the
+    A query belongs to the split whose judgements name it; without dev judgements a seeded share DEV_FRACTION of the
     train queries becomes dev. A query judged relevant for nothing is unlabelled when no judgement names it and it is
     not `held_out` (original id to the reason under which it is counted). Of the others all judgements are kept, those
     of documents that are not relevant too; a dev or test query without a relevant document stays for its pairs alone.
     """
     splits = judgements.splits()
     if "dev" not in splits.values():
-        data.facts["dev_from_train"] = carve_dev(data.name, splits, texts, seed, dev_fraction)
+        data.facts["dev_from_train"] = carve_dev(data.name, splits, texts, seed)
     pairs_alone = {
         query_id: judgements.named[query_id]
         for query_id, _ in judgements.grades
@@ -95,11 +96,11 @@ def lower_training_grades(data: SourceData, relevant_from: int) -> None:
         data.facts["train_judgements_below_relevant_from"] = below
 
 
-def carve_dev(name: str, splits: dict[str, str], texts: Mapping[str, Query], seed: int, fraction: float) -> int:
+def carve_dev(name: str, splits: dict[str, str], texts: Mapping[str, Query], seed: int) -> int:
     """Turn a seeded share of the train queries into dev, in place; never one that spells a test query."""
     train = [query_id for query_id, split in splits.items() if split == "train"]
     test_texts = {fold(texts[query_id].text) for query_id, split in splits.items() if split == "test"}
     allowed = [query_id for query_id in train if fold(texts[query_id].text) not in test_texts]
-    chosen = seeded_order(allowed, seed, f"dev of {name}")[: round(fraction * len(train))]
+    chosen = seeded_order(allowed, seed, f"dev of {name}")[: round(DEV_FRACTION * len(train))]
     splits.update(dict.fromkeys(chosen, "dev"))
     return len(chosen)

@@ -13,6 +13,7 @@ import ibis.expr.types as ir
 from slimtower.common.errors import UserError
 from steps.mine.engine import Engine
 
+MIN_TERMS = 2  # distinct ones; queries of fewer take no part
 _FIXED_POINT = 1_000_000  # strengths are fixed-point integers: their order never depends on the order of a sum
 _NONE = -1  # the key of no term
 _MOST_PAIRS = 1_000_000_000  # which mutual associations must look at, one by one
@@ -75,7 +76,7 @@ def relevance_associations(
     if directed > _MOST_PAIRS:
         raise UserError(
             f"params.yaml: mine.relevance_threshold {threshold:g} gives {directed:,} one-way associations, more than"
-            f" {_MOST_PAIRS:,}; raise it, or raise mine.min_terms"
+            f" {_MOST_PAIRS:,}; raise it"
         )
     pairs = target_sets.join(from_sources, key)
     pairs = engine.keep(pairs.filter(pairs.query != pairs.other_query).select("query", "other_query", "strength"))

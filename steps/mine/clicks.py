@@ -11,6 +11,10 @@ from steps.mine.keys import mixed
 from steps.mine.params import DebiasParams
 from steps.mine.propensity import Propensities, estimate, inverse_weights
 
+CLIP = 10.0  # most that a click counts
+MAX_PAIRS = 200_000  # of query and document, seen at two ranks or more, that propensities are estimated from
+ITERATIONS = 1000  # steps of the estimate, at most
+TOLERANCE = 1.0e-5  # the largest relative change of a propensity in a step at which it stops
 FIXED_POINT = 1_000_000  # the weight of one click, fixed-point: sums of integers do not depend on their order
 
 
@@ -55,7 +59,7 @@ def judgements(
         at_rank = used.group_by("query", "doc", place=rank).aggregate(shown=used.count(), clicks=clicks)
         at_rank = engine.keep(at_rank)
         propensities = _propensities(engine, at_rank, debias, seed)
-        weights = [round(weight * FIXED_POINT) for weight in inverse_weights(propensities, debias.clip).tolist()]
+        weights = [round(weight * FIXED_POINT) for weight in inverse_weights(propensities, CLIP).tolist()]
         at_ranks = ((at_rank.place == rank, weight) for rank, weight in enumerate(weights, start=1))
         of_click = ibis.cases(*at_ranks, else_=0)
         pairs = at_rank.group_by("query", "doc").aggregate(
@@ -70,7 +74,7 @@ def _propensities(engine: Engine, at_rank: ir.Table, debias: DebiasParams, seed:
     moved = at_rank.group_by("query", "doc").aggregate(ranks=at_rank.place.nunique(), clicks=at_rank.clicks.sum())
     moved = moved.filter((moved.ranks > 1) & (moved.clicks > 0)).drop("clicks")
     moved = moved.mutate(number=mixed(seed, moved.query, moved.doc))
-    sample = engine.keep(moved.order_by("number", "query", "doc").limit(debias.max_pairs))
+    sample = engine.keep(moved.order_by("number", "query", "doc").limit(MAX_PAIRS))
     numbered = sample.mutate(pair=ibis.row_number().over(ibis.window(order_by=["number", "query", "doc"])))
     rows = engine.rows(
         at_rank.join(numbered, ["query", "doc"]).select("pair", "place", "shown", "clicks").order_by("pair", "place")
@@ -83,8 +87,8 @@ def _propensities(engine: Engine, at_rank: ir.Table, debias: DebiasParams, seed:
         clicked,
         pair,
         rank,
-        iterations=debias.iterations,
-        tolerance=debias.tolerance,
+        iterations=ITERATIONS,
+        tolerance=TOLERANCE,
         max_rank=debias.max_rank,
     )
 

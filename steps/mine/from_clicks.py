@@ -7,7 +7,7 @@ from typing import Any
 import ibis
 import ibis.expr.types as ir
 
-from steps.mine.association import click_associations
+from steps.mine.association import MIN_TERMS, click_associations
 from steps.mine.audit import audit, used_queries
 from steps.mine.catalogue import keyed_documents, keyed_queries
 from steps.mine.clicks import Judgements, judgements
@@ -17,8 +17,9 @@ from steps.mine.params import MineParams
 from steps.mine.planner import importances
 from steps.mine.positives import judged_positives, named_documents, triplet_positives
 from steps.mine.report import associating_terms, rows_by_source, samples, why_clicked
-from steps.mine.triplets import Signal, mine_triplets, tell_unused
+from steps.mine.triplets import MAX_NEGATIVES, Signal, mine_triplets, tell_unused
 
+CLICK_TOP_TERMS = 2  # how many of q1's terms must be important in q2, as in the paper
 CLICK_SOURCES = ("click_one_hop", "click_multi_hop")
 _EMPTY_LOG = "the log holds no impressions: nothing to mine, both tables are empty"
 
@@ -40,8 +41,8 @@ def mine_clicks(
         planned,
         signal.positives.select("query").distinct(),
         threshold=params.click_threshold,
-        top_terms=params.click_top_terms,
-        min_terms=params.min_terms,
+        top_terms=CLICK_TOP_TERMS,
+        min_terms=MIN_TERMS,
         cap=params.max_associations,
     )
     known_positives = judged_positives(engine, tables["qrels"], train, documents).union(
@@ -54,7 +55,7 @@ def mine_clicks(
         known_positives,
         documents,
         max_positives=params.max_positives,
-        max_negatives=params.max_negatives,
+        max_negatives=MAX_NEGATIVES,
         negatives_per_positive=params.negatives_per_positive,
         multi_hop_weight=params.multi_hop_weight,
         seed=params.seed,

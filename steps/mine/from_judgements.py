@@ -13,10 +13,10 @@ from steps.mine.clicks import FIXED_POINT
 from steps.mine.earlier_triplets import Earlier
 from steps.mine.engine import Engine
 from steps.mine.outputs import triplet_rows
-from steps.mine.params import MineParams
+from steps.mine.params import JUDGED_DEPTH, MineParams
 from steps.mine.positives import click_positives, judged_positives, named_documents, triplet_positives
 from steps.mine.report import SAMPLES, rows_by_source, samples, why_judged
-from steps.mine.triplets import Signal, mine_triplets, tell_unused
+from steps.mine.triplets import MAX_NEGATIVES, Signal, mine_triplets
 
 JUDGED_SOURCES = ("judged", "given")
 
@@ -44,7 +44,7 @@ def mine_judged(
 
     candidates: what each searcher found. Positives of a query are its documents of grade 1 or more, the best graded
     first. Candidates for hard negatives are those judged irrelevant, and those that a searcher places in
-    (`judged_skip`, `judged_depth`]: what it ranks above may be relevant, though nobody said so. Given triplets stay as
+    (`judged_skip`, JUDGED_DEPTH]: what it ranks above may be relevant, though nobody said so. Given triplets stay as
     they are, but for those whose negative is known to be relevant.
     """
     queries = keyed_queries(engine, tables["queries"])
@@ -57,7 +57,7 @@ def mine_judged(
     named += named_documents(qrels, dataset_triplets)
     documents = keyed_documents(engine, tables["corpus"].semi_join(ibis.union(*named, distinct=True), "doc_id"))
     graded = graded_documents(engine, qrels, candidates, train, documents)
-    signal = judged_signal(engine, graded.table, documents, skip=params.judged_skip, depth=params.judged_depth)
+    signal = judged_signal(engine, graded.table, documents, skip=params.judged_skip, depth=JUDGED_DEPTH)
     clicked = click_positives(engine, tables["impressions"], earlier.associations, train, documents)
     published = triplet_positives(engine, dataset_triplets, train, documents)
     relevant = ibis.union(clicked, published, judged_positives(engine, qrels, train, documents))
@@ -68,13 +68,12 @@ def mine_judged(
         alone,
         relevant,
         documents,
-        max_positives=params.max_judged_positives,
-        max_negatives=params.max_negatives,
+        max_positives=0,
+        max_negatives=MAX_NEGATIVES,
         negatives_per_positive=params.negatives_per_positive,
         multi_hop_weight=params.multi_hop_weight,
         seed=params.seed,
     )
-    tell_unused(mined, "judged", "max_judged_positives")
     usable = given_triplets(engine, dataset_triplets, relevant, train, documents)
     used = used_queries(alone, mined.table).union(usable.join(train, "query_id").select("query")).distinct()
     leakage = audit(engine, used, queries, source)

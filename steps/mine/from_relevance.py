@@ -7,20 +7,21 @@ from typing import Any
 import ibis
 import ibis.expr.types as ir
 
-from steps.mine.association import relevance_associations
+from steps.mine.association import MIN_TERMS, relevance_associations
 from steps.mine.audit import audit, used_queries
 from steps.mine.catalogue import keyed_documents, keyed_queries
 from steps.mine.earlier_triplets import Earlier
 from steps.mine.engine import Engine
 from steps.mine.from_clicks import CLICK_SOURCES, association_facts, of_datasets_with
 from steps.mine.outputs import association_rows, triplet_rows
-from steps.mine.params import MineParams
+from steps.mine.params import RELEVANCE_DEPTH, MineParams
 from steps.mine.planner import importances
 from steps.mine.positives import click_positives, irrelevant, judged_positives, named_documents, triplet_positives
 from steps.mine.relevance import ranked_documents, relevance_signal
 from steps.mine.report import SAMPLES, associating_terms, rows_by_source, samples, why_relevant
-from steps.mine.triplets import mine_triplets, tell_unused
+from steps.mine.triplets import MAX_NEGATIVES, mine_triplets, tell_unused
 
+RELEVANCE_TOP_TERMS = 4  # how many terms of two queries must be important both ways, as in the paper
 RELEVANCE_SOURCES = ("relevance_one_hop", "relevance_multi_hop")
 
 
@@ -49,7 +50,7 @@ def mine_relevance(
     named += named_documents(tables["qrels"], earlier.triplets)
     documents = keyed_documents(engine, tables["corpus"].semi_join(ibis.union(*named, distinct=True), "doc_id"))
     ranked = ranked_documents(engine, relevance, queries, documents)
-    signal = relevance_signal(engine, ranked.table, documents, skip=params.relevance_skip, depth=params.relevance_depth)
+    signal = relevance_signal(engine, ranked.table, documents, skip=params.relevance_skip, depth=RELEVANCE_DEPTH)
     train = queries.filter(queries.split == "train")
     planned = importances(engine, of_datasets_with(train, ranked.table), params, tables["term_scores"])
     associations = relevance_associations(
@@ -57,8 +58,8 @@ def mine_relevance(
         planned,
         signal.positives.select("query").distinct(),
         threshold=params.relevance_threshold,
-        top_terms=params.relevance_top_terms,
-        min_terms=params.min_terms,
+        top_terms=RELEVANCE_TOP_TERMS,
+        min_terms=MIN_TERMS,
         cap=params.max_associations,
     )
     wrong = irrelevant(engine, tables["qrels"], earlier.triplets, train, documents)
@@ -78,7 +79,7 @@ def mine_relevance(
         known_positives.union(maybe_relevant),
         documents,
         max_positives=params.max_positives,
-        max_negatives=params.max_negatives,
+        max_negatives=MAX_NEGATIVES,
         negatives_per_positive=params.negatives_per_positive,
         multi_hop_weight=params.multi_hop_weight,
         seed=params.seed,

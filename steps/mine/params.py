@@ -7,6 +7,9 @@ from pydantic import Field, model_validator
 from slimtower.common.settings import Strict
 from steps.core.params import Seed, Untrained
 
+JUDGED_DEPTH = 60  # the last rank of a searcher that gives a judged query a hard negative
+RELEVANCE_DEPTH = 50  # the last rank of a ranker's list that may be one
+
 
 class DebiasParams(Strict):
     """Whether clicks are weighed by the inverse of their rank's propensity, and how propensities are estimated."""
@@ -15,14 +18,6 @@ class DebiasParams(Strict):
     """ipw: a click counts 1 / propensity of its rank, estimated from the log."""
     max_rank: int = Field(default=10, ge=2)
     """Last rank with a propensity of its own; ranks below it share this one's."""
-    clip: float = Field(default=10.0, ge=1)
-    """Most that a click counts."""
-    max_pairs: int = Field(default=200_000, ge=1)
-    """Query-document pairs, seen at two ranks or more, that the estimate is made from."""
-    iterations: int = Field(default=1000, ge=1)
-    """Steps of the estimate, at most."""
-    tolerance: float = Field(default=1.0e-5, gt=0)
-    """Largest relative change of a propensity in a step at which it stops."""
 
 
 class MineParams(Strict):
@@ -45,36 +40,22 @@ class MineParams(Strict):
     """Importance: q1 also gets q2's clicks when each of q1's top terms has more than this in q2. Higher = fewer,
     closer associations; the cost of mining falls with it.
     """
-    click_top_terms: int = Field(default=2, ge=1, le=4)
-    """How many of q1's terms must be that important in q2 (2 in the paper)."""
     relevance_threshold: float = Field(ge=0.01, lt=1)
     """Importance: two queries share their relevant documents when that holds both ways."""
-    relevance_top_terms: int = Field(default=4, ge=1, le=4)
-    """How many terms must be that important (4 in the paper)."""
     judged_skip: int = Field(default=10, ge=0)
     """First ranks of a searcher (candidates.searchers) that give a judged query no hard negative: what is ranked high
-    may be relevant though nobody said so.
+    may be relevant though nobody said so. Ranks down to 60, and documents judged irrelevant, give one.
     """
-    judged_depth: int = Field(default=60, ge=1)
-    """The last rank that gives one. Documents judged irrelevant always do."""
     relevance_skip: int = Field(default=10, ge=1)
     """Last rank of a ranker's list that is left out: the first is the positive, and those behind it, down to this one,
-    may be relevant too.
+    may be relevant too. Ranks down to 50 may be hard negatives.
     """
-    relevance_depth: int = Field(default=50, ge=2)
-    """Last rank that may be a hard negative."""
-    min_terms: int = Field(default=2, ge=1)
-    """Distinct terms; queries of fewer take no part in associations."""
     max_associations: int = Field(default=20, ge=1)
     """Source queries of one query at most, the strongest first."""
     max_positives: int = Field(default=8, ge=0)
     """Positives of a query by clicks or a ranker at most, for a click may be chance: of its own those of most weight,
     and as many again through associations, the strongest first. 0 = all.
     """
-    max_judged_positives: int = Field(default=0, ge=0)
-    """Judged positives of a query at most, the best graded first. 0 = all."""
-    max_negatives: int = Field(default=32, ge=1)
-    """Documents that a query offers as hard negatives, drawn from what it was shown and not clicked."""
     negatives_per_positive: int = Field(default=1, ge=1)
     """Hard negatives drawn for each positive and the query it came through, a triplet each; fewer where there are no
     more. A cross encoder reads all of a positive's in one list.
@@ -88,10 +69,7 @@ class MineParams(Strict):
 
     @model_validator(mode="after")
     def _some_ranks_are_left(self) -> Self:
-        for kind in ("judged", "relevance"):
-            depth, skip = getattr(self, f"{kind}_depth"), getattr(self, f"{kind}_skip")
-            if depth <= skip:
-                raise ValueError(
-                    f"{kind}_depth {depth} must be above {kind}_skip {skip}: hard negatives are ranked between the two"
-                )
+        for kind, depth in (("judged", JUDGED_DEPTH), ("relevance", RELEVANCE_DEPTH)):
+            if depth <= (skip := getattr(self, f"{kind}_skip")):
+                raise ValueError(f"{kind}_skip {skip} must be below {depth}, the last rank that gives a hard negative")
         return self

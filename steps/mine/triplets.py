@@ -9,6 +9,8 @@ import ibis.expr.types as ir
 from steps.mine.engine import Engine
 from steps.mine.hard_negatives import HardNegatives, draw_negatives, negative_pool
 
+MAX_NEGATIVES = 32  # documents that a query offers, drawn from what it was shown and not clicked
+
 
 class Signal(NamedTuple):
     """What clicks, or a ranker, say of the training queries."""

@@ -23,7 +23,7 @@ class CrossEncoderParams(RankerTraining):
     """Judged dev queries on which it is compared with BM25's order; 0 = no comparison."""
     depth: int = Field(default=50, ge=2)
     """Candidates of each searcher that are scored, a query: of what the ranker makes of them the ranks from
-    mine.relevance_skip to mine.relevance_depth give hard negatives.
+    mine.relevance_skip to 50 give hard negatives.
     """
 
 

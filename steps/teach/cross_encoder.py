@@ -31,7 +31,6 @@ from steps.training.ranker import (
     check_length,
     checkpoint_folder,
     objective,
-    positive_weight,
     train_ranker,
     training_facts,
 )
@@ -67,7 +66,7 @@ def teach(inputs: Inputs, output: Path, params: CrossEncoder, run: Run) -> None:
                 print(f"teach: {message}", file=sys.stderr)
         report |= training_facts(choice, params)
         checkpoints = checkpoint_folder(ranker, choice, params.model_dump(exclude=_UNTRAINED), "teach", _CODE)
-        loss = objective(ranker, params, positive_weight(choice, params))
+        loss = objective(ranker, params, choice.negatives_per_positive)
         if params.reconstruction_weight:
             loss = WithReconstruction(ranker, loss, params.reconstruction_weight, params.base)
         start = time.monotonic()

@@ -16,12 +16,13 @@ from steps.training.documents import random_documents, texts_of
 from steps.training.source_weights import weights_of
 from steps.training.triplets import check_ids, draw, factorize, refused_queries
 
+RANDOM_NEGATIVES = 1  # documents of the same data set besides, taken for negatives
+
 
 class ListKnobs(Protocol):
     """Which triplets are drawn, and how many negatives a positive gets."""
 
     negatives: int
-    random_negatives: int
     max_triplets: int
     source_weights: dict[str, float]
     seed: int
@@ -81,7 +82,7 @@ def choose_lists(triplets: pa.Table, queries: pa.Table, ingest: Path, params: Li
     """The triplets that may train, by weight as `draw` has it, and of these the negatives of each positive.
 
     A triplet's weight is multiplied by that of its source. A list has at most `negatives` of the triplets' negatives
-    and `random_negatives` documents of its data set. Left out and counted: a source of weight 0; triplets of a query
+    and RANDOM_NEGATIVES documents of its data set. Left out and counted: a source of weight 0; triplets of a query
     that may not train (`refused_queries`) or whose negative is a positive of the query elsewhere, by a triplet or
     judgement; negatives beyond the limit, and those that read like a positive of the query; lists without a negative.
     Only texts of documents that are in a list, and of positives, are read, and triplets that are not drawn are numbers.
@@ -99,13 +100,13 @@ def choose_lists(triplets: pa.Table, queries: pa.Table, ingest: Path, params: Li
     }
     hard, turn, positives, by_source, left_out = _draw_triplets(triplets, refused_queries(queries), judged, params)
     list_counts = Counter(queries_by_id[query_id][1] for query_id, _ in hard)
-    counts = {dataset: lists * params.random_negatives for dataset, lists in list_counts.items()}
+    counts = {dataset: lists * RANDOM_NEGATIVES for dataset, lists in list_counts.items()}
     easy = {dataset: iter(ids) for dataset, ids in random_documents(ingest, counts, params.seed).items()}
     lists: dict[tuple[str, str], list[str]] = {}
     for (query_id, positive), negatives in hard.items():
         hard_ids = list(dict.fromkeys(negatives))
         left_out["beyond_limit"] += len(hard_ids[params.negatives :])
-        more = [next(easy[queries_by_id[query_id][1]]) for _ in range(params.random_negatives)]
+        more = [next(easy[queries_by_id[query_id][1]]) for _ in range(RANDOM_NEGATIVES)]
         lists[query_id, positive] = list(dict.fromkeys([*hard_ids[: params.negatives], *more]))
 
     named = {doc for (query_id, _), negatives in lists.items() for doc in (*positives[query_id], *negatives)}

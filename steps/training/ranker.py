@@ -30,7 +30,7 @@ from steps.training.library_trainer import (
     use_one_gpu,
 )
 from steps.training.model_key import model_key
-from steps.training.ranked_lists import ListChoice, ListKnobs, RankedList
+from steps.training.ranked_lists import RANDOM_NEGATIVES, ListChoice, ListKnobs, RankedList
 from steps.training.triplets import Turns
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
@@ -45,7 +45,6 @@ class RankerKnobs(Knobs, ListKnobs, Protocol):
 
     base: str
     loss: Literal["bce", "softmax", "lambda"]
-    positive_weight: Literal["auto"] | float
     batch_size: int
     dropout: float
     max_length: int
@@ -77,7 +76,7 @@ def train_ranker(
         model=ranker,
         args=arguments,
         train_dataset=rows(choice.chosen, params.loss),
-        loss=loss or objective(ranker, params, positive_weight(choice, params)),
+        loss=loss or objective(ranker, params, choice.negatives_per_positive),
         callbacks=[LossLog(run, "ranker", section, "or set precision: fp32")],
     )
     trainer.turns = turns_of_rows(choice.chosen, params.loss)
@@ -92,18 +91,13 @@ class RankerTrainer(WholeCheckpoints, CrossEncoderTrainer):
     """The library's trainer, with checkpoints that appear whole."""
 
 
-def positive_weight(choice: ListChoice, params: RankerKnobs) -> float:
-    """How often a positive counts in the loss `bce`; auto: negatives per positive, so that both classes weigh equal."""
-    return choice.negatives_per_positive if params.positive_weight == "auto" else params.positive_weight
-
-
 def objective(ranker: CrossEncoder, params: RankerKnobs, weight: float) -> nn.Module:
     """The loss of a batch of rows.
 
     `bce`: mean over pairs of `-(w y log s(x) + (1 - y) log(1 - s(x)))`, x the logit, s the sigmoid, y the label, w
-    `weight`. `softmax`: mean over lists of `-log softmax_j(x)` of the positive (EmbedDistill, Eq. 8). `lambda`:
-    LambdaLoss with the weights NDCG-Loss2++ over lists (Wang et al., "The LambdaLoss Framework for Ranking Metric
-    Optimization", 2018, Sec. 4.3).
+    `weight`: negatives per positive, so that both classes weigh equal. `softmax`: mean over lists of
+    `-log softmax_j(x)` of the positive (EmbedDistill, Eq. 8). `lambda`: LambdaLoss with the weights NDCG-Loss2++ over
+    lists (Wang et al., "The LambdaLoss Framework for Ranking Metric Optimization", 2018, Sec. 4.3).
     """
     if params.loss == "bce":
         return BinaryCrossEntropyLoss(ranker, pos_weight=torch.tensor(weight, dtype=torch.float32))
@@ -141,7 +135,7 @@ def turns_of_rows(chosen: list[RankedList], loss: str) -> Turns:
 
 def _rows_a_step(params: RankerKnobs) -> int:
     """Rows that make up `batch_size` pairs: a list has as many as it may have documents."""
-    documents = 1 + params.negatives + params.random_negatives
+    documents = 1 + params.negatives + RANDOM_NEGATIVES
     return params.batch_size if params.loss == "bce" else max(1, params.batch_size // documents)
 
 
@@ -151,7 +145,7 @@ def training_facts(choice: ListChoice, params: RankerKnobs) -> dict[str, Any]:
         "lists": len(choice.chosen),
         "lists_an_epoch": len(turns_of_rows(choice.chosen, "lambda").rows(0)),
         "negatives_per_positive": choice.negatives_per_positive,
-        "positive_weight": positive_weight(choice, params) if params.loss == "bce" else None,
+        "positive_weight": choice.negatives_per_positive if params.loss == "bce" else None,
         "by_source": choice.by_source,
         "left_out": choice.left_out,
     }

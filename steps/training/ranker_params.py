@@ -1,19 +1,12 @@
 """Knobs that every cross encoder has, read without torch."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from slimtower.common.settings import Strict
 from steps.core.params import Capability, NotOfThisRun, Seed, check_untrained
 from steps.training.source_weights import SourceWeights
-
-
-def _weight(value: Any) -> Any:
-    if value == "auto" or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0):
-        return value
-    raise ValueError("give auto or a number above 0")
-
 
 CROSS_ENCODER_GIVES: frozenset[Capability] = frozenset({"scores", "local", "layers", "pairs", "joint"})
 
@@ -27,12 +20,10 @@ class RankerTraining(Strict):
     """
     loss: Literal["bce", "softmax", "lambda"] = "bce"
     """bce: each pair by itself; over the documents of a query's positive softmax: cross-entropy, lambda: LambdaLoss."""
-    positive_weight: Annotated[Literal["auto"] | float, BeforeValidator(_weight)] = "auto"
-    """Of a positive in bce, where negatives count 1; auto: as many as there are negatives a positive."""
     negatives: int = Field(default=2, ge=1)
-    """Hard negatives a positive, at most: those of its triplets, mine.negatives_per_positive a source."""
-    random_negatives: int = Field(default=1, ge=0)
-    """Documents of the same data set besides, taken for negatives."""
+    """Hard negatives a positive, at most: those of its triplets, mine.negatives_per_positive a source. A random document
+    of the data set is added.
+    """
     max_triplets: int = Field(default=0, ge=0)
     """Triplets drawn for training, each with a chance in proportion to its weight. Where there are no more, or with 0 =
     no limit, all may train: one of half the largest weight in every second epoch.

@@ -41,13 +41,18 @@ def bring_up(project: Path, cache: Path) -> None:
         distill("static", *places, project / "models/distill/static", params.distill, run)
 
 
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("steps.embed.given_vectors.CHECKED_DOCUMENTS", 5)
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, tiny_tower: Path) -> Path:
     """The run of a recipe."""
     folder = tmp_path_factory.mktemp("scifact")
     shares = {"train": slice(0, 40), "test": slice(40, 60)}
     data = write_beir(folder / "data-set", judged=shares)
-    changes: dict[str, Any] = {"embed": {"check": {"documents": 5}}, "distill": {"students": ["static"]}}
+    changes: dict[str, Any] = {"distill": {"students": ["static"]}}
     params = params_of("scifact.yaml", tiny_tower, changes, DATA=str(data))
     run = folder / "run"
     run.mkdir()

@@ -16,16 +16,20 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from steps.core.corpus import CorpusTexts
 from steps.core.tables import table_from_rows, write_table
+from steps.embed import given_vectors
 from steps.embed.given_vectors import _BODIES, _LONGER, _TOKENS, check_given, sampled_rows
-from steps.embed.params import CheckParams
 from steps.encoders.bases import resolve_base
 from steps.encoders.towers import encode, load_tower
 
 pytestmark = pytest.mark.medium
 
 ABSTRACTS = Path("tests/helpers/abstracts.txt").read_text(encoding="utf-8").splitlines()
-CHECK = CheckParams(documents=8, cosine=0.99)
 PASSAGE = "passage: "
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(given_vectors, "CHECKED_DOCUMENTS", 8)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +128,7 @@ def test_wrong_vectors_are_refused_with_what_would_match(case: str, corpus: Path
     own = encode(teacher, texts, "document")
     np.save(path, plant(teacher, texts, own).astype(np.float32))
     with pytest.raises(UserError, match=said):
-        check_given(path, corpus, teacher, CHECK, 1, "fp32")
+        check_given(path, corpus, teacher, 1, "fp32")
     assert teacher.prompts["document"] == PASSAGE and teacher.max_seq_length == 256  # as it was
     np.testing.assert_allclose(encode(teacher, texts[:2], "document"), own[:2], atol=1e-5)
 
@@ -134,7 +138,7 @@ def test_rounded_vectors_are_the_teachers(corpus: Path, teacher: SentenceTransfo
     path = corpus / "document_vectors/vectors.npy"
     own = encode(teacher, list(CorpusTexts(corpus)), "document")
     np.save(path, own.astype(np.float16).astype(np.float32))
-    found = check_given(path, corpus, teacher, CHECK, 1, "fp32")
+    found = check_given(path, corpus, teacher, 1, "fp32")
     assert found["documents"] == 8 and found["least_cosine"] > 0.9999
 
 
@@ -148,7 +152,7 @@ def test_given_vectors_are_the_index_and_no_document_is_embedded(
     np.save(given / "vectors.npy", made)
     run_embed(tmp_path / "given", tiny_tower)
     report = read_json(tmp_path / "given/data/embed/report.json")
-    assert report["given_documents"]["documents"] == 2 * 20 and report["given_documents"]["least_cosine"] > 0.9999
+    assert report["given_documents"]["documents"] == 2 * 8 and report["given_documents"]["least_cosine"] > 0.9999
     for name in ("documents", "alignment", "nearest", "tokens"):
         own, other = (np.load(tmp_path / root / f"data/embed/{name}.npy") for root in ("made", "given"))
         np.testing.assert_array_equal(own, other)
@@ -170,18 +174,22 @@ def write_corpus(folder: Path, sets: dict[str, int]) -> list[str]:
     return [row["content"] for row in rows]
 
 
-def test_a_small_wrong_set_beside_a_large_right_one_is_found(tiny_tower: Path, tmp_path: Path) -> None:
+def test_a_small_wrong_set_beside_a_large_right_one_is_found(
+    tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tower = load_tower(tiny_tower)
     own = encode(tower, write_corpus(tmp_path, {"large": 90, "small": 2}), "document")
-    strict = CheckParams(documents=2, cosine=0.9999)
-    assert sampled_rows(tmp_path, strict, 1)[2:].tolist() == [90, 91] and len(sampled_rows(tmp_path, strict, 1)) == 4
-    assert len(sampled_rows(tmp_path, CheckParams(documents=5), 1)) == 7
+    monkeypatch.setattr(given_vectors, "LEAST_COSINE", 0.9999)
+    monkeypatch.setattr(given_vectors, "CHECKED_DOCUMENTS", 5)
+    assert len(sampled_rows(tmp_path, 1)) == 7
+    monkeypatch.setattr(given_vectors, "CHECKED_DOCUMENTS", 2)
+    assert sampled_rows(tmp_path, 1)[2:].tolist() == [90, 91] and len(sampled_rows(tmp_path, 1)) == 4
     np.save(tmp_path / "vectors.npy", own)
-    assert check_given(tmp_path / "vectors.npy", tmp_path, tower, strict, 1, "fp32")["documents"] == 4
+    assert check_given(tmp_path / "vectors.npy", tmp_path, tower, 1, "fp32")["documents"] == 4
     own[90:] *= -1
     np.save(tmp_path / "vectors.npy", own)
     with pytest.raises(UserError, match="2 of 4 have a cosine below"):
-        check_given(tmp_path / "vectors.npy", tmp_path, tower, strict, 1, "fp32")
+        check_given(tmp_path / "vectors.npy", tmp_path, tower, 1, "fp32")
 
 
 @pytest.mark.parametrize("case", ["cut", "role", "refused"])
@@ -189,6 +197,7 @@ def test_of_an_api_other_cuts_and_roles_are_tried(
     case: str, tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PLANTED_KEY", KEY)
+    monkeypatch.setattr(given_vectors, "LEAST_COSINE", 0.9999)
     tower = load_tower(tiny_tower)
     own = encode(tower, write_corpus(tmp_path, {"large": 6}), "document")
     np.save(tmp_path / "vectors.npy", own if case == "cut" else -own if case == "role" else np.roll(own, 1, axis=1))
@@ -203,8 +212,8 @@ def test_of_an_api_other_cuts_and_roles_are_tried(
         if case == "refused":
             server.refuse = lambda body: body.get("input_type") == "query"
         with pytest.raises(UserError, match=said):
-            check_given(tmp_path / "vectors.npy", tmp_path, asked, CheckParams(cosine=0.9999), 1, "fp32")
+            check_given(tmp_path / "vectors.npy", tmp_path, asked, 1, "fp32")
         count = len(server.bodies)
         with pytest.raises(UserError, match=said):  # what was asked is known
-            check_given(tmp_path / "vectors.npy", tmp_path, asked, CheckParams(cosine=0.9999), 1, "fp32")
+            check_given(tmp_path / "vectors.npy", tmp_path, asked, 1, "fp32")
         assert len(server.bodies) - count <= 2 * (len(_TOKENS) + len(_LONGER) + len(_BODIES))

@@ -18,6 +18,7 @@ from tokenizers.normalizers import BertNormalizer
 from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.files import read_json
 from steps.core.vector_store import Embeddings
+from steps.embed import alignment_texts
 from steps.embed import run as stage
 from steps.encoders import vector_cache
 from steps.encoders.towers import encode_with_lengths, load_tower
@@ -101,7 +102,8 @@ def test_what_was_chosen_is_said_reported_and_tracked(
     least: int,
     more: str,
 ) -> None:
-    changes = {"least_texts": least, "parts": ["titles", "sentences"], "max_words": 3}
+    changes = {"least_texts": least, "parts": ["titles", "sentences"]}
+    monkeypatch.setattr(alignment_texts, "MAX_WORDS", 3)
     monkeypatch.setattr(stages, "EMBED", stages.EMBED.model_copy(update=changes))
     run = Recorder()
     monkeypatch.setattr(stages, "NullRun", lambda: run)
@@ -122,9 +124,8 @@ def test_only_a_teacher_that_tells_case_apart_gets_queries_in_another_case(
     tower = load_tower(tiny_tower)
     tower.tokenizer.backend_tokenizer.normalizer = BertNormalizer(lowercase=lowercase)
     monkeypatch.setattr(stage, "load_tower", lambda _: tower)
-    monkeypatch.setattr(
-        stages, "EMBED", stages.EMBED.model_copy(update={"parts": ["perturbed_queries"], "case_share": 1})
-    )
+    monkeypatch.setattr(stages, "EMBED", stages.EMBED.model_copy(update={"parts": ["perturbed_queries"]}))
+    monkeypatch.setattr(alignment_texts, "CASE_SHARE", 1.0)
     run_embed(tmp_path, tiny_tower)
     asked = {row["query_id"]: row["text"] for row in stage.read_table(tmp_path / "data/ingest", "queries").to_pylist()}
     made = stage.read_table(tmp_path / "data/embed", "alignment_texts").to_pylist()

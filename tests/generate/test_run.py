@@ -20,8 +20,10 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.core.texts import fold
+from steps.generate import denoiser
 from steps.generate.denoiser import Denoiser, Variants
 from steps.generate.params import GenerateParams
+from steps.generate.run import SIGMAS
 from steps.generate.sources import Source, corpus_sample, from_documents, query_like
 from steps.tracking.runs import NullRun, Run
 
@@ -40,7 +42,7 @@ def generate(ingest: Path, output: Path, judge: Path, run: Run | None = None, **
 @pytest.mark.slow
 def test_the_small_bart_learns_to_write_new_queries(tmp_path: Path, judge: Path) -> None:
     ingest, run = write_world(tmp_path), Recorder()
-    output = generate(ingest, tmp_path / "generate", judge, run, do_sample=True)
+    output = generate(ingest, tmp_path / "generate", judge, run)
     assert run.of("loss")[-1] < run.of("loss")[0] / 2
     rows = read_table(output, "generated_queries").to_pylist()
     report = read_json(output / "report.json")
@@ -52,13 +54,13 @@ def test_the_small_bart_learns_to_write_new_queries(tmp_path: Path, judge: Path)
     for row in rows:
         assert row["query_id"] == f"{row['source_query_id']}#{row['variant']}"
         assert row["source_query_id"] in sources
-        assert row["sigma"] == pytest.approx(PARAMS.sigmas[row["variant"]])
+        assert row["sigma"] == pytest.approx(SIGMAS[row["variant"]])
     assert [row["query_id"] for row in rows] == sorted(row["query_id"] for row in rows)
     for entry in report["sigmas"]:
         assert entry["written"] == len(TEXTS) == entry["kept"] + sum(entry["dropped"].values())
         assert entry["content_word_overlap"] > 0.2  # variants of their sources, not any text
         assert 0.1 <= entry["masked_share"] < 0.3
-    again = generate(ingest, tmp_path / "again", judge, do_sample=True)
+    again = generate(ingest, tmp_path / "again", judge)
     for name in ("generated_queries.parquet", "report.json"):
         assert (again / name).read_bytes() == (output / name).read_bytes()
 
@@ -66,7 +68,7 @@ def test_the_small_bart_learns_to_write_new_queries(tmp_path: Path, judge: Path)
 @pytest.mark.medium
 def test_a_pretrained_folder_takes_the_small_barts_place(tmp_path: Path, judge: Path) -> None:
     folder = write_bart(tmp_path / "bart")
-    output = generate(write_world(tmp_path), tmp_path / "generate", judge, model=str(folder), do_sample=True)
+    output = generate(write_world(tmp_path), tmp_path / "generate", judge, model=str(folder))
     report = read_json(output / "report.json")
     assert report["model"] == str(folder)
     assert report["queries"] == len(read_table(output, "generated_queries")) > 0
@@ -135,7 +137,7 @@ def test_evaluation_queries_train_nothing_and_seed_nothing(
         return random_bart()
 
     monkeypatch.setattr(stage, "train_denoiser", listening)
-    output = generate(write_world(tmp_path, asked), tmp_path / "generate", judge, do_sample=True)
+    output = generate(write_world(tmp_path, asked), tmp_path / "generate", judge)
     assert "To sum is to work on a file." in seen
     assert not {fold(text) for text in seen} & {"merge all the rows of a disk", "sum all the images of a disk"}
     sources = {row["source_query_id"] for row in read_table(output, "generated_queries").to_pylist()}
@@ -156,7 +158,7 @@ def test_without_sources_the_table_is_empty_and_the_report_says_why(
 def test_a_sample_of_the_sources_is_drawn_by_seed(tmp_path: Path, judge: Path) -> None:
     folder = write_bart(tmp_path / "bart")
     ingest = write_world(tmp_path)
-    changes = {"model": str(folder), "max_queries": 7, "do_sample": True}
+    changes = {"model": str(folder), "max_queries": 7}
     reports = [read_json(generate(ingest, tmp_path / name, judge, **changes) / "report.json") for name in "ab"]
     assert reports[0] == reports[1]
     assert (reports[0]["sources"], reports[0]["sources_not_drawn"]) == (7, 33)
@@ -173,9 +175,10 @@ def test_the_small_bart_trains_on_no_more_queries_than_it_may(
         return random_bart()
 
     monkeypatch.setattr(stage, "train_denoiser", noted)
+    monkeypatch.setattr(stage, "CORPUS_TEXTS", 0)
     ingest = write_world(tmp_path / "ingest")
     for place, (most, seed) in enumerate(((0, 3), (40, 3), (10, 3), (10, 4))):
-        small = SMALL.model_copy(update={"max_queries": most, "corpus_texts": 0})
+        small = SMALL.model_copy(update={"max_queries": most})
         generate(ingest, tmp_path / str(place), judge, small=small, seed=seed)
     every, enough, some, others = read
     assert every == enough and sorted(every) == sorted(TEXTS)
@@ -186,7 +189,7 @@ def test_the_small_bart_trains_on_no_more_queries_than_it_may(
 @pytest.mark.medium
 def test_documents_make_up_for_missing_queries(tmp_path: Path, judge: Path) -> None:
     ingest = write_world(tmp_path, queries()[:3] + queries()[-2:])
-    changes = {"model": str(write_bart(tmp_path / "bart")), "least_sources": 8, "do_sample": True}
+    changes = {"model": str(write_bart(tmp_path / "bart")), "least_sources": 8}
     output = generate(ingest, tmp_path / "generate", judge, **changes)
     report, rows = read_json(output / "report.json"), read_table(output, "generated_queries").to_pylist()
     assert (report["sources"], report["documents"]) == (8, 5)
@@ -304,7 +307,7 @@ def test_a_model_that_reads_documents_takes_their_place(tmp_path: Path, judge: P
     bart.tokenizer.mask_token = None  # nothing is masked in a document
     save_denoiser(bart, tmp_path / "writer")
     ingest = write_world(tmp_path, queries()[-2:])
-    changes = {"document_model": str(tmp_path / "writer"), "least_sources": 6, "do_sample": True}
+    changes = {"document_model": str(tmp_path / "writer"), "least_sources": 6}
     output = generate(ingest, tmp_path / "generate", judge, **changes)
     report = read_json(output / "report.json")
     rows = read_table(output, "generated_queries").to_pylist()
@@ -329,27 +332,15 @@ def test_a_missing_document_model_is_refused_with_the_fix(tmp_path: Path, judge:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(
-    ("knob", "changes"),
-    [
-        ("max_tokens", {"model": "bart", "max_tokens": 65}),
-        ("max_tokens", {"document_model": "bart", "max_tokens": 65}),
-        ("document_tokens", {"document_model": "bart", "document_tokens": 65}),
-    ],
-)
+@pytest.mark.parametrize(("knob", "constant"), [("model", "MAX_TOKENS"), ("document_model", "DOCUMENT_TOKENS")])
 def test_more_tokens_than_a_model_has_positions_are_refused(
-    tmp_path: Path, judge: Path, knob: str, changes: dict[str, Any]
+    tmp_path: Path, judge: Path, knob: str, constant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bart = str(write_bart(tmp_path / "bart"))
+    given = {knob: str(write_bart(tmp_path / "bart")), "least_sources": 3}
     ingest = write_world(tmp_path, queries()[-2:])
-
-    def run(over: int) -> Path:
-        given = {name: bart if value == "bart" else value - 1 + over for name, value in changes.items()}
-        return generate(ingest, tmp_path / "generate", judge, least_sources=3, **given)
-
-    with pytest.raises(UserError, match=rf"generate\.{knob} is 65, but .*bart has 64 positions; set it to 64 or less"):
-        run(1)
-    run(0)
+    monkeypatch.setattr(denoiser, constant, 257)
+    with pytest.raises(UserError, match=rf"generate\.{knob}: .*bart has 256 positions, but reads 257 tokens; name"):
+        generate(ingest, tmp_path / "generate", judge, **given)
 
 
 def test_heads_that_do_not_divide_the_width_are_refused() -> None:

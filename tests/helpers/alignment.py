@@ -3,20 +3,21 @@
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from slimtower.common.document_texts import DEFAULT, DocumentTemplate
 from steps.core.tables import table_from_rows
+from steps.embed import alignment_texts
 from steps.embed.alignment_texts import AlignmentTexts, Sources, build
 from steps.embed.params import EmbedParams
 
 PARAMS: dict[str, Any] = {
     "parts": ["train_queries", "generated_queries", "titles", "sentences", "unlabelled_queries"],
-    "max_words": 6,
     "max_part_texts": 0,
     "least_texts": 0,
     "precision": "fp32",
     "batch_size": 8,
     "shard_texts": 8,
-    "check": {"documents": 20, "cosine": 0.99},
     "neighbours": 4,
     "seed": 3,
 }
@@ -37,6 +38,9 @@ def texts_of(
     *corpus: tuple[str, str],
     generated: Sequence[dict[str, Any]] = (),
     template: str = DEFAULT,
+    max_words: int = 6,
+    spans_per_document: int = 1,
+    case_share: float = 0.25,
     **changes: Any,
 ) -> AlignmentTexts:
     sources = Sources(
@@ -46,7 +50,11 @@ def texts_of(
         generated=table_from_rows("generated_queries", generated),
         template=DocumentTemplate(template),
     )
-    return build(sources, EmbedParams.model_validate(PARAMS | changes))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(alignment_texts, "MAX_WORDS", max_words)
+        patch.setattr(alignment_texts, "SPANS_PER_DOCUMENT", spans_per_document)
+        patch.setattr(alignment_texts, "CASE_SHARE", case_share)
+        return build(sources, EmbedParams.model_validate(PARAMS | changes))
 
 
 def pairs(found: AlignmentTexts) -> list[tuple[str, str]]:

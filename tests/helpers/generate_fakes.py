@@ -22,26 +22,17 @@ SMALL = SmallBartParams(
     layers=2,
     heads=2,
     vocabulary=400,
-    corpus_texts=100,
-    mask_ratio=0.3,
     epochs=15.0,
     batch_size=8,
     learning_rate=3e-3,
 )
 PARAMS = GenerateParams(
     model="",
-    mask_ratio=0.1,
-    sigmas=[0.1, 0.2],
-    do_sample=False,
     temperature=1.0,
-    top_k=0,
-    max_tokens=24,
     batch_size=16,
     max_queries=1000,
     least_sources=0,
-    document_tokens=64,
     judge="set by the test",
-    judge_sample=10,
     seed=3,
     small=SMALL,
 )
@@ -78,7 +69,7 @@ def write_world(folder: Path, asked: list[dict[str, Any]] | None = None) -> Path
 def random_bart() -> Denoiser:
     """An untrained BART of width 64 with a tokenizer of its own."""
     tokenizer = train_tokenizer(TEXTS, 400)
-    return Denoiser(new_small_bart(len(tokenizer), 64, SMALL, seed=0).eval(), tokenizer)
+    return Denoiser(new_small_bart(len(tokenizer), 256, SMALL, seed=0).eval(), tokenizer)
 
 
 def save_denoiser(denoiser: Denoiser, folder: Path) -> None:

@@ -32,8 +32,6 @@ def params(*sources: Mapping[str, Any], **changes: Any) -> IngestParams:
         "unlabelled_queries": "",
         "document": "{title}. {content}",
         "max_reject_ratio": 1.0,
-        "max_query_words": 20,
-        "clicks": {"sessions_per_query": 1},
     }
     return IngestParams.model_validate(values | changes)
 

@@ -27,15 +27,12 @@ PARAMS: dict[str, Any] = {
     "click_threshold": 0.15,
     "relevance_threshold": 0.1,
     "judged_skip": 1,
-    "judged_depth": 6,
     "relevance_skip": 2,
-    "relevance_depth": 6,
     "max_associations": 3,
     "max_positives": 2,
-    "max_negatives": 4,
     "multi_hop_weight": 0.5,
     "memory_limit": "500MB",
-    "debias": {"method": "none", "max_rank": 5, "clip": 10.0, "max_pairs": 1000, "iterations": 50, "tolerance": 1e-6},
+    "debias": {"method": "none", "max_rank": 5},
     "seed": 7,
 }
 

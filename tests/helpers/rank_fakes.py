@@ -18,7 +18,6 @@ from steps.tracking.runs import NullRun, Run
 PARAMS = CrossEncoderParams(
     kind="cross_encoder",
     base="set by the test",
-    random_negatives=2,
     max_triplets=200,
     batch_size=16,
     learning_rate=1e-3,

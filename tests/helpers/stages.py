@@ -5,7 +5,7 @@ from pathlib import Path
 
 from steps.core.tables import SCHEMAS, table_from_rows, write_table
 from steps.distill.params import DistillParams
-from steps.embed.params import CheckParams, EmbedParams
+from steps.embed.params import EmbedParams
 from steps.index.params import IndexParams, SemanticIdParams
 from steps.release.params import ReleaseParams
 from steps.score.params import ScoreParams
@@ -17,7 +17,6 @@ EMBED = EmbedParams(
     parts=["train_queries", "generated_queries", "titles", "sentences", "unlabelled_queries"],
     max_part_texts=0,
     least_texts=0,
-    check=CheckParams(documents=20, cosine=0.99),
     neighbours=4,
     precision="fp32",
     batch_size=16,

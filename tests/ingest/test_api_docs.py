@@ -38,7 +38,7 @@ class Frame:
     def head(self):
         """Return the first n rows.
 
-        Return the first n rows! That is all :func:`~fakepkg.tail` does not do for an ordinary caller.
+        Return the first n rows! That is all :func:`~fakepkg.tail` does not do for an ordinary caller of it.
         """
 
     def __len__(self):
@@ -55,7 +55,7 @@ Returns the arctangent of the input.
 """ + r"""
 Args:
     {{input}}
-    one number of any kind, real or complex, in radians
+    one number of any kind, real or complex, in radians or in degrees
 """.format(**common))
 '''
 
@@ -83,10 +83,6 @@ def source(**changes: Any) -> ApiDocsSource:
         "kind": "api_docs",
         "name": "api",
         "packages": ["fakepkg"],
-        "min_summary_words": 3,
-        "min_content_words": 3,
-        "max_content_words": 50,
-        "max_summary_documents": 2,
         "max_documents": 100,
         "test_queries": 1,
         "dev_queries": 1,
@@ -149,7 +145,7 @@ def test_no_document_repeats_its_summary() -> None:
     contents = {document.doc_id: document.content for document in data.documents}
     for row in data.judgements:
         assert fold(texts[row.query_id]) not in fold(contents[row.doc_id])
-    assert contents["api/fakepkg.Frame.head"] == "That is all fakepkg.tail does not do for an ordinary caller."
+    assert contents["api/fakepkg.Frame.head"] == "That is all fakepkg.tail does not do for an ordinary caller of it."
 
 
 @pytest.mark.usefixtures("package")
@@ -175,7 +171,7 @@ def test_packages_read_at_once_give_what_they_give_one_by_one(package: Path, mon
     found = []
     for cores in ({0}, {0, 1}):
         monkeypatch.setattr(os, "sched_getaffinity", lambda process, cores=cores: cores, raising=False)
-        data, rejects = read(ratio=0.5, packages=["otherpkg", "fakepkg"], max_summary_documents=9)
+        data, rejects = read(ratio=0.5, packages=["otherpkg", "fakepkg"])
         found.append((data.documents, data.queries, data.judgements, data.facts, rejects.report()))
     assert found[0] == found[1] and len(found[0][0]) > 8
 

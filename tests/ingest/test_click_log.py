@@ -92,7 +92,7 @@ def test_values_of_every_spelling_are_read_and_bad_ones_are_rejects_of_their_lin
         shown("a query", 0, clicked="maybe"),
         shown("a query", 0, clicked=2),
         shown("?!", 0),  # 15
-        shown("word " * 21, 0),
+        shown("word " * 201, 0),
         shown("half a pair \ud800", 0),
         without(shown("a query", 0), ["doc"]),
         shown("a query", 0) | {"sid": ""},

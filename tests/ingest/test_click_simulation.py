@@ -1,26 +1,30 @@
 """The simulated sessions follow the click model that they claim, over train queries only."""
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 import pytest
 
 from slimtower.common.document_texts import DocumentTemplate
+from steps.ingest import click_simulation
 from steps.ingest.click_simulation import bm25_results, simulate_sessions, with_relevant
-from steps.ingest.params import ClickParams
 from steps.ingest.source_data import Document, Query
 
 simulate = partial(simulate_sessions, template=DocumentTemplate())
 
 
-def clicks(sessions: int, eta: float = 1.0, relevant: float = 0.8, other: float = 0.1) -> ClickParams:
-    return ClickParams(
-        sessions_per_query=sessions,
-        results_per_session=10,
-        propensity_exponent=eta,
-        click_if_relevant=relevant,
-        click_if_not=other,
-    )
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets the constants of the click model."""
+
+    def sets(sessions: int, eta: float = 1.0, relevant: float = 0.8, other: float = 0.1) -> None:
+        monkeypatch.setattr(click_simulation, "SESSIONS_PER_QUERY", sessions)
+        monkeypatch.setattr(click_simulation, "PROPENSITY_EXPONENT", eta)
+        monkeypatch.setattr(click_simulation, "CLICK_IF_RELEVANT", relevant)
+        monkeypatch.setattr(click_simulation, "CLICK_IF_NOT", other)
+
+    return sets
 
 
 DOCUMENTS = [Document(f"api/d{n:02d}", "api", f"pkg.f{n}", "pkg", f"word{n} common text") for n in range(40)]
@@ -32,8 +36,9 @@ QUERIES = [
 RELEVANT = {f"api/q{n:02d}": [f"api/d{n:02d}" if n < 10 else f"api/d{39 - n:02d}"] for n in range(30)}
 
 
-def test_sessions_cover_train_queries_only_in_rising_time() -> None:
-    rows = simulate(QUERIES, RELEVANT, DOCUMENTS, clicks(3), seed=1).to_pylist()
+def test_sessions_cover_train_queries_only_in_rising_time(model: Callable[..., None]) -> None:
+    model(3)
+    rows = simulate(QUERIES, RELEVANT, DOCUMENTS, seed=1).to_pylist()
     sessions = [rows[at : at + 10] for at in range(0, len(rows), 10)]
     assert len(sessions) == 60
     asked = [session[0]["query_id"] for session in sessions]
@@ -49,10 +54,11 @@ def test_sessions_cover_train_queries_only_in_rising_time() -> None:
 
 
 @pytest.mark.medium
-def test_click_rates_recover_the_position_bias() -> None:
+def test_click_rates_recover_the_position_bias(model: Callable[..., None]) -> None:
     """Clicks over shown, irrelevant results only, at rank r against rank 1: (1/r)^eta."""
     for eta in (0.5, 1.0):
-        table = simulate(QUERIES, {q.query_id: [] for q in QUERIES}, DOCUMENTS, clicks(2000, eta, 0.8, 0.6), 2)
+        model(2000, eta, 0.8, 0.6)
+        table = simulate(QUERIES, {q.query_id: [] for q in QUERIES}, DOCUMENTS, 2)
         clicked = np.asarray(table["clicked"]).reshape(-1, 10)
         rate = clicked.mean(axis=0)
         expected = 0.6 * np.arange(1, 11) ** -eta
@@ -61,8 +67,9 @@ def test_click_rates_recover_the_position_bias() -> None:
 
 
 @pytest.mark.medium
-def test_relevant_results_draw_more_clicks_at_equal_rank() -> None:
-    rows = simulate(QUERIES, RELEVANT, DOCUMENTS, clicks(500), seed=3).to_pylist()
+def test_relevant_results_draw_more_clicks_at_equal_rank(model: Callable[..., None]) -> None:
+    model(500)
+    rows = simulate(QUERIES, RELEVANT, DOCUMENTS, seed=3).to_pylist()
     first = [row for row in rows if row["rank"] == 1]
     good = [row["clicked"] for row in first if row["doc_id"] in RELEVANT[row["query_id"]]]
     other = [row["clicked"] for row in first if row["doc_id"] not in RELEVANT[row["query_id"]]]
@@ -71,9 +78,9 @@ def test_relevant_results_draw_more_clicks_at_equal_rank() -> None:
 
 
 def test_same_seed_same_sessions() -> None:
-    first = simulate(QUERIES, RELEVANT, DOCUMENTS, clicks(3), seed=1)
-    assert first.equals(simulate(QUERIES, RELEVANT, DOCUMENTS, clicks(3), seed=1))
-    assert not first.equals(simulate(QUERIES, RELEVANT, DOCUMENTS, clicks(3), seed=2))
+    first = simulate(QUERIES, RELEVANT, DOCUMENTS, seed=1)
+    assert first.equals(simulate(QUERIES, RELEVANT, DOCUMENTS, seed=1))
+    assert not first.equals(simulate(QUERIES, RELEVANT, DOCUMENTS, seed=2))
 
 
 def test_missing_relevant_results_take_the_place_of_irrelevant_ones() -> None:
@@ -86,12 +93,14 @@ def test_missing_relevant_results_take_the_place_of_irrelevant_ones() -> None:
     assert with_relevant(ranked, [7], np.random.default_rng(0)) is ranked
 
 
-def test_no_sessions_and_small_corpora() -> None:
-    assert simulate(QUERIES, RELEVANT, DOCUMENTS, clicks(0), seed=1).num_rows == 0
-    few = simulate(QUERIES[:1], {"api/q00": ["api/d00"]}, DOCUMENTS[:4], clicks(1), seed=1)
+def test_no_sessions_and_small_corpora(model: Callable[..., None]) -> None:
+    model(0)
+    assert simulate(QUERIES, RELEVANT, DOCUMENTS, seed=1).num_rows == 0
+    model(1)
+    few = simulate(QUERIES[:1], {"api/q00": ["api/d00"]}, DOCUMENTS[:4], seed=1)
     assert few.num_rows == 4
     strange = [QUERIES[0]._replace(text="¿?")]
-    assert simulate(strange, {"api/q00": ["api/d01"]}, DOCUMENTS, clicks(1), seed=1).num_rows == 10
+    assert simulate(strange, {"api/q00": ["api/d01"]}, DOCUMENTS, seed=1).num_rows == 10
 
 
 def test_results_are_found_in_the_texts_that_the_template_makes() -> None:

@@ -9,7 +9,7 @@ from ingest_logs import click_log, ingest, params, rows_of, shown, texts_by_spli
 from slimtower.common.errors import UserError
 from slimtower.common.settings import validated
 from steps.core.corpus import corpus_template
-from steps.ingest import source_files
+from steps.ingest import source_files, splits
 from steps.ingest.listing import list_sources
 from steps.ingest.locations import Located
 from steps.ingest.params import IngestParams
@@ -51,7 +51,7 @@ def test_a_single_file_of_an_object_store_must_be_one(tmp_path: Path, store: Pat
         ingest(tmp_path, checked)
 
 
-def test_ms_marco_is_passed_on_and_listed(tmp_path: Path) -> None:
+def test_ms_marco_is_passed_on_and_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "marco"
     files = {
         "collection.tsv": "1\tfirst passage\n2\tsecond passage\n",
@@ -63,10 +63,11 @@ def test_ms_marco_is_passed_on_and_listed(tmp_path: Path) -> None:
     folder.mkdir()
     for name, text in files.items():
         (folder / name).write_text(text)
-    checked = params({"name": "marco", "kind": "ms_marco", "path": str(folder)}, dev_fraction=0.5)
-    splits = texts_by_split(ingest(tmp_path, checked))
-    assert splits["test"] == ["a dev query"]
-    assert len(splits["train"]) == len(splits["dev"]) == 1
+    monkeypatch.setattr(splits, "DEV_FRACTION", 0.5)
+    checked = params({"name": "marco", "kind": "ms_marco", "path": str(folder)})
+    found = texts_by_split(ingest(tmp_path, checked))
+    assert found["test"] == ["a dev query"]
+    assert len(found["train"]) == len(found["dev"]) == 1
     assert sorted(row["path"] for row in list_sources(checked)) == sorted(files)
 
 

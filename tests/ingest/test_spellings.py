@@ -352,7 +352,7 @@ def test_a_query_above_a_limit_of_ours_is_left_out_and_stops_nothing(tmp_path: P
     else:
         rows = [row | {"query": long} if row["query"] == "73" else row for row in LOG]
         source = click_log(tmp_path, "log.jsonl", jsonl(rows).encode())
-    out = ingest(tmp_path, params(source, max_query_words=200, max_reject_ratio=0.0))
+    out = ingest(tmp_path, params(source, max_reject_ratio=0.0))
     assert {row[0] for row in impressions(out)} == {f"7{day}" for day in DAYS if day != 3}
     assert set(rows_of(out, "rejects", "reason")) == {"query_too_long"}
 

@@ -87,8 +87,7 @@ def test_a_missing_or_empty_file_is_a_user_error(tmp_path: Path, content: bytes 
         read(path)
 
 
-API = {"name": "api", "kind": "api_docs", "packages": ["numpy"], "min_summary_words": 3, "min_content_words": 3,
-       "max_content_words": 50, "max_summary_documents": 2, "max_documents": 100, "test_queries": 2,
+API = {"name": "api", "kind": "api_docs", "packages": ["numpy"], "max_documents": 100, "test_queries": 2,
        "dev_queries": 1}  # fmt: skip
 
 

@@ -64,15 +64,11 @@ def test_a_judged_query_takes_a_negative_between_the_two_ranks(tmp_path: Path) -
     assert "judged 1" in report["samples"][0]["why"] and "rank 3" in report["samples"][0]["why"]
 
 
-def test_all_judged_positives_are_mined_unless_a_cap_is_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_judged_positives_are_mined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     qrels = [judgement("d/q1", f"d/{name}", grade) for grade, name in enumerate(("cumsum", "sum", "max", "sort"), 1)]
     out = cells(tmp_path, {"bm25": found("d/q1", "d/cumsum", "d/plot")}, qrels=qrels)  # max_positives is 2
     assert [row[1] for row in sorted(triplets(out))] == ["d/cumsum", "d/max", "d/sort", "d/sum"]
     assert "WARNING" not in capsys.readouterr().err
-    places = tmp_path / "ingest", tmp_path / "candidates", tmp_path / "click", tmp_path / "judged"
-    assert [row[1] for row in triplets(mine_judged(*places, max_judged_positives=1))] == ["d/sort"]
-    told = "mine@judged: WARNING: 1 of 4 positives are mined (mine.max_judged_positives); raise it"
-    assert told in capsys.readouterr().err
 
 
 def test_the_best_rank_of_all_searchers_counts(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from pydantic import ValidationError
 from slimtower.common.errors import TransientError, UserError
 from slimtower.common.files import read_json
 from steps.core.tables import read_table
+from steps.mine import from_relevance
 from steps.mine.audit import audit
 from steps.mine.params import MineParams
 
@@ -157,14 +158,18 @@ def test_training_after_the_first_test_query_is_refused(tmp_path: Path) -> None:
         mine(write_log(tmp_path / "ingest", QUERIES, DOCUMENTS, log), tmp_path / "mine")
 
 
-def test_relevance_adds_its_sources_and_takes_back_wrong_negatives(tmp_path: Path) -> None:
+def test_relevance_adds_its_sources_and_takes_back_wrong_negatives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(from_relevance, "RELEVANCE_DEPTH", 6)
+    monkeypatch.setattr(from_relevance, "RELEVANCE_TOP_TERMS", 2)
     documents = [*DOCUMENTS, *(document(f"d/x{n}", f"Filler number {n}.") for n in range(8))]
     scores = [("d/q1", "d/sum", 9.0), *(("d/q1", f"d/x{n}", 5.0 - n) for n in range(8))]
     scores += [("d/q3", "d/max", 3.0), ("d/test", "d/sum", 1.0)]
     relevance = [{"query_id": q, "doc_id": d, "score": score} for q, d, score in scores]
     ingest = write_log(tmp_path / "ingest", QUERIES, documents, LOG, relevance)
     clicks = mine(ingest, tmp_path / "click", click_threshold=0.05)
-    out = mine_relevance(ingest, clicks, tmp_path / "relevance", click_threshold=0.05, relevance_top_terms=2)
+    out = mine_relevance(ingest, clicks, tmp_path / "relevance", click_threshold=0.05)
 
     rows = read_table(out, "triplets").to_pylist()
     own = [row for row in rows if row["source"] == "relevance_one_hop"]
@@ -274,7 +279,7 @@ def test_a_missing_table_is_named(tmp_path: Path) -> None:
         ("planner", "magic"),
         ("click_threshold", 1.0),
         ("max_associations", 0),
-        ("relevance_depth", 2),
+        ("relevance_skip", 50),
     ],
 )
 def test_a_bad_parameter_is_refused(name: str, value: object) -> None:

@@ -8,6 +8,7 @@ import pytest
 from mine_logs import PARAMS, Row, document, impression, mine, mine_relevance, query, write_log
 
 from steps.core.tables import read_table
+from steps.mine import from_relevance
 
 pytestmark = [
     pytest.mark.slow,
@@ -44,7 +45,8 @@ def log_of_40k_rows(folder: Path) -> Path:
     return write_log(folder, queries, documents, impressions, relevance)
 
 
-def test_duckdb_equals_spark(tmp_path: Path) -> None:
+def test_duckdb_equals_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(from_relevance, "RELEVANCE_TOP_TERMS", 2)
     ingest = log_of_40k_rows(tmp_path / "ingest")
     outputs = []
     for engine in ("duckdb", "spark"):
@@ -53,7 +55,6 @@ def test_duckdb_equals_spark(tmp_path: Path) -> None:
             "spark_master": "local[2]",
             "memory_limit": "2GB",
             "max_associations": 20,
-            "relevance_top_terms": 2,
             "debias": PARAMS["debias"] | {"method": "ipw"},
         }
         clicks = mine(ingest, tmp_path / f"{engine}-click", **knobs)

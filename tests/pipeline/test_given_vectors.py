@@ -20,6 +20,11 @@ from steps.encoders.towers import encode, load_tower
 pytestmark = pytest.mark.medium
 
 
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("steps.embed.given_vectors.CHECKED_DOCUMENTS", 5)
+
+
 def write_given(root: Path, tower: Path, data: Path) -> Params:
     """Params of a run that is given each document's vector of the tower, as files below `root`."""
     plain = params_of("scifact.yaml", tower, DATA=str(data))
@@ -30,7 +35,7 @@ def write_given(root: Path, tower: Path, data: Path) -> Params:
     (root / "stored.txt").write_text("".join(f"{each}\n" for each in ids))
     described = {"kind": "files", "path": str(root / "stored.npy"), "ids": str(root / "stored.txt")}
     [source] = plain.ingest.sources
-    given = {"ingest": {"document_vectors": {source.name: described}}, "embed": {"check": {"documents": 5}}}
+    given = {"ingest": {"document_vectors": {source.name: described}}}
     return params_of("scifact.yaml", tower, given, DATA=str(data))
 
 

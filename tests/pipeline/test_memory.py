@@ -34,7 +34,7 @@ CHANGES: dict[str, Any] = {
         "teachers": ["dense"],
         "teacher": {"dense": {"epochs": 1.0, "max_triplets": 1920, "max_document_length": 96}},
     },
-    "generate": {"max_queries": 20_000, "judge_sample": 500, "small": {"corpus_texts": 2000}},
+    "generate": {"max_queries": 20_000},
     "embed": {"max_part_texts": 70_000},
     "score": {"teachers": ["cross"], "depth": 4, "max_texts": 1000, "precision": "fp32"},
     "distill": {"student": {"static": {"epochs": 1.0, "batch_size": 1024}, "1l": {"epochs": 0.05, "batch_size": 128}}},

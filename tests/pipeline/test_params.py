@@ -20,6 +20,7 @@ from slimtower.common.errors import UserError, line
 from slimtower.common.names import key_name
 from slimtower.common.settings import read_mapping
 from steps.core.params import load_index_teacher
+from steps.mine.params import RELEVANCE_DEPTH
 from steps.teach.kinds.endpoint import Endpoint
 
 TRACKED = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
@@ -77,12 +78,11 @@ def changed(key: str, value: Any) -> dict[str, Any]:
         ("score.teachers", ["gone"], r"names 'gone', but teach\.teachers and rank\.rankers have only \['dense'\]; add"),
         ("score.teachers", ["cross"], r"names 'cross', but teach\.teachers and rank\.rankers have only"),
         ("rank.rankers", ["gone"], r"rank: rankers names \['gone'\], but ranker has \['cross'\]"),
-        ("rank.ranker.cross.positive_weight", 0, r"cross\.positive_weight is 0: give auto or a number above 0$"),
         ("rank.ranker.cross.base", "models/teach/dense/tower", "would be made of its own judgements"),
         ("candidates.base", "models/teach/dense/tower", "would be made of its own judgements"),
         ("candidates.searchers", ["lucene"], r"candidates\.searchers\.0 is 'lucene'"),
         ("candidates.depth", 10, r"candidates\.depth is 10, but mine\.judged_skip leaves out the first 10"),
-        ("mine.judged_skip", 60, r"judged_depth 60 must be above judged_skip 60"),
+        ("mine.judged_skip", 60, r"judged_skip 60 must be below 60, the last rank"),
         ("score.teachers", ["dense"], r"score\.teachers names 'dense', the teacher of the index \(teach\.index\)"),
         ("score.teachers", ["a", "a"], "twice; name each once"),
         ("distill.students", ["2l", "2l"], "twice; name each once"),
@@ -297,7 +297,7 @@ def test_the_defaults_of_ranker_and_miner_fit() -> None:
     raw = changed("rank.rankers", ["cross"])
     params = check_params(raw, "params.yaml")
     depth = min(params.rank.described("cross").depth, params.candidates.depth)
-    assert params.mine.relevance_depth <= depth and params.mine.relevance_skip * 5 <= depth
+    assert depth >= RELEVANCE_DEPTH and params.mine.relevance_skip * 5 <= depth
 
 
 def test_a_teacher_may_score_fewer_texts_than_another() -> None:

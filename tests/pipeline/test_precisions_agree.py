@@ -28,8 +28,7 @@ ROUNDING = 0.006  # nDCG@10 that may differ besides: what a few of 100 queries g
 SMALL: dict[str, Any] = {
     "ingest": {
         "sources": [
-            {"name": "api", "kind": "api_docs", "packages": ["networkx"], "min_summary_words": 4,
-             "min_content_words": 12, "max_content_words": 40, "max_summary_documents": 4, "max_documents": 220,
+            {"name": "api", "kind": "api_docs", "packages": ["networkx"], "max_documents": 220,
              "test_queries": 100, "dev_queries": 20}
         ]
     },

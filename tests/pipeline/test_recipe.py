@@ -152,7 +152,7 @@ def test_data_of_ones_own_meet_no_cap(name: str) -> None:
     params = check_params(laid_over(read_mapping(Path("params.yaml")), text, {"DATA": "data"}, path), name)
     ranker = params.rank.described("cross")
     assert ranker.max_triplets == ranker.max_queries == params.candidates.max_queries == 0
-    assert params.mine.max_positives == params.mine.max_judged_positives == 0
+    assert params.mine.max_positives == 0
 
 
 @pytest.mark.parametrize("name", ["beir", "click_log", "medquad", "scifact", "ubi"])

@@ -24,14 +24,14 @@ RECIPE = """\
 ingest:
   sources:
     - {name: tiny, kind: beir, path: "${DATA}"}
-    - {name: docs, kind: api_docs, packages: [networkx], min_summary_words: 4, min_content_words: 12,
-       max_content_words: 40, max_summary_documents: 4, max_documents: 150, test_queries: 30, dev_queries: 20}
+    - {name: docs, kind: api_docs, packages: [networkx], max_documents: 150,
+       test_queries: 30, dev_queries: 20}
   max_reject_ratio: 0.5
 teach: {teacher: {dense: {base: "${TOWER}", max_triplets: 64, max_document_length: 64, dev_documents: 50}}}
 evaluate: {earlier_towers: true}
 index: {kind: hnsw, semantic_ids: {levels: 2, codes: 8}}
 release: {parity_ndcg_loss: 1.0, total_ndcg_loss: 1.0}
-generate: {max_queries: 20, judge: "${TOWER}", small: {d_model: 32, layers: 1, epochs: 0.2, corpus_texts: 100}}
+generate: {max_queries: 20, judge: "${TOWER}", small: {d_model: 32, layers: 1, epochs: 0.2}}
 embed: {least_texts: 0}
 distill:
   students: [static, 1l]

@@ -31,7 +31,6 @@ def test_the_tracked_section_names_no_ranker_and_describes_one() -> None:
         (TRACKED | {"rankers": ["gone"]}, r"rankers names \['gone'\], but ranker has \['cross'\]; describe it there"),
         (TRACKED | {"rankers": ["../x"]}, "a name is"),
         (changed(base="models/teach/dense/tower"), "would be made of its own judgements; name the weights"),
-        (changed(positive_weight=0.0), r"positive_weight is 0\.0: give auto or a number above 0"),
         (changed(loss="hinge"), r"loss is 'hinge'"),
         (changed(kind="rules"), r"kind is 'rules'"),
     ],

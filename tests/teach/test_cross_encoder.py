@@ -260,7 +260,6 @@ def test_without_dev_queries_or_hits_nothing_is_compared(
         ({"reconstruction_weight": 1.0}, "is of dual pooling; set it to 0"),
         ({"scale": 0.1}, "is of dual pooling, whose inner product it multiplies"),
         ({"pooling": "segments", "epochs": 0.0}, "pooling: segments ranks nothing untrained"),
-        ({"positive_weight": -1.0}, "give auto or a number above 0"),
         ({"base": "models/teach/dense/tower"}, "would be made of its own judgements"),
     ],
 )

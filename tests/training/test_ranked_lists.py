@@ -13,6 +13,7 @@ from teach_fakes import table
 
 from slimtower.common.errors import UserError
 from steps.core.tables import write_table
+from steps.training import ranked_lists
 from steps.training.ranked_lists import ListChoice, choose_lists
 from steps.training.ranker import rows as rows_of
 from steps.training.ranker import turns_of_rows
@@ -25,12 +26,15 @@ def choose(
     asked: list[dict[str, Any]] | None = None,
     corpus: list[dict[str, Any]] | None = None,
     judged: Sequence[dict[str, Any]] = (),
+    random: int = 0,
     **knobs: Any,
 ) -> ListChoice:
     for name, rows in (("corpus", corpus or documents()), ("queries", asked or queries()), ("qrels", list(judged))):
         write_table(folder, name, table(name, rows))
-    params = PARAMS.model_copy(update={"random_negatives": 0, "negatives": 5} | knobs)
-    return choose_lists(table("triplets", mined), table("queries", asked or queries()), folder, params)
+    params = PARAMS.model_copy(update={"negatives": 5} | knobs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranked_lists, "RANDOM_NEGATIVES", random)
+        return choose_lists(table("triplets", mined), table("queries", asked or queries()), folder, params)
 
 
 def more_negatives(row: dict[str, Any], *doc_ids: str) -> list[dict[str, Any]]:
@@ -52,12 +56,12 @@ def test_random_negatives_are_of_the_same_data_set_and_no_positive(tmp_path: Pat
         row | {"doc_id": f"e/{number}", "dataset": "e", "content": "elsewhere"}
         for number, row in enumerate(documents())
     ]
-    choice = choose(tmp_path, triplets(), corpus=corpus, random_negatives=20)
+    choice = choose(tmp_path, triplets(), corpus=corpus, random=20)
     own = {f"{row['title']}. {row['content']}" for row in documents()}
     for each in choice.chosen:
         assert set(each.negatives) <= own - {each.positive} and len(each.negatives) == len(set(each.negatives)) > 5
-    assert choice.chosen == choose(tmp_path, triplets(), corpus=corpus, random_negatives=20).chosen
-    assert choice.chosen != choose(tmp_path, triplets(), corpus=corpus, random_negatives=20, seed=4).chosen
+    assert choice.chosen == choose(tmp_path, triplets(), corpus=corpus, random=20).chosen
+    assert choice.chosen != choose(tmp_path, triplets(), corpus=corpus, random=20, seed=4).chosen
 
 
 def test_what_is_judged_relevant_to_a_query_is_no_random_negative_of_it(tmp_path: Path) -> None:
@@ -66,7 +70,7 @@ def test_what_is_judged_relevant_to_a_query_is_no_random_negative_of_it(tmp_path
         {"query_id": mined[0]["query_id"], "dataset": "d", "doc_id": doc_id, "grade": int(at > 5), "split": "train"}
         for at, doc_id in enumerate(ids)
     ]
-    (one,) = choose(tmp_path, mined, judged=judged, random_negatives=30).chosen
+    (one,) = choose(tmp_path, mined, judged=judged, random=30).chosen
     irrelevant = {f"{row['title']}. {row['content']}" for row in documents()[:6]}
     assert len(one.negatives) > 1 and set(one.negatives) <= irrelevant
 
@@ -144,7 +148,7 @@ def test_lists_of_fewer_hard_negatives_than_asked_for_are_told_with_numbers(tmp_
     ids = [each["doc_id"] for each in documents()[4:8]]
     first, second = (row for row in triplets()[:2])
     mined = [*more_negatives(first, *ids), *more_negatives(second, ids[0])]
-    choice = choose(tmp_path, mined, negatives=3, random_negatives=4)
+    choice = choose(tmp_path, mined, negatives=3, random=4)
     assert choice.hard_negatives == 2.0 < choice.negatives_per_positive and choice.fewer_negatives(2) is None
     assert choice.fewer_negatives(3) == (
         "lists hold 2.0 hard negatives on average, fewer than the 3 asked for (negatives); for more raise"

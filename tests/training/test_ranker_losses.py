@@ -11,7 +11,7 @@ from torch import Tensor
 
 from steps.retrieval.rankers import load_ranker, pair_scores
 from steps.training.ranked_lists import ListChoice, RankedList
-from steps.training.ranker import objective, positive_weight, rows
+from steps.training.ranker import objective, rows
 
 pytestmark = pytest.mark.medium
 
@@ -100,7 +100,6 @@ def test_a_loss_and_its_gradient_are_those_of_its_formula(
     torch.testing.assert_close(found.grad, given.grad, rtol=1e-5, atol=1e-7)
 
 
-def test_auto_weighs_both_classes_the_same() -> None:
+def test_both_classes_weigh_the_same() -> None:
     choice = ListChoice(LISTS, {}, {})
-    assert positive_weight(choice, PARAMS) == 2.0  # four negatives, two positives
-    assert positive_weight(choice, PARAMS.model_copy(update={"positive_weight": 7.0})) == 7.0
+    assert choice.negatives_per_positive == 2.0  # four negatives, two positives
