@@ -8,7 +8,9 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+from pipeline.params_reference import PAGE, reference
 from slimtower.common.errors import UserError, guarded
+from slimtower.common.settings import PARAMS, read_mapping
 
 _TARGET = re.compile(r'\]\(([^)\s#]+)[^)]*\)|(?:src|srcset)="([^"]+)"')
 
@@ -16,6 +18,8 @@ _TARGET = re.compile(r'\]\(([^)\s#]+)[^)]*\)|(?:src|srcset)="([^"]+)"')
 def lay_out(root: Path, pages: Path) -> None:
     """Copy the pages and each file that they link to, at their places; UserError for a link to no file."""
     for page in (root / "README.md", root / "bench/results/README.md", *sorted((root / "docs").glob("*.md"))):
+        if page == root / PAGE:  # written anew
+            continue
         _copy(page, root, pages)
         for match in _TARGET.finditer(page.read_text(encoding="utf-8")):
             target = match[1] or match[2]
@@ -39,6 +43,8 @@ def build(root: Path, site: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         lay_out(root, folder / "pages")
+        if (root / PARAMS).is_file():
+            (folder / "pages" / PAGE).write_text(reference(read_mapping(root / PARAMS)), encoding="utf-8")
         shutil.copyfile(root / "docs/zensical.toml", folder / "zensical.toml")
         command = [sys.executable, "-m", "zensical", "build", "--strict"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True)

@@ -8,6 +8,7 @@ import pytest
 
 PROJECT = Path(__file__).parents[1]
 PAGES = [PROJECT / "README.md", PROJECT / "bench/results/README.md", *sorted((PROJECT / "docs").glob("*.md"))]
+PAGES = [page for page in PAGES if page.name != "params.md"]  # `make docs` writes it
 LINES = 130  # what a newcomer reads
 
 
@@ -37,4 +38,6 @@ def test_the_readme_is_short() -> None:
 def test_the_site_lists_each_page_once() -> None:
     nav = (PROJECT / "docs/zensical.toml").read_text(encoding="utf-8")
     tomllib.loads(nav)
-    assert sorted(re.findall(r'= "(\S+\.md)"', nav)) == sorted(path.relative_to(PROJECT).as_posix() for path in PAGES)
+    assert {*re.findall(r'= "(\S+\.md)"', nav)} - {"docs/params.md"} == {
+        path.relative_to(PROJECT).as_posix() for path in PAGES
+    }

@@ -17,6 +17,7 @@ from slimtower.common.names import plain_name
 
 PARAMS = Path("params.yaml")
 _QUOTE = "'"
+_LOOK_UP = "add it (`python -m pipeline.params_reference` writes docs/params.md, which says what it is)"
 _bounded = reprlib.Repr()  # aliases of YAML can make a few lines as large as one likes
 _bounded.maxstring = _bounded.maxother = 200
 
@@ -119,9 +120,9 @@ def _complaint(item: Any, model: type[BaseModel]) -> str:
             hint = f"; did you mean {'.'.join([*keys[:-1], near[0]])}?" if near else ""
             return f"{key} is unknown{hint}"
         case "missing":
-            return f"{key} is missing; add it (docs/params.md says what it is)"
+            return f"{key} is missing; {_LOOK_UP}"
         case "union_tag_not_found":
-            return f"{key} has no {item['ctx']['discriminator']}; add it (docs/params.md says what it is)"
+            return f"{key} has no {item['ctx']['discriminator']}; {_LOOK_UP}"
         case "union_tag_invalid":
             context = item["ctx"]
             tag = f"{key}.{context['discriminator'].strip(_QUOTE)}"

@@ -20,7 +20,7 @@ def test_every_page_is_built_found_and_linked_to(tmp_path: Path) -> None:
     site = tmp_path / "site"
     build(ROOT, site)
     found = {entry["location"].partition("#")[0] for entry in json.loads((site / "search.json").read_text())["items"]}
-    pages = {f"docs/{page.stem}/": page for page in (ROOT / "docs").glob("*.md")}
+    pages = {f"docs/{page.stem}/": page for page in [*(ROOT / "docs").glob("*.md"), ROOT / "docs/params.md"]}
     assert {"", *pages} <= found
 
     home = (site / "index.html").read_text(encoding="utf-8")

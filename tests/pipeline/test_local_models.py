@@ -11,7 +11,9 @@ from pydantic import BaseModel
 
 from pipeline.local_models import write_models
 from pipeline.params import Params, check_params
+from pipeline.params_reference import reference
 from slimtower.common.files import read_json
+from slimtower.common.settings import read_mapping
 from steps.core.params import MODEL
 
 TRACKED = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
@@ -78,7 +80,7 @@ def test_of_a_model_behind_an_api_the_tokenizer_is_a_folder_and_the_model_is_non
 
 def test_every_knob_that_names_a_model_is_marked() -> None:
     """By the reference, which says of such a knob that it takes a folder or a name."""
-    page = Path("docs/params.md").read_text(encoding="utf-8")
+    page = reference(read_mapping(Path("params.yaml")))
     told = re.findall(r"^\| `([a-z_.]+)` \|.*(?:folder or (?:a )?(?:Hugging Face )?name|[Nn]ame or folder)", page, re.M)
     assert {name.rpartition(".")[2] for name in told} <= marked(Params) and len(told) >= 6
 
