@@ -58,12 +58,12 @@ def measure(ingest: Path, params: Params) -> Data:
         tokens += sum(min(limit, TOKENS_A_WORD * count + 6) for count in counts.to_pylist())
     train = pc.sum(pc.equal(read_table(ingest, "queries")["split"], "train")).as_py() or 0
     unlabelled = pq.read_metadata(table_path(ingest, "unlabelled_queries")).num_rows
-    most = params.embed.max_part_texts or 10**9
+    part_limit = params.embed.max_part_texts or 10**9
     sources = _sources(train, documents, params.generate)
     parts = {"train_queries": train, "generated_queries": 2 * sources,
              "titles": documents, "sentences": words // 15, "unlabelled_queries": unlabelled,
              "spans": documents * params.embed.spans_per_document}  # fmt: skip
-    texts = sum(min(most, parts.get(part, 0)) for part in params.embed.parts)
+    texts = sum(min(part_limit, parts.get(part, 0)) for part in params.embed.parts)
     texts += min(words, max(0, params.embed.least_texts - texts))  # about a span a word is what documents can give
     return Data(documents, tokens / max(1, documents), train, texts)
 
@@ -94,8 +94,8 @@ def forecast(
     for name in params.rank.rankers:
         ranker = params.rank.described(name)
         trained = _pairs(ranker, data)
-        asked = min(ranker.max_queries or data.train_queries, data.train_queries) + ranker.dev_queries
-        scored = asked * min(ranker.depth, params.candidates.depth)
+        count = min(ranker.max_queries or data.train_queries, data.train_queries) + ranker.dev_queries
+        scored = count * min(ranker.depth, params.candidates.depth)
         pairs = BACKWARD * trained + scored * len(params.candidates.searchers)
         work[f"rank@{name}"] = tower * ranker.max_length * pairs
     for name in params.teach.teachers:
@@ -106,31 +106,33 @@ def forecast(
         if not isinstance(teacher, OnTriplets):
             continue  # of other kinds nothing is known here
         rounds = teacher.rounds.more if isinstance(teacher, Contrastive) else 0
-        drawn = min(teacher.max_triplets or 4 * data.train_queries, 4 * data.train_queries)
-        triplets = drawn * teacher.epochs * (1 + rounds)
+        sampled = min(teacher.max_triplets or 4 * data.train_queries, 4 * data.train_queries)
+        triplets = sampled * teacher.epochs * (1 + rounds)
         compared = teacher.dev_queries + teacher.dev_documents if triplets else 0
         searched = data.documents * rounds
-        read = triplets * 2.2 * BACKWARD + 2 * compared + searched
-        work[f"teach@{name}"] = tower * data.document_tokens * read
+        amount = triplets * 2.2 * BACKWARD + 2 * compared + searched
+        work[f"teach@{name}"] = tower * data.document_tokens * amount
         if triplets and name == params.teach.index and params.evaluate.earlier_towers:
             work["evaluate"] += tower * data.documents * data.document_tokens * (1 + rounds)
     for name in params.score.teachers:
-        asked = min(params.score.texts_of(name) or data.texts, data.texts)
+        count = min(params.score.texts_of(name) or data.texts, data.texts)
         scorer = params.teach.teacher.get(name) or params.rank.ranker[name]
         nearest = min(params.score.depth or params.embed.neighbours, params.embed.neighbours)
-        read = min(data.documents, asked * nearest) * data.document_tokens + SHORT * asked
+        amount = min(data.documents, count * nearest) * data.document_tokens + SHORT * count
         layered = nearest if params.score.layers else 0  # documents that are read again for their layers
         if isinstance(scorer, CrossEncoder | CrossEncoderParams):  # reads each text with each of its documents
-            pairs = asked * (nearest + layered + min(params.score.pairs, nearest))
-            read = pairs * min(scorer.max_length, data.document_tokens + SHORT)
+            pairs = count * (nearest + layered + min(params.score.pairs, nearest))
+            amount = pairs * min(scorer.max_length, data.document_tokens + SHORT)
         elif isinstance(scorer, LateInteraction):
-            read += asked * layered * data.document_tokens
-        work[f"score@{name}"] = tower * read
+            amount += count * layered * data.document_tokens
+        work[f"score@{name}"] = tower * amount
     for name in params.distill.students:
         student = params.distill.student[name]
-        each, most = _text(student, layer, layers), 60 * params.distill.convergence.max_minutes * speed
-        phases = [(phase.epochs, _texts(phase, student, data, params) * each) for phase in student.phases]
-        work[f"distill@{name}"] = sum(min(made, most) if epochs == "auto" else made for epochs, made in phases)
+        text_work, time_limit = _text(student, layer, layers), 60 * params.distill.convergence.max_minutes * speed
+        phases = [(phase.epochs, _texts(phase, student, data, params) * text_work) for phase in student.phases]
+        work[f"distill@{name}"] = sum(
+            min(needed, time_limit) if epochs == "auto" else needed for epochs, needed in phases
+        )
         work[f"release@{name}"] = 0
     return {stage: FIXED[stage.partition("@")[0]] + operations / speed for stage, operations in work.items()}
 
@@ -143,8 +145,8 @@ def _pairs(ranker: CrossEncoder | CrossEncoderParams, data: Data) -> float:
 
 def _sources(train_queries: int, documents: int, params: GenerateParams) -> int:
     """Texts from which `generate` writes."""
-    asked = min(train_queries, params.max_queries)
-    return asked + min(documents, max(0, params.least_sources - asked)) if params.max_queries else 0
+    queries = min(train_queries, params.max_queries)
+    return queries + min(documents, max(0, params.least_sources - queries)) if params.max_queries else 0
 
 
 def _compared(data: Data, params: Params, layer: float) -> float:
@@ -166,8 +168,8 @@ def _texts(phase: Phase, student: StudentParams, data: Data, params: Params) -> 
     if phase.epochs == "auto":
         limits = params.distill.convergence
         epoch = data.texts if phase is student.phases[0] else 0
-        least = max(limits.min_steps, min(epoch / student.batch_size, limits.max_steps))
-        return 1.25 * least * student.batch_size
+        steps = max(limits.min_steps, min(epoch / student.batch_size, limits.max_steps))
+        return 1.25 * steps * student.batch_size
     return data.texts * phase.epochs
 
 
