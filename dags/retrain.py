@@ -44,8 +44,8 @@ with DAG(
     tags=["slimtower", *([f"cron {deployment.schedule} UTC"] if deployment.schedule else [])],
     doc_md=__doc__,
 ) as dag:
-    told = variables.of_begin(deployment, list(graph.stages), all_variables(PROJECT, deployment.recipe))
-    begin = make_task(deployment, "begin", image="ingest", more=told)
+    begin_variables = variables.of_begin(deployment, list(graph.stages), all_variables(PROJECT, deployment.recipe))
+    begin = make_task(deployment, "begin", image="ingest", more=begin_variables)
     past = {"SLIMTOWER_BACKFILL": "{{ '1' if is_past(params, dag_run) else '' }}"}
     tasks = {
         address: make_task(deployment, address, image=stage.name, more=past) for address, stage in graph.stages.items()
@@ -53,6 +53,6 @@ with DAG(
     publish = make_task(deployment, "publish", image="ingest", more=past, outlets=[RELEASE], post_execute=announce)
     begin >> [tasks[address] for address in graph.roots]
     for address, before in graph.direct.items():
-        for other in sorted(before):
-            tasks[other] >> tasks[address]
+        for predecessor in sorted(before):
+            tasks[predecessor] >> tasks[address]
     [tasks[address] for address in graph.leaves] >> publish

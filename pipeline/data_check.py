@@ -28,7 +28,7 @@ _FROM_TRAINING: frozenset[Part] = frozenset(
 
 
 @dataclass(frozen=True)
-class Found:
+class IngestFacts:
     """What the tables of `ingest` hold: documents by data set, queries, and what training can be made of."""
 
     documents: Counter[str]
@@ -51,32 +51,32 @@ def check_data(params: Params, ingest: Path) -> list[str]:
     required part without texts, no text at all, an index that cannot be trained on so few documents, students of layers
     that the teacher does not have.
     """
-    found = _read(ingest, params)
-    if params.mine.planner == "table" and not found.term_scores:
+    facts = _read_facts(ingest, params)
+    if params.mine.planner == "table" and not facts.term_scores:
         raise UserError(
             "params.yaml: mine.planner: 'table' needs term scores and ingest read none; name a TSV of term and score in"
             " ingest.term_scores"
         )
     check_layers(params)
     for name in params.distill.students:
-        _check_student(f"distill.student.{name}", params.distill.student[name], found, params)
-    for dataset, count in sorted(found.documents.items()):
+        _check_student(f"distill.student.{name}", params.distill.student[name], facts, params)
+    for dataset, count in sorted(facts.documents.items()):
         _check_index(params.index, dataset, count)
-    return [*_teachers(params, found), *_repeats(params, found), *_limits(params, found), *_judgements(found)]
+    return [*_teachers(params, facts), *_repeats(params, facts), *_limits(params, facts), *_judgements(facts)]
 
 
-def _teachers(params: Params, found: Found) -> Iterator[str]:
+def _teachers(params: Params, facts: IngestFacts) -> Iterator[str]:
     """A line for each teacher that nothing trains."""
     for name in params.teach.teachers:
         teacher, key = params.teach.described(name), f"teach.teacher.{name}.epochs"
-        if not isinstance(teacher, OnTriplets | CrossEncoder) or teacher.epochs == 0 or found.minable:
+        if not isinstance(teacher, OnTriplets | CrossEncoder) or teacher.epochs == 0 or facts.minable:
             continue
         if isinstance(teacher, CrossEncoder):
             raise UserError(
                 f"params.yaml: {key} is {teacher.epochs:g}, but no triplet can be mined of these data, so a cross"
                 f" encoder has nothing to train on; give ingest clicks or judgements, or take {name} off teach.teachers"
             )
-        if found.logged:
+        if facts.logged:
             raise UserError(
                 f"params.yaml: {key} is {teacher.epochs:g}, but the log of the training queries does not have both"
                 " clicked documents and such that were shown and not clicked, nor a query with more scores than"
@@ -89,12 +89,12 @@ def _teachers(params: Params, found: Found) -> Iterator[str]:
         )
 
 
-def _repeats(params: Params, found: Found) -> Iterator[str]:
+def _repeats(params: Params, facts: IngestFacts) -> Iterator[str]:
     """A line that names the parts without texts."""
     distill = params.distill
-    wanted = sorted(part for part, times in distill.repeats.items() if times > 0)
-    unread = [part for part in wanted if part not in (*params.embed.parts, FILLER)]
-    empty = [part for part in wanted if part not in unread and not _has_texts(part, params, found)]
+    repeated = sorted(part for part, times in distill.repeats.items() if times > 0)
+    unread = [part for part in repeated if part not in (*params.embed.parts, FILLER)]
+    empty = [part for part in repeated if part not in unread and not _has_texts(part, params, facts)]
     if lacking := [part for part in distill.required_parts if part in unread]:
         raise UserError(
             f"params.yaml: distill.required_parts names {', '.join(lacking)}, but embed.parts does not: add it there,"
@@ -105,9 +105,9 @@ def _repeats(params: Params, found: Found) -> Iterator[str]:
             f"params.yaml: distill.required_parts names {', '.join(lacking)}, but the data give no such text; give"
             " ingest what it comes from, or take it off the list"
         )
-    if len(empty) + len(unread) == len(wanted):
+    if len(empty) + len(unread) == len(repeated):
         raise UserError(
-            f"params.yaml: distill.repeats: the data give no text of {', '.join(wanted) or 'any part'}, so students"
+            f"params.yaml: distill.repeats: the data give no text of {', '.join(repeated) or 'any part'}, so students"
             " have nothing to learn from; name other parts, in embed.parts too"
         )
     if empty:
@@ -122,29 +122,29 @@ def _words(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(spaced[:-1]), spaced[-1])))
 
 
-def _has_texts(part: Part, params: Params, found: Found) -> bool:
+def _has_texts(part: Part, params: Params, facts: IngestFacts) -> bool:
     """Whether the part has a text before repeated ones are left out."""
     if part in ("generated_queries", "random_queries") and not params.generate.max_queries:
         return False
     if part == "generated_queries" and params.generate.least_sources > 0:  # documents are read too
-        return found.training_queries > 0 or found.titles or found.contents
+        return facts.training_queries > 0 or facts.titles or facts.contents
     if part in _FROM_TRAINING:
-        return found.training_queries > 0
+        return facts.training_queries > 0
     if part == "unlabelled_queries":
-        return found.unlabelled > 0
+        return facts.unlabelled > 0
     if part == "spans":
-        made = part in params.embed.parts or params.embed.least_texts > 0
-        return made and (found.titles or found.contents)
-    return found.titles if part == "titles" else found.contents
+        derived = part in params.embed.parts or params.embed.least_texts > 0
+        return derived and (facts.titles or facts.contents)
+    return facts.titles if part == "titles" else facts.contents
 
 
-def _limits(params: Params, found: Found) -> Iterator[str]:
+def _limits(params: Params, facts: IngestFacts) -> Iterator[str]:
     """Lines on limits that leave most of the data unused."""
-    asked, limit = found.training_queries, params.generate.max_queries
-    if asked > 2 * limit > 0:
-        yield f"generate: reads only {limit:,} of {asked:,} training queries (generate.max_queries)"
-    counts = {"train_queries": asked, "unlabelled_queries": found.unlabelled}
-    counts |= {"titles": found.documents.total()} if found.titles else {}
+    training, limit = facts.training_queries, params.generate.max_queries
+    if training > 2 * limit > 0:
+        yield f"generate: reads only {limit:,} of {training:,} training queries (generate.max_queries)"
+    counts = {"train_queries": training, "unlabelled_queries": facts.unlabelled}
+    counts |= {"titles": facts.documents.total()} if facts.titles else {}
     limit = params.embed.max_part_texts
     cut = {part: count for part, count in counts.items() if part in params.embed.parts and count > 2 * limit > 0}
     if cut:
@@ -152,22 +152,22 @@ def _limits(params: Params, found: Found) -> Iterator[str]:
         yield f"embed: reads only {limit:,} texts of each of these: {listed} (embed.max_part_texts, 0 = all)"
 
 
-def _judgements(found: Found) -> Iterator[str]:
+def _judgements(facts: IngestFacts) -> Iterator[str]:
     """A line on data sets that are not judged."""
-    unjudged = sorted(found.documents.keys() - found.tested)
+    unjudged = sorted(facts.documents.keys() - facts.tested)
     if not unjudged:
         return
     reason = (
         f"{', '.join(unjudged)} {'has' if len(unjudged) == 1 else 'have'} no judged test query, so the report says how"
     )
-    then = "does not check them" if found.tested else "will refuse: it compares judged answers"
+    then = "does not check them" if facts.tested else "will refuse: it compares judged answers"
     yield f"evaluate: {reason} close students are to the teacher instead; `make promote` {then}"
 
 
-def _check_student(key: str, student: StudentParams, found: Found, params: Params) -> None:
+def _check_student(key: str, student: StudentParams, facts: IngestFacts, params: Params) -> None:
     """UserError when a student's losses lack labels or documents to compare."""
     repeats = params.distill.repeats
-    labelled = found.labelled and bool(repeats.get("train_queries"))
+    labelled = facts.labelled and bool(repeats.get("train_queries"))
     for number, phase in enumerate(student.phases):
         where = key if number == 0 else f"{key}.then[{number - 1}]"
         if phase.curriculum and not any(repeats.get(part) for part in DOCUMENT_PARTS):
@@ -193,10 +193,10 @@ def _check_student(key: str, student: StudentParams, found: Found, params: Param
                 f"params.yaml: {where}: {', '.join(compared)} has no candidate documents, as no training query is"
                 " labelled; set teacher_top_k to 1 or more"
             )
-        if compared and found.documents.total() < 2:
+        if compared and facts.documents.total() < 2:
             raise UserError(
                 f"params.yaml: {where}: {', '.join(compared)} compares documents, but there is"
-                f" {found.documents.total()} in all; give ingest a larger corpus, or leave the loss out"
+                f" {facts.documents.total()} in all; give ingest a larger corpus, or leave the loss out"
             )
 
 
@@ -211,11 +211,11 @@ def _check_index(params: IndexParams, dataset: str, count: int) -> None:
                 f" has {trained}; choose another string, or an index.kind"
             )
         return
-    least = 16 * _POINTS_A_CENTROID
-    if params.training_vectors < least <= count and params.kind not in {"flat", "hnsw", "sq8"}:
+    minimum = 16 * _POINTS_A_CENTROID
+    if params.training_vectors < minimum <= count and params.kind not in {"flat", "hnsw", "sq8"}:
         raise UserError(
             f"params.yaml: index.training_vectors is {params.training_vectors}, too few to train {params.kind} of the"
-            f" {count} documents of {dataset!r}; raise it to at least {least}"
+            f" {count} documents of {dataset!r}; raise it to at least {minimum}"
         )
 
 
@@ -228,7 +228,7 @@ def _centroids(component: str) -> int:
     return 0
 
 
-def _read(ingest: Path, params: Params) -> Found:
+def _read_facts(ingest: Path, params: Params) -> IngestFacts:
     queries = _table(ingest, "queries", ["query_id", "split"])
     train = queries.filter(pc.equal(queries["split"], "train"))["query_id"]
     qrels = _table(ingest, "qrels", ["query_id", "dataset", "grade", "split"])
@@ -239,7 +239,7 @@ def _read(ingest: Path, params: Params) -> Found:
     documents: Counter[str] = Counter()
     for batch in corpus_batches(ingest, ["dataset"]):
         documents.update(batch["dataset"].to_pylist())
-    return Found(
+    return IngestFacts(
         documents=documents,
         titles=_any_text(ingest, "title"),
         contents=_any_text(ingest, "content"),
@@ -279,17 +279,17 @@ def _clicks(ingest: Path, train: pa.ChunkedArray) -> tuple[bool, bool]:
     for batch in _batches(ingest, "impressions", ["query_id", "clicked"]):
         if clicked and passed:
             break
-        own = batch.filter(pc.is_in(batch["query_id"], value_set=train))["clicked"]
-        clicked = clicked or bool(pc.any(own).as_py())
-        passed = passed or pc.all(own).as_py() is False
+        clicks = batch.filter(pc.is_in(batch["query_id"], value_set=train))["clicked"]
+        clicked = clicked or bool(pc.any(clicks).as_py())
+        passed = passed or pc.all(clicks).as_py() is False
     return clicked, passed
 
 
 def _scores(ingest: Path, train: pa.ChunkedArray, skip: int) -> tuple[bool, bool]:
     """Whether training queries have scores, and one of them more than `skip`."""
     table = _table(ingest, "relevance", ["query_id"])
-    own = table.filter(pc.is_in(table["query_id"], value_set=train))["query_id"].value_counts().to_pylist()
-    return bool(own), any(row["counts"] > skip for row in own)
+    counts = table.filter(pc.is_in(table["query_id"], value_set=train))["query_id"].value_counts().to_pylist()
+    return bool(counts), any(row["counts"] > skip for row in counts)
 
 
 def _batches(ingest: Path, name: str, columns: list[str]) -> Iterable[pa.RecordBatch]:

@@ -31,9 +31,9 @@ def lay_out(root: Path, pages: Path) -> None:
 
 
 def _copy(path: Path, root: Path, pages: Path) -> None:
-    place = pages / path.relative_to(root)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(path, place)
+    target = pages / path.relative_to(root)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(path, target)
 
 
 def build(root: Path, site: Path) -> None:
@@ -49,8 +49,8 @@ def build(root: Path, site: Path) -> None:
         command = [sys.executable, "-m", "zensical", "build", "--strict"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         if done.returncode:
-            said = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr).partition("Traceback")[0]
-            raise UserError(f"docs_site: zensical finds fault with the pages:\n{said}")
+            output = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr).partition("Traceback")[0]
+            raise UserError(f"docs_site: zensical finds fault with the pages:\n{output}")
         shutil.rmtree(site, ignore_errors=True)
         shutil.copytree(folder / "site", site)
 

@@ -18,9 +18,9 @@ from steps.tracking.runs import NullRun
 
 def check_given_vectors(params: Params, ingest: Path) -> str:
     """Compare a sample and say how close it is; UserError where it is not the teacher's says what would match."""
-    given = ingest / "document_vectors" / "vectors.npy"
-    if not given.is_file():
-        raise UserError(f"{given}: not found; name the vectors in ingest.document_vectors, and run `make run` again")
+    vectors = ingest / "document_vectors" / "vectors.npy"
+    if not vectors.is_file():
+        raise UserError(f"{vectors}: not found; name the vectors in ingest.document_vectors, and run `make run` again")
     teacher, embed = params.teach.described(params.teach.index), params.embed
     with tempfile.TemporaryDirectory(prefix="slimtower-teacher.") as scratch:
         output = Path(scratch) / params.teach.index
@@ -28,10 +28,10 @@ def check_given_vectors(params: Params, ingest: Path) -> str:
         tower = load_tower(output / "tower")
         sample = sampled_rows(ingest, embed.seed)
         announce_texts(tower, "document", CorpusTexts(ingest, sample), "sample of the given document vectors")
-        found = check_given(given, ingest, tower, embed.seed, embed.precision)
+        comparison = check_given(vectors, ingest, tower, embed.seed, embed.precision)
     return (
-        f"{found['documents']} of the given document vectors compared with those of {params.teach.index}: mean cosine"
-        f" {found['mean_cosine']:.3f}, least {found['least_cosine']:.3f}"
+        f"{comparison['documents']} of the given document vectors compared with those of {params.teach.index}: mean"
+        f" cosine {comparison['mean_cosine']:.3f}, least {comparison['least_cosine']:.3f}"
     )
 
 

@@ -56,14 +56,14 @@ def current() -> dict[str, str]:
     return {key: fingerprint(text, path.read_bytes() + extras) for key, path in PACKAGE_LOCKS.items()}
 
 
-def held_lock(path: Path = LOCK) -> dict[str, Any]:
+def read_lock(path: Path = LOCK) -> dict[str, Any]:
     """What images.lock holds, if anything."""
     return (yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None) or {}
 
 
 def write_lock(path: Path = LOCK, bases: Mapping[str, str] | None = None) -> None:
     """Write images.lock, with these digests of base images or its own; untouched where it is right."""
-    bases = dict(held_lock(path).get("bases", {}) if bases is None else bases)
+    bases = dict(read_lock(path).get("bases", {}) if bases is None else bases)
     text = HEADER + yaml.safe_dump(current() | ({"bases": bases} if bases else {}), sort_keys=False)
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         with staged_file(path) as staging:
@@ -73,8 +73,10 @@ def write_lock(path: Path = LOCK, bases: Mapping[str, str] | None = None) -> Non
 
 def check_lock(path: Path = LOCK) -> None:
     """UserError where images.lock does not say what the images are made from now."""
-    held, wanted = held_lock(path), current()
-    if stale := sorted(key for key in (held.keys() | wanted.keys()) - {"bases"} if held.get(key) != wanted.get(key)):
+    locked, expected = read_lock(path), current()
+    if stale := sorted(
+        key for key in (locked.keys() | expected.keys()) - {"bases"} if locked.get(key) != expected.get(key)
+    ):
         raise UserError(f"{path}: out of date for {', '.join(stale)}; run `python -m pipeline.images --lock`")
 
 
@@ -85,10 +87,10 @@ def check_image(step: str, root: Path) -> None:
     """
     if not (key := os.environ.get(KEY)):
         return  # in no image
-    held = held_lock(root / LOCK)
-    wanted = [held[name] for name in PACKAGE_LOCKS if name in held]
-    if key not in wanted:
-        names = " or ".join(one[:12] for one in wanted) or "nothing"
+    locked = read_lock(root / LOCK)
+    accepted = [locked[name] for name in PACKAGE_LOCKS if name in locked]
+    if key not in accepted:
+        names = " or ".join(digest[:12] for digest in accepted) or "nothing"
         raise UserError(
             f"{KEY}: this image is made from {key[:12]}, not from what images.lock of the run's commit says ({names});"
             f" run `make images STEPS={step}` at that commit (LOCK=gpu for a GPU) and let the deployment use the image"
@@ -105,15 +107,15 @@ def pin(path: Path = LOCK) -> None:
 
     UserError where the engine fails, or knows no digest, as of an image that was built here.
     """
-    engine, found = os.environ.get("CONTAINER_ENGINE") or "docker", {}
+    engine, pinned = os.environ.get("CONTAINER_ENGINE") or "docker", {}
     for variable, name in sorted(base_images().items()):
         _call(engine, "pull", name)
         digests = _output(engine, "image", "inspect", "--format", "{{range .RepoDigests}}{{.}} {{end}}", name).split()
         if not digests:
             raise UserError(f"{name}: {engine} knows no digest of it; pull it from a registry, or name another image")
-        found[name] = digests[0]
+        pinned[name] = digests[0]
         print(f"{variable}={digests[0]}")
-    write_lock(path, found)
+    write_lock(path, pinned)
 
 
 def build(steps: list[str], lock: str, base: str, prefix: str, tag: str, flags: list[str]) -> None:
@@ -124,7 +126,7 @@ def build(steps: list[str], lock: str, base: str, prefix: str, tag: str, flags: 
     engine = os.environ.get("CONTAINER_ENGINE") or "docker"
     if unknown := [step for step in steps if step not in STEPS + SERVICES]:
         raise UserError(f"images: there is no step {unknown[0]!r}; there are {', '.join(STEPS + SERVICES)}")
-    keys, base = current(), base or held_lock().get("bases", {}).get(base_images()["PYTHON_IMAGE"], "")
+    keys, base = current(), base or read_lock().get("bases", {}).get(base_images()["PYTHON_IMAGE"], "")
     revision = _output("git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*")
     began = time.perf_counter()
     for step in steps or STEPS:

@@ -11,13 +11,13 @@ _NONE = "not installed here"
 def licence(name: str) -> str:
     """Licence of an installed package: its SPDX expression, else its classifiers, else the first line of its text."""
     try:
-        told = metadata(name)
+        facts = metadata(name)
     except PackageNotFoundError:
         return _NONE
     fields = ("License-Expression", "License")
-    expression, text = ((told.get_all(field) or [""])[0].strip().split("\n")[0] for field in fields)
+    expression, text = ((facts.get_all(field) or [""])[0].strip().split("\n")[0] for field in fields)
     classified = [
-        line.rpartition(" :: ")[2] for line in told.get_all("Classifier") or [] if line.startswith("License ::")
+        line.rpartition(" :: ")[2] for line in facts.get_all("Classifier") or [] if line.startswith("License ::")
     ]
     return expression or " / ".join(classified) or text[:60] or "not said"
 

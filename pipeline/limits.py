@@ -11,20 +11,20 @@ GIB = 2**30
 
 def memory_free(root: Path = Path("/")) -> float:
     """GiB of memory that may still be taken, by the kernel, `ulimit -v` and the limits of this process's groups."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
     if addresses != resource.RLIM_INFINITY:
-        found.append(addresses)
+        limits.append(addresses)
     meminfo = root / "proc/meminfo"
     if meminfo.is_file():
         lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
-        found.append(int(lines.get("MemAvailable", lines["MemTotal"]).split()[0]) * 1024)
+        limits.append(int(lines.get("MemAvailable", lines["MemTotal"]).split()[0]) * 1024)
     for group in _groups(root, "memory"):
-        most = _first(group, "memory.max", "memory.limit_in_bytes")
+        limit = _first(group, "memory.max", "memory.limit_in_bytes")
         used = _first(group, "memory.current", "memory.usage_in_bytes")
-        if most is not None and used is not None:
-            found.append(max(0, most - max(0, used - _cached(group))))
-    return min(found) / GIB
+        if limit is not None and used is not None:
+            limits.append(max(0, limit - max(0, used - _cached(group))))
+    return min(limits) / GIB
 
 
 def cores(root: Path = Path("/")) -> int:
@@ -33,13 +33,13 @@ def cores(root: Path = Path("/")) -> int:
     A container that is given a share of the time (`docker run --cpus`, a limit of Kubernetes) sees all cores and is
     stopped over and over when it starts a thread for each.
     """
-    found = float(cores_seen())
+    available = float(cores_seen())
     for group in _groups(root, "cpu"):
         quota = _first(group, "cpu.max", "cpu.cfs_quota_us")
         period = _first(group, "cpu.cfs_period_us", "cpu.max", word=-1)
         if quota and quota > 0 and period:  # -1: no limit
-            found = min(found, quota / period)
-    return max(1, math.ceil(found))
+            available = min(available, quota / period)
+    return max(1, math.ceil(available))
 
 
 def cores_seen() -> int:
@@ -55,7 +55,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
         if not names or controller in names.split(","):
             top = root / "sys/fs/cgroup" / (controller if names else "")
             group = top / path.strip("/")
-            yield from (each for each in (group, *group.parents) if each.is_relative_to(top))
+            yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(top))
 
 
 def _first(group: Path, *names: str, word: int = 0) -> int | None:

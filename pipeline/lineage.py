@@ -52,9 +52,9 @@ def finish_or_wait(*, failed: bool, names: Sequence[str] | None = None) -> str:
                 (Path(root) / name).parent.mkdir(exist_ok=True)
                 shutil.copyfile(name, Path(root) / name)
             spool = Spool.make(spools(), key)
-            kept = spool.add("finish", {"root": Path(root)}) is None
+            is_kept = spool.add("finish", {"root": Path(root)}) is None
             spool.close()
-        if not kept:
+        if not is_kept:
             spool.remove()
             return (
                 f"not in MLflow: {line(error)}; and the disk has no room to keep it for later: free some, then run"
@@ -77,8 +77,8 @@ def _send_finish(spool: Spool) -> None:
     check_answering()
     key, api = spool.opening, client()
     parent = pipeline_run(api, experiment_id(api), key["pipeline"], key["commit"], key["named"])
-    for _, kept in spool.unsent():
-        done = finish(parent, failed=key["failed"], root=kept["root"], names=key["names"])
+    for _, arguments in spool.unsent():
+        done = finish(parent, failed=key["failed"], root=arguments["root"], names=key["names"])
         print(f"lineage: {done}, which ended while the tracking server was away")
 
 
@@ -197,9 +197,9 @@ def _reads_data(entry: dict[str, Any]) -> bool:
 
 def _name_data(api: Any, ingest: str | None, runs: Sequence[str]) -> None:
     """Let these runs name the data sets that the run of ingest names."""
-    known = api.get_run(ingest).inputs.dataset_inputs if ingest else []
-    for run_id in runs if known else ():
-        api.log_inputs(run_id, known)
+    datasets = api.get_run(ingest).inputs.dataset_inputs if ingest else []
+    for run_id in runs if datasets else ():
+        api.log_inputs(run_id, datasets)
 
 
 def _link(api: Any, experiment: str, parent: str, stage: str, entry: dict[str, Any]) -> str:
@@ -210,16 +210,16 @@ def _link(api: Any, experiment: str, parent: str, stage: str, entry: dict[str, A
     makers = (
         run for run in found_runs(api, experiment, filter_string) if run.data.tags.get("slimtower.reused") != "true"
     )
-    made = next((run.info.run_id for run in makers), None)
+    maker = next((run.info.run_id for run in makers), None)
     tags = {
         MD5: md5s,
         "mlflow.parentRunId": parent,
         "slimtower.stage": stage,
         "slimtower.reused": "true",
-        "slimtower.made_by": made or "unknown: made outside this tracking server",
+        "slimtower.made_by": maker or "unknown: made outside this tracking server",
     }
     run = api.create_run(experiment, run_name=f"{stage} (reused)", tags=tags)
-    _name_data(api, made, [run.info.run_id])
+    _name_data(api, maker, [run.info.run_id])
     api.set_terminated(run.info.run_id, "FINISHED")
     return str(run.info.run_id)
 

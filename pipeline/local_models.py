@@ -17,9 +17,11 @@ from steps.encoders.bases import OWN_TEACHER, in_run
 
 def write_models(params: Params, path: Path) -> None:
     """Write the digests; models of the hub, whose commit is in their name, and those of this run are left out."""
-    found = {stage: set(_folders(knobs)) for stage, knobs in _in_use(params).items()}
-    digests = {each: folder_digest(each, hidden=False) for each in set[Path]().union(*found.values())}
-    write_json(path, {stage: {str(each): digests[each] for each in own} for stage, own in found.items()})
+    by_stage = {stage: set(_folders(knobs)) for stage, knobs in _in_use(params).items()}
+    digests = {folder: folder_digest(folder, hidden=False) for folder in set[Path]().union(*by_stage.values())}
+    write_json(
+        path, {stage: {str(folder): digests[folder] for folder in folders} for stage, folders in by_stage.items()}
+    )
 
 
 def _in_use(params: Params) -> dict[str, list[BaseModel]]:
@@ -44,5 +46,5 @@ def _folders(knobs: Any) -> Iterator[Path]:
             elif value and not OWN_TEACHER.match(in_run(value, Path.cwd())) and Path(value).is_dir():
                 yield Path(value)
     elif isinstance(knobs, list | dict):
-        for each in knobs.values() if isinstance(knobs, dict) else knobs:
-            yield from _folders(each)
+        for item in knobs.values() if isinstance(knobs, dict) else knobs:
+            yield from _folders(item)

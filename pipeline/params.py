@@ -60,11 +60,11 @@ def check_params(raw: dict[str, Any], source: str, run: Path | None = None) -> P
     here = run or Path.cwd()
     params = validated(Params, raw, source)
     _check_candidates(params, source)
-    known = [*params.teach.teachers, *params.rank.rankers]
+    names = [*params.teach.teachers, *params.rank.rankers]
     for name in params.score.teachers:
-        if name not in known:
+        if name not in names:
             raise UserError(
-                f"{source}: score.teachers names {name!r}, but teach.teachers and rank.rankers have only {known}; add"
+                f"{source}: score.teachers names {name!r}, but teach.teachers and rank.rankers have only {names}; add"
                 " it there, or take it off score.teachers"
             )
         if name == params.teach.index:
@@ -171,21 +171,21 @@ def _check_rerankers(params: Params, source: str) -> None:
 
 def _check_teachers(student: str, params: Params, source: str, run: Path) -> None:
     """UserError for a start, a loss or an adapter that wants of a teacher what it does not give in this run."""
-    wanted = wants_inside(params.distill.described(student))
-    if wanted and "local" not in params.teach.described(index := params.teach.index).gives:
-        raise UserError(f"{source}: distill.student.{student}: {wanted}, but the teacher {index} {VECTORS_ALONE}")
+    requirement = wants_inside(params.distill.described(student))
+    if requirement and "local" not in params.teach.described(index := params.teach.index).gives:
+        raise UserError(f"{source}: distill.student.{student}: {requirement}, but the teacher {index} {VECTORS_ALONE}")
     start = params.distill.described(student).start
-    begins = str(getattr(start, "adapter", getattr(start, "base", "")))
-    own = OWN_TEACHER.match(in_run(begins, run))
-    if _STUDENTS.match(in_run(begins, run)):
+    origin = str(getattr(start, "adapter", getattr(start, "base", "")))
+    match = OWN_TEACHER.match(in_run(origin, run))
+    if _STUDENTS.match(in_run(origin, run)):
         raise UserError(
-            f"{source}: distill.student.{student}: starts from {begins}, which this run makes, and students do not wait"
+            f"{source}: distill.student.{student}: starts from {origin}, which this run makes, and students do not wait"
             " for each other; copy that folder to another place, and name the copy"
         )
-    if own and own[1] not in {params.teach.index, *params.score.teachers}:
+    if match and match[1] not in {params.teach.index, *params.score.teachers}:
         raise UserError(
-            f"{source}: distill.student.{student}: starts from {begins}, but distill waits for no teacher that is"
-            f" neither the index's nor in score.teachers; name {own[1]!r} there, or a copy of that folder"
+            f"{source}: distill.student.{student}: starts from {origin}, but distill waits for no teacher that is"
+            f" neither the index's nor in score.teachers; name {match[1]!r} there, or a copy of that folder"
         )
     if isinstance(start, Adapter):
         _check_adapter(in_run(start.adapter, run), f"{source}: distill.student.{student}: adapter", params)
@@ -214,8 +214,8 @@ def _check_teachers(student: str, params: Params, source: str, run: Path) -> Non
 
 def _check_adapter(encoder: str, where: str, params: Params) -> None:
     """UserError for an adapter of what is behind an API, or has a query prompt; of one on the hub distill says so."""
-    own = re.fullmatch(r"(?:\./)*models/teach/([^/]+)/tower/?", encoder)
-    name = own[1] if own else ""
+    match = re.fullmatch(r"(?:\./)*models/teach/([^/]+)/tower/?", encoder)
+    name = match[1] if match else ""
     teacher = params.teach.described(name) if name in params.teach.teachers else None
     if teacher and "local" not in teacher.gives:
         raise UserError(
@@ -225,7 +225,7 @@ def _check_adapter(encoder: str, where: str, params: Params) -> None:
     if isinstance(teacher, Prompted):
         prompt = _query_prompt(getattr(teacher, "base", "")) if teacher.query_prompt is None else teacher.query_prompt
     else:
-        prompt = "" if own else _query_prompt(encoder)
+        prompt = "" if match else _query_prompt(encoder)
     if prompt:
         raise UserError(
             f"{where} {encoder} reads queries with the prompt {prompt!r}, and students read bare text; take this"

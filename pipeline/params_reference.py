@@ -32,12 +32,12 @@ _BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 def reference(params: dict[str, Any]) -> str:
     """The page, for a params.yaml that holds these `params`."""
-    parts, shown = [_BEGIN], set[type]()
+    parts, listed = [_BEGIN], set[type]()
     for section, field in Params.model_fields.items():
         model = _models(field.annotation)[0]
         parts.append(f"## {section}\n\n{_described(model)}{_table(model, params.get(section, {}))}")
-        for heading, each in _within(section, model, shown):
-            parts.append(f"### {heading}\n\n{_described(each)}{_table(each, {})}")
+        for heading, inner in _within(section, model, listed):
+            parts.append(f"### {heading}\n\n{_described(inner)}{_table(inner, {})}")
     return "\n".join(parts)
 
 
@@ -58,19 +58,19 @@ def _rows(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, FieldI
             yield f"{above}{name}", field
 
 
-def _within(above: str, model: type[BaseModel], shown: set[type]) -> Iterator[tuple[str, type[Strict]]]:
+def _within(above: str, model: type[BaseModel], listed: set[type]) -> Iterator[tuple[str, type[Strict]]]:
     """Heading and model of what a field holds by name, in a list or by choice; each model once."""
     for name, field in model.model_fields.items():
         if inner := _flat(field):
-            yield from _within(f"{above}.{name}", inner, shown)
+            yield from _within(f"{above}.{name}", inner, listed)
             continue
         key = f"{above}.{name}.NAME" if get_origin(field.annotation) is dict else f"{above}.{name}"
         choices = _models(field.annotation)
-        for each in choices:
-            if each not in shown:
-                shown.add(each)
-                yield (f"{key}, {_tag(each)}" if len(choices) > 1 else key), each
-                yield from _within(key, each, shown)
+        for choice in choices:
+            if choice not in listed:
+                listed.add(choice)
+                yield (f"{key}, {_tag(choice)}" if len(choices) > 1 else key), choice
+                yield from _within(key, choice, listed)
 
 
 def _flat(field: FieldInfo) -> type[Strict] | None:
@@ -104,8 +104,8 @@ def _type(field: FieldInfo) -> str:
 
 def _bounds(notes: Iterable[Any]) -> str:
     """The limits among a type's annotations, such as ` ≥ 1`."""
-    found = ((sign, getattr(note, name, None)) for note in notes for name, sign in _BOUNDS.items())
-    return ",".join(f" {sign} {limit}" for sign, limit in found if limit is not None)
+    limits = ((sign, getattr(note, name, None)) for note in notes for name, sign in _BOUNDS.items())
+    return ",".join(f" {sign} {limit}" for sign, limit in limits if limit is not None)
 
 
 def _spelled(kind: Any) -> str:
@@ -115,9 +115,9 @@ def _spelled(kind: Any) -> str:
         case origin if origin is Annotated:
             return _spelled(arguments[0]) + _bounds(arguments[1:])
         case origin if origin is Literal:
-            return ", ".join(f"`{each}`" for each in arguments)
+            return ", ".join(f"`{option}`" for option in arguments)
         case origin if origin in (Union, UnionType):
-            return " or ".join(dict.fromkeys(_spelled(each) for each in arguments))
+            return " or ".join(dict.fromkeys(_spelled(part) for part in arguments))
         case origin if origin is list:
             return f"list of {_spelled(arguments[0])}"
         case origin if origin is dict:
@@ -150,7 +150,7 @@ def _written(value: Any) -> str:
         case list():
             return _cell(f"[{', '.join(map(_written, value))}]")
         case dict():
-            return _cell(f"{{{', '.join(f'{key}: {_written(each)}' for key, each in value.items())}}}")
+            return _cell(f"{{{', '.join(f'{key}: {_written(item)}' for key, item in value.items())}}}")
     return _cell(str(value))
 
 

@@ -12,15 +12,15 @@ def plain_copy(root: Path, folder: Path) -> None:
     `name` anywhere. What is an exception to them, such as `!/data/score/`, is not copied all the same.
     """
 
-    def ignored(place: str, names: list[str]) -> set[str]:
-        at = Path(place)
+    def ignored(directory: str, names: list[str]) -> set[str]:
+        at = Path(directory)
         anchored = [line[1:] for line in _patterns(at) if line.startswith("/")]
         patterns = [".git", *anchored, *(line for line in _patterns(root) if not line.startswith("/"))]
         return {name for name in names if any(fnmatch(name, pattern) for pattern in patterns)}
 
     folder.mkdir(parents=True, exist_ok=True)
-    held = [path.name for path in folder.iterdir()]
-    for name in {*held} - ignored(str(root), held) - {".dvc"}:
+    present = [path.name for path in folder.iterdir()]
+    for name in {*present} - ignored(str(root), present) - {".dvc"}:
         _remove(folder / name)
     _remove(folder / ".git")  # of a worktree, from when there was git
     shutil.copytree(root, folder, ignore=ignored, dirs_exist_ok=True, symlinks=True)
@@ -36,5 +36,5 @@ def _remove(path: Path) -> None:
 def _patterns(folder: Path) -> list[str]:
     path = folder / ".gitignore"
     lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
-    found = [line.removesuffix("/*").rstrip("/") for line in lines if line and not line.startswith(("#", "!"))]
-    return [line for line in found if "/" not in line[1:]]
+    entries = [line.removesuffix("/*").rstrip("/") for line in lines if line and not line.startswith(("#", "!"))]
+    return [line for line in entries if "/" not in line[1:]]

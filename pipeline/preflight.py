@@ -41,10 +41,10 @@ def examine(root: Path) -> Machine:
 
     from steps.encoders.precision import resolve_precision
 
-    places = [_nearest(folder) for folder in (root, cache_root())]
-    for folder in places:
+    folders = [_nearest(folder) for folder in (root, cache_root())]
+    for folder in folders:
         _check_writable(folder)
-    disk = min(shutil.disk_usage(folder).free for folder in places) / GIB
+    disk = min(shutil.disk_usage(folder).free for folder in folders) / GIB
     if disk < DISK:
         raise UserError(
             f"{root}: only {disk:.1f} GiB of disk are free, and the smallest run writes {DISK:g} GiB; free some, or set"
@@ -58,23 +58,24 @@ def examine(root: Path) -> Machine:
 
 def warnings(machine: Machine) -> list[str]:
     """What may go wrong or take long, and what to do about it."""
-    said = []
+    messages = []
     if machine.memory < MEMORY:
-        said.append(
+        messages.append(
             f"only {machine.memory:.1f} GiB of memory are free, and the demo takes up to {MEMORY:g}: a stage may be"
             " killed; close other programs, or set embed.batch_size and distill.student.*.batch_size lower"
         )
-    if (given := os.environ.get("OMP_NUM_THREADS")) and machine.threads != (most := cores()):
-        slow = "the others stay idle" if machine.threads < most else "threads wait for each other"
-        said.append(
-            f"OMP_NUM_THREADS is {given}, but this process may use {most} {'core' if most == 1 else 'cores'}: {slow}"
+    if (setting := os.environ.get("OMP_NUM_THREADS")) and machine.threads != (available := cores()):
+        slow = "the others stay idle" if machine.threads < available else "threads wait for each other"
+        messages.append(
+            f"OMP_NUM_THREADS is {setting}, but this process may use {available}"
+            f" {'core' if available == 1 else 'cores'}: {slow}"
         )
-    return said
+    return messages
 
 
 def _nearest(folder: Path) -> Path:
     """The folder, or the nearest one above it that is there."""
-    return next(each for each in (folder, *folder.parents) if each.exists())
+    return next(candidate for candidate in (folder, *folder.parents) if candidate.exists())
 
 
 def _check_writable(folder: Path) -> None:

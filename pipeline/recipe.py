@@ -38,8 +38,10 @@ def overlay(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     """`base` with `change` laid over it: mappings merge, everything else replaces, and so does a student's start."""
     merged = dict(base)
     for key, value in change.items():
-        old, whole = merged.get(key), key == "start"  # of two starts in one mapping none would count
-        merged[key] = overlay(old, value) if isinstance(old, dict) and isinstance(value, dict) and not whole else value
+        old, replaces = merged.get(key), key == "start"  # of two starts in one mapping none would count
+        merged[key] = (
+            overlay(old, value) if isinstance(old, dict) and isinstance(value, dict) and not replaces else value
+        )
     return merged
 
 
@@ -48,13 +50,13 @@ def fill(text: str, variables: dict[str, str], recipe: Path) -> str:
 
     def value(match: re.Match[str]) -> str:
         name, default = match[1], match[2]
-        if given := variables.get(name):
-            if _NO_VALUE.search(given):
+        if setting := variables.get(name):
+            if _NO_VALUE.search(setting):
                 raise UserError(
-                    f"{recipe}: {name}={given!r}: quotes, backslashes and line ends have no place in a value"
+                    f"{recipe}: {name}={setting!r}: quotes, backslashes and line ends have no place in a value"
                 )
-            here = name in _PATHS or ("/" in given and Path(given).is_dir())  # a model may be a folder or a name
-            return str(Path(given).resolve()) if here and "://" not in given else given
+            here = name in _PATHS or ("/" in setting and Path(setting).is_dir())  # a model may be a folder or a name
+            return str(Path(setting).resolve()) if here and "://" not in setting else setting
         if default is None:
             raise UserError(
                 f"{recipe}: needs {name}; run `make run RECIPE={recipe} {name}=<path>` (its comments say how to get it)"
@@ -66,17 +68,18 @@ def fill(text: str, variables: dict[str, str], recipe: Path) -> str:
 
 def check_names(variables: dict[str, str], text: str, recipe: Path) -> None:
     """UserError for a variable that no recipe beside this one reads either; a line for one that others alone read."""
-    own = set(variable_names(text))
-    others = {name for path in recipe.parent.glob("*.yaml") for name in variable_names(read_text(path))}
-    for name in [name for name, given in variables.items() if given and name not in own]:
-        if name in others:
+    own_names = set(variable_names(text))
+    other_names = {name for path in recipe.parent.glob("*.yaml") for name in variable_names(read_text(path))}
+    for name in [name for name, setting in variables.items() if setting and name not in own_names]:
+        if name in other_names:
             print(
-                f"{recipe} reads no {name}, which changes nothing; it reads {', '.join(sorted(own))}", file=sys.stderr
+                f"{recipe} reads no {name}, which changes nothing; it reads {', '.join(sorted(own_names))}",
+                file=sys.stderr,
             )
             continue
-        near = get_close_matches(name, sorted(own), 1)
+        near = get_close_matches(name, sorted(own_names), 1)
         raise UserError(
-            f"{recipe}: reads no {name}{f', but {near[0]}' if near else ''}; it reads {', '.join(sorted(own))}"
+            f"{recipe}: reads no {name}{f', but {near[0]}' if near else ''}; it reads {', '.join(sorted(own_names))}"
         )
 
 
@@ -130,11 +133,11 @@ def worktree(root: Path, recipe: Path) -> Path:
     Nothing may run there meanwhile.
     """
     folder = run_folder(root, recipe)
-    lock, kept = folder / "dvc.lock", folder.with_name(f".{folder.name}~dvc.lock")
+    lock, backup = folder / "dvc.lock", folder.with_name(f".{folder.name}~dvc.lock")
     if not folder.exists():
-        kept.unlink(missing_ok=True)
-    elif lock.is_file() and not kept.is_file():  # it is there where a run was killed before it put it back
-        with staged_file(kept) as staging:
+        backup.unlink(missing_ok=True)
+    elif lock.is_file() and not backup.is_file():  # it is there where a run was killed before it put it back
+        with staged_file(backup) as staging:
             shutil.copyfile(lock, staging)
     config = f"[cache]\n    dir = '{root / '.dvc' / 'cache'}'\n"
     try:
@@ -144,8 +147,8 @@ def worktree(root: Path, recipe: Path) -> Path:
             plain_copy(root, folder)
             config = f"[core]\n    no_scm = true\n{config}"  # a checkout that the project may lie in ignores the folder
     finally:
-        if kept.is_file():
-            kept.replace(lock)
+        if backup.is_file():
+            backup.replace(lock)
     (folder / ".dvc" / "config.local").write_text(config, encoding="utf-8")
     return folder
 
@@ -172,9 +175,9 @@ def _link(root: Path, folder: Path, commit: str) -> None:
     spare = folder.with_name(f".{folder.name}.worktree")
     shutil.rmtree(spare, ignore_errors=True)
     _git(root, "worktree", "add", "--quiet", "--force", "--detach", str(spare), commit)
-    own = f"--git-dir={(spare / '.git').read_text(encoding='utf-8').strip().removeprefix('gitdir: ')}"
+    git_dir = f"--git-dir={(spare / '.git').read_text(encoding='utf-8').strip().removeprefix('gitdir: ')}"
     for name in _git(root, "ls-tree", "-d", "-z", "--name-only", commit).split("\0")[:-1]:
-        _git(folder, own, f"--work-tree={folder}", "clean", "--quiet", "--force", "-d", "--", name)
+        _git(folder, git_dir, f"--work-tree={folder}", "clean", "--quiet", "--force", "-d", "--", name)
     (folder / ".git").unlink(missing_ok=True)
     (spare / ".git").rename(folder / ".git")
     shutil.rmtree(spare)
@@ -186,23 +189,23 @@ def _is_linked(root: Path, folder: Path) -> bool:
     link = folder / ".git"
     if not link.is_file():
         return False
-    told = link.read_text(encoding="utf-8")
-    known = (root / _git(root, "rev-parse", "--git-common-dir")).resolve() / "worktrees" / Path(told.strip()).name
-    if not known.is_dir():
+    content = link.read_text(encoding="utf-8")
+    linked = (root / _git(root, "rev-parse", "--git-common-dir")).resolve() / "worktrees" / Path(content.strip()).name
+    if not linked.is_dir():
         return False
-    if told != (right := f"gitdir: {known}\n"):  # else git would work on the checkout that it was copied from
+    if content != (right := f"gitdir: {linked}\n"):  # else git would work on the checkout that it was copied from
         link.write_text(right, encoding="utf-8")
     lies = f"{link.resolve()}\n"
-    if (known / "gitdir").read_text(encoding="utf-8") != lies:
-        (known / "gitdir").write_text(lies, encoding="utf-8")
+    if (linked / "gitdir").read_text(encoding="utf-8") != lies:
+        (linked / "gitdir").write_text(lies, encoding="utf-8")
     return True
 
 
 def _git(folder: Path, *words: str) -> str:
     done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True)
     if done.returncode:
-        said = redacted(done.stderr).strip()[:300]
-        raise UserError(f"git {' '.join(words[:2])}: {said}; recipes need a git checkout with a commit")
+        reason = redacted(done.stderr).strip()[:300]
+        raise UserError(f"git {' '.join(words[:2])}: {reason}; recipes need a git checkout with a commit")
     return done.stdout.strip()
 
 
@@ -237,8 +240,8 @@ def main() -> None:
     if recipe.is_absolute() and recipe.is_relative_to(root):  # params.yaml records it, and the project may move
         recipe = recipe.relative_to(root)
     if not recipe.is_file():
-        known = ", ".join(sorted(str(path) for path in Path("recipes").glob("*.yaml")))
-        raise UserError(f"{recipe}: no such recipe; there are {known}")
+        recipes = ", ".join(sorted(str(path) for path in Path("recipes").glob("*.yaml")))
+        raise UserError(f"{recipe}: no such recipe; there are {recipes}")
     folder = run_folder(root, recipe)
     busy = f"{recipe}: another run of this recipe is at work in {folder}; wait until it has ended, or stop it"
     with file_lock(folder.with_name(f".{folder.name}.lock"), busy):

@@ -38,7 +38,7 @@ INGEST, SOURCES = Path("data/ingest"), Path("sources.json")
 
 def main() -> None:
     """Run it all; exits with the code of the command that failed."""
-    params, wanted, root = load_params(), sys.argv[1:], Path.cwd()
+    params, targets, root = load_params(), sys.argv[1:], Path.cwd()
     stop_when_asked()
     surroundings.lay_out(root)
     surroundings.mend_locks(root)
@@ -48,42 +48,42 @@ def main() -> None:
     write_listing(params.ingest, SOURCES)
     write_models(params, MODELS)
     os.environ[LISTED] = "yes"
-    stages, up_to_date = ask_dvc(wanted)
+    stages, up_to_date = ask_dvc(targets)
     if waits():
         try:
             send_finished()
         except UserError as error:
             _tell([line(error)])
     if up_to_date:
-        _tell([f"nothing to do, {'what was asked for' if wanted else 'every stage'} is up to date"])
+        _tell([f"nothing to do, {'what was asked for' if targets else 'every stage'} is up to date"])
         return
     _tell([str(machine), *(f"WARNING: {line}" for line in preflight.warnings(machine))])
     if not surroundings.in_git(root):
         _tell(["no git checkout: MLflow's runs name no commit"])
     if hidden := surroundings.hide_lock(root):
         _tell([hidden])
-    progress = Progress(0 if wanted else len(stages))
+    progress = Progress(0 if targets else len(stages))
     os.environ.setdefault("SLIMTOWER_PIPELINE", uuid.uuid4().hex)
     try:
-        code = _run(params, wanted, stages, progress)
+        code = _run(params, targets, stages, progress)
     except (UserError, KeyboardInterrupt, SystemExit):
         print(f"pipeline: failed; {finish_or_wait(failed=True)}; {progress.seconds:.0f} s", flush=True)
         raise
     locked = lock_stages()
     # dvc.lock also remembers stages that are gone.
-    stage_names = [] if wanted else [stage for stage in stages if stage in locked]
+    stage_names = [] if targets else [stage for stage in stages if stage in locked]
     done = finish_or_wait(failed=code != 0, names=stage_names or None)
     print(f"pipeline: {'failed; ' if code else ''}{done}; {progress.seconds:.0f} s")
     raise SystemExit(code)
 
 
-def _run(params: Params, wanted: list[str], stages: list[str], progress: Progress) -> int:
+def _run(params: Params, targets: list[str], stages: list[str], progress: Progress) -> int:
     """Ingest, check what it made, and run the rest; returns the exit code of what failed. UserError for bad data."""
     code = _reproduce(["ingest"], progress)
-    if code or wanted == ["ingest"]:
+    if code or targets == ["ingest"]:
         return code
     _tell(check_data(params, INGEST))
-    remaining = pending(stages, wanted)
+    remaining = pending(stages, targets)
     if params.ingest.document_vectors and "embed" in remaining.run and (code := _compare_given_vectors()):
         return code
     documents = count_documents(INGEST)
@@ -91,7 +91,7 @@ def _run(params: Params, wanted: list[str], stages: list[str], progress: Progres
     _tell(embedded_anew(params, remaining.run, INGEST, expected.get("embed", 0.0)))
     progress.expect(expected, progress.started + remaining.count)
     _tell(_ahead(remaining, len(stages), sum(expected.values())))
-    code = _reproduce(wanted, progress)
+    code = _reproduce(targets, progress)
     record_seconds(progress.took(done=code == 0), documents)
     return code
 
@@ -136,12 +136,12 @@ def _reproduce(targets: list[str], progress: Progress) -> int:
     assert running.stdout is not None
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
     try:
-        begun = ""
+        partial = ""
         for chunk in chunks(running, running.stdout.fileno()):
-            *whole, begun = (begun + decoder.decode(chunk)).split("\n")
-            _show(whole, progress)
-        if begun := begun + decoder.decode(b"", final=True):
-            _show([begun], progress)
+            *lines, partial = (partial + decoder.decode(chunk)).split("\n")
+            _show(lines, progress)
+        if partial := partial + decoder.decode(b"", final=True):
+            _show([partial], progress)
         return running.wait()
     finally:
         stop(running)
@@ -150,9 +150,9 @@ def _reproduce(targets: list[str], progress: Progress) -> int:
 
 def _show(lines: Iterable[str], progress: Progress) -> None:
     for text in lines:
-        if (shown := progress.line(text)) is not None:
-            starts = shown.startswith(("Running stage ", "Restored stage "))
-            print(over_bar(bold(shown, sys.stdout) if starts else shown, sys.stdout), flush=True)
+        if (output := progress.line(text)) is not None:
+            starts = output.startswith(("Running stage ", "Restored stage "))
+            print(over_bar(bold(output, sys.stdout) if starts else output, sys.stdout), flush=True)
 
 
 def _environment() -> dict[str, str]:

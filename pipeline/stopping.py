@@ -12,6 +12,6 @@ def stop_when_asked() -> None:
 
 
 def _stopped(number: int, frame: FrameType | None) -> None:
-    for each in (signal.SIGTERM, signal.SIGHUP):  # asked twice, the way out is cut short
-        signal.signal(each, signal.SIG_IGN)
+    for stop_signal in (signal.SIGTERM, signal.SIGHUP):  # asked twice, the way out is cut short
+        signal.signal(stop_signal, signal.SIG_IGN)
     raise SystemExit(128 + number)

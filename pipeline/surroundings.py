@@ -25,10 +25,10 @@ def settle() -> None:
 
     Call it before torch is imported, which reads the number of threads then.
     """
-    given = QUIET | _instead_of_home()
+    variables = QUIET | _instead_of_home()
     if (allowed := cores()) < cores_seen():
-        given["OMP_NUM_THREADS"] = str(allowed)
-    for name, value in given.items():
+        variables["OMP_NUM_THREADS"] = str(allowed)
+    for name, value in variables.items():
         os.environ.setdefault(name, value)
 
 
@@ -44,17 +44,17 @@ def mend_locks(root: Path) -> None:
 
     folder = root / ".dvc/tmp"
     listed = folder / "rwlock"
-    if _whole(listed):
+    if _is_intact(listed):
         return
     try:
         with make_lock(str(folder / "rwlock.lock"), tmp_dir=str(folder)):  # as DVC holds it while it writes
-            if not _whole(listed):
+            if not _is_intact(listed):
                 listed.unlink()
     except LockError:
         pass  # DVC is at work, and says so itself
 
 
-def _whole(path: Path) -> bool:
+def _is_intact(path: Path) -> bool:
     """Is it absent, or JSON?"""
     try:
         json.loads(path.read_text(encoding="utf-8"))
@@ -75,8 +75,8 @@ def without_git(root: Path) -> None:
     command = [sys.executable, "-m", "dvc", "config", "--local", "core.no_scm", "true"]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     if done.returncode:
-        said = redacted(done.stderr).strip()[:300]
-        raise UserError(f"{root}: no git checkout, and DVC cannot be told so: {said}; use a clone")
+        reason = redacted(done.stderr).strip()[:300]
+        raise UserError(f"{root}: no git checkout, and DVC cannot be told so: {reason}; use a clone")
 
 
 def dvc_finds_git(root: Path) -> bool:
@@ -111,10 +111,10 @@ def _instead_of_home() -> dict[str, str]:
     if home and os.access(home, os.W_OK):
         return {}
     instead = cache_root() / "home"
-    found = {"XDG_CACHE_HOME": str(instead), "MPLCONFIGDIR": str(instead / "matplotlib")}
+    variables = {"XDG_CACHE_HOME": str(instead), "MPLCONFIGDIR": str(instead / "matplotlib")}
     if home and "XDG_CACHE_HOME" not in os.environ and os.access(home / ".cache/huggingface", os.R_OK):
-        found["HF_HOME"] = str(home / ".cache/huggingface")  # models that were fetched are still found
-    return found
+        variables["HF_HOME"] = str(home / ".cache/huggingface")  # models that were fetched are still found
+    return variables
 
 
 def _home() -> Path | None:

@@ -20,10 +20,10 @@ def check_layers(params: Params) -> None:
         return
     depth = _depth(Path(teacher.base))
     if isinstance(depth, str):
-        others = ", ".join(name for name in starts if name not in layered) or "none of them"
+        remaining = ", ".join(name for name in starts if name not in layered) or "none of them"
         raise UserError(
             f"params.yaml: distill.students: {', '.join(layered)} cannot start from the layers of {teacher.base}, as no"
-            f" list of layers is found in {depth}; of your students can start: {others}; let the others start from"
+            f" list of layers is found in {depth}; of your students can start: {remaining}; let the others start from"
             " static, base or fresh"
         )
     for name, layers in layered.items():

@@ -110,18 +110,20 @@ class Deployment:
         """What a task asks for: its cell's settings, else its step's, else the defaults."""
         return self.stages.get(f"{step}@{cell}", self.stages.get(step, self.defaults))
 
-    def check_steps(self, known: Set[str]) -> None:
-        """Raise DeploymentError when a key of `stages` is of no known step."""
+    def check_steps(self, step_names: Set[str]) -> None:
+        """Raise DeploymentError when a key of `stages` is of none of these steps."""
         for key in self.stages:
-            if key.partition("@")[0] not in known:
-                raise DeploymentError(f"deployment: stages.{key} is of no step; there are {', '.join(sorted(known))}")
+            if key.partition("@")[0] not in step_names:
+                raise DeploymentError(
+                    f"deployment: stages.{key} is of no step; there are {', '.join(sorted(step_names))}"
+                )
 
-    def check_variables(self, known: Sequence[str]) -> None:
+    def check_variables(self, names: Sequence[str]) -> None:
         """Raise DeploymentError when a key of `variables` is none that the recipe reads."""
         for key in self.variables:
-            if key not in known:
+            if key not in names:
                 of = f"is not read by {self.recipe}" if self.recipe else "is of no recipe; name one as `recipe`"
-                fix = f"; {_fix(key, known, 'variables.')}" if known else ""
+                fix = f"; {_fix(key, names, 'variables.')}" if names else ""
                 raise DeploymentError(f"deployment: variables.{key} {of}{fix}")
 
     def image(self, step: str, *, gpu: bool) -> str:
@@ -136,24 +138,24 @@ def read_deployment(folder: Path) -> Deployment:
     """The settings of `folder`/deployment.yaml and SLIMTOWER_DEPLOYMENT. Raises DeploymentError."""
     path = folder / "deployment.yaml"
     settings = _mapping(path)
-    if own := os.environ.get("SLIMTOWER_DEPLOYMENT"):
-        settings = overlay(settings, _mapping(Path(own)))
-        path = Path(own)
+    if overlay_path := os.environ.get("SLIMTOWER_DEPLOYMENT"):
+        settings = overlay(settings, _mapping(Path(overlay_path)))
+        path = Path(overlay_path)
     defaults = settings["defaults"]
     stages = settings.pop("stages") or {}
     for key in sorted(stages):  # a step before its cells: `distill` < `distill@4l`
         step, _, cell = key.partition("@")
         stages[key] = overlay(stages.get(step, defaults) if cell else defaults, stages[key] or {})
-    made: Deployment = _checked(Deployment, settings | {"stages": {}}, str(path), "")
+    deployment: Deployment = _checked(Deployment, settings | {"stages": {}}, str(path), "")
     resources = {key: _checked(Resources, value, str(path), f"stages.{key}.") for key, value in stages.items()}
-    if made.runner not in RUNNERS:
-        raise DeploymentError(f"{path}: runner is {made.runner!r}; choose one of {', '.join(RUNNERS)}")
-    if _PASSWORD.search(made.promote.deploy_to):
+    if deployment.runner not in RUNNERS:
+        raise DeploymentError(f"{path}: runner is {deployment.runner!r}; choose one of {', '.join(RUNNERS)}")
+    if _PASSWORD.search(deployment.promote.deploy_to):
         raise DeploymentError(
             f"{path}: promote.deploy_to holds a password, which Airflow shows; give it as PGPASSWORD, QDRANT_API_KEY or"
             " MILVUS_TOKEN, as a secret"
         )
-    return dataclasses.replace(made, stages=resources)
+    return dataclasses.replace(deployment, stages=resources)
 
 
 def _mapping(path: Path) -> dict[str, Any]:
@@ -176,17 +178,17 @@ def _checked(kind: Any, values: Any, path: str, where: str) -> Any:
     for key in values:
         if key not in hints:
             raise DeploymentError(f"{path}: {where}{key} is unknown; {_fix(str(key), list(hints), where)}")
-    made = {}
+    fields = {}
     for field in dataclasses.fields(kind):
         name = field.name.rstrip("_")
-        made[field.name] = _value(hints[name], values[name], path, f"{where}{name}")
-    return kind(**made)
+        fields[field.name] = _value(hints[name], values[name], path, f"{where}{name}")
+    return kind(**fields)
 
 
-def _fix(key: str, known: Sequence[str], where: str) -> str:
+def _fix(key: str, names: Sequence[str], where: str) -> str:
     """The key that may have been meant, else all that there are."""
-    near = difflib.get_close_matches(key, known, 1)
-    return f"did you mean {where}{near[0]}?" if near else f"there are {', '.join(known)}"
+    near = difflib.get_close_matches(key, names, 1)
+    return f"did you mean {where}{near[0]}?" if near else f"there are {', '.join(names)}"
 
 
 def _text(value: Any, path: str, where: str) -> str:
@@ -194,8 +196,8 @@ def _text(value: Any, path: str, where: str) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if value is None or isinstance(value, dict | list):
-        told = "empty" if value is None else repr(value)
-        raise DeploymentError(f'{path}: {where} is {told}; give a text, "" for none')
+        description = "empty" if value is None else repr(value)
+        raise DeploymentError(f'{path}: {where} is {description}; give a text, "" for none')
     return str(value)
 
 
@@ -208,6 +210,6 @@ def _value(hint: Any, value: Any, path: str, where: str) -> Any:
     if hint is float:
         accepted = (int, float)
     if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
-        names = " or ".join("nothing" if one is type(None) else one.__name__ for one in accepted)
+        names = " or ".join("nothing" if kind is type(None) else kind.__name__ for kind in accepted)
         raise DeploymentError(f"{path}: {where} is {value!r}; give {names}")
     return value

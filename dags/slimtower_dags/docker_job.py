@@ -59,9 +59,9 @@ class ContainerOperator(DockerOperator):
     def digest(self) -> str:
         """The image's digest in its registry, else its id; an image that the engine does not have is pulled."""
         if not self.cli.images(name=self.image):
-            for said in self.cli.pull(self.image, stream=True, decode=True):
-                if "id" not in said:  # not of a single layer
-                    self.log.info("pulling %s: %s", self.image, said.get("status") or said)
+            for progress in self.cli.pull(self.image, stream=True, decode=True):
+                if "id" not in progress:  # not of a single layer
+                    self.log.info("pulling %s: %s", self.image, progress.get("status") or progress)
         image = self.cli.inspect_image(self.image)
         pushed = [name.partition("@")[2] for name in image.get("RepoDigests") or []]
         return str(next(iter(pushed), image["Id"]))
@@ -86,20 +86,26 @@ class ContainerJob:
     """`python -m pipeline.task WHAT`, which is the images' entry point, in a container."""
 
     def __init__(
-        self, what: str, image: str, settings: Docker, resources: Resources, environment: dict[str, str], context: Any
+        self,
+        task_name: str,
+        image: str,
+        settings: Docker,
+        resources: Resources,
+        environment: dict[str, str],
+        context: Any,
     ) -> None:
         gib = 2**30
         kind = "bind" if settings.cache.startswith("/") else "volume"
         gpus = [DeviceRequest(count=resources.gpus, capabilities=[["gpu"]])] if resources.gpus else None
         # read where the task runs, at that time: neither the serialised DAG nor Airflow's pages hold them
-        given = {name: os.environ.get(f"TASK_{name}", os.environ.get(name)) for name in settings.pass_}
-        private = {name: value for name, value in given.items() if value}
+        variables = {name: os.environ.get(f"TASK_{name}", os.environ.get(name)) for name in settings.pass_}
+        private = {name: value for name, value in variables.items() if value}
         self.context = context
         self.operator = ContainerOperator(
             task_id=context["ti"].task_id,
             container_name=container_name(context, (environment | private).get("SLIMTOWER_REMOTE", "")),
             image=image,
-            command=[what],
+            command=[task_name],
             environment=environment | WRITTEN,
             private_environment=private,
             network_mode=settings.network,
@@ -125,10 +131,10 @@ class ContainerJob:
         except DockerContainerFailedSkipException:
             return NOTHING, ""
         except DockerContainerFailedException as error:
-            if (found := _CODE.search(str(error))) is None:
+            if (match := _CODE.search(str(error))) is None:
                 raise
-            said = [str(line) for line in error.logs or [] if line]
-            return int(found[1]), said[-1] if said else ""
+            lines = [str(line) for line in error.logs or [] if line]
+            return int(match[1]), lines[-1] if lines else ""
         return 0, ""
 
     def stop(self) -> None:

@@ -34,14 +34,14 @@ def settle(code: int, context: Any, last_line: str = "") -> None:
     """Return for 0, otherwise raise what makes Airflow skip, retry or fail; `last_line` is what the task said last."""
     if code == 0:
         return
-    what = f"exit code {code}, {_WORDS.get(code, 'a defect')}" + (f": {last_line}" if last_line else "")
+    reason = f"exit code {code}, {_WORDS.get(code, 'a defect')}" + (f": {last_line}" if last_line else "")
     if code == NOTHING:
         raise AirflowSkipException("exit code 99: nothing to do")
     second = is_second_chance(context)
     if code == KILLED and second:
-        raise AirflowFailException(f"{what}; and before this try too. Give it more memory (deployment.yaml: stages)")
+        raise AirflowFailException(f"{reason}; and before this try too. Give it more memory (deployment.yaml: stages)")
     if code not in (TRANSIENT, KILLED, STOPPED):
-        raise AirflowFailException(what)
+        raise AirflowFailException(reason)
     if code == KILLED or second:  # the next try stays small
         context["task_state_store"].set(_MEMORY, context["ti"].try_number)
-    raise AirflowException(what)
+    raise AirflowException(reason)

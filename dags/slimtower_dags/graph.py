@@ -62,19 +62,19 @@ class Graph:
         """`upstream` without what a stage already waits for through another one (the transitive reduction)."""
         behind = {address: self._all_before(address) for address in self.stages}
         return {
-            address: before - frozenset[str]().union(*(behind[other] for other in before))
+            address: before - frozenset[str]().union(*(behind[earlier] for earlier in before))
             for address, before in self.upstream.items()
         }
 
     def _all_before(self, address: str) -> frozenset[str]:
         """Addresses of every stage that has to end before this one starts."""
-        found, waiting = set[str](), list(self.upstream[address])
+        reached, waiting = set[str](), list(self.upstream[address])
         while waiting:
-            other = waiting.pop()
-            if other not in found:
-                found.add(other)
-                waiting += self.upstream[other]
-        return frozenset(found)
+            earlier = waiting.pop()
+            if earlier not in reached:
+                reached.add(earlier)
+                waiting += self.upstream[earlier]
+        return frozenset(reached)
 
     @property
     def leaves(self) -> list[str]:
@@ -96,18 +96,18 @@ def read_graph(root: Path, recipe: str = "", variables: Mapping[str, str] | None
     entries = _mapping(root / "dvc.yaml").get("stages", {})
     for name, entry in entries.items():
         for stage in _cells(name, entry, params):
-            if any(stage.task_id == other.task_id for other in stages.values()):
+            if any(stage.task_id == existing.task_id for existing in stages.values()):
                 raise GraphError(f"dvc.yaml: two stages would be the task {stage.task_id}; rename one")
             stages[stage.address] = stage
     if not stages:
         raise GraphError(f"{root / 'dvc.yaml'}: no stages; dags/ must lie in a checkout of the project")
     upstream = {
-        one.address: frozenset(
-            other.address
-            for other in stages.values()
-            if other is not one and any(_touch(dep, out) for dep in one.deps for out in other.outs)
+        consumer.address: frozenset(
+            producer.address
+            for producer in stages.values()
+            if producer is not consumer and any(_touch(dep, out) for dep in consumer.deps for out in producer.outs)
         )
-        for one in stages.values()
+        for consumer in stages.values()
     }
     return Graph(stages, upstream, frozenset(entries))
 
@@ -118,8 +118,8 @@ def read_variables(root: Path, recipe: str = "") -> list[str]:
     Raises:
         GraphError: the recipe cannot be read.
     """
-    found = {match[1] for match in _VARIABLE.finditer(_uncommented(root / recipe))} if recipe else set()
-    return sorted(found - {"SINCE", "UNTIL"})
+    names = {match[1] for match in _VARIABLE.finditer(_uncommented(root / recipe))} if recipe else set()
+    return sorted(names - {"SINCE", "UNTIL"})
 
 
 def all_variables(root: Path, recipe: str = "") -> list[str]:
@@ -132,8 +132,10 @@ def overlay(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     """`base` with `change` laid over it: mappings merge, everything else replaces, and so does a student's start."""
     merged = dict(base)
     for key, value in change.items():
-        old, whole = merged.get(key), key == "start"  # of two starts in one mapping none would count
-        merged[key] = overlay(old, value) if isinstance(old, dict) and isinstance(value, dict) and not whole else value
+        old, replaces = merged.get(key), key == "start"  # of two starts in one mapping none would count
+        merged[key] = (
+            overlay(old, value) if isinstance(old, dict) and isinstance(value, dict) and not replaces else value
+        )
     return merged
 
 
@@ -145,8 +147,8 @@ def _recipe(path: Path, variables: Mapping[str, str]) -> dict[str, Any]:
     """A recipe with its `${VARIABLE}`s filled: by words, which may name stages, else by their defaults."""
 
     def filled(match: re.Match) -> str:
-        given = variables.get(match[1], "")
-        return given if given and _WORDS.fullmatch(given) else match[2] or ""
+        value = variables.get(match[1], "")
+        return value if value and _WORDS.fullmatch(value) else match[2] or ""
 
     return _parsed(_VARIABLE.sub(filled, _uncommented(path)), path)
 
@@ -199,8 +201,8 @@ def _cells(name: str, entry: dict[str, Any], params: dict[str, Any]) -> Iterator
 
 def _stage(name: str, cell: str, entry: dict[str, Any], context: dict[str, Any]) -> Stage:
     def paths(*keys: str) -> frozenset[PurePosixPath]:
-        given = (item for key in keys for item in entry.get(key, []))
-        names = (next(iter(item)) if isinstance(item, dict) else item for item in given)
+        items = (item for key in keys for item in entry.get(key, []))
+        names = (next(iter(item)) if isinstance(item, dict) else item for item in items)
         return frozenset(PurePosixPath(str(_resolved(path, context, name))) for path in names)
 
     return Stage(name, cell, paths("deps"), paths("outs", "metrics", "plots"))
@@ -220,14 +222,14 @@ def _resolved(value: Any, context: dict[str, Any], stage: str) -> Any:
 
 
 def _look_up(path: str, context: dict[str, Any], stage: str) -> Any:
-    found: Any = context
+    value: Any = context
     for part in path.split("."):
-        if not isinstance(found, dict) or part not in found:
+        if not isinstance(value, dict) or part not in value:
             raise GraphError(f"params.yaml: {path} is not there; stage {stage} of dvc.yaml names it")
-        found = found[part]
-    return found
+        value = value[part]
+    return value
 
 
-def _touch(one: PurePosixPath, other: PurePosixPath) -> bool:
+def _touch(first: PurePosixPath, second: PurePosixPath) -> bool:
     """Tell whether two paths are the same or one contains the other."""
-    return one == other or one in other.parents or other in one.parents
+    return first == second or first in second.parents or second in first.parents

@@ -15,7 +15,7 @@ class PodJob:
 
     def __init__(
         self,
-        what: str,
+        task_name: str,
         image: str,
         settings: Kubernetes,
         resources: Resources,
@@ -28,8 +28,8 @@ class PodJob:
         self.operator = KubernetesPodOperator(
             task_id=context["ti"].task_id,
             image=image,
-            arguments=[what],
-            name=f"slimtower-{what}".replace("@", "-").replace("_", "-").lower(),
+            arguments=[task_name],
+            name=f"slimtower-{task_name}".replace("@", "-").replace("_", "-").lower(),
             namespace=settings.namespace,
             env_vars=environment | WRITTEN,
             env_from=[k8s.V1EnvFromSource(secret_ref=k8s.V1SecretEnvSource(name=name)) for name in settings.secrets],
@@ -37,7 +37,7 @@ class PodJob:
             volumes=volumes,
             volume_mounts=mounts,
             node_selector=settings.node_selector | (settings.gpu_node_selector if gpu else {}),
-            tolerations=[k8s.V1Toleration(**one) for one in settings.gpu_tolerations] if gpu else [],
+            tolerations=[k8s.V1Toleration(**toleration) for toleration in settings.gpu_tolerations] if gpu else [],
             security_context=k8s.V1PodSecurityContext(
                 run_as_non_root=True,
                 run_as_user=settings.user,
@@ -82,7 +82,7 @@ class PodJob:
 def exit_code(pod: k8s.V1Pod | None, container: str) -> int | None:
     """The code with which a pod's container ended; None where it left none."""
     statuses = (pod and pod.status and pod.status.container_statuses) or []
-    ended = [one.state.terminated for one in statuses if one.name == container and one.state]
+    ended = [status.state.terminated for status in statuses if status.name == container and status.state]
     return ended[0].exit_code if ended and ended[0] else None
 
 
@@ -90,12 +90,12 @@ def _requirements(resources: Resources) -> k8s.V1ResourceRequirements:
     """CPU is asked for and may be exceeded; memory and GPUs are what they are."""
     memory = _mebibytes(resources.memory_gib)
     gpus = {"nvidia.com/gpu": str(resources.gpus)} if resources.gpus else {}
-    asked = {
+    requests = {
         "cpu": f"{int(resources.cpus * 1000)}m",
         "memory": memory,
         "ephemeral-storage": _mebibytes(resources.disk_gib),
     }
-    return k8s.V1ResourceRequirements(requests=asked | gpus, limits={"memory": memory} | gpus)
+    return k8s.V1ResourceRequirements(requests=requests | gpus, limits={"memory": memory} | gpus)
 
 
 def _volumes(settings: Kubernetes, resources: Resources) -> tuple[list[k8s.V1Volume], list[k8s.V1VolumeMount]]:
@@ -108,8 +108,10 @@ def _volumes(settings: Kubernetes, resources: Resources) -> tuple[list[k8s.V1Vol
     work = k8s.V1Volume(name="work", empty_dir=empty(size_limit=_mebibytes(resources.disk_gib)))
     shm = k8s.V1Volume(name="shm", empty_dir=empty(medium="Memory", size_limit=_mebibytes(resources.shm_gib)))
     tmp = k8s.V1Volume(name="tmp", empty_dir=empty(size_limit="64Mi"))  # of programs that know no other place
-    places = {"cache": CACHE, "work": WORK, "shm": "/dev/shm", "tmp": "/tmp"}
-    return [cache, work, shm, tmp], [k8s.V1VolumeMount(name=name, mount_path=path) for name, path in places.items()]
+    mount_paths = {"cache": CACHE, "work": WORK, "shm": "/dev/shm", "tmp": "/tmp"}
+    return [cache, work, shm, tmp], [
+        k8s.V1VolumeMount(name=name, mount_path=path) for name, path in mount_paths.items()
+    ]
 
 
 def _mebibytes(gib: float) -> str:

@@ -21,7 +21,7 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 class ProcessJob:
     """`python -m pipeline.task WHAT` with the interpreter SLIMTOWER_PYTHON, in the project's folder."""
 
-    def __init__(self, what: str, folder: Path, environment: dict[str, str], log: Logger) -> None:
+    def __init__(self, task_name: str, folder: Path, environment: dict[str, str], log: Logger) -> None:
         python = os.environ.get("SLIMTOWER_PYTHON", "")
         if not Path(python).is_absolute() or not Path(python).exists():
             raise AirflowFailException(
@@ -29,7 +29,7 @@ class ProcessJob:
             )
         self.log = log
         self.process = subprocess.Popen(
-            [python, "-m", "pipeline.task", what],
+            [python, "-m", "pipeline.task", task_name],
             cwd=folder,
             env=clean(os.environ, python) | environment,
             stdin=subprocess.DEVNULL,
@@ -44,20 +44,20 @@ class ProcessJob:
     def wait(self) -> tuple[int, str]:
         """Pass the output on to the log; returns the exit code and the last line."""
         assert self.process.stdout is not None
-        read = threading.Event()
-        threading.Thread(target=self._end_with_it, args=[read], daemon=True).start()
+        drained = threading.Event()
+        threading.Thread(target=self._end_with_it, args=[drained], daemon=True).start()
         last = ""
         for line in self.process.stdout:
             last = line.rstrip() or last
             self.log.info("%s", line.rstrip())
-        read.set()
+        drained.set()
         code = self.process.wait()
         return (code if code >= 0 else 128 - code), last
 
-    def _end_with_it(self, read: threading.Event) -> None:
+    def _end_with_it(self, drained: threading.Event) -> None:
         """End what a killed task left, which would keep its output open, and `wait` waiting."""
         self.process.wait()
-        if not read.wait(LEFT_S):
+        if not drained.wait(LEFT_S):
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -81,10 +81,10 @@ def end_with_worker() -> None:
 def clean(environment: Mapping[str, str], python: str) -> dict[str, str]:
     """Airflow's environment without what would lead the project's interpreter to Airflow's packages or settings."""
     foreign = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
-    kept = {
+    variables = {
         name: value
         for name, value in environment.items()
         if name not in foreign and not name.startswith(("AIRFLOW", "_AIRFLOW", "__AIRFLOW"))
     }
-    kept["PATH"] = f"{Path(python).parent}{os.pathsep}{kept.get('PATH', os.defpath)}"
-    return kept
+    variables["PATH"] = f"{Path(python).parent}{os.pathsep}{variables.get('PATH', os.defpath)}"
+    return variables

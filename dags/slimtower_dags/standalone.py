@@ -36,7 +36,7 @@ def settings(port: str) -> dict[str, str]:
         "AIRFLOW__API__BASE_URL": f"http://localhost:{port}",
         "PATH": os.pathsep.join((str(COMMANDS), str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath))),
     }
-    usual = {
+    defaults = {
         "AIRFLOW__CORE__LOAD_EXAMPLES": "false",
         "AIRFLOW__CORE__PARALLELISM": "4",
         "AIRFLOW__API__HOST": "127.0.0.1",
@@ -49,7 +49,7 @@ def settings(port: str) -> dict[str, str]:
         "SLIMTOWER_REMOTE": str(HOME / "remote"),
         "SLIMTOWER_CACHE": str(ROOT / ".cache/slimtower"),
     }
-    return usual | dict(os.environ) | fixed
+    return defaults | dict(os.environ) | fixed
 
 
 def write_command() -> None:

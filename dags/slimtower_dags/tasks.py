@@ -32,9 +32,11 @@ class RunnerTask(BaseOperator):
 
     template_fields = ("environment",)
 
-    def __init__(self, *, what: str, image: str, environment: dict[str, str], deployment: Deployment, **kwargs: Any):
+    def __init__(
+        self, *, task_name: str, image: str, environment: dict[str, str], deployment: Deployment, **kwargs: Any
+    ):
         super().__init__(**kwargs)
-        self.what = what
+        self.task_name = task_name
         self.image = image
         self.environment = environment
         self.deployment = deployment
@@ -54,21 +56,21 @@ class RunnerTask(BaseOperator):
     def job(self, context: Any) -> Job:
         """The process, container or pod of this try: after one that was killed, with a smaller micro-batch."""
         deployment, environment = self.deployment, dict(self.environment)
-        step, _, cell = self.what.partition("@")
+        step, _, cell = self.task_name.partition("@")
         resources = deployment.resources(step, cell)
         if resources.micro_batch and is_second_chance(context):
             environment["SLIMTOWER_MICRO_BATCH"] = str(resources.micro_batch)
         if deployment.runner == "docker":
             from slimtower_dags.docker_job import ContainerJob
 
-            return ContainerJob(self.what, self.image, deployment.docker, resources, environment, context)
+            return ContainerJob(self.task_name, self.image, deployment.docker, resources, environment, context)
         if deployment.runner == "kubernetes":
             from slimtower_dags.kubernetes_job import PodJob
 
-            return PodJob(self.what, self.image, deployment.kubernetes, resources, environment, context)
+            return PodJob(self.task_name, self.image, deployment.kubernetes, resources, environment, context)
         from slimtower_dags.process_job import ProcessJob
 
-        return ProcessJob(self.what, PROJECT, environment, self.log)
+        return ProcessJob(self.task_name, PROJECT, environment, self.log)
 
     def on_kill(self) -> None:
         """Stop it when the task takes too long, or is stopped or marked by hand."""
@@ -77,23 +79,23 @@ class RunnerTask(BaseOperator):
 
 
 def make_task(
-    deployment: Deployment, what: str, *, image: str, more: dict[str, str] | None = None, **kwargs: Any
+    deployment: Deployment, task_name: str, *, image: str, more: dict[str, str] | None = None, **kwargs: Any
 ) -> RunnerTask:
     """The task that runs `python -m pipeline.task WHAT`.
 
     Args:
         deployment: the settings.
-        what: begin, publish, promote, deploy, rollback or the address of a stage.
+        task_name: begin, publish, promote, deploy, rollback or the address of a stage.
         image: the step whose image holds what the task needs.
         more: variables besides those of every task.
         kwargs: for Airflow's operator.
     """
-    step, _, cell = what.partition("@")
+    step, _, cell = task_name.partition("@")
     resources = deployment.resources(step, cell)
     name = deployment.image(image, gpu=resources.gpus > 0)
     return RunnerTask(
-        task_id=what.replace("@", "-"),
-        what=what,
+        task_id=task_name.replace("@", "-"),
+        task_name=task_name,
         image=name,
         environment=variables.of_task(deployment, resources, name) | (more or {}),
         deployment=deployment,

@@ -29,7 +29,7 @@ def until(params: Mapping[str, Any], dag_run: Any, days: int | None) -> str:
     """
     if params["until"] or days is None:
         return str(params["until"] or "")
-    return f"{_end(dag_run):%Y-%m-%d}"
+    return f"{_interval_end(dag_run):%Y-%m-%d}"
 
 
 def since(params: Mapping[str, Any], dag_run: Any, days: int | None) -> str:
@@ -41,11 +41,11 @@ def since(params: Mapping[str, Any], dag_run: Any, days: int | None) -> str:
 
 def before_until(params: Mapping[str, Any], dag_run: Any, days: int) -> str:
     """Date so many days before the first that a run does not read."""
-    end = date.fromisoformat(params["until"][:10]) if params["until"] else _end(dag_run)
+    end = date.fromisoformat(params["until"][:10]) if params["until"] else _interval_end(dag_run)
     return f"{end - timedelta(days=days):%Y-%m-%d}"
 
 
-def _end(dag_run: Any) -> Any:
+def _interval_end(dag_run: Any) -> Any:
     planned = _type(dag_run) in (SCHEDULED, BACKFILL)
     return (planned and dag_run.data_interval_end) or dag_run.run_after
 
@@ -77,14 +77,14 @@ def of_task(deployment: Deployment, resources: Resources, image: str) -> dict[st
     return variables | deployment.environment | resources.environment
 
 
-def of_begin(deployment: Deployment, addresses: list[str], read: Iterable[str]) -> dict[str, str]:
+def of_begin(deployment: Deployment, addresses: list[str], names: Iterable[str]) -> dict[str, str]:
     """What `begin` gets besides: the commit, recipe and window to fix, and the stages that the graph has tasks for.
 
-    `read`: the variables that recipes read; of these a worker's own environment gives none.
+    `names`: the variables that recipes read; of these a worker's own environment gives none.
     """
     days = deployment.window_days
     return (
-        dict.fromkeys(read, "")
+        dict.fromkeys(names, "")
         | deployment.variables
         | {
             "SLIMTOWER_REF": "{{ params.ref }}",

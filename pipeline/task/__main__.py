@@ -20,33 +20,33 @@ from pipeline.task.stage import run_stage
 from slimtower.common.errors import EXIT_NOTHING, TransientError, UserError, exhausted, guarded, line
 
 _PASSING = {errno.EAGAIN, errno.EIO, errno.ESTALE, errno.ETIMEDOUT}  # of folders on a network, most of them
-_WHAT = {"begin": begin, "publish": publish, "promote": promote, "deploy": deploy, "rollback": rollback}
+_TASKS = {"begin": begin, "publish": publish, "promote": promote, "deploy": deploy, "rollback": rollback}
 
 
 def main() -> None:
     """Do what the command line says; exits with the code of the task."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.task", description=__doc__)
-    parser.add_argument("what", help=f"{', '.join(_WHAT)}, or a stage's address as DVC has it, such as distill@2l")
-    what = parser.parse_args().what
+    parser.add_argument("what", help=f"{', '.join(_TASKS)}, or a stage's address as DVC has it, such as distill@2l")
+    task = parser.parse_args().what
     stop_when_asked()
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     run = TaskRun.from_environment()
     started = time.perf_counter()
     try:
-        code = _WHAT[what](run) if what in _WHAT else run_stage(run, what)
+        code = _TASKS[task](run) if task in _TASKS else run_stage(run, task)
     except OSError as error:
-        raise explained(what, error) from error
+        raise as_user_error(task, error) from error
     word = {0: "done", EXIT_NOTHING: "nothing to do"}.get(code, f"ended with code {code}")
-    print(f"task {what}: {word}; {time.perf_counter() - started:.0f} s", file=sys.stderr)
+    print(f"task {task}: {word}; {time.perf_counter() - started:.0f} s", file=sys.stderr)
     raise SystemExit(code)
 
 
-def explained(what: str, error: OSError) -> UserError:
+def as_user_error(task: str, error: OSError) -> UserError:
     """The error of ours that an OSError of a task amounts to."""
-    if known := exhausted(error):
-        return known
+    if user_error := exhausted(error):
+        return user_error
     kind = TransientError if error.errno in _PASSING else UserError
-    return kind(f"{what}: {line(error)}; look at SLIMTOWER_REMOTE and SLIMTOWER_WORK")
+    return kind(f"{task}: {line(error)}; look at SLIMTOWER_REMOTE and SLIMTOWER_WORK")
 
 
 if __name__ == "__main__":

@@ -26,22 +26,22 @@ def begin(run: TaskRun) -> int:
     """
     if run.name == LATEST:
         raise UserError(f"SLIMTOWER_RUN: locks/{LATEST}/ is the newest run's, whatever its name; give this run another")
-    begun = run.begun()
-    if begun is not None:
-        _check_same(run, begun)
+    record = run.read_begin()
+    if record is not None:
+        _check_same(run, record)
     else:
-        with run.workspace(os.environ.get("SLIMTOWER_REF") or "HEAD") as place:
-            params = _params(place)
-            place.write(PARAMS, params)
-            listed = place.python("steps.ingest", "--list")  # checks params.yaml too, and says what is wrong
+        with run.workspace(os.environ.get("SLIMTOWER_REF") or "HEAD") as clone:
+            params = _params(clone)
+            clone.write(PARAMS, params)
+            listed = clone.python("steps.ingest", "--list")  # checks params.yaml too, and says what is wrong
             if listed.code:
                 return listed.exit_code
-            commit, sources, names = place.git("rev-parse", "HEAD"), place.read(SOURCES), place.stages()
-            variables = _variables(place)
+            commit, sources, names = clone.git("rev-parse", "HEAD"), clone.read(SOURCES), clone.stages()
+            variables = _variables(clone)
             _check_graph(names)
             latest = read_json(run.store, f"locks/{LATEST}/{BEGIN}")
-            base = _base(run.store, place, names, latest)
-        begun = {
+            base = _base(run.store, clone, names, latest)
+        record = {
             "began": _began(latest),
             "commit": commit,
             "params": digest(params),
@@ -52,18 +52,18 @@ def begin(run: TaskRun) -> int:
             "window": {"since": os.environ.get("SINCE", ""), "until": os.environ.get("UNTIL", "")},
             "variables": variables,
         }
-        begun["base_parent"] = latest["parent_run"] if latest else ""
-        begun["new"] = latest is None or not same_inputs(latest, begun) or set(base) != set(names)
+        record["base_parent"] = latest["parent_run"] if latest else ""
+        record["new"] = latest is None or not same_inputs(latest, record) or set(base) != set(names)
         with reaching():
             api = client()
-            begun["parent_run"] = pipeline_run(api, experiment_id(api), run.address, commit, run_name(commit))
-        files = {PARAMS: params, SOURCES: sources, LOCK: dump_lock(base), BEGIN: json_bytes(begun)}
-        if other := run.begun():  # of another deployment, meanwhile
-            _check_same(run, other)
+            record["parent_run"] = pipeline_run(api, experiment_id(api), run.address, commit, run_name(commit))
+        files = {PARAMS: params, SOURCES: sources, LOCK: dump_lock(base), BEGIN: json_bytes(record)}
+        if earlier := run.read_begin():  # of another deployment, meanwhile
+            _check_same(run, earlier)
         for name, content in files.items():  # begin.json last: with it the run has begun
             run.store.write(f"runs/{run.name}/{name}", content)
-    print(f"begin: {run.address} at {begun['commit'][:12]}, {'new' if begun['new'] else 'nothing new'}")
-    return 0 if begun["new"] else EXIT_NOTHING
+    print(f"begin: {run.address} at {record['commit'][:12]}, {'new' if record['new'] else 'nothing new'}")
+    return 0 if record["new"] else EXIT_NOTHING
 
 
 def _began(latest: dict[str, Any] | None) -> str:
@@ -71,50 +71,50 @@ def _began(latest: dict[str, Any] | None) -> str:
 
     By it runs are ordered: what is newest is announced and promoted.
     """
-    now, before = datetime.now(UTC), datetime.fromisoformat(latest["began"]) if latest else None
-    if before and before >= now:
-        said = f"begin: the last run began at {before:%Y-%m-%d %H:%M} UTC, which is still to come; see to the clocks"
-        print(said, file=sys.stderr)
-        now = before + timedelta(microseconds=1)
-    return now.isoformat(timespec="microseconds")
+    moment, before = datetime.now(UTC), datetime.fromisoformat(latest["began"]) if latest else None
+    if before and before >= moment:
+        message = f"begin: the last run began at {before:%Y-%m-%d %H:%M} UTC, which is still to come; see to the clocks"
+        print(message, file=sys.stderr)
+        moment = before + timedelta(microseconds=1)
+    return moment.isoformat(timespec="microseconds")
 
 
-def _params(place: Workspace) -> bytes:
+def _params(clone: Workspace) -> bytes:
     """params.yaml of the commit with the recipe and the window laid over it; the file itself where there are none."""
     recipe, window = os.environ.get("SLIMTOWER_RECIPE"), _window()
-    committed = place.read(PARAMS)
+    committed = clone.read(PARAMS)
     if not recipe and not window:
         return committed
     params: dict[str, Any] = parse_mapping(committed.decode("utf-8"), PARAMS)
     if recipe:
-        path = place.folder / recipe
-        if not path.resolve().is_relative_to(place.folder.resolve()) or not path.is_file():
+        path = clone.folder / recipe
+        if not path.resolve().is_relative_to(clone.folder.resolve()) or not path.is_file():
             raise UserError(f"SLIMTOWER_RECIPE: the project has no {recipe} at this commit; name one that it has")
         params = laid_over(params, read_text(path), dict(os.environ), Path(recipe))
     params["ingest"] = params.get("ingest", {}) | window
     return params_text(params, " and ".join(filter(None, (recipe, "the window" if window else "")))).encode()
 
 
-def _variables(place: Workspace) -> dict[str, str]:
+def _variables(clone: Workspace) -> dict[str, str]:
     """The environment's values of the `${NAME}`s of the recipe, "" for those that it does not give."""
     recipe = os.environ.get("SLIMTOWER_RECIPE")
     return (
-        {name: os.environ.get(name, "") for name in variable_names(read_text(place.folder / recipe))} if recipe else {}
+        {name: os.environ.get(name, "") for name in variable_names(read_text(clone.folder / recipe))} if recipe else {}
     )
 
 
-def _check_same(run: TaskRun, begun: dict[str, Any]) -> None:
+def _check_same(run: TaskRun, record: dict[str, Any]) -> None:
     """UserError when a run began with another recipe, window or variables; what begin.json lacks is not compared."""
-    window = begun.get("window", {})
-    fixed = {"SLIMTOWER_RECIPE": begun.get("recipe"), "SINCE": window.get("since"), "UNTIL": window.get("until")}
-    fixed |= begun.get("variables", {})
-    given = {name: os.environ.get(name, "") for name in fixed}
-    differ = [name for name, value in fixed.items() if value is not None and value != given[name]]
+    window = record.get("window", {})
+    fixed = {"SLIMTOWER_RECIPE": record.get("recipe"), "SINCE": window.get("since"), "UNTIL": window.get("until")}
+    fixed |= record.get("variables", {})
+    current = {name: os.environ.get(name, "") for name in fixed}
+    differ = [name for name, value in fixed.items() if value is not None and value != current[name]]
     if differ:
-        what = ", ".join(f"{name} was {fixed[name]!r} and is {given[name]!r}" for name in differ)
+        changes = ", ".join(f"{name} was {fixed[name]!r} and is {current[name]!r}" for name in differ)
         raise UserError(
-            f"{run.address} has begun otherwise: {what}; give each deployment a SLIMTOWER_REMOTE of its own, and start"
-            " a new run after a change of settings"
+            f"{run.address} has begun otherwise: {changes}; give each deployment a SLIMTOWER_REMOTE of its own, and"
+            " start a new run after a change of settings"
         )
 
 
@@ -133,7 +133,7 @@ def _window() -> dict[str, str]:
     return {name: value for name in ("since", "until") if (value := os.environ.get(name.upper()))}
 
 
-def _base(store: RunStore, place: Workspace, names: list[str], latest: dict[str, Any] | None) -> Stages:
+def _base(store: RunStore, clone: Workspace, names: list[str], latest: dict[str, Any] | None) -> Stages:
     """The lock to start from: the newest finished run's, else the commit's, without stages whose outputs are not there.
 
     A committed dvc.lock may be of outputs that this remote never saw. None at all where `publish` wrote the newest lock
@@ -142,8 +142,8 @@ def _base(store: RunStore, place: Workspace, names: list[str], latest: dict[str,
     if (content := store.read(f"locks/{LATEST}/{LOCK}")) is not None:
         if latest is None or latest.get("lock", digest(content)) != digest(content):
             return {}
-        place.write(LOCK, content)
-    stages = lock_stages(place.folder / LOCK)
+        clone.write(LOCK, content)
+    stages = lock_stages(clone.folder / LOCK)
     return {name: stages[name] for name in names if name in stages and _is_stored(store, stages[name])}
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from slimtower.common.masking import redacted
 
 _LAST_WORDS = 16384  # bytes
-_LOOK = 0.5  # seconds between looks whether a silent child has ended
+_POLL_S = 0.5  # seconds between looks whether a silent child has ended
 _GRACE = 10  # seconds between asking to stop and killing
 
 
@@ -22,7 +22,7 @@ class Ended(NamedTuple):
 
     code: int
     out: str
-    said: str
+    stderr: str
 
     @property
     def exit_code(self) -> int:
@@ -35,7 +35,7 @@ class Ended(NamedTuple):
 
     def complaints(self) -> list[str]:
         """The lines of stderr with ERROR or fatal, else all of them; without secrets."""
-        lines = [redacted(" ".join(line.split())) for line in self.said.splitlines() if line.strip()]
+        lines = [redacted(" ".join(line.split())) for line in self.stderr.splitlines() if line.strip()]
         return [line for line in lines if line.startswith(("ERROR", "fatal:", "slimtower:"))] or lines
 
 
@@ -47,15 +47,15 @@ def ask(words: Sequence[str], folder: Path | str, environment: dict[str, str]) -
 
 def stream(words: Sequence[str], folder: Path, environment: dict[str, str]) -> Ended:
     """Run a command in a process group of its own, of which nothing is left when this returns or is stopped."""
-    said = b""
+    tail = b""
     process = subprocess.Popen(words, cwd=folder, env=environment, stderr=subprocess.PIPE, start_new_session=True)
     assert process.stderr is not None
     try:
         for chunk in chunks(process, process.stderr.fileno()):
             sys.stderr.buffer.write(chunk)
             sys.stderr.flush()
-            said = (said + chunk)[-2 * _LAST_WORDS :]  # cut again when it is masked: of half a URL nothing can be said
-        return Ended(process.wait(), "", redacted(said.decode(errors="replace"))[-_LAST_WORDS:])
+            tail = (tail + chunk)[-2 * _LAST_WORDS :]  # cut again when it is masked: of half a URL nothing can be said
+        return Ended(process.wait(), "", redacted(tail.decode(errors="replace"))[-_LAST_WORDS:])
     finally:
         stop(process)
         process.stderr.close()
@@ -65,7 +65,7 @@ def chunks(process: subprocess.Popen[bytes], pipe: int) -> Iterator[bytes]:
     """What a child writes until it ends; a grandchild that outlives it may keep the pipe open."""
     while True:
         ended = process.poll() is not None  # asked first: what it wrote before it ended is there when it has
-        readable, _, _ = select.select([pipe], [], [], 0 if ended else _LOOK)
+        readable, _, _ = select.select([pipe], [], [], 0 if ended else _POLL_S)
         if readable:
             if not (chunk := os.read(pipe, 65536)):
                 return

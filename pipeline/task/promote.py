@@ -17,14 +17,14 @@ def promote(run: TaskRun) -> int:
 
     With SLIMTOWER_ANNOUNCED an event named the run. UserError when locks/latest/ is of one that began later.
     """
-    with _published(run) as (place, begun):
-        if os.environ.get("SLIMTOWER_ANNOUNCED") and (newer := newer_run(run.store, begun)):
+    with _published(run) as (clone, record):
+        if os.environ.get("SLIMTOWER_ANNOUNCED") and (newer := newer_run(run.store, record)):
             raise UserError(
                 f"{run.name} began before {newer}, which is published; promote that, or start `promote` by hand with"
                 f" run {run.name}"
             )
-        _pull(place, begun)
-        return place.python("steps.promote", **_origin(begun)).exit_code
+        _pull(clone, record)
+        return clone.python("steps.promote", **_origin(record)).exit_code
 
 
 def deploy(run: TaskRun) -> int:
@@ -34,9 +34,9 @@ def deploy(run: TaskRun) -> int:
     """
     if not (to := os.environ.get("SLIMTOWER_DEPLOY_TO")):
         raise UserError("SLIMTOWER_DEPLOY_TO: not set; give the vector engine, as TO of `make deploy`")
-    with _published(run) as (place, begun):
-        _pull(place, begun)
-        return place.python("slimtower", "deploy", "--to", to, "--champion").exit_code
+    with _published(run) as (clone, record):
+        _pull(clone, record)
+        return clone.python("slimtower", "deploy", "--to", to, "--champion").exit_code
 
 
 def rollback(run: TaskRun) -> int:
@@ -44,31 +44,31 @@ def rollback(run: TaskRun) -> int:
 
     It goes back once for each SLIMTOWER_AIRFLOW_RUN, however often that is tried.
     """
-    with _published(run) as (place, begun):
-        return place.python("steps.promote", "--rollback", **_origin(begun)).exit_code
+    with _published(run) as (clone, record):
+        return clone.python("steps.promote", "--rollback", **_origin(record)).exit_code
 
 
 @contextmanager
 def _published(run: TaskRun) -> Iterator[tuple[Workspace, dict[str, Any]]]:
     """A clone laid out as a run was published; `latest` is a run too."""
     folder = f"locks/{run.name}"
-    if (begun := read_json(run.store, f"{folder}/{BEGIN}")) is None:
+    if (record := read_json(run.store, f"{folder}/{BEGIN}")) is None:
         raise UserError(f"{run.store.url}/{folder}: nothing was published there; let SLIMTOWER_RUN name a finished run")
-    with run.workspace(begun["commit"]) as place:
-        lay_files(run.store, folder, place)
+    with run.workspace(record["commit"]) as clone:
+        lay_files(run.store, folder, clone)
         for key, name in (("params", PARAMS), ("sources", SOURCES), ("lock", LOCK)):
-            if key in begun and begun[key] != digest(place.read(name)):
+            if key in record and record[key] != digest(clone.read(name)):
                 raise TransientError(
                     f"{run.store.url}/{folder}: {name} is of another run than {BEGIN}: one is being published, or its"
                     " `publish` was cut short; try again, or run that once more"
                 )
-        yield place, begun
+        yield clone, record
 
 
-def _pull(place: Workspace, begun: dict[str, Any]) -> None:
-    place.dvc("pull", *(name for name in begun["stages"] if name.partition("@")[0] in _NEEDED))
+def _pull(clone: Workspace, record: dict[str, Any]) -> None:
+    clone.dvc("pull", *(name for name in record["stages"] if name.partition("@")[0] in _NEEDED))
 
 
-def _origin(begun: dict[str, Any]) -> dict[str, str]:
+def _origin(record: dict[str, Any]) -> dict[str, str]:
     """What a version says about where it comes from: the run's commit and its MLflow run."""
-    return {"SLIMTOWER_GIT_COMMIT": begun["commit"], "SLIMTOWER_PARENT_RUN": begun["parent_run"]}
+    return {"SLIMTOWER_GIT_COMMIT": record["commit"], "SLIMTOWER_PARENT_RUN": record["parent_run"]}

@@ -20,39 +20,39 @@ def publish(run: TaskRun) -> int:
     That is when no stage ran, and when locks/latest/ is of a run that began later. Then it stays, as it does with
     SLIMTOWER_BACKFILL, for a run of the past. Raises UserError when a stage is missing or not up to date.
     """
-    begun = run.must_have_begun()
-    with run.workspace(begun["commit"]) as place:
-        base, fragments = run.lay_out(place)
-        stages, names = place.lock(), begun["stages"]
+    record = run.must_have_begun()
+    with run.workspace(record["commit"]) as clone:
+        base, fragments = run.lay_out(clone)
+        stages, names = clone.lock(), record["stages"]
         if absent := [name for name in names if name not in stages]:
             raise UserError(f"{run.address}: {', '.join(absent)} did not finish; run their tasks again, then publish")
-        place.fetch_beside()
-        if (old := _outdated(stages, base, fragments, place.digests)) or place.has_work():
-            what = ", ".join(old) or "a stage"
+        clone.fetch_beside()
+        if (old := _outdated(stages, base, fragments, clone.digests)) or clone.has_work():
+            outdated = ", ".join(old) or "a stage"
             raise UserError(
-                f"{run.address}: {what} did not run on what others made; run the tasks again in their order"
+                f"{run.address}: {outdated} did not run on what others made; run the tasks again in their order"
             )
-        write_lock(place, {name: stages[name] for name in names})  # without stages that params dropped
+        write_lock(clone, {name: stages[name] for name in names})  # without stages that params dropped
         with reaching():
-            _close(place, stages, names, begun["parent_run"], ran=bool(fragments))
-        if not fragments and begun.get("base_parent"):  # whoever reads the lock wants the run that made it
-            begun["parent_run"] = begun["base_parent"]
-        begun["lock"] = digest(place.read(LOCK))
-        files = {name: place.read(name) for name in (LOCK, PARAMS, SOURCES)} | {BEGIN: json_bytes(begun)}
-    for folder in (run.name, LATEST) if _is_newest(run, begun) else (run.name,):
+            _close(clone, stages, names, record["parent_run"], ran=bool(fragments))
+        if not fragments and record.get("base_parent"):  # whoever reads the lock wants the run that made it
+            record["parent_run"] = record["base_parent"]
+        record["lock"] = digest(clone.read(LOCK))
+        files = {name: clone.read(name) for name in (LOCK, PARAMS, SOURCES)} | {BEGIN: json_bytes(record)}
+    for folder in (run.name, LATEST) if _is_newest(run, record) else (run.name,):
         for name, content in files.items():
             run.store.write(f"locks/{folder}/{name}", content)
     print(f"publish: {run.store.url}/locks/{run.name}")
-    if fragments and (newer := newer_run(run.store, begun)):
+    if fragments and (newer := newer_run(run.store, record)):
         print(f"publish: not announced, as {newer} began later and is published; `promote` takes {run.name} by name")
         return EXIT_NOTHING
     return 0 if fragments else EXIT_NOTHING
 
 
-def _is_newest(run: TaskRun, begun: dict[str, Any]) -> bool:
+def _is_newest(run: TaskRun, record: dict[str, Any]) -> bool:
     """Tell whether a run is of the present, and locks/latest/ not of one that began later."""
     latest = read_json(run.store, f"locks/{LATEST}/{BEGIN}") or {}
-    return not os.environ.get("SLIMTOWER_BACKFILL") and latest.get("began", "") <= begun.get("began", "")
+    return not os.environ.get("SLIMTOWER_BACKFILL") and latest.get("began", "") <= record.get("began", "")
 
 
 def _outdated(
@@ -63,23 +63,23 @@ def _outdated(
     `digests`: MD5 of each file of an output. A stage that reads one file of a folder is held to that file alone. One
     that reads a folder inside an output counts as outdated.
     """
-    made = {name: entry for fragment in fragments.values() for name, entry in fragment.items()}
+    remade = {name: entry for fragment in fragments.values() for name, entry in fragment.items()}
     fresh = [
         Path(path)
-        for name, entry in made.items()
+        for name, entry in remade.items()
         for path, md5 in _digests_of(entry).items()
         if md5 is None or md5 != _digests_of(base.get(name, {})).get(path)
     ]
-    known = cache(digests)
+    cached_digests = cache(digests)
 
     def changed(path: Path, md5: str | None) -> bool:
-        whole = any(path == out or path in out.parents for out in fresh)
-        return whole or any(known(out).get(path) != md5 for out in fresh if out in path.parents)
+        is_output = any(path == out or path in out.parents for out in fresh)
+        return is_output or any(cached_digests(out).get(path) != md5 for out in fresh if out in path.parents)
 
     return [
         name
         for name, entry in stages.items()
-        if name not in made and any(changed(Path(dep["path"]), dep.get("md5")) for dep in entry.get("deps", []))
+        if name not in remade and any(changed(Path(dep["path"]), dep.get("md5")) for dep in entry.get("deps", []))
     ]
 
 
@@ -88,7 +88,7 @@ def _digests_of(entry: dict[str, Any]) -> dict[str, str | None]:
     return {out["path"]: out.get("md5") for out in entry.get("outs", [])}
 
 
-def _close(place: Workspace, stages: Stages, names: list[str], parent: str, *, ran: bool) -> None:
+def _close(clone: Workspace, stages: Stages, names: list[str], parent: str, *, ran: bool) -> None:
     """Close the MLflow run; one in which nothing ran gets no links to what it would have reused."""
     if not ran:
         api = client()
@@ -96,5 +96,5 @@ def _close(place: Workspace, stages: Stages, names: list[str], parent: str, *, r
         api.set_terminated(parent, "FINISHED")
         return
     if METRICS in {str(out) for name in names for out in outputs(stages[name])}:
-        place.dvc("pull", METRICS)
-    print(f"publish: {finish(parent, root=place.folder, names=names)}")
+        clone.dvc("pull", METRICS)
+    print(f"publish: {finish(parent, root=clone.folder, names=names)}")

@@ -55,26 +55,26 @@ class TaskRun:
         """The folder of this run, by which its pipeline is known in MLflow too."""
         return f"{self.store.url}/runs/{self.name}"
 
-    def begun(self) -> dict[str, Any] | None:
+    def read_begin(self) -> dict[str, Any] | None:
         """What `begin` fixed for this run; None before."""
         return read_json(self.store, f"runs/{self.name}/{BEGIN}")
 
     def must_have_begun(self) -> dict[str, Any]:
         """What `begin` fixed; UserError when it did not run."""
-        if (begun := self.begun()) is None:
+        if (record := self.read_begin()) is None:
             raise UserError(f"{self.address}/{BEGIN}: not found; run `begin` with the same SLIMTOWER_RUN first")
-        return begun
+        return record
 
     def workspace(self, reference: str) -> AbstractContextManager[Workspace]:
         """A clone of the project at a commit, its DVC on this run's remote."""
         return workspace(self.repository, reference, self.store.url)
 
-    def lay_out(self, place: Workspace) -> tuple[Stages, dict[str, Stages]]:
+    def lay_out(self, clone: Workspace) -> tuple[Stages, dict[str, Stages]]:
         """Write the run's params, sources and dvc.lock into a clone; returns the lock of the start and the fragments.
 
         A fragment holds the stages that one task added or changed, by the name of that task.
         """
-        base = lay_files(self.store, f"runs/{self.name}", place)
+        base = lay_files(self.store, f"runs/{self.name}", clone)
         folder = f"runs/{self.name}/locks"
         fragments = {}
         for name in self.store.names(folder):
@@ -83,33 +83,33 @@ class TaskRun:
         merged = dict(base)
         for fragment in fragments.values():
             merged |= fragment
-        write_lock(place, merged)
+        write_lock(clone, merged)
         return base, fragments
 
 
-def lay_files(store: RunStore, folder: str, place: Workspace) -> Stages:
+def lay_files(store: RunStore, folder: str, clone: Workspace) -> Stages:
     """Write params.yaml, sources.json and dvc.lock of a folder of the store into a clone; returns the lock's stages."""
     for name in (PARAMS, SOURCES, LOCK):
         if (content := store.read(f"{folder}/{name}")) is None:
             raise UserError(f"{store.url}/{folder}/{name}: not found; the run there is not complete")
-        place.write(name, content)
-    return place.lock()
+        clone.write(name, content)
+    return clone.lock()
 
 
-def write_lock(place: Workspace, stages: Stages) -> None:
+def write_lock(clone: Workspace, stages: Stages) -> None:
     """Write dvc.lock; without stages there is none."""
-    place.write(LOCK, dump_lock(stages))
+    clone.write(LOCK, dump_lock(stages))
 
 
-def same_inputs(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def same_inputs(first: dict[str, Any], second: dict[str, Any]) -> bool:
     """Tell whether two runs are of one commit, params and sources."""
-    return all(one.get(key) == other.get(key) for key in ("commit", "params", "sources"))
+    return all(first.get(key) == second.get(key) for key in ("commit", "params", "sources"))
 
 
-def newer_run(store: RunStore, begun: dict[str, Any]) -> str:
+def newer_run(store: RunStore, record: dict[str, Any]) -> str:
     """The run of locks/latest/ where it began after this one and is of another release, else ""."""
     latest = read_json(store, f"locks/{LATEST}/{BEGIN}") or {}
-    if latest.get("began", "") <= begun.get("began", "") or latest["parent_run"] == begun["parent_run"]:
+    if latest.get("began", "") <= record.get("began", "") or latest["parent_run"] == record["parent_run"]:
         return ""
     return str(latest.get("run", LATEST))
 
@@ -130,8 +130,8 @@ def json_bytes(value: dict[str, Any]) -> bytes:
     return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()
 
 
-def _needed(name: str, what: str) -> str:
+def _needed(name: str, purpose: str) -> str:
     """A variable of the environment; UserError when it is not set."""
     if value := os.environ.get(name):
         return value
-    raise UserError(f"{name}: not set; give {what}")
+    raise UserError(f"{name}: not set; give {purpose}")

@@ -52,8 +52,8 @@ class FolderStore:
 
     def names(self, folder: str) -> list[str]:
         """Names of the files directly below a folder, sorted; hidden ones are being written."""
-        found = (self.root / folder).glob("[!.]*")
-        return sorted(path.name for path in found if path.is_file())
+        paths = (self.root / folder).glob("[!.]*")
+        return sorted(path.name for path in paths if path.is_file())
 
     def holds(self, key: str) -> bool:
         """Tell whether there is such a file."""
@@ -96,12 +96,12 @@ class S3Store:
         prefix = f"{self._key(folder)}/"
         pages = self.api.get_paginator("list_objects_v2")
         with explained(self.where):
-            found = [
+            keys = [
                 item["Key"].removeprefix(prefix)
                 for page in pages.paginate(Bucket=self.bucket, Prefix=prefix, Delimiter="/")
                 for item in page.get("Contents", [])
             ]
-        return sorted(name for name in found if name)
+        return sorted(name for name in keys if name)
 
     def holds(self, key: str) -> bool:
         """Tell whether there is such an object."""

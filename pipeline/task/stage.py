@@ -33,28 +33,28 @@ class StageFailed(UserError):
 
 def run_stage(run: TaskRun, stage: str) -> int:
     """Bring one stage up to date; 99 when it is. Raises what the stage ended with."""
-    begun = run.must_have_begun()
-    names = begun["stages"]
+    record = run.must_have_begun()
+    names = record["stages"]
     if stage not in names:
         raise UserError(f"{stage!r} is no stage of dvc.yaml at this run's commit; there are {', '.join(names)}")
-    with _marked_failed(begun["parent_run"]), run.workspace(begun["commit"]) as place:
-        base, fragments = run.lay_out(place)
-        check_image(stage.partition("@")[0], place.folder)
-        before = place.lock()
-        place.fetch_beside(stage)
-        if not _outputs_changed(base, fragments) and not place.has_work(stage):
+    with _marked_failed(record["parent_run"]), run.workspace(record["commit"]) as clone:
+        base, fragments = run.lay_out(clone)
+        check_image(stage.partition("@")[0], clone.folder)
+        before = clone.lock()
+        clone.fetch_beside(stage)
+        if not _outputs_changed(base, fragments) and not clone.has_work(stage):
             return EXIT_NOTHING
-        fetched = place.fetch_inputs(stage)
-        if begins := starts_from(yaml.safe_load(place.read(PARAMS)), stage):
-            fetched += place.fetch_output(begins)
+        fetched = clone.fetch_inputs(stage)
+        if teacher := starts_from(yaml.safe_load(clone.read(PARAMS)), stage):
+            fetched += clone.fetch_output(teacher)
         if fetched:
             print(f"{stage}: fetched {', '.join(fetched)}", flush=True)
-        _reproduce(run, place, stage, begun)
-        after = place.lock()
+        _reproduce(run, clone, stage, record)
+        after = clone.lock()
         changed = {name: after[name] for name in names if name in after and after[name] != before.get(name)}
         if not changed:
             return EXIT_NOTHING
-        _push(place, list(changed))
+        _push(clone, list(changed))
         run.store.write(f"runs/{run.name}/locks/{stage}.yaml", yaml.safe_dump(changed, sort_keys=False).encode())
     return 0
 
@@ -68,8 +68,8 @@ def starts_from(params: dict[str, Any], stage: str) -> Path | None:
     if name != "distill":
         return None
     start = params["distill"]["student"].get(student, {}).get("start", {})
-    begins = str(start.get("adapter") or start.get("base") or "")
-    return Path(begins) if OWN_TEACHER.match(begins) else None
+    teacher = str(start.get("adapter") or start.get("base") or "")
+    return Path(teacher) if OWN_TEACHER.match(teacher) else None
 
 
 def _outputs_changed(base: Stages, fragments: dict[str, Stages]) -> bool:
@@ -81,16 +81,16 @@ def _outputs_changed(base: Stages, fragments: dict[str, Stages]) -> bool:
     )
 
 
-def _reproduce(run: TaskRun, place: Workspace, stage: str, begun: dict[str, Any]) -> None:
+def _reproduce(run: TaskRun, clone: Workspace, stage: str, record: dict[str, Any]) -> None:
     """`dvc repro` of a stage, whose runs go to this run's MLflow parent."""
     variables = {
-        VARIABLE: str(place.exit_file),
-        "SLIMTOWER_PARENT_RUN": begun["parent_run"],
-        "SLIMTOWER_GIT_COMMIT": begun["commit"],  # the clone's own params.yaml and dvc.lock make it look changed
+        VARIABLE: str(clone.exit_file),
+        "SLIMTOWER_PARENT_RUN": record["parent_run"],
+        "SLIMTOWER_GIT_COMMIT": record["commit"],  # the clone's own params.yaml and dvc.lock make it look changed
     }
-    ended = place.python("dvc", "repro", stage, "--pull", "--allow-missing", **variables)
+    ended = clone.python("dvc", "repro", stage, "--pull", "--allow-missing", **variables)
     if ended.code:
-        raise _failure(run, place.exit_file, stage, ended)
+        raise _failure(run, clone.exit_file, stage, ended)
 
 
 @contextmanager
@@ -104,17 +104,17 @@ def _marked_failed(parent: str) -> Iterator[None]:
         raise
 
 
-def _push(place: Workspace, stages: list[str]) -> None:
+def _push(clone: Workspace, stages: list[str]) -> None:
     """Push outputs and the run cache, again after a while where the network or the server failed."""
     for wait in _WAITS:
         try:
-            place.dvc("push", "--run-cache", *stages)
+            clone.dvc("push", "--run-cache", *stages)
         except TransientError as error:
             print(f"{line(error)}; next try in {wait} s", file=sys.stderr, flush=True)
             time.sleep(wait)
         else:
             return
-    place.dvc("push", "--run-cache", *stages)
+    clone.dvc("push", "--run-cache", *stages)
 
 
 def _failure(run: TaskRun, exit_file: Path, stage: str, ended: Ended) -> UserError:
@@ -124,13 +124,13 @@ def _failure(run: TaskRun, exit_file: Path, stage: str, ended: Ended) -> UserErr
         return StageFailed(f"{stage}: {recorded[1]}", recorded[0])
     if ended.code < 0:
         return StageFailed(f"{stage}: killed by signal {-ended.code}, most likely for its memory", EXIT_KILLED)
-    if FULL_DISK in ended.said:
+    if FULL_DISK in ended.stderr:
         return TransientError(f"{stage}: full disk: {ended.line()}; free some space, then run again")
     run.store.names("locks/latest")  # raises where the remote refuses or cannot be reached
-    said = "\n".join(ended.complaints())  # without what the stage said, which has ended well or never began
-    if is_refused(said):
-        look = advice(said, "look at SLIMTOWER_REMOTE and what may be done there")
-        return UserError(f"{stage}: {ended.line()}; {look}")
-    if is_passing(said):
+    complaints = "\n".join(ended.complaints())  # without what the stage said, which has ended well or never began
+    if is_refused(complaints):
+        remedy = advice(complaints, "look at SLIMTOWER_REMOTE and what may be done there")
+        return UserError(f"{stage}: {ended.line()}; {remedy}")
+    if is_passing(complaints):
         return TransientError(f"{stage}: {ended.line()}; look at SLIMTOWER_REMOTE, then run again")
     return StageFailed(f"{stage}: {ended.line()}", EXIT_BUG)

@@ -53,10 +53,10 @@ class Workspace:
         """What DVC answers; where the remote or the disk may have failed a TransientError, else a UserError."""
         done = ask([sys.executable, "-m", "dvc", *words], self.folder, self.environment)
         if done.code:
-            passing = words[0] in ("pull", "push", "ls") and not is_refused(done.said)
-            kind = TransientError if passing or FULL_DISK in done.said else UserError
-            look = advice(done.said, "look at dvc.yaml, or SLIMTOWER_REMOTE and what may be done there")
-            raise kind(f"dvc {words[0]}: {done.line()}; {look}")
+            passing = words[0] in ("pull", "push", "ls") and not is_refused(done.stderr)
+            kind = TransientError if passing or FULL_DISK in done.stderr else UserError
+            remedy = advice(done.stderr, "look at dvc.yaml, or SLIMTOWER_REMOTE and what may be done there")
+            raise kind(f"dvc {words[0]}: {done.line()}; {remedy}")
         return done.out
 
     def python(self, *words: str, **variables: str) -> Ended:
@@ -94,22 +94,22 @@ class Workspace:
         DVC would take such a folder for one whose content is gone, and run every stage that reads it.
         """
         lock = self.lock()
-        read = {dep for entry in lock.values() for dep in dependencies(entry)}
-        own = set(outputs(lock.get(stage, {})))
-        made = {out for entry in lock.values() for out in outputs(entry)} - own
-        wanted = sorted(
+        read_paths = {dep for entry in lock.values() for dep in dependencies(entry)}
+        own_outputs = set(outputs(lock.get(stage, {})))
+        other_outputs = {out for entry in lock.values() for out in outputs(entry)} - own_outputs
+        missing = sorted(
             str(out)
-            for out in made
-            if out.parent in read and (self.folder / out.parent).is_dir() and not (self.folder / out).exists()
+            for out in other_outputs
+            if out.parent in read_paths and (self.folder / out.parent).is_dir() and not (self.folder / out).exists()
         )
-        if wanted:
-            self.dvc("pull", *wanted)
-        return wanted
+        if missing:
+            self.dvc("pull", *missing)
+        return missing
 
     def digests(self, folder: Path) -> dict[Path, str]:
         """Path -> MD5 of each file of an output, as dvc.lock and the remote have it; nothing is pulled."""
-        found = json.loads(self.dvc("ls", ".", str(folder), "--recursive", "--show-hash", "--json"))
-        return {folder / file["path"]: file["md5"] for file in found}
+        files = json.loads(self.dvc("ls", ".", str(folder), "--recursive", "--show-hash", "--json"))
+        return {folder / file["path"]: file["md5"] for file in files}
 
     def fetch_inputs(self, stage: str) -> list[str]:
         """Pull what dvc.lock knows of the dependencies that are not here; returns the paths.
@@ -126,40 +126,40 @@ class Workspace:
         absent = [path for path, state in states.items() if state == "deleted"]
         partly = [path for path in states if (self.folder / path).is_dir()]  # the commit holds the folder itself
         outs = {out for entry in self.lock().values() for out in outputs(entry)}
-        wanted = {out for out in outs for dep in absent if _touch(out, dep)}
-        wanted |= {out for out in outs for dep in partly if dep in out.parents and not (self.folder / out).exists()}
-        if wanted:
-            self.dvc("pull", *sorted(map(str, wanted)))
-        return sorted(map(str, wanted))
+        missing = {out for out in outs for dep in absent if _touch(out, dep)}
+        missing |= {out for out in outs for dep in partly if dep in out.parents and not (self.folder / out).exists()}
+        if missing:
+            self.dvc("pull", *sorted(map(str, missing)))
+        return sorted(map(str, missing))
 
     def fetch_output(self, path: Path) -> list[str]:
         """Pull a stage's output that holds the path, or lies in it, where it is not here; returns what was pulled."""
         outs = {out for entry in self.lock().values() for out in outputs(entry) if _touch(out, path)}
-        wanted = sorted(str(out) for out in outs if not (self.folder / out).exists())
-        if wanted:
-            self.dvc("pull", *wanted)
-        return wanted
+        missing = sorted(str(out) for out in outs if not (self.folder / out).exists())
+        if missing:
+            self.dvc("pull", *missing)
+        return missing
 
 
 def _git_error(done: Ended, where: str, fix: str) -> UserError:
     """A failure of git: TransientError for the network or a full disk, UserError for everything else."""
-    kind = TransientError if is_passing(done.said) else UserError
-    return kind(f"{where}: {done.line()}; {advice(done.said, fix)}")
+    kind = TransientError if is_passing(done.stderr) else UserError
+    return kind(f"{where}: {done.line()}; {advice(done.stderr, fix)}")
 
 
-def is_refused(said: str) -> bool:
+def is_refused(text: str) -> bool:
     """Tell whether a server wants another login or clock, or gives it less than what was asked for."""
-    return _REFUSED.search(said) is not None or says_refused(said)
+    return _REFUSED.search(text) is not None or says_refused(text)
 
 
-def is_passing(said: str) -> bool:
+def is_passing(text: str) -> bool:
     """Tell whether the words of git or DVC are of a network, a server or a full disk, and of no refusal."""
-    return _PASSING.search(said) is not None and not is_refused(said)
+    return _PASSING.search(text) is not None and not is_refused(text)
 
 
-def _touch(one: Path, other: Path) -> bool:
+def _touch(first: Path, second: Path) -> bool:
     """Equal, or one below the other."""
-    return one == other or one in other.parents or other in one.parents
+    return first == second or first in second.parents or second in first.parents
 
 
 @contextmanager
@@ -168,21 +168,21 @@ def workspace(repository: str, reference: str, remote: str) -> Iterator[Workspac
     parent = Path(os.environ.get("SLIMTOWER_WORK") or tempfile.gettempdir()).resolve()
     parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="slimtower-", dir=parent, ignore_cleanup_errors=True) as scratch:
-        place = Workspace(Path(scratch) / "project", _environment(Path(scratch)), Path(scratch) / "exit")
-        words = ["git", "clone", "--quiet", "--no-checkout", "--", repository, str(place.folder)]
-        done = ask(words, scratch, place.environment)
+        clone = Workspace(Path(scratch) / "project", _environment(Path(scratch)), Path(scratch) / "exit")
+        words = ["git", "clone", "--quiet", "--no-checkout", "--", repository, str(clone.folder)]
+        done = ask(words, scratch, clone.environment)
         if done.code:
             raise _git_error(done, f"SLIMTOWER_REPO: {repository}", "give a git URL or folder that can be cloned")
-        place.git("checkout", "--quiet", "--detach", _commit(place, reference))
-        _configure(place.folder, remote)
-        yield place
+        clone.git("checkout", "--quiet", "--detach", _commit(clone, reference))
+        _configure(clone.folder, remote)
+        yield clone
 
 
-def _commit(place: Workspace, reference: str) -> str:
+def _commit(clone: Workspace, reference: str) -> str:
     """The commit that a branch of the remote, a tag or a commit's own digits name."""
     for candidate in (f"refs/remotes/origin/{reference}", reference):
         words = ["git", "rev-parse", "--verify", "--quiet", "--end-of-options", f"{candidate}^{{commit}}"]
-        done = ask(words, place.folder, place.environment)
+        done = ask(words, clone.folder, clone.environment)
         if done.code == 0:
             return done.out.strip().splitlines()[-1]
     raise UserError(f"SLIMTOWER_REF: the project has no commit, tag or branch {reference!r}; name one that was pushed")
@@ -190,20 +190,20 @@ def _commit(place: Workspace, reference: str) -> str:
 
 def _environment(scratch: Path) -> dict[str, str]:
     """This process's environment for what runs in the clone: its interpreter first, nobody else's packages."""
-    kept = {
+    variables = {
         name: value
         for name, value in os.environ.items()
         if name not in {"PYTHONPATH", "VIRTUAL_ENV"} and not name.startswith("AIRFLOW_")
     }
     own_bin = str(Path(sys.executable).parent)  # stages say `python`; it must be this one
-    system = kept.get("GIT_CONFIG_SYSTEM", "/etc/gitconfig")
+    system = variables.get("GIT_CONFIG_SYSTEM", "/etc/gitconfig")
     (scratch / "gitconfig").write_text(  # a mounted folder may have another owner
         f"[include]\n    path = {system}\n[safe]\n    directory = *\n", encoding="utf-8"
     )
-    if kept.get("SLIMTOWER_CACHE"):
-        kept["SLIMTOWER_CACHE"] = str(cache_root())  # absolute: the clone is another folder
-    return kept | {
-        "PATH": f"{own_bin}{os.pathsep}{kept.get('PATH', os.defpath)}",
+    if variables.get("SLIMTOWER_CACHE"):
+        variables["SLIMTOWER_CACHE"] = str(cache_root())  # absolute: the clone is another folder
+    return variables | {
+        "PATH": f"{own_bin}{os.pathsep}{variables.get('PATH', os.defpath)}",
         "DVC_NO_ANALYTICS": "true",
         "GIT_CONFIG_SYSTEM": str(scratch / "gitconfig"),
         "GIT_TERMINAL_PROMPT": "0",

@@ -73,8 +73,8 @@ def _body(manifest: Manifest, served: Trial, narrowed: bool) -> str:
         "| data set | documents | sha256 of the corpus | hits |",
         "| --- | ---: | --- | --- |",
         *(
-            f"| {name} | {held.vectors:,} | `{held.corpus_digest[:12]}` | {fusions.get(name, 'dense')} |"
-            for name, held in sorted(manifest.datasets.items())
+            f"| {name} | {collection.vectors:,} | `{collection.corpus_digest[:12]}` | {fusions.get(name, 'dense')} |"
+            for name, collection in sorted(manifest.datasets.items())
         ),
         "",
     ]

@@ -56,5 +56,5 @@ def measured_loss(before: np.ndarray, after: np.ndarray, limit: float) -> Loss:
         p_value = float(ttest_1samp(excess, 0.0, alternative="greater").pvalue)
     else:  # one query, or all alike: a t-test has no variance to judge by
         p_value = 0.0 if len(excess) > 1 and excess[0] > 0 else 1.0
-    mean, end = float(first.mean()), float(second.mean())
-    return Loss(len(first), mean, end, (mean - end) / mean if mean else 0.0, limit, p_value)
+    mean, mean_after = float(first.mean()), float(second.mean())
+    return Loss(len(first), mean, mean_after, (mean - mean_after) / mean if mean else 0.0, limit, p_value)

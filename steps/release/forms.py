@@ -72,14 +72,16 @@ def to_try(form: Format, precision: str) -> tuple[Precision, ...]:
 
     A table has no products, of which some could be kept in fp32: `mixed` is its int8.
     """
-    wanted = "int8" if form == "table" and precision == "mixed" else precision
-    return FORMS[form] if precision == "auto" else tuple(each for each in FORMS[form] if each == wanted)
+    selected = "int8" if form == "table" and precision == "mixed" else precision
+    return (
+        FORMS[form] if precision == "auto" else tuple(candidate for candidate in FORMS[form] if candidate == selected)
+    )
 
 
-def explained(trials: Sequence[Trial], limits: Limits) -> str:
+def explain(trials: Sequence[Trial], limits: Limits) -> str:
     """One line: what serves, why nothing smaller does, and what speaks against it where nothing else was left."""
     *refused, chosen = trials
     reasons = [f"{trial.precision} {trial.objection(limits)}" for trial in refused]
     size = f"{chosen.precision} serves ({chosen.bytes / 1e6:.0f} MB, mean cosine {chosen.cosine_mean:.4f})"
-    kept = [f"kept, though it {objection}"] if (objection := chosen.objection(limits)) else []
-    return "; ".join([size, *kept, *reasons])
+    caveats = [f"kept, though it {objection}"] if (objection := chosen.objection(limits)) else []
+    return "; ".join([size, *caveats, *reasons])

@@ -35,16 +35,16 @@ class Verdict:
         dev = {name: value for name, value in vars(self.choice).items() if name != "fusion"} if self.choice else None
         return {"carried": self.carried, "fusion": self.fusion.model_dump(), "dev": dev}
 
-    def told(self, dataset: str) -> str:
+    def as_text(self, dataset: str) -> str:
         """One line for a reader."""
         fate = "carries BM25" if self.carried else "carries no BM25"
         if self.choice is None:
             return f"{dataset}: {fate}: no dev query tells whether fused hits are better; {self.fusion}"
-        found = self.choice
-        said = "better beyond chance" if found.wins else "not shown to be better"
+        choice = self.choice
+        outcome = "better beyond chance" if choice.wins else "not shown to be better"
         return (
-            f"{dataset}: {fate}: fused hits are {said} on {found.queries} dev queries, nDCG@10 {found.dense:.4f} to"
-            f" {found.fused:.4f} (p = {found.p_value:.2g}); {self.fusion}"
+            f"{dataset}: {fate}: fused hits are {outcome} on {choice.queries} dev queries, nDCG@10 {choice.dense:.4f}"
+            f" to {choice.fused:.4f} (p = {choice.p_value:.2g}); {self.fusion}"
         )
 
 
@@ -60,11 +60,11 @@ def carry_lexical(
     verdicts = {}
     embedded = dict(_embedded(queries, vectors))
     for dataset in release.datasets if mode != "never" else ():
-        asked = next((each for each in queries if each.dataset == dataset), None)
-        if asked is None and mode == "auto":
+        judged = next((judged_set for judged_set in queries if judged_set.dataset == dataset), None)
+        if judged is None and mode == "auto":
             continue
         engine = _engine(ingest, dataset, release.documents(dataset).ids)
-        choice = _choice(release, engine, asked, embedded[dataset]) if asked else None
+        choice = _choice(release, engine, judged, embedded[dataset]) if judged else None
         carried = mode == "always" or bool(choice and choice.wins)
         verdicts[dataset] = Verdict(choice.fusion if choice else STANDARD, carried, choice)
         if carried:
@@ -80,9 +80,9 @@ def lexical_index(verdicts: Mapping[str, Verdict], files: dict[str, str]) -> Lex
 
 def _embedded(queries: Sequence[JudgedSet], vectors: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     start = 0
-    for asked in queries:
-        yield asked.dataset, vectors[start : start + len(asked.query_ids)]
-        start += len(asked.query_ids)
+    for judged in queries:
+        yield judged.dataset, vectors[start : start + len(judged.query_ids)]
+        start += len(judged.query_ids)
 
 
 def _engine(ingest: Path, dataset: str, doc_ids: list[str]) -> Bm25:
@@ -93,13 +93,13 @@ def _engine(ingest: Path, dataset: str, doc_ids: list[str]) -> Bm25:
     return Bm25(doc_ids, [texts[doc_id] for doc_id in doc_ids])
 
 
-def _choice(release: Release, engine: Bm25, asked: JudgedSet, vectors: np.ndarray) -> FusionChoice:
+def _choice(release: Release, engine: Bm25, judged: JudgedSet, vectors: np.ndarray) -> FusionChoice:
     values = []
-    starts = range(0, len(asked.query_ids), _CHUNK)
-    for start in progress(starts, len(starts), f"{asked.dataset} fusion"):
+    starts = range(0, len(judged.query_ids), _CHUNK)
+    for start in progress(starts, len(starts), f"{judged.dataset} fusion"):
         rows = slice(start, start + _CHUNK)
-        scores, ids = release.search(asked.dataset, vectors[rows], DEEPEST, "ann")
-        dense = [row[: len(held)] for row, held in zip(scores, ids, strict=True)], ids
-        lexical = engine.search(asked.texts[rows], DEEPEST)
-        values.append(trials(asked.qrels, asked.query_ids[rows], dense, lexical, asked.ignore_identical_ids))
+        scores, ids = release.search(judged.dataset, vectors[rows], DEEPEST, "ann")
+        dense = [row[: len(doc_ids)] for row, doc_ids in zip(scores, ids, strict=True)], ids
+        lexical = engine.search(judged.texts[rows], DEEPEST)
+        values.append(trials(judged.qrels, judged.query_ids[rows], dense, lexical, judged.ignore_identical_ids))
     return choose(np.concatenate(values, axis=1))

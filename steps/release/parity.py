@@ -47,13 +47,13 @@ class Unjudged:
 
 def few_judged(datasets: Iterable[str], queries: Sequence[JudgedSet]) -> dict[str, str]:
     """Data sets whose judged dev queries are too few to prove a loss -> the reason, in words, in order of names."""
-    counts = {asked.dataset: len(asked.query_ids) for asked in queries}
+    counts = {judged.dataset: len(judged.query_ids) for judged in queries}
     return {name: _reason(counts.get(name, 0)) for name in sorted(datasets) if counts.get(name, 0) < FEWEST}
 
 
 def _reason(count: int) -> str:
-    some = "no dev query" if not count else "only one dev query" if count == 1 else f"only {count} dev queries"
-    return f"{some} of this data set {'is' if count < 2 else 'are'} judged"
+    amount = "no dev query" if not count else "only one dev query" if count == 1 else f"only {count} dev queries"
+    return f"{amount} of this data set {'is' if count < 2 else 'are'} judged"
 
 
 def closeness(dataset: str, reason: str, reference: np.ndarray, served: np.ndarray) -> Unjudged:
@@ -67,9 +67,9 @@ def closeness(dataset: str, reason: str, reference: np.ndarray, served: np.ndarr
     return Unjudged(reason, len(close), float(close.mean()), float(close.min()))
 
 
-def check_unjudged(found: Mapping[str, Unjudged], minimum_mean: float) -> None:
+def check_unjudged(unjudged: Mapping[str, Unjudged], minimum_mean: float) -> None:
     """UserError for the first data set on whose texts the mean cosine is below `minimum_mean`."""
-    for dataset, close in found.items():
+    for dataset, close in unjudged.items():
         if close.served_cosine_mean < minimum_mean:
             raise UserError(
                 f"release.served_cosine: on {close.texts} texts of {dataset!r}, what serves has mean cosine"

@@ -34,8 +34,8 @@ def sample_texts(ingest: Path, dataset: str, count: int) -> list[str]:
         for table in (read_table(ingest, name) for name in ("queries", "unlabelled_queries"))
     )
     texts: list[str] = []
-    for some in (*(queries.filter(pc.equal(queries["split"], split)) for split in ("dev", "train")), unlabelled):
-        texts += _first(some, count - len(texts))
+    for source in (*(queries.filter(pc.equal(queries["split"], split)) for split in ("dev", "train")), unlabelled):
+        texts += _first(source, count - len(texts))
     return [*texts, *islice(_document_texts(ingest, dataset), count - len(texts))]
 
 
@@ -55,5 +55,5 @@ def _document_texts(ingest: Path, dataset: str | None = None) -> Iterator[str]:
         if title and dataset in (None, name):
             yield title
     for name, content in corpus_columns(ingest, ["dataset", "content"]):
-        if dataset in (None, name) and (found := sentences(content)):
-            yield found[0]
+        if dataset in (None, name) and (parts := sentences(content)):
+            yield parts[0]

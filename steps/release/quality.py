@@ -22,13 +22,13 @@ def ndcg(release: Release, queries: Sequence[JudgedSet], vectors: np.ndarray, ki
     `vectors` `(texts, dim)` begins with the queries' embeddings, one data set after the other.
     """
     values, start = [], 0
-    for asked in queries:
-        end = start + len(asked.query_ids)
-        search = partial(_search, release, asked.dataset, vectors[start:end], kind)
-        exact = kind == "flat" or "ann" not in release.kinds(asked.dataset)  # then the exact one serves
+    for judged in queries:
+        end = start + len(judged.query_ids)
+        search = partial(_search, release, judged.dataset, vectors[start:end], kind)
+        exact = kind == "flat" or "ann" not in release.kinds(judged.dataset)  # then the exact one serves
         take = tied_hits if exact else other_hits
-        scores, hits = take(asked, asked.query_ids, search, DEPTH)
-        values.append(ndcg_at_10(asked.qrels, asked.query_ids, hits, scores))
+        scores, hits = take(judged, judged.query_ids, search, DEPTH)
+        values.append(ndcg_at_10(judged.qrels, judged.query_ids, hits, scores))
         start = end
     return values
 

@@ -36,29 +36,29 @@ class Calibration:
 def calibration(serving: Path, texts: list[str]) -> Calibration:
     """Read the texts, one a batch, as the encoder in the folder `serving` does."""
     settings = read_json(serving / "serving.json")
-    read = TokenIds(Tokenizer.from_file(str(serving / "tokenizer.json")), settings["max_length"], special=True)
-    ids = [np.array([read(settings["prompt"] + text)], dtype=np.int64) for text in texts]
-    return Calibration([{"input_ids": each, "attention_mask": np.ones_like(each)} for each in ids])
+    tokenize = TokenIds(Tokenizer.from_file(str(serving / "tokenizer.json")), settings["max_length"], special=True)
+    ids = [np.array([tokenize(settings["prompt"] + text)], dtype=np.int64) for text in texts]
+    return Calibration([{"input_ids": token_ids, "attention_mask": np.ones_like(token_ids)} for token_ids in ids])
 
 
-def quantise_int8(source: Path, target: Path, shown: Calibration) -> None:
+def quantise_int8(source: Path, target: Path, samples: Calibration) -> None:
     """Write the graph in int8, its activations smoothed first."""
     with TemporaryDirectory() as folder:
         smoothed = Path(folder) / "smoothed.onnx"
-        smooth(source, smoothed, shown.batches)
+        smooth(source, smoothed, samples.batches)
         quantise(smoothed, target)
 
 
-def quantise_mixed(source: Path, target: Path, shown: Calibration) -> None:
+def quantise_mixed(source: Path, target: Path, samples: Calibration) -> None:
     """The same, but a quarter of the products stay in fp32: those that alone in int8 move the embeddings most."""
     with TemporaryDirectory() as folder:
         smoothed, trial = Path(folder) / "smoothed.onnx", Path(folder) / "trial.onnx"
-        smooth(source, smoothed, shown.batches)
-        names, few = products(smoothed), Calibration(shown.batches[:RANKED])
+        smooth(source, smoothed, samples.batches)
+        names, few = products(smoothed), Calibration(samples.batches[:RANKED])
         exact = few.embed(source)
         errors: dict[str, float] = {}
         for name in names:
-            quantise(smoothed, trial, exact=[other for other in names if other != name])
+            quantise(smoothed, trial, exact=[product for product in names if product != name])
             errors[name] = float(np.linalg.norm(few.embed(trial) - exact, axis=1).mean())
         worst = sorted(names, key=lambda name: -errors[name])[: max(1, round(EXACT_SHARE * len(names)))]
         quantise(smoothed, target, exact=worst)
@@ -67,7 +67,7 @@ def quantise_mixed(source: Path, target: Path, shown: Calibration) -> None:
 def products(graph: Path) -> list[str]:
     """Names of the products by a constant matrix."""
     loaded = onnx.load(graph).graph
-    constants = {each.name for each in loaded.initializer}
+    constants = {initializer.name for initializer in loaded.initializer}
     return [node.name for node in loaded.node if node.op_type in PRODUCTS and node.input[1] in constants]
 
 

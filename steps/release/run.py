@@ -20,7 +20,7 @@ from steps.core.judged import read_judged_sets
 from steps.encoders.towers import encode, load_tower
 from steps.release.card import write_card
 from steps.release.export import export
-from steps.release.forms import Limits, explained
+from steps.release.forms import Limits, explain
 from steps.release.index_copy import copy_index, write_titles
 from steps.release.lexical import carry_lexical, lexical_index
 from steps.release.params import ReleaseParams
@@ -56,11 +56,11 @@ def run(
     distilled = _checked_sides(student, distill, index, documents)
     dim, datasets = int(documents["dim"]), sorted(documents["datasets"])
     queries = [
-        replace(asked, ignore_identical_ids=ignore_identical_ids)
-        for asked in read_judged_sets(ingest, ["dev"])
-        if asked.dataset in datasets
+        replace(judged_set, ignore_identical_ids=ignore_identical_ids)
+        for judged_set in read_judged_sets(ingest, ["dev"])
+        if judged_set.dataset in datasets
     ]
-    judged = [text for asked in queries for text in asked.texts]
+    judged = [text for judged_set in queries for text in judged_set.texts]
     few = few_judged(datasets, queries)
     samples = {name: sample_texts(ingest, name, SAMPLE) for name in few}
     probed = probe_texts(ingest, params.probes)
@@ -97,10 +97,10 @@ def run(
             (Path(folder) / chosen.precision).rename(staging / "serving")
         verdicts = carry_lexical(bench.release, ingest, queries, chosen.served, params.lexical)
         lexical = lexical_index(verdicts, _digests(staging / "lexical"))
-        dims = [each for each in distilled.get("dims", []) if each < dim]
+        dims = [width for width in distilled.get("dims", []) if width < dim]
         update = {"lexical": lexical, "dims": dims}
-        told = manifest(chosen.served).model_copy(update=update)
-        write_card(staging, told, chosen, distilled["base"], narrowed)
+        final = manifest(chosen.served).model_copy(update=update)
+        write_card(staging, final, chosen, distilled["base"], narrowed)
         manifest(chosen.served).model_copy(update=update).write(staging / "manifest.json")  # names the card too
         load_release(staging)
         if chosen.parity and chosen.parity.proven:
@@ -117,19 +117,19 @@ def run(
             "texts": len(texts),
             "bytes": {name: folder_bytes(staging / name) for name in ("query_encoder", "serving", "index", "lexical")},
             **chosen.as_dict(limits),
-            "why": explained(trials, limits),
+            "why": explain(trials, limits),
             "lexical": {dataset: verdict.as_dict() for dataset, verdict in verdicts.items()},
             "tried": [trial.as_dict(limits) for trial in trials],
         }
         write_json(staging / "report.json", report)
     print(f"release@{student}: {report['why']}")
     cosines: dict[str, list[str]] = {}  # by the reason: many data sets may share it
-    for dataset, found in chosen.unjudged.items():
-        cosines.setdefault(found.reason, []).append(f"{dataset} {found.served_cosine_mean:.4f}")
+    for dataset, closeness in chosen.unjudged.items():
+        cosines.setdefault(closeness.reason, []).append(f"{dataset} {closeness.served_cosine_mean:.4f}")
     for reason, means in cosines.items():
         print(f"release@{student}: {reason}, so only cosines check what serving costs: {', '.join(means)} on average")
     for dataset, verdict in verdicts.items():
-        print(f"release@{student}: {verdict.told(dataset)}")
+        print(f"release@{student}: {verdict.as_text(dataset)}")
     run.param("student", student)
     run.param("serves_in", chosen.precision)
     run.metrics({name: value for name, value in flatten(report).items() if isinstance(value, int | float)})

@@ -25,7 +25,7 @@ def smooth(source: Path, target: Path, batches: Iterable[TokenBatch]) -> None:
     """Write the graph with its activations smoothed; `batches` are token ids of texts like those to be read."""
     model = onnx.load(source)
     graph = model.graph
-    constants = {each.name: each for each in graph.initializer}
+    constants = {initializer.name: initializer for initializer in graph.initializer}
     products = [node for node in graph.node if node.op_type in PRODUCTS and node.input[1] in constants]
     largest = _largest_activations(model, list(dict.fromkeys(node.input[0] for node in products)), batches)
     for node in products:
@@ -33,9 +33,9 @@ def smooth(source: Path, target: Path, batches: Iterable[TokenBatch]) -> None:
         factors = smoothing_factors(largest[node.input[0]], np.abs(weight).max(axis=1))
         _divide_before(graph, node, factors, weight)
     used = {name for node in graph.node for name in node.input}
-    kept = [each for each in graph.initializer if each.name in used]
+    remaining = [initializer for initializer in graph.initializer if initializer.name in used]
     del graph.initializer[:]
-    graph.initializer.extend(kept)
+    graph.initializer.extend(remaining)
     onnx.save(model, target)
 
 
@@ -73,7 +73,7 @@ def _largest_activations(
     session = onnxruntime.InferenceSession(watched.SerializeToString(), options, providers=["CPUExecutionProvider"])
     largest: dict[str, np.ndarray] = {}
     for batch in batches:
-        for name, found in zip(names, session.run(names, batch), strict=True):
-            channels = np.abs(found).reshape(-1, found.shape[-1]).max(axis=0)
+        for name, activations in zip(names, session.run(names, batch), strict=True):
+            channels = np.abs(activations).reshape(-1, activations.shape[-1]).max(axis=0)
             largest[name] = np.maximum(largest.get(name, 0), channels)
     return largest

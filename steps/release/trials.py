@@ -43,9 +43,9 @@ class Bench:
         """
         trials: list[Trial] = []
         model, exported = (self._ndcg(vectors, "flat") for vectors in (self.model, self.exported))
-        for each in to_try(form, precision):
-            convert(self.release.folder / "serving", folder / each, form, each, calibration)
-            trials.append(self._trial(folder / each, each, model, exported, limits))
+        for candidate in to_try(form, precision):
+            convert(self.release.folder / "serving", folder / candidate, form, candidate, calibration)
+            trials.append(self._trial(folder / candidate, candidate, model, exported, limits))
             if not trials[-1].objection(limits):
                 break
         return trials
@@ -55,7 +55,7 @@ class Bench:
     ) -> Trial:
         served = embed_each(load_query_encoder(serving).encode, self.texts)
         exact, approximate = (self._ndcg(served, kind) for kind in ("flat", "ann"))
-        each = zip(self.queries, model, exported, exact, approximate, strict=True)
+        per_dataset = zip(self.queries, model, exported, exact, approximate, strict=True)
         close = np.nan_to_num(cosines(served, self.model), nan=-1.0)
         return Trial(
             precision=precision,
@@ -64,7 +64,7 @@ class Bench:
             cosine_mean=float(close.mean()),
             cosine_min=float(close.min()),
             parity=measured_loss(np.concatenate(model), np.concatenate(exact), limits.parity) if model else None,
-            costs={asked.dataset: cost_of(Values(*values), limits.total) for asked, *values in each},
+            costs={judged.dataset: cost_of(Values(*values), limits.total) for judged, *values in per_dataset},
             unjudged=self._unjudged(served),
         )
 
@@ -72,9 +72,9 @@ class Bench:
         return ndcg(self.release, self.queries, vectors, kind)
 
     def _unjudged(self, served: np.ndarray) -> dict[str, Unjudged]:
-        found, start = {}, sum(len(asked.query_ids) for asked in self.queries)
+        unjudged, start = {}, sum(len(judged.query_ids) for judged in self.queries)
         for dataset, sample in self.samples.items():
             rows = slice(start, start + len(sample))
-            found[dataset] = closeness(dataset, self.few[dataset], self.model[rows], served[rows])
+            unjudged[dataset] = closeness(dataset, self.few[dataset], self.model[rows], served[rows])
             start += len(sample)
-        return found
+        return unjudged

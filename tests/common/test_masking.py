@@ -354,7 +354,7 @@ def test_the_last_words_of_a_child_are_masked_before_they_are_cut(tmp_path: Path
     said = f"https://me:{'planted' * 1000}@host {'.' * 13000}"
     words = [sys.executable, "-c", "import sys; sys.stderr.write(sys.argv[1])", said]
     for ended in (ask(words, tmp_path, dict(os.environ)), stream(words, tmp_path, dict(os.environ))):
-        assert "planted" not in ended.said and ended.said.startswith("https://***@host ...")
+        assert "planted" not in ended.stderr and ended.stderr.startswith("https://***@host ...")
 
 
 def test_a_credential_with_a_line_end_is_to_be_fixed_and_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,7 +124,7 @@ def test_a_deployment_never_drops_or_moves_what_another_one_has_put_there(
     pytest.importorskip("qdrant_client")
     folder, others = released / "models/release/static", "live_0123456789ab"
     with open_engine(f"qdrant:{tmp_path / 'q'}") as engine:
-        for moment in ("_place", "_set_up"):
+        for moment in ("_choose_collection", "_set_up"):
             put(engine, folder, ONE)
             real = getattr(deployment, moment)
 

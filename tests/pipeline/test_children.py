@@ -29,8 +29,8 @@ def test_what_a_child_leaves_running_neither_delays_its_end_nor_outlives_it(
     done = stream([sys.executable, "-c", BACKGROUND], tmp_path, dict(os.environ))
     assert time.monotonic() - started < 60
     assert done.code == 3
-    pid = int(done.said)
-    assert capfd.readouterr().err == done.said
+    pid = int(done.stderr)
+    assert capfd.readouterr().err == done.stderr
     until = time.monotonic() + 10
     while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < until
@@ -51,7 +51,7 @@ def test_what_a_child_says_last_is_read_however_late(monkeypatch: pytest.MonkeyP
         return found
 
     monkeypatch.setattr("pipeline.task.children.select.select", slow)
-    monkeypatch.setattr("pipeline.task.children._LOOK", 0.01)
+    monkeypatch.setattr("pipeline.task.children._POLL_S", 0.01)
     child.stdin.write(b"\n")
     assert b"".join(chunks(child, child.stdout.fileno())) == b"gave up\n"
     child.stdout.close()

@@ -167,7 +167,7 @@ def test_pinned_bases_are_kept_and_taken(
     engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "images.lock"
-    monkeypatch.setattr(images.held_lock, "__defaults__", (path,))
+    monkeypatch.setattr(images.read_lock, "__defaults__", (path,))
     images.write_lock(path)
     images.pin(path)
     assert capsys.readouterr().out.splitlines() == [

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from pipeline.task import stage, workspace
-from pipeline.task.__main__ import explained
+from pipeline.task.__main__ import as_user_error
 from pipeline.task.begin import _base
 from pipeline.task.children import Ended
 from pipeline.task.run import TaskRun, digest
@@ -175,7 +175,7 @@ def test_a_push_is_tried_again_where_that_may_help(tmp_path: Path, monkeypatch: 
     ],
 )
 def test_what_the_system_refuses_a_task(number: int, kind: type[UserError]) -> None:
-    assert type(explained("begin", OSError(number, os.strerror(number)))) is kind
+    assert type(as_user_error("begin", OSError(number, os.strerror(number)))) is kind
 
 
 def test_a_child_that_a_signal_ended_counts_as_killed() -> None:

@@ -4,7 +4,7 @@ from typing import get_args
 
 import numpy as np
 
-from steps.release.forms import FORMS, Limits, Trial, explained, to_try
+from steps.release.forms import FORMS, Limits, Trial, explain, to_try
 from steps.release.params import ReleaseParams
 from steps.release.parity import Unjudged
 
@@ -18,12 +18,12 @@ def trial(precision: str, cosine: float) -> Trial:
 
 
 def test_what_was_refused_and_what_serves_are_named() -> None:
-    said = explained([trial("int8", 0.98), trial("fp32", 1.0)], LIMITS)
+    said = explain([trial("int8", 0.98), trial("fp32", 1.0)], LIMITS)
     assert said == ("fp32 serves (55 MB, mean cosine 1.0000); int8 has mean cosine 0.9800 to the student on 'one'")
 
 
 def test_a_form_that_is_kept_for_want_of_another_is_said_to_be() -> None:
-    said = explained([trial("int8", 0.98)], LIMITS)
+    said = explain([trial("int8", 0.98)], LIMITS)
     assert said.endswith("kept, though it has mean cosine 0.9800 to the student on 'one'")
 
 
