@@ -68,7 +68,7 @@ def changed(key: str, value: Any) -> dict[str, Any]:
         ("distill.student.2l.epoch", 1.0, r"epoch is unknown; did you mean distill\.student\.2l\.epochs\?"),
         ("teach.teacher.dense.batch_size", "32", r"teach\.teacher\.dense\.batch_size is '32'"),
         ("teach.teacher.dense.learning_rate", -1.0, r"teach\.teacher\.dense\.learning_rate is -1\.0"),
-        ("mine.planner", None, r"mine\.planner is missing; add it \(docs/params\.md"),
+        ("mine.planner", None, r"mine\.planner is missing; add it"),
         ("teach.teacher.dense.kind", "cross", r"teach\.teacher\.dense\.kind is 'cross'; it may be '"),
         ("teach.teacher.dense.kind", None, r"teach\.teacher\.dense has no 'kind'; add it"),
         ("teach.teachers", ["dense", "gone"], r"teach: teachers names \['gone'\], but teacher has \['dense'\]"),
