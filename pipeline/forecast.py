@@ -164,7 +164,7 @@ def _denoised(data: Data, params: GenerateParams) -> float:
 
 
 def _texts(phase: Phase, student: StudentParams, data: Data, params: Params) -> float:
-    """Texts that a training reads; a guess for one that ends when it has converged."""
+    """Texts that a training phase reads; a guess for a phase that ends when it has converged."""
     if phase.epochs == "auto":
         limits = params.distill.convergence
         epoch = data.texts if phase is student.phases[0] else 0
@@ -192,7 +192,7 @@ def _text(student: StudentParams, layer: float, layers: int) -> float:
 
 
 def layer_operations(base: Path) -> tuple[float, int] | None:
-    """Operations of one layer a token, and the number of layers, by config.json; None where it does not say."""
+    """Operations of one layer a token, and the number of layers, by config.json; None if it does not say."""
     try:
         config = json.loads((base / "config.json").read_text(encoding="utf-8"))
         hidden, inner = int(config["hidden_size"]), int(config["intermediate_size"])
