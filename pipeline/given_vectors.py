@@ -17,7 +17,7 @@ from steps.tracking.runs import NullRun
 
 
 def check_given_vectors(params: Params, ingest: Path) -> str:
-    """Compare a sample and say how close it is; UserError where it is not the teacher's says what would match."""
+    """Compare a sample and say how close it is; UserError, with what would match, if it is not the teacher's."""
     vectors = ingest / "document_vectors" / "vectors.npy"
     if not vectors.is_file():
         raise UserError(f"{vectors}: not found; name the vectors in ingest.document_vectors, and run `make run` again")

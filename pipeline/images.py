@@ -72,7 +72,7 @@ def write_lock(path: Path = LOCK, bases: Mapping[str, str] | None = None) -> Non
 
 
 def check_lock(path: Path = LOCK) -> None:
-    """UserError where images.lock does not say what the images are made from now."""
+    """UserError if images.lock does not say what the images are made from now."""
     locked, expected = read_lock(path), current()
     if stale := sorted(
         key for key in (locked.keys() | expected.keys()) - {"bases"} if locked.get(key) != expected.get(key)
@@ -81,7 +81,7 @@ def check_lock(path: Path = LOCK) -> None:
 
 
 def check_image(step: str, root: Path) -> None:
-    """UserError where this process runs in an image of neither key of `root`/images.lock.
+    """UserError if this process runs in an image of neither key of `root`/images.lock.
 
     Either will do, as the packages of both have the same versions.
     """
@@ -105,7 +105,7 @@ def base_images() -> dict[str, str]:
 def pin(path: Path = LOCK) -> None:
     """Ask the images' registries which digests the names have today; into images.lock, and as lines for .env on stdout.
 
-    UserError where the engine fails, or knows no digest, as of an image that was built here.
+    UserError if the engine fails, or knows no digest, as of an image that was built here.
     """
     engine, pinned = os.environ.get("CONTAINER_ENGINE") or "docker", {}
     for variable, name in sorted(base_images().items()):
@@ -119,7 +119,7 @@ def pin(path: Path = LOCK) -> None:
 
 
 def build(steps: list[str], lock: str, base: str, prefix: str, tag: str, flags: list[str]) -> None:
-    """Build images `<prefix>slimtower-<step>:<tag>` and print id and size of each; UserError where the engine fails.
+    """Build images `<prefix>slimtower-<step>:<tag>` and print id and size of each; UserError if the engine fails.
 
     With lock `gpu` the steps that can use a GPU get CUDA packages, the others the CPU's all the same.
     """

@@ -66,7 +66,7 @@ def finish_or_wait(*, failed: bool, names: Sequence[str] | None = None) -> str:
 def send_finished() -> None:
     """Send what stages on this cache could not, and finish the pipeline runs that ended while the server was away.
 
-    UserError where it still is.
+    UserError if it still is.
     """
     send_waiting()
     send_each("names", _send_finish)

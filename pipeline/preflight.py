@@ -33,7 +33,7 @@ class Machine:
 
 
 def examine(root: Path) -> Machine:
-    """Look at this machine; UserError where the project's folder or the cache cannot be written, or the disk is full.
+    """Look at this machine; UserError if the project's folder or the cache cannot be written, or the disk is full.
 
     What is only tight, or set in a way that costs much time, is told by `warnings`.
     """

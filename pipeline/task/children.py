@@ -18,7 +18,7 @@ _GRACE = 10  # seconds between asking to stop and killing
 
 
 class Ended(NamedTuple):
-    """How a child ended: exit code, stdout where it was asked for, the end of stderr."""
+    """How a child ended: exit code, stdout if it was captured, the end of stderr."""
 
     code: int
     out: str

@@ -107,7 +107,7 @@ def same_inputs(first: dict[str, Any], second: dict[str, Any]) -> bool:
 
 
 def newer_run(store: RunStore, record: dict[str, Any]) -> str:
-    """The run of locks/latest/ where it began after this one and is of another release, else ""."""
+    """The run of locks/latest/ if it began after this one and is of another release, else ""."""
     latest = read_json(store, f"locks/{LATEST}/{BEGIN}") or {}
     if latest.get("began", "") <= record.get("began", "") or latest["parent_run"] == record["parent_run"]:
         return ""
@@ -120,7 +120,7 @@ def digest(content: bytes) -> str:
 
 
 def read_json(store: RunStore, key: str) -> dict[str, Any] | None:
-    """A JSON object of the store; None where there is none."""
+    """A JSON object of the store; None if there is none."""
     content = store.read(key)
     return None if content is None else dict(json.loads(content))
 

@@ -22,7 +22,7 @@ class RunStore(Protocol):
     url: str
 
     def read(self, key: str) -> bytes | None:
-        """Content of a file, None where there is none."""
+        """Content of a file, None if there is none."""
 
     def write(self, key: str, content: bytes) -> None:
         """Write a file, whole or not at all."""
@@ -41,7 +41,7 @@ class FolderStore:
         self.root, self.url = root, str(root)
 
     def read(self, key: str) -> bytes | None:
-        """Content of a file, None where there is none."""
+        """Content of a file, None if there is none."""
         path = self.root / key
         return path.read_bytes() if path.is_file() else None
 
@@ -73,7 +73,7 @@ class S3Store:
         return f"{self.root}/{key}" if self.root else key
 
     def read(self, key: str) -> bytes | None:
-        """Content of an object, None where there is none."""
+        """Content of an object, None if there is none."""
         from botocore.exceptions import ClientError
 
         with explained(self.where):

@@ -50,7 +50,7 @@ class Workspace:
         return done.out.strip()
 
     def dvc(self, *words: str) -> str:
-        """What DVC answers; where the remote or the disk may have failed a TransientError, else a UserError."""
+        """What DVC prints. TransientError if the remote or the disk may have failed, UserError for other failures."""
         done = ask([sys.executable, "-m", "dvc", *words], self.folder, self.environment)
         if done.code:
             passing = words[0] in ("pull", "push", "ls") and not is_refused(done.stderr)
@@ -133,7 +133,7 @@ class Workspace:
         return sorted(map(str, missing))
 
     def fetch_output(self, path: Path) -> list[str]:
-        """Pull a stage's output that holds the path, or lies in it, where it is not here; returns what was pulled."""
+        """Pull the outputs that hold the path, or lie in it, if they are not here; returns what was pulled."""
         outs = {out for entry in self.lock().values() for out in outputs(entry) if _touch(out, path)}
         missing = sorted(str(out) for out in outs if not (self.folder / out).exists())
         if missing:

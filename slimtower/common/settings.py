@@ -63,7 +63,7 @@ def load_section(name: str, model: type[Section], path: Path = PARAMS) -> Sectio
 
 
 def checked_name(key: str, name: str) -> str:
-    """A name that becomes a folder; UserError where it could lead out of it."""
+    """A name that becomes a folder; UserError if it could lead out of it."""
     try:
         return plain_name(name)
     except ValueError as error:

@@ -45,7 +45,7 @@ class SourceIds:
 
 
 def under_its_ids(engine: Searchable, name: str, dataset: str, sample: Sequence[str]) -> Searchable:
-    """The engine, asked by the ids that it knows some documents of the release by: the release's or the source's."""
+    """The engine, searched by the ids under which it knows the sample: the release's own, or those of the source."""
     source = SourceIds(engine, f"{dataset}/")
     return source if not engine.vectors(name, sample) and source.vectors(name, sample) else engine
 
@@ -131,7 +131,7 @@ def check_shape(engine: Engine, name: str, release: Release) -> None:
 
 
 def check_digest(engine: Engine, name: str, release: Release, dataset: str) -> None:
-    """UserError where what is kept beside the collection says that it was filled from another index."""
+    """UserError if what is kept beside the collection says that it was filled from another index."""
     record = read_record(engine, name)
     if record and record.index != contents_digest(release, dataset):
         same = "of the same teacher" if record.teacher == release.manifest.teacher else "of another teacher"

@@ -63,7 +63,7 @@ def alias_of(name: str, dataset: str) -> str:
 
 
 def check_owner(engine: Engine, alias: str, name: str, dataset: str) -> None:
-    """UserError where the alias answers for another model or data set: two can be called alike by `alias_of`."""
+    """UserError if the alias answers for another model or data set: two can be called alike by `alias_of`."""
     live = engine.target(alias)
     record = read_record(engine, live) if live else None
     if record and ((record.model or name) != name or (record.dataset or dataset) != dataset):
@@ -86,9 +86,9 @@ def prepare(
 ) -> Ready:
     """A collection of this release's documents, set up for its student, to which the alias may be moved.
 
-    `name`: registered model. UserError where it would find less than the release itself by more than the margin, where
-    the collection that answers is the release's own but holds other documents by now, or where the alias is another's.
-    What answers goes on as it does.
+    `name`: registered model. UserError if the collection would find less than the release itself by more than the
+    margin, if the collection that answers is the release's own but holds other documents by now, or if the alias is
+    another's. What answers at present goes on answering.
     """
     check_owner(engine, alias, name, dataset)
     if release.manifest.metric != "inner_product":
@@ -148,7 +148,7 @@ def prepare(
 
 
 def flip(engine: Engine, ready: Ready) -> Deployed:
-    """Let the alias name what was prepared; TransientError where another deployment moved it since."""
+    """Let the alias name what was prepared; TransientError if another deployment moved it since."""
     done = ready.deployed
     if ready.answers:
         return done
@@ -161,7 +161,7 @@ def flip(engine: Engine, ready: Ready) -> Deployed:
 
 
 def way_back(engine: Engine, alias: str) -> WayBack | None:
-    """What the alias named before; None where it was rolled back already. UserError where nothing is kept.
+    """What the alias named before; None if it was rolled back already. UserError if nothing is kept.
 
     Only one is kept: after that there is nothing further back until the next deployment.
     """
@@ -234,7 +234,7 @@ def _fill(engine: Engine, release: Release, dataset: str, collection: str, param
 
 
 def _starts(engine: Engine, collection: str, documents: int, batch: int) -> Iterator[int]:
-    """From which rows on to fill, asked again until the collection is whole; UserError where it will not be."""
+    """Rows from which to fill: behind those that are there, then, after a drop, from 0; UserError if that fails too."""
     there = engine.count(collection) if collection in engine.names(collection) else 0
     if there == documents:
         return

@@ -27,7 +27,7 @@ class Rows(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """Dimensions, metric (inner_product, cosine, or what the engine calls it; empty where there is no index), and what
+    """Dimensions, metric (inner_product, cosine, or what the engine calls it; empty if there is no index), and what
     a search of that index is set by."""
 
     dim: int
@@ -65,10 +65,10 @@ class Engine(Searchable, Protocol):
         """Build the graph over all documents, in place of the one that is there, and make the collection searchable."""
 
     def shape(self, name: str) -> Shape:
-        """What a collection holds; UserError where there is none of that name, or one without vectors."""
+        """What a collection holds; UserError if there is none of that name, or one without vectors."""
 
     def note(self, name: str) -> str:
-        """The text that `keep` stored; empty where there is none."""
+        """The text that `keep` stored; empty if there is none."""
 
     def keep(self, name: str, note: str) -> None:
         """Store a text with a collection."""
@@ -145,7 +145,7 @@ class Record(Strict):
 
 
 def read_record(engine: Engine, name: str) -> Record | None:
-    """What is kept beside a collection; None where it is not complete, or not made here."""
+    """What is kept beside a collection; None if it is not complete, or not made here."""
     import json
 
     note = engine.note(name)

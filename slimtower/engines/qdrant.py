@@ -134,7 +134,7 @@ class Qdrant:
         return str((self.client.get_collection(name).config.metadata or {}).get(_NOTE, ""))
 
     def keep(self, name: str, note: str) -> None:
-        """Write our key of the metadata; UserError where the server has none."""
+        """Write our key of the metadata; UserError if the server has none."""
         self.client.update_collection(name, metadata={_NOTE: note})
         if self.note(name) != note:
             raise UserError(f"{name}: this Qdrant keeps no metadata of a collection; from 1.16 on it does: update it")

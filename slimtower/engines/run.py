@@ -38,7 +38,7 @@ def run(
     """Deploy a release of the project at `root`; `student` empty is the champion, else the evaluation's choice.
 
     `champion_alone`: UserError in place of that choice. `datasets` empty are all of the release. The release is
-    verified whole before. UserError where the champion, if that is deployed, moves before an alias does.
+    verified whole before. UserError if the champion is deployed and moves before an alias does.
     """
     champion = read_champion(name)
     folder = None if student else local_release(champion, root / "models/release")
@@ -186,7 +186,7 @@ def _chosen(release: Release, datasets: Sequence[str]) -> list[str]:
 
 
 def _aliases(name: str, datasets: Sequence[str]) -> dict[str, str]:
-    """Data set -> alias; UserError where two would share one."""
+    """Data set -> alias; UserError if two would share one."""
     aliases = {dataset: alias_of(name, dataset) for dataset in datasets}
     for dataset, alias in aliases.items():
         if twin := [candidate for candidate, same in aliases.items() if same == alias and candidate != dataset]:

@@ -109,7 +109,7 @@ def sending() -> Iterator[None]:
 
 
 def _store_error(error: Exception) -> UserError:
-    """A refusal of the artefact store, Unwanted where it is of what was sent, or a failure on the way to it.
+    """A refusal of the artefact store, Unwanted if it is of what was sent, or a failure on the way to it.
 
     HTTP's status decides, but where S3's code says more.
     """
@@ -130,7 +130,7 @@ def _store_error(error: Exception) -> UserError:
 
 
 def _status(error: Exception) -> int:
-    """HTTP's status of the answer behind an error, 0 where there was none."""
+    """HTTP's status of the answer behind an error, 0 if there was none."""
     for cause in (error, error.__context__):
         response = getattr(cause, "response", None)
         if isinstance(response, dict):
@@ -157,7 +157,7 @@ def client() -> Any:
 
 
 def check_answering() -> None:
-    """TransientError where a server keeps silent, as one does behind a network that drops what is sent.
+    """TransientError if a server keeps silent, as one does behind a network that drops what is sent.
 
     MLflow's client would wait for its time-out as often as it tries. What fails at once is left to it: it tells why.
     """

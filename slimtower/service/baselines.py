@@ -51,14 +51,14 @@ class Baselines:
         return next((teacher_base(folder) for folder in self._towers() if _is_of(folder, teacher)), "")
 
     def prepare(self, name: str, dataset: str, release: Release) -> None:
-        """Load what a system needs, so that its answer is timed without; UserError where it cannot be loaded."""
+        """Load what a system needs, so that its answer is timed without; UserError if it cannot be loaded."""
         if name == BM25:
             self._index(dataset)
         else:
             self._loaded(release)
 
     def encode(self, texts: list[str], release: Release) -> np.ndarray:
-        """The teacher's embeddings of queries, float32 `(len(texts), dim)`; UserError where it is another's teacher."""
+        """The teacher's embeddings of queries, float32 `(len(texts), dim)`; UserError if it is another's teacher."""
         tower = self._loaded(release)
         with self._lock:  # a tower is not made to be used from several threads
             return truncate(_encode(tower, texts), release.manifest.dim)

@@ -31,7 +31,7 @@ class Document(NamedTuple):
 
 
 class Corpus:
-    """The table `corpus` of a folder, read when it is first asked for and again when it changed."""
+    """The table `corpus` of a folder, read on first use and again when it has changed."""
 
     def __init__(self, location: str, max_mb: int) -> None:
         """A folder or s3:// prefix; empty: none. A file above `max_mb`, or that cannot be read, counts as none."""
@@ -44,11 +44,11 @@ class Corpus:
         self._rows: dict[str, int] = {}
 
     def locate(self) -> None:
-        """Find the file; on s3 another one may lie there by now. UserError or TransientError where s3 has none."""
+        """Find the file; on s3 another one may lie there by now. UserError or TransientError if s3 has none."""
         self.path = _file(self._location) if self._location else None
 
     def state(self) -> object:
-        """What tells one corpus from another; None where there is none."""
+        """What tells one corpus from another; None if there is none."""
         if self.path is None:
             return None
         try:

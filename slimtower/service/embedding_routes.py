@@ -85,7 +85,7 @@ def _embedded(service: Service, served: Served, texts: list[str]) -> tuple[np.nd
 
 
 def _check_queries(fields: Mapping[str, Any]) -> None:
-    """Problem where a field says that these are documents, whose vectors a student does not make."""
+    """Problem if a field says that these are documents, whose vectors a student does not make."""
     for name in _ROLES:
         role = fields.get(name)
         if isinstance(role, str) and len(role.split()) == 1 and _DOCUMENTS.search(role):

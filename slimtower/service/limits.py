@@ -34,7 +34,7 @@ class Buckets:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait_s(self, client: str) -> float:
-        """Take a token: 0; where there is none, the seconds until there is."""
+        """Take a token and return 0; if there is none, return the seconds until there is one."""
         if not self.rate:
             return 0.0
         moment = self._clock()

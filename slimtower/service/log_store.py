@@ -22,7 +22,7 @@ class LogStore(Protocol):
     """Files by their path below the log's root."""
 
     def write(self, name: str, text: str) -> None:
-        """Write a file whole; UserError or TransientError where that fails."""
+        """Write a file whole; UserError or TransientError if that fails."""
 
     def keep(self, name: str, lines: Lines) -> None:
         """Write a file whole, line by line, unless it holds these lines already; errors are those of `write`."""

@@ -34,7 +34,7 @@ class Recent:
 
 
 def warm_up(call: Callable[[], object]) -> None:
-    """Call as often as the medians look back, but no longer than a second where a call is slow."""
+    """Call as often as the medians look back, but stop after a second if calls are slow."""
     began = time.perf_counter()
     for done in range(CALLS):
         if done >= _FEWEST and time.perf_counter() - began > _WARM_UP_S:

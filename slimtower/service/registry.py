@@ -112,7 +112,7 @@ class RegistrySource:
 
 
 def _event(text: str) -> dict[str, Any]:
-    """An event of the audit trail; empty where somebody damaged it, as the champion serves all the same."""
+    """An event of the audit trail; empty if it is damaged, as the champion serves all the same."""
     try:
         event = json.loads(text)
     except (ValueError, RecursionError):

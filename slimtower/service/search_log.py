@@ -115,7 +115,7 @@ class SearchLog:
     def search(
         self, query_id: str, client: Client, text: str, dataset: str, ids: list[str], facts: dict[str, Any]
     ) -> bool:
-        """Note a search and what it showed, in order; `facts` become its attributes. False where there is no room."""
+        """Note a search and what it showed, in order; `facts` become its attributes. False if there is no room."""
         moment = self._utc_now()
         row = {
             "application": APPLICATION,
@@ -138,9 +138,9 @@ class SearchLog:
         ]
 
     def click(self, query_id: str, client: Client, dataset: str, doc_id: str, rank: int, token: str) -> bool:
-        """Note a click; False where there is no room.
+        """Note a click; False if there is no room.
 
-        UserError where its token says that this search did not show that, or that it is too late.
+        UserError if its token says that this search did not show that, or that it is too late.
         """
         issued, _, mac = token.partition(".")
         expected = self._mac("click", issued, query_id, dataset, doc_id, rank)

@@ -74,7 +74,7 @@ class Service:
         return example_queries(serving, self.project if self.settings.baselines else None)
 
     def serving(self) -> Serving:
-        """What answers now; a request calls this once. Problem 503 where nothing does yet."""
+        """What answers now; a request calls this once. Problem 503 if nothing does yet."""
         current = self.watcher.current
         if current is None:
             raise Problem(503, "no release is loaded yet; the log of the service says why", retry_s=5)

@@ -18,13 +18,13 @@ class Source(Protocol):
     """What should be served, and how to get it."""
 
     def poll(self) -> Mapping[str, Hashable]:
-        """Name -> a key that changes with the release. UserError where that cannot be told now."""
+        """Name -> a key that changes with the release. UserError if that cannot be told now."""
 
     def load(self, name: str, key: Hashable) -> Served:
         """Load and verify the release of that name and key. UserError when it does not open or is another by now."""
 
     def default(self, names: list[str]) -> str:
-        """Which of the names answers where a request gives none; empty where nothing says it."""
+        """Which of the names answers where a request gives none; empty if nothing says it."""
 
 
 class FolderSource:
@@ -85,7 +85,7 @@ def project_of(folder: Path) -> Path | None:
 
 
 def _key(folder: Path) -> Hashable | None:
-    """What tells one manifest file from another; None where there is none."""
+    """What tells one manifest file from another; None if there is none."""
     try:
         here, manifest = folder.stat(), (folder / "manifest.json").stat()
     except OSError:

@@ -75,7 +75,7 @@ class Serving:
     default: str
 
     def student(self, name: str) -> Served:
-        """The student of that name, the default where it is empty; UserError for an unknown one."""
+        """The student of that name, or the default if the name is empty; UserError for an unknown one."""
         served = self.students.get(name or self.default)
         if served is None:
             raise UserError(f"system {name!r} does not answer here; choose one of {', '.join(self.students)}")

@@ -27,7 +27,7 @@ def run_command(root: Path) -> str:
 
 
 def check_origin(run: Path, recipe: Path) -> None:
-    """UserError where the folder of a run is that of another recipe with the same file name."""
+    """UserError if the folder of a run is that of another recipe with the same file name."""
     recorded = recipe_of(run)
     if recorded and Path(recorded).resolve() != recipe.resolve():
         raise UserError(
@@ -49,7 +49,7 @@ def run_root(recipe: str) -> Path:
 def release_folder(root: Path, student: str) -> Path:
     """Folder of a student's release in a project at `root`; of the evaluation's choice where `student` is empty.
 
-    UserError where nothing, or not that student, is released, or where no student was chosen.
+    UserError if nothing, or not that student, is released, or if no student was chosen.
     """
     releases = root / "models/release"
     available = sorted(path.parent.name for path in releases.glob("*/manifest.json"))

@@ -57,7 +57,7 @@ def _value(values: Any, key: str) -> Any:
 
 
 def _digest(path: Path) -> Any:
-    """Of a file, or of all files of a folder as .dvcignore leaves them; None where there is none."""
+    """Of a file, or of all files of a folder as .dvcignore leaves them; None if there is none."""
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
         return {str(file): sha256_file(file) for file in files}

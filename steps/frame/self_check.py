@@ -33,9 +33,9 @@ class _SelfCheck(argparse.Action):
 
 
 def self_check(step: str) -> str:
-    """Import every module of a step; returns one line of versions. UserError where one cannot be imported.
+    """Import every module of a step; returns one line of versions. UserError if one cannot be imported.
 
-    UserError, too, where SLIMTOWER_REQUIRE_CUDA is 1 and torch sees no CUDA device.
+    UserError, too, if SLIMTOWER_REQUIRE_CUDA is 1 and torch sees no CUDA device.
     """
     try:
         package = importlib.import_module(f"steps.{step}")
@@ -52,7 +52,7 @@ def self_check(step: str) -> str:
 
 
 def require_cuda() -> None:
-    """UserError where SLIMTOWER_REQUIRE_CUDA is 1 and torch sees no CUDA device: engines may drop a GPU silently."""
+    """UserError if SLIMTOWER_REQUIRE_CUDA is 1 and torch sees no CUDA device: engines may drop a GPU silently."""
     if os.environ.get("SLIMTOWER_REQUIRE_CUDA") != "1":
         return
     import torch

@@ -48,7 +48,7 @@ def stage_main(stage: str, model: type[Section], body: Callable[[Section, Run], 
 
 
 def _check_unchanged(name: str, before: dict[str, Any], after: dict[str, Any]) -> None:
-    """UserError where params or code changed meanwhile: DVC would record the new ones with what was made."""
+    """UserError if params or code changed meanwhile: DVC would record the new ones with what was made."""
     if changed := sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key)):
         raise UserError(
             f"{name}: {', '.join(changed)} changed while it ran, so what it made is not recorded: it would pass for the"

@@ -57,7 +57,7 @@ def read_evaluation(ingest: Path, judged: Sequence[JudgedSet], slice_words: Sequ
 
 
 def with_reported_slices(evaluation: Evaluation, reports: Path) -> Evaluation:
-    """The evaluation with the slices of `slices.parquet` in `reports`, but for those that it has by that name already.
+    """The evaluation with the slices of `slices.parquet` in `reports` whose names it does not have yet.
 
     UserError when the table is missing.
     """

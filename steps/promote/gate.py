@@ -235,7 +235,7 @@ def _reported_slices(candidate: Evidence, champion: Evidence | None, policy: Pol
 def _surely_worse(
     name: str, order: Sequence[str], compared: int, candidate: Evidence, champion: Evidence, policy: Policy
 ) -> str:
-    """What a slice loses, in words; nothing where that may be chance. `compared`: slices that are tested."""
+    """What a slice loses, in words; "" if that may be chance. `compared`: number of slices that are tested."""
     dataset = name.partition("/")[0]
     ours, theirs = (
         np.array([evidence.values[dataset][query] for query in order]) for evidence in (candidate, champion)

@@ -115,7 +115,7 @@ class Lock:
 def lock_store(registry: Registry) -> LockStore:
     """Where this server's locks lie: SLIMTOWER_LOCK, else what the model's tag says, else beside the artefacts.
 
-    For a sqlite file that is a folder beside it. UserError where the server hides its artefact store, when
+    For a sqlite file that is a folder beside it. UserError if the server hides its artefact store, or if
     SLIMTOWER_LOCK is another place than the one where others lock this model, or one that is not the same for all.
     """
     uri = tracking_uri()
@@ -137,7 +137,7 @@ def lock_store(registry: Registry) -> LockStore:
 
 
 def lock_place(registry: Registry) -> str:
-    """`locks` beside the artefacts of the project's experiment; UserError where that is no S3 bucket."""
+    """`locks` beside the artefacts of the project's experiment; UserError if that is no S3 bucket."""
     if setting := os.environ.get("SLIMTOWER_LOCK"):
         return _shared(setting)
     location = str(registry.api.get_experiment(registry.experiment()).artifact_location)

@@ -60,7 +60,7 @@ class RolledBack(Refused):
 
 
 def refuse_rolled_back(registry: Registry, version: str) -> None:
-    """RolledBack where the version was rolled back."""
+    """RolledBack if the version was rolled back."""
     if moment := registry.tags(version).get("rolled_back_at"):
         raise RolledBack(
             f"{registry.name}/{version}: this release was rolled back at {moment};"

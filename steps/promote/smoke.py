@@ -57,7 +57,7 @@ def golden_hits(folder: Path, count: int) -> list[Golden]:
 def smoke_test(registry: Registry, version: str) -> None:
     """Load a version in a process of its own and ask its golden queries; UserError says what failed.
 
-    TransientError where the server or the store was not reached, the process was killed, or it took too long.
+    TransientError if the server or the store was not reached, the process was killed, or it took too long.
     """
     golden: list[Golden] | None = registry.document(version, GOLDEN)
     if not golden:

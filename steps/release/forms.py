@@ -68,7 +68,7 @@ class Trial:
 
 
 def to_try(form: Format, precision: str) -> tuple[Precision, ...]:
-    """The forms to try, smallest and quickest first: all of them for `auto`, else the one that was asked for.
+    """The forms to try, smallest and quickest first: all of them for `auto`, else the one that `precision` names.
 
     A table has no products, of which some could be kept in fp32: `mixed` is its int8.
     """
@@ -79,7 +79,7 @@ def to_try(form: Format, precision: str) -> tuple[Precision, ...]:
 
 
 def explain(trials: Sequence[Trial], limits: Limits) -> str:
-    """One line: what serves, why nothing smaller does, and what speaks against it where nothing else was left."""
+    """One line: what serves, why nothing smaller does, and what speaks against it if no other form was left."""
     *refused, chosen = trials
     reasons = [f"{trial.precision} {trial.objection(limits)}" for trial in refused]
     size = f"{chosen.precision} serves ({chosen.bytes / 1e6:.0f} MB, mean cosine {chosen.cosine_mean:.4f})"

@@ -73,7 +73,7 @@ def carry_lexical(
 
 
 def lexical_index(verdicts: Mapping[str, Verdict], files: dict[str, str]) -> LexicalIndex | None:
-    """What the manifest says of it, with the digests of what lies in lexical/; None where nothing is carried."""
+    """What the manifest says of it, with the digests of what lies in lexical/; None if nothing is carried."""
     fusions = {dataset: verdict.fusion for dataset, verdict in verdicts.items() if verdict.carried}
     return LexicalIndex(bm25s=version("bm25s"), tokenizer=TOKENIZER, files=files, fusions=fusions) if fusions else None
 

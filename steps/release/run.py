@@ -139,7 +139,7 @@ def run(
 
 
 def _checked_sides(student: str, distill: Path, index: Path, documents: dict[str, Any]) -> dict[str, Any]:
-    """The student's report; UserError where it and the index have different teachers."""
+    """The student's report; UserError if it and the index have different teachers."""
     report: dict[str, Any] = read_json(distill / "report.json")
     if report["teacher"] != documents["teacher"]:
         raise UserError(

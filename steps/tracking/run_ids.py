@@ -18,7 +18,7 @@ _PAGE = 1000  # runs that are asked for at once
 
 
 def found_runs(api: Any, experiment: str, condition: str) -> Iterator[Any]:
-    """All runs of an experiment that a filter of MLflow's finds, newest first; asked for a page at a time."""
+    """All runs of an experiment that meet a condition in MLflow's filter syntax, newest first, read page by page."""
     token = None
     while True:
         page = api.search_runs(
@@ -50,7 +50,7 @@ def parent_run(api: Any, experiment: str) -> str:
 
 
 def pipeline_run(api: Any, experiment: str, key: str, commit: str, name: str) -> str:
-    """Id of the parent run of the pipeline with this key; made, with this name, where there is none yet."""
+    """Id of the parent run of the pipeline with this key; it is created, with this name, if there is none yet."""
     if "'" in key:  # of a path; MLflow's filters cannot say it
         key = hashlib.sha256(key.encode()).hexdigest()
     runs = api.search_runs([experiment], f"tags.`slimtower.pipeline` = '{key}'", max_results=1)

@@ -30,7 +30,7 @@ class Spool:
     """The calls of one run, held by one process at a time."""
 
     def __init__(self, folder: Path, *, new: bool = False) -> None:
-        """Hold a spool that is there; OSError where another process holds it, or it is gone.
+        """Hold a spool that is there; OSError if another process holds it, or it is gone.
 
         On a file system without locks one that is not `new` counts as held until nothing was added for a day.
         """

@@ -30,7 +30,7 @@ _SHARE = 10  # and this many times what the last try took: at most a tenth of a 
 def stage_run(stage: str, params: Mapping[str, Any]) -> Iterator["StageRun"]:
     """Open the child run of a stage (`distill@2l` for a cell), log its params, close it FINISHED or FAILED.
 
-    UserError where the server refuses, or a local store cannot be opened, before anything is done.
+    UserError if the server refuses, or a local store cannot be opened, before anything is done.
     """
     run = StageRun(stage)
     try:
@@ -191,14 +191,14 @@ def spools() -> Path:
 
 
 def send_waiting() -> None:
-    """Send what stages on this cache could not, and delete it; TransientError where the server is away."""
+    """Send what stages on this cache could not, and delete it; TransientError if the server is away."""
     send_each("stage", _send_ended)
 
 
 def send_each(kind: str, send: Callable[[Spool], None]) -> None:
     """Send the spools on this cache whose opening has the key `kind`, and delete them.
 
-    TransientError where the server is away; any other fault of one is told, and must not stop what comes after it.
+    TransientError if the server is away; any other fault of one is told, and must not stop what comes after it.
     """
     for spool in waiting_spools(spools()):
         try:
@@ -221,7 +221,7 @@ def _send_ended(spool: Spool) -> None:
 
 
 def _send(spool: Spool) -> MlflowRun:
-    """Make the calls that wait, on a run that is opened if need be; returns it. What MLflow will not have is told."""
+    """Make the calls that wait, on a run that is opened if need be; returns the run. Refused calls are printed."""
     with sending():
         run, refused = _open_run(client(), opening := spool.opening), []
     spool.open_with(opening | {"run": run.run_id})
