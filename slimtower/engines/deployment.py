@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from slimtower.common.errors import TransientError, UserError
 from slimtower.common.files import sha256_text
 from slimtower.engines.belonging import Tuned, check_found, check_sample, tune
-from slimtower.engines.contents import Asked, contents_digest, rows_from, sampled
+from slimtower.engines.contents import SAMPLE, Asked, contents_digest, rows_from, sampled
 from slimtower.engines.engine import Engine, Former, Graph, Record, Settings, read_record
 from slimtower.engines.params import DeployParams
 from slimtower.serving.release import Release
@@ -118,7 +118,7 @@ def prepare(
     _clear(engine, alias, {collection, *([live] if live else []), *back})
     filled = _fill(engine, release, dataset, collection, params)
     m, tuned = _set_up(engine, collection, asked, params)
-    check_sample(engine, collection, release, sampled(release, dataset, params.sample), 1.0)
+    check_sample(engine, collection, release, sampled(release, dataset, SAMPLE), 1.0)
     check_found(collection, tuned, asked, params.margin)
     before = now.former(live) if live and now else None
     record = Record(

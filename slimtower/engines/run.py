@@ -8,7 +8,7 @@ from slimtower.common.files import folder_digest, read_json
 from slimtower.common.masking import redacted
 from slimtower.engines.belonging import check_encoder
 from slimtower.engines.champion import Champion, agreement, local_release, read_champion
-from slimtower.engines.contents import K, asked
+from slimtower.engines.contents import RECALL_QUERIES, SAMPLE, K, asked
 from slimtower.engines.deployment import Deployed, alias_of, check_owner, deployed, flip, prepare, roll_back, way_back
 from slimtower.engines.engines import opened
 from slimtower.engines.params import DeployParams
@@ -55,7 +55,7 @@ def run(
     with opened(to) as engine:
         ready = {}
         for dataset, alias in aliases.items():  # all of them before the first alias moves: one may be refused
-            queries = asked(release, dataset, root / "data/ingest", params.recall_queries)
+            queries = asked(release, dataset, root / "data/ingest", RECALL_QUERIES)
             ready[dataset] = queries, prepare(engine, release, digest, name, dataset, alias, queries, params)
         if any(not one.answers for _, one in ready.values()):
             check_champion()  # hours later, maybe
@@ -89,7 +89,7 @@ def run_encoder_only(
     with opened(to) as engine:
         for dataset, alias in aliases.items():
             place = collection or alias
-            queries = asked(release, dataset, root / "data/ingest", params.recall_queries)
+            queries = asked(release, dataset, root / "data/ingest", RECALL_QUERIES)
             tuned, judged = check_encoder(
                 engine,
                 place,
@@ -98,7 +98,7 @@ def run_encoder_only(
                 queries,
                 target=params.target_recall,
                 margin=params.margin,
-                sample=params.sample,
+                sample=SAMPLE,
             )
             knob = engine.shape(place).knob
             print(

@@ -21,8 +21,8 @@ class RankerTraining(Strict):
     loss: Literal["bce", "softmax", "lambda"] = "bce"
     """bce: each pair by itself; over the documents of a query's positive softmax: cross-entropy, lambda: LambdaLoss."""
     negatives: int = Field(default=2, ge=1)
-    """Hard negatives a positive, at most: those of its triplets, mine.negatives_per_positive a source. A random document of
-    the data set is added.
+    """Hard negatives a positive, at most: those of its triplets, mine.negatives_per_positive a source. A random
+    document of the data set is added.
     """
     max_triplets: int = Field(default=0, ge=0)
     """Triplets drawn for training, each with a chance in proportion to its weight. Where there are no more, or with 0 =
