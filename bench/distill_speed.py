@@ -66,7 +66,7 @@ CHOSEN = StudentParams(
 )  # fmt: skip
 SCHEDULE = Schedule(
     name=LOOP, epochs=CHOSEN.epochs, batch_size=BATCH, learning_rate=RATE, warmup_ratio=WARMUP, weight_decay=DECAY,
-    embedding_lr_multiplier=CHOSEN.embedding_lr_multiplier, curriculum=CHOSEN.curriculum,
+    embedding_lr_multiplier=CHOSEN.embedding_lr_multiplier,
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from steps.evaluate.scoring import score
 from steps.evaluate.systems import Hits
 from steps.index.factories import of_kind
 from steps.index.params import IndexParams
-from steps.index.queries import recall_queries
+from steps.index.queries import RECALL_QUERIES, recall_queries
 from steps.index.tuning import K, Tuned, tune
 
 INGEST, EMBED = Path("data/ingest"), Path("data/embed")
@@ -75,7 +75,7 @@ def _graph(release: Release, dataset: str, params: IndexParams) -> tuple[faiss.I
         dataset,
         EMBED,
         lambda texts: encode(teacher, texts, "query"),
-        params.recall_queries,
+        RECALL_QUERIES,
         params.seed,
     )
     queries = np.ascontiguousarray(truncate(asked.vectors, release.manifest.dim))

@@ -16,12 +16,11 @@ from slimtower.common.errors import UserError
 from steps.core.corpus import corpus_batches
 from steps.core.tables import FILLER, Part, table_path
 from steps.distill.losses.base import Need
-from steps.distill.params import DOCUMENT_PARTS, StudentParams
-from steps.index.params import IndexParams
+from steps.distill.params import StudentParams
+from steps.index.params import TRAINING_VECTORS, IndexParams
 from steps.teach.kinds.cross_encoder import CrossEncoder
 from steps.teach.kinds.on_triplets import OnTriplets
 
-_POINTS_A_CENTROID = 39  # of `index`, below which faiss calls k-means badly trained
 _FROM_TRAINING: frozenset[Part] = frozenset(
     {"train_queries", "generated_queries", "perturbed_queries", "random_queries"}
 )
@@ -170,11 +169,6 @@ def _check_student(key: str, student: StudentParams, facts: IngestFacts, params:
     labelled = facts.labelled and bool(repeats.get("train_queries"))
     for number, phase in enumerate(student.phases):
         where = key if number == 0 else f"{key}.then[{number - 1}]"
-        if phase.curriculum and not any(repeats.get(part) for part in DOCUMENT_PARTS):
-            raise UserError(
-                f"params.yaml: {where}.curriculum is {phase.curriculum:g}, but distill.repeats names no part of"
-                f" documents; give {', '.join(sorted(DOCUMENT_PARTS))} a number, or set it to 0"
-            )
         if phase.teacher_top_k > params.embed.neighbours:
             raise UserError(
                 f"params.yaml: {where}.teacher_top_k is {phase.teacher_top_k}, but embed.neighbours is"
@@ -204,19 +198,12 @@ def _check_index(params: IndexParams, dataset: str, count: int) -> None:
     """UserError when the index cannot be trained on `count` documents."""
     if params.factory:
         needed = max((_centroids(component) for component in re.split(r"[,()]", params.factory)), default=0)
-        trained = min(count, params.training_vectors)
+        trained = min(count, TRAINING_VECTORS)
         if trained < needed:
             raise UserError(
                 f"params.yaml: index.factory: {params.factory!r} needs {needed} vectors to train on, but {dataset!r}"
                 f" has {trained}; choose another string, or an index.kind"
             )
-        return
-    minimum = 16 * _POINTS_A_CENTROID
-    if params.training_vectors < minimum <= count and params.kind not in {"flat", "hnsw", "sq8"}:
-        raise UserError(
-            f"params.yaml: index.training_vectors is {params.training_vectors}, too few to train {params.kind} of the"
-            f" {count} documents of {dataset!r}; raise it to at least {minimum}"
-        )
 
 
 def _centroids(component: str) -> int:

@@ -16,6 +16,8 @@ from slimtower.serving.index_files import file_digests, shards_of
 from slimtower.serving.release import Release
 
 K = 10
+RECALL_QUERIES = 1000  # dev queries of a data set that settings are chosen on, evenly spaced
+SAMPLE = 100  # documents whose stored vectors are compared with the release's
 _TIES = 40  # hits behind the tenth that are looked at for equal scores
 _EQUAL = 1e-5  # of a score of the exact index, relative to its size
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from slimtower.common.errors import TransientError, UserError
 from slimtower.common.files import sha256_text
 from slimtower.engines.belonging import Tuned, check_recall, check_sample, tune
-from slimtower.engines.contents import QueryBatch, contents_digest, rows_from, sample_vectors
+from slimtower.engines.contents import SAMPLE, QueryBatch, contents_digest, rows_from, sample_vectors
 from slimtower.engines.engine import Engine, Graph, Previous, Record, Settings, read_record
 from slimtower.engines.params import DeployParams
 from slimtower.serving.release import Release
@@ -125,7 +125,7 @@ def prepare(
     _clear(engine, alias, {collection, *([live] if live else []), *back})
     filled = _fill(engine, release, dataset, collection, params)
     m, tuned = _set_up(engine, collection, queries, params)
-    check_sample(engine, collection, release, sample_vectors(release, dataset, params.sample), 1.0)
+    check_sample(engine, collection, release, sample_vectors(release, dataset, SAMPLE), 1.0)
     check_recall(collection, tuned, queries, params.margin)
     before = current.as_previous(live) if live and current else None
     record = Record(

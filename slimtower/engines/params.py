@@ -18,14 +18,10 @@ class DeployParams(Strict):
     """Links of a node in the HNSW graph, tried in turn until target_recall is reached."""
     ef_construction: int = Field(default=200, ge=4, le=1000)
     """Candidates looked at for a node while the graph is built."""
-    recall_queries: int = Field(default=1000, ge=1)
-    """Dev queries of a data set that settings are chosen on, evenly spaced."""
     margin: float = Field(default=0.01, ge=0, le=1)
     """Recall that the engine may lose against the release's own index; below it nothing is moved."""
     batch: int = Field(default=500, ge=1, le=10000)
     """Documents put in at once; Qdrant takes 32 MB in one request."""
-    sample: int = Field(default=100, ge=1, le=1000)
-    """Documents whose stored vectors are compared with the release's."""
 
     @field_validator("m")
     @classmethod

@@ -8,7 +8,7 @@ from slimtower.common.files import folder_digest, read_json
 from slimtower.common.masking import redacted
 from slimtower.engines.belonging import check_encoder
 from slimtower.engines.champion import Champion, agreement, local_release, read_champion
-from slimtower.engines.contents import K, load_queries
+from slimtower.engines.contents import RECALL_QUERIES, SAMPLE, K, load_queries
 from slimtower.engines.deployment import (
     Deployed,
     alias_of,
@@ -65,7 +65,7 @@ def run(
     with open_engine(to) as engine:
         ready = {}
         for dataset, alias in aliases.items():  # all of them before the first alias moves: one may be refused
-            queries = load_queries(release, dataset, root / "data/ingest", params.recall_queries)
+            queries = load_queries(release, dataset, root / "data/ingest", RECALL_QUERIES)
             ready[dataset] = queries, prepare(engine, release, digest, name, dataset, alias, queries, params)
         if any(not deployment.answers for _, deployment in ready.values()):
             check_champion()  # hours later, maybe
@@ -99,7 +99,7 @@ def run_encoder_only(
     with open_engine(to) as engine:
         for dataset, alias in aliases.items():
             target = collection or alias
-            queries = load_queries(release, dataset, root / "data/ingest", params.recall_queries)
+            queries = load_queries(release, dataset, root / "data/ingest", RECALL_QUERIES)
             tuned, judged = check_encoder(
                 engine,
                 target,
@@ -108,7 +108,7 @@ def run_encoder_only(
                 queries,
                 target=params.target_recall,
                 margin=params.margin,
-                sample=params.sample,
+                sample=SAMPLE,
             )
             knob = engine.shape(target).knob
             print(

@@ -16,7 +16,7 @@ from steps.distill.losses.base import Loss, Need
 from steps.distill.losses.layer import LayerDistillation
 from steps.distill.losses.score import ScoreLoss
 from steps.distill.mixture import texts_an_epoch
-from steps.distill.params import DOCUMENT_PARTS, VECTORS_ALONE, Phase, StudentParams, wants_inside
+from steps.distill.params import VECTORS_ALONE, Phase, StudentParams, wants_inside
 from steps.distill.students import Student
 from steps.distill.targets import LayerTable, ScoreTable
 from steps.distill.tokens import Tokens
@@ -176,19 +176,6 @@ def _listed(absent: Mapping[Part, str]) -> str:
     for part, reason in absent.items():
         by_reason.setdefault(reason, []).append(part)
     return "; ".join(f"{', '.join(named)} ({reason})" for reason, named in by_reason.items())
-
-
-def check_curriculum(curriculum: float, parts: np.ndarray, repeats: Mapping[Part, float]) -> None:
-    """UserError when training is to begin with texts of documents, but an epoch has none of them.
-
-    `parts` are those of the training texts.
-    """
-    of_documents = (texts_an_epoch(repeats.get(part, 0.0), int((parts == part).sum())) for part in DOCUMENT_PARTS)
-    if curriculum and not any(of_documents):
-        raise UserError(
-            f"distill.student: curriculum is {curriculum}, but no text of {', '.join(sorted(DOCUMENT_PARTS))}"
-            " trains; give one of them a larger number in distill.repeats, or set it to 0"
-        )
 
 
 def check_candidates(phase: Phase, positives: Mapping[int, np.ndarray], training: np.ndarray) -> None:

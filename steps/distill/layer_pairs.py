@@ -13,6 +13,7 @@ from steps.training.distributed import broadcast
 
 Losses = Callable[[Sequence[int]], Tensor]  # layers -> each one's own loss over the batch at hand, (layers,)
 
+REDRAW_STEPS = 10  # after which layers are drawn anew
 _MIN_CHANCE = 1e-300  # of a layer's probability: as many as are paired must be able to be drawn
 
 
@@ -66,7 +67,7 @@ class LayerPairs(nn.Module):
 
     def at(self, step: int, losses: Losses) -> Pairs:
         """The pairs of a step, from 1; drawn anew when their time has come. `losses` is asked where they weigh."""
-        draw = max(0, step - 1) // self.loss.redraw_steps
+        draw = max(0, step - 1) // REDRAW_STEPS
         if draw != int(self.draw):
             pairs = self._draw_pairs(draw, losses)
             self.teacher.copy_(torch.tensor(pairs.teacher))

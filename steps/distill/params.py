@@ -17,7 +17,6 @@ VECTORS_ALONE = (
     "is behind an API, which gives vectors alone; start from static, base or fresh with a vocabulary of its own, learn"
     " stored targets (recipes/endpoint_teacher.yaml has all three)"
 )
-DOCUMENT_PARTS: frozenset[Part] = frozenset({"titles", "sentences", "spans"})
 BASELINES = frozenset({"bm25", "teacher"})
 
 
@@ -85,8 +84,6 @@ class Phase(Strict):
     """
     learning_rate: float = Field(default=0.0, ge=0)
     """Of AdamW. For a static embedding, as if its vectors had length 1. Above 0, but with epochs: 0.0."""
-    curriculum: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the steps, at the start, that see titles, sentences and spans alone."""
     targets: Literal["stored", "online", "joint"] = "stored"
     """stored: the vectors that `embed` wrote; online: the teacher runs along, which is slower and gives the same
     student; joint: the teacher trains along, for bench alone: that of the index with towers: symmetric, or a
@@ -143,8 +140,6 @@ class Phase(Strict):
         names = [loss.name for loss in self.losses]
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"losses: {', '.join(repeated)} is named twice; give it once, with the sum of the weights")
-        if self.curriculum and self.epochs == "auto":
-            raise ValueError("curriculum is a share of all steps, which epochs: auto leaves open; give epochs a number")
         if self.targets == "joint" and self.epochs == "auto":
             raise ValueError("epochs: auto watches the cosine to a teacher that stays; targets: joint needs a number")
         if self.joint_candidates and not self.trained:

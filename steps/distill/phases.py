@@ -72,7 +72,6 @@ def trainings(
             warmup_ratio=chosen.warmup_ratio,
             weight_decay=chosen.weight_decay,
             embedding_lr_multiplier=chosen.embedding_lr_multiplier,
-            curriculum=phase.curriculum,
             at_least_an_epoch=number == 0,  # later phases see the same texts again
         )
         objective = make.objective(phase)

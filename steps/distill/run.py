@@ -16,7 +16,6 @@ from steps.core.leakage import check_leaks, evaluation_keys
 from steps.core.tables import read_table, write_table
 from steps.distill.checkpoints import Checkpoints, training_folder
 from steps.distill.checks import (
-    check_curriculum,
     check_endpoint,
     check_repeats,
     check_size,
@@ -79,8 +78,6 @@ def run(
     parts = np.array(sources.texts["part"].to_pylist())
     training, validation = hold_out(rows_of(parts, params.repeats), parts, params.validation_texts, params.seed)
     absent = check_repeats(params.repeats, parts, training, embedded["parts"], params.required_parts)
-    for phase in chosen.phases:
-        check_curriculum(phase.curriculum, parts[training], params.repeats)
     encoder = untrained(chosen, teach / "tower", sources, [texts[row] for row in training], params)
     if student in params.students:
         check_size(encoder.tower)

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -19,7 +19,7 @@ from steps.distill.checks import explain_not_finite
 from steps.distill.length import Counted, Length, UntilConverged
 from steps.distill.mixture import epoch_rows
 from steps.distill.objective import Objective
-from steps.distill.params import DOCUMENT_PARTS, DistillParams
+from steps.distill.params import DistillParams
 from steps.distill.students import Student
 from steps.distill.tokens import Tokens, length_batches
 from steps.encoders.towers import autocast
@@ -57,7 +57,6 @@ class Schedule:
     warmup_ratio: float
     weight_decay: float
     embedding_lr_multiplier: float  # of the learning rate of token embeddings
-    curriculum: float  # share of the steps, at the start, that see texts of documents alone
     prefix: str = ""  # of the metrics that it logs
     at_least_an_epoch: bool = True  # where epochs are auto
 
@@ -92,9 +91,8 @@ def train(
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, length.factor)
     checkpoints.load(trained, optimizer, rate, done)
     baseline = mean_vector_cosine(data.vectors[data.validation])
-    curriculum = int(schedule.curriculum * (length.steps or 0))
-    batches = islice(_batches(data, schedule, params, curriculum, pads=student.pads), done.step, length.steps)
-    seen = max(curriculum, done.step) + steps_of_epoch  # the step by which this process has seen each text
+    batches = islice(_batches(data, schedule, params, pads=student.pads), done.step, length.steps)
+    seen = done.step + steps_of_epoch  # the step by which this process has seen each text
     meter = LossMeter(objective.names, data.vectors, done.moved, seen, resumed=bool(done.step))
     started = time.perf_counter() - done.seconds
     first, figures = done.step, dict[str, float]()
@@ -262,30 +260,19 @@ class LossMeter:
             )
 
 
-def _batches(
-    data: Alignment, schedule: Schedule, params: DistillParams, first: int, *, pads: bool
-) -> Iterator[np.ndarray]:
-    """Batches of row numbers, epoch after epoch without an end; of like length where it `pads`.
-
-    The `first` batches are of texts of documents alone.
-    """
-    count, epoch = 0, 0
-    while True:
-        weights = params.repeats
-        if count < first:
-            weights = {part: weight for part, weight in weights.items() if part in DOCUMENT_PARTS}
-        rows = epoch_rows(data.training, data.parts, weights, params.seed, epoch)
+def _batches(data: Alignment, schedule: Schedule, params: DistillParams, *, pads: bool) -> Iterator[np.ndarray]:
+    """Batches of row numbers, epoch after epoch without an end; of like length where it `pads`."""
+    for epoch in count():
+        rows = epoch_rows(data.training, data.parts, params.repeats, params.seed, epoch)
         if not len(rows):
             raise UserError(
-                f"distill.repeats: an epoch of {', '.join(sorted(weights))} has no text, of {len(data.training)} that"
-                " may train; give larger numbers, set curriculum to 0, or raise score.max_texts"
+                f"distill.repeats: an epoch of {', '.join(sorted(params.repeats))} has no text, of"
+                f" {len(data.training)} that may train; give larger numbers, or raise score.max_texts"
             )
         lengths = data.tokens.lengths(rows) if pads else np.zeros(len(rows), dtype=np.int64)
         batches = length_batches(lengths, schedule.batch_size, (params.seed, 3, epoch))
-        for positions in islice(batches, first - count if count < first else None):
-            count += 1
+        for positions in batches:
             yield np.sort(rows[positions])
-        epoch += 1
 
 
 def _optimizer(student: Student, extra_modules: Sequence[nn.Module], schedule: Schedule) -> torch.optim.Optimizer:

@@ -21,7 +21,7 @@ from slimtower.common.files import cache_root, last_used, read_json, staged_fold
 from steps.core.code import code_digest
 from steps.core.judged import JudgedSet
 from steps.evaluate.fusing import CachedSearch, Fused
-from steps.evaluate.latency import Encode, Latency, measure, sample
+from steps.evaluate.latency import THROUGHPUT_BATCH, Encode, Latency, measure, sample
 from steps.evaluate.machine import processor
 from steps.evaluate.measuring import (
     Task,
@@ -129,11 +129,11 @@ def time_all(systems: Systems, task: Task) -> tuple[dict[str, Latency], list[str
     batched = sample(texts, params.throughput_queries, params.seed + 1)
     dense: list[Teacher | Student] = [systems.teacher, *systems.students]
     encoders = {system.name: system for system in dense}
-    texts_digest = digest(single, batched, params.throughput_batch)
+    texts_digest = digest(single, batched, THROUGHPUT_BATCH)
     paths = {name: kept_folder(latency_key(system, texts_digest)) / _LATENCY for name, system in encoders.items()}
     unknown = {name: encoders[name].encode for name, path in paths.items() if not path.is_file()}
     if unknown:
-        for name, latency in measure(unknown, single, batched, params.throughput_batch).items():
+        for name, latency in measure(unknown, single, batched, THROUGHPUT_BATCH).items():
             write_json(paths[name], latency.as_dict())
     return {name: Latency(**read_json(path)) for name, path in paths.items()}, list(unknown)
 
@@ -143,7 +143,7 @@ def result_key(system: System | Fused, task: Task, reference: str) -> str:
 
     The machine is part of it, as it times searches and as int8 is rounded otherwise on another processor.
     """
-    params = task.params.model_dump(include={"measures", "k", "run_depth", "batch_size", "latency_queries", "seed"})
+    params = task.params.model_dump(include={"measures", "batch_size", "latency_queries", "seed"})
     judged, texts = [asdict(item) for item in task.judged], [asdict(item) for item in task.texts]
     return key_of(system.name, system.content, reference, digest(judged, texts), params)
 

@@ -11,13 +11,13 @@ from steps.core.tables import SCHEMAS
 from steps.evaluate.agreement import agreement
 from steps.evaluate.audit import Audit
 from steps.evaluate.cache import Measurements
-from steps.evaluate.choice import Choice, JudgedOn, choose, ranked
+from steps.evaluate.choice import CHOICE_MARGIN, Choice, JudgedOn, choose, ranked
 from steps.evaluate.frontier import Point, frontier
 from steps.evaluate.fusion_gains import fused_name
 from steps.evaluate.gains import gains
 from steps.evaluate.measuring import Task
 from steps.evaluate.metrics import Metrics, assemble
-from steps.evaluate.params import EvaluateParams
+from steps.evaluate.params import BOOTSTRAP_SAMPLES, EvaluateParams
 from steps.evaluate.ratios import figures
 from steps.evaluate.results import Result
 from steps.evaluate.retention import Comparison, Retention, compare, retention
@@ -66,7 +66,7 @@ def compose(
     p50_ms = {name: times[name] for name in students}
     reference = teacher.ndcg_by_id("test")
     verdict = verdicts({name: result.ndcg_by_id("test") for name, result in served.items()}, reference, rule)
-    allowed = rule.model_copy(update={"margin": params.choice_margin})
+    allowed = rule.model_copy(update={"margin": CHOICE_MARGIN})
     choice = choose(
         quality, p50_ms, params.budget_ms, allowed, params.faster_student, judged_on, shares, replacing(verdict)
     )
@@ -77,7 +77,7 @@ def compose(
     gained = gains(teacher, {name: results[name] for name in earlier if name in results}, params.as_one)
     metrics = assemble(results, measurements.latencies, retained, compared, gained, choice, task, audit)
     released = {fused_name(name): results[fused_name(name)] for name in students if served[name] is not alone[name]}
-    tests = significance(teacher, alone | released, params.bootstrap_samples, params.seed)
+    tests = significance(teacher, alone | released, BOOTSTRAP_SAMPLES, params.seed)
     metrics |= {
         "against_teacher": {
             dataset: {
@@ -125,7 +125,7 @@ def _against_teacher(
     for name, student in students.items():
         scores = student.ndcg("test")
         paired = {dataset: (scores[dataset], values) for dataset, values in reference.items()}
-        retained[name] = retention(paired, params.bootstrap_samples, params.seed, params.as_one)
+        retained[name] = retention(paired, BOOTSTRAP_SAMPLES, params.seed, params.as_one)
         for dataset, values in paired.items():
             compared[dataset][name] = compare(*values)
     return retained, compared
@@ -137,7 +137,7 @@ def _shares(results: Mapping[str, Result], params: EvaluateParams) -> dict[str, 
     return {
         dataset: figures(
             {name: scores[dataset] for name, scores in values.items() if dataset in scores},
-            params.bootstrap_samples,
+            BOOTSTRAP_SAMPLES,
             params.seed,
         )["retention"]
         for dataset in values[TEACHER]

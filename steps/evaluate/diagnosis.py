@@ -22,7 +22,7 @@ from steps.evaluate.effort import measure_effort
 from steps.evaluate.fusing import fused_search
 from steps.evaluate.geometry import comparable
 from steps.evaluate.measuring import Task
-from steps.evaluate.perturbations import drawn_rows, perturbed_set
+from steps.evaluate.perturbations import PERTURBATIONS, drawn_rows, perturbed_set
 from steps.evaluate.proposition import judged_pairs, measure_proposition
 from steps.evaluate.results import Result
 from steps.evaluate.scoring import score
@@ -124,7 +124,7 @@ def _perturbed(
         kind: score(f"{name}, {kind}", search, perturbed_set(judged, rows, kind, seed), NEIGHBOURS, exact=exact)
         .values[NDCG]
         .tolist()
-        for kind in task.params.perturbations
+        for kind in PERTURBATIONS
         if len(rows)
     }
 
@@ -173,7 +173,7 @@ def _select_queries(judged: JudgedSet, rows: np.ndarray) -> JudgedSet:
 
 def _key(tower: Teacher | Student, teacher: Teacher, task: Task) -> str:
     """What a diagnosis depends on; the teacher's embeddings are those of its content."""
-    params = task.params.model_dump(include={"perturbations", "perturbed_queries", "batch_size", "seed"})
+    params = task.params.model_dump(include={"perturbed_queries", "batch_size", "seed"})
     tests = [asdict(item) for item in task.test_sets()]
     code = code_digest("steps.evaluate.diagnosis")
     return key_of("diagnosis", tower.name, tower.content, teacher.content, tests, params, code)

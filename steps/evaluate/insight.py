@@ -17,12 +17,15 @@ from steps.evaluate.composition import Evaluation
 from steps.evaluate.diagnosis import Diagnosis, diagnose_all, perturbed_rows
 from steps.evaluate.fusion_gains import fused_name
 from steps.evaluate.measuring import Task
-from steps.evaluate.params import EvaluateParams
+from steps.evaluate.params import BOOTSTRAP_SAMPLES, EvaluateParams
+from steps.evaluate.perturbations import PERTURBATIONS
 from steps.evaluate.ratios import figures
 from steps.evaluate.served import fused_sets
 from steps.evaluate.slicing import QueryFacts, Slice, slice_queries
 from steps.evaluate.systems import TEACHER, Systems
 from steps.evaluate.training_words import count_searches, count_words, training_texts
+
+EXAMPLES = 5  # dev queries shown on which the best student loses most, and as many on which it gains most
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def look_closer(
             "semantic_ids": _codes(diagnosed),
         },
         slices=slice_table(tests, sliced),
-        cases=read_cases(ingest, measurements.results[TEACHER], evaluation.served[evaluation.best], params.examples),
+        cases=read_cases(ingest, measurements.results[TEACHER], evaluation.served[evaluation.best], EXAMPLES),
         notes=_left_out(tests, facts),
     )
 
@@ -111,7 +114,7 @@ def slice_figures(
     named: dict[str, dict[str, Any]] = {}
     for part in sliced:
         scores = {name: of[part.dataset][part.rows] for name, of in values.items() if part.dataset in of}
-        named.setdefault(part.dataset, {})[part.name] = figures(scores, params.bootstrap_samples, params.seed)
+        named.setdefault(part.dataset, {})[part.name] = figures(scores, BOOTSTRAP_SAMPLES, params.seed)
     return named
 
 
@@ -125,7 +128,7 @@ def perturbed_figures(
     named: dict[str, dict[str, Any]] = {}
     for judged in task.test_sets():
         rows = perturbed_rows(judged, task)
-        for kind in task.params.perturbations if len(rows) else ():
+        for kind in PERTURBATIONS if len(rows) else ():
             scores = {
                 name: np.array(diagnosis.perturbed[judged.dataset][kind]) for name, diagnosis in diagnosed.items()
             }
@@ -134,9 +137,9 @@ def perturbed_figures(
                 for name, diagnosis in diagnosed.items()
                 if judged.dataset in diagnosis.perturbed_served
             }
-            named.setdefault(judged.dataset, {})[kind] = figures(
-                scores, task.params.bootstrap_samples, task.params.seed
-            ) | {"unchanged": {name: float(values[name][judged.dataset][rows].mean()) for name in scores}}
+            named.setdefault(judged.dataset, {})[kind] = figures(scores, BOOTSTRAP_SAMPLES, task.params.seed) | {
+                "unchanged": {name: float(values[name][judged.dataset][rows].mean()) for name in scores}
+            }
     return named
 
 

@@ -13,6 +13,7 @@ from steps.core.progress import progress
 from steps.endpoint.module import WaitTime, asking_anew
 
 Encode = Callable[[list[str]], np.ndarray]
+THROUGHPUT_BATCH = 32  # queries a batch where throughput is measured
 _BLOCK = 25  # queries of a turn
 _WARM_UP = 5  # untimed queries before each turn
 _PASSES = 3

@@ -13,12 +13,13 @@ from steps.evaluate.geometry import measure_geometry
 from steps.evaluate.indexes import measure_indexes, timed_indexes
 from steps.evaluate.latency import Encode
 from steps.evaluate.pairs import pooled_auc
-from steps.evaluate.params import EvaluateParams
+from steps.evaluate.params import HITS, EvaluateParams
 from steps.evaluate.results import Result
 from steps.evaluate.scoring import Scored, score_and_keep
 from steps.evaluate.serving import measure_serving
 from steps.evaluate.systems import Earlier, Hits, Lexical, Reranked, Search, Student, Teacher, dense_search
 
+RUN_DEPTH = 100  # hits a query written to reports/runs (TREC files)
 MAX_DEV_HITS = 5  # hits of a dev query that are kept, for people to read
 
 
@@ -98,7 +99,7 @@ def measure_teacher(system: Teacher, task: Task, runs: Path, encode: Encode) -> 
         name=system.name,
         scored=[scored for scored, _ in answers],
         bytes=system.bytes,
-        indexes=measure_indexes(release, encode, exact, timed, params.k, params.seed)
+        indexes=measure_indexes(release, encode, exact, timed, HITS, params.seed)
         | {
             item.dataset: timed_indexes(release, encode, item.dataset, item.texts, timed, params.seed)
             for item in task.texts
@@ -160,7 +161,7 @@ def _answers(
     answers = []
     for item in task.judged:
         file = runs / f"{item.dataset}.{name}.run" if item.split == "test" else None
-        scored, hits = score_and_keep(name, search, item, params.k, params.by_query, file, params.run_depth)
-        pooled = pooled_auc(params.measures, search, item, params.k) if comparable else {}
+        scored, hits = score_and_keep(name, search, item, HITS, params.by_query, file, RUN_DEPTH)
+        pooled = pooled_auc(params.measures, search, item, HITS) if comparable else {}
         answers.append((replace(scored, pooled=pooled), hits))
     return answers

@@ -38,7 +38,7 @@
                                            queries; paired t-test, paired bootstrap (no key below 30 queries), and the
                                            t-test adjusted by Holm for the measure's family: every student, and
                                            <student>+bm25 where its release fuses, on every data set
-    agreement.<set>.<student>.rbo, overlap rank-biased overlap (p = 0.9) with the teacher's hits, to evaluate.run_depth,
+    agreement.<set>.<student>.rbo, overlap rank-biased overlap (p = 0.9) with the teacher's hits, to rank 100,
                                            and share of its first ten among the student's, test queries
     gain.<set>.<tower>.difference, p_value     with evaluate.earlier_towers: mean test nDCG@10 of the teacher less that
                                            of what it was before (base, round_0, ...); two-sided paired t-test
@@ -128,7 +128,7 @@ from steps.evaluate.audit import Audit
 from steps.evaluate.choice import Choice
 from steps.evaluate.fusion_gains import fusion_gains
 from steps.evaluate.gains import Gains
-from steps.evaluate.latency import Latency
+from steps.evaluate.latency import THROUGHPUT_BATCH, Latency
 from steps.evaluate.measuring import Task
 from steps.evaluate.results import Result
 from steps.evaluate.retention import Comparison, Retention
@@ -198,7 +198,7 @@ def assemble(
         "settings": {
             "version": VERSION,
             "seed": task.params.seed,
-            "throughput_batch": task.params.throughput_batch,
+            "throughput_batch": THROUGHPUT_BATCH,
             "rerank_depth": task.params.rerank_depth,
             "ignore_identical_ids": int(task.params.ignore_identical_ids),
             "min_relevance": dict(task.params.min_relevance),

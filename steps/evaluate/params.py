@@ -10,9 +10,10 @@ from steps.core.measures import NDCG, parse_measure
 from steps.core.params import Name, Seed
 
 Faster = Literal["if_no_worse", "unless_worse"]
-Perturbation = Literal["typos", "word_order", "prefix"]
 ANSWER = re.compile(r"Answer@([1-9]\d*)")
 REL, SAT = "AUC-REL", "AUC-SAT"
+BOOTSTRAP_SAMPLES = 2000  # of the queries, for intervals around shares of the teacher
+HITS = 1000  # a query that are searched for the measures
 
 
 class EvaluateParams(Strict):
@@ -25,11 +26,7 @@ class EvaluateParams(Strict):
     """
     faster_student: Faster = "if_no_worse"
     """if_no_worse: a faster student has to be shown to be no worse, which takes many dev queries; unless_worse: it is
-    taken unless it is shown to be worse. Both by choice_margin and the confidence of promote.policy, on every data set.
-    """
-    choice_margin: float = Field(default=0.02, gt=0, lt=1)
-    """Share of the best one's nDCG@10 that a faster student may lose and still be chosen. 600 dev queries show of about
-    three in four equally good ones that they lose less than 0.02; less than 0.005 of hardly any.
+    taken unless it is shown to be worse. Both by a margin of 2 % and promote.policy.confidence, on every data set.
     """
     earlier_towers: bool = False
     """Whether the towers that the teacher was before, its base and each earlier round, are measured and compared with
@@ -60,22 +57,12 @@ class EvaluateParams(Strict):
     """
     as_one: list[str] = Field(default=["cqadupstack"])
     """Data sets named cqadupstack-... count as one, by the mean over them."""
-    k: int = Field(default=1000, ge=1000)
-    """Hits a query for the measures; AP@1000 needs 1000."""
-    run_depth: int = Field(default=100, ge=10)
-    """Hits a query written to reports/runs (TREC files); 1000 lets them reproduce AP@1000."""
     batch_size: int = Field(default=64, ge=1)
     """Queries encoded at once while quality is measured."""
     latency_queries: int = Field(default=200, ge=10)
     """Test queries timed one by one for p50 and p99."""
     throughput_queries: int = Field(default=256, ge=1)
     """Test queries timed in batches for queries/s (repeated when there are fewer)."""
-    throughput_batch: int = Field(default=32, ge=1)
-    """Queries a batch of that throughput."""
-    bootstrap_samples: int = Field(default=2000, ge=100)
-    """Resamplings of the queries for the interval around the retention."""
-    examples: int = Field(default=5, ge=0)
-    """Dev queries shown on which the best student loses most, and as many on which it gains most."""
     slices: dict[str, str]
     """Slices of the test queries of your own, beside those by length, words unseen in training and form: a name and a
     regular expression that their text holds, e.g. {sizes: '(?i)\\bsize \\d+'}. Without (?i) capitals are told apart.
@@ -85,8 +72,6 @@ class EvaluateParams(Strict):
     """Or a table (Parquet, .csv, .tsv) with the columns query_id, as in data/ingest, and slice; "" = none. DVC does
     not see it change: then run the stage with `dvc repro -f -s evaluate`.
     """
-    perturbations: list[Perturbation] = Field(default=["typos", "word_order", "prefix"])
-    """Changes of test queries that teacher and students are measured under; [] = none."""
     perturbed_queries: int = Field(default=200, ge=0)
     """Test queries of a data set that are changed, drawn by seed; reported from 20 on."""
     seed: Seed = 13
@@ -108,8 +93,8 @@ class EvaluateParams(Strict):
         for name in self.by_query:
             answer = ANSWER.fullmatch(name)
             depth = int(answer[1]) if answer else parse_measure(name).params.get("cutoff", 0)
-            if depth > self.k:
-                raise ValueError(f"measures: {name} looks at more hits than k ({self.k}); raise k")
+            if depth > HITS:
+                raise ValueError(f"measures: {name} looks at more hits than the {HITS} that are searched")
         return self
 
     @field_validator("splits")

@@ -3,12 +3,15 @@
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
 from steps.core.judged import JudgedSet
 from steps.core.texts import word_places
-from steps.evaluate.params import Perturbation
+
+Perturbation = Literal["typos", "word_order", "prefix"]
+PERTURBATIONS: tuple[Perturbation, ...] = ("typos", "word_order", "prefix")  # that test queries are measured under
 
 _LONG = 4  # letters; a slip in a shorter word would often make another word
 _TYPED = (0.5, 0.8)  # share of the characters that a prefix keeps

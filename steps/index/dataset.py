@@ -16,7 +16,7 @@ from steps.index.build import flat, trained
 from steps.index.documents import Documents
 from steps.index.exact import ExactTopK, best_rows, exact_top, queries_digest, updated_top
 from steps.index.factories import factory
-from steps.index.params import IndexParams
+from steps.index.params import TRAINING_VECTORS, IndexParams
 from steps.index.queries import RecallQueries
 from steps.index.semantic_ids import SemanticIds, codebooks, semantic_ids, updated_ids
 from steps.index.state import Previous, State, TunedSettings
@@ -24,6 +24,10 @@ from steps.index.tuning import K, Tuned, tune, tuned_again
 from steps.index.vectors import Vectors
 
 TABLES = ("doc_ids.parquet", "semantic_ids.parquet")
+RETRAIN_AFTER = 0.2
+"""The index is trained anew once the documents that came and went since its last training are more than this share of
+those trained on. Below, its last state under SLIMTOWER_CACHE is brought up to date.
+"""
 _TIES = 20  # hits behind the tenth that are looked at for equal scores
 
 
@@ -45,14 +49,14 @@ def index_dataset(
 ) -> Indexed:
     """Write `flat.faiss`, `ann.faiss`, `doc_ids.parquet` and `semantic_ids.parquet` of one data set.
 
-    `state_folder`: cache folder of the last run's state. If no more than `index.retrain_after` has changed since the
+    `state_folder`: cache folder of the last run's state. If no more than RETRAIN_AFTER has changed since the
     index was trained, only new, changed and removed documents are worked on. Rows of every index are the rows of
     `documents`.
     """
     folder.mkdir()
     digests = vectors.digests()
     previous = state.load(state_folder, documents.doc_ids, digests)
-    if previous is not None and previous.drift() > params.retrain_after:
+    if previous is not None and previous.drift() > RETRAIN_AFTER:
         previous = None
     slices = shards.slices(vectors, params.shard_vectors)
     exact = shards.write(folder, "flat", map(flat, slices), several=len(slices) > 1)
@@ -146,7 +150,7 @@ def _approximate(
     else:
         before = None
         text = factory(params, len(vectors), vectors.dim)
-        template = trained(text, vectors, params.training_vectors, params.seed)
+        template = trained(text, vectors, TRAINING_VECTORS, params.seed)
         several = len(slices) > 1 and not shards.mergeable(template)
         built = shards.build(template, slices)
     entry: dict[str, Any] = {"kind": "factory" if params.factory else params.kind, "factory": text}
@@ -184,5 +188,5 @@ def _semantic_ids(previous: Previous | None, vectors: Vectors, params: IndexPara
         return None
     if previous is not None and previous.state.ids is not None and previous.state.wanted_ids == spec.model_dump():
         return updated_ids(previous.state.ids, previous.match, vectors)
-    sample = vectors.sample(params.training_vectors, params.seed)
+    sample = vectors.sample(TRAINING_VECTORS, params.seed)
     return semantic_ids(vectors, codebooks(sample, spec.levels, spec.codes, params.seed))

@@ -3,8 +3,7 @@
 import math
 import re
 
-from slimtower.common.errors import UserError
-from steps.index.params import IndexParams, Kind
+from steps.index.params import TRAINING_VECTORS, IndexParams, Kind
 
 POINTS_A_CENTROID = 39  # faiss' own limit (ClusteringParameters.min_points_per_centroid) for training k-means
 GRAPH_LINKS = 32
@@ -13,7 +12,7 @@ _REFINED = re.compile(r"^(?P<base>.+),(?:R(?P<flat>Flat)|Refine\((?P<codes>.+)\)
 
 def factory(params: IndexParams, count: int, dim: int) -> str:
     """Factory string of the approximate index over `count` vectors of `dim` dimensions."""
-    return params.factory or of_kind(params.kind, count, dim, min(count, params.training_vectors))
+    return params.factory or of_kind(params.kind, count, dim, min(count, TRAINING_VECTORS))
 
 
 def of_kind(kind: Kind, count: int, dim: int, trained: int) -> str:
@@ -23,11 +22,6 @@ def of_kind(kind: Kind, count: int, dim: int, trained: int) -> str:
     """
     if count < 16 * POINTS_A_CENTROID:
         return "Flat"
-    if trained < 16 * POINTS_A_CENTROID and kind not in {"flat", "hnsw", "sq8"}:
-        raise UserError(
-            f"params.yaml: index.training_vectors gives {trained} vectors to train {kind} of {count} documents;"
-            f" raise it to at least {16 * POINTS_A_CENTROID}"
-        )
     lists = min(round(4 * math.sqrt(count)), trained // POINTS_A_CENTROID)
     subvectors = subquantizers(dim)
     match kind:

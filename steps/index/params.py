@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from slimtower.common.settings import Strict
 from steps.core.params import Seed
 
+TRAINING_VECTORS = 100_000  # drawn to train centroids and quantisers
 Kind = Literal["flat", "ivfflat", "ivfpq", "hnsw", "sq8", "binary"]
 
 
@@ -36,19 +37,10 @@ class IndexParams(Strict):
     candidates re-ranked) are chosen to reach; when none does, the best is kept and the stage says so. A list that is
     not probed hides first hits as often as tenth ones, so expect nDCG@10 to lose about 1 - recall.
     """
-    training_vectors: int = Field(default=100_000, ge=1)
-    """Vectors drawn to train centroids and quantisers."""
-    recall_queries: int = Field(default=500, ge=1)
-    """Queries, dev where there are any, with which recall is measured."""
     shard_vectors: int = Field(default=0, ge=0)
     """Vectors a shard, 0 = one piece; merged where the kind can, else searched together."""
     dim: int = Field(default=0, ge=0)
     """First dimensions that are kept, renormalised (for teachers trained like that); 0 = all."""
-    retrain_after: float = Field(default=0.2, ge=0)
-    """The index is trained anew once the documents that came and went since its last training are more than this share
-    of those trained on. Below, its last state under SLIMTOWER_CACHE is brought up to date. A run over a past window
-    always trains.
-    """
     semantic_ids: SemanticIdParams = SemanticIdParams()
     """Residual k-means codes of each document."""
     seed: Seed = 7

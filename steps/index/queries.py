@@ -12,6 +12,8 @@ from steps.core.tables import read_table
 
 Encode = Callable[[list[str]], np.ndarray]
 
+RECALL_QUERIES = 500  # dev where there are any, with which recall is measured
+
 
 @dataclass(frozen=True)
 class RecallQueries:

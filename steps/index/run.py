@@ -22,7 +22,7 @@ from steps.index.dataset import index_dataset
 from steps.index.documents import read_documents
 from steps.index.gpu import seen
 from steps.index.params import IndexParams
-from steps.index.queries import recall_queries
+from steps.index.queries import RECALL_QUERIES, recall_queries
 from steps.index.state import state_folder
 from steps.index.vectors import Vectors
 from steps.tracking.runs import Run
@@ -57,7 +57,7 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParam
                 dataset,
                 embed,
                 encode_queries,
-                limit=params.recall_queries,
+                limit=RECALL_QUERIES,
                 seed=params.seed,
             )
             indexed = index_dataset(

@@ -1,6 +1,6 @@
 """What a run leaves of a data set's index for the next one, under SLIMTOWER_CACHE.
 
-What is trained (centroids, quantisers, codebooks) is kept until more than `index.retrain_after` of the vectors have
+What is trained (centroids, quantisers, codebooks) is kept until more than RETRAIN_AFTER of the vectors have
 changed since. The vectors themselves are not kept: the exact index is as quickly copied from the present ones.
 """
 
@@ -90,7 +90,7 @@ class Previous:
 
 def state_folder(teacher: str, dataset: str, params: IndexParams) -> Path:
     """Cache folder of one data set's index: all that decides how it is trained is in its name."""
-    knobs = params.model_dump(exclude={"target_recall", "recall_queries", "retrain_after", "semantic_ids"})
+    knobs = params.model_dump(exclude={"target_recall", "semantic_ids"})
     settings = (FORMAT, code_digest("steps.index.dataset"), teacher, sorted(knobs.items()), faiss.__version__)
     return cache_root() / "index" / dataset / sha256(repr(settings).encode()).hexdigest()[:24]
 

@@ -13,6 +13,7 @@ from steps.core.judged import JudgedSet, read_judged_sets
 from steps.core.tables import read_table, table_path
 from steps.promote.evidence import Evaluation
 
+SLICE_WORDS = (4, 8)  # slices by length of the query: up to 4 words, 5 to 8 words, 9 words and more
 _MODULUS = 2**256
 
 

@@ -15,15 +15,14 @@ class Policy(NonInferiority):
     """Least nDCG@10 by data set or slice, always: {api: 0.5, "api/up to 4 words": 0.4}."""
     first_floor: float = Field(ge=0, le=1)
     """Least nDCG@10 on a data set on which there is no champion to compare with, or one that is below this itself."""
-    slice_words: list[int] = Field(default=[4, 8])
-    """Words: slices by length of the query, up to 4 words, 5 to 8 words, 9 words and more."""
     slice_loss: float = Field(default=0.05, ge=0, le=1)
     """Largest share of the champion's nDCG@10 that one slice may lose."""
     slice_queries: int = Field(default=100, ge=1)
     """Least queries of a slice; smaller ones are too noisy to refuse on."""
     slices: Literal["warn", "block"]
     """What happens where a slice of the report (reports/slices.parquet) surely loses more than the margin: warn, or
-    block the promotion. The confidence holds for all these slices together. Slices by slice_words always block.
+    block the promotion. The confidence holds for all these slices together. Slices by length (up to 4 words, 5 to 8,
+    9 and more) always block.
     """
     max_p50_ms: float = Field(gt=0)
     """Most milliseconds (p50) of one query on one thread: text to embedding; of a release that fuses with BM25, text to
@@ -31,13 +30,6 @@ class Policy(NonInferiority):
     """
     max_index_bytes: int = Field(default=20_000_000_000, gt=0)
     """Most bytes below index/ and lexical/ of the release."""
-
-    @field_validator("slice_words")
-    @classmethod
-    def _rises(cls, words: list[int]) -> list[int]:
-        if words != sorted(set(words)) or any(count < 1 for count in words):
-            raise ValueError("must rise from 1 on: each is the last length, in words, of a slice")
-        return words
 
     @field_validator("floors")
     @classmethod
@@ -56,10 +48,6 @@ class PromoteParams(Strict):
     """A name in distill.students; "" = the evaluation's choice (evaluate.budget_ms) where it is within the budgets of
     the policy, else the best on dev of those that are, which is also offered where the gate refuses the choice.
     """
-    golden_hits: int = Field(default=10, ge=1)
-    """Hits of a golden query that the registered version must give in a fresh process."""
-    lock_wait_s: float = Field(default=60.0, ge=0)
-    """Seconds to wait while somebody else moves the aliases, before giving up (exit code 75)."""
     lock_expires_s: float = Field(default=600.0, ge=1)
     """Seconds after which a lock counts as left by a process that died; a move takes seconds."""
     policy: Policy

@@ -33,7 +33,7 @@ from steps.promote.params import PromoteParams
 from steps.promote.registration import Origin, evidence_name, find_version, register
 from steps.promote.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
 from steps.promote.rescoring import rescore
-from steps.promote.smoke import golden_hits, smoke_test
+from steps.promote.smoke import GOLDEN_HITS, golden_hits, smoke_test
 
 _TAG = 5000  # characters
 
@@ -71,7 +71,7 @@ def promote(
         return Outcome(existing, None, notes)
     if existing is not None and not again:
         refuse_rolled_back(registry, existing)
-    golden = golden_hits(candidate.release, params.golden_hits)
+    golden = golden_hits(candidate.release, GOLDEN_HITS)
     version = register(registry, candidate, golden, origin, lock)
     after("registered")
     try:

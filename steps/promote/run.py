@@ -10,7 +10,7 @@ from slimtower.registry.client import reaching, tracking_uri
 from steps.core.judged import JudgedSet
 from steps.promote.candidate import Candidate, choose_students, metrics_of, read_candidate
 from steps.promote.dvc_lock import Stages
-from steps.promote.evaluation import read_evaluation, read_test_sets, with_reported_slices
+from steps.promote.evaluation import SLICE_WORDS, read_evaluation, read_test_sets, with_reported_slices
 from steps.promote.history import as_table, history
 from steps.promote.lineage import is_model, made_from, made_of
 from steps.promote.lock import Lock, lock_place, lock_store
@@ -21,6 +21,8 @@ from steps.promote.promotion import dry_run_decision, promote
 from steps.promote.registration import find_version
 from steps.promote.registry import CHAMPION, Registry
 from steps.promote.rollback import roll_back
+
+LOCK_WAIT_S = 60.0  # while somebody else moves the aliases, before giving up (exit code 75)
 
 
 def run(
@@ -136,9 +138,9 @@ def _candidate(
     student: str, judged: Sequence[JudgedSet], ingest: Path, reports: Path, releases: Path, params: PromoteParams
 ) -> Candidate:
     check_measured(student, releases / student, reports)
-    evaluation = with_reported_slices(read_evaluation(ingest, judged, params.policy.slice_words), reports)
+    evaluation = with_reported_slices(read_evaluation(ingest, judged, SLICE_WORDS), reports)
     return read_candidate(student, reports, releases, evaluation)
 
 
 def _lock(registry: Registry, params: PromoteParams) -> Lock:
-    return Lock(lock_store(registry), params.name, params.lock_wait_s, params.lock_expires_s)
+    return Lock(lock_store(registry), params.name, LOCK_WAIT_S, params.lock_expires_s)

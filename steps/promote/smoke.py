@@ -21,6 +21,7 @@ from slimtower.serving.release import load_release
 from steps.promote.registration import GOLDEN
 from steps.promote.registry import Registry
 
+GOLDEN_HITS = 10  # of a golden query that the registered version must give in a fresh process
 TOLERANCE = 2e-3  # of a score: another processor rounds differently
 SUM_TOLERANCE = 2e-2  # of a sum of normalised scores, which differ by as much as theirs do, over their range
 TIMEOUT_S = 1800.0  # seconds, in which 20 GB can be fetched and loaded

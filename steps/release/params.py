@@ -17,8 +17,6 @@ class ReleaseParams(Strict):
     those that lose most, in fp32; of a table int8) or fp32. auto: the first of these whose loss, as measured, is within
     the limits.
     """
-    parity_cosine: float = Field(default=0.9999, ge=0, le=1)
-    """Least cosine of the fp32 export to the student, for every text."""
     served_cosine: float = Field(default=0.993, ge=0, le=1)
     """Least mean cosine of the served encoder to the student, over texts of a data set with fewer than 30 judged dev
     queries. On the demo int8 reaches 0.998 (4l) to 0.9999 (static); every coarser export that lost more than 0.5 % was
@@ -36,9 +34,6 @@ class ReleaseParams(Strict):
     """Whether a release carries a BM25 index too and answers with the fused hits of both searches. auto: on the data
     sets where these are better on dev beyond chance (p < 0.05, all fusions that could have been chosen allowed for).
     """
-    probes: int = Field(default=8, ge=1)
-    """Titles whose embeddings the manifest keeps to recognise its encoder by; where they are too few sentences, then
-    queries."""
     probe_tolerance: float = Field(default=0.005, gt=0)
     """Largest difference of one dimension of a probe. Another processor may round an int8 activation the other way
     (0.0018 the most in 600 texts of the demo, VNNI against emulated AVX2); any two students of it are at least 0.036

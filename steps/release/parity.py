@@ -24,7 +24,7 @@ def check_export(texts: Sequence[str], reference: np.ndarray, exported: np.ndarr
     worst = int(np.nan_to_num(close, nan=-2.0).argmin())
     if not close[worst] >= minimum:  # also catches NaN
         raise UserError(
-            f"release.parity_cosine: the fp32 export of {texts[worst]!r} has cosine {close[worst]:.6f} to the"
+            f"parity: the fp32 export of {texts[worst]!r} has cosine {close[worst]:.6f} to the"
             f" model's embedding, below {minimum}; the export is wrong: use another release.format,"
             " or report the model"
         )

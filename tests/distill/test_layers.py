@@ -10,6 +10,7 @@ import torch
 from stages import distill_params, run_distill
 from transformers import BertModel
 
+import steps.distill.layer_pairs as layer_pairs
 import steps.distill.layer_store as layer_store
 from slimtower.common.errors import UserError
 from slimtower.common.fingerprints import fingerprint
@@ -61,13 +62,15 @@ def test_fixed_selections_are_the_published_ones() -> None:
         assert skip.at(step, unasked) == Pairs((0, 2, 4, 6, 8), (1, 2, 3, 4, 5))
 
 
-def test_weighted_layers_are_drawn_by_equation_7_and_outlive_a_kill() -> None:
-    loss = knobs(1, selection="weighted", layer_temperature=2.0, redraw_steps=1)
+def test_weighted_layers_are_drawn_by_equation_7_and_outlive_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layer_pairs, "REDRAW_STEPS", 1)
+    loss = knobs(1, selection="weighted", layer_temperature=2.0)
     losses = torch.tensor([8.0, 1.0, 3.0])
     made = LayerPairs(loss, [0, 1, 2], 3, 7)
     drawn = [made.at(step, lambda layers: losses[list(layers)]).teacher[0] for step in range(1, 2001)]
     raised = np.exp(-losses.double().numpy() / 2)
     np.testing.assert_allclose(np.bincount(drawn, minlength=3) / 2000, raised / raised.sum(), atol=0.03)
+    monkeypatch.undo()
     long = LayerPairs(knobs(1, selection="weighted"), [0, 1, 2], 3, 7)
     before = long.at(3, lambda layers: losses)
     resumed = LayerPairs(knobs(1, selection="weighted"), [0, 1, 2], 3, 7)
@@ -75,9 +78,10 @@ def test_weighted_layers_are_drawn_by_equation_7_and_outlive_a_kill() -> None:
     assert resumed.at(4, unasked) == before
 
 
-def test_weighted_layers_are_drawn_although_all_but_one_have_no_probability() -> None:
+def test_weighted_layers_are_drawn_although_all_but_one_have_no_probability(monkeypatch: pytest.MonkeyPatch) -> None:
     """exp(-800) is 0 in float64, and as many layers as are paired must be drawn."""
-    made = LayerPairs(knobs(2, selection="weighted", redraw_steps=1), [0, 1, 2], 3, 7)
+    monkeypatch.setattr(layer_pairs, "REDRAW_STEPS", 1)
+    made = LayerPairs(knobs(2, selection="weighted"), [0, 1, 2], 3, 7)
     losses = torch.tensor([0.0, 8000.0, 9000.0])
     drawn = {made.at(step, lambda layers: losses[list(layers)]).teacher for step in range(1, 50)}
     assert drawn == {(0, 1), (0, 2)}

@@ -30,7 +30,7 @@ from steps.encoders.towers import load_tower
 
 pytestmark = pytest.mark.medium
 
-LAYERS: dict[str, Any] = {"kind": "layer_distillation", "layers": 2, "redraw_steps": 3}
+LAYERS: dict[str, Any] = {"kind": "layer_distillation", "layers": 2}
 
 
 @pytest.fixture(scope="module")

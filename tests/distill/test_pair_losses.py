@@ -76,15 +76,6 @@ def test_a_loss_is_the_mean_distance_to_the_embeddings_of_a_texts_pairs(loss: Pa
     assert torch.autograd.gradcheck(lambda given, _: values(loss, head, given, own), (queries, head.weight))
 
 
-def test_the_same_dimension_needs_no_projection_and_another_does() -> None:
-    direct = POOLED.model_copy(update={"projection": False})
-    with pytest.raises(UserError, match=r"@cross: the student embeds in 4 .* in 6; set projection: true"):
-        direct.head(4, 6)
-    plain = direct.head(6, 6)
-    found = values(direct, plain, VALUES[:, 0])
-    np.testing.assert_allclose(found[1:], (VALUES[1:, 0] - VALUES[1:, 1]).norm(dim=1) / 2, rtol=1e-12)
-
-
 def test_a_table_says_where_documents_are_and_is_measured_in_its_mean_length() -> None:
     documents = np.array([[4, 7], [7, 9], [0, 4]])
     embedded = np.zeros((2, 2, 2), dtype=np.float32)
@@ -148,7 +139,7 @@ def test_students_learn_them_killed_and_in_pieces(
     described = {
         "query": student(pooled),
         "matched": matched,
-        "symmetric": student(joint, pooled | {"projection": False}, teacher_top_k=2, **own),
+        "symmetric": student(joint, pooled, teacher_top_k=2, **own),
         "wrong": student(pooled | {"teacher": "joint"}),
     }
     params = distill_params(student=described, students=["query", "matched", "wrong"])

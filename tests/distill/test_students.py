@@ -46,7 +46,7 @@ THEN = {
     "losses": [{"kind": "label_softmax"}, {"kind": "score_softmax"}],
     "teacher_top_k": 2,
 }
-LAYERS = {"kind": "layer_distillation", "layers": 2, "redraw_steps": 3, "weights_by": "batch"}
+LAYERS = {"kind": "layer_distillation", "layers": 2, "weights_by": "batch"}
 TOGETHER = [
     {"kind": "label_softmax", "temperature": 0.2},
     {"kind": "teacher_label_softmax", "temperature": 0.2},
@@ -169,25 +169,6 @@ def test_a_second_phase_begins_where_the_first_ended(root: Path) -> None:
     moved = weights(run_distill(root, "it", one(ALIGNED | {"then": [THEN]})))
     assert all(torch.equal(tensor, unmoved[name]) for name, tensor in plain.items())
     assert not all(torch.equal(tensor, moved[name]) for name, tensor in plain.items())
-
-
-def test_documents_come_first(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = np.array(read_table(root / "data/embed", "alignment_texts")["part"].to_pylist())
-    seen: list[set[str]] = []
-    backward = trainer._backward
-
-    def remember(student: Student, objective: Any, data: Any, rows: np.ndarray, *others: Any) -> Any:
-        seen.append(set(parts[rows].tolist()))
-        return backward(student, objective, data, rows, *others)
-
-    monkeypatch.setattr(trainer, "_backward", remember)
-    run_distill(root, "it", one(ALIGNED | {"curriculum": 0.5, "epochs": 2.0}))
-    half = int(0.5 * len(seen))
-    assert set.union(*seen[:half]) == {"titles", "sentences"}
-    assert set.union(*seen[half:]) == {"titles", "sentences", "train_queries"}
-    seen.clear()
-    run_distill(root, "it", one(ALIGNED | {"epochs": 2.0}))
-    assert "train_queries" in set.union(*seen[:half])
 
 
 def test_a_term_that_can_never_move_the_student_stops_the_run(root: Path) -> None:

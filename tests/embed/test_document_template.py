@@ -16,7 +16,6 @@ from steps.embed.run import run as embed
 pytestmark = pytest.mark.medium
 
 WITH_TOPIC = 16  # documents 0 to 15
-KEEPING = INDEX.model_copy(update={"retrain_after": 0.5})
 
 
 def embed_with(root: Path, template: str) -> float:
@@ -32,7 +31,10 @@ def shas(root: Path, dataset: str) -> list[str]:
     return pq.read_table(root / "models/index" / dataset / "doc_ids.parquet")["text_sha"].to_pylist()
 
 
-def test_a_topic_in_the_template_is_embedded_and_no_other_text_anew(tiny_tower: Path, tmp_path: Path) -> None:
+def test_a_topic_in_the_template_is_embedded_and_no_other_text_anew(
+    tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("steps.index.dataset.RETRAIN_AFTER", 0.5)
     run_embed(tmp_path, tiny_tower)
     rows = read_table(tmp_path / "data/ingest", "corpus").to_pylist()
     rows[2] |= {"title": rows[0]["title"], "content": rows[0]["content"]}
@@ -40,7 +42,7 @@ def test_a_topic_in_the_template_is_embedded_and_no_other_text_anew(tiny_tower: 
     write_table(tmp_path / "data/ingest", "corpus", table_from_rows("corpus", rows))
     plain = "{title}. {content}"
     assert embed_with(tmp_path, plain) == 0  # the text of every document was embedded before: topics are ignored
-    run_index(tmp_path, KEEPING)
+    run_index(tmp_path)
     before, told = np.load(tmp_path / "data/embed/documents.npy"), shas(tmp_path, "one")
     np.testing.assert_array_equal(before[0], before[2])
 
@@ -49,7 +51,7 @@ def test_a_topic_in_the_template_is_embedded_and_no_other_text_anew(tiny_tower: 
     assert np.abs(after[0] - after[2]).max() > 1e-3
     np.testing.assert_array_equal(after[WITH_TOPIC:], before[WITH_TOPIC:])
     notes = Recorder()
-    run_index(tmp_path, KEEPING, notes)
+    run_index(tmp_path, INDEX, notes)
     assert notes.last["one.update.added"] == notes.last["one.update.removed"] == WITH_TOPIC / 2
     changed = [new != old for new, old in zip(shas(tmp_path, "one"), told, strict=True)]
     own = [row for row in rows if row["dataset"] == "one"]

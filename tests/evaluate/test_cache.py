@@ -75,9 +75,9 @@ def teacher_of_another_content(systems: Systems) -> Systems:
 @pytest.mark.parametrize(
     ("change", "changes", "measured", "timed"),
     [
-        (None, {"budget_ms": 3.0, "bootstrap_samples": 200, "examples": 1}, [], []),
-        (None, {"throughput_batch": 5}, [], ALL[1:]),
-        (None, {"run_depth": 11}, ALL, []),
+        (None, {"budget_ms": 3.0}, [], []),
+        (None, {"throughput_queries": 21}, [], ALL[1:]),
+        (None, {"batch_size": 9}, ALL, []),
         (None, {"splits": ["test"]}, ALL, []),
         (None, {"seed": 14}, ALL, ALL[1:]),
         (teacher_of_another_content, {}, ALL[1:], ["teacher"]),
@@ -178,14 +178,14 @@ def assert_equal(one: Any, other: Any) -> None:
 def test_the_results_used_last_are_kept(tmp_path: Path, systems: Systems, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_MIN_RESULTS", 7)  # four results and three latencies
     monkeypatch.setattr(cache, "_SYSTEM", 1)
-    for depth in (10, 11, 12):
-        measure_all(systems, task_of(tmp_path, run_depth=depth))
-    assert measure_all(systems, task_of(tmp_path, run_depth=10)).measured == [], "used today"
+    for size in (10, 11, 12):
+        measure_all(systems, task_of(tmp_path, batch_size=size))
+    assert measure_all(systems, task_of(tmp_path, batch_size=10)).measured == [], "used today"
     monkeypatch.setattr(cache, "_DAY", -1)
-    for depth in (11, 12):
-        measure_all(systems, task_of(tmp_path, run_depth=depth))
-    assert measure_all(systems, task_of(tmp_path, run_depth=12)).measured == []
-    assert measure_all(systems, task_of(tmp_path, run_depth=10)).measured == ALL
+    for size in (11, 12):
+        measure_all(systems, task_of(tmp_path, batch_size=size))
+    assert measure_all(systems, task_of(tmp_path, batch_size=12)).measured == []
+    assert measure_all(systems, task_of(tmp_path, batch_size=10)).measured == ALL
 
 
 def test_a_second_look_is_known_by_all_that_it_depends_on(
@@ -204,8 +204,8 @@ def test_a_second_look_is_known_by_all_that_it_depends_on(
         return list(looked)
 
     assert look(systems) == ALL[1:]
-    assert look(systems, run_depth=11, examples=1, latency_queries=11) == []
-    for changes in ({"perturbations": ["typos"]}, {"perturbed_queries": 4}, {"seed": 14}):
+    assert look(systems, latency_queries=11) == []
+    for changes in ({"perturbed_queries": 4}, {"seed": 14}):
         assert look(systems, **changes) == ALL[1:]
     assert look(fake_systems(tmp_path, write_inputs(tmp_path), static=1, **{"2l": 3})) == ["2l"]
     assert look(teacher_of_another_content(systems)) == ALL[1:]

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from evaluate_fakes import RULE, params
+from evaluate_fakes import RULE
 from scipy import stats
 
-from steps.evaluate.choice import choose
+from steps.evaluate.choice import CHOICE_MARGIN, choose
 from steps.evaluate.drawing import NARROW, WIDE
 from steps.evaluate.frontier_picture import Mark, Panel, draw_frontier
 from steps.evaluate.retention import p_value
@@ -104,7 +104,7 @@ def test_a_slower_one_that_cannot_be_told_from_a_faster_one_is_said_to_be_so() -
 @pytest.mark.medium
 def test_the_margin_of_the_choice_lets_chance_pass_and_two_percent_not() -> None:
     """Differences as those of the demo's students: one query in four moves, 600 dev queries."""
-    rule = RULE.model_copy(update={"margin": params().choice_margin})
+    rule = RULE.model_copy(update={"margin": CHOICE_MARGIN})
     random = np.random.default_rng(11)
     taken = {0.0: 0, 0.02: 0}
     for loss in taken:

@@ -19,9 +19,7 @@ from steps.core.judged import read_judged_sets
 from steps.core.measures import ndcg_at_10
 
 KINDS = ["milvus", "qdrant", "postgres"]
-PARAMS = DeployParams(
-    target_recall=0.99, m=[4, 8], ef_construction=40, recall_queries=20, margin=0.01, batch=8, sample=20
-)
+PARAMS = DeployParams(target_recall=0.99, m=[4, 8], ef_construction=40, margin=0.01, batch=8)
 
 
 @contextmanager
@@ -50,7 +48,7 @@ def put(
 ) -> tuple[Release, Deployed]:
     """Deploy the release in a folder under an alias, judged by its project's dev queries."""
     release = load_release(folder)
-    queries = load_queries(release, dataset, folder.parents[2] / "data/ingest", params.recall_queries)
+    queries = load_queries(release, dataset, folder.parents[2] / "data/ingest", 20)
     digest = folder_digest(folder)
     ready = prepare(engine, release, digest, "retriever", dataset, alias, queries, params)
     return release, flip(engine, ready)

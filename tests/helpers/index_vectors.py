@@ -8,7 +8,7 @@ from steps.index.params import IndexParams
 from steps.index.vectors import Vectors
 
 KNOBS: dict[str, Any] = {
-    "kind": "ivfpq", "target_recall": 0.9, "recall_queries": 50, "semantic_ids": {"levels": 2, "codes": 16}, "seed": 3
+    "kind": "ivfpq", "target_recall": 0.9, "semantic_ids": {"levels": 2, "codes": 16}, "seed": 3
 }  # fmt: skip
 
 

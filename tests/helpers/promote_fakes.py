@@ -12,7 +12,6 @@ POLICY: dict[str, Any] = {
     "resamples": 1000,
     "floors": {},
     "first_floor": 0.3,
-    "slice_words": [4],
     "slice_queries": 3,
     "slices": "warn",
     "max_p50_ms": 10.0,
@@ -28,7 +27,7 @@ def policy(**changes: Any) -> Policy:
 
 def promote_params(**changes: Any) -> PromoteParams:
     """Parameters of the step; `policy` holds changes of the policy."""
-    base = {"name": "retriever", "student": "", "golden_hits": 5, "lock_wait_s": 2.0, "lock_expires_s": 60.0}
+    base = {"name": "retriever", "student": "", "lock_expires_s": 60.0}
     return PromoteParams.model_validate(base | changes | {"policy": POLICY | changes.get("policy", {})})
 
 

@@ -16,11 +16,9 @@ INGEST, REPORTS, RELEASES = Path("data/ingest"), Path("reports"), Path("models/r
 PARAMS = {
     "name": "retriever",
     "student": "static",
-    "golden_hits": 5,
-    "lock_wait_s": 5.0,
     "lock_expires_s": 60.0,
     "policy": {
-        "margin": 0.005, "confidence": 0.95, "resamples": 1000, "floors": {}, "first_floor": 0.3, "slice_words": [4],
+        "margin": 0.005, "confidence": 0.95, "resamples": 1000, "floors": {}, "first_floor": 0.3,
         "slice_loss": 0.05, "slice_queries": 3, "slices": "warn",
         "max_p50_ms": 10.0, "max_index_bytes": 10_000_000, "seed": 17,
     },

@@ -11,7 +11,7 @@ from stages import FAST
 from steps.retrieval.rankers import load_ranker
 
 START = {"layers": [0, 1, -1]}
-LAYERS = {"kind": "layer_distillation", "layers": 2, "redraw_steps": 3, "temperature": 0.7}
+LAYERS = {"kind": "layer_distillation", "layers": 2, "temperature": 0.7}
 LABELS = {"kind": "label_softmax", "temperature": 0.2, "own_candidates": True}
 
 

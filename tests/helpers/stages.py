@@ -39,8 +39,6 @@ INDEX = IndexParams(
     kind="ivfflat",
     factory="IVF2,Flat",
     target_recall=0.9,
-    training_vectors=1000,
-    recall_queries=50,
     semantic_ids=SemanticIdParams(levels=2, codes=4),
     seed=1,
 )
@@ -51,7 +49,6 @@ RELEASE = ReleaseParams(
     total_ndcg_loss=1.0,
     served_cosine=0.9,
     lexical="never",
-    probes=4,
     probe_tolerance=1e-3,
 )
 FAST = {"epochs": 1.0, "batch_size": 16, "learning_rate": 1e-3, "warmup_ratio": 0.1}
@@ -67,7 +64,7 @@ REFINED = {"epochs": 1.0, "learning_rate": 1e-3, "labels": "pseudo", "teacher_to
            "losses": [{"kind": "label_softmax", "temperature": 0.2},
                       {"kind": "score_squared", "weight": 0.1}]}  # fmt: skip
 FRESH = TWO_LAYERS | {"start": {"fresh": {"layers": 1, "dim": 16, "heads": 2, "vocabulary": 300}}}
-LAYERS = {"kind": "layer_distillation", "layers": 2, "selection": "weighted", "redraw_steps": 3}
+LAYERS = {"kind": "layer_distillation", "layers": 2, "selection": "weighted"}
 LAYERED = FAST | {"start": {"layers": [0, 1, -1]}, "teacher_top_k": 2, "losses": [*ALIGNED, LAYERS]}
 JOINT = FAST | {"start": {"layers": [0, 1, -1]}, "towers": "symmetric", "max_document_length": 32,
                 "losses": [{"kind": "label_softmax"}],

@@ -74,12 +74,6 @@ def test_lists_keep_39_points_a_centroid(count: int, expected: str) -> None:
     assert factory(index_params(), count, 30) == expected
 
 
-def test_too_few_training_vectors_are_named_and_never_a_silent_scan() -> None:
-    with pytest.raises(UserError, match=r"index\.training_vectors gives 500 vectors to train ivfpq of 1000000"):
-        of_kind("ivfpq", 1_000_000, 64, 500)
-    assert of_kind("hnsw", 1_000_000, 64, 500) == "HNSW32"
-
-
 def test_a_factory_string_that_takes_no_vectors_is_a_user_error() -> None:
     with pytest.raises(UserError, match="takes no vectors"):
         fill(trained("IDMap,Flat", all_of(clustered(200)), 1000, 1), all_of(clustered(200)))

@@ -303,7 +303,7 @@ def test_the_states_used_last_are_kept(tmp_path: Path) -> None:
     assert (tmp_path / "two" / "state" / "state.json").is_file()
 
 
-@pytest.mark.parametrize("change", [{"seed": 4}, {"dim": 16}, {"factory": "SQ8"}, {"training_vectors": 99}])
+@pytest.mark.parametrize("change", [{"seed": 4}, {"dim": 16}, {"factory": "SQ8"}])
 def test_another_training_has_another_state(change: dict[str, object]) -> None:
     assert state.state_folder("t", "one", index_params()) != state.state_folder("t", "one", index_params(**change))
 

@@ -113,8 +113,11 @@ def test_what_is_written_and_what_the_manifest_says(project: Project) -> None:
     assert first == {"doc_id": "one/0", "text_sha": sha256_text(f"T. {content}")}
 
 
-def test_dev_queries_are_asked_and_alignment_queries_where_there_are_none(project: Project) -> None:
-    manifest, _ = project.index(recall_queries=30)
+def test_dev_queries_are_asked_and_alignment_queries_where_there_are_none(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("steps.index.run.RECALL_QUERIES", 30)
+    manifest, _ = project.index()
     one, two = (manifest["datasets"][name]["measured"] for name in ("one", "two"))
     assert (one["recall_queries_from"], one["recall_queries"]) == ("dev", 30)
     assert (two["recall_queries_from"], two["recall_queries"]) == ("alignment", 30)
@@ -181,12 +184,13 @@ def test_an_incremental_run_finds_what_a_rebuild_finds(
         assert np.mean([len(set(ours) & set(theirs)) / 10 for ours, theirs in pairs]) > 0.95
 
 
-def test_too_many_changes_train_anew(project: Project) -> None:
+def test_too_many_changes_train_anew(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.index()
     project.documents(range(1600), clustered(1600, DIM, seed=20))
     assert project.index()[1]["one.update.trained"] == 1
     project.documents(range(1400), clustered(1600, DIM, seed=20)[:1400])
-    anew = project.index(retrain_after=0.1)[1]
+    monkeypatch.setattr("steps.index.dataset.RETRAIN_AFTER", 0.1)
+    anew = project.index()[1]
     assert (anew["one.update.trained"], anew["one.update.tuned"], anew["one.update.drift"]) == (1, 1, 0)
 
 
@@ -235,9 +239,11 @@ def test_settings_are_tuned_again_for_another_target_and_codes_for_other_levels(
     assert len(manifest["datasets"]["one"]["measured"]["semantic_ids"]["relative_error"]) == 3
 
 
-def test_other_queries_are_answered_anew_and_choose_anew(project: Project) -> None:
-    project.index(recall_queries=30)
-    metrics = project.index(recall_queries=20)[1]
+def test_other_queries_are_answered_anew_and_choose_anew(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("steps.index.run.RECALL_QUERIES", 30)
+    project.index()
+    monkeypatch.setattr("steps.index.run.RECALL_QUERIES", 20)
+    metrics = project.index()[1]
     assert (metrics["one.update.scanned_queries"], metrics["one.update.tuned"]) == (20, 1)
 
 

@@ -201,25 +201,11 @@ def test_what_would_stop_a_later_stage_stops_the_check(
         check_data(params(ZERO_SHOT, change), write(tmp_path, **rows))
 
 
-def test_a_curriculum_needs_texts_of_documents(tmp_path: Path) -> None:
-    none = {"repeats": {"titles": 0.0, "sentences": 0.0, "spans": 0.0}}
-    change = {"distill": student(curriculum=0.5, epochs=1.0)["distill"] | none}
-    with pytest.raises(UserError, match=r"1l\.curriculum is 0\.5, but distill\.repeats names no part of documents"):
-        check_data(params(ZERO_SHOT, change), write(tmp_path, queries=[query(1, "train")]))
-
-
 def test_one_document_is_nothing_to_compare(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"score_softmax compares documents, but there is 1 in all"):
         check_data(params(ZERO_SHOT), write(tmp_path, documents=1))
     alone = {"distill": {"students": ["static"]}}
     assert check_data(params(ZERO_SHOT, alone), write(tmp_path, documents=1))
-
-
-def test_too_few_training_vectors_are_found_where_the_corpus_needs_them(tmp_path: Path) -> None:
-    few = {"index": {"training_vectors": 100}}
-    assert check_data(params(ZERO_SHOT, few), write(tmp_path, documents=623))
-    with pytest.raises(UserError, match="training_vectors is 100, too few to train ivfpq of the 624 documents of 'a'"):
-        check_data(params(ZERO_SHOT, few), write(tmp_path, documents=624))
 
 
 def test_scores_of_training_queries_are_labels_and_train_a_teacher(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_every_knob_is_described_and_on_the_page() -> None:
 
 @pytest.mark.parametrize(
     ("section", "knob", "value"),
-    [("mine", "max_rank", 7), ("ingest", "max_reject_ratio", 0.5), ("evaluate", "k", 2000)],
+    [("mine", "max_rank", 7), ("ingest", "max_reject_ratio", 0.5), ("evaluate", "rerank_depth", 50)],
 )
 def test_a_knob_that_the_file_does_not_name_can_be_set(section: str, knob: str, value: float) -> None:
     raw = read_mapping(PARAMS)

@@ -235,7 +235,7 @@ def test_a_wrong_export_fails_and_names_the_worst_text(damage: float) -> None:
     wrong = vectors()
     wrong[2, 0] += damage
     texts = [f"query {number}" for number in range(4)]
-    with pytest.raises(UserError, match=r"release\.parity_cosine: the fp32 export of 'query 2' has cosine"):
+    with pytest.raises(UserError, match=r"parity: the fp32 export of 'query 2' has cosine"):
         check_export(texts, vectors(), wrong, 0.9999)
     with pytest.raises(UserError, match=r"parity: embeddings are \(4, 4\), the model's \(4, 5\)"):
         check_export(texts, vectors(), vectors()[:, :4], 0.9999)

@@ -257,9 +257,10 @@ def test_releases_share_the_index_on_disk(released: Path) -> None:
     assert (released / "models" / name).samefile(released / "models/release/2l" / name)
 
 
-def test_a_limit_that_is_passed_leaves_no_release(other: Path) -> None:
-    with pytest.raises(UserError, match=r"release.parity_cosine: the fp32 export of '.*' has cosine"):
-        run_release(other, "2l", RELEASE.model_copy(update={"parity_cosine": 1.0}))
+def test_a_limit_that_is_passed_leaves_no_release(other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"parity: the fp32 export of '.*' has cosine"), monkeypatch.context() as patch:
+        patch.setattr("steps.release.run.LEAST_COSINE", 1.0)
+        run_release(other, "2l")
     with pytest.raises(UserError, match=r"release\.format is table, but .* is a transformer; set it to auto"):
         run_release(other, "2l", RELEASE.model_copy(update={"format": "table"}))
     assert not (other / "models/release/2l").exists()

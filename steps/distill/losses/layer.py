@@ -32,7 +32,7 @@ class LayerDistillation(Loss):
 
     `selection` (Sec. 4.4.2), numbers of layers from 1, in their order, the embedding layer never:
 
-      random    k of the teacher's N and, apart from these, k of the student's M, anew every `redraw_steps`
+      random    k of the teacher's N and, apart from these, k of the student's M, anew every 10 steps
       weighted  the same, but the teacher's with the probabilities of Eq. 7 over the batch at hand
       last      the last k of both
       skip      the teacher's 1, 3, 5, ... and the student's last k, as in the published code
@@ -58,8 +58,6 @@ class LayerDistillation(Loss):
     """Pairs of layers, k."""
     selection: Selection = "random"
     """Which layers make the pairs."""
-    redraw_steps: int = Field(default=10, ge=1)
-    """Steps after which they are drawn anew."""
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Divides the student's scores, T."""
     teacher_temperature: float | None = Field(default=None, gt=0, allow_inf_nan=False)

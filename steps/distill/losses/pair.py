@@ -18,7 +18,6 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from slimtower.common.errors import UserError
 from steps.distill.losses.base import Batch, Loss, Need, Outputs, Scoring, Targets, exact
 from steps.distill.losses.embedding import Distance, distances
 from steps.distill.pair_tables import Pairs, PairTable, device
@@ -95,27 +94,15 @@ class PairLoss(Loss):
 
 
 class PooledEmbedding(PairLoss):
-    """`||e_q^t(q, d) - proj(e_q^s)||`: the text's proxy embedding, given a document, and the student's (Eq. 5).
-
-    `projection: false` leaves the linear layer out, for a student of both towers and of the teacher's dimension.
-    """
+    """`||e_q^t(q, d) - proj(e_q^s)||`: the text's proxy embedding, given a document, and the student's (Eq. 5)."""
 
     embeds: ClassVar[Literal["pooled", "joint"]] = "pooled"
 
     kind: Literal["pooled_embedding"]
-    projection: bool = True
-    """Whether a linear layer stands before the student's embedding."""
 
     def head(self, dim: int, target_dim: int) -> nn.Module:
-        """`proj`: `(n, dim)` to `(n, target_dim)`; UserError where both differ and there is to be none."""
-        if self.projection:
-            return nn.Linear(dim, target_dim)
-        if dim != target_dim:
-            raise UserError(
-                f"distill.student: {self.name}: the student embeds in {dim} dimensions, the teacher in {target_dim};"
-                " set projection: true"
-            )
-        return nn.Identity()
+        """`proj`: `(n, dim)` to `(n, target_dim)`."""
+        return nn.Linear(dim, target_dim)
 
     def project(self, outputs: Outputs, targets: Targets) -> Tensor:
         """`(n, 1, dim')`."""
