@@ -51,6 +51,13 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True)
+def own_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bar that a test left open, as one that kills its work does, is not around the work of another test."""
+    if (progress := sys.modules.get("steps.core.progress")) is not None:
+        monkeypatch.setattr(progress, "_open", [])
+
+
+@pytest.fixture(autouse=True)
 def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """Modules that a test lets Python find, as a model that brings its own code does, are found by that test alone."""
     monkeypatch.setattr(sys, "path", list(sys.path))
