@@ -1,1 +1,1 @@
-"""What three or more steps share: tables, params, towers, fingerprints, tracking, progress."""
+"""What three or more rooms of steps share: tables, texts, params, measures, leakage, files of vectors."""
