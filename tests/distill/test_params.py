@@ -44,7 +44,7 @@ def distill(student: dict[str, Any], names: list[str] | None = None) -> DistillP
     [
         ALIGNED,
         ALIGNED | {"start": {"base": "all-MiniLM-L6-v2"}, "losses": [{"kind": "embedding", "dims": [64, 128]}]},
-        ALIGNED | {"curriculum": 0.5, "embedding_lr_multiplier": 10.0, "targets": "online"},
+        ALIGNED | {"embedding_lr_multiplier": 10.0, "targets": "online"},
         RANKED,
         RANKED | {"labels": "pseudo", "losses": [*LOSSES, {"kind": "label_binary", "weight": 2.0}]},
         RANKED | {"losses": [*LOSSES, {"kind": "score_softmax", "teacher": "cross", "dims": [8]}]},
@@ -133,7 +133,6 @@ def learning(*losses: dict[str, Any], **more: Any) -> dict[str, Any]:
         (STATIC | {"then": [THEN | {"epoch": 1.0}]}, r"epoch is unknown"),
         (STATIC | {"layers": [0]}, "layers is unknown"),
         (learning({"kind": "embedding", "dims": [0]}), r"dims\.0 is 0"),
-        (ALIGNED | {"curriculum": 1.0}, r"curriculum is 1\.0"),
         (ALIGNED | {"method": "alignment"}, "method is unknown"),
     ],
 )
