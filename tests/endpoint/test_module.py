@@ -223,8 +223,8 @@ def test_a_key_that_no_header_can_hold_is_no_outage(
 KILLED = """
 import sys
 from pathlib import Path
-sys.path[:0] = ["tests", "tests/core"]
-from test_endpoint import embedded
+sys.path[:0] = ["tests", "tests/endpoint"]
+from test_module import embedded
 embedded(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 

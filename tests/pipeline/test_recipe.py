@@ -200,7 +200,7 @@ def test_the_help_lists_every_command() -> None:
     assert sorted(listed) == sorted(set(phony.split()) - {"help"}) and len(listed) == len(set(listed)) <= 25
     assert max(map(len, told)) <= 100
     assert all(line[22] == " " != line[23] for line in told if line.startswith("  ")), "two columns"
-    words = ["make", "-n", "bench", "NAME=replay", "ARGS=a b --queries log"]
+    words = ["make", "--no-print-directory", "-n", "bench", "NAME=replay", "ARGS=a b --queries log"]
     typed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert typed.endswith("python -m bench replay a b --queries log\n")
 

@@ -172,7 +172,7 @@ def test_a_failing_rank_ends_the_command_with_its_line_and_code(tmp_path: Path) 
         "import sys, torch\n"
         "from steps.training import distributed, torchrun\n"
         "from slimtower.common.errors import UserError\n"
-        "from steps.core.params import Strict\n"
+        "from slimtower.common.settings import Strict\n"
         "torchrun.stage_main = lambda stage, model, body, cell: body(None, None)\n"
         "def body(params, run):\n"
         "    if distributed.rank() == 1:\n"
@@ -185,7 +185,8 @@ def test_a_failing_rank_ends_the_command_with_its_line_and_code(tmp_path: Path) 
     (tmp_path / "steps/fake.py").write_text(script)
     (tmp_path / "steps/__init__.py").touch()
     (tmp_path / "params.yaml").write_text("fake: {}\n")
-    for package in ("core", "training"):
+    (tmp_path / "slimtower").symlink_to(ROOT / "slimtower")
+    for package in ("core", "frame", "tracking", "training"):
         (tmp_path / "steps" / package).symlink_to(ROOT / "steps" / package)
     environment = os.environ | {
         "SLIMTOWER_PROCESSES": "2",
