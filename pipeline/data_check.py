@@ -116,9 +116,9 @@ def _repeats(params: Params, facts: IngestFacts) -> Iterator[str]:
 
 
 def _words(names: Sequence[str]) -> str:
-    """Names as a person lists them."""
+    """Names of which none is there, as a person lists them."""
     spaced = [name.replace("_", " ") for name in names]
-    return " and ".join(filter(None, (", ".join(spaced[:-1]), spaced[-1])))
+    return " or ".join(filter(None, (", ".join(spaced[:-1]), spaced[-1])))
 
 
 def _has_texts(part: Part, params: Params, facts: IngestFacts) -> bool:

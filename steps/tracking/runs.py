@@ -55,32 +55,8 @@ class Run(Protocol):
         """
 
 
-class NullRun:
-    """A run that records nothing."""
-
-    def param(self, name: str, value: object) -> None:
-        """Ignore."""
-
-    def metric(self, name: str, value: float, step: int | None = None) -> None:
-        """Ignore."""
-
-    def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
-        """Ignore."""
-
-    def tag(self, name: str, value: str) -> None:
-        """Ignore."""
-
-    def dataset(self, name: str, digest: str, counts: Mapping[str, Any]) -> None:
-        """Ignore."""
-
-    def artifact(self, path: Path) -> None:
-        """Ignore."""
-
-    def model(self, folder: Path, name: str) -> None:
-        """Ignore."""
-
-    def built_model(self, name: str, content: str, build: Build, *, once: bool = False) -> None:
-        """Ignore."""
+class NullRun(Run):
+    """A run that records nothing: each of its methods is the empty one above."""
 
 
 def experiment_name() -> str:
