@@ -72,8 +72,7 @@ def test_a_corpus_alone_runs_and_is_told_what_it_goes_without(tmp_path: Path) ->
 def test_documents_give_generated_queries_where_they_are_asked_to(tmp_path: Path) -> None:
     lines = check_data(params({"generate": {"least_sources": 100}}), write(tmp_path))
     assert (
-        "distill: the data have no train queries or unlabelled queries, so students learn from the other texts"
-        in lines
+        "distill: the data have no train queries or unlabelled queries, so students learn from the other texts" in lines
     )
 
 
