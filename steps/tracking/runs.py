@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from slimtower.common.errors import TransientError, UserError, exhausted
 from slimtower.common.masking import redacted
@@ -24,8 +24,8 @@ _DIGEST = 12  # signs that are shown of a data set's digest
 Build = Callable[[Path], None]
 
 
-class Run(Protocol):
-    """What a stage may say about itself."""
+class Run:
+    """What a stage may say about itself; as it stands it records nothing."""
 
     def param(self, name: str, value: object) -> None:
         """Record one parameter or fact."""
@@ -56,7 +56,7 @@ class Run(Protocol):
 
 
 class NullRun(Run):
-    """A run that records nothing: each of its methods is the empty one above."""
+    """A run that records nothing."""
 
 
 def experiment_name() -> str:
@@ -97,7 +97,7 @@ def experiment_id(api: Any) -> str:
         return str(api.get_experiment_by_name(name).experiment_id)  # another process was faster
 
 
-class MlflowRun:
+class MlflowRun(Run):
     """A run in MLflow. Times are milliseconds since 1970; without one it is now."""
 
     def __init__(self, api: Any, run_id: str, experiment: str) -> None:

@@ -19,7 +19,7 @@ from slimtower.common.files import cache_root, sha256_text
 from slimtower.common.masking import redacted
 from slimtower.registry.client import Unwanted, check_answering, client, sending, sqlite_file, tracking_uri
 from steps.tracking.run_ids import git_commit, pipeline_key, pipeline_run, run_name, scheduler_tags
-from steps.tracking.runs import Build, MlflowRun, experiment_id, experiment_name, flatten
+from steps.tracking.runs import Build, MlflowRun, Run, experiment_id, experiment_name, flatten
 from steps.tracking.spool import Spool, waiting_spools
 
 _WAIT = 30.0  # seconds before the server is tried again, at least
@@ -44,7 +44,7 @@ def stage_run(stage: str, params: Mapping[str, Any]) -> Iterator["StageRun"]:
     run.end("FINISHED")
 
 
-class StageRun:
+class StageRun(Run):
     """The Run of a stage. No call fails because the server is away, or a proxy answers for it, or it refuses."""
 
     def __init__(self, stage: str) -> None:
