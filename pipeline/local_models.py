@@ -3,48 +3,42 @@
 A stage depends on its own entry, cells of a matrix on that of all: of a new cell's own `dvc repro` would find none.
 """
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
-from pydantic import BaseModel
+from slimtower.common.errors import UserError
+from slimtower.common.files import cache_root, folder_digest, read_json, sha256_file, write_json
+from slimtower.common.settings import PARAMS
 
-from pipeline.params import Params
-from slimtower.common.files import folder_digest, write_json
-from steps.core.params import MODEL
-from steps.encoders.bases import OWN_TEACHER, in_run
+Models = Mapping[str, Collection[str]]  # stage -> names of models: folders, or models of the hub
 
 
-def write_models(params: Params, path: Path) -> None:
-    """Write the digests; models of the hub, whose commit is in their name, and those of this run are left out."""
-    by_stage = {stage: set(_folders(knobs)) for stage, knobs in _in_use(params).items()}
+def write_models(models: Models, path: Path) -> None:
+    """Write the digests; models of the hub, whose commit is in their name, are left out."""
+    by_stage = {stage: [Path(name) for name in names if Path(name).is_dir()] for stage, names in models.items()}
     digests = {folder: folder_digest(folder, hidden=False) for folder in set[Path]().union(*by_stage.values())}
     write_json(
         path, {stage: {str(folder): digests[folder] for folder in folders} for stage, folders in by_stage.items()}
     )
 
 
-def _in_use(params: Params) -> dict[str, list[BaseModel]]:
-    """The knobs of each stage that loads models: of teachers, rankers and students those that a run makes."""
-    return {
-        "candidates": [params.candidates],
-        "mine": [params.mine],
-        "rank": [params.rank.described(name) for name in params.rank.rankers],
-        "teach": [params.teach.described(name) for name in params.teach.teachers],
-        "generate": [params.generate],
-        "distill": [params.distill.described(name) for name in params.distill.students],
-    }
+def checked_models(path: Path = PARAMS) -> Models | None:
+    """The models of a params.yaml that `keep_models` was given before on this cache; None for another one.
+
+    To check a file takes seconds, as its losses load torch.
+    """
+    with contextlib.suppress(UserError):
+        models: Models = read_json(_kept(path))
+        return models
+    return None
 
 
-def _folders(knobs: Any) -> Iterator[Path]:
-    """The folders here that knobs name as a model, however deep they lie."""
-    if isinstance(knobs, BaseModel):
-        for name, field in type(knobs).model_fields.items():
-            value = getattr(knobs, name)
-            if MODEL not in field.metadata:
-                yield from _folders(value)
-            elif value and not OWN_TEACHER.match(in_run(value, Path.cwd())) and Path(value).is_dir():
-                yield Path(value)
-    elif isinstance(knobs, list | dict):
-        for item in knobs.values() if isinstance(knobs, dict) else knobs:
-            yield from _folders(item)
+def keep_models(models: Models, path: Path = PARAMS) -> None:
+    """Keep what a params.yaml that was checked names, for `checked_models`."""
+    _kept(path).parent.mkdir(parents=True, exist_ok=True)
+    write_json(_kept(path), models)
+
+
+def _kept(path: Path) -> Path:
+    return cache_root() / "params" / f"{sha256_file(path)}.json"

@@ -1,14 +1,18 @@
 """The whole of params.yaml, checked before anything runs; each step checks its own section again when it starts."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from slimtower.common.settings import PARAMS, Strict, read_mapping, validated
 from slimtower.engines.params import DeployParams
 from steps.candidates.params import CandidatesParams
+from steps.core.params import MODEL
 from steps.distill.losses.base import Scoring
 from steps.distill.params import BASELINES, VECTORS_ALONE, DistillParams, wants_inside
 from steps.distill.starts import Adapter
@@ -237,3 +241,34 @@ def _query_prompt(name: str) -> str:
     """What a folder of sentence-transformers was saved with as its query prompt; empty for what is no folder here."""
     path = Path(bundled_folder(name)) / "config_sentence_transformers.json"
     return str(read_json(path).get("prompts", {}).get("query") or "") if path.is_file() else ""
+
+
+def named_models(params: Params) -> dict[str, list[str]]:
+    """The models that each stage loads, but for those of this run."""
+    return {stage: sorted(set(_names(knobs))) for stage, knobs in _in_use(params).items()}
+
+
+def _in_use(params: Params) -> dict[str, list[BaseModel]]:
+    """The knobs of each stage that loads models: of teachers, rankers and students those that a run makes."""
+    return {
+        "candidates": [params.candidates],
+        "mine": [params.mine],
+        "rank": [params.rank.described(name) for name in params.rank.rankers],
+        "teach": [params.teach.described(name) for name in params.teach.teachers],
+        "generate": [params.generate],
+        "distill": [params.distill.described(name) for name in params.distill.students],
+    }
+
+
+def _names(knobs: Any) -> Iterator[str]:
+    """The models that knobs name, however deep they lie."""
+    if isinstance(knobs, BaseModel):
+        for name, field in type(knobs).model_fields.items():
+            value = getattr(knobs, name)
+            if MODEL not in field.metadata:
+                yield from _names(value)
+            elif value and not OWN_TEACHER.match(in_run(value, Path.cwd())):
+                yield value
+    elif isinstance(knobs, list | dict):
+        for item in knobs.values() if isinstance(knobs, dict) else knobs:
+            yield from _names(item)

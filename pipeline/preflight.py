@@ -32,28 +32,28 @@ class Machine:
         )
 
 
-def examine(root: Path) -> Machine:
-    """Look at this machine; UserError if the project's folder or the cache cannot be written, or the disk is full.
-
-    What is only tight, or set in a way that costs much time, is told by `warnings`.
-    """
-    import torch
-
-    from steps.encoders.precision import resolve_precision
-
+def check_folders(root: Path) -> None:
+    """UserError if the project's folder or the cache cannot be written, or the disk is full."""
     folders = [_nearest(folder) for folder in (root, cache_root())]
     for folder in folders:
         _check_writable(folder)
-    disk = min(shutil.disk_usage(folder).free for folder in folders) / GIB
-    if disk < DISK:
+    if (disk := _disk_free(root)) < DISK:
         raise UserError(
             f"{root}: only {disk:.1f} GiB of disk are free, and the smallest run writes {DISK:g} GiB; free some, or set"
             " SLIMTOWER_CACHE to a folder on another disk"
         )
+
+
+def examine(root: Path) -> Machine:
+    """Look at this machine; what is tight, or set in a way that costs much time, is told by `warnings`."""
+    import torch
+
+    from steps.encoders.precision import resolve_precision
+
     instructions = (
         torch.cuda.get_device_name() if torch.cuda.is_available() else torch.backends.cpu.get_cpu_capability()
     )
-    return Machine(torch.get_num_threads(), memory_free(), disk, resolve_precision("auto"), instructions)
+    return Machine(torch.get_num_threads(), memory_free(), _disk_free(root), resolve_precision("auto"), instructions)
 
 
 def warnings(machine: Machine) -> list[str]:
@@ -71,6 +71,11 @@ def warnings(machine: Machine) -> list[str]:
             f" {'core' if available == 1 else 'cores'}: {slow}"
         )
     return messages
+
+
+def _disk_free(root: Path) -> float:
+    """GiB that are free for the project and for the cache, whichever has less."""
+    return min(shutil.disk_usage(_nearest(folder)).free for folder in (root, cache_root())) / GIB
 
 
 def _nearest(folder: Path) -> Path:

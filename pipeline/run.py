@@ -1,9 +1,8 @@
 """One run of the whole pipeline, or of what the named stages need.
 
-Checks params.yaml and the machine, lists the data outside the project, and ends if DVC finds nothing changed. Else it
-lets DVC run `ingest`, checks the data, compares document vectors that a vector engine gave with the teacher's, says if
-an index becomes useless and about how long the rest takes, lets DVC run it, then closes the MLflow run and links the
-stages that were reused to the runs that made them.
+After prepare.py it lets DVC run `ingest`, checks the data, compares document vectors that a vector engine gave with the
+teacher's, says if an index becomes useless and about how long the rest takes, lets DVC run it, then closes the MLflow
+run and links the stages that were reused to the runs that made them.
 """
 
 import codecs
@@ -20,43 +19,22 @@ from pipeline import preflight, surroundings
 from pipeline.data_check import check_data
 from pipeline.document_space import count_documents, embedded_anew
 from pipeline.forecast import expected_seconds, in_words, record_seconds
-from pipeline.lineage import finish_or_wait, send_finished, waits
-from pipeline.local_models import write_models
+from pipeline.lineage import finish_or_wait
 from pipeline.params import Params, load_params
-from pipeline.pending import Pending, ask_dvc, pending
+from pipeline.pending import Pending, pending
 from pipeline.progress import Progress
-from pipeline.stopping import stop_when_asked
 from pipeline.task.children import chunks, stop
-from slimtower.common.errors import OutOfMemory, UserError, line
+from slimtower.common.errors import OutOfMemory, UserError
 from steps.core.progress import bold, over_bar
-from steps.encoders.bases import LISTED, MODELS
-from steps.ingest.listing import write_listing
 from steps.promote.dvc_lock import lock_stages
 
-INGEST, SOURCES = Path("data/ingest"), Path("sources.json")
+INGEST = Path("data/ingest")
 
 
-def main() -> None:
-    """Run it all; exits with the code of the command that failed."""
-    params, targets, root = load_params(), sys.argv[1:], Path.cwd()
-    stop_when_asked()
-    surroundings.lay_out(root)
-    surroundings.mend_locks(root)
-    if not surroundings.dvc_finds_git(root):
-        surroundings.without_git(root)
+def run(stages: list[str], targets: list[str]) -> int:
+    """Run the `targets`, all `stages` if none is named; returns the exit code of the command that failed, else 0."""
+    params, root = load_params(), Path.cwd()
     machine = preflight.examine(root)
-    write_listing(params.ingest, SOURCES)
-    write_models(params, MODELS)
-    os.environ[LISTED] = "yes"
-    stages, up_to_date = ask_dvc(targets)
-    if waits():
-        try:
-            send_finished()
-        except UserError as error:
-            _tell([line(error)])
-    if up_to_date:
-        _tell([f"nothing to do, {'what was asked for' if targets else 'every stage'} is up to date"])
-        return
     _tell([str(machine), *(f"WARNING: {line}" for line in preflight.warnings(machine))])
     if not surroundings.in_git(root):
         _tell(["no git checkout: MLflow's runs name no commit"])
@@ -65,7 +43,7 @@ def main() -> None:
     progress = Progress(0 if targets else len(stages))
     os.environ.setdefault("SLIMTOWER_PIPELINE", uuid.uuid4().hex)
     try:
-        code = _run(params, targets, stages, progress)
+        code = _run_stages(params, targets, stages, progress)
     except (UserError, KeyboardInterrupt, SystemExit):
         print(f"pipeline: failed; {finish_or_wait(failed=True)}; {progress.seconds:.0f} s", flush=True)
         raise
@@ -74,10 +52,10 @@ def main() -> None:
     stage_names = [] if targets else [stage for stage in stages if stage in locked]
     done = finish_or_wait(failed=code != 0, names=stage_names or None)
     print(f"pipeline: {'failed; ' if code else ''}{done}; {progress.seconds:.0f} s")
-    raise SystemExit(code)
+    return code
 
 
-def _run(params: Params, targets: list[str], stages: list[str], progress: Progress) -> int:
+def _run_stages(params: Params, targets: list[str], stages: list[str], progress: Progress) -> int:
     """Ingest, check what it made, and run the rest; returns the exit code of what failed. UserError for bad data."""
     code = _reproduce(["ingest"], progress)
     if code or targets == ["ingest"]:

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from pipeline.local_models import write_models
-from pipeline.params import Params, check_params
+from pipeline.local_models import checked_models, keep_models, write_models
+from pipeline.params import Params, check_params, named_models
 from pipeline.params_reference import reference
 from slimtower.common.files import read_json
 from slimtower.common.settings import read_mapping
@@ -20,8 +20,21 @@ TRACKED = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
 
 
 def test_the_tracked_file_is_that_of_the_tracked_params(tmp_path: Path) -> None:
-    write_models(check_params(TRACKED, "params.yaml"), tmp_path / "models.json")
+    write_models(named_models(check_params(TRACKED, "params.yaml")), tmp_path / "models.json")
     assert (tmp_path / "models.json").read_bytes() == Path("models.json").read_bytes()
+
+
+def test_what_a_checked_file_names_is_kept_until_the_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "params.yaml"
+    path.write_text("teach: {}")
+    assert checked_models(path) is None
+    keep_models({"teach": ["a", "of/hub"]}, path)
+    assert checked_models(path) == {"teach": ["a", "of/hub"]}
+    path.write_text("teach: {index: b}")
+    assert checked_models(path) is None
 
 
 def test_a_folder_that_changes_in_place_has_another_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +54,7 @@ def test_a_folder_that_changes_in_place_has_another_digest(tmp_path: Path, monke
     raw["distill"]["student"]["2l"]["start"] = {"adapter": "models/teach/dense/tower"}  # of this run: a dependency
 
     def written() -> dict[str, Any]:
-        write_models(check_params(raw, "params.yaml"), tmp_path / "models.json")
+        write_models(named_models(check_params(raw, "params.yaml")), tmp_path / "models.json")
         found: dict[str, Any] = read_json(tmp_path / "models.json")
         return found
 
@@ -74,7 +87,7 @@ def test_of_a_model_behind_an_api_the_tokenizer_is_a_folder_and_the_model_is_non
     raw: dict[str, Any] = copy.deepcopy(TRACKED)
     raw["teach"] = {"teachers": ["rented"], "index": "rented", "teacher": {"rented": rented}}
     raw["distill"]["students"] = ["static"]
-    write_models(check_params(raw, "params.yaml"), tmp_path / "models.json")
+    write_models(named_models(check_params(raw, "params.yaml")), tmp_path / "models.json")
     assert list(read_json(tmp_path / "models.json")["teach"]) == ["words"]
 
 

@@ -3,6 +3,8 @@
 import errno
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +13,7 @@ import torch
 
 from pipeline import preflight
 from pipeline.limits import GIB
-from pipeline.preflight import Machine, examine, warnings
+from pipeline.preflight import Machine, check_folders, examine, warnings
 from slimtower.common.errors import UserError
 
 AMPLE = Machine(threads=4, memory=16.0, disk=100.0, precision="fp32", instructions="AVX2")
@@ -42,7 +44,7 @@ def test_a_full_disk_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(
         UserError, match=r"only 0\.2 GiB of disk are free, and the smallest run writes 1 GiB; free some, or set"
     ):
-        examine(tmp_path)
+        check_folders(tmp_path)
 
 
 def test_the_fuller_of_the_two_disks_counts(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +53,7 @@ def test_the_fuller_of_the_two_disks_counts(tmp_path: Path, own_cache: Path, mon
         preflight.shutil, "disk_usage", lambda folder: Usage(0, 0, (0 if folder == own_cache else 50) * GIB)
     )
     with pytest.raises(UserError, match=r"0\.0 GiB of disk are free"):
-        examine(tmp_path)
+        check_folders(tmp_path)
 
 
 def test_a_folder_that_cannot_be_written_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,13 +62,13 @@ def test_a_folder_that_cannot_be_written_stops_the_run(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(preflight.tempfile, "TemporaryFile", refuse)
     with pytest.raises(UserError, match=r"cannot be written \(Read-only file system\); run in a folder of your own"):
-        examine(tmp_path)
+        check_folders(tmp_path)
 
 
 def test_a_cache_that_cannot_be_made_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLIMTOWER_CACHE", "/proc/nowhere/cache")
     with pytest.raises(UserError, match=r"^/proc: cannot be written \(.+\); .*set SLIMTOWER_CACHE"):
-        examine(tmp_path)
+        check_folders(tmp_path)
 
 
 def test_a_precision_that_there_is_not_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,3 +106,12 @@ def test_threads_that_were_set_are_compared_with_the_cores(
     monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
     monkeypatch.setattr(preflight, "cores", lambda: cores)
     assert warnings(Machine(threads, 16.0, 100.0, "fp32", "AVX2")) == said
+
+
+def test_what_precedes_a_run_imports_nothing_slow() -> None:
+    """A run that finds nothing to do ends after it: make demo typed again takes seconds, most of them imports."""
+    script = (
+        "import sys, pipeline.prepare; print(sorted({'mlflow', 'pandas', 'torch', 'transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

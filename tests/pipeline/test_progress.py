@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from dvc.repo import Repo
 
-from pipeline import lineage
+from pipeline import __main__ as entry
+from pipeline import lineage, prepare
 from pipeline import run as pipeline
 from pipeline.pending import Pending, ask_dvc, pending
 from pipeline.preflight import Machine
@@ -152,9 +153,6 @@ def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple
 
         fakes: dict[str, Any] = {
             "load_params": lambda: SimpleNamespace(ingest=SimpleNamespace(document_vectors=given is not None)),
-            "write_listing": listing,
-            "write_models": lambda *given: None,
-            "ask_dvc": lambda wanted: (STAGES, not changed),
             "pending": lambda stages, wanted: Pending(set(remain)),
             "embedded_anew": lambda *given: [],
             "lock_stages": lambda: {"ingest": {}},
@@ -166,14 +164,23 @@ def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple
         }
         for name, fake in fakes.items():
             monkeypatch.setattr(pipeline, name, fake)
+        before: dict[str, Any] = {
+            "checked_models": lambda: {},
+            "load_section": lambda *section: None,
+            "write_listing": listing,
+            "ask_dvc": lambda wanted: (STAGES, not changed),
+        }
+        for name, fake in before.items():
+            monkeypatch.setattr(prepare, name, fake)
+        Path("params.yaml").touch()
         monkeypatch.setattr(lineage, "finish", finish)
-        monkeypatch.setattr(pipeline.surroundings, "settle", lambda: None)
+        monkeypatch.setattr(prepare.surroundings, "settle", lambda: None)
         monkeypatch.setattr(pipeline.surroundings, "in_git", lambda root: True)
         monkeypatch.setattr(pipeline.preflight, "examine", lambda root: Machine(2, 1.0, 50.0, "fp32", "AVX2"))
         monkeypatch.setattr(sys, "argv", ["pipeline", *words])
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # with other cores than two it would be warned of
         try:
-            pipeline.main()
+            entry.main()
         except (SystemExit, UserError) as ended:
             return getattr(ended, "code", ended), did
         return 0, did
