@@ -3,21 +3,24 @@
 A run that finds nothing to do ends here, so nothing that takes seconds to import is imported unless it is needed.
 """
 
+import contextlib
 import os
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from pipeline import preflight, surroundings
 from pipeline.lineage import send_finished, waits
-from pipeline.local_models import checked_models, keep_models, write_models
 from pipeline.pending import ask_dvc
 from pipeline.stopping import stop_when_asked
 from slimtower.common.errors import UserError, line
-from slimtower.common.settings import load_section
+from slimtower.common.files import cache_root, folder_digest, read_json, sha256_file, write_json
+from slimtower.common.settings import PARAMS, load_section
 from steps.encoders.bases import LISTED, MODELS
 from steps.ingest.listing import write_listing
 from steps.ingest.params import IngestParams
 
 SOURCES = Path("sources.json")
+Models = Mapping[str, Collection[str]]  # stage -> names of models: folders, or models of the hub
 
 
 def prepare(targets: list[str], root: Path) -> tuple[list[str], bool]:
@@ -47,3 +50,37 @@ def prepare(targets: list[str], root: Path) -> tuple[list[str], bool]:
         except UserError as error:
             print(f"pipeline: {line(error)}", flush=True)
     return stages, is_up_to_date
+
+
+def write_models(models: Models, path: Path) -> None:
+    """Write models.json: digests of the model folders that params.yaml names, by stage, so that DVC sees one change.
+
+    Models of the hub, whose commit is in their name, are left out. A stage depends on its own entry, cells of a matrix
+    on that of all: of a new cell's own `dvc repro` would find none.
+    """
+    by_stage = {stage: [Path(name) for name in names if Path(name).is_dir()] for stage, names in models.items()}
+    digests = {folder: folder_digest(folder, hidden=False) for folder in set[Path]().union(*by_stage.values())}
+    write_json(
+        path, {stage: {str(folder): digests[folder] for folder in folders} for stage, folders in by_stage.items()}
+    )
+
+
+def checked_models(path: Path = PARAMS) -> Models | None:
+    """The models of a params.yaml that `keep_models` was given before on this cache; None for another one.
+
+    To check a file takes seconds, as its losses load torch.
+    """
+    with contextlib.suppress(UserError):
+        models: Models = read_json(_kept(path))
+        return models
+    return None
+
+
+def keep_models(models: Models, path: Path = PARAMS) -> None:
+    """Keep what a params.yaml that was checked names, for `checked_models`."""
+    _kept(path).parent.mkdir(parents=True, exist_ok=True)
+    write_json(_kept(path), models)
+
+
+def _kept(path: Path) -> Path:
+    return cache_root() / "params" / f"{sha256_file(path)}.json"

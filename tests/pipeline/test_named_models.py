@@ -9,9 +9,9 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from pipeline.local_models import checked_models, keep_models, write_models
 from pipeline.params import Params, check_params, named_models
 from pipeline.params_reference import reference
+from pipeline.prepare import checked_models, keep_models, write_models
 from slimtower.common.files import read_json
 from slimtower.common.settings import read_mapping
 from steps.core.params import MODEL
