@@ -34,7 +34,7 @@ from slimtower.common.settings import Strict, parse_mapping
 from steps.distill.ranking import expected_retention
 from steps.encoders.bases import resolve_base
 from steps.encoders.towers import load_tower
-from steps.evaluate.retention import p_value
+from steps.evaluate.comparing import p_value
 from steps.tracking.run_ids import git_commit
 
 CORPORA = Path("bench/corpora.yaml")

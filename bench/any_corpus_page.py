@@ -10,7 +10,7 @@ from bench.any_corpus import RESULTS, Corpora, read_corpora
 from bench.page_tables import with_table
 from slimtower.common.errors import guarded
 from slimtower.common.files import read_json
-from steps.evaluate.significance import holm
+from steps.evaluate.comparing import holm
 
 PAGE, MODULE = Path("bench/results/README.md"), "bench.any_corpus_page"
 LABELS = ("after", "before")

@@ -6,7 +6,7 @@ import platform
 import torch
 
 from steps.encoders.precision import resolve_precision
-from steps.evaluate.machine import processor
+from steps.evaluate.latency import processor
 
 
 def machine() -> dict[str, object]:

@@ -27,8 +27,7 @@ from steps.core.corpus import CorpusTexts
 from steps.core.tables import read_table
 from steps.encoders.precision import resolve_precision
 from steps.encoders.towers import Role, encode, endpoint_of, load_tower
-from steps.evaluate.ratios import figures
-from steps.evaluate.retention import p_value
+from steps.evaluate.comparing import figures, p_value
 from steps.evaluate.systems import TEACHER
 from steps.tracking.run_ids import git_commit
 

@@ -9,9 +9,8 @@ from typing import Any
 
 from slimtower.common.errors import guarded
 from slimtower.common.files import read_json
-from steps.evaluate.frontier import Point, mean_ndcg
-from steps.evaluate.frontier_picture import Mark, draw_frontier
-from steps.evaluate.overview import bm25_share, message, panels
+from steps.evaluate.drawing import Mark, draw_frontier
+from steps.evaluate.frontier import Point, bm25_share, mean_ndcg, message, panels
 
 RESULTS = Path("bench/results/demo.json")
 EXPORT = Path("bench/results/teacher_export.json")

@@ -26,8 +26,8 @@ from steps.core.judged import read_judged_sets
 from steps.core.measures import NDCG
 from steps.core.params import load_ignore_identical_ids, load_students
 from steps.encoders.towers import encode, load_tower
+from steps.evaluate.comparing import figures
 from steps.evaluate.latency import Encode, measure, sample
-from steps.evaluate.ratios import figures
 from steps.evaluate.scoring import score
 from steps.evaluate.systems import TEACHER, dense_search, remembering
 from steps.release.export import convert, export

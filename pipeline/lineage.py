@@ -18,7 +18,7 @@ from slimtower.common.errors import UserError, guarded, line
 from slimtower.common.files import sha256_file
 from slimtower.common.masking import redacted
 from slimtower.registry.client import Unwanted, check_answering, client, reaching, sending
-from steps.evaluate.headline import HEADLINE
+from steps.evaluate.params import HEADLINE
 from steps.promote.dvc_lock import Stages, lock_stages, outputs
 from steps.tracking.run_ids import found_runs, git_commit, open_parent, parent_run, pipeline_key, pipeline_run, run_name
 from steps.tracking.runs import NOTE, MlflowRun, experiment_id, shortened

@@ -12,7 +12,7 @@ from pipeline.stopping import stop_when_asked
 from slimtower.common.errors import guarded
 from slimtower.common.masking import redacted
 from slimtower.registry.client import client, tracking_uri
-from steps.evaluate.headline import HEADLINE
+from steps.evaluate.params import HEADLINE
 from steps.tracking.runs import experiment_id
 
 _QUIET = {

@@ -9,7 +9,7 @@ import numpy as np
 from bench.tables.expected import TEACHER, Claim, Entry, Table
 from bench.tables.pipeline import Scores
 from slimtower.common.errors import UserError
-from steps.evaluate.retention import p_value
+from steps.evaluate.comparing import p_value
 
 Verdict = Literal["OK", "OKish", "FAIL", "new"]
 Retention = Mapping[str, Mapping[str, np.ndarray]]  # split -> data set -> student / teacher of each seed, `(seeds,)`

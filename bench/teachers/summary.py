@@ -8,7 +8,7 @@ import numpy as np
 from bench.tables.verdicts import Verdict, judgement, near
 from bench.teachers.described import Table
 from slimtower.common.errors import UserError
-from steps.evaluate.retention import p_value
+from steps.evaluate.comparing import p_value
 
 Cells = Sequence[Mapping[str, Any]]  # one a seed
 

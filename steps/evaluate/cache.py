@@ -21,9 +21,11 @@ from slimtower.common.files import cache_root, last_used, read_json, staged_fold
 from steps.core.code import code_digest
 from steps.core.judged import JudgedSet
 from steps.evaluate.fusing import CachedSearch, Fused
-from steps.evaluate.latency import THROUGHPUT_BATCH, Encode, Latency, measure, sample
-from steps.evaluate.machine import processor
+from steps.evaluate.latency import THROUGHPUT_BATCH, Encode, Latency, measure, processor, sample
 from steps.evaluate.measuring import (
+    RESULT,
+    RUNS,
+    Result,
     Task,
     measure_earlier,
     measure_fused,
@@ -31,8 +33,9 @@ from steps.evaluate.measuring import (
     measure_reranked,
     measure_student,
     measure_teacher,
+    read_result,
+    write_result,
 )
-from steps.evaluate.results import RESULT, RUNS, Result, read_result, write_result
 from steps.evaluate.systems import Student, System, Systems, Teacher, digest, remembering
 
 _LATENCY = "latency.json"
@@ -126,7 +129,8 @@ def time_all(systems: Systems, task: Task) -> tuple[dict[str, Latency], list[str
     """Latencies by name, and the systems that were timed for it."""
     params, texts = task.params, task.timed_texts()
     single = sample(texts, min(params.latency_queries, len(texts)), params.seed)
-    batched = sample(texts, params.throughput_queries, params.seed + 1)
+    batches = -(-params.latency_queries // THROUGHPUT_BATCH)
+    batched = sample(texts, batches * THROUGHPUT_BATCH, params.seed + 1)
     dense: list[Teacher | Student] = [systems.teacher, *systems.students]
     encoders = {system.name: system for system in dense}
     texts_digest = digest(single, batched, THROUGHPUT_BATCH)
@@ -143,7 +147,7 @@ def result_key(system: System | Fused, task: Task, reference: str) -> str:
 
     The machine is part of it, as it times searches and as int8 is rounded otherwise on another processor.
     """
-    params = task.params.model_dump(include={"measures", "batch_size", "latency_queries", "seed"})
+    params = task.params.model_dump(include={"measures", "latency_queries", "seed"})
     judged, texts = [asdict(item) for item in task.judged], [asdict(item) for item in task.texts]
     return key_of(system.name, system.content, reference, digest(judged, texts), params)
 

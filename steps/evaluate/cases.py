@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from steps.core.corpus import corpus_batches
 from steps.core.judged import JudgedSet
 from steps.core.measures import NDCG, UNCUT
-from steps.evaluate.results import Result
+from steps.evaluate.measuring import Result
 from steps.evaluate.scoring import Scored
 
 _START = 220  # characters of a document

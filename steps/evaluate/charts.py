@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from steps.core.measures import NDCG
-from steps.evaluate.fusion_gains import fused_name
-from steps.evaluate.headline import HEADLINE
+from steps.evaluate.gains import fused_name
+from steps.evaluate.params import HEADLINE
 from steps.evaluate.served import fusing
 from steps.evaluate.systems import TEACHER
 from steps.retrieval.dataset_groups import counted_sets

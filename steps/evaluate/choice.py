@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from steps.evaluate.params import Faster
-from steps.evaluate.retention import is_chance, p_value
+from steps.evaluate.comparing import is_chance, p_value
 from steps.retrieval.noninferiority import FEWEST, NonInferiority
 
 # student -> nDCG@10 by query, or overlap with the teacher's top ten by text: one array `(queries,)` a data set
@@ -41,7 +40,7 @@ class Choice:
     nothing is judged; of the two pairs one is None. `difference` is how far the runner-up is behind, below 0 where it
     is ahead, `p_value` that of a paired t-test between the two. `over_budget` maps the students that were left out to
     their median latency in milliseconds, `bounds` the others but the best to their change against it as the rule
-    bounds it: a share of its mean, on the data set where it is least, from -`margin` on no worse; -1 or 0 where too few
+    bounds it: a share of its mean, on the data set where it is least, from -`margin` on no worse; -1 where too few
     queries bound nothing. `alike` maps faster ones whose difference to the chosen one may be chance to its `p_value`
     and their `p50_ms`. `replacing` are the students within the budget that can replace the teacher. `test_difference`
     and `test_p_value` compare choice and runner-up on the test queries, for readers: nothing is chosen by them.
@@ -93,7 +92,6 @@ def choose(
     p50_ms: Mapping[str, float],
     budget_ms: float,
     rule: NonInferiority,
-    faster: Faster = "if_no_worse",
     judged_on: JudgedOn = "dev",
     weights: Sequence[float] | None = None,
     replacing: Collection[str] = (),
@@ -102,7 +100,7 @@ def choose(
 
     If some of those are in `replacing`, the choice is among these alone: they can replace the teacher.
 
-    `faster`: one that is faster than the best goes first if it is shown to be no worse, or unless shown to be worse.
+    One that is faster than the best goes first if it is shown to be no worse.
     `weights` of the data sets in a mean; None = alike.
     """
     over = {student: value for student, value in p50_ms.items() if 0 < budget_ms < value}
@@ -120,11 +118,11 @@ def choose(
         return chosen
     best = first = eligible[0]
     if judged_on != "nothing":
-        bounds = {student: _bound(values[student], values[best], rule, faster) for student in eligible[1:]}
+        bounds = {student: _bound(values[student], values[best], rule) for student in eligible[1:]}
         first = min([best, *(s for s, bound in bounds.items() if bound >= -rule.margin)], key=p50_ms.__getitem__)
         chosen = replace(chosen, bounds=bounds)
     if first != best:
-        chosen = replace(chosen, reason=_reason(best, judged_on, rule, faster))
+        chosen = replace(chosen, reason=_reason(best, judged_on, rule))
     mean = _mean(values[first], weights)
     chosen = replace(chosen, student=first, p50_ms=p50_ms[first], best=best)
     chosen = replace(chosen, overlap=mean) if judged_on == "nothing" else replace(chosen, ndcg=mean)
@@ -154,23 +152,21 @@ def _chance(student: Sequence[np.ndarray], reference: Sequence[np.ndarray], weig
     return p_value([ours - theirs for ours, theirs in zip(student, reference, strict=True)], weights)
 
 
-def _bound(student: Sequence[np.ndarray], best: Sequence[np.ndarray], rule: NonInferiority, faster: Faster) -> float:
+def _bound(student: Sequence[np.ndarray], best: Sequence[np.ndarray], rule: NonInferiority) -> float:
     """Change against the best as a share of its mean, on the data set where it is least; 0 where the best has none.
 
-    Fewer than FEWEST queries show nobody to be no worse, which counts as losing all, and nobody to be worse.
+    Fewer than FEWEST queries show nobody to be no worse, which counts as losing all.
     """
     if min(map(len, best)) < FEWEST:
-        return -1.0 if faster == "if_no_worse" else 0.0
-    bound = rule.lower_bound if faster == "if_no_worse" else rule.upper_bound
+        return -1.0
     pairs = [(ours, theirs, float(theirs.mean())) for ours, theirs in zip(student, best, strict=True)]
-    return min(float(bound(ours, theirs)) / mean - rule.margin if mean > 0 else 0.0 for ours, theirs, mean in pairs)
+    return min(
+        float(rule.lower_bound(ours, theirs)) / mean - rule.margin if mean > 0 else 0.0 for ours, theirs, mean in pairs
+    )
 
 
-def _reason(best: str, judged_on: JudgedOn, rule: NonInferiority, faster: Faster) -> str:
-    if faster == "if_no_worse":
-        sentence = f"fastest that is shown to lose less than {rule.margin:.2%} of the best one's ({best}) nDCG@10"
-    else:
-        sentence = f"fastest that is not shown to lose more than {rule.margin:.2%} of the best one's ({best}) nDCG@10"
+def _reason(best: str, judged_on: JudgedOn, rule: NonInferiority) -> str:
+    sentence = f"fastest that is shown to lose less than {rule.margin:.2%} of the best one's ({best}) nDCG@10"
     where = "on dev" if judged_on == "dev" else "on test, as there are no dev queries"
     return f"{sentence} {where}, with {rule.confidence:.0%} confidence"
 

@@ -8,21 +8,16 @@ import pyarrow as pa
 
 from steps.core.measures import UNCUT
 from steps.core.tables import SCHEMAS
-from steps.evaluate.agreement import agreement
-from steps.evaluate.audit import Audit
 from steps.evaluate.cache import Measurements
 from steps.evaluate.choice import CHOICE_MARGIN, Choice, JudgedOn, choose, ranked
+from steps.evaluate.comparing import Comparison, Retention, agreement, compare, figures, retention, significance
 from steps.evaluate.frontier import Point, frontier
-from steps.evaluate.fusion_gains import fused_name
-from steps.evaluate.gains import gains
-from steps.evaluate.measuring import Task
+from steps.evaluate.gains import fused_name, gains
+from steps.evaluate.judging import Audit
+from steps.evaluate.measuring import Result, Task
 from steps.evaluate.metrics import Metrics, assemble
-from steps.evaluate.params import BOOTSTRAP_SAMPLES, EvaluateParams
-from steps.evaluate.ratios import figures
-from steps.evaluate.results import Result
-from steps.evaluate.retention import Comparison, Retention, compare, retention
+from steps.evaluate.params import AS_ONE, BOOTSTRAP_SAMPLES, EvaluateParams
 from steps.evaluate.served import as_served, served_ms
-from steps.evaluate.significance import significance
 from steps.evaluate.systems import TEACHER
 from steps.evaluate.verdict import like_for_like, replacing, verdicts
 from steps.retrieval.dataset_groups import weights
@@ -61,20 +56,18 @@ def compose(
     retained, compared = _against_teacher(teacher, alone, params)
     served = {name: as_served(name, results) for name in students}
     judged_on, quality = _quality(served)
-    shares = weights(list(teacher.ndcg(judged_on)), params.as_one) if judged_on != "nothing" else None
+    shares = weights(list(teacher.ndcg(judged_on)), AS_ONE) if judged_on != "nothing" else None
     times = served_ms(results, measurements.latencies, students)
     p50_ms = {name: times[name] for name in students}
     reference = teacher.ndcg_by_id("test")
     verdict = verdicts({name: result.ndcg_by_id("test") for name, result in served.items()}, reference, rule)
     allowed = rule.model_copy(update={"margin": CHOICE_MARGIN})
-    choice = choose(
-        quality, p50_ms, params.budget_ms, allowed, params.faster_student, judged_on, shares, replacing(verdict)
-    )
+    choice = choose(quality, p50_ms, params.budget_ms, allowed, judged_on, shares, replacing(verdict))
     if judged_on == "dev" and choice.student and choice.runner_up:
         ours, theirs = (list(served[name].ndcg("test").values()) for name in (choice.student, choice.runner_up))
         choice = choice.with_test(ours, theirs)
     best = choice.student or ranked(quality, p50_ms, shares)[0]
-    gained = gains(teacher, {name: results[name] for name in earlier if name in results}, params.as_one)
+    gained = gains(teacher, {name: results[name] for name in earlier if name in results}, AS_ONE)
     metrics = assemble(results, measurements.latencies, retained, compared, gained, choice, task, audit)
     released = {fused_name(name): results[fused_name(name)] for name in students if served[name] is not alone[name]}
     tests = significance(teacher, alone | released, BOOTSTRAP_SAMPLES, params.seed)
@@ -125,7 +118,7 @@ def _against_teacher(
     for name, student in students.items():
         scores = student.ndcg("test")
         paired = {dataset: (scores[dataset], values) for dataset, values in reference.items()}
-        retained[name] = retention(paired, BOOTSTRAP_SAMPLES, params.seed, params.as_one)
+        retained[name] = retention(paired, BOOTSTRAP_SAMPLES, params.seed, AS_ONE)
         for dataset, values in paired.items():
             compared[dataset][name] = compare(*values)
     return retained, compared

@@ -17,20 +17,28 @@ from steps.core.code import code_digest
 from steps.core.judged import JudgedSet, other_hits
 from steps.core.measures import NDCG
 from steps.evaluate.cache import kept_folder, key_of
-from steps.evaluate.document_vectors import document_rows, document_vectors
 from steps.evaluate.effort import measure_effort
 from steps.evaluate.fusing import fused_search
 from steps.evaluate.geometry import comparable
-from steps.evaluate.measuring import Task
+from steps.evaluate.measuring import Result, Task
 from steps.evaluate.perturbations import PERTURBATIONS, drawn_rows, perturbed_set
 from steps.evaluate.proposition import judged_pairs, measure_proposition
-from steps.evaluate.results import Result
 from steps.evaluate.scoring import score
 from steps.evaluate.semantic_codes import measure_codes, read_codes
 from steps.evaluate.slicing import MIN_QUERIES
 from steps.evaluate.space import NEIGHBOURS, measure_space
-from steps.evaluate.systems import Search, Student, Systems, Teacher, dense_search, remembering
+from steps.evaluate.systems import (
+    Search,
+    Student,
+    Systems,
+    Teacher,
+    dense_search,
+    document_rows,
+    document_vectors,
+    remembering,
+)
 
+PERTURBED_QUERIES = 200  # of a data set, drawn with the seed
 _FILE = "diagnosis.json"
 _EFFORT_QUERIES = 500  # of a data set, drawn with the seed
 
@@ -67,7 +75,7 @@ def diagnose_all(systems: Systems, task: Task, teacher: Result) -> dict[str, Dia
 
 def perturbed_rows(judged: JudgedSet, task: Task) -> np.ndarray:
     """Rows of the queries of a judged set that are perturbed; none where they are fewer than MIN_QUERIES."""
-    rows = drawn_rows(len(judged.query_ids), task.params.perturbed_queries, task.params.seed)
+    rows = drawn_rows(len(judged.query_ids), PERTURBED_QUERIES, task.params.seed)
     return rows if len(rows) >= MIN_QUERIES else rows[:0]
 
 
@@ -173,10 +181,11 @@ def _select_queries(judged: JudgedSet, rows: np.ndarray) -> JudgedSet:
 
 def _key(tower: Teacher | Student, teacher: Teacher, task: Task) -> str:
     """What a diagnosis depends on; the teacher's embeddings are those of its content."""
-    params = task.params.model_dump(include={"perturbed_queries", "batch_size", "seed"})
     tests = [asdict(item) for item in task.test_sets()]
     code = code_digest("steps.evaluate.diagnosis")
-    return key_of("diagnosis", tower.name, tower.content, teacher.content, tests, params, code)
+    return key_of(
+        "diagnosis", tower.name, tower.content, teacher.content, tests, PERTURBED_QUERIES, task.params.seed, code
+    )
 
 
 def _write(path: Path, diagnosis: Diagnosis) -> None:

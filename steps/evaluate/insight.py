@@ -13,17 +13,16 @@ from steps.core.tables import table_from_rows
 from steps.core.texts import words
 from steps.evaluate.cache import Measurements
 from steps.evaluate.cases import Case, read_cases
+from steps.evaluate.comparing import figures
 from steps.evaluate.composition import Evaluation
 from steps.evaluate.diagnosis import Diagnosis, diagnose_all, perturbed_rows
-from steps.evaluate.fusion_gains import fused_name
+from steps.evaluate.gains import fused_name
 from steps.evaluate.measuring import Task
 from steps.evaluate.params import BOOTSTRAP_SAMPLES, EvaluateParams
 from steps.evaluate.perturbations import PERTURBATIONS
-from steps.evaluate.ratios import figures
 from steps.evaluate.served import fused_sets
-from steps.evaluate.slicing import QueryFacts, Slice, slice_queries
+from steps.evaluate.slicing import QueryFacts, Slice, count_searches, count_words, slice_queries, training_texts
 from steps.evaluate.systems import TEACHER, Systems
-from steps.evaluate.training_words import count_searches, count_words, training_texts
 
 EXAMPLES = 5  # dev queries shown on which the best student loses most, and as many on which it gains most
 

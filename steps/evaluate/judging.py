@@ -1,7 +1,7 @@
-"""The judged sets as an evaluation looks at them: from which grade on, with which answers and further labels."""
+"""What is asked: the judged sets as an evaluation looks at them, and that nothing was trained on their queries."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,15 +10,17 @@ import pyarrow.parquet as pq
 
 from slimtower.common.errors import UserError
 from steps.core.judged import JudgedSet, read_judged_sets
+from steps.core.leakage import check_leaks, evaluation_keys
+from steps.core.progress import progress
 from steps.core.tables import read_table, table_path
 from steps.core.texts import fold
-from steps.evaluate.answers import answer_measures, answering_documents
-from steps.evaluate.params import REL, SAT, EvaluateParams
+from steps.evaluate.params import REL, SAT, SPLITS, EvaluateParams
+from steps.evaluate.scoring import answer_measures, answering_documents
 
 
 def read_evaluation_sets(ingest: Path, params: EvaluateParams) -> list[JudgedSet]:
-    """The judged sets of `params.splits`; UserError for a threshold of a data set that is not judged."""
-    judged = read_judged_sets(ingest, params.splits)
+    """The judged sets of SPLITS; UserError for a threshold of a data set that is not judged."""
+    judged = read_judged_sets(ingest, SPLITS)
     datasets = sorted({item.dataset for item in judged})
     if unknown := sorted(params.min_relevance.keys() - set(datasets)):
         raise UserError(f"evaluate.min_relevance names {unknown[0]!r}; the judged data sets are {', '.join(datasets)}")
@@ -88,3 +90,45 @@ def _satisfaction(ingest: Path) -> dict[str, dict[str, int]]:
     for row in read_table(ingest, "satisfaction").to_pylist():
         labels.setdefault(row["query_id"], {})[row["doc_id"]] = row["grade"]
     return labels
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Counts of a clean audit."""
+
+    checked_texts: int
+    evaluation_queries: int
+
+
+def audit_leaks(ingest: Path, mine: Path, embed: Path, generate: Path) -> Audit:
+    """Compare every training text with the dev and test queries of all data sets after folding case and punctuation.
+
+    Training texts: the alignment texts, the generated queries, and the queries that mined triplets name. UserError
+    with the count and three examples when one of them equals an evaluation query.
+    """
+    queries = read_table(ingest, "queries").to_pylist()
+    texts = {row["query_id"]: row["text"] for row in queries}
+    held_out = evaluation_keys(queries)
+    training = _training_texts(mine, embed, generate, texts)
+    compared = check_leaks(
+        progress(training, len(training), "leak audit"),
+        held_out,
+        "remove them from the training data and run the stages from `mine` on again",
+    )
+    return Audit(compared, len(held_out))
+
+
+def _training_texts(mine: Path, embed: Path, generate: Path, texts: dict[str, str]) -> list[tuple[str, str]]:
+    """(file, text) of everything that trained a model; `texts` are the ingested queries by id."""
+    pairs = []
+    for folder, name in ((embed, "alignment_texts"), (generate, "generated_queries")):
+        source = str(folder / f"{name}.parquet")
+        pairs += [(source, text) for text in read_table(folder, name).column("text").to_pylist()]
+    source = str(mine / "triplets.parquet")
+    triplets = read_table(mine, "triplets")
+    named = {*triplets.column("query_id").to_pylist(), *triplets.column("via_query_id").to_pylist()}
+    for query_id in sorted(named - {""}):  # one-hop triplets go via no query
+        if query_id not in texts:
+            raise UserError(f"{source}: query {query_id!r} is not among the ingested queries; run `mine` again")
+        pairs.append((source, texts[query_id]))
+    return pairs

@@ -1,10 +1,12 @@
 """Speed of query encoders, text to embedding: one query at a time, and queries/s in batches; one thread."""
 
 import os
+import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -88,3 +90,13 @@ def sample(texts: Sequence[str], count: int, seed: int) -> list[str]:
     """`count` texts drawn with a seed: all different while there are enough, then repeated."""
     order = np.random.default_rng(seed).permutation(len(texts))
     return [texts[order[position % len(order)]] for position in range(count)]
+
+
+def processor() -> str:
+    """Name of the processor that the timings were taken on."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

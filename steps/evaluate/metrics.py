@@ -8,7 +8,7 @@
                                            names; Answer@k only of data sets with answers, AUC-REL and AUC-SAT only of
                                            those with judged pairs of both kinds
     datasets_dev.<set>.<model>.<measure>   the same for the dev queries, where a data set has any
-    as_one.<name>.<model>.<measure>, as_one_dev    means over data sets that evaluate.as_one counts as one, as all means
+    as_one.<name>.<model>.<measure>, as_one_dev    means over data sets that count as one (cqadupstack), as all means
                                            over data sets do
     retention.<student>.mean_of_ratios     mean over data sets of student / teacher, test nDCG@10; 1.0 = as good. As
                                            all that names no other system, of encoders alone. Data sets where the
@@ -124,14 +124,13 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from steps.evaluate.audit import Audit
 from steps.evaluate.choice import Choice
-from steps.evaluate.fusion_gains import fusion_gains
-from steps.evaluate.gains import Gains
+from steps.evaluate.comparing import Comparison, Retention
+from steps.evaluate.gains import Gains, fusion_gains
+from steps.evaluate.judging import Audit
 from steps.evaluate.latency import THROUGHPUT_BATCH, Latency
-from steps.evaluate.measuring import Task
-from steps.evaluate.results import Result
-from steps.evaluate.retention import Comparison, Retention
+from steps.evaluate.measuring import Result, Task
+from steps.evaluate.params import AS_ONE
 from steps.retrieval.dataset_groups import joint_means, units
 
 Metrics = dict[str, Any]
@@ -159,12 +158,12 @@ def assemble(
     return {
         "datasets": means["test"],
         "datasets_dev": means["dev"],
-        "as_one": joint_means(means["test"], task.params.as_one),
-        "as_one_dev": joint_means(means["dev"], task.params.as_one),
+        "as_one": joint_means(means["test"], AS_ONE),
+        "as_one_dev": joint_means(means["dev"], AS_ONE),
         "retention": {student: value.as_dict() for student, value in retained.items()},
         "retention_by_set": {
             dataset: {student: value.of_set[dataset].as_dict() for student, value in retained.items()}
-            for dataset in units(compared, task.params.as_one)
+            for dataset in units(compared, AS_ONE)
             if all(dataset in value.of_set for value in retained.values())
         },
         "significance": {

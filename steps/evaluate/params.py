@@ -1,7 +1,7 @@
 """Section `evaluate` of params.yaml."""
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -9,10 +9,14 @@ from slimtower.common.settings import Strict
 from steps.core.measures import NDCG, parse_measure
 from steps.core.params import Name, Seed
 
-Faster = Literal["if_no_worse", "unless_worse"]
 ANSWER = re.compile(r"Answer@([1-9]\d*)")
 REL, SAT = "AUC-REL", "AUC-SAT"
+SPLITS = ("test", "dev")  # test is reported and promoted on; dev is what knobs are chosen on
+AS_ONE = ("cqadupstack",)  # data sets named cqadupstack-... count as one, by the mean over them, as in BEIR
+BATCH_SIZE = 64  # queries encoded at once while quality is measured
 BOOTSTRAP_SAMPLES = 2000  # of the queries, for intervals around shares of the teacher
+HEADLINE = ("nDCG_at_10", "teacher_nDCG_at_10", "retention", "p50_ms", "times_as_fast")
+"""Names of the figures that stand for a whole run in MLflow's list of runs."""
 HITS = 1000  # a query that are searched for the measures
 
 
@@ -23,10 +27,6 @@ class EvaluateParams(Strict):
     """Most milliseconds of one query on one thread (p50): text to embedding, or text to hits of all students where the
     release of one carries BM25. Of the students within it the fastest that is no worse on dev than the best, as their
     releases serve them, is chosen, and the runner-up recorded. 0.0 = no budget.
-    """
-    faster_student: Faster = "if_no_worse"
-    """if_no_worse: a faster student has to be shown to be no worse, which takes many dev queries; unless_worse: it is
-    taken unless it is shown to be worse. Both by a margin of 2 % and promote.policy.confidence, on every data set.
     """
     earlier_towers: bool = False
     """Whether the towers that the teacher was before, its base and each earlier round, are measured and compared with
@@ -40,8 +40,6 @@ class EvaluateParams(Strict):
     """
     rerank_depth: int = Field(default=100, ge=1)
     """Hits that they re-rank."""
-    splits: list[Literal["dev", "test"]] = Field(default=["test", "dev"], min_length=1)
-    """test is reported and promoted on; dev is what knobs are chosen on."""
     measures: list[str]
     """By ir-measures' names, as trec_eval computes them: nDCG@k, RR@k, AP@k, R@k, P@k, Success@k; R(rel=2)@100 counts
     documents from grade 2 on. Answer@k: share of the queries with an answer string in their first k documents
@@ -55,14 +53,8 @@ class EvaluateParams(Strict):
     """Whether a hit that has the query's own id is dropped, as BEIR does (ArguAna, Quora): by every measure, and where
     `release` chooses precision and fusion on dev.
     """
-    as_one: list[str] = Field(default=["cqadupstack"])
-    """Data sets named cqadupstack-... count as one, by the mean over them."""
-    batch_size: int = Field(default=64, ge=1)
-    """Queries encoded at once while quality is measured."""
     latency_queries: int = Field(default=200, ge=10)
-    """Test queries timed one by one for p50 and p99."""
-    throughput_queries: int = Field(default=256, ge=1)
-    """Test queries timed in batches for queries/s (repeated when there are fewer)."""
+    """Test queries timed one by one for p50 and p99, and as many, in whole batches, for queries/s."""
     slices: dict[str, str]
     """Slices of the test queries of your own, beside those by length, words unseen in training and form: a name and a
     regular expression that their text holds, e.g. {sizes: '(?i)\\bsize \\d+'}. Without (?i) capitals are told apart.
@@ -72,8 +64,6 @@ class EvaluateParams(Strict):
     """Or a table (Parquet, .csv, .tsv) with the columns query_id, as in data/ingest, and slice; "" = none. DVC does
     not see it change: then run the stage with `dvc repro -f -s evaluate`.
     """
-    perturbed_queries: int = Field(default=200, ge=0)
-    """Test queries of a data set that are changed, drawn by seed; reported from 20 on."""
     seed: Seed = 13
     """Draws the timed queries and the resamplings."""
 
@@ -96,13 +86,6 @@ class EvaluateParams(Strict):
             if depth > HITS:
                 raise ValueError(f"measures: {name} looks at more hits than the {HITS} that are searched")
         return self
-
-    @field_validator("splits")
-    @classmethod
-    def _test_is_measured(cls, splits: list[str]) -> list[str]:
-        if "test" not in splits:
-            raise ValueError("must hold `test`: retention is defined on it")
-        return splits
 
     @field_validator("slices")
     @classmethod

@@ -2,108 +2,34 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from slimtower.common.files import read_json, staged_file
+from slimtower.common.files import staged_file
+from steps.evaluate.background import (
+    Background,
+)
+from steps.evaluate.comparing import significant
 from steps.evaluate.composition import Evaluation
-from steps.evaluate.drawing import NARROW, WIDE
-from steps.evaluate.facts import Facts, facts, generated_examples, generation_facts, mined_examples, mined_sources
+from steps.evaluate.drawing import NARROW, WIDE, draw_frontier, draw_histograms
 from steps.evaluate.formatting import milliseconds, percent, size, times
-from steps.evaluate.frontier import Point
-from steps.evaluate.frontier_picture import draw_frontier
-from steps.evaluate.fusion_gains import fused_name
+from steps.evaluate.frontier import Point, bm25_share, by_set, message, panels, table_rows, worst_slices
+from steps.evaluate.gains import fused_name
 from steps.evaluate.geometry import PAIRS
-from steps.evaluate.histograms import draw_histograms
 from steps.evaluate.insight import Insight
-from steps.evaluate.machine import processor
+from steps.evaluate.latency import processor
 from steps.evaluate.metrics import Metrics
-from steps.evaluate.overview import bm25_share, by_set, message, panels, table_rows, worst_slices
 from steps.evaluate.seeds import seed_lines
 from steps.evaluate.served import behind_api, fusing, served_name
-from steps.evaluate.significance import significant
 from steps.evaluate.table import choice_lines, format_measure, gain_lines, measured, share_of, unjudged_line
 from steps.evaluate.verdict import headline, left_out_lines, verdict_lines
 from steps.retrieval.dataset_groups import counted_sets, units
 
-_EXAMPLES = 4
-_CUT = 0.01  # share of documents from which on the report says that the teacher does not read them to their end
 _API_NOTE = " The teacher is behind an API: its time is that of requests, which nothing here computes."
-REPORT = "report.json"
-
-
-@dataclass(frozen=True)
-class Stage:
-    """What an earlier stage reported, under a title."""
-
-    title: str
-    facts: Facts
-
-
-@dataclass(frozen=True)
-class Background:
-    """What the report tells beside the measurements."""
-
-    simulated: Sequence[str]
-    """Data sets whose sessions no person made."""
-    judged_by_clicks: Sequence[str]
-    """Data sets whose test judgements are clicks."""
-    base: str
-    trained: bool
-    cut: str
-    """That the teacher reads documents not to their end, in a sentence; "" if it reads all of them."""
-    training_seconds: Mapping[str, float]
-    stages: Sequence[Stage]
-    mined: Sequence[Mapping[str, str]]
-    sources: Facts
-    """What each source of mined triplets is."""
-    generated: Sequence[tuple[str, str]]
-    origin: Facts = field(default_factory=list)
-
-
-def read_background(
-    ingest: Path, mine: Path, embed: Path, generate: Path, teach: Path, distill: Path, students: Sequence[str]
-) -> Background:
-    """Collect the earlier stages' own reports; UserError when one is missing."""
-    ingested, mined, embedded, taught, generated = (
-        read_json(folder / REPORT) for folder in (ingest, mine, embed, teach, generate)
-    )
-    datasets = ingested.get("datasets", {})
-    sessions = {name: entry["sessions"]["simulated"] for name, entry in datasets.items() if "sessions" in entry}
-    simulated = sorted(name for name, is_simulated in sessions.items() if is_simulated)
-    stages = [
-        Stage("Ingestion", facts({key: value for key, value in ingested.items() if key != "simulated"})),  # of any set
-        Stage("Mining", facts(mined)),
-        Stage("Teacher", facts({key: value for key, value in taught.items() if key != "comparison"})),  # of a sample
-        Stage("Generated queries", generation_facts(generated)),
-    ]
-    return Background(
-        simulated=simulated,
-        judged_by_clicks=sorted(name for name, entry in datasets.items() if entry.get("judgements_from_clicks")),
-        base=taught.get("base") or taught["model"],  # of a teacher behind an API its name
-        trained=bool(taught.get("epochs")),
-        cut=_cut(embedded),
-        training_seconds={student: float(read_json(distill / student / REPORT)["seconds"]) for student in students},
-        stages=[stage for stage in stages if stage.facts],
-        mined=mined_examples(mined),
-        sources=mined_sources(mined, simulated, all_simulated=len(simulated) == len(sessions)),
-        generated=generated_examples(generated, _EXAMPLES),
-    )
-
-
-def _cut(embedded: Mapping[str, Any]) -> str:
-    """The sentence on the documents that are longer than what the teacher reads, from one in a hundred on."""
-    share, limit = embedded.get("cut_documents") or 0.0, embedded.get("document_tokens")
-    if share < _CUT:
-        return ""
-    longest = f"the {limit:,} tokens that the teacher reads" if limit else "what the teacher reads"
-    return f"{share * 100:.0f}\u00a0% of the documents are longer than {longest}; dense search does not see their ends."
 
 
 def write_report(path: Path, evaluation: Evaluation, background: Background, insight: Insight) -> None:

@@ -9,21 +9,19 @@ from pathlib import Path
 from slimtower.common.errors import UserError
 from slimtower.common.files import write_json
 from steps.core.tables import write_table
-from steps.evaluate.audit import audit_leaks
+from steps.evaluate.background import DIGITS, Background, origin, read_background
 from steps.evaluate.cache import Measurements, measure_all
 from steps.evaluate.charts import charts
 from steps.evaluate.closeness import read_texts, unjudged_datasets
 from steps.evaluate.composition import Evaluation, compose, per_query_table
-from steps.evaluate.earlier_towers import open_earlier
 from steps.evaluate.frontier import write_frontier
-from steps.evaluate.fusion_gains import fusion_lines
+from steps.evaluate.gains import fusion_lines
 from steps.evaluate.insight import Insight, look_closer
-from steps.evaluate.judging import own_document_lines, read_evaluation_sets, unmeasured_lines
+from steps.evaluate.judging import audit_leaks, own_document_lines, read_evaluation_sets, unmeasured_lines
 from steps.evaluate.measuring import Task
-from steps.evaluate.origin import DIGITS, origin
+from steps.evaluate.other_teachers import open_earlier, open_reranked
 from steps.evaluate.params import EvaluateParams
-from steps.evaluate.report import Background, read_background, write_report
-from steps.evaluate.reranked import open_reranked
+from steps.evaluate.report import write_report
 from steps.evaluate.seeds import of_one_spec, seed_lines, spreads
 from steps.evaluate.slicing import read_user_slices
 from steps.evaluate.summary import summary
@@ -65,10 +63,10 @@ def run(
     an evaluation query leaked into training, or when a release is missing, damaged, of another teacher or without one
     of the data sets.
     """
-    systems = open_systems(ingest, teach, releases, params.batch_size)
+    systems = open_systems(ingest, teach, releases)
     if params.earlier_towers:
         dim = systems.teacher.release.manifest.dim
-        earlier = open_earlier(ingest, embed, teach, dim, params.batch_size, list(releases))
+        earlier = open_earlier(ingest, embed, teach, dim, list(releases))
         if not earlier:
             print("evaluate: the teacher was not trained, so there is no earlier tower to compare it with")
         systems = replace(systems, earlier=earlier)

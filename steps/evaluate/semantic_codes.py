@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from slimtower.serving.release import Release
 from steps.core.judged import JudgedSet
-from steps.evaluate.document_vectors import document_vectors
+from steps.evaluate.systems import document_vectors
 
 _SAMPLE = 100_000  # documents that the centroids are found from
 

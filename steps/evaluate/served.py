@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from steps.evaluate.fusion_gains import fused_name
+from steps.evaluate.gains import fused_name
 from steps.evaluate.latency import Latency
-from steps.evaluate.results import Result
+from steps.evaluate.measuring import Result
 from steps.evaluate.systems import TEACHER
 
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from steps.core.measures import NDCG
+from steps.evaluate.comparing import significant
 from steps.evaluate.formatting import milliseconds, percent, times
-from steps.evaluate.fusion_gains import fused_name, fusion_lines
+from steps.evaluate.gains import fused_name, fusion_lines
 from steps.evaluate.served import fusing, served_name
-from steps.evaluate.significance import significant
 from steps.evaluate.systems import TEACHER
 from steps.evaluate.table import choice_lines, gain_lines, share_of, unjudged_line
 from steps.evaluate.verdict import headline, left_out_lines, verdict_lines

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -10,18 +10,21 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
+from sentence_transformers import SentenceTransformer
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import sha256_file
 from slimtower.common.fingerprints import fingerprint
 from slimtower.lexical.bm25 import Bm25
+from slimtower.serving.checks import check_probes
 from slimtower.serving.dims import truncate
+from slimtower.serving.index_files import shards_of
 from slimtower.serving.release import Release, load_release
 from slimtower.serving.tower_files import tower_bytes, tower_facts
 from steps.core.corpus import corpus_columns, corpus_template
 from steps.encoders.towers import announce_texts, encode, load_tower
 from steps.evaluate.latency import Encode
-from steps.evaluate.student_tower import student_tower
+from steps.evaluate.params import BATCH_SIZE
 
 Hits = tuple[list[np.ndarray], list[list[str]]]  # scores and document ids, one entry a query, best first
 Search = Callable[[str, list[str], int], Hits]  # data set, query texts, k
@@ -109,7 +112,7 @@ class Systems:
     reranked: Sequence[Reranked] = ()
 
 
-def open_systems(ingest: Path, teach: Path, releases: Mapping[str, Path], batch_size: int) -> Systems:
+def open_systems(ingest: Path, teach: Path, releases: Mapping[str, Path]) -> Systems:
     """BM25 over the corpus in `ingest`, the teacher, and the releases by name of the student.
 
     UserError when a release is missing, damaged, or was distilled from another teacher.
@@ -121,7 +124,7 @@ def open_systems(ingest: Path, teach: Path, releases: Mapping[str, Path], batch_
         Teacher(
             digest(fingerprint(teach / "tower").id, first.manifest.index_manifest, first.manifest.index_files),
             first,
-            _teacher_encoder(teach / "tower", first.manifest.dim, batch_size),
+            _teacher_encoder(teach / "tower", first.manifest.dim),
             None if _behind_api(teach / "tower") else tower_bytes(teach / "tower", "query"),
         ),
         [Student(name, release.manifest.checksum, release, tower_encoder(release)) for name, release in opened.items()],
@@ -176,13 +179,13 @@ def _behind_api(tower: Path) -> bool:
     return "Endpoint" in tower_facts(tower, "query")["modules"]
 
 
-def _teacher_encoder(folder: Path, dim: int, batch_size: int) -> Encode:
+def _teacher_encoder(folder: Path, dim: int) -> Encode:
     tower = cache(lambda: load_tower(folder))
 
     def embed(texts: list[str]) -> np.ndarray:
         if len(texts) > 1:
             announce_texts(tower(), "query", texts, "evaluate: queries")
-        return truncate(encode(tower(), texts, "query", batch_size=batch_size), dim)
+        return truncate(encode(tower(), texts, "query", batch_size=BATCH_SIZE), dim)
 
     return embed
 
@@ -213,3 +216,32 @@ def dense_search(embed: Encode, release: Release, kind: str = "flat") -> Search:
 def digest(*values: object) -> str:
     """Hex sha256 over values that JSON can hold."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def student_tower(release: Release) -> SentenceTransformer:
+    """Load a release's query_encoder/; UserError when it is not the one of the manifest's probes."""
+    probes, folder = release.manifest.probes, release.folder / "query_encoder"
+    tower = load_tower(folder)
+    vectors = truncate(encode(tower, [probe.text for probe in probes], "query"), release.manifest.dim)
+    check_probes(folder, release.manifest, vectors, [probe.student_vector for probe in probes])
+    return tower
+
+
+def document_rows(release: Release, dataset: str, doc_ids: Iterable[str]) -> np.ndarray:
+    """Rows of documents in the indexes of a data set, int64; -1 for one that the release does not hold."""
+    ids = list(doc_ids)
+    unique_ids = set(ids)
+    rows = {doc_id: row for row, doc_id in enumerate(release.documents(dataset).ids) if doc_id in unique_ids}
+    return np.array([rows.get(doc_id, -1) for doc_id in ids], dtype=np.int64)
+
+
+def document_vectors(release: Release, dataset: str, rows: np.ndarray) -> np.ndarray:
+    """Vectors of these rows of the exact index, float32 `(rows, dim)`."""
+    index = release.index(dataset, "flat")
+    vectors, start = np.empty((len(rows), index.d), dtype=np.float32), 0
+    for shard in shards_of(index):
+        in_shard = np.flatnonzero((rows >= start) & (rows < start + shard.ntotal))
+        if len(in_shard):
+            vectors[in_shard] = shard.reconstruct_batch(rows[in_shard] - start)
+        start += shard.ntotal
+    return vectors

@@ -7,13 +7,12 @@ from typing import Any
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from steps.evaluate.closeness import describe_parts
+from steps.evaluate.comparing import is_chance, is_gain, significant
 from steps.evaluate.formatting import times
-from steps.evaluate.fusion_gains import fusion_lines
+from steps.evaluate.gains import fusion_lines
 from steps.evaluate.metrics import VERSION
-from steps.evaluate.retention import is_chance, is_gain
 from steps.evaluate.seeds import seed_lines
 from steps.evaluate.served import fusing, served_name
-from steps.evaluate.significance import significant
 from steps.evaluate.verdict import headline, left_out_lines
 from steps.retrieval.dataset_groups import counted_sets
 
@@ -151,10 +150,6 @@ def _reason(metrics: Mapping[str, Any]) -> str:
     if choice["student"] == choice["best"]:
         return f"the best of {group}{budget}" + ("" if split == "dev" else ", by test as there are no dev queries")
     worse = f"at most {choice['margin']:.1%} worse than {choice['best']}, the best of {group}{budget}"
-    if "not shown" in choice["reason"]:
-        worse = (
-            f"not shown to be more than {choice['margin']:.1%} worse than {choice['best']}, the best of {group}{budget}"
-        )
     return f"the fastest that is, on {split} and with {choice['confidence']:.0%} confidence, {worse}"
 
 

@@ -7,7 +7,7 @@ from evaluate_fakes import write_inputs
 
 from slimtower.common.errors import UserError
 from steps.core.tables import read_table, write_table
-from steps.evaluate.audit import Audit, audit_leaks
+from steps.evaluate.judging import Audit, audit_leaks
 
 
 def audit(root: Path) -> Audit:

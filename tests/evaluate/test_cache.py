@@ -17,8 +17,8 @@ from steps.evaluate import cache, diagnosis
 from steps.evaluate.cache import measure_all
 from steps.evaluate.closeness import read_texts
 from steps.evaluate.diagnosis import diagnose_all
-from steps.evaluate.measuring import Task
-from steps.evaluate.results import ARRAYS, RESULT, Result
+from steps.evaluate.measuring import ARRAYS, RESULT, Result, Task
+from steps.evaluate.params import SPLITS
 from steps.evaluate.systems import Systems
 
 pytestmark = pytest.mark.medium
@@ -30,7 +30,7 @@ ALL = ["bm25", "teacher", "static", "2l"]
 def task_of(root: Path, unjudged: tuple[str, ...] = (), **changes: object) -> Task:
     given = params(**changes)
     texts = read_texts(root / "ingest", [root / "distill" / name for name in KNOWN], unjudged, given.seed)
-    return Task(read_judged_sets(root / "ingest", given.splits), texts, given)
+    return Task(read_judged_sets(root / "ingest", SPLITS), texts, given)
 
 
 @pytest.fixture
@@ -76,13 +76,11 @@ def teacher_of_another_content(systems: Systems) -> Systems:
     ("change", "changes", "measured", "timed"),
     [
         (None, {"budget_ms": 3.0}, [], []),
-        (None, {"throughput_queries": 21}, [], ALL[1:]),
-        (None, {"batch_size": 9}, ALL, []),
-        (None, {"splits": ["test"]}, ALL, []),
+        (None, {"measures": ["R@5"]}, ALL, []),
         (None, {"seed": 14}, ALL, ALL[1:]),
         (teacher_of_another_content, {}, ALL[1:], ["teacher"]),
     ],
-    ids=["report", "batch", "depth", "splits", "seed", "teacher"],
+    ids=["report", "measures", "seed", "teacher"],
 )
 def test_what_a_result_depends_on_is_measured_again_and_nothing_else(
     tmp_path: Path,
@@ -179,13 +177,13 @@ def test_the_results_used_last_are_kept(tmp_path: Path, systems: Systems, monkey
     monkeypatch.setattr(cache, "_MIN_RESULTS", 7)  # four results and three latencies
     monkeypatch.setattr(cache, "_SYSTEM", 1)
     for size in (10, 11, 12):
-        measure_all(systems, task_of(tmp_path, batch_size=size))
-    assert measure_all(systems, task_of(tmp_path, batch_size=10)).measured == [], "used today"
+        measure_all(systems, task_of(tmp_path, latency_queries=size))
+    assert measure_all(systems, task_of(tmp_path, latency_queries=10)).measured == [], "used today"
     monkeypatch.setattr(cache, "_DAY", -1)
     for size in (11, 12):
-        measure_all(systems, task_of(tmp_path, batch_size=size))
-    assert measure_all(systems, task_of(tmp_path, batch_size=12)).measured == []
-    assert measure_all(systems, task_of(tmp_path, batch_size=10)).measured == ALL
+        measure_all(systems, task_of(tmp_path, latency_queries=size))
+    assert measure_all(systems, task_of(tmp_path, latency_queries=12)).measured == []
+    assert measure_all(systems, task_of(tmp_path, latency_queries=10)).measured == ALL
 
 
 def test_a_second_look_is_known_by_all_that_it_depends_on(
@@ -205,7 +203,6 @@ def test_a_second_look_is_known_by_all_that_it_depends_on(
 
     assert look(systems) == ALL[1:]
     assert look(systems, latency_queries=11) == []
-    for changes in ({"perturbed_queries": 4}, {"seed": 14}):
-        assert look(systems, **changes) == ALL[1:]
+    assert look(systems, seed=14) == ALL[1:]
     assert look(fake_systems(tmp_path, write_inputs(tmp_path), static=1, **{"2l": 3})) == ["2l"]
     assert look(teacher_of_another_content(systems)) == ALL[1:]

@@ -14,11 +14,11 @@ import pytest
 from slimtower.serving.release import Documents, Release
 from steps.core.judged import JudgedSet
 from steps.evaluate import proposition
-from steps.evaluate.document_vectors import document_rows, document_vectors
 from steps.evaluate.effort import ladder, measure_effort
 from steps.evaluate.proposition import judged_pairs, measure_proposition, score_scale
 from steps.evaluate.semantic_codes import centroids, measure_codes, prefix_recall, query_codes, read_codes
 from steps.evaluate.space import measure_space, neighbours
+from steps.evaluate.systems import document_rows, document_vectors
 
 
 def unit(count: int, dim: int, seed: int) -> np.ndarray:

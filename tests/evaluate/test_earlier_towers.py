@@ -22,14 +22,14 @@ from slimtower.common.files import write_json
 from steps.core.judged import JudgedSet, read_judged_sets
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.encoders import vector_cache
-from steps.evaluate import earlier_towers as module
+from steps.evaluate import other_teachers as module
 from steps.evaluate import run as stage
 from steps.evaluate.cache import measure_all
-from steps.evaluate.earlier_towers import open_earlier
+from steps.evaluate.comparing import is_gain
 from steps.evaluate.gains import gains
-from steps.evaluate.measuring import Task, measure_earlier
-from steps.evaluate.results import Result
-from steps.evaluate.retention import is_gain
+from steps.evaluate.measuring import Result, Task, measure_earlier
+from steps.evaluate.other_teachers import open_earlier
+from steps.evaluate.params import SPLITS
 from steps.evaluate.scoring import Scored
 from steps.evaluate.systems import Earlier, Search, Systems, dense_search
 from steps.evaluate.table import gain_lines, results_table
@@ -60,12 +60,12 @@ def world(tmp_path: Path, tiny_tower: Path) -> Path:
 
 
 def opened(root: Path, dim: int = DIM, students: Collection[str] = ()) -> list[Earlier]:
-    return open_earlier(root / "ingest", root / "embed", root / "teach", dim, 8, students)
+    return open_earlier(root / "ingest", root / "embed", root / "teach", dim, students)
 
 
 def task_of(root: Path) -> Task:
     given = params()
-    return Task(read_judged_sets(root / "ingest", given.splits), [], given)
+    return Task(read_judged_sets(root / "ingest", SPLITS), [], given)
 
 
 def by_hand(root: Path, tower: Path, judged: JudgedSet, dim: int) -> list[float]:

@@ -19,6 +19,7 @@ from steps.endpoint import module as endpoint
 from steps.evaluate.cache import Measurements, measure_all
 from steps.evaluate.fusing import CachedSearch, Fused, figures
 from steps.evaluate.measuring import Task
+from steps.evaluate.params import SPLITS
 from steps.evaluate.run import run
 from steps.evaluate.systems import Hits, Systems, bm25_search, dense_search
 from steps.evaluate.table import results_table
@@ -91,7 +92,7 @@ def by_hand(systems: Systems, root: Path, found: Measurements) -> None:
 
 def task_of(root: Path, **changes: object) -> Task:
     given = params(fused=True, **changes)
-    return Task(read_judged_sets(root / "ingest", given.splits), [], given)
+    return Task(read_judged_sets(root / "ingest", SPLITS), [], given)
 
 
 @pytest.mark.medium
@@ -143,7 +144,8 @@ def test_a_changed_student_is_fused_anew_and_nothing_else(tmp_path: Path, system
 
 @pytest.mark.medium
 def test_without_dev_queries_ranks_are_fused_and_nothing_is_claimed(tmp_path: Path, systems: Systems) -> None:
-    reports, metrics = run_stage(tmp_path, systems, splits=["test"])
+    write_inputs(tmp_path, dev=False)
+    reports, metrics = run_stage(tmp_path, systems)
     for row in metrics["fused"].values():
         for found in row.values():
             assert found["fusion"] == STANDARD.model_dump() and found["dev"] is None

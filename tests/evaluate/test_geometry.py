@@ -8,8 +8,8 @@ import pytest
 
 from steps.core.judged import JudgedSet
 from steps.evaluate import geometry
+from steps.evaluate.drawing import draw_histograms
 from steps.evaluate.geometry import Geometry, comparable, draw_pairs, measure_geometry, pair_differences, query_term
-from steps.evaluate.histograms import draw_histograms
 from steps.evaluate.scoring import score_and_keep
 from steps.evaluate.systems import remembering
 

@@ -16,13 +16,11 @@ from slimtower.common.errors import UserError
 from steps.core.judged import JudgedSet
 from steps.core.tables import table_from_rows, write_table
 from steps.evaluate import cases, diagnosis, effort
-from steps.evaluate.answers import answering_documents, holds, score_answers, tokens
 from steps.evaluate.judging import own_document_lines, read_evaluation_sets, unmeasured_lines
-from steps.evaluate.pairs import auc, pooled_auc
 from steps.evaluate.params import REL, SAT
 from steps.evaluate.perturbations import perturbed_set
 from steps.evaluate.proposition import judged_pairs
-from steps.evaluate.scoring import score_and_keep
+from steps.evaluate.scoring import answering_documents, auc, holds, pooled_auc, score_and_keep, score_answers, tokens
 from steps.retrieval.fusion_choice import trials
 
 

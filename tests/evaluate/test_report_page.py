@@ -12,9 +12,8 @@ from browser import Browser, find_browser
 from evaluate_fakes import evaluate, fake_systems, hybrid_systems, params, write_inputs
 
 from slimtower.common.files import read_json, write_json
-from steps.evaluate.facts import mined_examples
+from steps.evaluate.background import mined_examples, read_background
 from steps.evaluate.formatting import percent
-from steps.evaluate.report import read_background
 
 
 @pytest.mark.medium

@@ -19,7 +19,8 @@ from steps.core.measures import NDCG
 from steps.core.tables import read_table
 from steps.evaluate.cache import measure_all
 from steps.evaluate.measuring import Task, measure_reranked
-from steps.evaluate.reranked import open_reranked, reordered
+from steps.evaluate.other_teachers import open_reranked, reordered
+from steps.evaluate.params import SPLITS
 from steps.evaluate.run import Folders, evaluate
 from steps.evaluate.systems import Systems, dense_search
 from steps.retrieval.rankers import load_ranker
@@ -107,7 +108,7 @@ def test_the_order_is_the_other_teachers_own_over_the_first_hits(
 @pytest.mark.medium
 def test_it_is_a_system_of_the_report_measured_once_and_again_when_it_changes(world: Path, tiny_tower: Path) -> None:
     given = params(rerankers=["late"], rerank_depth=DEPTH)
-    task = Task(read_judged_sets(world / "ingest", given.splits), [], given)
+    task = Task(read_judged_sets(world / "ingest", SPLITS), [], given)
     systems = opened(world, "late")
     found = measure_all(systems, task)
     assert "late" in found.measured and "late" not in found.latencies

@@ -8,7 +8,7 @@ from scipy.stats import t as student_t
 from scipy.stats import ttest_ind
 
 from slimtower.common.errors import UserError
-from steps.evaluate.retention import bootstrap_means, compare, p_value, retention
+from steps.evaluate.comparing import bootstrap_means, compare, p_value, retention
 from steps.retrieval.dataset_groups import counted_sets, joint_means, units, weights
 
 

@@ -16,7 +16,7 @@ from steps.evaluate.fusing import FusionFigures
 from steps.evaluate.indexes import IndexFigures
 from steps.evaluate.insight import slice_figures
 from steps.evaluate.latency import Latency
-from steps.evaluate.results import Result
+from steps.evaluate.measuring import Result
 from steps.evaluate.scoring import Scored
 from steps.evaluate.served import as_served, served_ms
 from steps.evaluate.slicing import Slice
@@ -82,7 +82,7 @@ def test_slices_of_a_data_set_on_which_a_release_does_not_fuse_have_no_fused_fig
 def test_the_student_that_is_best_as_served_is_chosen_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (slicing, diagnosis):
         monkeypatch.setattr(module, "MIN_QUERIES", 2)
-    reports = evaluate(hybrid_systems(tmp_path), tmp_path, params(perturbed_queries=3))
+    reports = evaluate(hybrid_systems(tmp_path), tmp_path)
     metrics = json.loads((reports / "metrics.json").read_text())
     dev, test = metrics["datasets_dev"], metrics["datasets"]
     for models in (*dev.values(), *test.values()):

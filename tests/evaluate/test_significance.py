@@ -7,11 +7,9 @@ import pytest
 from scipy import stats
 
 from steps.core.judged import JudgedSet
-from steps.evaluate.agreement import agreement, rank_biased_overlap
-from steps.evaluate.results import Result
-from steps.evaluate.scoring import Scored
-from steps.evaluate.significance import bootstrap_p_value, holm, significance
-from steps.evaluate.trec import read_hits, write_hits
+from steps.evaluate.comparing import agreement, bootstrap_p_value, holm, rank_biased_overlap, significance
+from steps.evaluate.measuring import Result
+from steps.evaluate.scoring import Scored, read_hits, write_hits
 
 
 def test_holm_by_hand() -> None:

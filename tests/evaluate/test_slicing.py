@@ -13,22 +13,24 @@ from slimtower.common.errors import UserError
 from steps.core.judged import JudgedSet
 from steps.core.tables import table_from_rows, write_table
 from steps.evaluate import slicing
+from steps.evaluate.comparing import figures
 from steps.evaluate.perturbations import drawn_rows, perturb, perturbed_set
-from steps.evaluate.ratios import figures
 from steps.evaluate.slicing import (
     MIN_QUERIES,
     QueryFacts,
     asks,
     capitalised,
+    count_searches,
+    count_words,
     names_of,
     negates,
     popularity,
     rare,
     read_user_slices,
     slice_queries,
+    training_texts,
     unseen_share,
 )
-from steps.evaluate.training_words import count_searches, count_words, training_texts
 
 
 def judged(*texts: str) -> JudgedSet:

@@ -19,12 +19,12 @@ from slimtower.common.files import sha256_file, write_json
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, write_table
 from steps.evaluate import run as stage
+from steps.evaluate.background import read_background
 from steps.evaluate.measuring import Task, measure_teacher
-from steps.evaluate.report import read_background
+from steps.evaluate.scoring import write_hits
 from steps.evaluate.summary import summary
 from steps.evaluate.systems import Systems, remembering
 from steps.evaluate.table import results_table
-from steps.evaluate.trec import write_hits
 from steps.evaluate.verdict import headline
 from steps.tracking.runs import Run
 
@@ -36,10 +36,11 @@ def evaluate(
     run: Run | None = None,
     systems: Systems | None = None,
     judged: tuple[str, ...] = ("api", "med"),
+    dev: bool = True,
     **changes: object,
 ) -> Path:
     """Run the stage with a teacher that reads whole queries and students that read less of them."""
-    documents = write_inputs(root, judged=judged)
+    documents = write_inputs(root, judged=judged, dev=dev)
     return evaluate_in(systems or fake_systems(root, documents, **KNOWN), root, params(**changes), run)
 
 
@@ -324,7 +325,7 @@ def test_quality_is_byte_identical_on_a_rerun(tmp_path: Path, reports: Path) -> 
 
 @pytest.mark.medium
 def test_without_dev_the_report_still_stands(tmp_path: Path) -> None:
-    reports = evaluate(tmp_path, splits=["test"])
+    reports = evaluate(tmp_path, dev=False)
     metrics = json.loads((reports / "metrics.json").read_text())
     assert metrics["datasets_dev"] == {}
     test = metrics["datasets"]

@@ -34,13 +34,9 @@ def params(**changes: object) -> EvaluateParams:
         "ignore_identical_ids": False,
         "rerankers": [],
         "rerank_depth": 10,
-        "splits": ["test", "dev"],
         "measures": ["nDCG@10", "RR@10", "AP@1000", "R@5", "R@20", "R@100"],
-        "batch_size": 8,
         "latency_queries": 10,
-        "throughput_queries": 20,
         "slices": {},
-        "perturbed_queries": 5,
         "seed": 13,
     }
     return EvaluateParams.model_validate(values | changes)
@@ -167,12 +163,17 @@ def evaluate(systems: Systems, root: Path, given: EvaluateParams | None = None, 
 
 
 def write_inputs(
-    root: Path, datasets: tuple[str, ...] = ("api", "med"), leak: str = "", judged: tuple[str, ...] = ("api", "med")
+    root: Path,
+    datasets: tuple[str, ...] = ("api", "med"),
+    leak: str = "",
+    judged: tuple[str, ...] = ("api", "med"),
+    dev: bool = True,
 ) -> dict[str, dict[str, str]]:
     """Write what `evaluate` reads below `root`; returns the documents' texts by data set and id.
 
     `leak` = alignment, generated or mined plants the first dev query of the first data set there. Data sets that are
-    not `judged` have no judgements of dev and test queries; the students held out two texts of each data set.
+    not `judged` have no judgements of dev and test queries, and without `dev` no dev query has any; the students held
+    out two texts of each data set.
     """
     corpus, queries, qrels = [], [], []
     for dataset in datasets:
@@ -186,7 +187,7 @@ def write_inputs(
             split = ("test", "dev", "train")[number % 3]
             row = {"query_id": f"{dataset}/q{number}", "dataset": dataset, "split": split}
             queries.append(row | {"text": f"{TOPICS[number % len(TOPICS)]} please find number{number} {dataset}"})
-            if dataset in judged or split == "train":
+            if split == "train" or (dataset in judged and (dev or split == "test")):
                 qrels.append(row | {"doc_id": f"{dataset}/d{number}", "grade": 1})
     write_table(root / "ingest", "corpus", table_from_rows("corpus", corpus))
     write_table(root / "ingest", "queries", table_from_rows("queries", queries))

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline import pages
 from slimtower.registry import client as registry
-from steps.evaluate.headline import HEADLINE
+from steps.evaluate.params import HEADLINE
 from steps.tracking import runs as tracking
 
 pytestmark = pytest.mark.medium

@@ -33,6 +33,7 @@ from pipeline.recipe import main as recipe_command
 from slimtower.common.errors import UserError
 from slimtower.common.settings import read_mapping
 from slimtower.serving.choice import check_origin
+from steps.evaluate.params import AS_ONE
 from steps.retrieval.dataset_groups import units
 
 RECIPES = sorted(Path("recipes").glob("*.yaml"))
@@ -212,7 +213,7 @@ def test_a_standard_protocol_has_its_sets_and_a_track_without_their_text(recipe:
     own, general = (
         check_params(laid_over(base, text, {"PARTS": parts}, path), recipe) for parts in ("", "unlabelled_queries")
     )
-    assert len(units([source.name for source in own.ingest.sources], own.evaluate.as_one)) == sets
+    assert len(units([source.name for source in own.ingest.sources], AS_ONE)) == sets
     assert {"titles", "sentences", "spans"} < set(own.embed.parts)
     assert general.embed.parts == ["unlabelled_queries"] and general.embed.least_texts == 0
     losses = [loss.kind for name in own.distill.students for loss in own.distill.described(name).losses]

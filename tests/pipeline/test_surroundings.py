@@ -30,7 +30,7 @@ embed: {least_texts: 0}
 distill: {students: [static], student: {static: {epochs: 2.0, batch_size: 64}}}
 index: {kind: flat, semantic_ids: {levels: 2, codes: 4}}
 release: {parity_ndcg_loss: 1.0, total_ndcg_loss: 1.0, served_cosine: 0.9, probe_tolerance: 0.01}
-evaluate: {latency_queries: 10, throughput_queries: 10}
+evaluate: {latency_queries: 10}
 """
 MISSING = "/proc/nonexistent"  # where not even root can make a folder
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}

@@ -14,7 +14,7 @@ from slimtower.common.errors import UserError
 from slimtower.serving.release import load_release
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, table_from_rows, write_table
-from steps.evaluate.student_tower import student_tower
+from steps.evaluate.systems import student_tower
 from steps.release.probe_texts import _training, probe_texts, query_texts, sample_texts
 from steps.release.quality import Cost, Values, check_costs, cost_of, ndcg
 

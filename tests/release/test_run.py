@@ -19,7 +19,7 @@ from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.errors import UserError
 from slimtower.serving.release import Release, load_release
 from steps.core.tables import read_table, table_from_rows, write_table
-from steps.evaluate.student_tower import student_tower
+from steps.evaluate.systems import student_tower
 from steps.release.card import front_matter
 from steps.release.index_copy import write_titles
 from steps.tracking.runs import NullRun

@@ -14,7 +14,7 @@ from slimtower.common.files import sha256_file
 from slimtower.lexical.bm25 import TOKENIZER
 from slimtower.serving.manifest import FORMAT, SHARED, Manifest, read_manifest
 from slimtower.serving.release import load_release
-from steps.evaluate.student_tower import student_tower
+from steps.evaluate.systems import student_tower
 
 pytestmark = [pytest.mark.medium, pytest.mark.faults("tampered releases")]
 

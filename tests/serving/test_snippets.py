@@ -13,7 +13,7 @@ from stages import INDEX, run_release
 from slimtower.serving.dims import truncate
 from slimtower.serving.index_files import shards_of
 from slimtower.serving.release import load_release
-from steps.evaluate.student_tower import student_tower
+from steps.evaluate.systems import student_tower
 
 pytestmark = pytest.mark.medium
 

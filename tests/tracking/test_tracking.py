@@ -12,7 +12,7 @@ import yaml
 from pipeline import lineage
 from slimtower.common.errors import UserError
 from slimtower.registry import client as registry
-from steps.evaluate.headline import HEADLINE
+from steps.evaluate.params import HEADLINE
 from steps.promote.lineage import _stage_runs
 from steps.promote.registry import Registry
 from steps.tracking import run_ids

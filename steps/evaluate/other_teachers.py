@@ -1,4 +1,4 @@
-"""What the teacher was before: its base and the rounds of its training, each over documents that it reads itself."""
+"""Other teachers as systems: what the index's teacher was before, and those that put its hits into their own order."""
 
 from array import array
 from collections.abc import Collection
@@ -14,12 +14,14 @@ from slimtower.common.fingerprints import fingerprint
 from slimtower.serving.dims import truncate
 from steps.core.array_files import new_array
 from steps.core.code import code_digest
-from steps.core.corpus import CorpusRows, CorpusTexts
-from steps.encoders.precision import Precision
+from steps.core.corpus import CorpusRows, CorpusTexts, corpus_columns
+from steps.encoders.precision import Precision, resolve_precision
 from steps.encoders.towers import encode, load_tower
 from steps.encoders.vector_cache import embed_once
-from steps.evaluate.systems import BM25, TEACHER, Earlier, Hits, Search, digest
+from steps.evaluate.params import BATCH_SIZE, EvaluateParams
+from steps.evaluate.systems import BM25, TEACHER, Earlier, Hits, Reranked, Search, Teacher, dense_search, digest
 from steps.retrieval.exact_search import best_documents
+from steps.scorers import open_reranker
 
 _SHARD = 4096  # documents between two savings of their vectors
 _BLOCK = 16_384  # documents whose vectors are cut at once
@@ -34,19 +36,16 @@ class Reading:
 
     dim: int
     computed_in: Precision
-    batch_size: int
 
 
-def open_earlier(
-    ingest: Path, embed: Path, teach: Path, dim: int, batch_size: int, students: Collection[str]
-) -> list[Earlier]:
+def open_earlier(ingest: Path, embed: Path, teach: Path, dim: int, students: Collection[str]) -> list[Earlier]:
     """The towers that `towers.json` in `teach/earlier` names, in order; none of a teacher that was not trained.
 
     `embed` is the folder of the teacher's documents, `dim` that of the index. UserError when a tower is missing, or a
     student has its name.
     """
-    reading = Reading(dim, read_json(embed / "report.json")["computed_in"], batch_size)
-    shared = sha256_file(ingest / "corpus.parquet"), asdict(reading), code_digest("steps.evaluate.earlier_towers")
+    reading = Reading(dim, read_json(embed / "report.json")["computed_in"])
+    shared = sha256_file(ingest / "corpus.parquet"), asdict(reading), code_digest("steps.evaluate.other_teachers")
     towers = []
     for name in read_json(teach / "earlier" / "towers.json"):
         folder = teach / "earlier" / name
@@ -88,7 +87,7 @@ def search_corpus(
         scratch / "documents.npy",
         dtype="float32",
         precision=reading.computed_in,
-        batch_size=reading.batch_size,
+        batch_size=BATCH_SIZE,
         shard_texts=_SHARD,
         caption=f"embed documents, {folder.name}",
     )
@@ -96,7 +95,7 @@ def search_corpus(
     rows = {name: np.array(values, dtype=np.int64) for name, values in positions.items()}
 
     def search(dataset: str, texts: list[str], k: int) -> Hits:
-        query_vectors = truncate(encode(tower, texts, "query", batch_size=reading.batch_size), reading.dim)
+        query_vectors = truncate(encode(tower, texts, "query", batch_size=BATCH_SIZE), reading.dim)
         dataset_rows, ids = rows[dataset], doc_ids[dataset]
         scores, best = best_documents(query_vectors, vectors, k, dataset_rows)
         return list(scores), [[ids[at] for at in line] for line in np.searchsorted(dataset_rows, best).tolist()]
@@ -114,3 +113,53 @@ def _cut(path: Path, dim: int) -> np.ndarray:
     for start in range(0, len(vectors), _BLOCK):
         first[start : start + _BLOCK] = truncate(vectors[start : start + _BLOCK], dim)
     return first
+
+
+def open_reranked(ingest: Path, teachers: Path, teacher: Teacher, params: EvaluateParams) -> list[Reranked]:
+    """A system for each of `evaluate.rerankers`, whose folders lie below `teachers`; UserError where one is missing."""
+    shared = (sha256_file(ingest / "corpus.parquet"), teacher.content, params.rerank_depth)
+    computed = resolve_precision("auto"), code_digest("steps.evaluate.other_teachers")
+    systems = []
+    for name in params.rerankers:
+        folder = teachers / name
+        if not (folder / "tower").is_dir():
+            raise UserError(f"{folder}/tower: not found; run `dvc repro` to train {name!r}, or take it off rerankers")
+        content = digest(fingerprint(folder / "tower").id, *shared, *computed)
+        systems.append(Reranked(name, content, partial(rerank, ingest, folder, teacher, params)))
+    return systems
+
+
+def rerank(ingest: Path, folder: Path, teacher: Teacher, params: EvaluateParams, scratch: Path) -> Search:
+    """Search with the index's teacher, then put its first `rerank_depth` hits into the order of the one in `folder`.
+
+    Hits behind these keep the teacher's order, with scores below.
+    """
+    reranker = open_reranker(folder, scratch, "auto", BATCH_SIZE)
+    rows = {doc_id: row for row, (doc_id,) in enumerate(corpus_columns(ingest, ["doc_id"]))}
+    first = dense_search(teacher.encode, teacher.release)
+
+    def read_texts(chosen_rows: np.ndarray) -> list[str]:
+        return list(CorpusTexts(ingest, chosen_rows))
+
+    def search(dataset: str, texts: list[str], k: int) -> Hits:
+        _, doc_ids = first(dataset, texts, k)
+        candidates = [
+            np.array([rows[doc_id] for doc_id in ids[: params.rerank_depth]], dtype=np.int64) for ids in doc_ids
+        ]
+        scored = reranker.scores(texts, candidates, read_texts)
+        return reordered(doc_ids, scored)
+
+    return search
+
+
+def reordered(hits: list[list[str]], scored: list[np.ndarray]) -> Hits:
+    """Each query's hits, the first by their scores, equal ones and those that have none in their old order."""
+    scores: list[np.ndarray] = []
+    doc_ids: list[list[str]] = []
+    for ids, query_scores in zip(hits, scored, strict=True):
+        order = np.argsort(-query_scores, kind="stable")
+        behind = ids[len(query_scores) :]
+        below = (query_scores.min() if len(query_scores) else 0.0) - 1.0 - np.arange(len(behind), dtype=np.float32)
+        scores.append(np.concatenate([query_scores[order], below]).astype(np.float32))
+        doc_ids.append([ids[index] for index in order.tolist()] + behind)
+    return scores, doc_ids

@@ -1,0 +1,185 @@
+"""What the report says beside the measurements: the earlier stages' own reports, examples, and the numbers' origin."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slimtower.common.errors import TransientError
+from slimtower.common.files import read_json, sha256_file
+from steps.core.tables import table_path
+from steps.tracking.run_ids import git_commit
+from steps.tracking.runs import Run
+
+_EXAMPLES = 4
+_CUT = 0.01  # share of documents from which on the report says that the teacher does not read them to their end
+_REPORT = "report.json"
+_DIGEST_LENGTH = 32  # a text this long without a space is a digest: of use in a manifest, not to a reader
+_LONGEST = 120
+
+Facts = list[tuple[str, str]]
+_BORROWED = "borrowed from another query that shares important terms with this one"
+_SOURCES = {  # of mined triplets, in the order in which they are told
+    "click_one_hop": "the positive was clicked{simulated}; the negative was shown for the query and never clicked",
+    "click_multi_hop": _BORROWED + "{simulated}",
+    "judged": "the positive is judged relevant; the negative is judged irrelevant, or is a hit that nobody judged",
+    "relevance_one_hop": "the positive scores best for the query, and the negative scores far lower",
+    "relevance_multi_hop": _BORROWED,
+    "given": "as a data set brought it",
+}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What an earlier stage reported, under a title."""
+
+    title: str
+    facts: Facts
+
+
+@dataclass(frozen=True)
+class Background:
+    """What the report tells beside the measurements."""
+
+    simulated: Sequence[str]
+    """Data sets whose sessions no person made."""
+    judged_by_clicks: Sequence[str]
+    """Data sets whose test judgements are clicks."""
+    base: str
+    trained: bool
+    cut: str
+    """That the teacher reads documents not to their end, in a sentence; "" if it reads all of them."""
+    training_seconds: Mapping[str, float]
+    stages: Sequence[Stage]
+    mined: Sequence[Mapping[str, str]]
+    sources: Facts
+    """What each source of mined triplets is."""
+    generated: Sequence[tuple[str, str]]
+    origin: Facts = field(default_factory=list)
+
+
+def read_background(
+    ingest: Path, mine: Path, embed: Path, generate: Path, teach: Path, distill: Path, students: Sequence[str]
+) -> Background:
+    """Collect the earlier stages' own reports; UserError when one is missing."""
+    ingested, mined, embedded, taught, generated = (
+        read_json(folder / _REPORT) for folder in (ingest, mine, embed, teach, generate)
+    )
+    datasets = ingested.get("datasets", {})
+    sessions = {name: entry["sessions"]["simulated"] for name, entry in datasets.items() if "sessions" in entry}
+    simulated = sorted(name for name, is_simulated in sessions.items() if is_simulated)
+    stages = [
+        Stage("Ingestion", facts({key: value for key, value in ingested.items() if key != "simulated"})),  # of any set
+        Stage("Mining", facts(mined)),
+        Stage("Teacher", facts({key: value for key, value in taught.items() if key != "comparison"})),  # of a sample
+        Stage("Generated queries", generation_facts(generated)),
+    ]
+    return Background(
+        simulated=simulated,
+        judged_by_clicks=sorted(name for name, entry in datasets.items() if entry.get("judgements_from_clicks")),
+        base=taught.get("base") or taught["model"],  # of a teacher behind an API its name
+        trained=bool(taught.get("epochs")),
+        cut=_cut(embedded),
+        training_seconds={student: float(read_json(distill / student / _REPORT)["seconds"]) for student in students},
+        stages=[stage for stage in stages if stage.facts],
+        mined=mined_examples(mined),
+        sources=mined_sources(mined, simulated, all_simulated=len(simulated) == len(sessions)),
+        generated=generated_examples(generated, _EXAMPLES),
+    )
+
+
+def _cut(embedded: Mapping[str, Any]) -> str:
+    """The sentence on the documents that are longer than what the teacher reads, from one in a hundred on."""
+    share, limit = embedded.get("cut_documents") or 0.0, embedded.get("document_tokens")
+    if share < _CUT:
+        return ""
+    longest = f"the {limit:,} tokens that the teacher reads" if limit else "what the teacher reads"
+    return f"{share * 100:.0f}\u00a0% of the documents are longer than {longest}; dense search does not see their ends."
+
+
+def facts(values: Mapping[str, Any], prefix: str = "") -> Facts:
+    """(name, value) for each number, truth value and short text, nested names joined; lists are left out."""
+    rows: Facts = []
+    for key, value in values.items():
+        name = f"{prefix}{key.replace('_', ' ')}"
+        if isinstance(value, Mapping):
+            rows += facts(value, f"{name} · ")
+        elif (text := _format_value(value)) is not None:
+            rows.append((name, text))
+    return rows
+
+
+def _format_value(value: object) -> str | None:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if isinstance(value, str) and 0 < len(value) <= _LONGEST:
+        return None if len(value) >= _DIGEST_LENGTH and " " not in value else value
+    return None
+
+
+def generation_facts(report: Mapping[str, Any]) -> Facts:
+    """Facts of `generate`, which reports once for each noise level."""
+    rows = facts(report)
+    for entry in report.get("sigmas", []):
+        level = entry.get("sigma")
+        rows += facts({key: value for key, value in entry.items() if key != "sigma"}, f"sigma {level} · ")
+    return rows
+
+
+def generated_examples(report: Mapping[str, Any], count: int) -> list[tuple[str, str]]:
+    """(source query, generated query): the first `count` over the noise levels in turn."""
+    levels = [entry.get("examples", []) for entry in report.get("sigmas", [])]
+    turns = [examples[turn] for turn in range(count) for examples in levels if turn < len(examples)]
+    return [(example["source"], example["generated"]) for example in turns[:count]]
+
+
+def mined_examples(report: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Triplets as texts: source, query, via (empty for one hop), positive, negative, why; the first of each source."""
+    first: dict[str, Mapping[str, Any]] = {}
+    for sample in report.get("samples", []):
+        first.setdefault(sample["source"], sample)
+    return [
+        {
+            "source": source.replace("_", " "),
+            "query": sample["query"]["text"],
+            "via": (sample.get("via_query") or {}).get("text", ""),
+            "positive": sample["positive"]["title"] or sample["positive"]["content"],
+            "negative": sample["negative"]["title"] or sample["negative"]["content"],
+            "why": sample["why"],
+        }
+        for source, sample in first.items()
+    ]
+
+
+def mined_sources(report: Mapping[str, Any], simulated: Sequence[str], *, all_simulated: bool) -> Facts:
+    """Source and what its triplets are, of the sources that gave any; clicks of data sets in `simulated` are called so.
+
+    `all_simulated`: no other data set has sessions.
+    """
+    clicks = " (simulated)" if all_simulated else f" (simulated in {', '.join(simulated)})"
+    rows = report.get("rows", {})
+    return [
+        (source.replace("_", " "), sentence.format(simulated=clicks if simulated else ""))
+        for source, sentence in _SOURCES.items()
+        if rows.get(source)
+    ]
+
+
+DIGITS = 12  # of a digest
+
+
+def origin(ingest: Path, run: Run) -> list[tuple[str, str]]:
+    """Name and value of each; digests are the first digits of a sha256. No run where MLflow knows of none."""
+    try:
+        run_id = str(getattr(run, "run_id", ""))
+    except TransientError:
+        run_id = ""
+    datasets = read_json(ingest / "report.json").get("datasets", {})
+    rows = [("commit", git_commit()), ("MLflow run of evaluate", run_id)]
+    rows += [(f"corpus of {name}", str(entry.get("corpus_digest", ""))[:DIGITS]) for name, entry in datasets.items()]
+    rows += [(name, sha256_file(table_path(ingest, name))[:DIGITS]) for name in ("queries", "qrels")]
+    return [(name, value) for name, value in rows if value]
