@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # read when torch is loaded; programs t
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # programs that tests start would ignore it under nohup
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -194,7 +194,7 @@ def test_a_step_has_equations_6_to_12_and_their_gradients(
     wanted_slopes = {key: weight.grad for key, weight in network.named_parameters() if weight.grad is not None}
     assert slopes.keys() == wanted_slopes.keys() and len(slopes) > 20
     for key, slope in slopes.items():
-        atol = 5e-5 * max(1.0, wanted_slopes[key].abs().max().item())  # float32 in here
+        atol = 1e-4 * max(1.0, wanted_slopes[key].abs().max().item())  # float32 in here
         np.testing.assert_allclose(slope, wanted_slopes[key], rtol=1e-3, atol=atol, err_msg=key)
 
 
