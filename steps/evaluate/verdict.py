@@ -147,7 +147,7 @@ def _sentence(metrics: Mapping[str, Any], student: str, answer: Answer, rows: Ro
             )
         case "cannot tell":
             doubt = _doubt(open_sets, metrics["settings"]["margin"], where)
-            return f"{name}: {speed}; {doubt}.{_compare_both(metrics, student)}"
+            return f"{name}: {_speed(metrics, student, ' as the teacher')}; {doubt}.{_compare_both(metrics, student)}"
 
 
 def _gain(rows: Rows) -> str:
@@ -208,13 +208,13 @@ def _unjudged(metrics: Mapping[str, Any], students: Sequence[str]) -> list[str]:
     ]
 
 
-def _speed(metrics: Mapping[str, Any], student: str) -> str:
-    """How many times as fast as the teacher a student answers, and without what."""
+def _speed(metrics: Mapping[str, Any], student: str, than: str = "") -> str:
+    """How many times as fast as the teacher a student answers, and without what; `than` names the teacher if it must."""
     ratio = served_ms_ratio(metrics, student)
     if ratio >= 1.05:
-        words = f"{times(ratio)} times as fast"
+        words = f"{times(ratio)} times as fast{than}"
     else:
-        words = f"{times(1 / ratio)} times as slow" if ratio <= 0.95 else "as fast"
+        words = f"{times(1 / ratio)} times as slow{than}" if ratio <= 0.95 else f"as fast{than}"
     return f"{words}, without an API call" if behind_api(metrics) else words
 
 
