@@ -209,7 +209,7 @@ def _unjudged(metrics: Mapping[str, Any], students: Sequence[str]) -> list[str]:
 
 
 def _speed(metrics: Mapping[str, Any], student: str, than: str = "") -> str:
-    """How many times as fast as the teacher a student answers, and without what; `than` names the teacher if it must."""
+    """How many times as fast as the teacher a student answers, and without what; `than`: its name if it needs one."""
     ratio = served_ms_ratio(metrics, student)
     if ratio >= 1.05:
         words = f"{times(ratio)} times as fast{than}"
