@@ -34,8 +34,6 @@ class Evaluation:
     points: Sequence[Point]
     served: Mapping[str, Result]
     """The students as their releases serve them."""
-    differences: Mapping[str, np.ndarray]
-    """Of each student, distances between test queries by the teacher less those by the student, `(pairs,)`."""
 
 
 def compose(
@@ -98,11 +96,6 @@ def compose(
         best=best,
         points=frontier(measurements.latencies, retained, metrics),
         served=served,
-        differences={
-            name: np.concatenate([geometry.differences for geometry in result.geometry.values()])
-            for name, result in alone.items()
-            if result.geometry
-        },
     )
 
 

@@ -1,6 +1,10 @@
-"""Figures and names as people read them."""
+"""Figures, names and blocks of the report as people read them: on the page, in Markdown, in a terminal."""
 
 import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
 
 
 def percent(ratio: float) -> str:
@@ -36,3 +40,109 @@ def in_words(model: str) -> str:
     if match := re.fullmatch(r"(\d+)l", model):
         return "1 layer" if match[1] == "1" else f"{match[1]} layers"
     return words.get(model, model)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table, with a smaller line below it."""
+
+    text: str
+    small: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of as many cells as there are heads; the first column names the row."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str | Cell]]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Inline SVG for a screen and for a phone, and what is told below it; report.md and the terminal do not show it."""
+
+    wide: str
+    narrow: str
+    caption: str
+
+
+Block = str | Table | Drawing
+"""A paragraph, whose words may be `*emphasised*` or `[linked](https://...)`, a table or a drawing."""
+
+
+def as_html(blocks: Iterable[Block]) -> Markup:
+    """Blocks as elements of the page."""
+    return Markup("\n").join(_html(block) for block in blocks)
+
+
+def as_markdown(blocks: Iterable[Block]) -> list[str]:
+    """Lines of report.md, a blank one between blocks."""
+    return _joined(blocks, lambda table: markdown_table(table.heads, [list(map(_one_line, row)) for row in table.rows]))
+
+
+def as_text(blocks: Iterable[Block]) -> list[str]:
+    """Lines for a terminal: columns as wide as they must be, paragraphs without marks."""
+    return [re.sub(r"\*|\[(.*?)\]\(.*?\)", r"\1", line) for line in _joined(blocks, _columns)]
+
+
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A Markdown table; its first column is of words, the others are of figures.
+
+    No cell ends a cell or begins a tag, whatever a user called a slice.
+    """
+    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
+    return [
+        f"| {' | '.join(cell.replace('|', chr(92) + '|').replace('<', '&lt;') for cell in line)} |" for line in lines
+    ]
+
+
+def _joined(blocks: Iterable[Block], lines_of: Callable[[Table], list[str]]) -> list[str]:
+    parts = [
+        [block] if isinstance(block, str) else lines_of(block) for block in blocks if not isinstance(block, Drawing)
+    ]
+    return [line for part in parts for line in ("", *part)]
+
+
+def _columns(table: Table) -> list[str]:
+    rows = [list(table.heads), *(list(map(_one_line, row)) for row in table.rows)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if at else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+
+
+def _one_line(cell: str | Cell) -> str:
+    if isinstance(cell, str):
+        return cell
+    return f"{cell.text} ({cell.small})" if cell.small else cell.text
+
+
+def _html(block: Block) -> Markup:
+    if isinstance(block, Drawing):
+        sides = Markup("").join(
+            Markup('<div class="{}">{}</div>').format(name, Markup(svg))
+            for name, svg in (("wide", block.wide), ("narrow", block.narrow))
+        )
+        return Markup('<figure>\n{}\n<figcaption class="small">{}</figcaption>\n</figure>').format(sides, block.caption)
+    if isinstance(block, Table):
+        head = Markup("").join(Markup("<th>{}</th>").format(name) for name in block.heads)
+        rows = (Markup("").join(map(_html_cell, row)) for row in block.rows)
+        body = Markup("\n").join(Markup("<tr>{}</tr>").format(row) for row in rows)
+        return Markup('<table class="stack">\n<thead><tr>{}</tr></thead>\n<tbody>\n{}\n</tbody></table>').format(
+            head, body
+        )
+    text = re.sub(r"\*(.+?)\*", r"<i>\1</i>", str(escape(block)))
+    text = re.sub(r"\[(.+?)\]\((https://[^)]*)\)", r'<a href="\2">\1</a>', text)
+    return Markup("<p>{}</p>").format(Markup(text))
+
+
+def _html_cell(cell: str | Cell) -> Markup:
+    if isinstance(cell, str):
+        return Markup("<td>{}</td>").format(cell)
+    small = Markup('<span class="small">{}</span>').format(cell.small) if cell.small else ""
+    return Markup("<td>{}{}</td>").format(cell.text, small)

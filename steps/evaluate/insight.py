@@ -1,28 +1,30 @@
 """Where students lose, and why: slices of the test queries, perturbed queries, geometry, and cases to read."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from slimtower.common.files import read_json, write_json
+from steps.core.code import code_digest
 from steps.core.judged import JudgedSet
 from steps.core.tables import table_from_rows
 from steps.core.texts import words
-from steps.evaluate.cache import Measurements
+from steps.evaluate.cache import Measurements, kept_folder, key_of
 from steps.evaluate.cases import Case, read_cases
-from steps.evaluate.comparing import figures
+from steps.evaluate.comparing import figures as shares_of
 from steps.evaluate.composition import Evaluation
-from steps.evaluate.diagnosis import Diagnosis, diagnose_all, perturbed_rows
+from steps.evaluate.figures import every_figure, measured_figures
+from steps.evaluate.figures.base import Figure, Look, Measured
 from steps.evaluate.gains import fused_name
-from steps.evaluate.measuring import Task
+from steps.evaluate.measuring import Result, Task
 from steps.evaluate.params import BOOTSTRAP_SAMPLES, EvaluateParams
-from steps.evaluate.perturbations import PERTURBATIONS
 from steps.evaluate.served import fused_sets
 from steps.evaluate.slicing import QueryFacts, Slice, count_searches, count_words, slice_queries, training_texts
-from steps.evaluate.systems import TEACHER, Systems
+from steps.evaluate.systems import TEACHER, Student, Systems, Teacher, digest
 
 EXAMPLES = 5  # dev queries shown on which the best student loses most, and as many on which it gains most
 
@@ -35,6 +37,8 @@ class Insight:
     slices: pa.Table
     cases: Sequence[Case]
     notes: Sequence[str]
+    measured: Mapping[str, Measured]
+    """What was measured for each figure, by key."""
 
 
 def look_closer(
@@ -54,9 +58,10 @@ def look_closer(
     tests, params = task.test_sets(), task.params
     facts = read_query_facts(ingest, embed, generate, tests, task.user_slices)
     sliced = [part for judged in tests for part in slice_queries(judged, facts, params.slices)]
-    diagnosed = diagnose_all(systems, task, measurements.results[TEACHER])
-    towers = {name: measurements.results[name] for name in diagnosed}
-    values = {name: result.ndcg("test") for name, result in towers.items()}
+    chosen = measured_figures(params)
+    measured = measure_figures(chosen, systems, task, measurements.results[TEACHER])
+    towers = [TEACHER, *(student.name for student in systems.students)] if tests else []
+    values = {name: measurements.results[name].ndcg("test") for name in towers}
     carried = {name: sets for name in evaluation.served if (sets := fused_sets(name, measurements.results))}
     if carried and fused_name(TEACHER) in measurements.results:
         carried[TEACHER] = set.union(*carried.values())
@@ -67,15 +72,13 @@ def look_closer(
     return Insight(
         metrics={
             "slices": slice_figures(values | fused, sliced, params),
-            "perturbed": perturbed_figures(diagnosed, values | fused, task),
-            "proposition": _by_dataset(diagnosed, "proposition"),
-            "space": _by_dataset(diagnosed, "space"),
-            "effort": _by_dataset(diagnosed, "effort"),
-            "semantic_ids": _codes(diagnosed),
+            **{figure.key(): {} for figure in every_figure()},
+            **{figure.key(): figure.merge(measured[figure.key()], values | fused, params.seed) for figure in chosen},
         },
         slices=slice_table(tests, sliced),
         cases=read_cases(ingest, measurements.results[TEACHER], evaluation.served[evaluation.best], EXAMPLES),
         notes=_left_out(tests, facts),
+        measured=measured,
     )
 
 
@@ -109,36 +112,11 @@ def _left_out(tests: Sequence[JudgedSet], facts: QueryFacts) -> list[str]:
 def slice_figures(
     values: Mapping[str, Mapping[str, np.ndarray]], sliced: Sequence[Slice], params: EvaluateParams
 ) -> dict[str, dict[str, Any]]:
-    """`[data set][slice]`: see `ratios.figures`; `values` by system, the teacher among them, and data set."""
+    """`[data set][slice]`: see `comparing.figures`; `values` by system, the teacher among them, and data set."""
     named: dict[str, dict[str, Any]] = {}
     for part in sliced:
         scores = {name: of[part.dataset][part.rows] for name, of in values.items() if part.dataset in of}
-        named.setdefault(part.dataset, {})[part.name] = figures(scores, BOOTSTRAP_SAMPLES, params.seed)
-    return named
-
-
-def perturbed_figures(
-    diagnosed: Mapping[str, Diagnosis], values: Mapping[str, Mapping[str, np.ndarray]], task: Task
-) -> dict[str, dict[str, Any]]:
-    """`[data set][perturbation]`: see `ratios.figures`, and `unchanged`, nDCG@10 by model on the same queries.
-
-    `values`: nDCG@10 of all test queries, by model and data set; of students that are released with BM25 also fused.
-    """
-    named: dict[str, dict[str, Any]] = {}
-    for judged in task.test_sets():
-        rows = perturbed_rows(judged, task)
-        for kind in PERTURBATIONS if len(rows) else ():
-            scores = {
-                name: np.array(diagnosis.perturbed[judged.dataset][kind]) for name, diagnosis in diagnosed.items()
-            }
-            scores |= {
-                fused_name(name): np.array(diagnosis.perturbed_served[judged.dataset][kind])
-                for name, diagnosis in diagnosed.items()
-                if judged.dataset in diagnosis.perturbed_served
-            }
-            named.setdefault(judged.dataset, {})[kind] = figures(scores, BOOTSTRAP_SAMPLES, task.params.seed) | {
-                "unchanged": {name: float(values[name][judged.dataset][rows].mean()) for name in scores}
-            }
+        named.setdefault(part.dataset, {})[part.name] = shares_of(scores, BOOTSTRAP_SAMPLES, params.seed)
     return named
 
 
@@ -155,21 +133,26 @@ def slice_table(tests: Sequence[JudgedSet], sliced: Sequence[Slice]) -> pa.Table
     )
 
 
-def _by_dataset(diagnosed: Mapping[str, Diagnosis], field: str) -> dict[str, dict[str, Any]]:
-    """One field of each diagnosis as `[data set][model]`."""
-    named: dict[str, dict[str, Any]] = {}
-    for model, diagnosis in diagnosed.items():
-        for dataset, value in getattr(diagnosis, field).items():
-            named.setdefault(dataset, {})[model] = value
-    return named
+def measure_figures(chosen: Sequence[Figure], systems: Systems, task: Task, teacher: Result) -> dict[str, Measured]:
+    """What each figure measures of the teacher and every student, by its key; `teacher` is the teacher's result.
 
-
-def _codes(diagnosed: Mapping[str, Diagnosis]) -> dict[str, dict[str, Any]]:
-    """`[data set][model][recall or documents][number of codes]`."""
-    return {
-        dataset: {
-            model: {name: {str(count): value for count, value in enumerate(row, 1)} for name, row in codes.items()}
-            for model, codes in models.items()
-        }
-        for dataset, models in _by_dataset(diagnosed, "codes").items()
-    }
+    Nothing where nothing is judged. What is known is not measured again: each is kept below SLIMTOWER_CACHE/evaluate.
+    """
+    measured: dict[str, dict[str, dict[str, Any]]] = {figure.key(): {} for figure in chosen}
+    towers: list[Teacher | Student] = [systems.teacher, *systems.students] if task.test_sets() else []
+    for tower in towers:
+        looks = [
+            Look(tower, judged, teacher.embeddings[judged.dataset], task.params.seed) for judged in task.test_sets()
+        ]
+        tests = digest([asdict(look.judged) for look in looks])
+        for figure in chosen:
+            code = code_digest(type(figure).__module__)
+            key = key_of(
+                figure.key(), tower.name, tower.content, systems.teacher.content, tests, task.params.seed, code
+            )
+            path = kept_folder(key) / "figure.json"
+            if not path.is_file():
+                found = {look.judged.dataset: figure.measure(look) for look in looks}
+                write_json(path, {dataset: value for dataset, value in found.items() if value is not None})
+            measured[figure.key()][tower.name] = read_json(path)
+    return {key: {model: by_set for model, by_set in row.items() if by_set} for key, row in measured.items()}

@@ -12,7 +12,6 @@ from steps.core.judged import JudgedSet
 from steps.core.measures import NDCG, trec_order
 from steps.evaluate.closeness import Closeness, Texts, measure_closeness
 from steps.evaluate.fusing import Fused, FusionFigures, choice_on, figures, fused_search
-from steps.evaluate.geometry import Geometry, measure_geometry
 from steps.evaluate.indexes import IndexFigures, measure_indexes, timed_indexes
 from steps.evaluate.latency import Encode
 from steps.evaluate.params import HITS, EvaluateParams
@@ -36,7 +35,6 @@ class Result:
     embeddings: Mapping[str, np.ndarray] = field(default_factory=dict)
     """The teacher's: of the test queries, or of the texts that stand in for them, `(texts, dim)`."""
     serving: Mapping[str, ServingCost] = field(default_factory=dict)
-    geometry: Mapping[str, Geometry] = field(default_factory=dict)
     closeness: Mapping[str, Closeness] = field(default_factory=dict)
     fusions: Mapping[str, FusionFigures] = field(default_factory=dict)
     """Of a dense system that is fused with BM25."""
@@ -67,7 +65,6 @@ def write_result(folder: Path, result: Result) -> None:
         for measure, values in item.values.items()
     }
     arrays |= {_key("embeddings", dataset): values for dataset, values in result.embeddings.items()}
-    arrays |= {_key("differences", dataset): geometry.differences for dataset, geometry in result.geometry.items()}
     for dataset, close in result.closeness.items():
         arrays |= {_key("cosines", dataset): close.cosines, _key("overlaps", dataset): close.overlaps}
     np.savez(folder / ARRAYS, allow_pickle=False, **arrays)
@@ -83,7 +80,6 @@ def write_result(folder: Path, result: Result) -> None:
             },
             "best": dict(result.best),
             "serving": {dataset: asdict(cost) for dataset, cost in result.serving.items()},
-            "query_terms": {dataset: geometry.query_term for dataset, geometry in result.geometry.items()},
             "fusions": {dataset: figures.as_dict() for dataset, figures in result.fusions.items()},
         },
     )
@@ -102,7 +98,7 @@ def read_result(folder: Path, judged: Iterable[JudgedSet]) -> Result:
     def values(item: JudgedSet) -> dict[str, np.ndarray]:
         return named("values", item.dataset, item.split)
 
-    differences, cosines, overlaps = named("differences"), named("cosines"), named("overlaps")
+    cosines, overlaps = named("cosines"), named("overlaps")
     return Result(
         name=payload["name"],
         scored=[Scored(item, values(item), payload["pooled"][_key(item.dataset, item.split)]) for item in judged],
@@ -114,7 +110,6 @@ def read_result(folder: Path, judged: Iterable[JudgedSet]) -> Result:
         best=payload["best"],
         embeddings=named("embeddings"),
         serving={dataset: ServingCost(**cost) for dataset, cost in payload["serving"].items()},
-        geometry={dataset: Geometry(term, differences[dataset]) for dataset, term in payload["query_terms"].items()},
         closeness={dataset: Closeness(cosines[dataset], overlaps[dataset]) for dataset in cosines},
         fusions={dataset: FusionFigures(**figures) for dataset, figures in payload["fusions"].items()},
     )
@@ -218,14 +213,6 @@ def measure_student(system: Student, task: Task, runs: Path, encode: Encode, tea
     """Its quality over the exact index, what serving it costs, and how close it comes to the teacher."""
     answers = _answers(system.name, dense_search(encode, system.release), task, runs)
     scored = [scored for scored, _ in answers]
-    geometry = {
-        item.dataset: measure_geometry(
-            teacher.embeddings[item.dataset],
-            encode(item.texts),
-            task.params.seed,
-        )
-        for item in task.test_sets()
-    }
     closeness = {
         item.dataset: measure_closeness(
             system.release, item.dataset, teacher.embeddings[item.dataset], encode(item.texts)
@@ -237,7 +224,6 @@ def measure_student(system: Student, task: Task, runs: Path, encode: Encode, tea
         scored=scored,
         bytes=system.bytes,
         serving=measure_serving(system, [item for item in scored if item.judged.split == "test"]),
-        geometry=geometry,
         closeness=closeness,
         best=_best_on_dev(answers),
     )

@@ -60,9 +60,6 @@
     fused.<set>.<dense>.against_dense, against_bm25    on test: mean difference of nDCG@10, p_value, wins, ties, losses
     fused.<set>.<dense>.p50_ms             text to hits, over the index that serves, one query at a time, one thread
     fused.<set>.<dense>.encode_ms, search_ms, bm25_ms, fusion_ms    median of each part
-    geometry.<set>.<student>.query_term    mean L2 distance of the test queries' embeddings to the teacher's
-    geometry.<set>.<student>.pairs_mean, pairs_p05, pairs_p50, pairs_p95    over pairs of test queries: their distance
-                                           by the teacher less that by the student; null: there is one query
     closeness.<set>.<student>.cosine, overlap    of a data set without judged test queries: mean cosine to the teacher's
                                            embeddings, and mean share of the teacher's ten nearest documents that are
                                            among the student's, over the exact index
@@ -73,24 +70,8 @@
                                            <student>+bm25 where its release fuses, then by teacher+bm25 too
     slices.<set>.<slice>.retention.<model>.ratio, ci95_low, ci95_high    model / teacher of these means, bootstrap
                                            interval over the slice's queries; no key where the teacher has 0
-    perturbed.<set>.<change>               the same of changed test queries, but for teacher+bm25; typos, word_order,
-                                           prefix
-    perturbed.<set>.<change>.unchanged.<model>    mean nDCG@10 of the same queries as they were
-    proposition.<set>.<student>.scale, offset    the scale `a s + b` on which the sigmoid of the teacher's scores s fits
-                                           judgements best: of judged pairs, and of its ten best hits and ten random
-                                           documents as irrelevant where nobody judged them (proposition.py)
-    proposition.<set>.<student>.pairs, relevant    how many these are
-    proposition.<set>.<student>.document_term, query_term, label_term, student_label_term, gap, bound    Proposition 1
-                                           on that scale; gap = distillation loss less the teacher's, at most bound
-    space.<set>.<model>.norm_mean, norm_std, anisotropy    lengths of the query embeddings, mean cosine of their pairs
-    space.<set>.<student>.documents_kept, queries_kept    share of the teacher's ten nearest documents, and of its ten
-                                           nearest other test queries, that the student has too
-    effort.<set>.<model>.knob              what is set: nprobe, efSearch; no key for an index without either
-    effort.<set>.<model>.needed, served, most, lost    the least setting that loses at most 1 % of the nDCG@10 of the
-                                           model's own exact search (no key: none does), that of the release, the
-                                           greatest tried, and what is lost at needed, or at most
-    semantic_ids.<set>.<model>.recall.<n>, documents.<n>    share of the relevant documents, and of all documents, whose
-                                           first n codes are the query's
+    <figure>                               of each of steps/evaluate/figures, such as perturbed: see its class; {} for
+                                           an analysis that evaluate.analyses does not name
     queries.<set>.test, dev                evaluated queries
     choice.budget_ms                       evaluate.budget_ms; 0 = none
     choice.student, p50_ms, ndcg           the fastest student within it that is no worse than the best, its latency and
@@ -185,7 +166,6 @@ def assemble(
         },
         "serving": _by_dataset(results, lambda result: result.serving),
         "fused": fusion_gains(results),
-        "geometry": _by_dataset(results, lambda result: result.geometry),
         "closeness": _by_dataset(results, lambda result: result.closeness),
         "closeness_texts": {item.dataset: item.parts for item in task.texts},
         "queries": queries,

@@ -1,6 +1,7 @@
 """Section `evaluate` of params.yaml."""
 
 import re
+from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -11,6 +12,7 @@ from steps.core.params import Name, Seed
 
 ANSWER = re.compile(r"Answer@([1-9]\d*)")
 REL, SAT = "AUC-REL", "AUC-SAT"
+_FIGURES = Path(__file__).parent / "figures"
 SPLITS = ("test", "dev")  # test is reported and promoted on; dev is what knobs are chosen on
 AS_ONE = ("cqadupstack",)  # data sets named cqadupstack-... count as one, by the mean over them, as in BEIR
 BATCH_SIZE = 64  # queries encoded at once while quality is measured
@@ -55,6 +57,11 @@ class EvaluateParams(Strict):
     """
     latency_queries: int = Field(default=200, ge=10)
     """Test queries timed one by one for p50 and p99, and as many, in whole batches, for queries/s."""
+    analyses: list[str] = Field(default=[])
+    """Figures of the report that explain rather than decide, each a second look at teacher and students: geometry and
+    space (how embeddings and neighbours differ from the teacher's), proposition (EmbedDistill's bound), semantic_ids,
+    effort (how far the index must be searched), and what else is an analysis in steps/evaluate/figures.
+    """
     slices: dict[str, str]
     """Slices of the test queries of your own, beside those by length, words unseen in training and form: a name and a
     regular expression that their text holds, e.g. {sizes: '(?i)\\bsize \\d+'}. Without (?i) capitals are told apart.
@@ -86,6 +93,14 @@ class EvaluateParams(Strict):
             if depth > HITS:
                 raise ValueError(f"measures: {name} looks at more hits than the {HITS} that are searched")
         return self
+
+    @field_validator("analyses")
+    @classmethod
+    def _are_figures(cls, names: list[str]) -> list[str]:
+        files = {path.stem for path in _FIGURES.glob("[!_]*.py")} - {"base"}
+        if unknown := sorted(set(names) - files):
+            raise ValueError(f"{unknown[0]!r} is none of {', '.join(sorted(files))}")
+        return names
 
     @field_validator("slices")
     @classmethod

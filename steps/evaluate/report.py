@@ -1,11 +1,10 @@
 """`reports/report.html`: one self-contained page, the answer first and what only researchers read folded."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -15,11 +14,11 @@ from steps.evaluate.background import (
 )
 from steps.evaluate.comparing import significant
 from steps.evaluate.composition import Evaluation
-from steps.evaluate.drawing import NARROW, WIDE, draw_frontier, draw_histograms
-from steps.evaluate.formatting import milliseconds, percent, size, times
+from steps.evaluate.drawing import NARROW, WIDE, draw_frontier
+from steps.evaluate.figures import shown_figures
+from steps.evaluate.formatting import as_html, milliseconds, percent, size, times
 from steps.evaluate.frontier import Point, bm25_share, by_set, message, panels, table_rows, worst_slices
 from steps.evaluate.gains import fused_name
-from steps.evaluate.geometry import PAIRS
 from steps.evaluate.insight import Insight
 from steps.evaluate.latency import processor
 from steps.evaluate.metrics import Metrics
@@ -82,10 +81,7 @@ def write_report(path: Path, evaluation: Evaluation, background: Background, ins
         served_name=partial(served_name, metrics),
         worst_set={point.model: _worst_set(metrics, point.model) for point in students},
         frontier=_frontier(points, metrics),
-        pairs=PAIRS,
-        histograms=_histograms(
-            {point.model: evaluation.differences[point.model] for point in students if evaluation.differences}
-        ),
+        sections=partial(_sections, metrics, insight),
         unjudged={dataset: unjudged_line(metrics, dataset) for dataset in metrics["closeness"]},
         choice=[*choice_lines(metrics), *seed_lines(metrics), *left_out_lines(metrics)],
         gains=gain_lines(metrics),
@@ -160,12 +156,13 @@ def _frontier(points: Sequence[Point], metrics: Metrics) -> Markup:
     return _both(lambda width: draw_frontier(panels(metrics, points), bm25, width))
 
 
-def _histograms(differences: Mapping[str, np.ndarray]) -> Markup:
-    """A panel for each student, all judged data sets together; nothing where none is."""
-    if not differences:
-        return Markup()
-    label = "distance by the teacher less distance by the student"
-    return _both(lambda width: draw_histograms(differences, label, width))
+def _sections(metrics: Metrics, insight: Insight, part: str) -> Markup:
+    """The figures of a part of the page, each below its title; nothing if none was measured."""
+    return Markup("\n").join(
+        Markup("<h3>{}</h3>\n{}").format(figure.title, as_html(blocks))
+        for figure, blocks in shown_figures(metrics, insight.measured)
+        if figure.part == part
+    )
 
 
 def _both(draw: Callable[[float], str]) -> Markup:

@@ -1,11 +1,12 @@
 """`reports/report.md`: the verdict, what was measured, and where students lose, short enough for a pull request."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from steps.core.measures import NDCG
 from steps.evaluate.comparing import significant
-from steps.evaluate.formatting import milliseconds, percent, times
+from steps.evaluate.figures import shown_figures
+from steps.evaluate.formatting import as_markdown, markdown_table, milliseconds, percent, times
 from steps.evaluate.gains import fused_name, fusion_lines
 from steps.evaluate.served import fusing, served_name
 from steps.evaluate.systems import TEACHER
@@ -39,7 +40,9 @@ def summary(metrics: Mapping[str, Any], best: str, origin: Sequence[tuple[str, s
             lines += ["", f"**{dataset}**, {named}", "", *rows]
     for dataset, students in metrics["closeness"].items():
         close = [[name, f"{figures['cosine']:.4f}", percent(figures["overlap"])] for name, figures in students.items()]
-        lines += ["", unjudged_line(metrics, dataset), "", *_table(["student", "cosine", "same top 10"], close)]
+        lines += ["", unjudged_line(metrics, dataset), "", *markdown_table(["student", "cosine", "same top 10"], close)]
+    for figure, blocks in shown_figures(metrics, {}, short=True):
+        lines += ["", f"**{figure.title}**", *as_markdown(blocks)]
     notes = [*gain_lines(metrics), *fusion_lines(metrics)]
     lines += [*([""] if notes else []), *(f"- {line}" for line in notes)]
     source = "; ".join(f"{name} {value}" for name, value in origin)
@@ -84,7 +87,7 @@ def _quality(metrics: Mapping[str, Any], dataset: str, models: Mapping[str, Mapp
                 milliseconds(speed["p50_ms"]) if speed else "",
             ]
         )
-    return _table(["model", NDCG, "of the teacher's", "95 % interval", "p, Holm", "p50, ms"], rows)
+    return markdown_table(["model", NDCG, "of the teacher's", "95 % interval", "p, Holm", "p50, ms"], rows)
 
 
 def _slices(slices: Mapping[str, Any], best: str) -> list[str]:
@@ -101,7 +104,7 @@ def _slices(slices: Mapping[str, Any], best: str) -> list[str]:
         shares = lost[name]["retention"]
         cells = [_format_share(shares[student]) if student in shares else "" for student in students]
         rows.append([name, f"{lost[name]['queries']:,}", *cells])
-    return _table(["slice", "queries", *students], rows) if rows else []
+    return markdown_table(["slice", "queries", *students], rows) if rows else []
 
 
 def _students(row: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
@@ -114,14 +117,3 @@ def _format_share(share: Mapping[str, float]) -> str:
 
 def _interval(share: Mapping[str, float]) -> str:
     return f"{share['ci95_low'] * 100:.1f} – {share['ci95_high'] * 100:.1f}"
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A Markdown table; its first column is of words, the others are of figures."""
-    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
-    return [f"| {' | '.join(map(_plain, line))} |" for line in lines]
-
-
-def _plain(text: str) -> str:
-    """A cell that ends no cell and begins no tag, whatever a user called a slice."""
-    return text.replace("|", r"\|").replace("<", "&lt;")

@@ -8,7 +8,8 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from steps.evaluate.closeness import describe_parts
 from steps.evaluate.comparing import is_chance, is_gain, significant
-from steps.evaluate.formatting import times
+from steps.evaluate.figures import shown_figures
+from steps.evaluate.formatting import as_text, times
 from steps.evaluate.gains import fusion_lines
 from steps.evaluate.metrics import VERSION
 from steps.evaluate.seeds import seed_lines
@@ -43,6 +44,8 @@ def results_table(reports: Path) -> str:
             lines.append(f"{model:{width}}{''.join(cells)}{_costs(metrics, model)}")
     for dataset in metrics["closeness"]:
         lines += _unjudged_lines(metrics, dataset)
+    for figure, blocks in shown_figures(metrics, {}, short=True):
+        lines += ["", figure.title, *as_text(blocks), ""]
     lines += [*left_out_lines(metrics), *choice_lines(metrics), *seed_lines(metrics)]
     lines += [*gain_lines(metrics), *fusion_lines(metrics)]
     lines += ["", *headline(metrics)]

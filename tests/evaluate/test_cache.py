@@ -13,10 +13,12 @@ from evaluate_fakes import evaluate, fake_systems, params, write_inputs
 from slimtower.common.files import cache_root
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, write_table
-from steps.evaluate import cache, diagnosis
+from steps.evaluate import cache
 from steps.evaluate.cache import measure_all
 from steps.evaluate.closeness import read_texts
-from steps.evaluate.diagnosis import diagnose_all
+from steps.evaluate.figures import measured_figures
+from steps.evaluate.figures.effort import SearchEffort
+from steps.evaluate.insight import measure_figures
 from steps.evaluate.measuring import ARRAYS, RESULT, Result, Task
 from steps.evaluate.params import SPLITS
 from steps.evaluate.systems import Systems
@@ -53,7 +55,7 @@ def test_a_changed_student_is_measured_alone(
     for part in ("latency", "sizes", "retention"):
         assert first[part].pop("2l") != second[part].pop("2l") or part == "sizes"
         assert first[part] == second[part]
-    for part in ("datasets", "datasets_dev", "geometry"):
+    for part in ("datasets", "datasets_dev"):
         for dataset, models in second[part].items():
             assert models.pop("2l") != first[part][dataset].pop("2l")
         assert first[part] == second[part]
@@ -149,7 +151,7 @@ def test_a_result_is_read_as_it_was_measured(tmp_path: Path, monkeypatch: pytest
     )
     read = measure_all(systems, task_of(tmp_path, unjudged=("med",))).results
     teacher, student = measured["teacher"], measured["2l"]
-    assert teacher.indexes and student.closeness and student.geometry and student.serving
+    assert teacher.indexes and student.closeness and student.serving
     assert list(measured) == list(read) == ALL
     for name, result in measured.items():
         assert_equal(vars(read[name]), vars(result))
@@ -190,16 +192,17 @@ def test_a_second_look_is_known_by_all_that_it_depends_on(
     tmp_path: Path, systems: Systems, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[str] = []
-    diagnose = diagnosis.diagnose
+    measure = SearchEffort.measure
     monkeypatch.setattr(
-        diagnosis, "diagnose", lambda tower, *rest: (looked.append(tower.name), diagnose(tower, *rest))[1]
+        SearchEffort, "measure", lambda self, look: (looked.append(look.tower.name), measure(self, look))[1]
     )
 
     def look(given: Systems, **changes: object) -> list[str]:
         looked.clear()
-        task = task_of(tmp_path, **changes)
-        diagnose_all(given, task, measure_all(given, task).results["teacher"])
-        return list(looked)
+        task = task_of(tmp_path, analyses=["effort"], **changes)
+        found = measure_figures(measured_figures(task.params), given, task, measure_all(given, task).results["teacher"])
+        assert set(found["effort"]) == set(ALL[1:]) and set(found) == {"effort", "perturbed"}
+        return list(dict.fromkeys(looked))
 
     assert look(systems) == ALL[1:]
     assert look(systems, latency_queries=11) == []

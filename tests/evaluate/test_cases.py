@@ -10,8 +10,9 @@ from evaluate_fakes import evaluate, fake_systems, params, write_inputs
 
 from steps.core.judged import JudgedSet
 from steps.core.tables import read_table, write_table
-from steps.evaluate import diagnosis, slicing
+from steps.evaluate import slicing
 from steps.evaluate.cases import choose_cases
+from steps.evaluate.figures import perturbed
 from steps.evaluate.scoring import Scored
 
 KNOWN = {"static": 1, "2l": 2}
@@ -47,7 +48,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     given = params(slices={"of graphs": "(?i)GRAPH|matrix"})
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("SLIMTOWER_CACHE", str(root / "cache"))
-        for module in (slicing, diagnosis):
+        for module in (slicing, perturbed):
             monkeypatch.setattr(module, "MIN_QUERIES", 2)
         return evaluate(fake_systems(root, documents, **KNOWN), root, given)
 

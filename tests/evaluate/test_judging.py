@@ -15,11 +15,13 @@ from sklearn.metrics import roc_auc_score
 from slimtower.common.errors import UserError
 from steps.core.judged import JudgedSet
 from steps.core.tables import table_from_rows, write_table
-from steps.evaluate import cases, diagnosis, effort
+from steps.evaluate import cases
+from steps.evaluate.figures import effort
+from steps.evaluate.figures.base import Look
+from steps.evaluate.figures.perturbed import perturbed_set
+from steps.evaluate.figures.proposition import judged_pairs
 from steps.evaluate.judging import own_document_lines, read_evaluation_sets, unmeasured_lines
 from steps.evaluate.params import REL, SAT
-from steps.evaluate.perturbations import perturbed_set
-from steps.evaluate.proposition import judged_pairs
 from steps.evaluate.scoring import answering_documents, auc, holds, pooled_auc, score_and_keep, score_answers, tokens
 from steps.retrieval.fusion_choice import trials
 
@@ -153,7 +155,7 @@ def test_the_own_id_counts_nowhere_else_either() -> None:
     changed = perturbed_set(judged, np.arange(3), "typos", 1)
     assert changed.ignore_identical_ids and list(changed.qrels) == ids[:3]
     tower: Any = SimpleNamespace(release=release)
-    nearest = diagnosis._nearest(tower, judged, vectors)
+    nearest = Look(tower, judged, vectors, 1).teacher_hits
     assert all(len(docs) == 10 and query not in docs for query, docs in zip(ids, nearest, strict=True))
     pairs = judged_pairs(judged, [[query, ids[(row + 2) % 12]] for row, query in enumerate(ids)])
     assert pairs.doc_ids[:2] == ["s/1", "s/2"] and len(pairs.doc_ids) == 24

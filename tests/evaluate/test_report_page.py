@@ -115,6 +115,7 @@ def test_a_page_without_judgements_has_closeness_and_no_table_of_quality(tmp_pat
     assert heads == ["What is not judged", "For researchers"]
 
 
+ANALYSES = ["geometry", "proposition", "space", "semantic_ids", "effort"]
 WIDER = (
     "[...document.querySelectorAll('body *')].filter(part => part.getBoundingClientRect().width"
     " && part.getBoundingClientRect().right > document.documentElement.clientWidth + 1)"
@@ -130,13 +131,13 @@ def test_a_browser_shows_every_section_and_what_documents_say_as_text(
 ) -> None:
     hostile = "<script>window.stolen=1</script><img src=x onerror=window.stolen=1>"
     monkeypatch.setattr(evaluate_fakes, "TOPICS", [f"{topic} {hostile}" for topic in evaluate_fakes.TOPICS])
-    for module in ("slicing", "diagnosis"):
+    for module in ("slicing", "figures.perturbed"):
         monkeypatch.setattr(f"steps.evaluate.{module}.MIN_QUERIES", 5)  # as many as are changed
     if fused:
         systems = hybrid_systems(tmp_path, judged=("api",))
     else:
         systems = fake_systems(tmp_path, write_inputs(tmp_path, judged=("api",)), static=1)
-    page = (evaluate(systems, tmp_path, params()) / "report.html").as_uri()
+    page = (evaluate(systems, tmp_path, params(analyses=ANALYSES)) / "report.html").as_uri()
     sections = ["Results", "Quality against speed", "What is not judged", "Where static loses", "For researchers"]
     if fused:
         sections[3] = "Where static with BM25 loses"

@@ -11,7 +11,8 @@ from evaluate_fakes import RULE, evaluate, hybrid_systems, params
 from slimtower.common.files import read_json, write_json
 from steps.core.judged import JudgedSet
 from steps.core.tables import read_table
-from steps.evaluate import diagnosis, slicing
+from steps.evaluate import slicing
+from steps.evaluate.figures import perturbed
 from steps.evaluate.fusing import FusionFigures
 from steps.evaluate.indexes import IndexFigures
 from steps.evaluate.insight import slice_figures
@@ -80,7 +81,7 @@ def test_slices_of_a_data_set_on_which_a_release_does_not_fuse_have_no_fused_fig
 
 @pytest.mark.medium
 def test_the_student_that_is_best_as_served_is_chosen_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (slicing, diagnosis):
+    for module in (slicing, perturbed):
         monkeypatch.setattr(module, "MIN_QUERIES", 2)
     reports = evaluate(hybrid_systems(tmp_path), tmp_path)
     metrics = json.loads((reports / "metrics.json").read_text())

@@ -14,7 +14,7 @@ from steps.core.judged import JudgedSet
 from steps.core.tables import table_from_rows, write_table
 from steps.evaluate import slicing
 from steps.evaluate.comparing import figures
-from steps.evaluate.perturbations import drawn_rows, perturb, perturbed_set
+from steps.evaluate.figures.perturbed import drawn_rows, perturb, perturbed_set
 from steps.evaluate.slicing import (
     MIN_QUERIES,
     QueryFacts,

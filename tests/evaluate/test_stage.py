@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 from evaluate_fakes import bag_of_words, fake_systems, params, write_inputs
 from evaluate_fakes import evaluate as evaluate_in
+from pydantic import ValidationError
 from recorder import Recorder
 
 from slimtower.common.errors import UserError
@@ -76,11 +77,6 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
     assert metrics["indexes"]["api"]["flat"]["bytes"] == 1000
     assert metrics["indexes"]["api"]["ann"]["bytes"] == 100
     assert metrics["serving"]["api"]["2l"]["lost"] == pytest.approx(0)
-    assert set(metrics["geometry"]) == {"api", "med"}
-    assert set(metrics["geometry"]["api"]) == {"static", "2l"}
-    assert set(metrics["geometry"]["api"]["2l"]) == {
-        "query_term", "pairs_mean", "pairs_p05", "pairs_p50", "pairs_p95",
-    }  # fmt: skip
     assert metrics["sizes"] == {"teacher": {"bytes": 1_000_000}, "static": {"bytes": 123_456}, "2l": {"bytes": 123_456}}
     assert metrics["audit"] == {"checked_texts": 3, "evaluation_queries": 40, "leaks": 0}
     assert metrics["queries"]["api"] == {"test": 10, "dev": 10}
@@ -89,8 +85,8 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
     assert {row["answer"] for row in metrics["verdict"]["api"].values()} <= {"yes", "no", "cannot tell"}
     assert metrics.pop("verdict")["api"]["static"]["queries"] == metrics.pop("lexical")["api"]["queries"] == 10
     assert metrics["choice"].pop("replacing") == []
-    knobs = [row.pop("knob") for models in metrics["effort"].values() for row in models.values()]
-    assert knobs == ["nprobe"] * 6
+    for name in ("geometry", "proposition", "space", "effort", "semantic_ids"):
+        assert metrics[name] == {}, "an analysis that nobody named"
     names = {metrics["choice"].pop(key) for key in ("student", "runner_up", "best", "reason")}
     assert names == {"static", "2l", "best mean nDCG@10 on dev"}
     assert set(metrics.pop("releases")) == {"static", "2l"}
@@ -189,7 +185,7 @@ def test_report_is_self_contained_and_says_what_it_must(reports: Path) -> None:
     assert not re.search(r"<(script|link|img|iframe)\b", page)
     assert not re.search(r"(src|href)\s*=\s*[\"'](?!#|https://arxiv\.org/)", page), "a paper's link loads nothing"
     assert not re.search(r"url\((?!#|\s*#)[^)]*\)|@import|https?://(?!www\.w3\.org/|arxiv\.org/)", page)
-    assert page.count("<svg") == 4, "two drawings, each for screens and for phones"
+    assert page.count("<svg") == 2, "the frontier, for screens and for phones"
     ids = re.findall(r'\bid="([^"]*)"', page)
     assert len(ids) == len(set(ids))
     assert "The search sessions of api are simulated: no\nperson clicked there. The judgements" in page
@@ -226,19 +222,25 @@ def test_a_pull_request_is_told_the_verdict_the_figures_and_where_students_lose(
     assert rows[0][1:3] == ["5", "90.0\u00a0% (85.0 – 95.0)"]
 
 
-def test_closeness_to_the_teacher_is_measured_and_shown(reports: Path) -> None:
-    geometry = json.loads((reports / "metrics.json").read_text())["geometry"]
-    for row in geometry.values():
+@pytest.mark.medium
+def test_an_analysis_is_measured_and_shown_where_it_is_named(tmp_path: Path) -> None:
+    reports = evaluate(tmp_path, analyses=["geometry", "proposition", "space", "effort"])
+    metrics, page = json.loads((reports / "metrics.json").read_text()), (reports / "report.html").read_text()
+    for row in metrics["geometry"].values():
         assert row["static"]["query_term"] > row["2l"]["query_term"] > 0, "one word of a query places it less well"
         assert row["2l"]["pairs_p05"] <= row["2l"]["pairs_p50"] <= row["2l"]["pairs_p95"]
-    page = (reports / "report.html").read_text()
     section = page.split("<h3>Distance to the teacher</h3>")[1].split("</details>")[0]
-    for student, found in geometry["med"].items():
+    for student, found in metrics["geometry"]["med"].items():
         cells = [f"{found['query_term']:.3f}"]
         cells += [f"{found[f'pairs_{name}']:+.3f}" for name in ("mean", "p05", "p50", "p95")]
         shown = r"\s*".join(f"<td[^>]*>{re.escape(cell)}</td>" for cell in ("med", student, *cells))
         assert re.search(shown, section)
         assert f">{student}</text>" in section, "a panel of its own"
+    assert {row["knob"] for models in metrics["effort"].values() for row in models.values()} == {"nprobe"}
+    assert all(set(models) == {"static", "2l"} for models in metrics["proposition"].values())
+    assert set(metrics["space"]["api"]["teacher"]) < set(metrics["space"]["api"]["2l"])
+    with pytest.raises(ValidationError, match="'geometri' is none of"):
+        params(analyses=["geometri"])
 
 
 def test_the_teacher_reads_no_evaluation_query_twice_but_to_be_timed(tmp_path: Path) -> None:

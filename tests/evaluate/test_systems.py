@@ -15,8 +15,8 @@ from slimtower.lexical.bm25 import Bm25
 from steps.core.judged import JudgedSet, read_judged_sets
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.evaluate import systems
-from steps.evaluate.scoring import score
-from steps.evaluate.systems import Hits
+from steps.evaluate.scoring import score, score_and_keep
+from steps.evaluate.systems import Hits, remembering
 from steps.release.quality import ndcg
 
 
@@ -121,3 +121,29 @@ def test_ties_at_the_tenth_hit_count_over_an_exact_index_alone() -> None:
     for kinds, kind, expected in ((("flat",), "ann", 1.0), (both, "ann", 0.0), (both, "flat", 1.0)):
         [found] = ndcg(Indexes(*kinds), [judged], np.ones((1, 2)), kind)  # type: ignore[arg-type]
         assert found.tolist() == [expected], (kinds, kind)
+
+
+def test_the_best_hits_of_every_query_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("steps.evaluate.scoring._CHUNK", 2)
+    ids = [f"d{row}" for row in range(30)]
+    values = np.linspace(1, 0, 30)
+    asked = JudgedSet("api", "test", ["q0", "q1", "q2"], ["x"] * 3, {f"q{row}": {"d0": 1} for row in range(3)})
+    _, (scores, doc_ids) = score_and_keep(
+        "m", lambda dataset, texts, k: ([values] * len(texts), [ids] * len(texts)), asked, 30, ["nDCG@10"]
+    )
+    assert doc_ids == [ids[:10]] * 3
+    assert [each.tolist() for each in scores] == [values[:10].tolist()] * 3
+    assert all(each.base is None for each in scores), "no view of all hits"
+
+
+def test_a_text_is_read_once() -> None:
+    read: list[str] = []
+
+    def encode(texts: list[str]) -> np.ndarray:
+        read.extend(texts)
+        return np.array([[float(len(text)), 1.0] for text in texts])
+
+    embed = remembering(encode)
+    assert embed(["a", "bb", "a"]).tolist() == [[1, 1], [2, 1], [1, 1]]
+    assert embed(["bb", "ccc"]).tolist() == [[2, 1], [3, 1]]
+    assert read == ["a", "bb", "ccc"]

@@ -45,7 +45,7 @@ SMALL: dict[str, Any] = {
     "index": {"semantic_ids": {"levels": 2, "codes": 4}},
     # what serving costs of a random network's nDCG on a few queries means nothing
     "release": {"parity_ndcg_loss": 1.0, "total_ndcg_loss": 1.0, "served_cosine": 0.9, "probe_tolerance": 0.01},
-    "evaluate": {"latency_queries": 10},
+    "evaluate": {"latency_queries": 10, "analyses": ["geometry", "proposition", "space", "semantic_ids", "effort"]},
 }
 
 

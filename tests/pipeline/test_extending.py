@@ -1,4 +1,4 @@
-"""docs/extending.md, followed to the letter: its losses, one new file each, and its teacher, two, train a student."""
+"""docs/extending.md, followed to the letter: its losses and its figure, one new file each, and its teacher, two."""
 
 import os
 import re
@@ -32,12 +32,25 @@ student = FAST | {{"start": {{"layers": [-1]}}, "losses": losses}}
 folder = run_distill(root, "it", distill_params(students=["it"], student={{"it": student}}))
 assert read_json(folder / "report.json")["losses"] == ["huber", "rare_words", "embedding"]
 """
+FIGURE = """
+from pathlib import Path
+from evaluate_fakes import evaluate, fake_systems, params, write_inputs
+from slimtower.common.files import read_json
+
+root = Path("project")
+systems = fake_systems(root, write_inputs(root), **{"static": 1, "2l": 3})
+reports = evaluate(systems, root, params(analyses=["query_length"]))
+found = read_json(reports / "metrics.json")["query_length"]
+assert set(found["api"]) == {"teacher", "static", "2l"}, found
+assert "<h3>Distance by length</h3>" in (reports / "report.html").read_text()
+"""
 
 
-def test_the_page_shows_a_loss_and_a_teacher() -> None:
+def test_the_page_shows_a_loss_a_figure_and_a_teacher() -> None:
     files = [
         "steps/distill/losses/huber.py",
         "steps/distill/losses/rare_words.py",
+        "steps/evaluate/figures/query_length.py",
         "steps/teach/frozen.py",
         "steps/teach/kinds/frozen.py",
     ]
@@ -46,18 +59,14 @@ def test_the_page_shows_a_loss_and_a_teacher() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_new_files_alone_add_a_loss_and_a_teacher(tiny_tower: Path, tmp_path: Path) -> None:
+def test_new_files_alone_add_a_loss_a_figure_and_a_teacher(tiny_tower: Path, tmp_path: Path) -> None:
     project = tmp_path / "project copy"
     plain_copy(ROOT, project)
     for path, code in BLOCKS.items():
         assert not (project / path).exists()
         (project / path).write_text(code, encoding="utf-8")
     environment = os.environ | {"PYTHONPATH": f"{project}{os.pathsep}{ROOT / 'tests/helpers'}"}
-    done = subprocess.run(
-        [sys.executable, "-c", TRAIN.format(tower=str(tiny_tower))],
-        cwd=project,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    for code in (FIGURE, TRAIN.format(tower=str(tiny_tower))):
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]

@@ -6,16 +6,73 @@ the proposition's own setting with embeddings `(a e_q, b)` of queries and `(e_d,
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.optimize import minimize
 from scipy.special import expit
 
 from steps.core.judged import JudgedSet
+from steps.evaluate.figures.base import NEIGHBOURS, Figure, Look, Part, Shown
+from steps.evaluate.figures.geometry import comparable
+from steps.evaluate.formatting import Block, Table
+from steps.evaluate.systems import Student, document_rows, document_vectors
 
 _AT_ONCE = 10_000  # pairs whose embeddings are in memory
+
+
+class BoundOnTheError(Figure):
+    """`proposition.<set>.<student>` of metrics.json: the fields of `Proposition`.
+
+    `pairs` are judged ones, and its ten best hits and ten random documents as irrelevant where nobody judged them.
+    `gap` is the distillation loss less the teacher's, at most `bound`.
+    """
+
+    title = "An upper bound on the student's extra error"
+    part: ClassVar[Part] = "distance"
+    place = 2
+    analysis = True
+
+    def measure(self, look: Look) -> dict[str, float] | None:
+        """Over judged documents, the teacher's nearest, and as many that are drawn from all."""
+        if not isinstance(look.tower, Student):
+            return None
+        release, dataset = look.tower.release, look.judged.dataset
+        ids, nearest = release.documents(dataset).ids, look.teacher_hits
+        drawn = np.random.default_rng(look.seed).integers(0, len(ids), (len(nearest), NEIGHBOURS))
+        extra_docs = [[*hits, *(ids[row] for row in rows)] for hits, rows in zip(nearest, drawn, strict=True)]
+        pairs = judged_pairs(look.judged, extra_docs)
+        rows = document_rows(release, dataset, pairs.doc_ids)
+        is_indexed = rows >= 0
+        queries, relevant, rows = pairs.queries[is_indexed], pairs.relevant[is_indexed], rows[is_indexed]
+        if not len(relevant):
+            return None
+        theirs, ours = comparable(look.teacher_vectors, look.vectors)
+        found = measure_proposition(
+            theirs, ours, queries, lambda part: document_vectors(release, dataset, rows[part]), relevant
+        )
+        return asdict(found)
+
+    def render(self, value: Mapping[str, Any], shown: Shown) -> Iterator[Block]:
+        """A row a student."""
+        yield (
+            "Proposition 1 of [EmbedDistill](https://arxiv.org/abs/2301.12005) (Kim et al., 2023) over judged pairs,"
+            " the teacher's ten best hits and ten random documents of each query. Documents without a judgement count"
+            " as irrelevant. Scores *s* are put on the scale *a s + b* on which their sigmoid fits the judgements best."
+            " The *gap* is the student's distillation loss less the teacher's loss; it is at most the *bound*."
+        )
+        terms = ("query_term", "label_term", "student_label_term", "gap", "bound")
+        yield Table(
+            ["data set", "student", "pairs", "a", "b", "query term", "label term", "its own", "gap", "bound"],
+            [
+                [dataset, student, f"{found['pairs']:,}", f"{found['scale']:.2f}", f"{found['offset']:.2f}"]
+                + [f"{found[term]:.3f}" for term in terms]
+                for dataset, row in sorted(value.items())
+                for student, found in row.items()
+            ],
+        )
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,71 @@
 """Semantic IDs as a way to find documents: how many relevant ones lie under a query's first codes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow.parquet as pq
 
 from slimtower.serving.release import Release
 from steps.core.judged import JudgedSet
-from steps.evaluate.systems import document_vectors
+from steps.evaluate.figures.base import Figure, Look, Part, Shown
+from steps.evaluate.formatting import Block, Cell, Table, percent
+from steps.evaluate.systems import document_rows, document_vectors
 
 _SAMPLE = 100_000  # documents that the centroids are found from
+
+
+class SemanticIds(Figure):
+    """`semantic_ids.<set>.<model>.recall.<n>, documents.<n>` of metrics.json, of a release that has semantic IDs.
+
+    Share of the relevant documents, and of all documents, whose first n codes are the query's.
+    """
+
+    title = "Semantic IDs"
+    part: ClassVar[Part] = "distance"
+    place = 4
+    analysis = True
+
+    def measure(self, look: Look) -> dict[str, dict[str, float]] | None:
+        """By number of codes."""
+        judged, release = look.judged, look.tower.release
+        codes = read_codes(release, judged.dataset, look.seed)
+        if codes is None:
+            return None
+        relevant = [[doc for doc, grade in judged.qrels[query].items() if grade >= judged.relevant_from]
+                    for query in judged.query_ids]  # fmt: skip
+        rows = iter(document_rows(release, judged.dataset, [doc for docs in relevant for doc in docs]).tolist())
+        relevant_rows = [[row for row in (next(rows) for _ in docs) if row >= 0] for docs in relevant]
+        if not any(relevant_rows):
+            return None
+        found = measure_codes(codes, judged, relevant_rows, look.vectors)
+        return {name: {str(count): value for count, value in enumerate(row, 1)} for name, row in found.items()}
+
+    def render(self, value: Mapping[str, Any], shown: Shown) -> Iterator[Block]:
+        """A row a model."""
+        yield (
+            "Documents and queries have codes, coarse to fine. Shown is the share of the relevant documents whose first"
+            " codes equal the query's; below it the same share of all documents."
+        )
+        counts = list(
+            dict.fromkeys(count for row in value.values() for found in row.values() for count in found["recall"])
+        )
+        yield Table(
+            ["data set", "model", *(f"{count} code{'s' if count != '1' else ''}" for count in counts)],
+            [
+                [dataset, model]
+                + [
+                    Cell(percent(found["recall"][count]), f"{found['documents'][count] * 100:.2g}\u00a0%")
+                    if count in found["recall"]
+                    else "–"
+                    for count in counts
+                ]
+                for dataset, row in sorted(value.items())
+                for model, found in row.items()
+            ],
+        )
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
-"""Proposition 1 on a scale, neighbours, search effort and semantic IDs against loops and hand cases."""
+"""The report's analyses against float64 loops and hand cases: distances, Proposition 1, neighbours, effort, codes."""
 
 import math
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +14,14 @@ import pytest
 
 from slimtower.serving.release import Documents, Release
 from steps.core.judged import JudgedSet
-from steps.evaluate import proposition
-from steps.evaluate.effort import ladder, measure_effort
-from steps.evaluate.proposition import judged_pairs, measure_proposition, score_scale
-from steps.evaluate.semantic_codes import centroids, measure_codes, prefix_recall, query_codes, read_codes
-from steps.evaluate.space import measure_space, neighbours
-from steps.evaluate.systems import document_rows, document_vectors
+from steps.evaluate.drawing import draw_histograms
+from steps.evaluate.figures import geometry, proposition
+from steps.evaluate.figures.base import Look
+from steps.evaluate.figures.effort import ladder, measure_effort
+from steps.evaluate.figures.proposition import judged_pairs, measure_proposition, score_scale
+from steps.evaluate.figures.semantic_ids import centroids, measure_codes, prefix_recall, query_codes, read_codes
+from steps.evaluate.figures.space import lengths_and_spread, neighbours, neighbours_kept
+from steps.evaluate.systems import Student, document_rows, document_vectors
 
 
 def unit(count: int, dim: int, seed: int) -> np.ndarray:
@@ -129,15 +132,21 @@ def test_neighbours_lengths_and_spread() -> None:
     student = 2 * teacher + 0.3 * unit(60, 5, 2)
     near = [sorted(set(range(60)) - {q}, key=lambda r, q=q: -float(teacher[q] @ teacher[r]))[:10] for q in range(60)]
     assert [sorted(row) for row in neighbours(teacher).tolist()] == [sorted(row) for row in near]
-    found = measure_space(student, 0, teacher, [["a", "b"]] * 60, [["b", "c"]] * 60)
-    assert found.documents_kept == 0.5 and 0.5 < (found.queries_kept or 0) < 1
+    kept = neighbours_kept(teacher, student, [["a", "b"]] * 60, [["b", "c"]] * 60)
+    assert kept["documents_kept"] == 0.5 and 0.5 < kept["queries_kept"] < 1
+    few = neighbours_kept(teacher[:11], teacher[:11], [["a"]], [["a"]])
+    assert "queries_kept" not in few, "all others are neighbours of each"
     lengths = np.linalg.norm(student, axis=1)
-    assert [found.norm_mean, found.norm_std] == pytest.approx([lengths.mean(), lengths.std()], rel=1e-5)
     own = student / lengths[:, None]
-    assert found.anisotropy == pytest.approx((own @ own.T)[np.triu_indices(60, 1)].mean(), abs=1e-5)
-    assert set(measure_space(teacher[:1], 0).as_dict()) == {"norm_mean", "norm_std"}
-    few = measure_space(teacher[:11], 0, teacher[:11], [["a"]], [["a"]])
-    assert few.queries_kept is None, "all others are neighbours of each"
+    assert lengths_and_spread(student, 0) == pytest.approx(
+        {
+            "norm_mean": lengths.mean(),
+            "norm_std": lengths.std(),
+            "anisotropy": (own @ own.T)[np.triu_indices(60, 1)].mean(),
+        },
+        rel=1e-4,
+    )
+    assert set(lengths_and_spread(teacher[:1], 0)) == {"norm_mean", "norm_std"}
 
 
 def test_effort_is_the_least_setting_that_loses_a_hundredth_and_the_index_stays_as_served() -> None:
@@ -222,3 +231,93 @@ def test_recall_by_prefix_against_a_loop() -> None:
         by_query = [np.mean([same[at][row] for row in rows]) for at, rows in enumerate(relevant)]
         assert recalls[depth - 1] == pytest.approx(np.mean(by_query))
         assert shares[depth - 1] == pytest.approx(np.mean(same))
+
+
+def look(teacher: np.ndarray, student: np.ndarray) -> dict[str, Any]:
+    """What the figure `geometry` has of a student whose embeddings these are."""
+    tower: Any = Student("s", "", SimpleNamespace(encode=lambda texts: student), lambda texts: student)  # type: ignore[arg-type]
+    asked = judged([["d0"]] * len(teacher))
+    figure = geometry.DistanceToTheTeacher()
+    found = figure.measure(Look(tower, asked, teacher, 0))
+    assert found is not None
+    return found | figure.merge({"s": {"api": found}}, {}, 0)["api"]["s"]
+
+
+def test_distances_to_the_teacher_and_of_pairs_by_hand() -> None:
+    teacher, student, pairs = unit(12, 5, 1), unit(12, 5, 2), geometry.draw_pairs(12, 1000, 0)
+    found = look(teacher, student)
+    assert found["query_term"] == pytest.approx(
+        np.mean([math.dist(*both) for both in zip(student, teacher, strict=True)])
+    )
+    expected = [math.dist(teacher[q], teacher[r]) - math.dist(student[q], student[r]) for q, r in pairs]
+    assert found["differences"] == pytest.approx(expected, abs=1e-6)
+    quantiles = [np.mean(expected), *np.quantile(expected, [0.05, 0.5, 0.95])]
+    assert [found[f"pairs_{name}"] for name in ("mean", "p05", "p50", "p95")] == pytest.approx(quantiles, abs=1e-6)
+    assert look(teacher[:1], student[:1])["pairs_mean"] is None, "one query has no pairs"
+
+
+def test_the_teacher_itself_moves_nothing_a_rotation_no_pair_and_a_narrow_cone_brings_pairs_together() -> None:
+    teacher = unit(12, 5, 0)
+    same = look(teacher, teacher)
+    assert same["query_term"] == 0 and not any(same["differences"]) and len(same["differences"]) == 66
+    rotation, _ = np.linalg.qr(np.random.default_rng(5).normal(size=(5, 5)))
+    rotated = look(teacher, teacher @ rotation)
+    assert rotated["query_term"] > 0.1 and rotated["differences"] == pytest.approx([0] * 66, abs=1e-6)
+    assert look(teacher, teacher + 3)["pairs_p05"] > 0
+
+
+def test_few_pairs_are_all_taken_and_many_drawn_alike() -> None:
+    draw_pairs = geometry.draw_pairs
+    assert sorted(map(tuple, draw_pairs(5, 10, 0).tolist())) == [(q, r) for q in range(5) for r in range(q + 1, 5)]
+    assert draw_pairs(1, 10, 0).shape == (0, 2)
+    assert (draw_pairs(6, 14, 3) == draw_pairs(6, 14, 3)).all() and (draw_pairs(6, 14, 3) != draw_pairs(6, 14, 4)).any()
+    first, second = draw_pairs(201, 20_000, 1).T  # more than there are pairs of 200 rows would be all of them
+    assert (first != second).all()
+    for column in (first, second):
+        seen = np.bincount(column, minlength=201)
+        assert seen.min() > 50 and seen.max() < 160, "each row about a hundred times"
+
+
+def test_students_are_normalised_where_the_teacher_is() -> None:
+    teacher, long = unit(12, 5, 0), 3 * unit(12, 5, 2)
+    long[0] = 0
+    assert np.linalg.norm(geometry.comparable(teacher, long)[1], axis=1) == pytest.approx([0.0] + [1.0] * 11)
+    assert geometry.comparable(3 * teacher, long)[1] is long
+
+
+def bars(drawn: str) -> list[tuple[float, float]]:
+    """(centre, height) of each bar that has one, in points."""
+    boxes = re.findall(r'<path d="M ([\d.]+) ([\d.]+) \nL ([\d.]+) [\d.]+ \nL [\d.]+ ([\d.]+)[^"]*z\n"', drawn)
+    found = [((float(x) + float(right)) / 2, float(low) - float(high)) for x, low, right, high in boxes]
+    return [(centre, height) for centre, height in found if height > 0]
+
+
+def test_a_histogram_of_zeros_is_one_bar_on_the_line_at_zero() -> None:
+    drawn = draw_histograms({"2l": np.zeros(50)}, "difference")
+    [(centre, _)] = bars(drawn)
+    [line] = re.findall(r'<path d="M ([\d.]+) [\d.]+ *\n? *L \1 [\d.]+[^"]*" [^>]*stroke-dasharray: 1,2', drawn)
+    assert centre == pytest.approx(float(line), abs=0.01)
+
+
+@pytest.mark.medium
+def test_bars_hold_all_values_in_shares_of_their_own_panel() -> None:
+    values = np.concatenate([np.random.default_rng(0).normal(0, 0.1, 5000), [50.0]])
+    ours, theirs = bars(draw_histograms({"2l": values}, "x")), bars(draw_histograms({"2l": np.tile(values, 3)}, "x"))
+    assert np.array(ours) == pytest.approx(np.array(theirs))
+    heights = np.array([height for _, height in ours])
+    counts, _ = np.histogram(
+        np.clip(values, *(limits := np.quantile(np.abs(values), 0.999) * np.array([-1, 1]))), 41, limits
+    )
+    assert counts.sum() == len(values), "the one far away is in the last bar"
+    assert heights / heights.sum() == pytest.approx(counts[counts > 0] / counts.sum(), abs=1e-4)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("count", [1, 2, 4, 5])
+def test_every_student_has_a_panel_and_ids_differ(count: int) -> None:
+    drawn = draw_histograms({f"student {row}": np.array([0.1, -0.2]) for row in range(count)}, "difference")
+    assert re.findall(r">(student \d)<", drawn) == [f"student {row}" for row in range(count)]
+    assert "#ffffff" not in drawn and "#000000" not in drawn, "panels without a student are not drawn"
+    ids = re.findall(r'\bid="([^"]*)"', drawn)
+    assert len(ids) == len(set(ids))
+    assert draw_histograms({"alone": np.array([])}, "difference").count("<svg") == 1

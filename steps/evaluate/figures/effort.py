@@ -1,8 +1,8 @@
 """How far the approximate index must be searched until a tower loses at most 1 % against its own exact search."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar
 
 import faiss
 import numpy as np
@@ -12,11 +12,60 @@ from slimtower.serving.index_files import apply_settings, shards_of
 from slimtower.serving.release import Release
 from steps.core.judged import JudgedSet, other_hits, tied_hits
 from steps.core.measures import ndcg_at_10
+from steps.evaluate.figures.base import Figure, Look, Part, Shown
+from steps.evaluate.figures.perturbed import drawn_rows
+from steps.evaluate.formatting import Block, Table, percent
 
 ALLOWED = 0.01  # share of the exact search's nDCG@10
 _STEPS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024]
 _LEAST_EF = 16  # below, faiss keeps about as many candidates as it is asked for hits
 _K = 10
+_QUERIES = 500  # of a data set, drawn with the seed
+
+
+class SearchEffort(Figure):
+    """`effort.<set>.<model>` of metrics.json: the fields of `Effort`."""
+
+    title = "Search effort"
+    part: ClassVar[Part] = "speed"
+    analysis = True
+
+    def measure(self, look: Look) -> dict[str, Any] | None:
+        """Of up to _QUERIES queries."""
+        rows = drawn_rows(len(look.vectors), _QUERIES, look.seed)
+        ids, texts = ([values[row] for row in rows] for values in (look.judged.query_ids, look.judged.texts))
+        found = measure_effort(look.tower.release, replace(look.judged, query_ids=ids, texts=texts), look.vectors[rows])
+        return found.as_dict() if found else None
+
+    def render(self, value: Mapping[str, Any], shown: Shown) -> Iterator[Block]:
+        """A row a model."""
+        yield (
+            "How many lists of the index must be probed (nprobe), or candidates kept (efSearch), until a model loses at"
+            " most 1 % of the nDCG@10 of its own exact search. If even probing all lists is not enough, the loss comes"
+            " from vector compression."
+        )
+        yield Table(
+            ["data set", "model", "setting", "needed", "as served", "tried up to", "lost"],
+            [
+                [
+                    dataset,
+                    model,
+                    found["knob"],
+                    _needed(found),
+                    f"{found['served']:,}",
+                    f"{found['most']:,}",
+                    percent(found["lost"]),
+                ]
+                for dataset, row in sorted(value.items())
+                for model, found in row.items()
+            ],
+        )
+
+
+def _needed(found: Mapping[str, Any]) -> str:
+    if "needed" in found:
+        return f"{found['needed']:,}"
+    return "none is enough" if found["knob"] == "nprobe" else "more"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,34 @@
+"""Figures of the report, one class each. A module here adds its figure by being here: see docs/extending.md."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from steps.core.params import concrete_subclasses
+from steps.evaluate.figures.base import Figure, Measured, Shown
+from steps.evaluate.formatting import Block
+from steps.evaluate.params import EvaluateParams
+from steps.evaluate.served import fusing
+
+
+def every_figure() -> list[Figure]:
+    """All there are, in the order of the report."""
+    classes: list[type[Figure]] = concrete_subclasses(__name__, __path__, Figure)
+    return sorted((figure() for figure in classes), key=lambda figure: (figure.place, figure.key()))
+
+
+def measured_figures(params: EvaluateParams) -> list[Figure]:
+    """Those that are no analysis, and the analyses that params.yaml names."""
+    return [figure for figure in every_figure() if not figure.analysis or figure.key() in params.analyses]
+
+
+def shown_figures(
+    metrics: Mapping[str, Any], measured: Mapping[str, Measured], *, short: bool = False
+) -> Iterator[tuple[Figure, list[Block]]]:
+    """Every figure that has a value in metrics.json, and its blocks; `short`: those of report.md and the terminal.
+
+    `measured`: what was measured for each, by key; {} where metrics.json alone is at hand.
+    """
+    for figure in every_figure():
+        if metrics.get(figure.key()) and (figure.in_short or not short):
+            shown = Shown(metrics, measured.get(figure.key(), {}), bool(fusing(metrics)))
+            yield figure, list(figure.render(metrics[figure.key()], shown))

@@ -1,0 +1,87 @@
+"""The space of a tower's queries: whose neighbours they are, how long they are, and how much all point one way."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from steps.core.cosines import cosines
+from steps.evaluate.closeness import overlaps
+from steps.evaluate.figures.base import NEIGHBOURS, Figure, Look, Part, Shown
+from steps.evaluate.figures.geometry import PAIRS, draw_pairs
+from steps.evaluate.formatting import Block, Table, percent
+from steps.evaluate.systems import Student
+
+_BLOCK = 1024  # queries compared with all others at once
+
+
+class Neighbours(Figure):
+    """`space.<set>.<model>` of metrics.json.
+
+    `norm_mean`, `norm_std`: lengths of the query embeddings. `anisotropy`: mean cosine of random pairs, 0 = spread
+    evenly, 1 = all alike (Ethayarajh 2019, How Contextual are Contextualized Word Representations); no key with one
+    query. Of students `documents_kept`, `queries_kept`: mean share of the teacher's ten nearest documents, and of its
+    ten nearest other test queries, that the student has too; no second key with ten others or fewer.
+    """
+
+    title = "Neighbours, lengths and spread"
+    part: ClassVar[Part] = "distance"
+    place = 3
+    analysis = True
+
+    def measure(self, look: Look) -> dict[str, float]:
+        """Of the teacher lengths and spread alone."""
+        found = lengths_and_spread(look.vectors, look.seed)
+        if not isinstance(look.tower, Student):
+            return found
+        return found | neighbours_kept(look.teacher_vectors, look.vectors, look.teacher_hits, look.hits)
+
+    def render(self, value: Mapping[str, Any], shown: Shown) -> Iterator[Block]:
+        """A row a model."""
+        yield (
+            "The share of the teacher's ten nearest documents, and of its ten nearest other test queries, that a"
+            " student keeps. The length of the query embeddings. The mean cosine of random pairs of queries: near 1 all"
+            " embeddings point in one direction."
+        )
+        yield Table(
+            ["data set", "model", "documents kept", "queries kept", "length", "its deviation", "cosine of pairs"],
+            [
+                [dataset, model]
+                + [percent(found[key]) if key in found else "–" for key in ("documents_kept", "queries_kept")]
+                + [f"{found[key]:.3f}" if key in found else "–" for key in ("norm_mean", "norm_std", "anisotropy")]
+                for dataset, row in sorted(value.items())
+                for model, found in row.items()
+            ],
+        )
+
+
+def lengths_and_spread(vectors: np.ndarray, seed: int) -> dict[str, float]:
+    """Of embeddings of queries, `(queries, dim)`."""
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
+    found = {"norm_mean": float(lengths.mean()), "norm_std": float(lengths.std())}
+    pairs = draw_pairs(len(vectors), PAIRS, seed)
+    return found | (
+        {"anisotropy": float(cosines(vectors[pairs[:, 0]], vectors[pairs[:, 1]]).mean())} if len(pairs) else {}
+    )
+
+
+def neighbours_kept(
+    teacher: np.ndarray, student: np.ndarray, nearest: Sequence[Sequence[str]], hits: Sequence[Sequence[str]]
+) -> dict[str, float]:
+    """Of embeddings of the same queries, `(queries, dim)`, and ids of the nearest documents, by both."""
+    found = {"documents_kept": float(overlaps(nearest, hits).mean())}
+    if len(student) > NEIGHBOURS + 1:
+        found["queries_kept"] = float(overlaps(neighbours(teacher).tolist(), neighbours(student).tolist()).mean())
+    return found
+
+
+def neighbours(vectors: np.ndarray) -> np.ndarray:
+    """Rows of the NEIGHBOURS others with the greatest cosine of each row; `vectors` has more rows."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit = vectors / np.where(lengths > 0, lengths, 1)
+    best = []
+    for start in range(0, len(unit), _BLOCK):
+        similar = unit[start : start + _BLOCK] @ unit.T
+        similar[np.arange(len(similar)), np.arange(start, start + len(similar))] = -np.inf
+        best.append(np.argpartition(-similar, NEIGHBOURS - 1, axis=1)[:, :NEIGHBOURS])
+    return np.concatenate(best)
