@@ -1,12 +1,14 @@
 """What a vector engine must be able to do, and what is kept beside a collection."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from slimtower.common.errors import UserError
 from slimtower.common.settings import Strict, validated
+from slimtower.engines.refusals import is_refusal
 from slimtower.serving.release import Hit
 
 
@@ -46,42 +48,81 @@ class Searchable(Protocol):
         """The stored vector of each of these documents that is there."""
 
 
-class Engine(Searchable, Protocol):
+class Engine(ABC):
     """Collections (of Postgres: tables) of ids, titles and vectors, and aliases (views) that name one of them."""
 
+    address: ClassVar[str]
+    """How TO names it, for a person."""
+    packages: ClassVar[frozenset[str]]
+    """The packages of its client: what they raise is the engine's failure."""
+
+    @abstractmethod
+    def __init__(self, uri: str) -> None:
+        """Connect; the client is imported here, so that only who uses the engine needs it."""
+
+    @classmethod
+    @abstractmethod
+    def uri_of(cls, to: str) -> str | None:
+        """What the client is given for TO; None if TO names another engine."""
+
+    @classmethod
+    def refuses(cls, error: BaseException) -> bool:
+        """Whether the engine would answer so again: a wrong login, missing rights, or what it cannot do."""
+        return is_refusal(error)
+
+    @abstractmethod
+    def search(self, name: str, vectors: np.ndarray, k: int, ef: int) -> list[list[Hit]]:
+        """As `Searchable` has it."""
+
+    @abstractmethod
+    def vectors(self, name: str, ids: Sequence[str]) -> dict[str, np.ndarray]:
+        """As `Searchable` has it."""
+
+    @abstractmethod
     def names(self, prefix: str) -> list[str]:
         """Collections whose name begins so."""
 
+    @abstractmethod
     def create(self, name: str, dim: int) -> None:
         """An empty collection compared by inner product, without a graph; nothing where it is there already."""
 
+    @abstractmethod
     def count(self, name: str) -> int:
         """Documents in a collection."""
 
+    @abstractmethod
     def upsert(self, name: str, rows: Rows) -> None:
         """Put documents in, over those of the same id; they are stored when this returns."""
 
+    @abstractmethod
     def build(self, name: str, graph: Graph) -> None:
         """Build the graph over all documents, in place of the one that is there, and make the collection searchable."""
 
+    @abstractmethod
     def shape(self, name: str) -> Shape:
         """What a collection holds; UserError if there is none of that name, or one without vectors."""
 
+    @abstractmethod
     def note(self, name: str) -> str:
         """The text that `keep` stored; empty if there is none."""
 
+    @abstractmethod
     def keep(self, name: str, note: str) -> None:
         """Store a text with a collection."""
 
+    @abstractmethod
     def target(self, alias: str) -> str | None:
         """The collection that an alias names."""
 
+    @abstractmethod
     def point(self, alias: str, name: str) -> None:
         """Let the alias name the collection, in one step: searches find the old or the new one, never none."""
 
+    @abstractmethod
     def drop(self, name: str) -> None:
         """Remove a collection."""
 
+    @abstractmethod
     def close(self) -> None:
         """Let go of the engine."""
 

@@ -1,10 +1,6 @@
 """What sections of params.yaml share: names of models and of folders, seeds, and knobs that another stage owns."""
 
-import importlib
-import inspect
-import pkgutil
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -81,13 +77,3 @@ def _read_knob(path: Path, section: str, name: str, default: Any = None) -> Any:
     """A knob that another stage's section holds, unchecked; the default if it is not there."""
     knobs = read_mapping(path).get(section)
     return knobs.get(name, default) if isinstance(knobs, dict) else default
-
-
-def concrete_subclasses(package: str, path: Iterable[str], base: type) -> list[Any]:
-    """Concrete subclasses of `base` in the modules of a package, by name; `path` is the package's `__path__`."""
-    classes = set()
-    for module in pkgutil.iter_modules(path):
-        members = vars(importlib.import_module(f"{package}.{module.name}")).values()
-        classes |= {member for member in members if isinstance(member, type) and issubclass(member, base)}
-    concrete = (member for member in classes if not inspect.isabstract(member))
-    return sorted(concrete, key=lambda member: member.__name__)

@@ -23,12 +23,13 @@ from slimtower.engines.deployment import Deployed, alias_of, check_owner, deploy
 from slimtower.engines.engine import Graph, Record
 from slimtower.engines.engines import open_engine
 from slimtower.engines.params import DeployParams, registered_name
+from slimtower.engines.refusals import is_refusal
 from slimtower.serving.release import Hit
 
 
 @pytest.mark.parametrize("to", ["", "engine", "mysql://host/db", "qdrant:", "s3://bucket/engine.db"])
 def test_an_engine_that_nobody_knows_is_refused(to: str) -> None:
-    with pytest.raises(UserError, match=r"give postgresql://.*Milvus Lite"), open_engine(to):
+    with pytest.raises(UserError, match=r"give one of .*Milvus Lite.*postgresql://"), open_engine(to):
         pass
 
 
@@ -148,7 +149,7 @@ def grpc_error(name: str) -> Exception:
 def test_what_an_engine_refuses_is_not_tried_again(refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     psycopg, milvus = pytest.importorskip("psycopg"), pytest.importorskip("pymilvus").MilvusException
     unexpected = pytest.importorskip("qdrant_client.http.exceptions").UnexpectedResponse
-    monkeypatch.setattr(engines, "_engine", lambda to: (lambda uri: Mock(), to))
+    monkeypatch.setattr(engines, "_engine", lambda to: (Mock(refuses=is_refusal), to))
     cases = {
         True: [
             psycopg.OperationalError('connection failed: FATAL:  password authentication failed for user "me"'),
@@ -277,7 +278,7 @@ def test_the_smallest_ef_that_reaches_the_target_is_chosen() -> None:
 
 
 def test_the_wait_for_qdrants_graph_goes_on_after_a_restart_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    qdrant = pytest.importorskip("slimtower.engines.qdrant")
+    qdrant = pytest.importorskip("slimtower.engines.kinds.qdrant")
     models = pytest.importorskip("qdrant_client").models
     states, told = models.CollectionStatus, []
     engine: Any = object.__new__(qdrant.Qdrant)

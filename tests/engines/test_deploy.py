@@ -27,7 +27,7 @@ from slimtower.engines.champion import read_champion
 from slimtower.engines.contents import load_queries, recall
 from slimtower.engines.engine import Engine, Graph, Rows, read_record
 from slimtower.engines.engines import open_engine
-from slimtower.engines.milvus import Milvus
+from slimtower.engines.kinds.milvus import Milvus
 from slimtower.registry.client import client
 from slimtower.serving.release import load_release
 
@@ -344,7 +344,7 @@ def test_an_ivfflat_index_is_tuned_by_its_probes(released: Path, database: str, 
 
 def test_an_index_of_milvus_is_searched_by_the_knob_of_its_kind(released: Path, tmp_path: Path) -> None:
     pytest.importorskip("milvus_lite")
-    from slimtower.engines.milvus import Milvus
+    from slimtower.engines.kinds.milvus import Milvus
 
     release = load_release(released / "models/release/static")
     engine = Milvus(str(tmp_path / "mine.db"))

@@ -11,10 +11,10 @@ import pytest
 from engines import put, put_back
 
 from slimtower.common.errors import TransientError
-from slimtower.engines import postgres as pgvector
 from slimtower.engines.deployment import way_back
 from slimtower.engines.engine import Engine
 from slimtower.engines.engines import open_engine
+from slimtower.engines.kinds import postgres as pgvector
 
 pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore")]
 ONE = "one"

@@ -1,4 +1,4 @@
-"""docs/extending.md, followed to the letter: its losses and its figure, one new file each, and its teacher, two."""
+"""docs/extending.md, followed to the letter: a loss, a figure and an engine are one new file, a teacher is two."""
 
 import os
 import re
@@ -46,8 +46,26 @@ assert "<h3>Distance by length</h3>" in (reports / "report.html").read_text()
 """
 
 
-def test_the_page_shows_a_loss_a_figure_and_a_teacher() -> None:
+DEPLOY = """
+from pathlib import Path
+from engines import put, put_back
+from slimtower.engines.engines import open_engine
+
+releases = Path({releases!r})
+with open_engine("folder:engine") as engine:
+    put(engine, releases / "static", "one")
+    release, done = put(engine, releases / "2l", "one")
+    assert engine.target("live") == done.collection and done.record.student == "2l"
+    [hits] = engine.search("live", release.encode(["how to sum the axis"]), 10, done.record.ef)
+    [exact] = release.hits("one", release.encode(["how to sum the axis"]), 10, "flat")
+    assert [(hit.id, hit.title) for hit in hits] == [(hit.id, hit.title) for hit in exact]
+    assert put_back(engine).record.student == "static"
+"""
+
+
+def test_the_page_shows_how_many_files_each_takes() -> None:
     files = [
+        "slimtower/engines/kinds/folder.py",
         "steps/distill/losses/huber.py",
         "steps/distill/losses/rare_words.py",
         "steps/evaluate/figures/query_length.py",
@@ -59,14 +77,16 @@ def test_the_page_shows_a_loss_a_figure_and_a_teacher() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_new_files_alone_add_a_loss_a_figure_and_a_teacher(tiny_tower: Path, tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore")
+def test_new_files_alone_add_what_the_page_shows(tiny_tower: Path, released: Path, tmp_path: Path) -> None:
     project = tmp_path / "project copy"
     plain_copy(ROOT, project)
     for path, code in BLOCKS.items():
         assert not (project / path).exists()
         (project / path).write_text(code, encoding="utf-8")
     environment = os.environ | {"PYTHONPATH": f"{project}{os.pathsep}{ROOT / 'tests/helpers'}"}
-    for code in (FIGURE, TRAIN.format(tower=str(tiny_tower))):
+    deploy = DEPLOY.format(releases=str(released / "models/release"))
+    for code in (FIGURE, TRAIN.format(tower=str(tiny_tower)), deploy):
         command = [sys.executable, "-c", code]
         done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]

@@ -113,7 +113,7 @@ def test_running_tracking_serving_describing_testing_and_promoting_rerun_nothing
             "steps/promote/params.py",
             "slimtower/search.py",
             "slimtower/service/app.py",
-            "slimtower/engines/milvus.py",
+            "slimtower/engines/kinds/milvus.py",
             "slimtower/registry/client.py",
             "steps/tracking/runs.py",
             "steps/tracking/spool.py",

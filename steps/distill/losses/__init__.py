@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Union
 
 from pydantic import Field
 
-from steps.core.params import concrete_subclasses
+from slimtower.common.plugins import concrete_subclasses
 from steps.distill.losses.base import Loss
 
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Union, get_origin
 
 from pydantic import Field
 
-from steps.core.params import concrete_subclasses
+from slimtower.common.plugins import concrete_subclasses
 from steps.teach.kinds.base import Teacher
 
 

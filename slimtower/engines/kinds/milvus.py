@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from slimtower.common.errors import UserError
-from slimtower.engines.engine import Graph, Rows, Shape, one_field
+from slimtower.engines.engine import Engine, Graph, Rows, Shape, one_field
 from slimtower.serving.release import Hit
 
 _NOTE = "slimtower"  # key of a collection's properties
@@ -20,8 +20,11 @@ _KNOBS = dict.fromkeys(_EF, "ef") | dict.fromkeys(_NPROBE, "nprobe")
 _METRICS = {"IP": "inner_product", "COSINE": "cosine", "L2": "l2"}
 
 
-class Milvus:
+class Milvus(Engine):
     """A client. The id is the primary key."""
+
+    address = "milvus+http(s)://host:19530 (Milvus), a file <name>.db (Milvus Lite)"
+    packages = frozenset({"pymilvus", "milvus_lite", "grpc"})
 
     def __init__(self, uri: str) -> None:
         from pymilvus import DataType, MilvusClient
@@ -34,6 +37,13 @@ class Milvus:
         self.client: Any = MilvusClient(uri, token=os.environ.get("MILVUS_TOKEN", ""))
         self._loaded: set[str] = set()
         self._field_names: dict[str, tuple[str, str, str, str, str]] = {}
+
+    @classmethod
+    def uri_of(cls, to: str) -> str | None:
+        """A server by its scheme, a file by its ending."""
+        if to.startswith(("milvus+http://", "milvus+https://")):
+            return to.removeprefix("milvus+")
+        return to if to.endswith(".db") and "://" not in to else None
 
     def names(self, prefix: str) -> list[str]:
         """Collections whose name begins so."""

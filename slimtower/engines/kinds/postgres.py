@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from slimtower.common.errors import TransientError, UserError
-from slimtower.engines.engine import Graph, Rows, Shape, one_field
+from slimtower.engines.engine import Engine, Graph, Rows, Shape, one_field
 from slimtower.serving.release import Hit
 
 _INDEXED = 2000  # dimensions that pgvector's HNSW takes
@@ -29,8 +29,11 @@ class _Fields(NamedTuple):
     kinds: list[str]
 
 
-class Postgres:
+class Postgres(Engine):
     """One connection; tables lie in its schema."""
+
+    address = "postgresql://host/database (pgvector)"
+    packages = frozenset({"psycopg", "pgvector"})
 
     def __init__(self, uri: str) -> None:
         import psycopg
@@ -38,11 +41,24 @@ class Postgres:
         from psycopg import sql
 
         self.sql = sql
-        self.connection: Any = psycopg.connect(uri, autocommit=True, connect_timeout=10)
+        try:
+            self.connection: Any = psycopg.connect(uri, autocommit=True, connect_timeout=10)
+        except psycopg.ProgrammingError as error:  # psycopg's own, of the address, which it repeats with the password
+            if error.sqlstate:
+                raise
+            raise UserError(
+                "TO holds no address that can be read; give postgresql://user:password@host/database, with special"
+                " characters as %20"
+            ) from None
         self._register = partial(register_vector, self.connection)
         with suppress(psycopg.ProgrammingError):  # no such extension yet: `create` makes it, and nothing else does
             self._register()
         self._columns: dict[str, _Fields] = {}
+
+    @classmethod
+    def uri_of(cls, to: str) -> str | None:
+        """By its scheme."""
+        return to if to.startswith(("postgresql://", "postgres://")) else None
 
     def names(self, prefix: str) -> list[str]:
         """Tables whose name begins so."""

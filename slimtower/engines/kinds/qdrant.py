@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from slimtower.common.errors import TransientError, UserError
-from slimtower.engines.engine import Graph, Rows, Shape
+from slimtower.engines.engine import Engine, Graph, Rows, Shape
 from slimtower.serving.release import Hit
 
 _NOTE = "slimtower"  # key of a collection's metadata
@@ -18,8 +18,11 @@ _LOOK_S = 0.5
 _LONGEST_S = 6 * 3600.0  # for a graph
 
 
-class Qdrant:
+class Qdrant(Engine):
     """A client. Points are numbered by row; ids and titles are payload."""
+
+    address = "http(s)://host:6333 (Qdrant), qdrant:<folder> (the local mode of Qdrant's client)"
+    packages = frozenset({"qdrant_client", "httpx", "httpcore"})
 
     def __init__(self, uri: str) -> None:
         from qdrant_client import QdrantClient, models
@@ -36,6 +39,13 @@ class Qdrant:
             if "already accessed" not in str(error):
                 raise
             raise TransientError(f"{uri}: another process has this Qdrant folder open; end it and run again") from None
+
+    @classmethod
+    def uri_of(cls, to: str) -> str | None:
+        """A server by its scheme, a folder behind `qdrant:`."""
+        if to.startswith(("http://", "https://")):
+            return to
+        return to.removeprefix("qdrant:") or None if to.startswith("qdrant:") else None
 
     def names(self, prefix: str) -> list[str]:
         """Collections whose name begins so."""
