@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
@@ -18,9 +17,8 @@ from slimtower.common.errors import OutOfMemory, UserError, end_with_parent
 from slimtower.common.files import sha256_text
 from steps.core.progress import progress
 from steps.core.texts import fold
-from steps.ingest.docstring_text import cut_words, split_docstring
-from steps.ingest.params import ApiDocsSource
-from steps.ingest.python_docstrings import Docstring, docstrings, package_folder, source_paths
+from steps.ingest.docstrings import Docstring, cut_words, docstrings, package_folder, source_paths, split_docstring
+from steps.ingest.params import MAX_QUERY_WORDS, ApiDocsSource
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import Document, Judgement, Query, SourceData, seeded_order
 
@@ -49,22 +47,20 @@ class PackageDocs(NamedTuple):
     broken: list[tuple[int, str]]
 
 
-def read_api_docs(
-    source: ApiDocsSource, *, key: str, seed: int, max_query_words: int, max_reject_ratio: float, rejects: Rejects
-) -> SourceData:
+def read_api_docs(source: ApiDocsSource, *, key: str, seed: int, rejects: Rejects) -> SourceData:
     """Read the documentation of the source's packages; `key` is where params.yaml names the source.
 
     Raises UserError for a package that is not installed and when too few queries are left for the three splits.
     """
     left_out: Counter[str] = Counter()
     entries: dict[str, Entry] = {}
-    for package, docs in zip(source.packages, _packages(source, key, max_query_words), strict=True):
+    for package, docs in zip(source.packages, _packages(source, key), strict=True):
         left_out += docs.left_out
         for _ in range(docs.files):
             rejects.count_row(f"{source.name}/{package}")
         for line, path in docs.broken:
             rejects.add(f"{source.name}/{package}", line, "unparsable_file", path)
-        rejects.check(f"{source.name}/{package}", f"package {package}", max_reject_ratio)
+        rejects.check(f"{source.name}/{package}", f"package {package}")
         for entry in docs.entries:
             if entries.setdefault(entry.title, entry) is not entry:
                 left_out["title_seen_before"] += 1
@@ -90,24 +86,23 @@ def read_api_docs(
     return data
 
 
-def _packages(source: ApiDocsSource, key: str, max_query_words: int) -> Iterator[PackageDocs]:
+def _packages(source: ApiDocsSource, key: str) -> Iterator[PackageDocs]:
     """What each package gives, in their order; several are read at once where there are cores for it."""
     folders = [package_folder(package, f"{key}.packages") for package in source.packages]
-    read_docs = partial(read_package, max_query_words)
     processes = min(len(folders), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
     if processes == 1:
-        yield from progress(map(read_docs, source.packages, folders), len(folders), "API documentation")
+        yield from progress(map(read_package, source.packages, folders), len(folders), "API documentation")
         return
     try:
         with ProcessPoolExecutor(processes, get_context("spawn"), end_with_parent) as pool:
-            yield from progress(pool.map(read_docs, source.packages, folders), len(folders), "API documentation")
+            yield from progress(pool.map(read_package, source.packages, folders), len(folders), "API documentation")
     except BrokenProcessPool:
         raise OutOfMemory(
             f"{key}.packages: a process that read them was killed, as for want of memory; give it more, or name fewer"
         ) from None
 
 
-def read_package(max_query_words: int, package: str, folder: Path) -> PackageDocs:
+def read_package(package: str, folder: Path) -> PackageDocs:
     """The documents of one package, from its source files."""
     entries: list[Entry] = []
     left_out: Counter[str] = Counter()
@@ -119,12 +114,12 @@ def read_package(max_query_words: int, package: str, folder: Path) -> PackageDoc
         except (SyntaxError, ValueError) as error:
             broken.append((getattr(error, "lineno", None) or 1, path))
             continue
-        file_entries = (as_entry(package, docstring, max_query_words, left_out) for docstring in file_docstrings)
+        file_entries = (as_entry(package, docstring, left_out) for docstring in file_docstrings)
         entries += filter(None, file_entries)
     return PackageDocs(entries, left_out, len(paths), broken)
 
 
-def as_entry(package: str, docstring: Docstring, max_query_words: int, left_out: Counter[str]) -> Entry | None:
+def as_entry(package: str, docstring: Docstring, left_out: Counter[str]) -> Entry | None:
     """The document and query of a docstring; None, counted by reason, where it makes no search task."""
     parts = split_docstring(docstring.text)
     if parts is None:
@@ -132,7 +127,7 @@ def as_entry(package: str, docstring: Docstring, max_query_words: int, left_out:
         return None
     summary, content = parts[0], cut_words(parts[1], MAX_CONTENT_WORDS)
     summary_words = len(fold(summary).split())
-    if summary_words < MIN_SUMMARY_WORDS or len(summary.split()) > max_query_words:
+    if summary_words < MIN_SUMMARY_WORDS or len(summary.split()) > MAX_QUERY_WORDS:
         left_out["summary_length"] += 1
     elif len(content.split()) < MIN_CONTENT_WORDS:
         left_out["content_too_short"] += 1

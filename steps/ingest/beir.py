@@ -27,7 +27,6 @@ def read_beir(
     *,
     key: str,
     seed: int,
-    max_reject_ratio: float,
     rejects: Rejects,
     qrels_columns: Sequence[str] = (),
 ) -> SourceData:
@@ -57,7 +56,7 @@ def read_beir(
 
     data = SourceData(name)
     documents = _read_documents(name, corpus_path, rejects)
-    rejects.check(f"{name}/{corpus_path.name}", corpus_path, max_reject_ratio)
+    rejects.check(f"{name}/{corpus_path.name}", corpus_path)
     if not documents:
         raise UserError(f"{corpus_path}: the corpus is empty; fetch it again or name another folder in {key}")
     data.documents = list(documents.values())
@@ -65,13 +64,13 @@ def read_beir(
     texts: dict[str, Query] = {}
     if queries_path is not None:
         texts = _read_queries(name, queries_path, rejects)
-        rejects.check(f"{name}/{queries_path.name}", queries_path, max_reject_ratio)
+        rejects.check(f"{name}/{queries_path.name}", queries_path)
 
     judgements = Judgements()
     query_ids, doc_ids = Ids(texts), Ids(documents)
     for split, path in qrels:
         read_judgements(name, path, split, query_ids, doc_ids, judgements, rejects, columns=qrels_columns, key=key)
-        rejects.check(f"{name}/qrels/{path.name}", path, max_reject_ratio)
+        rejects.check(f"{name}/qrels/{path.name}", path)
         if split == "test" and "test" not in judgements.splits().values():
             raise UserError(
                 f"{path}: no usable judgement; {key} needs a relevant document a query, or no such file where nothing"
@@ -85,7 +84,7 @@ def read_beir(
     held_out: dict[str, str] = {}
     if answers_path := plain_or_gzip(folder, "answers.jsonl"):
         data.answers, named = _read_answers(name, answers_path, query_ids, rejects)
-        rejects.check(f"{name}/{answers_path.name}", answers_path, max_reject_ratio)
+        rejects.check(f"{name}/{answers_path.name}", answers_path)
         held_out = dict.fromkeys(named, ANSWERED_UNJUDGED)
     held_out |= dict.fromkeys(named_by_others, "only_in_other_qrels")  # somebody's evaluation: not for training either
     settle_splits(data, texts, judgements, held_out, seed=seed)

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from slimtower.common.files import sha256_text
 from steps.core.progress import progress
+from steps.ingest.locations import table_files
 from steps.ingest.log_corpus import read_corpus
 from steps.ingest.log_splits import add_log
 from steps.ingest.params import ClickLogSource
@@ -17,7 +18,6 @@ from steps.ingest.relevance import QueryNames, log_relevance
 from steps.ingest.rows import Defect, MissingTarget
 from steps.ingest.search_log import SearchLog
 from steps.ingest.source_data import SourceData
-from steps.ingest.source_files import table_files
 from steps.ingest.table_rows import Form, Row, read_rows
 from steps.ingest.times import Window
 from steps.ingest.values import Ids, Reading, as_id, as_query, detect_blank, detect_rank_from
@@ -41,8 +41,6 @@ def read_click_log(
     key: str,
     window: Window,
     seed: int,
-    max_query_words: int,
-    max_reject_ratio: float,
     rejects: Rejects,
 ) -> SourceData:
     """Read a click log, its corpus and its relevance table; `key` is where params.yaml names the source.
@@ -56,31 +54,28 @@ def read_click_log(
         source.corpus_columns,
         key=key,
         form=form,
-        max_reject_ratio=max_reject_ratio,
         rejects=rejects,
     )
     data = SourceData(source.name, documents=list(documents.values()))
     reader = _Reader(source, key, window, {original: number for number, original in enumerate(documents)})
-    log, names = SearchLog(max_query_words), QueryNames()
+    log, names = SearchLog(), QueryNames()
     above = f"{source.name}/path"
     files = {f"{above}/{file.name}": file for file in table_files(source.path, f"{key}.path", window)}
 
     def rows() -> Iterator[tuple[str, Row]]:
         for name, file in files.items():
             file_rows = read_rows(file.path, required=reader.required, source=name, rejects=rejects, form=form)
-            watched = rejects.watched(file_rows, name, file.path, max_reject_ratio)
+            watched = rejects.watched(file_rows, name, file.path)
             yield from ((name, row) for row in progress(watched, None, f"impressions of {name}"))
 
     reader.add_rows(rows(), log, names, rejects)
     subject = f"params.yaml: {key}.path, {source.path}"
-    rejects.check(above, source.path, max_reject_ratio, has_settings=True)
+    rejects.check(above, source.path, has_settings=True)
     rejects.check_log(list(files), subject, other_rows=reader.outside)
     reader.clicks.check(subject, "give the corpus of this log, or mend its doc_id")
     data.facts["impressions_left_out"] = {"outside_window": reader.outside}
     add_log(data, log, source, seed=seed, key=key, rejects=rejects)
-    data.relevance = log_relevance(
-        source, log, names, documents, key=key, facts=data.facts, max_reject_ratio=max_reject_ratio, rejects=rejects
-    )
+    data.relevance = log_relevance(source, log, names, documents, key=key, facts=data.facts, rejects=rejects)
     return data
 
 

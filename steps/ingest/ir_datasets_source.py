@@ -28,7 +28,6 @@ def read_ir_dataset(
     *,
     key: str,
     seed: int,
-    max_reject_ratio: float,
     rejects: Rejects,
 ) -> SourceData:
     """Read one data set, which the package downloads into IR_DATASETS_HOME; `key` is where params.yaml names it.
@@ -48,19 +47,19 @@ def read_ir_dataset(
     data = SourceData(name)
     with _downloads(dataset_id, key):
         documents = _read_documents(name, loaded, rejects)
-        rejects.check(f"{name}/docs", f"{dataset_id}: docs", max_reject_ratio)
+        rejects.check(f"{name}/docs", f"{dataset_id}: docs")
         data.documents = list(documents.values())
         texts: dict[str, Query] = {}
         judgements = Judgements()
         held_out: dict[str, str] = {}
         for split, (part, _) in parts.items():
             _read_queries(name, split, part, texts, rejects)
-            rejects.check(f"{name}/{split}/queries", f"{dataset_id}: {split} queries", max_reject_ratio)
+            rejects.check(f"{name}/{split}/queries", f"{dataset_id}: {split} queries")
             if split != "train":
                 held_out = dict.fromkeys(texts, _UNJUDGED)
         for split, (part, part_id) in parts.items():
             _read_qrels(name, split, part, texts, documents, judgements, rejects)
-            rejects.check(f"{name}/{split}/qrels", f"{part_id}: qrels", max_reject_ratio)
+            rejects.check(f"{name}/{split}/qrels", f"{part_id}: qrels")
     if "test" not in judgements.splits().values():
         raise UserError(f"params.yaml: {key}: {parts['test'][1]!r} has no usable judgement; name another data set")
     data.facts["parts"] = {split: part_id for split, (_, part_id) in parts.items()}

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import write_json
-from steps.ingest.locations import listing
+from steps.ingest.document_vectors import PATTERNS as VECTOR_PATTERNS
+from steps.ingest.locations import BEIR_PATTERNS, listing
 from steps.ingest.msmarco import PATTERNS as MS_MARCO_PATTERNS
 from steps.ingest.params import (
     UNLABELLED_QUERIES,
@@ -19,12 +20,10 @@ from steps.ingest.params import (
     UbiSource,
 )
 from steps.ingest.partitions import matches
-from steps.ingest.source_files import BEIR_PATTERNS
 from steps.ingest.table_rows import PATTERNS
 from steps.ingest.times import ALWAYS, Window
 from steps.ingest.ubi_events import SESSION_SECONDS
 from steps.ingest.vector_params import VectorFiles
-from steps.ingest.vector_sources import PATTERNS as VECTOR_PATTERNS
 
 
 def write_listing(params: IngestParams, path: Path) -> None:

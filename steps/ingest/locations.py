@@ -1,4 +1,4 @@
-"""Where a source's files lie: a local file or folder, or s3://bucket/prefix; only the window's partitions are read.
+"""Files of a source by its location: a local file or folder, or s3://bucket/prefix; of a window only its partitions.
 
 Inside `reading_only`, what was listed is read: files that came later are left out, changed or missing ones are errors.
 """
@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from slimtower.common.errors import UserError
@@ -18,13 +19,23 @@ from slimtower.common.files import cache_root, sha256_file, sha256_text, staged_
 from steps.core.progress import progress
 from steps.ingest import s3
 from steps.ingest.partitions import Below, Entry, Span, Tree, entries, named_span, window
-from steps.ingest.table_rows import PATTERNS as TABLE_PATTERNS
+from steps.ingest.table_rows import PATTERNS
+from steps.ingest.times import ALWAYS, Window
 
 _CHUNK = 1 << 20  # bytes
 _DOWNLOADS = 8  # at a time; below the client's pool of ten connections
 
 Rows = Sequence[Mapping[str, Any]]  # as `listing` gives them
 _listed: ContextVar[Mapping[str, Rows] | None] = ContextVar("listed", default=None)
+BEIR_PATTERNS = (
+    "corpus.jsonl",
+    "corpus.jsonl.gz",
+    "queries.jsonl",
+    "queries.jsonl.gz",
+    "answers.jsonl",
+    "answers.jsonl.gz",
+    "qrels/*",  # one that is no .tsv is refused
+)
 
 
 class Located(NamedTuple):
@@ -44,7 +55,57 @@ def reading_only(listed: Mapping[str, Rows]) -> Iterator[None]:
         _listed.reset(token)
 
 
-def locate(location: str, *, key: str, since: str, until: str, patterns: Sequence[str] = ()) -> list[Located]:
+def table_files(location: str, key: str, window: Window = ALWAYS) -> list[Located]:
+    """The tables below a location, sorted by name, less those of dates outside the window.
+
+    UserError for none, and for a table that is there plain and as `.gz`: its rows would count twice.
+    """
+    files = locate(location, key=key, since=window.since, until=window.until, patterns=PATTERNS)
+    packed = {_plain(file.name[:-3]): file.name for file in files if file.name.lower().endswith(".gz")}
+    for file in files:
+        if packed_name := packed.get(_plain(file.name)):
+            raise UserError(
+                f"params.yaml: {key}: {location}: {packed_name} lies beside {file.name}; remove one of them"
+            )
+    return files
+
+
+def _plain(name: str) -> str:
+    """The name, its ending in lower case."""
+    stem, dot, ending = name.rpartition(".")
+    return f"{stem}{dot}{ending.lower()}"
+
+
+def one_file(location: str, key: str) -> Path:
+    """A single file, downloaded from an object store; a local one need not exist where any file may be read."""
+    if not location.startswith("s3://") and not is_fixed():
+        return Path(location)
+    files = locate(location, key=key)
+    if len(files) != 1:
+        raise UserError(f"params.yaml: {key}: {location} holds {len(files)} files; name one of them")
+    return files[0].path
+
+
+@contextmanager
+def local_folder(location: str, key: str, patterns: Sequence[str]) -> Iterator[Path]:
+    """The folder itself, or a temporary one of links to the files that may be read or came from an object store."""
+    local = not location.startswith("s3://")
+    if local and not is_fixed():
+        yield Path(location)
+        return
+    files = locate(location, key=key, patterns=patterns)
+    if local and len(files) == local_files(location, key=key, patterns=patterns):
+        yield Path(location)
+        return
+    with TemporaryDirectory() as scratch:
+        for file in files:
+            link = Path(scratch) / file.name
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(file.path.resolve())
+        yield Path(scratch)
+
+
+def locate(location: str, *, key: str, since: str = "", until: str = "", patterns: Sequence[str] = ()) -> list[Located]:
     """The files of a location, sorted by name; those of S3 are downloaded into the cache unless they are there.
 
     `key` is where params.yaml names the location. `since` and `until` are ISO dates or datetimes in UTC, "" for none:
@@ -81,7 +142,9 @@ def _is_whole(path: Path, size: int) -> bool:
         return False
 
 
-def listing(location: str, *, key: str, since: str, until: str, patterns: Sequence[str] = ()) -> list[dict[str, Any]]:
+def listing(
+    location: str, *, key: str, since: str = "", until: str = "", patterns: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     """{path, bytes, sha256 or (S3) etag} of the files that `locate` gives, sorted by path; downloads nothing."""
     seen = window(since, until)
     if not _is_s3(location):
@@ -113,7 +176,7 @@ def _window_entries(tree: Tree, location: str, key: str, seen: Span, patterns: S
     """
     unread, doubtful = list[str](), list[str]()
     selected = entries(tree, location, key, seen, patterns, unread, doubtful)
-    if is_fixed() or patterns != TABLE_PATTERNS:
+    if is_fixed() or patterns != PATTERNS:
         return selected
     if doubtful:
         files = sum(not name.endswith("/") for name in doubtful)

@@ -1,11 +1,11 @@
 """The documents that a log names, from tables with columns of the user's own names."""
 
 from slimtower.common.errors import UserError
+from steps.ingest.locations import table_files
 from steps.ingest.params import CorpusColumns
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, one_word
 from steps.ingest.source_data import Document
-from steps.ingest.source_files import table_files
 from steps.ingest.table_rows import Form, Gaps, read_rows
 from steps.ingest.values import as_id, text_field
 
@@ -17,7 +17,6 @@ def read_corpus(
     *,
     key: str,
     form: Form,
-    max_reject_ratio: float,
     rejects: Rejects,
 ) -> dict[str, Document]:
     """Documents by their original id; `key` is where params.yaml names the source.
@@ -50,7 +49,7 @@ def read_corpus(
                 rejects.add_defect(source, row.line, defect, row.raw())
                 continue
             documents[original] = Document(f"{name}/{original}", name, title, topic, content)
-    rejects.check(f"{name}/corpus", location, max_reject_ratio, has_settings=True)
+    rejects.check(f"{name}/corpus", location, has_settings=True)
     if gaps:
         gaps.check(required)
     if not documents:

@@ -6,11 +6,18 @@ import pyarrow as pa
 from slimtower.common.errors import UserError
 from slimtower.common.files import sha256_text
 from steps.ingest.coded_columns import coded
-from steps.ingest.log_account import LATE, OF_ROBOTS, USED, WITHOUT_CLICK, searches_by_fate
+from steps.ingest.log_impressions import (
+    LATE,
+    OF_ROBOTS,
+    REPEATED,
+    USED,
+    WITHOUT_CLICK,
+    searches_by_fate,
+    without_repeats,
+    without_robots,
+)
 from steps.ingest.params import ClickLogSource, LogSource
 from steps.ingest.rejects import Rejects
-from steps.ingest.repeats import REPEATED, without_repeats
-from steps.ingest.robots import without_robots
 from steps.ingest.search_log import SearchLog
 from steps.ingest.source_data import Judgement, Query, SourceData, seeded_order
 

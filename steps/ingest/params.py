@@ -13,6 +13,7 @@ from steps.core.params import Seed
 from steps.ingest.vector_params import VectorSource
 
 MAX_QUERY_WORDS = 200  # a longer query of a log or of the unlabelled ones is left out, one of a judged set never
+MAX_QUERY_IMPRESSIONS = 100_000  # of a query of a log that count, drawn by seed
 UNLABELLED_QUERIES = "unlabelled_queries"  # a key of the section, the data set of that file's queries, and a table
 
 
@@ -228,7 +229,7 @@ class LogSource(Strict):
     """What every search log has: the documents that it names, and when its test begins.
 
     A session of more than `max_session_impressions` is a robot's and left out; of a query's impressions at most
-    `max_query_impressions` count, drawn by seed.
+    MAX_QUERY_IMPRESSIONS count, drawn by seed.
     """
 
     name: SourceName
@@ -251,8 +252,6 @@ class LogSource(Strict):
     """Impressions of a session, in ubi of a client_id on one day (UTC); a longer one is a robot's and left out. More
     where people share ids, as behind a proxy; of no effect where the log has none.
     """
-    max_query_impressions: int = Field(default=100_000, ge=1)
-    """Most impressions of a query that count, drawn by seed."""
     rank_from: Literal[0, 1] | None = None
     """Rank of the first result; null = 1, or 0 if the log's first rows have 0 about as often."""
     timestamp: TimeForm = ""

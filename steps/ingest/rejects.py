@@ -41,9 +41,10 @@ class Reject(NamedTuple):
 
 
 class Rejects:
-    """The rejected rows of a run, and how many rows each source had."""
+    """The rejected rows of a run, how many rows each source had, and which share of them may be defect."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_ratio: float) -> None:
+        self.max_ratio = max_ratio
         self.rows: list[Reject] = []
         self._counts: Counter[tuple[str, str]] = Counter()
         self._rows_read: Counter[str] = Counter()
@@ -94,19 +95,20 @@ class Rejects:
                 " left out: give the corpus and the searches of their time"
             )
 
-    def watched(self, rows: Iterable[_Item], source: str, path: Path | str, max_ratio: float) -> Iterator[_Item]:
+    def watched(self, rows: Iterable[_Item], source: str, path: Path | str) -> Iterator[_Item]:
         """Yield the source's rows; UserError as soon as most of many are defect, rather than at the end."""
         for at, row in enumerate(rows, start=1):
             yield row
             if at % _ROWS_BETWEEN_LOOKS == 0:
-                self.check(source, path, max(max_ratio, _HOPELESS))
+                self.check(source, path, at_least=_HOPELESS)
 
-    def check(self, source: str, path: Path | str, max_ratio: float, *, has_settings: bool = False) -> None:
+    def check(self, source: str, path: Path | str, *, has_settings: bool = False, at_least: float = 0.0) -> None:
         """UserError with counts per reason and three examples when too many rows are defect.
 
         `source` is a file, or what lies above several: their rows count together. With settings the message names
-        those that may mend it.
+        those that may mend it. `at_least`: a share that is allowed whatever the limit.
         """
+        max_ratio = max(self.max_ratio, at_least)
         files = [name for name in self._rows_read if _is_below(name, source)]
         total, defects = (sum(counts[name] for name in files) for counts in (self._rows_read, self._defects))
         if defects <= max_ratio * total:

@@ -13,13 +13,13 @@ import pyarrow as pa
 from slimtower.common.errors import UserError
 from steps.core.texts import fold
 from steps.ingest.coded_columns import coded
+from steps.ingest.locations import table_files
 from steps.ingest.log_splits import query_id
 from steps.ingest.params import LogSource, RelevanceColumns
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, LeftOut
 from steps.ingest.search_log import SearchLog
 from steps.ingest.source_data import Document
-from steps.ingest.source_files import table_files
 from steps.ingest.table_rows import PLAIN, PROBED_ROWS, Form, Row, read_rows
 from steps.ingest.values import Ids, as_id, as_query, unwrapped
 
@@ -50,7 +50,6 @@ def log_relevance(
     *,
     key: str,
     facts: dict[str, Any],
-    max_reject_ratio: float,
     rejects: Rejects,
 ) -> pa.Table | None:
     """The relevance table of a log's source, None where it names none; `documents` by original id."""
@@ -68,7 +67,6 @@ def log_relevance(
         documents={original: document.doc_id for original, document in documents.items()},
         is_wider=True,
         form=Form(source.encoding, source.delimiter),
-        max_reject_ratio=max_reject_ratio,
         rejects=rejects,
     )
 
@@ -85,7 +83,6 @@ def read_relevance(
     documents: Mapping[str, str],
     is_wider: bool = False,
     form: Form = PLAIN,
-    max_reject_ratio: float,
     rejects: Rejects,
 ) -> pa.Table:
     """The table `relevance` of a source, sorted; of equal pairs the highest score, how many being one of the `facts`.
@@ -106,7 +103,7 @@ def read_relevance(
     for file in table_files(location, f"{key}.relevance"):
         source = f"{name}/relevance/{file.name}"
         rows = read_rows(file.path, required=required, optional=naming, source=source, rejects=rejects, form=form)
-        rows = _named(rejects.watched(rows, source, file.path, max_reject_ratio), file.path, naming, key)
+        rows = _named(rejects.watched(rows, source, file.path), file.path, naming, key)
         for row in rows:
             row_count += 1
             try:
@@ -122,7 +119,7 @@ def read_relevance(
                 continue
             pairs.append(query_numbers[query] * len(doc_ids) + document_numbers[documents[document]])
             scores.append(score)
-    rejects.check(f"{name}/relevance", location, max_reject_ratio)
+    rejects.check(f"{name}/relevance", location)
     if row_count and not pairs:
         raise UserError(
             f"params.yaml: {key}.relevance: none of the {row_count} rows of {location!r} gives a score"

@@ -10,11 +10,9 @@ import pyarrow.compute as pc
 from slimtower.common.files import sha256_text
 from steps.core.corpus import corpus_digest
 from steps.ingest.coded_columns import distinct
-from steps.ingest.log_account import account, search_numbers
-from steps.ingest.params import UNLABELLED_QUERIES
+from steps.ingest.log_impressions import OF_FREQUENT_QUERIES, OF_LONG_SESSIONS, REPEATED, account, search_numbers
+from steps.ingest.params import MAX_QUERY_IMPRESSIONS, UNLABELLED_QUERIES
 from steps.ingest.rejects import Rejects
-from steps.ingest.repeats import REPEATED
-from steps.ingest.robots import OF_FREQUENT_QUERIES, OF_LONG_SESSIONS
 from steps.ingest.source_data import ANSWERED_UNJUDGED, UNLABELLED, Document, Judgement, Query
 
 _SPLITS = ("train", "dev", "test", UNLABELLED)
@@ -125,7 +123,7 @@ def _clauses(entry: Mapping[str, Any]) -> list[str]:
             " session_id or client_id? then raise it)"
         )
     if of_queries := left_out.get(OF_FREQUENT_QUERIES):
-        clauses.append(f"{of_queries:,} impressions of queries above max_query_impressions left out")
+        clauses.append(f"{of_queries:,} impressions of queries that have more than {MAX_QUERY_IMPRESSIONS:,} left out")
     if entry["qrels"].get("test"):
         by = " by clicks" if entry.get("judgements_from_clicks") else ""
         clauses.append(f"{entry['qrels']['test']:,} test judgements{by}")

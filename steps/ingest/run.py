@@ -13,17 +13,15 @@ from steps.core.tables import SCHEMAS, table_from_columns, write_table
 from steps.ingest.click_simulation import simulate_sessions
 from steps.ingest.coded_columns import among
 from steps.ingest.document_vectors import write_vectors
-from steps.ingest.given_triplets import GIVEN_TRIPLETS
-from steps.ingest.held_out_queries import without_evaluation_texts
-from steps.ingest.params import MAX_QUERY_WORDS, UNLABELLED_QUERIES, ApiDocsSource, IngestParams, JudgedSource, Source
+from steps.ingest.locations import one_file
+from steps.ingest.msmarco import GIVEN_TRIPLETS
+from steps.ingest.params import UNLABELLED_QUERIES, ApiDocsSource, IngestParams, JudgedSource, Source
 from steps.ingest.rejects import Reject, Rejects
 from steps.ingest.report import build_report, counts, data_digest, metrics, summary
 from steps.ingest.source_data import UNLABELLED, Answers, Document, Judgement, Query, Satisfaction, SourceData
-from steps.ingest.source_files import one_file
 from steps.ingest.sources import read_source
-from steps.ingest.splits import lower_training_grades
-from steps.ingest.term_scores import TERM_SCORES, read_term_scores
-from steps.ingest.unlabelled import read_unlabelled
+from steps.ingest.splits import lower_training_grades, without_evaluation_texts
+from steps.ingest.tsv_files import TERM_SCORES, read_term_scores, read_unlabelled
 from steps.tracking.runs import Run
 
 _Row = Document | Query | Judgement | Satisfaction | Answers | Reject
@@ -35,7 +33,7 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
     A line on stdout says what each data set holds.
     Raises UserError when a source is missing, unusable, or has too many defect rows; `output` then stays as it was.
     """
-    rejects = Rejects()
+    rejects = Rejects(params.max_reject_ratio)
     datasets = [
         read_source(source, key=f"ingest.sources[{at}]", params=params, rejects=rejects)
         for at, source in enumerate(sources)
@@ -45,13 +43,11 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
             lower_training_grades(data, source.relevant_from)
     queries = [query for data in datasets for query in data.queries]
     if params.unlabelled_queries:
-        queries += read_unlabelled(
-            one_file(params.unlabelled_queries, f"ingest.{UNLABELLED_QUERIES}"),
-            max_query_words=MAX_QUERY_WORDS,
-            max_reject_ratio=params.max_reject_ratio,
-            rejects=rejects,
-        )
-    term_scores = _term_scores(params, rejects)
+        path = one_file(params.unlabelled_queries, f"ingest.{UNLABELLED_QUERIES}")
+        queries += read_unlabelled(path, rejects)
+    term_scores = SCHEMAS[TERM_SCORES].empty_table()
+    if params.term_scores:
+        term_scores = read_term_scores(one_file(params.term_scores, f"ingest.{TERM_SCORES}"), rejects)
     queries = without_evaluation_texts(queries, {text for data in datasets for text in data.held_out}, rejects)
     query_ids = {query.query_id for query in queries}
     judgements = [row for data in datasets for row in data.judgements if row.query_id in query_ids]
@@ -117,13 +113,6 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
         dataset_judgements = (row for row in judgements if row.dataset == name)
         run.dataset(name, data_digest(entry, dataset_queries, dataset_judgements), counts(entry))
     run.artifact(output / "report.json")
-
-
-def _term_scores(params: IngestParams, rejects: Rejects) -> pa.Table:
-    if not params.term_scores:
-        return SCHEMAS[TERM_SCORES].empty_table()
-    path = one_file(params.term_scores, "ingest.term_scores")
-    return read_term_scores(path, max_reject_ratio=params.max_reject_ratio, rejects=rejects)
 
 
 def _of_queries(

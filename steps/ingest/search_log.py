@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from steps.core.texts import fold
+from steps.ingest.params import MAX_QUERY_WORDS
 from steps.ingest.rows import Defect, LeftOut
 
 SESSIONS = pa.dictionary(pa.int32(), pa.string())
@@ -28,13 +29,13 @@ class SearchLog:
     `keys` are the folded texts of the queries by number, `first_times` when each was first seen.
     """
 
-    def __init__(self, max_query_words: int) -> None:
+    def __init__(self) -> None:
         self.keys: list[str] = []
         self.first_times = array("q")
         self._first_texts: list[str] = []
         self._first_sources, self._first_lines = array("i"), array("q")
         self._sources: list[str] = []  # the last is the one being read
-        self._max_query_words = max_query_words
+
         self._of_key: dict[str, int] = {}
         self._of_text: dict[str, int] = {}
         self._batches: list[pa.RecordBatch] = []
@@ -65,7 +66,7 @@ class SearchLog:
         key = fold(text)
         if not key:
             raise Defect("empty_text")
-        if len(text.split()) > self._max_query_words:
+        if len(text.split()) > MAX_QUERY_WORDS:
             raise LeftOut("query_too_long")
         return text if key == text else key  # one string in memory, not two
 

@@ -7,12 +7,11 @@ import pyarrow as pa
 from steps.ingest.api_docs import read_api_docs
 from steps.ingest.beir import read_beir
 from steps.ingest.click_log import read_click_log
-from steps.ingest.given_triplets import read_given_triplets
 from steps.ingest.ir_datasets_source import read_ir_dataset
+from steps.ingest.locations import BEIR_PATTERNS, local_folder, one_file
 from steps.ingest.msmarco import PATTERNS as MS_MARCO_PATTERNS
-from steps.ingest.msmarco import read_msmarco
+from steps.ingest.msmarco import read_given_triplets, read_msmarco
 from steps.ingest.params import (
-    MAX_QUERY_WORDS,
     ApiDocsSource,
     BeirSource,
     ClickLogSource,
@@ -25,22 +24,17 @@ from steps.ingest.params import (
 from steps.ingest.rejects import Rejects
 from steps.ingest.relevance import read_relevance
 from steps.ingest.source_data import SourceData
-from steps.ingest.source_files import BEIR_PATTERNS, local_folder, one_file
 from steps.ingest.times import Window
 from steps.ingest.ubi import read_ubi
 
 
 def read_source(source: Source, *, key: str, params: IngestParams, rejects: Rejects) -> SourceData:
     """Read one source; `key` is where params.yaml names it. Raises UserError when it is missing or unusable."""
-    limits: dict[str, Any] = {
-        "seed": params.seed,
-        "max_reject_ratio": params.max_reject_ratio,
-        "rejects": rejects,
-    }
-    window, longest = Window.of(params.since, params.until), MAX_QUERY_WORDS
+    limits: dict[str, Any] = {"seed": params.seed, "rejects": rejects}
+    window = Window.of(params.since, params.until)
     match source:
         case ApiDocsSource():
-            return read_api_docs(source, key=key, max_query_words=longest, **limits)
+            return read_api_docs(source, key=key, **limits)
         case BeirSource():
             with local_folder(source.path, f"{key}.path", BEIR_PATTERNS) as folder:
                 data = read_beir(
@@ -62,9 +56,9 @@ def read_source(source: Source, *, key: str, params: IngestParams, rejects: Reje
         case IrDatasetsSource():
             return read_ir_dataset(source.name, source.id, key=f"{key}.id", **limits)
         case ClickLogSource():
-            return read_click_log(source, key=key, window=window, max_query_words=longest, **limits)
+            return read_click_log(source, key=key, window=window, **limits)
         case UbiSource():
-            return read_ubi(source, key=key, window=window, max_query_words=longest, **limits)
+            return read_ubi(source, key=key, window=window, **limits)
         case _:
             assert_never(source)
 
@@ -80,7 +74,6 @@ def _beir_relevance(source: BeirSource, data: SourceData, key: str, params: Inge
         by_id={query.query_id.removeprefix(prefix): query.query_id for query in data.queries},
         by_text={},
         documents={document.doc_id.removeprefix(prefix): document.doc_id for document in data.documents},
-        max_reject_ratio=params.max_reject_ratio,
         rejects=rejects,
     )
 
@@ -94,6 +87,5 @@ def _given_triplets(
         key=key,
         seed=params.seed,
         limit=source.max_triplets,
-        max_reject_ratio=params.max_reject_ratio,
         rejects=rejects,
     )

@@ -1,11 +1,12 @@
-"""Which split each query of a judged source belongs to, and its judgements under the source's name."""
+"""Which split each query belongs to, and the guard of evaluation queries, which no other split may spell."""
 
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence, Set
 
-from steps.core.leakage import EVALUATION_SPLITS
+from steps.core.leakage import EVALUATION_SPLITS, evaluation_keys
 from steps.core.texts import fold
 from steps.ingest.qrels import Judgements
+from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, possible_grade
 from steps.ingest.source_data import UNLABELLED, Judgement, Query, Satisfaction, SourceData, seeded_order
 
@@ -104,3 +105,21 @@ def carve_dev(name: str, splits: dict[str, str], texts: Mapping[str, Query], see
     chosen = seeded_order(allowed, seed, f"dev of {name}")[: round(DEV_FRACTION * len(train))]
     splits.update(dict.fromkeys(chosen, "dev"))
     return len(chosen)
+
+
+def without_evaluation_texts(queries: Sequence[Query], held_out: Set[str], rejects: Rejects) -> list[Query]:
+    """Queries less training and unlabelled ones that spell a dev or test query, and dev ones that spell a test query.
+
+    `held_out`: folded texts of evaluation queries that are not among them. What is left out becomes a reject.
+    """
+    evaluation = evaluation_keys(query._asdict() for query in queries).keys() | held_out
+    test = evaluation_keys(query._asdict() for query in queries if query.split == "test")
+    allowed = []
+    for query in queries:
+        if query.split not in EVALUATION_SPLITS and fold(query.text) in evaluation:
+            rejects.add(query.source, query.line, "evaluation_query_text", query.text, defect=False)
+        elif query.split == "dev" and fold(query.text) in test:
+            rejects.add(query.source, query.line, "test_query_text", query.text, defect=False)
+        else:
+            allowed.append(query)
+    return allowed

@@ -1,21 +1,38 @@
 """Rows of Parquet, CSV, TSV and JSONL files by column names, read so that one bad row costs one row."""
 
 import csv
+import difflib
 import io
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import chain, islice
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from slimtower.common.errors import UserError
 from steps.ingest import rows
-from steps.ingest.columns import check_columns, detect_delimiter, their_names
-from steps.ingest.delimited import Record, records
-from steps.ingest.parquet_rows import parquet_rows
 from steps.ingest.rejects import Rejects
-from steps.ingest.rows import Defect, json_object, open_bytes, read_lines, recoded, sound, text_encoding, whole_lines
+from steps.ingest.rows import (
+    Defect,
+    Record,
+    json_object,
+    open_bytes,
+    read_lines,
+    recoded,
+    records,
+    sound,
+    text_encoding,
+    whole_lines,
+)
 
+_NAMED_COLUMNS = 20
+_DELIMITERS = (",", ";", "\t", "|")
+_BATCH_ROWS = 16_384
+_UNREADABLE = (ValueError, ArithmeticError, LookupError, pa.ArrowException)
 _TEXT = ("csv", "tsv", "jsonl", "ndjson")
 PATTERNS = ("*.parquet", *(f"*.{kind}{packed}" for kind in _TEXT for packed in ("", ".gz")))
 PROBED_ROWS = 1000  # a JSONL column that none of the first rows has is a mistake in the column map
@@ -104,18 +121,53 @@ def read_rows(
 def _parquet(
     path: Path, required: Mapping[str, str], optional: Collection[str], source: str, rejects: Rejects
 ) -> Iterator[Row]:
-    theirs: dict[str, str] = {}
+    """A value that Python cannot hold is the defect of its own row.
 
-    def check(has: Sequence[str]) -> None:
-        theirs.update(check_columns(path, "schema", has, required, optional))
+    A date that no calendar of Python's has is given as its number, text that is not UTF-8 with marks for what is not.
+    """
+    lines = count(1)
+    try:
+        with pq.ParquetFile(path) as file:
+            names = check_columns(path, "schema", file.schema_arrow.names, required, optional)
+            for batch in file.iter_batches(_BATCH_ROWS, columns=sorted({*names.values()})):
+                defects: dict[int, str] = {}
+                columns = [_values(batch.column(theirs), defects) for theirs in names.values()]
+                for at in range(batch.num_rows):
+                    rejects.count_row(source)
+                    values = {ours: column[at] for ours, column in zip(names, columns, strict=True)}
+                    row = Row(next(lines), values, values)
+                    if at in defects:
+                        rejects.add(source, row.line, defects[at], row.raw())
+                    else:
+                        yield row
+    except MemoryError:  # pyarrow's is an ArrowException too
+        raise
+    except (pa.ArrowException, OSError, ValueError, LookupError) as error:
+        raise UserError(f"{path}: not a Parquet file that can be read ({error}); write or fetch it again") from None
 
-    for line, values, defect in parquet_rows(path, theirs, check):
-        rejects.count_row(source)
-        row = Row(line, values, values)
-        if defect:
-            rejects.add(source, line, defect, row.raw())
-        else:
-            yield row
+
+def _values(column: pa.Array, defects: dict[int, str]) -> list[Any]:
+    """A column's values; notes the places of those that cannot be read, and why."""
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":  # Python's times have no nanoseconds
+        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
+    try:
+        values: list[Any] = column.to_pylist()
+    except _UNREADABLE:
+        return [_value(scalar, at, defects) for at, scalar in enumerate(column)]
+    return values
+
+
+def _value(scalar: pa.Scalar, at: int, defects: dict[int, str]) -> Any:
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError:
+        defects.setdefault(at, "invalid_utf8")
+        is_text = isinstance(scalar, pa.StringScalar | pa.LargeStringScalar | pa.StringViewScalar)
+        return scalar.as_buffer().to_pybytes().decode("utf-8", errors="replace") if is_text else f"<{scalar.type}>"
+    except _UNREADABLE:
+        is_time = pa.types.is_temporal(scalar.type)
+        defects.setdefault(at, "bad_timestamp" if is_time else "unreadable_value")
+        return scalar.value if is_time else f"<{scalar.type}>"
 
 
 def _delimited(
@@ -208,3 +260,55 @@ def _json_rows(path: Path, source: str, rejects: Rejects, form: Form) -> Iterato
         if isinstance(hit, dict):
             values = {"_id": values.get("_id"), **hit}
         yield Row(line, values, raw)
+
+
+def their_names(ours: Iterable[str], has: Sequence[str]) -> dict[str, str]:
+    """The file's name of each of these columns that it has: the same, else the only one alike.
+
+    Names are alike that differ in case or in signs alone, as `Query ID` and `query_id`, `id` and `_id`.
+    """
+    alike: dict[str, list[str]] = {}
+    for name in dict.fromkeys(has):
+        alike.setdefault(_folded(name), []).append(name)
+    matches = {name: [name] if name in has else alike.get(_folded(name), []) for name in ours}
+    return {name: theirs[0] for name, theirs in matches.items() if len(theirs) == 1}
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[\W_]+", "_", name.casefold()).strip("_")
+
+
+def check_columns(
+    path: Path, where: str, has: Sequence[str], required: Mapping[str, str], optional: Collection[str]
+) -> dict[str, str]:
+    """The file's names of the columns; UserError for a required one that it lacks, and for one that it has twice."""
+    theirs = their_names((*required, *optional), has)
+    for name, key in required.items():
+        if name not in theirs:
+            near = difflib.get_close_matches(name, has, n=1, cutoff=0.0)
+            more = ", ..." if len(has) > _NAMED_COLUMNS else ""
+            raise UserError(
+                f"{path}: {where}: no column {name!r}, which params.yaml: {key} names; it has"
+                f" {', '.join(has[:_NAMED_COLUMNS])}{more}{f'; did you mean {near[0]!r}?' if near else ''};"
+                f" name the file's column in {key}"
+            )
+    for name in theirs.values():
+        if has.count(name) > 1:
+            raise UserError(
+                f"{path}: {where}: {has.count(name)} columns are called {name!r}, and which one counts cannot be told;"
+                " rename or leave out the others and write the file again"
+            )
+    return theirs
+
+
+def detect_delimiter(header: str, kind: str, required: Collection[str]) -> str:
+    """What is between the columns of a header: the sign that the ending promises, else one that gives all required."""
+    promised = "\t" if kind == "tsv" else ","
+    for sign in (promised, *_DELIMITERS):
+        try:
+            names = next(csv.reader([header], delimiter=sign), [])
+        except csv.Error:
+            continue
+        if len(their_names(required, [name.strip() for name in names])) == len(required):
+            return sign
+    return promised

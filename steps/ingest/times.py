@@ -66,11 +66,6 @@ class Window(NamedTuple):
 ALWAYS = Window.of("", "")
 
 
-def unix_seconds(value: Any) -> int:
-    """Whole seconds of `unix_time`."""
-    return int(unix_time(value))
-
-
 def unix_time(value: Any, form: str = "") -> float:
     """Unix seconds of a value: a number, ISO 8601 text, a date, or a text that names its month or begins with a year.
 

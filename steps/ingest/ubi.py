@@ -29,8 +29,6 @@ def read_ubi(
     key: str,
     window: Window,
     seed: int,
-    max_query_words: int,
-    max_reject_ratio: float,
     rejects: Rejects,
 ) -> SourceData:
     """Read a UBI log, its corpus and its relevance table; `key` is where params.yaml names the source.
@@ -43,18 +41,13 @@ def read_ubi(
         source.corpus_columns,
         key=key,
         form=Form(source.encoding, source.delimiter),
-        max_reject_ratio=max_reject_ratio,
         rejects=rejects,
     )
     data = SourceData(source.name, documents=list(documents.values()))
     numbers = {original: number for number, original in enumerate(documents)}
-    log = SearchLog(max_query_words)
-    searches = read_searches(
-        source, log, numbers, key=key, window=window, max_reject_ratio=max_reject_ratio, rejects=rejects
-    )
-    impressions, events_left_out = read_events(
-        source, searches, numbers, key=key, window=window, max_reject_ratio=max_reject_ratio, rejects=rejects
-    )
+    log = SearchLog()
+    searches = read_searches(source, log, numbers, key=key, window=window, rejects=rejects)
+    impressions, events_left_out = read_events(source, searches, numbers, key=key, window=window, rejects=rejects)
     queries, times = np.array(searches.queries, dtype=np.int32), np.array(searches.times, dtype=np.int64)
     for start in range(0, len(impressions.searches), _BATCH_ROWS):
         search_numbers, doc_numbers, ranks, clicked = (column[start : start + _BATCH_ROWS] for column in impressions)
@@ -87,7 +80,5 @@ def read_ubi(
         for search_id, number in zip(searches.ids, searches.queries, strict=True):
             if number >= 0:
                 names.add(search_id, number)
-    data.relevance = log_relevance(
-        source, log, names, documents, key=key, facts=data.facts, max_reject_ratio=max_reject_ratio, rejects=rejects
-    )
+    data.relevance = log_relevance(source, log, names, documents, key=key, facts=data.facts, rejects=rejects)
     return data

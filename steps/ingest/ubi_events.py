@@ -11,10 +11,10 @@ import numpy as np
 
 from slimtower.common.errors import UserError
 from steps.core.progress import progress
+from steps.ingest.locations import table_files
 from steps.ingest.params import UbiSource
 from steps.ingest.rejects import Clicks, Rejects
 from steps.ingest.rows import Defect, LeftOut, MissingTarget, json_value
-from steps.ingest.source_files import table_files
 from steps.ingest.table_rows import Form, Row, read_rows
 from steps.ingest.times import Window
 from steps.ingest.ubi_searches import AFTER, BEFORE, Searches
@@ -44,7 +44,6 @@ def read_events(
     *,
     key: str,
     window: Window,
-    max_reject_ratio: float,
     rejects: Rejects,
 ) -> tuple[Impressions, dict[str, int]]:
     """What was shown and clicked, and how many events were left out, by reason.
@@ -69,7 +68,7 @@ def read_events(
             rejects=rejects,
             form=Form(source.encoding, source.delimiter),
         )
-        rows = rejects.watched(rows, name, file.path, max_reject_ratio)
+        rows = rejects.watched(rows, name, file.path)
         for row in progress(rows, None, f"events of {name}"):
             try:
                 reader.add(row)
@@ -78,7 +77,7 @@ def read_events(
     reader.check_actions(f"params.yaml: {key}.click_actions")
     impressions = reader.impressions(rejects)
     subject = f"params.yaml: {key}.events, {source.events}"
-    rejects.check(above, source.events, max_reject_ratio, has_settings=True)
+    rejects.check(above, source.events, has_settings=True)
     rejects.check_log(reader.files, subject, other_rows=sum(reader.left_out.values()))
     reader.clicks.check(
         subject, "query_response_hit_ids and object_id must both be ids of the corpus, not an engine's own numbers"

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from steps.core.progress import progress
+from steps.ingest.locations import table_files
 from steps.ingest.params import UbiSource
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, MissingTarget, json_value
 from steps.ingest.search_log import SearchLog
-from steps.ingest.source_files import table_files
 from steps.ingest.table_rows import Form, Gaps, Row, read_rows
 from steps.ingest.times import Window
 from steps.ingest.values import Ids, Reading, as_id, as_query, unwrapped
@@ -65,7 +65,6 @@ def read_searches(
     *,
     key: str,
     window: Window,
-    max_reject_ratio: float,
     rejects: Rejects,
 ) -> Searches:
     """Read the searches in the window, and note their queries in the log; `documents`: number by original id.
@@ -95,13 +94,13 @@ def read_searches(
             gaps=gaps,
             form=Form(source.encoding, source.delimiter),
         )
-        rows = rejects.watched(rows, name, file.path, max_reject_ratio)
+        rows = rejects.watched(rows, name, file.path)
         for row in progress(rows, None, f"searches of {name}"):
             try:
                 reader.add(row, name)
             except Defect as defect:
                 rejects.add_defect(name, row.line, defect, row.raw())
-    rejects.check(above, source.queries, max_reject_ratio, has_settings=True)
+    rejects.check(above, source.queries, has_settings=True)
     if gaps:
         gaps.check(required)
     outside = reader.searches.left_out()["outside_window"]

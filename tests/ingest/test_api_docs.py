@@ -13,9 +13,8 @@ import pytest
 from slimtower.common.errors import OutOfMemory, UserError
 from steps.core.texts import fold
 from steps.ingest.api_docs import Entry, balanced_cut, read_api_docs
-from steps.ingest.docstring_text import cut_words, plain, split_docstring, without_phrase
+from steps.ingest.docstrings import cut_words, plain, split_docstring, without_phrase
 from steps.ingest.params import ApiDocsSource
-from steps.ingest.python_docstrings import module_parts, public_parts
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import Query, SourceData
 
@@ -91,13 +90,11 @@ def source(**changes: Any) -> ApiDocsSource:
 
 
 def read(seed: int = 1, ratio: float = 0.0, **changes: Any) -> tuple[SourceData, Rejects]:
-    rejects = Rejects()
+    rejects = Rejects(ratio)
     data = read_api_docs(
         source(**changes),
         key="ingest.sources[0]",
         seed=seed,
-        max_query_words=50,
-        max_reject_ratio=ratio,
         rejects=rejects,
     )
     return data, rejects
@@ -188,14 +185,6 @@ def test_a_reader_that_was_killed_is_told_as_one(monkeypatch: pytest.MonkeyPatch
     assert raised.value.exit_code == 137
 
 
-@pytest.mark.usefixtures("package")
-def test_user_errors_name_the_key() -> None:
-    with pytest.raises(UserError, match=r"ingest\.sources\[0\]\.packages: the package 'nosuchpkg' is not installed"):
-        read(packages=["nosuchpkg"])
-    with pytest.raises(UserError, match=r"ingest\.sources\[0\]: the packages give 4 queries"):
-        read(test_queries=3)
-
-
 def test_balanced_cut_takes_from_the_large_packages_first() -> None:
     sizes = {"small": 10, "middle": 60, "large": 500}
     entries = [Entry(name, f"{name}.f{n}", name, "c", "s") for name, size in sizes.items() for n in range(size)]
@@ -204,12 +193,6 @@ def test_balanced_cut_takes_from_the_large_packages_first() -> None:
     assert kept == balanced_cut(entries[::-1], 100, seed=5)
     assert kept != balanced_cut(entries, 100, seed=6)
     assert len(balanced_cut(entries, 10_000, seed=5)) == 570
-
-
-def test_private_path_components_are_dropped() -> None:
-    assert public_parts(module_parts("numpy", "_core/fromnumeric.py")) == ("numpy",)
-    assert public_parts(module_parts("sklearn", "linear_model/_base.py")) == ("sklearn", "linear_model")
-    assert public_parts(module_parts("numpy", "fft/__init__.py")) == ("numpy", "fft")
 
 
 def test_split_docstring_skips_signatures_sections_and_code() -> None:
@@ -254,11 +237,6 @@ def test_split_docstring_takes_the_first_sentence_of_a_long_paragraph() -> None:
     parts = split_docstring(text)
     assert parts is not None and parts[0] == "Do one thing well."
     assert parts[1].startswith("Then explain it")
-
-
-@pytest.mark.parametrize("text", ["Only a summary.", "Return the %(klass)s.\n\nMore.", "f(x)\n\n", "S.\n\nS."])
-def test_split_docstring_refuses_what_is_no_task(text: str) -> None:
-    assert split_docstring(text) is None
 
 
 def test_text_helpers() -> None:

@@ -22,17 +22,15 @@ from slimtower.common.errors import UserError
 from steps.ingest import rows
 from steps.ingest.beir import read_beir
 from steps.ingest.click_log import read_click_log
-from steps.ingest.given_triplets import read_given_triplets
-from steps.ingest.msmarco import read_msmarco
+from steps.ingest.msmarco import read_given_triplets, read_msmarco
 from steps.ingest.params import ClickLogSource, UbiSource
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, read_lines
 from steps.ingest.source_data import SourceData
 from steps.ingest.table_rows import read_rows
-from steps.ingest.term_scores import read_term_scores
 from steps.ingest.times import ALWAYS
+from steps.ingest.tsv_files import read_term_scores, read_unlabelled
 from steps.ingest.ubi import read_ubi
-from steps.ingest.unlabelled import read_unlabelled
 
 pytestmark = [pytest.mark.medium, pytest.mark.faults("bad input")]
 
@@ -196,7 +194,7 @@ def short_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def of_folder(reader: Callable[..., SourceData], folder: Path) -> tuple[SourceData, Rejects]:
-    return read_toy(reader, "toy", folder, key="key", max_reject_ratio=1.0)
+    return read_toy(reader, "toy", folder, key="key", ratio=1.0)
 
 
 def click_log(folder: Path, path: str = "log.jsonl", corpus: str = "corpus.jsonl", scores: str = "scores.jsonl") -> Any:
@@ -216,25 +214,23 @@ def ubi(folder: Path, queries: str = "searches.jsonl", events: str = "events.jso
 
 
 def logged(reader: Callable[..., SourceData], source: Any) -> tuple[SourceData, Rejects]:
-    rejects = Rejects()
-    limits = {"seed": 3, "max_query_words": 20, "max_reject_ratio": 1.0}
+    rejects = Rejects(1.0)
+    limits = {"seed": 3}
     return reader(source, key="key", window=ALWAYS, rejects=rejects, **limits), rejects
 
 
 def triplets(folder: Path) -> tuple[SourceData, Rejects]:
     data, rejects = of_folder(read_msmarco, folder)
     path = folder / "triplets.tsv"
-    data.given_triplets = read_given_triplets(
-        path, data, key="key", seed=3, limit=0, max_reject_ratio=1.0, rejects=rejects
-    )
+    data.given_triplets = read_given_triplets(path, data, key="key", seed=3, limit=0, rejects=rejects)
     return data, rejects
 
 
 def lists(folder: Path) -> tuple[SourceData, Rejects]:
-    rejects = Rejects()
-    read_term_scores(folder / "terms.tsv", max_reject_ratio=1.0, rejects=rejects)
+    rejects = Rejects(1.0)
+    read_term_scores(folder / "terms.tsv", rejects)
     data = SourceData("toy")
-    data.queries = read_unlabelled(folder / "queries.txt", max_query_words=20, max_reject_ratio=1.0, rejects=rejects)
+    data.queries = read_unlabelled(folder / "queries.txt", rejects)
     return data, rejects
 
 
@@ -397,7 +393,7 @@ def test_a_line_without_end_is_passed_over_in_little_memory(tmp_path: Path, monk
     found = list(read_lines(tmp_path / "x.jsonl"))
     assert [(line, type(raw) is bytes) for line, raw in found] == [(1, True), (2, False), (3, True), (4, False)]
     assert max(len(raw) for _, raw in found) == 1000
-    rejects = Rejects()
+    rejects = Rejects(1.0)
     (tmp_path / "x.csv").write_text("a,b\n1,2\n" + "1," * 1000 + '\n"3\n4",5\n', encoding="utf-8")
     values = [
         row.values["a"] for row in read_rows(tmp_path / "x.csv", required={"a": "k"}, source="s", rejects=rejects)
@@ -415,7 +411,7 @@ def test_a_key_that_is_there_twice_is_a_reject(text: bytes) -> None:
 def test_a_field_of_csv_may_be_as_long_as_a_line(tmp_path: Path) -> None:
     long = "wort " * 40_000
     (tmp_path / "x.csv").write_text(f'a,b\n"{long}\n{long}",2\n{"x" * 2**20},3\n', encoding="utf-8")
-    rejects = Rejects()
+    rejects = Rejects(1.0)
     found = list(read_rows(tmp_path / "x.csv", required={"a": "k"}, source="s", rejects=rejects))
     assert [row.values["a"] for row in found] == [f"{long}\n{long}"]
     assert [(row.line, row.reason) for row in rejects.rows] == [(4, "invalid_csv")]

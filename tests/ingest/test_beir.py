@@ -3,7 +3,6 @@
 import gzip
 import json
 import re
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -70,7 +69,7 @@ def beir(tmp_path: Path) -> Maker:
 
 
 def read(folder: Path, *, seed: int = 3, ratio: float = 0.5) -> tuple[SourceData, Rejects]:
-    return read_toy(read_beir, "toy", folder, key="ingest.sources[0].path", seed=seed, max_reject_ratio=ratio)
+    return read_toy(read_beir, "toy", folder, key="ingest.sources[0].path", seed=seed, ratio=ratio)
 
 
 def reasons(rejects: Rejects, source: str) -> list[tuple[int, str]]:
@@ -112,13 +111,6 @@ def test_bad_documents_are_rejected_with_reason_and_line(beir: Maker) -> None:
     ]
     assert [row.content for row in data.documents[30:]] == ["a number as id", "", ""]
     assert data.documents[3] == ("toy/d3", "toy", "", "sky", "text 3")  # the first of a duplicate stays
-
-
-def test_a_judged_query_may_be_as_long_as_a_passage(beir: Maker) -> None:
-    passage = "word " * 999 + "word"
-    rows = [{"_id": f"q{n}", "text": f"question {n}"} for n in range(30)]
-    data, _ = read(beir({"queries.jsonl": lines(*rows[:29], {"_id": "q29", "text": passage})}))
-    assert passage in [query.text for query in data.queries]
 
 
 def test_bad_queries_are_rejected_with_reason_and_line(beir: Maker) -> None:
@@ -270,14 +262,6 @@ def test_what_is_no_grade_costs_its_row(beir: Maker, grade: str) -> None:
     assert reasons(rejects, "toy/qrels/test.tsv") == [(2, "bad_grade")]
 
 
-def test_qrels_that_are_a_file_are_refused(beir: Maker) -> None:
-    folder = beir()
-    shutil.rmtree(folder / "qrels")
-    (folder / "qrels").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
-    with pytest.raises(UserError, match=r"qrels: is no folder; .*qrels/test\.tsv"):
-        read(folder)
-
-
 def test_a_query_of_train_and_test_stays_test(beir: Maker) -> None:
     train = qrels(*((f"q{n}", f"d{n}", 1) for n in range(21)))
     data, rejects = read(beir({"qrels/train.tsv": train}), ratio=0.0)
@@ -298,15 +282,6 @@ def test_dev_is_a_seeded_share_of_train(beir: Maker) -> None:
     assert dev(3) == dev(3)
     assert len({frozenset(dev(seed)) for seed in range(5)}) > 1
     assert {row.split for row in data.judgements if row.query_id in dev(3)} == {"dev"}
-
-
-def test_given_dev_qrels_leave_train_whole(beir: Maker) -> None:
-    files = {
-        "qrels/train.tsv": qrels(*((f"q{n}", f"d{n}", 1) for n in range(15))),
-        "qrels/dev.tsv": qrels(*((f"q{n}", f"d{n}", 1) for n in range(15, 20))),
-    }
-    splits = [query.split for query in read(beir(files))[0].queries]
-    assert (splits.count("train"), splits.count("dev"), splits.count("test")) == (15, 5, 10)
 
 
 @pytest.mark.parametrize("name", ["test.txt", "test.TSV", "test.tsv.bak", "test", "holdout.qrels"])
@@ -348,30 +323,13 @@ def test_evaluation_queries_without_a_relevant_document_stay_for_their_pairs(bei
     assert data.facts["queries_left_out"] == {"without_relevant_document": 1}, "nobody reads those of training"
 
 
-def test_too_many_rejects_fail_with_counts_and_examples(beir: Maker) -> None:
+def test_too_many_rejects_fail_with_counts_and_three_examples(beir: Maker) -> None:
     rows = [{"_id": f"d{n}", "text": f"text {n}"} for n in range(30)]
     folder = beir({"corpus.jsonl": lines(*rows, b"{", b"{", {"_id": "d1", "text": "x"}, {"_id": "e"})})
     assert len(read(folder, ratio=4 / 34)[1].rows) == 4
-    with pytest.raises(UserError) as failure:
+    with pytest.raises(UserError, match=r"corpus\.jsonl: 4 of 34.*invalid_json 2.*line 31.*line 33") as failure:
         read(folder, ratio=0.1)
-    message = str(failure.value)
-    for part in (
-        "corpus.jsonl",
-        "4 of 34",
-        "invalid_json 2",
-        "duplicate_id 1",
-        "missing_field 1",
-        "line 31",
-        "line 33",
-    ):
-        assert part in message
-    assert "line 34" not in message  # three examples are enough
-
-
-def test_the_limit_is_judged_per_file(beir: Maker) -> None:
-    folder = beir({"qrels/test.tsv": qrels(*((f"q{n}", f"d{n}", 1) for n in (20, 21)), ("q22", "nowhere", 1))})
-    with pytest.raises(UserError, match=r"test\.tsv: 1 of 3 rows.*unknown_document 1"):
-        read(folder, ratio=0.1)
+    assert "line 34" not in str(failure.value)
 
 
 @pytest.mark.parametrize(
@@ -462,56 +420,19 @@ def test_grades_below_relevant_from_make_no_training_positive(
     assert read_table(tmp_path / "2/out", "queries") == read_table(tmp_path / "1/out", "queries")
 
 
-def test_documents_without_titles_are_sound(beir: Maker) -> None:
-    rows = [
-        {"_id": "a", "text": "one"},
-        {"_id": "b", "title": "", "text": "two"},
-        {"_id": "c", "title": None, "text": "3"},
-    ]
-    data, rejects = read(beir(NOTHING | {"corpus.jsonl": lines(*rows), "queries.jsonl": None}), ratio=0.0)
-    assert [document.title for document in data.documents] == ["", "", ""]
-    assert not rejects.rows
-
-
-def test_documents_of_which_the_template_takes_nothing_are_told(
-    beir: Maker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = beir({"corpus.jsonl": lines({"_id": "d0", "title": "a title alone"}, {"_id": "d20", "text": "text"})})
-    ingest_logs.ingest(tmp_path, params(folder, document="{content}", max_reject_ratio=1.0))
-    assert "toy: 2 documents, " in (told := capsys.readouterr().out)
-    assert "1 documents without text (ingest.document takes none of the fields that they have)" in told
-    ingest_logs.ingest(tmp_path, params(folder, max_reject_ratio=1.0))
-    assert "without text" not in capsys.readouterr().out
-
-
-def test_topics_that_no_document_is_read_with_are_told(
+def test_what_the_template_does_not_read_of_the_documents_is_told(
     beir: Maker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     documents = [
-        {"_id": "d0", "title": "Gout", "text": "acid", "metadata": {"topic": "causes"}},
+        {"_id": "d0", "title": "Gout", "metadata": {"topic": "causes"}},
         {"_id": "d20", "title": "scipy.stats.zscore", "text": "text", "metadata": {"topic": "Scipy.stats"}},
-        {"_id": "d1", "title": "Flu", "text": "text"},
     ]
     folder = beir({"corpus.jsonl": lines(*documents)})
-    ingest_logs.ingest(tmp_path, params(folder, max_reject_ratio=1.0))
-    assert (
-        "toy: 1 documents have a topic that nothing reads: ingest.document does not name it" in capsys.readouterr().out
-    )
-    ingest_logs.ingest(tmp_path, params(folder, max_reject_ratio=1.0, document="{title} {topic} {content}"))
-    assert "topic" not in capsys.readouterr().out
-
-
-def test_missing_folder_names_the_key(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"ingest\.sources\[0\]\.path: no folder"):
-        read(tmp_path / "nowhere")
-
-
-def test_cut_gzip_is_a_user_error(beir: Maker) -> None:
-    folder = beir({"corpus.jsonl": None})
-    whole = gzip.compress(lines(*({"_id": f"d{n}", "text": f"text {n * 7919}"} for n in range(999))))
-    (folder / "corpus.jsonl.gz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match="damaged"):
-        read(folder)
+    for template, told in (("{content}", (True, True)), ("{title}. {content}", (False, True)),
+                           ("{title} {topic} {content}", (False, False))):  # fmt: skip
+        ingest_logs.ingest(tmp_path, params(folder, document=template, max_reject_ratio=1.0))
+        out = capsys.readouterr().out
+        assert ("1 documents without text" in out, "documents have a topic that nothing reads" in out) == told
 
 
 def test_train_queries_that_spell_an_evaluation_query_are_left_out(beir: Maker, tmp_path: Path) -> None:
@@ -555,16 +476,3 @@ def test_a_rerun_writes_the_same_bytes_and_a_failure_leaves_the_old_output(beir:
         run(sources=broken.sources, output=tmp_path / "a", params=broken, run=NullRun())
     assert before == {name: (tmp_path / "a" / name).read_bytes() for name in names}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "beir"]
-
-
-def test_two_sources_guard_each_other(beir: Maker, tmp_path: Path) -> None:
-    first = beir()
-    second = tmp_path / "second"
-    first.rename(second)
-    both = beir({"queries.jsonl": lines(*({"_id": f"q{n}", "text": f"question {n + 20}"} for n in range(30)))})
-    sources = [{"name": name, "kind": "beir", "path": str(path)} for name, path in (("one", second), ("two", both))]
-    ingest_logs.ingest(tmp_path, ingest_logs.params(*sources))
-    rows = read_table(tmp_path / "out", "queries").to_pylist()
-    evaluated = {row["text"] for row in rows if row["split"] in ("dev", "test")}
-    assert {row["dataset"] for row in rows} == {"one", "two"}
-    assert not evaluated & {row["text"] for row in rows if row["split"] == "train"}

@@ -120,9 +120,3 @@ def test_judgements_that_can_be_read_in_two_ways_are_refused(tmp_path: Path, cas
     told = source | {"qrels_columns": columns if "no grade" not in case else columns[:3]}
     out = ingest(tmp_path, params(told, **RATIO))
     assert sorted(rows_of(out, "qrels", "query_id", "doc_id")) == sorted((f"log/{q}", f"log/{d}") for q, d in SMALL)
-
-
-def test_half_grades_are_refused_with_what_to_do(tmp_path: Path) -> None:
-    source = beir(tmp_path, qrels=tsv([(query, doc, grade / 2) for query, doc, grade in JUDGED]))
-    with pytest.raises(UserError, match=r"bad_grade 10.*multiply all by one number"):
-        ingest(tmp_path, params(source, **RATIO))

@@ -1,6 +1,5 @@
 """Click logs: columns by map, bad rows, one query a text, splits by time, the window, and what may train."""
 
-import csv
 import gzip
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from pydantic import ValidationError
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
-from steps.ingest.repeats import without_repeats
+from steps.ingest import log_impressions
+from steps.ingest.log_impressions import without_repeats
 from steps.ingest.search_log import SearchLog
 
 BASIC = [
@@ -64,13 +64,6 @@ def test_a_file_beside_its_own_gz_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=rf"{name} lies beside {path.name}; remove one of them"):
             ingest(tmp_path, params(source | {"path": str(folder)}))
         (folder / name).unlink()
-
-
-def test_queries_that_differ_in_signs_of_their_words_are_not_one(tmp_path: Path) -> None:
-    asked = ["sort in c++", "Sort in C++?", "sort in c#", "sort in c", "sort in C!"]
-    rows = [shown(text, day, clicked=True) for day, text in enumerate(asked)]
-    out = ingest(tmp_path, params(click_log(tmp_path, [*rows, shown("a test", 6, clicked=True)])))
-    assert texts_by_split(out) == {"train": ["sort in c", "sort in c#", "sort in c++"], "test": ["a test"]}
 
 
 def test_values_of_every_spelling_are_read_and_bad_ones_are_rejects_of_their_line(tmp_path: Path) -> None:
@@ -128,14 +121,6 @@ def test_values_of_every_spelling_are_read_and_bad_ones_are_rejects_of_their_lin
     assert reasons(out) == [("log/path/log.jsonl", line, reason) for line, reason in expected.items()]
 
 
-def test_a_parquet_row_is_rejected_by_its_number_and_the_message_names_the_file(tmp_path: Path) -> None:
-    rows = [shown("a query", 0), shown("a query", 0) | {"pos": -1}, shown("test query", 6, clicked=True)]
-    source = click_log(tmp_path, rows, "log.parquet")
-    assert reasons(ingest(tmp_path, params(source))) == [("log/path/log.parquet", 2, "bad_rank")]
-    with pytest.raises(UserError, match=r"log\.parquet: 1 of 3 rows cannot be used.*line 2: bad_rank"):
-        ingest(tmp_path, params(source, max_reject_ratio=0.2))
-
-
 def test_documents_that_left_the_corpus_stop_nothing_but_the_log_of_another_corpus_does(tmp_path: Path) -> None:
     rows = [shown("a query", 0), shown("a query", 0, "nowhere"), shown("test query", 6, clicked=True)]
     source = click_log(tmp_path, rows)
@@ -144,36 +129,6 @@ def test_documents_that_left_the_corpus_stop_nothing_but_the_log_of_another_corp
     source = click_log(tmp_path, [*rows, *(shown("a query", 0, f"nowhere {at}") for at in range(3))])
     with pytest.raises(UserError, match=r"log\.jsonl: 4 of 6 rows are about documents .*nowhere"):
         ingest(tmp_path, params(source, max_reject_ratio=0.0))
-
-
-def test_a_product_may_have_a_title_alone(tmp_path: Path) -> None:
-    source = click_log(tmp_path, BASIC)
-    products: list[dict[str, Any]] = [
-        {"doc_id": f"d{number}", "title": f"Schuh {number}", "content": None} for number in range(5)
-    ]
-    products.append({"doc_id": "d5", "title": None, "content": "Hut"})
-    source["corpus"] = str(write_rows(tmp_path / "corpus.parquet", products))
-    out = ingest(tmp_path, params(source))
-    assert rows_of(out, "corpus", "title", "content") == [*((f"Schuh {n}", "") for n in range(5)), ("", "Hut")]
-    assert reasons(out) == []
-
-
-def test_csv_rows_are_named_by_the_line_on_which_they_begin(tmp_path: Path) -> None:
-    source = click_log(tmp_path, BASIC, "log.csv")
-    rows: list[list[Any]] = [
-        ["q", "doc", "pos", "clk", "ts", "sid"],
-        ["two\nlines", "d0", 1, 0, FIRST, "s"],  # lines 2 and 3
-        ["short", "d0"],  # 4
-        ["long", "d0", 1, 0, FIRST, "s", "more"],
-        ["a test query", "d1", 1, 1, FIRST + 6 * DAY, "s"],
-    ]
-    with Path(source["path"]).open("w", newline="", encoding="utf-8") as handle:
-        csv.writer(handle).writerows(rows)
-    with Path(source["path"]).open("ab") as handle:
-        handle.write(b"caf\xe9,d0,1,0,1767225600,s\n")  # 7
-    out = ingest(tmp_path, params(source))
-    assert texts_by_split(out) == {"train": ["two\nlines"], "test": ["a test query"]}
-    assert [row[1:] for row in reasons(out)] == [(4, "missing_field"), (5, "too_many_columns"), (7, "invalid_utf8")]
 
 
 def test_without_session_ids_each_query_at_each_time_is_a_session(tmp_path: Path) -> None:
@@ -265,34 +220,6 @@ def test_partitions_outside_the_window_are_not_opened_and_inside_one_the_times_d
     assert read_json(out / "report.json")["datasets"]["log"]["impressions_left_out"]["outside_window"] == 1
 
 
-def test_a_log_without_test_queries_names_the_key_and_its_times(tmp_path: Path) -> None:
-    source = click_log(tmp_path, BASIC, test_from="2026-01-08")
-    with pytest.raises(UserError, match=r"sources\[0\]\.test_from: .*runs from 2026-01-01T00:00:00Z to 2026-01-07T"):
-        ingest(tmp_path, params(source))
-    with pytest.raises(UserError, match="no usable impression in the window"):
-        ingest(tmp_path, params(source, since="2027-01-01"))
-
-
-def test_a_rerun_writes_the_same_bytes(tmp_path: Path) -> None:
-    checked = params(click_log(tmp_path, BASIC, validation_fraction=0.4))
-    first = {path.name: path.read_bytes() for path in ingest(tmp_path, checked).iterdir() if path.is_file()}
-    assert first == {path.name: path.read_bytes() for path in ingest(tmp_path, checked).iterdir() if path.is_file()}
-
-
-def test_params_refuse_an_empty_window_a_bad_date_and_a_lacking_column(tmp_path: Path) -> None:
-    source = click_log(tmp_path, BASIC)
-    with pytest.raises(ValidationError, match="since '2026-01-02' is not before until '2026-01-02'"):
-        params(source, since="2026-01-02", until="2026-01-02")
-    with pytest.raises(ValidationError, match="not an ISO 8601 date"):
-        params(source, since="31.01.2026")
-    for beyond in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"):  # in UTC no year has them
-        with pytest.raises(ValidationError):
-            params(source, until=beyond)
-    params(source | {"test_from": ""})  # nothing is judged then
-    with pytest.raises(ValidationError, match="doc"):
-        params(source | {"columns": without(COLUMNS, ["doc_id"])})
-
-
 def test_a_quote_that_is_not_closed_costs_its_own_line(tmp_path: Path) -> None:
     source = click_log(tmp_path, BASIC, "log.csv")
     rows = [f"query {n},d0,1,0,{FIRST},s{n}" for n in range(200)]
@@ -310,42 +237,6 @@ def test_a_quote_that_is_not_closed_costs_its_own_line(tmp_path: Path) -> None:
     assert {"query, 90", "two\nlines, well quoted"} <= set(train)
     with pytest.raises(UserError, match=r"2 of 201 rows cannot be used.*unclosed_quote 2; line 12: unclosed_quote"):
         ingest(tmp_path, params(source, max_reject_ratio=0.005))
-
-
-def test_digits_that_spell_a_day_or_a_time_are_that_and_what_no_log_can_mean_is_bad(tmp_path: Path) -> None:
-    rows = [
-        shown("a query", 0) | {"ts": "20260107"},
-        shown("a query", 0) | {"ts": "20260107000007"},
-        shown("test query", 9, clicked=True),
-        shown("a query", 0) | {"ts": "0001-01-01T00:00:00Z"},
-        shown("a query", 0) | {"ts": "9999-01-01"},
-        shown("a query", 0) | {"ts": "1969-12-31"},
-        shown("a query", 0, rank=2) | {"ts": 20260107},
-        shown("a query", 0) | {"ts": 20260107000009},
-        shown("a query", 0) | {"ts": "17672256"},  # as seconds a day of 1970, and no day of 1767
-        shown("a query", 0) | {"ts": 2026},
-        shown("a query", 0) | {"ts": 20269901000000},  # no month; as milliseconds of 2612
-        shown("a query", 0) | {"ts": 9e400},
-    ]
-    out = ingest(tmp_path, params(click_log(tmp_path, rows, test_from="2026-01-09")))
-    assert rows_of(out, "impressions", "timestamp") == [
-        FIRST + 6 * DAY, FIRST + 6 * DAY + 7, FIRST + 9 * DAY, FIRST + 6 * DAY, FIRST + 6 * DAY + 9,
-    ]  # fmt: skip
-    assert [row[1:] for row in reasons(out)] == [(line, "bad_timestamp") for line in (4, 5, 6, 9, 10, 11, 12)]
-
-
-def test_a_log_without_train_queries_names_the_key_and_its_times(tmp_path: Path) -> None:
-    source = click_log(tmp_path, BASIC, test_from="2025-12-01")
-    with pytest.raises(
-        UserError, match=r"test_from: no query is left to train.*from 2026-01-01T00:00:00Z to 2026-01-07T"
-    ):
-        ingest(tmp_path, params(source))
-
-
-def test_a_log_without_usable_rows_says_what_became_of_them(tmp_path: Path) -> None:
-    rows = [shown("a", 0), shown("b", 6, "nowhere"), shown("c", 6, rank=-1), shown("d", 6, rank="x")]
-    with pytest.raises(UserError, match=r"outside_window 1, rejected rows: bad_rank 2, unknown_document 1;"):
-        ingest(tmp_path, params(click_log(tmp_path, rows), since="2026-01-03"))
 
 
 def test_a_dev_query_that_spells_a_test_query_of_another_source_is_left_out(tmp_path: Path) -> None:
@@ -381,7 +272,7 @@ def test_what_is_delivered_twice_counts_once_where_sessions_have_ids(
 
 def test_no_impression_is_taken_for_another_and_every_repetition_is_found() -> None:
     random = np.random.default_rng(5)
-    log = SearchLog(20)
+    log = SearchLog()
     rows: list[tuple[int, ...]] = []
     for _ in range(3):  # batches, each with a dictionary of its own
         columns = [random.integers(0, 3, 400) for _ in range(6)]
@@ -392,20 +283,46 @@ def test_no_impression_is_taken_for_another_and_every_repetition_is_found() -> N
     assert 0 < sum(first) < len(rows) and without_repeats(log.table()).tolist() == first
 
 
+@pytest.mark.parametrize(
+    ("rows", "changes", "said"),
+    [
+        (BASIC, {"test_from": "2026-01-08"}, "test_from: .*runs from 2026-01-01T00:00:00Z to 2026-01-07T"),
+        (BASIC, {"test_from": "2025-12-01"}, "test_from: no query is left to train"),
+        (
+            [shown("a", 6, rank=n + 1, clicked=True) | {"sid": "robot"} for n in range(1001)]
+            + [shown("b", 6, rank=-1)],
+            {},
+            "left out: outside_window 0, of_long_sessions 1001, rejected rows: bad_rank 1;",
+        ),
+    ],
+)
+def test_a_log_without_usable_rows_says_why(tmp_path: Path, rows: list[Any], changes: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        ingest(tmp_path, params(click_log(tmp_path, rows, **changes)))
+
+
+@pytest.mark.parametrize("beyond", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_window_beyond_the_calendar_is_refused(tmp_path: Path, beyond: str) -> None:
+    with pytest.raises(ValidationError):
+        params(click_log(tmp_path, BASIC), until=beyond)
+
+
 @pytest.mark.faults("robots")
 @pytest.mark.medium
-def test_robots_neither_train_nor_go_unsaid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_robots_neither_train_nor_go_unsaid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One session of 200,000 clicks; one query that ever new sessions click."""
     people = [shown(f"query {n}", day, clicked=True) for n in range(4) for day in (0, 6)]
     people += [shown("only late", 6, clicked=True)]
     flood = [shown("query 0", 1, f"d{n % 6}", rank=n + 1, clicked=True) | {"sid": "robot"} for n in range(200_000)]
     flood += [shown("spam", 1, clicked=True) | {"sid": "robot"}]
     crowd = [shown("query 1", 2, "d5", clicked=n % 2 == 0) | {"sid": f"crowd {n}"} for n in range(400)]
-    source = click_log(tmp_path, [*people, *flood, *crowd], "log.parquet", max_query_impressions=100)
+    monkeypatch.setattr(log_impressions, "MAX_QUERY_IMPRESSIONS", 100)
+    source = click_log(tmp_path, [*people, *flood, *crowd], "log.parquet")
     out = ingest(tmp_path, params(source))
-    said = "200,001 impressions of sessions above max_session_impressions left out"
-    assert said in (printed := capsys.readouterr().out)
-    assert "302 impressions of queries above max_query_impressions left out" in printed
+    printed = capsys.readouterr().out
+    assert "200,001 impressions of sessions" in printed and "302 impressions of queries" in printed
     report = read_json(out / "report.json")["datasets"]["log"]
     assert (
         report["impressions_left_out"] | {"of_long_sessions": 200_001, "of_frequent_queries": 302}
@@ -428,12 +345,3 @@ def test_without_sessions_a_popular_query_of_one_day_is_no_robot(tmp_path: Path)
     out = ingest(tmp_path, params(source | {"columns": COLUMNS | {"session_id": ""}}))
     assert "of_long_sessions" not in read_json(out / "report.json")["datasets"]["log"]["impressions_left_out"]
     assert len(rows_of(out, "impressions", "query_id")) == 1002  # the others are after test_from
-
-
-@pytest.mark.faults("robots")
-def test_a_log_of_robots_alone_says_so(tmp_path: Path) -> None:
-    rows = [shown("a", 0, rank=n + 1, clicked=True) | {"sid": "robot"} for n in range(1001)]
-    with pytest.raises(
-        UserError, match="no usable impression in the window; left out: outside_window 0, of_long_sessions"
-    ):
-        ingest(tmp_path, params(click_log(tmp_path, rows)))

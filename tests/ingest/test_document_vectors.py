@@ -4,7 +4,6 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from ingest_logs import ingest, params
 from slimtower.common.errors import TransientError, UserError, line
 from slimtower.common.files import read_json
 from slimtower.common.settings import validated
-from steps.ingest import vector_sources
+from steps.ingest import document_vectors
 from steps.ingest.listing import by_key, list_sources
 from steps.ingest.locations import reading_only
 from steps.ingest.params import IngestParams
@@ -63,7 +62,7 @@ def test_parquet_has_ids_and_vectors_in_any_order(tmp_path: Path, fixed: bool, c
 
 
 def test_npy_goes_with_a_file_of_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vector_sources, "_ROWS", 5)
+    monkeypatch.setattr(document_vectors, "_ROWS", 5)
     (tmp_path / "index").mkdir()
     for number, rows in enumerate((SHUFFLED[:7], SHUFFLED[7:])):
         np.save(tmp_path / f"index/{number}.npy", VECTORS[rows].astype(np.float16))
@@ -102,51 +101,41 @@ def test_npy_that_holds_no_vectors_is_refused(tmp_path: Path, array: Any) -> Non
         (IDS, np.where(VECTORS.max() == VECTORS, np.nan, VECTORS), "not finite"),
         (IDS, VECTORS * (np.arange(12) != 3)[:, None], "the vector of 'd3' is all zeros"),
         ([f"toy/{each}" for each in IDS], VECTORS, "ids are those of the source, without its name in front"),
+        ([*IDS[:-1], None], VECTORS, "some documents have no id"),
     ],
 )
 def test_what_is_no_index_of_the_corpus_is_refused(
-    tmp_path: Path, ids: list[str], vectors: np.ndarray, said: str
+    tmp_path: Path, ids: list[Any], vectors: np.ndarray, said: str
 ) -> None:
     with pytest.raises(UserError, match=said):
         placed(tmp_path, parquet(tmp_path, ids, vectors))
 
 
-def test_a_wrong_column_or_data_set_is_said(tmp_path: Path) -> None:
-    described = parquet(tmp_path, IDS, VECTORS) | {"vector_column": "emb"}
-    with pytest.raises(UserError, match="has no column 'emb', but key, embedding"):
-        placed(tmp_path, described)
-    raw = params(source(tmp_path)).model_dump() | {"document_vectors": {"other": described}}
-    with pytest.raises(UserError, match=r"document_vectors names \['other'\], but the sources are \['toy'\]"):
-        validated(IngestParams, raw, "params.yaml")
-
-
-def test_vectors_of_several_lengths_are_refused_though_their_sum_would_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (pa.table({"key": IDS, "emb": list(VECTORS)}), "has no column 'embedding', but key, emb"),
+        # of several lengths, though their sum would do
+        (pa.table({"key": IDS, "embedding": [[1.0] * length for length in [4, 12] * 6]}), "differ in length"),
+        (pa.table({"key": IDS, "embedding": IDS}), "not Parquet with a column of vectors"),
+        (
+            pa.table([pa.array(IDS), pa.array(list(VECTORS)), pa.array(IDS)], ["key", "embedding", "key"]),
+            "not Parquet with a column of vectors",
+        ),
+        (pa.table({"key": IDS, "embedding": [["x", "y"]] * 12}), "could not convert string to float"),
+    ],
+)
+def test_parquet_without_two_such_columns_is_refused(tmp_path: Path, table: pa.Table, said: str) -> None:
     described = parquet(tmp_path, IDS, VECTORS)
-    uneven = [[1.0] * length for length in [4, 12] * 6]
-    pq.write_table(pa.table({"key": IDS, "embedding": uneven}), tmp_path / "index/part.parquet")
-    with pytest.raises(UserError, match="differ in length"):
+    pq.write_table(table, tmp_path / "index/part.parquet")
+    with pytest.raises(UserError, match=said):
         placed(tmp_path, described)
-    pq.write_table(pa.table({"key": IDS, "embedding": IDS}), tmp_path / "index/part.parquet")
-    with pytest.raises(UserError, match="not Parquet with a column of vectors"):
-        placed(tmp_path, described)
-    twice = pa.table([pa.array(IDS), pa.array(list(VECTORS)), pa.array(IDS)], ["key", "embedding", "key"])
-    pq.write_table(twice, tmp_path / "index/part.parquet")
-    with pytest.raises(UserError, match="not Parquet with a column of vectors"):
-        placed(tmp_path, described)
-    pq.write_table(pa.table({"key": IDS, "embedding": [["x", "y"]] * 12}), tmp_path / "index/part.parquet")
-    with pytest.raises(UserError, match=r"could not convert string to float.*lists of numbers"):
-        placed(tmp_path, described)
-
-
-def test_documents_without_an_id_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"document_vectors\.toy: some documents have no id"):
-        placed(tmp_path, parquet(tmp_path, [*IDS[:-1], None], VECTORS))
 
 
 @pytest.mark.medium
 def test_vectors_stream_from_qdrant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     qdrant = pytest.importorskip("qdrant_client")
-    monkeypatch.setattr(vector_sources, "_POINTS", 5)
+    monkeypatch.setattr(document_vectors, "_POINTS", 5)
     client = qdrant.QdrantClient(path=str(tmp_path / "qdrant"))
     size = qdrant.models.VectorParams(size=8, distance=qdrant.models.Distance.DOT)
     client.create_collection("docs", vectors_config={"text": size})
@@ -212,20 +201,6 @@ def test_an_address_of_postgres_that_cannot_be_read_is_not_repeated(
     assert "hush" not in line(raised.value)
 
 
-@pytest.mark.medium
-def test_a_database_without_pgvector_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    psycopg, pgvector = pytest.importorskip("psycopg"), pytest.importorskip("pgvector.psycopg")
-
-    def lacks(connection: Any) -> None:
-        raise psycopg.ProgrammingError("vector type not found in the database")
-
-    monkeypatch.setattr(psycopg, "connect", lambda address: nullcontext())
-    monkeypatch.setattr(pgvector, "register_vector", lacks)
-    monkeypatch.setenv("PG_URL", "postgresql://host/db")
-    with pytest.raises(UserError, match=r"PG_URL names has no pgvector.*CREATE EXTENSION vector"):
-        placed(tmp_path, {"kind": "pgvector", "url_variable": "PG_URL", "table": "docs"})
-
-
 @pytest.mark.parametrize(
     ("described", "key", "fix"),
     [
@@ -271,7 +246,7 @@ def test_keys_at_which_the_client_of_milvus_cannot_go_on_are_refused(tmp_path: P
     client.close()
     table = MilvusCollection(kind="milvus", uri=str(tmp_path / "index.db"), collection="docs")
     with pytest.raises(UserError, match=r"cannot go on after the key .* as Parquet") as raised:
-        list(vector_sources.stream_vectors(table, "k"))
+        list(document_vectors.stream_vectors(table, "k"))
     assert not isinstance(raised.value, TransientError)
 
 

@@ -10,11 +10,10 @@ import pytest
 from ingest_logs import ingest, params, reasons, rows_of
 
 from slimtower.common.errors import UserError
-from steps.core.tables import read_table
-from steps.ingest import given_triplets
+from steps.ingest import msmarco
 from steps.ingest.listing import by_key, list_sources
 from steps.ingest.locations import reading_only
-from steps.ingest.params import IngestParams, MsMarcoSource
+from steps.ingest.params import IngestParams
 
 NAME = "qidpidtriples.train.small.tsv"
 Triplet = tuple[Any, Any, Any]
@@ -112,13 +111,6 @@ def test_queries_that_spell_an_evaluation_query_lose_their_triplets(folder: Path
     assert (entry["given_triplets"], entry["given_triplets_of_left_out_queries"]) == (15, 1)
 
 
-def test_without_a_file_the_table_is_empty(folder: Path, tmp_path: Path) -> None:
-    (folder / NAME).write_bytes(tsv([(0, 0, 1)]))  # there, but not asked for
-    out = ingest(tmp_path, params(source(folder, "")))
-    assert read_table(out, "given_triplets").num_rows == 0
-    assert json.loads((out / "report.json").read_text())["given_triplets"] == 0
-
-
 def test_a_sample_is_seeded_uniform_and_the_same_in_any_order(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +118,7 @@ def test_a_sample_is_seeded_uniform_and_the_same_in_any_order(
     (folder / NAME).write_bytes(tsv(rows))
     chosen = read(tmp_path, params(source(folder, max_triplets=100)))
     assert len(chosen) == 100
-    monkeypatch.setattr(given_triplets, "_ROWS_AT_ONCE", 150)  # drawn many times over
+    monkeypatch.setattr(msmarco, "_ROWS_AT_ONCE", 150)  # drawn many times over
     (folder / NAME).write_bytes(tsv([*rows[::-1], *rows]))
     assert read(tmp_path, params(source(folder, max_triplets=100))) == chosen
     assert len(read(tmp_path, params(source(folder, max_triplets=5000)))) == 16 * 40  # fewer are there
@@ -138,7 +130,7 @@ def test_each_triplet_is_drawn_equally_often() -> None:
     rows = np.array([(n, m, m + 1) for n in range(20) for m in range(10)], dtype=np.int32)
     counts = np.zeros(len(rows))
     for seed in range(400):
-        chosen = {tuple(row) for row in given_triplets._sample(rows.ravel(), 50, seed)}  # type: ignore[arg-type]
+        chosen = {tuple(row) for row in msmarco._sample(rows.ravel(), 50, seed)}  # type: ignore[arg-type]
         counts += [tuple(row) in chosen for row in rows]
     expected, variance = 400 / 4, 400 * 1 / 4 * 3 / 4
     assert counts.sum() == 400 * 50
@@ -159,11 +151,6 @@ def test_the_file_lies_in_the_folder_or_elsewhere_and_is_listed(folder: Path, tm
     other.write_bytes(b"0\t0\t1\n")
     with reading_only(keyed), pytest.raises(UserError, match=r"other\.tsv changed since the run began"):
         ingest(tmp_path, checked)
-
-
-def test_a_bare_name_in_a_bucket() -> None:
-    found = MsMarcoSource(name="ms", kind="ms_marco", path="s3://bucket/ms/", triplets=NAME)
-    assert found.triplets_location == f"s3://bucket/ms/{NAME}"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """A data set of ir_datasets, registered in memory: parts become splits, rows of any kind become documents."""
 
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,7 +93,7 @@ def register(registry: Any, dataset_id: str, *parts: Any) -> None:
 
 
 def read(dataset_id: str = "toy", *, ratio: float = 0.0) -> tuple[SourceData, Rejects]:
-    return read_toy(read_ir_dataset, "mine", dataset_id, key="ingest.sources[1].id", max_reject_ratio=ratio)
+    return read_toy(read_ir_dataset, "mine", dataset_id, key="ingest.sources[1].id", ratio=ratio)
 
 
 def ids(data: SourceData, split: str) -> set[str]:
@@ -184,21 +183,6 @@ def test_bad_rows_are_rejected_with_reason_and_row(registry: Any) -> None:
     ]
     with pytest.raises(UserError, match=r"toy: docs: 3 of 4 rows cannot be used"):
         read(ratio=0.5)
-
-
-def test_faults_name_the_key_and_the_fix(registry: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match=r"ingest\.sources\[1\]\.id: ir_datasets has no 'toy'"):
-        read()
-    register(registry, "toy", DOCS)
-    register(registry, "toy/train", DOCS, asked(range(3)), judged(range(3)))
-    with pytest.raises(UserError, match=r"ingest\.sources\[1\]\.id: 'toy' has no documents, or no queries with judg"):
-        read()
-    register(registry, "other", DOCS, asked(range(3)), Qrels(GenericQrel("q1", "d1", 0)))
-    with pytest.raises(UserError, match="'other' has no usable judgement"):
-        read("other")
-    monkeypatch.setitem(sys.modules, "ir_datasets", None)
-    with pytest.raises(UserError, match="pip install ir_datasets"):
-        read()
 
 
 def test_a_file_that_only_a_person_can_fetch_and_a_failed_download_say_so(registry: Any) -> None:

@@ -12,8 +12,7 @@ from ingest_logs import click_log, ingest, params, rows_of, shown
 from slimtower.common.errors import TransientError, UserError
 from steps.ingest import locations
 from steps.ingest.listing import by_key, list_sources
-from steps.ingest.locations import listing, locate, reading_only
-from steps.ingest.source_files import BEIR_PATTERNS, local_folder, one_file
+from steps.ingest.locations import BEIR_PATTERNS, listing, local_folder, locate, one_file, reading_only
 from steps.ingest.table_rows import PATTERNS
 
 KEY = "ingest.sources[0].path"
@@ -57,7 +56,7 @@ def test_the_window_holds_its_first_day_and_not_its_last(folder: Path) -> None:
     assert names_of(folder, "2026-02-01", patterns=("*.jsonl",))[1:] == [
         f"dt=2026-02-01/part-{n}.jsonl" for n in (0, 1)
     ]
-    located = locate(str(folder), key=KEY, since="", until="")
+    located = locate(str(folder), key=KEY)
     assert len(located) == 8
     assert all(found.path == folder / found.name and found.path.is_file() for found in located)
 
@@ -111,20 +110,8 @@ def test_what_the_date_in_a_name_leaves_out_is_told(tmp_path: Path, capsys: pyte
         locate(str(log), key=KEY, **days, patterns=PATTERNS)
     assert not capsys.readouterr().err, "once a run"
     locate(str(log / "dt=2026-01-31"), key=KEY, **days, patterns=PATTERNS)
-    locate(str(log), key=KEY, since="", until="", patterns=PATTERNS)
+    locate(str(log), key=KEY, patterns=PATTERNS)
     assert not capsys.readouterr().err
-
-
-def test_one_file_is_its_own_location(folder: Path) -> None:
-    path = folder / "always.jsonl"
-    assert locate(str(path), key=KEY, since="", until="") == [("always.jsonl", path)]
-
-
-def test_local_listing_has_sizes_and_digests(folder: Path) -> None:
-    rows = listing(str(folder), key=KEY, since="2026-02-01", until="", patterns=("dt=*",))
-    name = b"dt=2026-02-01/part-0.jsonl"
-    assert [row["path"] for row in rows] == ["dt=2026-02-01/part-0.jsonl", "dt=2026-02-01/part-1.jsonl"]
-    assert rows[0] == {"path": name.decode(), "bytes": len(name), "sha256": hashlib.sha256(name).hexdigest()}
 
 
 def test_faults_name_the_key_and_the_fix(folder: Path) -> None:
@@ -156,7 +143,7 @@ def test_loops_of_links_do_not_multiply_a_log(folder: Path) -> None:
     (folder / "above").symlink_to(folder.parent)
     (folder.parent / "beside.txt").write_text("outside, but linked to")
     assert names_of(folder) == ["above/beside.txt", *before]
-    rows = listing(str(folder), key=KEY, since="", until="")
+    rows = listing(str(folder), key=KEY)
     assert [row["path"] for row in rows] == ["above/beside.txt", *before]
     with reading_only({KEY: rows}):
         assert names_of(folder) == ["above/beside.txt", *before]
@@ -181,18 +168,7 @@ def test_links_to_what_lies_elsewhere_are_followed_once(tmp_path: Path) -> None:
     assert names_of(log, "2026-02-01")[2:] == ["dt=2026-02-01/x.jsonl", "real/z.jsonl"]
     (tmp_path / "whole").symlink_to(log)
     assert names_of(tmp_path / "whole") == names_of(log)
-    assert all(found.path.read_text() for found in locate(str(log), key=KEY, since="", until=""))
-
-
-def test_a_log_behind_loops_of_links_is_ingested_once(tmp_path: Path) -> None:
-    rows = [shown(f"query {n}", n, clicked=True) for n in range(7)]
-    (tmp_path / "log").mkdir()
-    source = click_log(tmp_path, rows, "log/part.jsonl") | {"path": str(tmp_path / "log")}
-    alone = rows_of(ingest(tmp_path, params(source)), "impressions", "query_id", "doc_id", "timestamp")
-    for name in ("a", "b", "c"):
-        (tmp_path / "log" / name).symlink_to("." if name < "c" else tmp_path / "log")
-    looped = rows_of(ingest(tmp_path, params(source)), "impressions", "query_id", "doc_id", "timestamp")
-    assert len(alone) == 7 and looped == alone
+    assert all(found.path.read_text() for found in locate(str(log), key=KEY))
 
 
 @pytest.mark.parametrize("target", ["nowhere", "gone/dt=2026-01-31", "itself"])
@@ -211,7 +187,7 @@ def test_a_link_to_nothing_is_an_error_where_it_could_be_data(folder: Path, targ
 
 
 def test_what_came_after_the_listing_is_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    listed = {KEY: listing(str(folder), key=KEY, since="", until="")}
+    listed = {KEY: listing(str(folder), key=KEY)}
     before = names_of(folder)
     (folder / "dt=2026-01-31/late.jsonl").write_text("late")
     assert names_of(folder) != before
@@ -222,7 +198,7 @@ def test_what_came_after_the_listing_is_left_out(folder: Path, capsys: pytest.Ca
 
 
 def test_what_is_not_as_it_was_listed_is_refused(folder: Path) -> None:
-    listed = {KEY: listing(str(folder), key=KEY, since="", until="")}
+    listed = {KEY: listing(str(folder), key=KEY)}
     path = folder / "always.jsonl"
     path.write_text(path.read_text().upper())  # of the same size
     with reading_only(listed):
@@ -239,7 +215,7 @@ def test_what_is_not_as_it_was_listed_is_refused(folder: Path) -> None:
 
 def test_a_data_set_is_read_as_it_was_listed(folder: Path) -> None:
     key, patterns = "ingest.sources[0].path", ("*.jsonl",)
-    listed = {key: listing(str(folder), key=key, since="", until="", patterns=patterns)}
+    listed = {key: listing(str(folder), key=key, patterns=patterns)}
     with reading_only(listed):
         with local_folder(str(folder), key, patterns) as read:
             assert read == folder
@@ -391,7 +367,7 @@ def test_objects_of_s3_are_read_as_they_were_listed(bucket: Bucket, monkeypatch:
     def too_late(**request: str) -> None:
         raise ClientError({"Error": {"Code": "PreconditionFailed"}}, "GetObject")
 
-    fresh = {KEY: listing("s3://shop/corpus.jsonl.gz", key=KEY, since="", until="")}
+    fresh = {KEY: listing("s3://shop/corpus.jsonl.gz", key=KEY)}
     monkeypatch.setattr(bucket, "get_object", too_late)  # it changed between the look and the download
     with reading_only(fresh), pytest.raises(UserError, match=r"corpus\.jsonl\.gz changed since") as raised:
         names_of("s3://shop/corpus.jsonl.gz")
@@ -408,29 +384,14 @@ def test_s3_listing_has_etags_and_downloads_nothing(bucket: Bucket) -> None:
     assert bucket.read == []
 
 
-def test_one_object_and_a_whole_bucket_are_locations_too(bucket: Bucket) -> None:
-    assert names_of("s3://shop/corpus.jsonl.gz") == ["corpus.jsonl.gz"]
-    assert names_of("s3://shop/log/year=2025/month=12/day=31/p0.csv") == ["p0.csv"]
-    assert names_of("s3://shop", "2026-02-01")[:2] == ["corpus.jsonl.gz", "log/year=2026/month=02/day=1/p0.csv"]
-
-
 def test_keys_with_an_empty_part_are_read(bucket: Bucket, capsys: pytest.CaptureFixture[str]) -> None:
     bucket.objects |= dict.fromkeys(("old//a.csv", "old/b//dt=2026-01-01/c.CSV", "old//", "old//d.json"), b"x")
-    found = locate("s3://shop/old", key=KEY, since="", until="", patterns=PATTERNS)
+    found = locate("s3://shop/old", key=KEY, patterns=PATTERNS)
     assert [(file.name, file.path.read_text()) for file in found] == [("/a.csv", "x"), ("b//dt=2026-01-01/c.CSV", "x")]
     assert "s3://shop/old: 1 files are of no format that is read, such as /d.json" in capsys.readouterr().err
     assert names_of("s3://shop/old", "2026-01-02") == ["/a.csv", "/d.json"]
     bucket.objects |= dict.fromkeys(("set/corpus.jsonl", "set/qrels//test.tsv", "set/qrels/test.tsv"), b"x")
     assert names_of("s3://shop/set", patterns=BEIR_PATTERNS) == ["corpus.jsonl", "qrels/test.tsv"]
-
-
-def test_an_empty_window_of_s3_names_the_partitions_around_it(bucket: Bucket) -> None:
-    with pytest.raises(UserError, match=r"from year=2025/ to year=2026/month=02/; move the window"):
-        names_of("s3://shop/log", "2026-03-01", "2026-04-01")
-    with pytest.raises(UserError, match="s3://shop/nowhere holds no file"):
-        names_of("s3://shop/nowhere")
-    with pytest.raises(UserError, match="names no bucket"):
-        names_of("s3:///log")
 
 
 @pytest.mark.medium

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from toy_source import read_toy
 
-from slimtower.common.errors import UserError
 from steps.ingest.msmarco import read_msmarco
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import SourceData
@@ -51,7 +50,7 @@ def msmarco(tmp_path: Path) -> Maker:
 
 
 def read(folder: Path, *, seed: int = 3, ratio: float = 0.5) -> tuple[SourceData, Rejects]:
-    return read_toy(read_msmarco, "ms", folder, key="ingest.sources[0].path", seed=seed, max_reject_ratio=ratio)
+    return read_toy(read_msmarco, "ms", folder, key="ingest.sources[0].path", seed=seed, ratio=ratio)
 
 
 def ids(data: SourceData, split: str) -> set[str]:
@@ -170,24 +169,3 @@ def test_a_query_of_two_files_stays_with_the_evaluation(msmarco: Maker) -> None:
     data, rejects = read(msmarco({"queries.train.tsv": questions(range(25)) + questions(range(50, 51))}), ratio=0.0)
     assert reasons(rejects) == [("ms/queries.train.tsv", 26, "query_in_two_splits")]
     assert "ms/50" not in {query.query_id for query in data.queries}
-
-
-@pytest.mark.parametrize(
-    ("replaced", "message"),
-    [
-        ({"collection.tsv": None}, "neither collection.tsv nor msmarco-docs.tsv"),
-        ({"collection.tsv": b"\n"}, r"collection\.tsv: the collection is empty"),
-        ({"qrels.dev.tsv": None}, r"neither qrels\.test\.tsv nor qrels\.dev\.tsv"),
-        ({"qrels.dev.tsv": tsv((30, 0, 30, 0))}, r"qrels\.dev\.tsv: no usable judgement"),
-        ({f"queries.{split}.tsv": None for split in ("train", "dev", "eval")}, "needs queries"),
-    ],
-)
-def test_faults_of_structure_name_file_and_key(msmarco: Maker, replaced: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message) as failure:
-        read(msmarco(replaced))
-    assert "ingest.sources[0].path" in str(failure.value)
-
-
-def test_too_many_defect_rows_fail_with_the_file(msmarco: Maker) -> None:
-    with pytest.raises(UserError, match=r"qrels\.train\.tsv: 1 of 21 rows.*unknown_document 1"):
-        read(msmarco({"qrels.train.tsv": judged(range(20)) + tsv((20, 0, 99, 1))}), ratio=0.01)

@@ -12,7 +12,7 @@ from steps.ingest.rows import MissingTarget
 
 
 def test_rows_left_out_by_rule_are_kept_up_to_a_limit_and_counted_all() -> None:
-    rejects = Rejects()
+    rejects = Rejects(0.01)
     for source in ("log/queries/a", "log/queries/b"):
         for line in range(1, 2501):
             rejects.add(source, line, "empty_text", "x" * 9999, defect=False)
@@ -31,18 +31,18 @@ def test_rows_left_out_by_rule_are_kept_up_to_a_limit_and_counted_all() -> None:
 
 def test_defects_are_counted_beyond_those_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "KEPT_DEFECTS", 3)
-    rejects = Rejects()
+    rejects = Rejects(0.5)
     for line in range(1, 11):
         rejects.count_row("f")
         rejects.add("f", line, "bad_rank", "x")
     assert len(rejects.rows) == 3
     with pytest.raises(UserError, match=r"10 of 10 rows cannot be used.*\(bad_rank 10; line 1: "):
-        rejects.check("f", "f.csv", 0.5)
+        rejects.check("f", "f.csv")
 
 
 def test_a_hopeless_file_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ROWS_BETWEEN_LOOKS", 100)
-    rejects = Rejects()
+    rejects = Rejects(0.01)
     read = 0
 
     def rows(defects_of_ten: int) -> Iterator[int]:
@@ -53,19 +53,19 @@ def test_a_hopeless_file_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch)
             if read % 10 < defects_of_ten:
                 rejects.add("f", read, "bad_rank", "x")
 
-    for _ in rejects.watched(rows(3), "f", "f.csv", 0.01):  # the check at the file's end decides
+    for _ in rejects.watched(rows(3), "f", "f.csv"):  # the check at the file's end decides
         pass
     assert read == 1000
-    rejects = Rejects()
+    rejects = Rejects(0.01)
     with pytest.raises(UserError, match=r"f\.csv: .* of 1?\d\d rows cannot be used"):
-        for _ in rejects.watched(rows(8), "f", "f.csv", 0.01):
+        for _ in rejects.watched(rows(8), "f", "f.csv"):
             pass
     assert read == 100
 
 
 def test_a_file_of_a_log_that_is_mostly_about_what_is_gone_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     """Also where the log as a whole is not: a new catalogue whose ids the corpus does not have yet."""
-    rejects = Rejects()
+    rejects = Rejects(0.01)
     for source, gone in (("log/old", 3), ("log/new", 98)):
         for line in range(1, 101 if source == "log/new" else 201):
             rejects.count_row(source)

@@ -12,7 +12,7 @@ from ingest_logs import COLUMNS, click_log, ingest, params, reasons, rows_of, sh
 from slimtower.common.errors import UserError
 from steps.core.tables import read_table
 from steps.ingest.rejects import Rejects
-from steps.ingest.term_scores import read_term_scores
+from steps.ingest.tsv_files import read_term_scores
 
 LOG = [
     shown("red shoes", 0) | {"qid": "q1"},
@@ -94,8 +94,8 @@ def test_term_scores_are_one_positive_number_a_word(tmp_path: Path) -> None:
     lines = ["term\tscore", "Shoes\t2.5", "café\t1", "two words\t1", "shoes\t3", "zero\t0", "minus\t-1", "inf\tinf"]
     lines += ["nan\tnan", "tiny\t1e-60", "huge\t1e60", "text\thigh", "alone", "a\t1\t2", "--\t1", "hat\t0.125"]
     path.write_bytes(gzip.compress("\n".join(lines).encode()))
-    rejects = Rejects()
-    table = read_term_scores(path, max_reject_ratio=1.0, rejects=rejects)
+    rejects = Rejects(1.0)
+    table = read_term_scores(path, rejects)
     assert table.to_pydict() == {"term": ["café", "hat", "shoes"], "score": [1.0, 0.125, 2.5]}
     assert [(row.line, row.reason) for row in rejects.rows] == [
         (4, "not_one_word"),
@@ -106,21 +106,7 @@ def test_term_scores_are_one_positive_number_a_word(tmp_path: Path) -> None:
         (15, "not_one_word"),
     ]
     with pytest.raises(UserError, match=r"12 of 15 rows"):
-        read_term_scores(path, max_reject_ratio=0.5, rejects=Rejects())
-
-
-def test_term_scores_are_written_and_a_missing_or_empty_file_names_the_key(tmp_path: Path) -> None:
-    path = tmp_path / "terms.tsv"
-    path.write_text("hat\t1\n")
-    source = click_log(tmp_path, LOG)
-    assert rows_of(ingest(tmp_path, params(source, term_scores=str(path))), "term_scores", "term", "score") == [
-        ("hat", 1)
-    ]
-    assert read_table(ingest(tmp_path, params(source)), "term_scores").num_rows == 0
-    path.write_text("\n")
-    for place in (path, tmp_path / "nowhere.tsv"):
-        with pytest.raises(UserError, match=r"ingest\.term_scores"):
-            ingest(tmp_path, params(source, term_scores=str(place)))
+        read_term_scores(path, Rejects(0.5))
 
 
 def test_a_ranker_may_have_scored_queries_outside_the_log_but_not_only_such(tmp_path: Path) -> None:

@@ -7,12 +7,9 @@ import pytest
 from ingest_logs import click_log, ingest, params, rows_of, shown, texts_by_split, write
 
 from slimtower.common.errors import UserError
-from slimtower.common.settings import validated
-from steps.core.corpus import corpus_template
-from steps.ingest import source_files, splits
+from steps.ingest import locations, splits
 from steps.ingest.listing import list_sources
 from steps.ingest.locations import Located
-from steps.ingest.params import IngestParams
 from steps.ingest.report import data_digest
 from steps.ingest.source_data import Judgement, Query
 
@@ -20,15 +17,15 @@ from steps.ingest.source_data import Judgement, Query
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder whose files `locate` gives for s3:// under names of their own."""
-    folder, real = tmp_path / "cache", source_files.locate
+    folder, real = tmp_path / "cache", locations.locate
 
-    def locate(location: str, *, key: str, since: str, until: str, patterns: Any = ()) -> list[Located]:
+    def locate(location: str, *, key: str, since: str = "", until: str = "", patterns: Any = ()) -> list[Located]:
         if location != "s3://bucket/beir":
             return real(location, key=key, since=since, until=until, patterns=patterns)
         names = sorted(path.name for path in folder.iterdir())
         return [Located(name.replace("+", "/"), folder / name) for name in names]
 
-    monkeypatch.setattr(source_files, "locate", locate)
+    monkeypatch.setattr(locations, "locate", locate)
     return folder
 
 
@@ -69,19 +66,6 @@ def test_ms_marco_is_passed_on_and_listed(tmp_path: Path, monkeypatch: pytest.Mo
     assert found["test"] == ["a dev query"]
     assert len(found["train"]) == len(found["dev"]) == 1
     assert sorted(row["path"] for row in list_sources(checked)) == sorted(files)
-
-
-def test_the_template_of_documents_is_written_with_the_corpus(tmp_path: Path) -> None:
-    source = click_log(tmp_path, [shown("a", 0), shown("b", 6, clicked=True)])
-    for template in ("{title}. {content}", "{title} {topic} {content}"):
-        assert corpus_template(ingest(tmp_path, params(source, document=template))).template == template
-
-
-@pytest.mark.parametrize("template", ["{title}", "{title} {text} {content}", "{content"])
-def test_a_broken_template_names_the_key_and_the_fields(template: str) -> None:
-    raw = params({"name": "far", "kind": "beir", "path": "s3://bucket/beir"}).model_dump() | {"document": template}
-    with pytest.raises(UserError, match=r"params\.yaml: document is '.*the fields are \{title\}, \{topic\} and"):
-        validated(IngestParams, raw, "params.yaml")
 
 
 def test_a_data_sets_digest_is_of_its_rows_in_any_order() -> None:

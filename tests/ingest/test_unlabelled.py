@@ -5,20 +5,19 @@ from pathlib import Path
 
 import pytest
 from ingest_logs import params
-from pydantic import ValidationError
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import sha256_file
-from steps.ingest.held_out_queries import without_evaluation_texts
-from steps.ingest.listing import list_sources, write_listing
+from steps.ingest.listing import list_sources
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import Query
-from steps.ingest.unlabelled import read_unlabelled
+from steps.ingest.splits import without_evaluation_texts
+from steps.ingest.tsv_files import read_unlabelled
 
 
 def read(path: Path, *, ratio: float = 1.0) -> tuple[list[Query], Rejects]:
-    rejects = Rejects()
-    return read_unlabelled(path, max_query_words=10, max_reject_ratio=ratio, rejects=rejects), rejects
+    rejects = Rejects(ratio)
+    return read_unlabelled(path, rejects), rejects
 
 
 def test_one_and_two_columns_duplicates_and_defects(tmp_path: Path) -> None:
@@ -30,7 +29,7 @@ def test_one_and_two_columns_duplicates_and_defects(tmp_path: Path) -> None:
         b"web\t",
         b"a\tb\tc",
         b"web\t\xff",
-        b"web\t" + b"word " * 11,
+        b"web\t" + b"word " * 201,
     ]
     path.write_bytes(gzip.compress(b"\r\n".join(rows)))
     queries, rejects = read(path)
@@ -91,11 +90,6 @@ API = {"name": "api", "kind": "api_docs", "packages": ["numpy"], "max_documents"
        "dev_queries": 1}  # fmt: skip
 
 
-def test_listing_of_the_default_is_empty(tmp_path: Path) -> None:
-    write_listing(params(API), tmp_path / "sources.json")
-    assert (tmp_path / "sources.json").read_text() == "[]\n"
-
-
 def test_listing_names_files_by_digest_and_not_by_place(tmp_path: Path) -> None:
     folder = tmp_path / "beir"
     (folder / "qrels").mkdir(parents=True)
@@ -115,23 +109,3 @@ def test_listing_names_files_by_digest_and_not_by_place(tmp_path: Path) -> None:
     folder.rename(tmp_path / "moved")
     moved = list_sources(params(source | {"path": str(tmp_path / "moved")}, unlabelled_queries=str(more)))
     assert moved == listed
-
-
-def test_listing_names_the_key_of_a_missing_path(tmp_path: Path) -> None:
-    source = {"name": "toy", "kind": "beir", "path": str(tmp_path / "nowhere")}
-    with pytest.raises(UserError, match=r"ingest\.sources\[0\]\.path: DATA .*nowhere"):
-        list_sources(params(source))
-    with pytest.raises(UserError, match=r"ingest\.unlabelled_queries: DATA"):
-        list_sources(params(API, unlabelled_queries=str(tmp_path / "nowhere.tsv")))
-
-
-def test_params_refuse_repeated_and_reserved_names_and_unknown_kinds() -> None:
-    beir = {"name": "toy", "kind": "beir", "path": "x"}
-    with pytest.raises(ValidationError, match="'toy' is used twice"):
-        params(beir, beir)
-    with pytest.raises(ValidationError, match="'unlabelled_queries' is taken"):
-        params(beir | {"name": "unlabelled_queries"})
-    with pytest.raises(ValidationError, match="kind"):
-        params(beir | {"kind": "bier"})
-    with pytest.raises(ValidationError, match="paht"):
-        params(beir | {"paht": "x"})

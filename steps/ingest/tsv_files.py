@@ -1,0 +1,111 @@
+"""The user's own TSV files, plain or gzip: unlabelled queries, and the importance of terms."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from slimtower.common.errors import UserError
+from slimtower.common.files import sha256_text
+from steps.core.tables import SCHEMAS
+from steps.core.texts import fold, words
+from steps.ingest.params import MAX_QUERY_WORDS, UNLABELLED_QUERIES
+from steps.ingest.rejects import Rejects
+from steps.ingest.rows import Defect, LeftOut, decode, read_lines
+from steps.ingest.source_data import UNLABELLED, Query
+
+_TABLES = ("jsonl", "json", "ndjson", "csv", "parquet")
+TERM_SCORES = "term_scores"
+
+
+def read_unlabelled(path: Path, rejects: Rejects) -> list[Query]:
+    """Read the file's distinct queries (after folding), their ids made from their text.
+
+    Raises UserError when the file is missing, is a table by its ending, has no usable row, or too many rows are defect.
+    """
+    name = UNLABELLED_QUERIES
+    if not path.is_file():
+        raise UserError(f'params.yaml: ingest.{name}: no file {path}; name a TSV of queries, or "" for none')
+    if (kind := path.name.lower().removesuffix(".gz").rpartition(".")[2]) in _TABLES:
+        raise UserError(
+            f"params.yaml: ingest.{name}: {path} is {kind.upper()}, whose rows would be read as queries whole; give a"
+            " text file, a query on each line"
+        )
+    source = f"{name}/{path.name}"
+    queries: dict[str, Query] = {}
+    for line, raw in read_lines(path):
+        rejects.count_row(source)
+        try:
+            text = _text(raw)
+            key = fold(text)
+            if not key:
+                raise Defect("empty_text")
+        except Defect as defect:
+            rejects.add_defect(source, line, defect, raw)
+            continue
+        if key in queries:
+            rejects.add(source, line, "duplicate_text", raw, defect=False)
+        else:
+            queries[key] = Query(f"{name}/{sha256_text(key)[:16]}", name, text, UNLABELLED, source, line)
+    rejects.check(source, path)
+    if not queries:
+        raise UserError(f'{path}: holds no query; name another file in ingest.{name}, or "" for none')
+    return list(queries.values())
+
+
+def _text(raw: bytes) -> str:
+    columns = decode(raw).split("\t")
+    if len(columns) > 2:
+        raise Defect("too_many_columns")
+    text = columns[-1].strip()
+    if len(text.split()) > MAX_QUERY_WORDS:
+        raise LeftOut("query_too_long")
+    return text
+
+
+def read_term_scores(path: Path, rejects: Rejects) -> pa.Table:
+    """The table `term_scores`, sorted by term; terms are lower-cased, of equal ones the first stays.
+
+    Raises UserError when the file is missing, has no usable row, or too many rows are defect.
+    """
+    if not path.is_file():
+        raise UserError(
+            f'params.yaml: ingest.term_scores: no file {path}; name a TSV of "term<TAB>score", or "" for none'
+        )
+    source = f"{TERM_SCORES}/{path.name}"
+    scores: dict[str, float] = {}
+    for line, raw in read_lines(path):
+        if line == 1 and raw.lower() == b"term\tscore":
+            continue
+        rejects.count_row(source)
+        try:
+            term, score = _parse(raw)
+            if term in scores:
+                raise Defect("duplicate_term")
+        except Defect as defect:
+            rejects.add(source, line, defect.reason, raw)
+            continue
+        scores[term] = score
+    rejects.check(source, path)
+    if not scores:
+        raise UserError(f'{path}: holds no term; name another file in ingest.term_scores, or "" for none')
+    terms = sorted(scores)
+    return pa.table([terms, [scores[term] for term in terms]], schema=SCHEMAS[TERM_SCORES])
+
+
+def _parse(raw: bytes) -> tuple[str, float]:
+    columns = decode(raw).split("\t")
+    if len(columns) != 2:
+        raise Defect("missing_field" if len(columns) < 2 else "too_many_columns")
+    term = words(columns[0])
+    if len(term) != 1:
+        raise Defect("not_one_word")
+    try:
+        score = float(columns[1])
+    except ValueError:
+        raise Defect("bad_score") from None
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = np.float32(score)
+    if not (rounded > 0 and np.isfinite(rounded)):
+        raise Defect("bad_score")
+    return term[0], score
