@@ -25,10 +25,9 @@ from slimtower.common.files import write_json
 from steps.core.tables import SCHEMAS, write_table
 from steps.mine.association import MIN_TERMS, click_associations
 from steps.mine.catalogue import keyed_documents, keyed_queries
-from steps.mine.clicks import judgements
 from steps.mine.engine import Engine
 from steps.mine.engines import open_engine
-from steps.mine.from_clicks import CLICK_TOP_TERMS
+from steps.mine.from_clicks import CLICK_TOP_TERMS, judgements
 from steps.mine.params import MineParams
 from steps.mine.planner import importances
 from steps.mine.run import run

@@ -18,6 +18,7 @@ from steps.core.tables import FILLER, Part, table_path
 from steps.distill.losses.base import Need
 from steps.distill.params import StudentParams
 from steps.index.params import TRAINING_VECTORS, IndexParams
+from steps.mine.params import SKIPPED
 from steps.teach.kinds.cross_encoder import CrossEncoder
 from steps.teach.kinds.on_triplets import OnTriplets
 
@@ -78,8 +79,8 @@ def _teachers(params: Params, facts: IngestFacts) -> Iterator[str]:
         if facts.logged:
             raise UserError(
                 f"params.yaml: {key} is {teacher.epochs:g}, but the log of the training queries does not have both"
-                " clicked documents and such that were shown and not clicked, nor a query with more scores than"
-                " mine.relevance_skip, and no training query is judged: there is nothing to train on; set"
+                " clicked documents and such that were shown and not clicked, nor a query with more than"
+                f" {SKIPPED} scores, and no training query is judged: there is nothing to train on; set"
                 f" {key}: 0.0, or give ingest such a log"
             )
         yield (
@@ -222,7 +223,7 @@ def _read_facts(ingest: Path, params: Params) -> IngestFacts:
     qrels = qrels.filter(pc.greater(qrels["grade"], 0))
     judged = pc.any(pc.is_in(qrels["query_id"], value_set=train)).as_py()
     clicked, passed = _clicks(ingest, train)
-    scored, ranked = _scores(ingest, train, params.mine.relevance_skip)
+    scored, ranked = _scores(ingest, train, SKIPPED)
     documents: Counter[str] = Counter()
     for batch in corpus_batches(ingest, ["dataset"]):
         documents.update(batch["dataset"].to_pylist())

@@ -22,7 +22,7 @@ from steps.evaluate.params import EvaluateParams
 from steps.generate.params import GenerateParams
 from steps.index.params import IndexParams
 from steps.ingest.params import IngestParams
-from steps.mine.params import MineParams
+from steps.mine.params import SKIPPED, MineParams
 from steps.promote.params import PromoteParams
 from steps.rank.params import CrossEncoderParams, RankParams
 from steps.release.params import ReleaseParams
@@ -108,23 +108,16 @@ def _described(name: str, params: Params) -> Teacher | CrossEncoderParams:
 def _check_candidates(params: Params, source: str) -> None:
     """UserError where judgements or a ranker ask for candidates that nobody finds, and for names that clash."""
     candidates = params.candidates
-    if candidates.searchers and candidates.depth <= params.mine.judged_skip:
+    if candidates.searchers and candidates.depth <= SKIPPED:
         raise UserError(
-            f"{source}: candidates.depth is {candidates.depth}, but mine.judged_skip leaves out the first"
-            f" {params.mine.judged_skip}: no judged query would have a hard negative; keep more, or skip fewer"
+            f"{source}: candidates.depth is {candidates.depth}, but hard negatives are those after the first {SKIPPED}:"
+            " no query would have one; keep more"
         )
     for name in params.rank.rankers:
         if not candidates.searchers:
             raise UserError(
                 f"{source}: rank.rankers names {name!r}, but candidates.searchers is empty, so it has nothing to score;"
                 " name bm25 there"
-            )
-        scored = min(candidates.depth, params.rank.described(name).depth) * len(candidates.searchers)
-        if scored <= params.mine.relevance_skip:
-            raise UserError(
-                f"{source}: rank.ranker.{name} scores at most {scored} documents of a query (its depth,"
-                f" candidates.depth and searchers), but mine.relevance_skip leaves out the first"
-                f" {params.mine.relevance_skip}: no query would have a hard negative; score more, or skip fewer"
             )
         if name in params.teach.teacher:
             raise UserError(

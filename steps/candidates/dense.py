@@ -12,8 +12,7 @@ from slimtower.common.errors import UserError
 from slimtower.common.fingerprints import fingerprint
 from slimtower.common.names import ROLES
 from steps.candidates.params import CandidatesParams
-from steps.candidates.queries import DatasetQueries
-from steps.candidates.rows import candidate_rows
+from steps.candidates.queries import DatasetQueries, candidate_rows
 from steps.core.corpus import CorpusTexts, corpus_columns
 from steps.core.progress import progress
 from steps.encoders.bases import resolve_base
@@ -22,6 +21,8 @@ from steps.encoders.towers import check_whole, encode, load_tower, positions_of,
 from steps.encoders.vector_cache import embed_once
 from steps.retrieval.exact_search import best_documents
 
+MAX_DOCUMENT_LENGTH = 256  # tokens of a document that are read, or as many as the base has positions for
+SHARD_TEXTS = 4096  # written to the cache at once: what a killed run repeats at most
 _QUERIES = 32_768  # searched with at once, for each time that the documents are read
 
 
@@ -31,7 +32,7 @@ def by_dense(
     """The table `candidates`, some queries at a time: `depth` documents that are most similar, as the base compares.
 
     Embeddings are kept below SLIMTOWER_CACHE; those of the corpus lie in the folder `scratch` meanwhile. UserError for
-    a `max_document_length` that the base has no positions for, and a base that compares by distances or cuts vectors.
+    a base that compares by distances or cuts vectors.
     """
     if not query_sets:  # the corpus need not be read
         return
@@ -46,7 +47,7 @@ def by_dense(
         dtype="float32",
         precision=params.precision,
         batch_size=params.batch_size,
-        shard_texts=params.shard_texts,
+        shard_texts=SHARD_TEXTS,
         caption="embed documents",
     )
     documents = np.load(scratch / "documents.npy", mmap_mode="r")
@@ -63,7 +64,7 @@ def by_dense(
 
 
 def _tower(params: CandidatesParams) -> SentenceTransformer:
-    """The base, which reads `max_document_length` tokens, and whose inner products are its similarity."""
+    """The base, which reads MAX_DOCUMENT_LENGTH tokens, and whose inner products are its similarity."""
     tower = load_tower(resolve_base(params.base))
     if tower.similarity_fn_name not in {"cosine", "dot"}:
         raise UserError(
@@ -73,14 +74,8 @@ def _tower(params: CandidatesParams) -> SentenceTransformer:
     check_whole(tower, f"candidates: base {params.base}")
     check_tower_batches(tower, f"candidates: base {params.base}")
     network = getattr(route(tower, "document")[0], "auto_model", None)
-    positions = positions_of(network)
-    if positions is not None and params.max_document_length > positions:
-        raise UserError(
-            f"candidates: max_document_length is {params.max_document_length}, but {params.base} has {positions}"
-            f" positions; set it to {positions} or less"
-        )
     if network is not None:  # a table of tokens reads all of a text
-        tower.max_seq_length = params.max_document_length
+        tower.max_seq_length = min(MAX_DOCUMENT_LENGTH, positions_of(network) or MAX_DOCUMENT_LENGTH)
     normalised = [any(isinstance(module, Normalize) for module in route(tower, role)) for role in ROLES]
     if tower.similarity_fn_name == "cosine" and not all(normalised):
         tower.append(Normalize())

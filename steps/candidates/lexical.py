@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from steps.candidates.queries import DatasetQueries
-from steps.candidates.rows import candidate_rows
+from steps.candidates.queries import DatasetQueries, candidate_rows
 from steps.core.progress import progress
 from steps.retrieval.corpus_bm25 import corpus_bm25
 

@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from slimtower.common.settings import Strict
-from steps.core.params import Seed, Untrained
+from steps.core.params import Untrained
 
 
 class CandidatesParams(Strict):
@@ -19,22 +19,14 @@ class CandidatesParams(Strict):
     """judged: training queries with a relevant document; all: the others too, for a ranker (rank)."""
     max_queries: int = Field(default=100_000, ge=0)
     """Queries of those, drawn by seed; 0 = no limit."""
-    dev_queries: int = Field(default=300, ge=0)
-    """Judged dev queries besides, on which a ranker is measured."""
     depth: int = Field(ge=1)
     """Documents kept of each query and searcher."""
     base: Untrained = "all-MiniLM-L6-v2"
     """Of dense: the bundled name, a sentence-transformers folder or a Hugging Face name."""
-    max_document_length: int = Field(default=256, ge=8)
-    """Tokens of a document that it reads."""
     batch_size: int = Field(default=64, ge=1)
     """Texts it reads at once."""
-    shard_texts: int = Field(default=4096, ge=1)
-    """Texts written to the cache at once: what a killed run repeats at most."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """`auto`: bf16 where the processor computes it natively, else fp32."""
-    seed: Seed = 7
-    """Draws the queries."""
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:

@@ -1,14 +1,19 @@
-"""The queries that are searched with."""
+"""The queries that are searched with, and what searchers find for them as rows of the table `candidates`."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from steps.candidates.params import CandidatesParams
-from steps.core.tables import read_table
+from steps.core.tables import read_table, table_from_columns
+
+DEV_QUERIES = 300  # judged ones, on which a ranker is measured
+_SEED = 7
 
 
 class DatasetQueries(NamedTuple):
@@ -20,7 +25,7 @@ class DatasetQueries(NamedTuple):
 
 
 def select_queries(ingest: Path, params: CandidatesParams) -> list[DatasetQueries]:
-    """Training queries, at most `max_queries` drawn by seed (0 = no limit), and `dev_queries` judged dev queries.
+    """Training queries, at most `max_queries` drawn by seed (0 = no limit), and DEV_QUERIES judged dev queries.
 
     Of `queries: judged` those training queries alone that have a relevant document. Nobody where no training query is
     left. Test queries never.
@@ -31,7 +36,7 @@ def select_queries(ingest: Path, params: CandidatesParams) -> list[DatasetQuerie
     judged = pc.is_in(queries["query_id"], value_set=relevant)
     trains, develops = (pc.equal(queries["split"], split) for split in ("train", "dev"))
     chosen = trains if params.queries == "all" else pc.and_(trains, judged)
-    random = np.random.default_rng(params.seed)
+    random = np.random.default_rng(_SEED)
     rows = np.flatnonzero(chosen.to_numpy())
     if not len(rows):
         return []
@@ -44,10 +49,22 @@ def select_queries(ingest: Path, params: CandidatesParams) -> list[DatasetQuerie
     if 0 < params.max_queries < len(rows):
         rows = random.choice(rows, size=params.max_queries, replace=False)
     dev = np.flatnonzero(pc.and_(develops, judged).to_numpy())
-    dev = random.choice(dev, size=min(len(dev), params.dev_queries), replace=False)
+    dev = random.choice(dev, size=min(len(dev), DEV_QUERIES), replace=False)
     queries_by_dataset: dict[str, DatasetQueries] = {}
     for row in queries.take(np.sort(np.concatenate([rows, dev]))).to_pylist():
         selected = queries_by_dataset.setdefault(row["dataset"], DatasetQueries(row["dataset"], [], []))
         selected.ids.append(row["query_id"])
         selected.texts.append(row["text"])
     return list(queries_by_dataset.values())
+
+
+def candidate_rows(
+    query_ids: Sequence[str], doc_ids: Sequence[Sequence[str]], scores: Sequence[np.ndarray]
+) -> pa.Table:
+    """Rows of `candidates`: the documents of each query, best first, with their scores; ranks from 1."""
+    lengths = [len(hit_ids) for hit_ids in doc_ids]
+    ranks = [rank for length in lengths for rank in range(1, length + 1)]
+    repeated_query_ids = np.repeat(np.array(query_ids, dtype=object), lengths).tolist()
+    flat_doc_ids = [doc_id for hit_ids in doc_ids for doc_id in hit_ids]
+    values = np.concatenate([*scores, np.zeros(0, dtype=np.float32)]).tolist()
+    return table_from_columns("candidates", (repeated_query_ids, flat_doc_ids, ranks, values))

@@ -2,8 +2,10 @@
 
 import re
 from functools import lru_cache
+from hashlib import blake2b
 from zlib import crc32
 
+import ibis
 import ibis.expr.types as ir
 import numpy as np
 import pyarrow as pa
@@ -13,8 +15,9 @@ from slimtower.common.errors import UserError
 from slimtower.common.unicode_norm import words_in
 from steps.core.texts import fold
 from steps.mine.engine import Engine
-from steps.mine.keys import key
 
+_PRIME = 2**31 - 1  # products of two remainders stay below 2**62: no engine overflows
+SEED = 7  # of the draws: negatives, the report's samples, and the pairs that propensities are estimated from
 SKETCH = [f"sketch_{number}" for number in range(16)]
 NEAR_DUPLICATE = 7  # of the 16 minima equal: 94 % of the pairs whose shingles overlap by 0.6, 3 % of those by 0.2
 
@@ -28,7 +31,24 @@ _DOCUMENTS = pa.schema(
 _SHINGLE = 3  # words
 _WORD = re.compile(r"\S+")  # of folded text
 _TELLS_APART = 7  # words of content from which on it is compared without title and topic
+
+
+def key(text: str) -> int:
+    """63-bit key of a text, not negative."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
 _MULTIPLIERS = np.array([key(f"multiplier {number}") | 1 for number in range(len(SKETCH))], dtype=np.uint64)
+
+
+def mixed(seed: int, first: ir.IntegerColumn, second: ir.IntegerColumn) -> ir.IntegerColumn:
+    """A pseudo-random whole number in [0, 2**31 - 1) for each pair of keys, equal on every engine."""
+    start = key(f"mixed {seed}")
+    factor_1, factor_2, factor_3 = (start // 2**shift % _PRIME for shift in (0, 16, 32))
+    linear = (
+        (first % _PRIME) * ibis.literal(factor_1, "int64") + (second % _PRIME) * ibis.literal(factor_2, "int64")
+    ) % _PRIME
+    return ((linear * linear) % _PRIME * ibis.literal(factor_3, "int64") + linear) % _PRIME
 
 
 def keyed_queries(engine: Engine, queries: ir.Table) -> ir.Table:

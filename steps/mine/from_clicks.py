@@ -1,27 +1,47 @@
-"""The cell `click`: associations and triplets from the click log."""
+"""The cell `click`: what each training query was shown and what was clicked; associations and triplets from it."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ibis
 import ibis.expr.types as ir
 
+from slimtower.common.errors import UserError
 from steps.mine.association import MIN_TERMS, click_associations
 from steps.mine.audit import audit, used_queries
-from steps.mine.catalogue import keyed_documents, keyed_queries
-from steps.mine.clicks import Judgements, judgements
+from steps.mine.catalogue import SEED, keyed_documents, keyed_queries, mixed
+from steps.mine.cell_tables import association_rows, triplet_rows
 from steps.mine.engine import Engine
-from steps.mine.outputs import association_rows, triplet_rows
-from steps.mine.params import MineParams
+from steps.mine.params import DebiasParams, MineParams
 from steps.mine.planner import importances
 from steps.mine.positives import judged_positives, named_documents, triplet_positives
+from steps.mine.propensity import Propensities, estimate, inverse_weights
 from steps.mine.report import associating_terms, rows_by_source, samples, why_clicked
-from steps.mine.triplets import MAX_NEGATIVES, Signal, mine_triplets, tell_unused
+from steps.mine.triplets import FIXED_POINT, MAX_NEGATIVES, Signal, mine_triplets, tell_unused
 
+CLIP = 10.0  # most that a click counts
+MAX_PAIRS = 200_000  # of query and document, seen at two ranks or more, that propensities are estimated from
+ITERATIONS = 1000  # steps of the estimate, at most
+TOLERANCE = 1.0e-5  # the largest relative change of a propensity in a step at which it stops
+LAST_RANK = 10  # with a propensity of its own; ranks below it share this one's
 CLICK_TOP_TERMS = 2  # how many of q1's terms must be important in q2, as in the paper
 CLICK_SOURCES = ("click_one_hop", "click_multi_hop")
 _EMPTY_LOG = "the log holds no impressions: nothing to mine, both tables are empty"
+
+
+class Judgements(NamedTuple):
+    """The log of the training queries."""
+
+    table: ir.Table
+    """(query, doc, shown, clicks, weight): one row for each document that a query was shown. Weight is in millionths
+    of a click, each click divided by its rank's propensity where clicks are debiased."""
+    impressions: int
+    """Rows of the log."""
+    dropped: dict[str, int]
+    """Rows of the log left out, by reason."""
+    propensities: Propensities | None
+    """Estimated examination of the ranks, where clicks are debiased."""
 
 
 def mine_clicks(
@@ -31,7 +51,7 @@ def mine_clicks(
     queries = keyed_queries(engine, tables["queries"])
     named = [tables["impressions"].select("doc_id"), *named_documents(tables["qrels"], tables["given_triplets"])]
     documents = keyed_documents(engine, tables["corpus"].semi_join(ibis.union(*named, distinct=True), "doc_id"))
-    log = judgements(engine, tables["impressions"], queries, documents, params.debias, seed=params.seed)
+    log = judgements(engine, tables["impressions"], queries, documents, params.debias)
     signal = click_signal(engine, log.table, documents)
 
     train = queries.filter(queries.split == "train")
@@ -58,9 +78,8 @@ def mine_clicks(
         max_negatives=MAX_NEGATIVES,
         negatives_per_positive=params.negatives_per_positive,
         multi_hop_weight=params.multi_hop_weight,
-        seed=params.seed,
     )
-    tell_unused(mined, "click", "max_positives")
+    tell_unused(mined, "click")
     leakage = audit(engine, used_queries(associations.strongest, mined.table), queries, source)
     engine.write(folder, "associations", association_rows(associations.strongest, queries, "click"))
     engine.write(folder, "triplets", triplet_rows(mined.table, queries, documents))
@@ -91,7 +110,6 @@ def mine_clicks(
             queries,
             documents,
             tables["corpus"],
-            seed=params.seed,
         ),
     }
 
@@ -104,6 +122,75 @@ def click_signal(engine: Engine, judged: ir.Table, documents: ir.Table) -> Signa
     positives = weighed.join(texts, "doc")
     ignored = judged.filter(judged.clicks == 0).select("query", "doc").join(texts, "doc")
     return Signal("click", engine.keep(positives), engine.keep(ignored))
+
+
+def judgements(
+    engine: Engine, impressions: ir.Table, queries: ir.Table, documents: ir.Table, debias: DebiasParams
+) -> Judgements:
+    """Count what each training query was shown and what was clicked; rows of other queries are left out and counted.
+
+    UserError when a training query's impression is not older than every impression of its data set's test queries.
+    """
+    whose = queries.select("query", "query_id", "split", "dataset")
+    joined = impressions.left_join(whose, "query_id").select(impressions, "query", "split", "dataset")
+    joined = joined.left_join(documents.select("doc", "doc_id"), "doc_id").select(joined, "doc")
+    split = joined.split.fill_null("unlabelled")  # the table of queries has only those of a split
+    reason = ibis.cases((split != "train", split + "_query"), (joined.doc.isnull(), "unknown_document"), else_="")
+    rows = engine.keep(joined.select("query", "doc", "clicked", "rank", "timestamp", "split", "dataset", reason=reason))
+    counts = rows.group_by("reason").aggregate(rows=lambda t: t.count())
+    by_reason = {row["reason"]: row["rows"] for row in engine.rows(counts).to_pylist()}
+    _check_time(engine, rows)
+
+    used = rows.filter(rows.reason == "")
+    clicks = used.clicked.cast("int64").sum()
+    propensities = None
+    if debias.method == "none":
+        pairs = used.group_by("query", "doc").aggregate(shown=used.count(), clicks=clicks, weight=clicks * FIXED_POINT)
+    else:
+        rank = ibis.least(used["rank"].cast("int64"), ibis.literal(LAST_RANK, "int64"))
+        at_rank = used.group_by("query", "doc", place=rank).aggregate(shown=used.count(), clicks=clicks)
+        at_rank = engine.keep(at_rank)
+        propensities = _estimated(engine, at_rank)
+        weights = [round(weight * FIXED_POINT) for weight in inverse_weights(propensities, CLIP).tolist()]
+        at_ranks = ((at_rank.place == rank, weight) for rank, weight in enumerate(weights, start=1))
+        of_click = ibis.cases(*at_ranks, else_=0)
+        pairs = at_rank.group_by("query", "doc").aggregate(
+            shown=at_rank.shown.sum(), clicks=at_rank.clicks.sum(), weight=(at_rank.clicks * of_click).sum()
+        )
+    dropped = {name: by_reason[name] for name in sorted(by_reason) if name}
+    return Judgements(engine.keep(pairs), sum(by_reason.values()), dropped, propensities)
+
+
+def _estimated(engine: Engine, at_rank: ir.Table) -> Propensities:
+    """Examination of the ranks, from a seeded sample of the pairs that were clicked and shown at two ranks or more."""
+    moved = at_rank.group_by("query", "doc").aggregate(ranks=at_rank.place.nunique(), clicks=at_rank.clicks.sum())
+    moved = moved.filter((moved.ranks > 1) & (moved.clicks > 0)).drop("clicks")
+    moved = moved.mutate(number=mixed(SEED, moved.query, moved.doc))
+    sample = engine.keep(moved.order_by("number", "query", "doc").limit(MAX_PAIRS))
+    numbered = sample.mutate(pair=ibis.row_number().over(ibis.window(order_by=["number", "query", "doc"])))
+    rows = engine.rows(
+        at_rank.join(numbered, ["query", "doc"]).select("pair", "place", "shown", "clicks").order_by("pair", "place")
+    )
+    impressions, clicked, pair, rank = (
+        rows[name].to_numpy().astype("int64") for name in ("shown", "clicks", "pair", "place")
+    )
+    limits = {"iterations": ITERATIONS, "max_rank": LAST_RANK}
+    return estimate(impressions, clicked, pair, rank, tolerance=TOLERANCE, **limits)
+
+
+def _check_time(engine: Engine, rows: ir.Table) -> None:
+    """Test data must be later than training data: UserError otherwise."""
+    kind = ibis.cases((rows.reason == "", "train"), (rows.reason == "test_query", "test"), else_="")
+    spans = rows.group_by("dataset", kind=kind).aggregate(first=rows.timestamp.min(), last=rows.timestamp.max())
+    span_by_kind = {(row["dataset"], row["kind"]): row for row in engine.rows(spans).to_pylist()}
+    for (dataset, kind_), span in sorted(span_by_kind.items(), key=str):
+        test = span_by_kind.get((dataset, "test"))
+        if kind_ == "train" and test is not None and span["last"] >= test["first"]:
+            raise UserError(
+                f"impressions of {dataset}: a training query was shown results at {span['last']}, after the first test"
+                f" query at {test['first']} (unix seconds): the past would be tested with the future; set test_from of"
+                " the source in params.yaml and run ingest again"
+            )
 
 
 def of_datasets_with(train: ir.Table, judged: ir.Table) -> ir.Table:

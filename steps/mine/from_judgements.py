@@ -9,14 +9,12 @@ import ibis.expr.types as ir
 
 from steps.mine.audit import audit, used_queries
 from steps.mine.catalogue import keyed_documents, keyed_queries
-from steps.mine.clicks import FIXED_POINT
-from steps.mine.earlier_triplets import Earlier
+from steps.mine.cell_tables import Earlier, triplet_rows
 from steps.mine.engine import Engine
-from steps.mine.outputs import triplet_rows
-from steps.mine.params import JUDGED_DEPTH, MineParams
+from steps.mine.params import JUDGED_DEPTH, SKIPPED, MineParams
 from steps.mine.positives import click_positives, judged_positives, named_documents, triplet_positives
 from steps.mine.report import SAMPLES, rows_by_source, samples, why_judged
-from steps.mine.triplets import MAX_NEGATIVES, Signal, mine_triplets
+from steps.mine.triplets import FIXED_POINT, MAX_NEGATIVES, Signal, mine_triplets
 
 JUDGED_SOURCES = ("judged", "given")
 
@@ -44,7 +42,7 @@ def mine_judged(
 
     candidates: what each searcher found. Positives of a query are its documents of grade 1 or more, the best graded
     first. Candidates for hard negatives are those judged irrelevant, and those that a searcher places in
-    (`judged_skip`, JUDGED_DEPTH]: what it ranks above may be relevant, though nobody said so. Given triplets stay as
+    (SKIPPED, JUDGED_DEPTH]: what it ranks above may be relevant, though nobody said so. Given triplets stay as
     they are, but for those whose negative is known to be relevant.
     """
     queries = keyed_queries(engine, tables["queries"])
@@ -57,7 +55,7 @@ def mine_judged(
     named += named_documents(qrels, dataset_triplets)
     documents = keyed_documents(engine, tables["corpus"].semi_join(ibis.union(*named, distinct=True), "doc_id"))
     graded = graded_documents(engine, qrels, candidates, train, documents)
-    signal = judged_signal(engine, graded.table, documents, skip=params.judged_skip, depth=JUDGED_DEPTH)
+    signal = judged_signal(engine, graded.table, documents, skip=SKIPPED, depth=JUDGED_DEPTH)
     clicked = click_positives(engine, tables["impressions"], earlier.associations, train, documents)
     published = triplet_positives(engine, dataset_triplets, train, documents)
     relevant = ibis.union(clicked, published, judged_positives(engine, qrels, train, documents))
@@ -72,7 +70,6 @@ def mine_judged(
         max_negatives=MAX_NEGATIVES,
         negatives_per_positive=params.negatives_per_positive,
         multi_hop_weight=params.multi_hop_weight,
-        seed=params.seed,
     )
     usable = given_triplets(engine, dataset_triplets, relevant, train, documents)
     used = used_queries(alone, mined.table).union(usable.join(train, "query_id").select("query")).distinct()
@@ -82,9 +79,7 @@ def mine_judged(
     engine.write(folder, "associations", earlier.associations)
     engine.write(folder, "triplets", earlier.triplets.union(added))
 
-    new_samples = samples(
-        engine, mined.table, graded.table, why_judged, None, queries, documents, tables["corpus"], seed=params.seed
-    )
+    new_samples = samples(engine, mined.table, graded.table, why_judged, None, queries, documents, tables["corpus"])
     half = max(SAMPLES - len(earlier.report["samples"]), SAMPLES // 2)
     rows = earlier.rows | rows_by_source(engine, added, JUDGED_SOURCES)
     dropped, refused = {"judged": mined.dropped["judged_one_hop"]}, mined.refused_negatives["judged_one_hop"]

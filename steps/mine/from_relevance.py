@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ibis
 import ibis.expr.types as ir
@@ -10,16 +10,14 @@ import ibis.expr.types as ir
 from steps.mine.association import MIN_TERMS, relevance_associations
 from steps.mine.audit import audit, used_queries
 from steps.mine.catalogue import keyed_documents, keyed_queries
-from steps.mine.earlier_triplets import Earlier
+from steps.mine.cell_tables import Earlier, association_rows, triplet_rows
 from steps.mine.engine import Engine
 from steps.mine.from_clicks import CLICK_SOURCES, association_facts, of_datasets_with
-from steps.mine.outputs import association_rows, triplet_rows
-from steps.mine.params import RELEVANCE_DEPTH, MineParams
+from steps.mine.params import RELEVANCE_DEPTH, SKIPPED, MineParams
 from steps.mine.planner import importances
 from steps.mine.positives import click_positives, irrelevant, judged_positives, named_documents, triplet_positives
-from steps.mine.relevance import ranked_documents, relevance_signal
 from steps.mine.report import SAMPLES, associating_terms, rows_by_source, samples, why_relevant
-from steps.mine.triplets import MAX_NEGATIVES, mine_triplets, tell_unused
+from steps.mine.triplets import FIXED_POINT, MAX_NEGATIVES, Signal, mine_triplets, tell_unused
 
 RELEVANCE_TOP_TERMS = 4  # how many terms of two queries must be important both ways, as in the paper
 RELEVANCE_SOURCES = ("relevance_one_hop", "relevance_multi_hop")
@@ -38,7 +36,7 @@ def mine_relevance(
 
     ranker: scores of the stage `rank`, if it ran, which count on data sets without relevance scores of their own. The
     triplets of `earlier` are kept as they are, but for those whose hard negative scores best for the query, and click
-    triplets whose negative is among its best `relevance_skip` or a positive by association; they are dropped and
+    triplets whose negative is among its best SKIPPED or a positive by association; they are dropped and
     counted. What people judged irrelevant, or gave as a negative, is no positive however it scores.
     """
     queries = keyed_queries(engine, tables["queries"])
@@ -50,7 +48,7 @@ def mine_relevance(
     named += named_documents(tables["qrels"], earlier.triplets)
     documents = keyed_documents(engine, tables["corpus"].semi_join(ibis.union(*named, distinct=True), "doc_id"))
     ranked = ranked_documents(engine, relevance, queries, documents)
-    signal = relevance_signal(engine, ranked.table, documents, skip=params.relevance_skip, depth=RELEVANCE_DEPTH)
+    signal = relevance_signal(engine, ranked.table, documents, skip=SKIPPED, depth=RELEVANCE_DEPTH)
     train = queries.filter(queries.split == "train")
     planned = importances(engine, of_datasets_with(train, ranked.table), params, tables["term_scores"])
     associations = relevance_associations(
@@ -70,7 +68,7 @@ def mine_relevance(
         judged_positives(engine, tables["qrels"], train, documents),
         triplet_positives(engine, earlier.triplets.filter(earlier.triplets.source == "given"), train, documents),
     )
-    high = ranked.table.filter(ranked.table["rank"] <= params.relevance_skip).join(documents, "doc")
+    high = ranked.table.filter(ranked.table["rank"] <= SKIPPED).join(documents, "doc")
     maybe_relevant = engine.keep(high.select("query", "doc", "text_key"))
     mined = mine_triplets(
         engine,
@@ -82,9 +80,8 @@ def mine_relevance(
         max_negatives=MAX_NEGATIVES,
         negatives_per_positive=params.negatives_per_positive,
         multi_hop_weight=params.multi_hop_weight,
-        seed=params.seed,
     )
-    tell_unused(mined, "relevance", "max_positives")
+    tell_unused(mined, "relevance")
     leakage = audit(engine, used_queries(associations.strongest, mined.table), queries, source)
     by_clicks = earlier.triplets.source.isin(CLICK_SOURCES)
     remaining = engine.keep(
@@ -112,7 +109,6 @@ def mine_relevance(
         queries,
         documents,
         tables["corpus"],
-        seed=params.seed,
     )
     rows = rows_by_source(engine, remaining, earlier.rows) | rows_by_source(engine, mined.table, RELEVANCE_SOURCES)
     removed = sum(earlier.rows.values()) - engine.number(remaining.count())
@@ -162,3 +158,46 @@ def _without_relevant_negatives(
     texts = documents.select("text_key", negative_id="doc_id")
     relevant = positives.join(ids, "query").select("query_id", "text_key").join(texts, "text_key")
     return triplets.anti_join(relevant.select("query_id", "negative_id"), ["query_id", "negative_id"])
+
+
+class Ranked(NamedTuple):
+    """A ranker's scores of the training queries."""
+
+    table: ir.Table
+    """(query, doc, score, rank): rank is 1 for the best of a query; equal scores share the best rank among them."""
+    scores: int
+    """Rows of the relevance table."""
+    dropped: dict[str, int]
+    """Rows left out, by reason."""
+
+
+def ranked_documents(engine: Engine, relevance: ir.Table, queries: ir.Table, documents: ir.Table) -> Ranked:
+    """Rank each training query's documents by score; rows of other queries are counted."""
+    joined = relevance.left_join(queries.select("query", "query_id", "split"), "query_id")
+    joined = joined.select(relevance, "query", "split")
+    joined = joined.left_join(documents.select("doc", "doc_id"), "doc_id").select(joined, "doc")
+    split = joined.split.fill_null("unlabelled")  # the table of queries has only those of a split
+    reason = ibis.cases((split != "train", split + "_query"), (joined.doc.isnull(), "unknown_document"), else_="")
+    rows = engine.keep(joined.select("query", "doc", "score", reason=reason))
+    counts = rows.group_by("reason").aggregate(rows=lambda t: t.count())
+    by_reason = {row["reason"]: row["rows"] for row in engine.rows(counts).to_pylist()}
+    used = rows.filter(rows.reason == "")
+    rank = ibis.rank().over(ibis.window(group_by="query", order_by=ibis.desc("score")))
+    table = engine.keep(used.select("query", "doc", "score", rank=rank.cast("int64") + 1))
+    dropped = {name: by_reason[name] for name in sorted(by_reason) if name}
+    return Ranked(table, sum(by_reason.values()), dropped)
+
+
+def relevance_signal(engine: Engine, ranked: ir.Table, documents: ir.Table, *, skip: int, depth: int) -> Signal:
+    """The best document of each query, and as candidates those ranked in (`skip`, `depth`].
+
+    What lies between may be relevant too, so it is neither; so may what scores as high as any of it, or as the best. Of
+    several best ones the first by key is taken.
+    """
+    texts = documents.select("doc", "text_key")
+    first = ranked.filter(ranked["rank"] == 1).group_by("query").aggregate(doc=lambda t: t.doc.min())
+    best = first.join(texts, "doc")
+    unit = ibis.literal(FIXED_POINT, "int64")
+    positives = engine.keep(best.select("query", "doc", "text_key", weight=unit, click_weight=unit))
+    low = ranked.filter((ranked["rank"] > skip) & (ranked["rank"] <= depth)).join(texts, "doc")
+    return Signal("relevance", positives, engine.keep(low.select("query", "doc", "text_key")))

@@ -1,13 +1,14 @@
 """Section `mine` of params.yaml."""
 
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from slimtower.common.settings import Strict
-from steps.core.params import Seed, Untrained
 
-JUDGED_DEPTH = 60  # the last rank of a searcher that gives a judged query a hard negative
+# Ranks that give hard negatives: those above may be relevant though nobody said so.
+SKIPPED = 10  # first ranks of a searcher, for judged queries, and of a ranker's list, that give none
+JUDGED_DEPTH = 60  # the last rank of a searcher that gives a judged query one
 RELEVANCE_DEPTH = 50  # the last rank of a ranker's list that may be one
 
 
@@ -16,8 +17,6 @@ class DebiasParams(Strict):
 
     method: Literal["none", "ipw"]
     """ipw: a click counts 1 / propensity of its rank, estimated from the log."""
-    max_rank: int = Field(default=10, ge=2)
-    """Last rank with a propensity of its own; ranks below it share this one's."""
 
 
 class MineParams(Strict):
@@ -31,25 +30,15 @@ class MineParams(Strict):
     """Such as spark://host:7077, yarn or k8s://...; driver and executors must share the output's folder."""
     planner: Literal["idf", "occlusion", "table"]
     """How the importance of a query's terms is found; those of a query sum to 1. idf: share of the query's total idf
-    over the training queries; occlusion: how far the embedding of planner_model moves when the term is left out;
+    over the training queries; occlusion: how far the embedding of a small encoder moves when the term is left out;
     table: your own, ingest.term_scores.
     """
-    planner_model: Untrained = "all-MiniLM-L6-v2"
-    """Of occlusion; never the trained teacher."""
     click_threshold: float = Field(ge=0.01, lt=1)
     """Importance: q1 also gets q2's clicks when each of q1's top terms has more than this in q2. Higher = fewer,
     closer associations; the cost of mining falls with it.
     """
     relevance_threshold: float = Field(ge=0.01, lt=1)
     """Importance: two queries share their relevant documents when that holds both ways."""
-    judged_skip: int = Field(default=10, ge=0)
-    """First ranks of a searcher (candidates.searchers) that give a judged query no hard negative: what is ranked high
-    may be relevant though nobody said so. Ranks down to 60, and documents judged irrelevant, give one.
-    """
-    relevance_skip: int = Field(default=10, ge=1)
-    """Last rank of a ranker's list that is left out: the first is the positive, and those behind it, down to this one,
-    may be relevant too. Ranks down to 50 may be hard negatives.
-    """
     max_associations: int = Field(default=20, ge=1)
     """Source queries of one query at most, the strongest first."""
     max_positives: int = Field(default=8, ge=0)
@@ -64,12 +53,3 @@ class MineParams(Strict):
     """Mean weight of a multi-hop triplet in training; one-hop triplets have the mean 1."""
     debias: DebiasParams
     """Clicks weighed by the inverse of their rank's propensity."""
-    seed: Seed = 7
-    """Draws negatives and the report's samples."""
-
-    @model_validator(mode="after")
-    def _some_ranks_are_left(self) -> Self:
-        for kind, depth in (("judged", JUDGED_DEPTH), ("relevance", RELEVANCE_DEPTH)):
-            if depth <= (skip := getattr(self, f"{kind}_skip")):
-                raise ValueError(f"{kind}_skip {skip} must be below {depth}, the last rank that gives a hard negative")
-        return self

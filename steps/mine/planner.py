@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from slimtower.common.errors import UserError
 from steps.core.texts import words
+from steps.mine.catalogue import key
 from steps.mine.engine import Engine
-from steps.mine.keys import key
 from steps.mine.params import MineParams
 from steps.mine.term_table import table_importances
 
@@ -26,6 +26,7 @@ Scores = dict[str, float]  # term -> importance, of one query
 
 _TERMS = pa.schema([("query", pa.int64()), ("term", pa.int64()), ("dataset", pa.string()), ("word", pa.string())])
 _IMPORTANCES = _TERMS.append(pa.field("importance", pa.float64()))
+OCCLUSION_MODEL = "all-MiniLM-L6-v2"  # the bundled base; never the trained teacher, which learns from what is mined
 _BATCH, _MAX_TOKENS = 64, 64  # of the planner occlusion: queries are short
 _FIXED_POINT = 1_000_000  # idf in millionths: integer sums are equal on any engine, in any order of rows
 
@@ -47,7 +48,7 @@ def importances(engine: Engine, queries: ir.Table, params: MineParams, term_scor
             )
         scores = {row["term"]: float(row["score"]) for row in rows}
         return scored_terms(engine, queries, partial(table_importances, scores=scores))
-    return scored_terms(engine, queries, partial(_occlusion, model=params.planner_model))
+    return scored_terms(engine, queries, _occlusion)
 
 
 def query_terms(engine: Engine, queries: ir.Table) -> ir.Table:
@@ -134,12 +135,12 @@ def _table(schema: pa.Schema, rows: list[tuple]) -> pa.Table:
 
 
 @lru_cache(maxsize=1)
-def _occlusion_planner(model: str) -> Any:
+def _occlusion_planner() -> Any:
     from steps.mine.occlusion import OcclusionPlanner  # needs torch, and is needed by no other planner
 
-    return OcclusionPlanner(model, batch_size=_BATCH, max_length=_MAX_TOKENS)
+    return OcclusionPlanner(OCCLUSION_MODEL, batch_size=_BATCH, max_length=_MAX_TOKENS)
 
 
-def _occlusion(texts: list[str], model: str) -> Iterable[Scores]:
-    scores: list[Scores] = _occlusion_planner(model).importances(texts)
+def _occlusion(texts: list[str]) -> Iterable[Scores]:
+    scores: list[Scores] = _occlusion_planner().importances(texts)
     return scores

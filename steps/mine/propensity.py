@@ -116,7 +116,7 @@ def _require_ties(log: _Log) -> None:
     That is so when from each rank one comes to rank 1 and back, going from a rank r to a rank s where a pair was shown
     at both and clicked at s (Ford 1957, the condition for Bradley-Terry models).
     """
-    fix = "mine more sessions, lower mine.debias.max_rank or set mine.debias.method: none"
+    fix = "mine more sessions, or set mine.debias.method: none"
     if not len(log.pair):
         raise UserError(f"mine.debias.method: no clicked result of the log was shown at two ranks; {fix}")
     ranks = len(log.clicks_of_rank)
@@ -130,6 +130,5 @@ def _require_ties(log: _Log) -> None:
     if len(loose):
         raise UserError(
             f"mine.debias.method: too few clicked results were shown at several ranks to compare"
-            f" rank {', '.join(map(str, loose.tolist()))} with rank 1 ({len(log.clicks_of_pair)} results;"
-            f" mine.debias.max_rank is {ranks}); {fix}"
+            f" rank {', '.join(map(str, loose.tolist()))} with rank 1 ({len(log.clicks_of_pair)} results); {fix}"
         )

@@ -8,8 +8,8 @@ from typing import Any
 import ibis
 import ibis.expr.types as ir
 
+from steps.mine.catalogue import SEED, mixed
 from steps.mine.engine import Engine
-from steps.mine.keys import mixed
 
 SAMPLES = 20
 _TERMS = 20
@@ -46,15 +46,13 @@ def samples(
     queries: ir.Table,
     documents: ir.Table,
     corpus: ir.Table,
-    *,
-    seed: int,
 ) -> list[Row]:
     """A seeded sample of triplets, evenly over the sources, with texts and the reason why each exists.
 
     evidence: (query, doc, ...), what a query says of a document; `explain` puts it into words. planned: importances
     and top terms, where queries were associated.
     """
-    numbered = triplets.mutate(number=mixed(seed, triplets.query, triplets.positive))
+    numbered = triplets.mutate(number=mixed(SEED, triplets.query, triplets.positive))
     ordered = numbered.order_by("number", "query", "positive")
     sources = [row["source"] for row in engine.rows(triplets.select("source").distinct()).to_pylist()]
     samples_by_source = [

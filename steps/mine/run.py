@@ -9,7 +9,7 @@ import ibis
 from slimtower.common.files import staged_folder, write_json
 from steps.core.corpus import corpus_template
 from steps.core.tables import table_path
-from steps.mine.earlier_triplets import Earlier
+from steps.mine.cell_tables import Earlier
 from steps.mine.engines import open_engine
 from steps.mine.from_clicks import mine_clicks
 from steps.mine.from_judgements import mine_judged

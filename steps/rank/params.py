@@ -9,6 +9,8 @@ from slimtower.common.settings import Strict
 from steps.core.params import Capability, Name
 from steps.training.ranker_params import CROSS_ENCODER_GIVES, RankerTraining
 
+DEPTH = 50  # candidates of each searcher that are scored, a query; of the ranker's order `mine` reads as many ranks
+
 
 class CrossEncoderParams(RankerTraining):
     """A cross encoder that scores candidates of the training queries, which triplets are then mined from."""
@@ -21,10 +23,6 @@ class CrossEncoderParams(RankerTraining):
     """Training queries whose candidates are scored; 0 = all."""
     dev_queries: int = Field(default=300, ge=0)
     """Judged dev queries on which it is compared with BM25's order; 0 = no comparison."""
-    depth: int = Field(default=50, ge=2)
-    """Candidates of each searcher that are scored, a query: of what the ranker makes of them the ranks from
-    mine.relevance_skip to 50 give hard negatives.
-    """
 
 
 class RankParams(Strict):

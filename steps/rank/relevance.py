@@ -18,7 +18,7 @@ from steps.core.versions import library_versions
 from steps.encoders.cut_texts import SAMPLE, sample_rows
 from steps.encoders.precision import resolve_precision
 from steps.rank.candidates import draw_ids, queries_with_candidates, union
-from steps.rank.params import CrossEncoderParams
+from steps.rank.params import DEPTH, CrossEncoderParams
 from steps.retrieval.rankers import pair_scores
 from steps.retrieval.score_shards import ScoreShards
 from steps.training.documents import check_documents, texts_of
@@ -68,7 +68,7 @@ def sampled_pairs(
 ) -> list[tuple[str, str]]:
     """Texts of queries and of candidates of theirs, drawn by seed."""
     ids = draw_ids(queries, SAMPLE, params.seed)
-    pools = union(candidates, ids, params.depth)
+    pools = union(candidates, ids, DEPTH)
     rows = [(query_id, doc_id) for query_id, doc_ids in pools.items() for doc_id in doc_ids]
     sample = [rows[row] for row in sample_rows(len(rows), params.seed).tolist()]
     texts = texts_of(ingest, {doc_id for _, doc_id in sample})
@@ -94,7 +94,7 @@ def relevance_tables(
     made_by = code_digest("steps.retrieval.rankers"), *library_versions()
     settings = (fingerprint, resolve_precision(params.precision), *made_by)
     for start in range(0, len(ids), QUERIES):
-        pools = union(candidates, ids[start : start + QUERIES], params.depth)
+        pools = union(candidates, ids[start : start + QUERIES], DEPTH)
         rows = [(query_id, doc_id) for query_id, doc_ids in pools.items() for doc_id in doc_ids]
         texts = texts_of(ingest, {doc_id for _, doc_id in rows})
         check_documents(sorted({doc_id for _, doc_id in rows}), texts, ingest)

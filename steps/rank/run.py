@@ -72,7 +72,7 @@ def run(
             if message:
                 print(f"rank: {message}", file=sys.stderr)
         facts |= training_facts(choice, params)
-        knobs = params.model_dump(exclude={"dev_queries", "max_queries", "depth", "checkpoint_steps"})
+        knobs = params.model_dump(exclude={"dev_queries", "max_queries", "checkpoint_steps"})
         checkpoints = checkpoint_folder(ranker, choice, knobs)
         start = time.monotonic()
         train_ranker(ranker, choice, params, checkpoints, run)

@@ -379,7 +379,7 @@ def described(tower: Path) -> dict[str, Any]:
     teacher |= {"max_document_length": 32, "dev_queries": 0}
     others = {
         "judged": {"against": ["deep"]},
-        "deep": {"mine": {"judged_skip": 30}, "teach": {"teacher": {"dense": {"rounds": {"more": 1}}}}},
+        "deep": {"mine": {"max_associations": 30}, "teach": {"teacher": {"dense": {"rounds": {"more": 1}}}}},
     }
     made = {"description": "a tiny one", "recipe": "recipes/beir.yaml", "rows": rows(**others)}
     made |= {"claims": [{"order": ["judged", "deep"], "says": "no worse", "p": 1e-9, "paper": "x"}]}

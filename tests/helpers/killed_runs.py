@@ -38,7 +38,7 @@ def small_params(root: Path, tower: Path, *, ranked: bool = True) -> Params:
         "candidates": {"queries": "all", "max_queries": 40},
         "rank": {
             "rankers": ["cross"] if ranked else [],
-            "ranker": {"cross": {"base": str(tower), "precision": "fp32", "max_queries": 10, "depth": 12, **knobs}},
+            "ranker": {"cross": {"base": str(tower), "precision": "fp32", "max_queries": 10, **knobs}},
         },
         "teach": {
             "teachers": ["dense", "other"],

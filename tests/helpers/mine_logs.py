@@ -26,14 +26,11 @@ PARAMS: dict[str, Any] = {
     "planner": "idf",
     "click_threshold": 0.15,
     "relevance_threshold": 0.1,
-    "judged_skip": 1,
-    "relevance_skip": 2,
     "max_associations": 3,
     "max_positives": 2,
     "multi_hop_weight": 0.5,
     "memory_limit": "500MB",
-    "debias": {"method": "none", "max_rank": 5},
-    "seed": 7,
+    "debias": {"method": "none"},
 }
 
 

@@ -25,7 +25,6 @@ PARAMS = CrossEncoderParams(
     max_length=32,
     checkpoint_steps=2,
     max_queries=1000,
-    depth=10,
     dev_queries=100,
     precision="fp32",
     seed=3,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from mine_logs import engine_in, engine_table
 
 from steps.mine.association import click_associations, relevance_associations
+from steps.mine.catalogue import key
 from steps.mine.engine import Engine
-from steps.mine.keys import key
 from steps.mine.planner import idf_importances, query_terms, term_key
 
 IMPORTANCES = {"query": pa.int64(), "term": pa.int64(), "importance": pa.float64()}

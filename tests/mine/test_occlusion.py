@@ -11,7 +11,6 @@ from teach_fakes import write_tower
 from towers import write_static
 from transformers import BertModel, BertTokenizerFast
 
-from slimtower.common.errors import UserError
 from steps.core.texts import words
 from steps.mine.occlusion import OcclusionPlanner, occluded
 
@@ -104,11 +103,6 @@ def test_all_occurrences_of_a_term_are_left_out_and_nothing_else() -> None:
 
 def test_letters_that_lower_to_two_keep_the_spans_in_place() -> None:
     assert occluded("İİ İzmir sum") == {"ii": "İzmir sum", "izmir": "İİ sum", "sum": "İİ İzmir"}
-
-
-def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nowhere"):
-        OcclusionPlanner(str(tmp_path / "nowhere"), batch_size=4, max_length=32)
 
 
 def test_a_table_of_tokens_tells_terms_apart(tmp_path: Path) -> None:

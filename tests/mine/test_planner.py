@@ -15,6 +15,7 @@ from slimtower.common.errors import UserError
 from steps.mine.engine import Engine
 from steps.mine.params import MineParams
 from steps.mine.planner import idf_importances, importances, query_terms
+from steps.mine.term_table import shares, table_importances
 
 QUERIES = {"query": pa.int64(), "dataset": pa.string(), "text": pa.string()}
 SCORES = {"term": pa.string(), "score": pa.float32()}
@@ -68,13 +69,6 @@ def test_the_planner_table_takes_the_users_scores(engine: Engine) -> None:
     assert {row["word"]: row["importance"] for row in rows} == {"the": 0.125, "of": 0.125, "sum": 0.25, "axis": 0.5}
 
 
-def test_the_planner_table_without_a_table_says_where_to_name_one(engine: Engine) -> None:
-    queries = engine_table(engine, QUERIES, [(1, "d", "sum")])
-    params = MineParams(**{**PARAMS, "planner": "table"})
-    with pytest.raises(UserError, match=r"ingest\.term_scores"):
-        importances(engine, queries, params, engine_table(engine, SCORES, []))
-
-
 @pytest.mark.medium
 def test_the_planner_occlusion_goes_by_the_base_encoder(engine: Engine) -> None:
     queries = engine_table(engine, QUERIES, [(1, "d", "the eigenvalues of a matrix")])
@@ -84,3 +78,14 @@ def test_the_planner_occlusion_goes_by_the_base_encoder(engine: Engine) -> None:
     assert math.fsum(found.values()) == pytest.approx(1, abs=1e-3)
     assert max(found, key=lambda word: found[word]) == "eigenvalues"
     assert found["eigenvalues"] > 10 * found["a"]
+
+
+def test_a_tables_importance_is_the_share_of_the_querys_scores() -> None:
+    scores = {"the": 0.5, "sum": 2.0, "axis": 5.5, "of": 0.0}
+    found = table_importances(["The sum of the axis", "sum?", "sum of eigenvalues", "of of", "?"], scores)
+    unknown = {"sum": 2 / 7.5, "of": 0.0, "eigenvalues": 5.5 / 7.5}  # counts as much as the highest
+    everything = {"the": 0.5 / 8, "sum": 2 / 8, "of": 0.0, "axis": 5.5 / 8}
+    assert found == [everything, {"sum": 1.0}, unknown, {"of": 1.0}, {}]
+    assert shares({"a": 0.0, "b": 0.0}) == {"a": 0.5, "b": 0.5}
+    with pytest.raises(UserError, match="empty"):
+        table_importances(["sum"], {})

@@ -7,11 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from mine_logs import (
-    PARAMS,
     document,
     engine_in,
     engine_table,
+    found,
     impression,
+    judgement,
     mine,
     mine_judged,
     mine_relevance,
@@ -20,14 +21,12 @@ from mine_logs import (
     write_found,
     write_log,
 )
-from pydantic import ValidationError
 
 from slimtower.common.errors import TransientError, UserError
 from slimtower.common.files import read_json
 from steps.core.tables import read_table
-from steps.mine import from_relevance
+from steps.mine import from_clicks, from_relevance
 from steps.mine.audit import audit
-from steps.mine.params import MineParams
 
 pytestmark = pytest.mark.medium
 
@@ -104,11 +103,34 @@ def test_only_training_queries_of_one_data_set_meet(tmp_path: Path) -> None:
     assert report["associations"]["kept"] == read_table(out, "associations").num_rows
 
 
-def test_impressions_of_unknown_ids_are_counted(tmp_path: Path) -> None:
-    log = [*LOG, impression("d/q3", "d/gone", False), impression("d/gone", "d/sum", True)]
-    out = mine(write_log(tmp_path / "ingest", QUERIES, DOCUMENTS, log), tmp_path / "mine")
+@pytest.mark.parametrize(
+    ("template", "negatives"),
+    [
+        ("{title}. {content}", {"d/hat"}),  # a short content is told apart by the title that is read, never a long one
+        ("{content}", set()),
+        ("{title} {topic} {content}", {"d/hat", "d/topic"}),
+    ],
+)
+def test_products_of_one_short_content_are_told_apart_by_what_the_template_reads(
+    template: str, negatives: set[str], tmp_path: Path
+) -> None:
+    long = "the same seven words of a long text"
+    goods = [("d/shoe", "<b>red</b> *shoe*", "shoes"), ("d/hat", "blue hat", "shoes")]
+    goods += [("d/topic", "<b>red</b> *shoe*", "dresses"), ("d/twin", "<b>red</b> *shoe*", "shoes")]
+    documents = [document(doc_id, "In stock.", title) | {"topic": topic} for doc_id, title, topic in goods]
+    documents += [document("d/copy", long, "Copy A"), document("d/other", long, "Copy B") | {"topic": "offers"}]
+    log = [impression("d/q1", doc_id, doc_id == "d/shoe", rank=rank) for rank, (doc_id, *_) in enumerate(goods, 1)]
+    log += [impression("d/q3", "d/copy", True, session=1), impression("d/q3", "d/other", False, session=1, rank=2)]
+    log += [impression("d/q3", "d/gone", False), impression("d/gone", "d/hat", True)]  # ids that nobody knows
+    ingest = write_log(tmp_path / "ingest", QUERIES, documents, log, template=template)
+    out = mine(ingest, tmp_path / "mine", click_threshold=0.9, negatives_per_positive=9)
+    rows = read_table(out, "triplets").to_pylist()
+    assert {(row["query_id"], row["positive_id"]) for row in rows} <= {("d/q1", "d/shoe")}
+    assert {row["negative_id"] for row in rows} == negatives
     dropped = read_json(out / "report.json")["impressions"]["dropped"]
-    assert dropped == {"test_query": 2, "unknown_document": 1, "unlabelled_query": 1}
+    assert dropped == {"unknown_document": 1, "unlabelled_query": 1}
+    if "{title}" in template:
+        assert r"\<b\>red\</b\> \*shoe\*" in (out / "report.md").read_text(encoding="utf-8")
 
 
 def test_an_empty_log_writes_empty_tables_and_says_so(tmp_path: Path) -> None:
@@ -121,35 +143,29 @@ def test_an_empty_log_writes_empty_tables_and_says_so(tmp_path: Path) -> None:
 
 
 def test_a_planted_leak_fails_the_stage_and_leaves_nothing(tmp_path: Path) -> None:
-    queries = [*QUERIES, query("d/twin", "Sort a list, in place!", "dev")]
+    queries = [*QUERIES, query("d/twin", "\uff33ort a list, in place!", "dev")]  # a full-width letter
+    ingest = write_log(tmp_path / "ingest", queries, DOCUMENTS, LOG, qrels=[judgement("d/q3", "d/sort")])
     with pytest.raises(UserError, match="'sort a list in place' is d/twin"):
-        mine(write_log(tmp_path / "ingest", queries, DOCUMENTS, LOG), tmp_path / "mine")
+        mine(ingest, tmp_path / "mine")
     assert [path.name for path in tmp_path.iterdir()] == ["ingest"]
-
-
-def test_the_audit_compares_folded_texts(tmp_path: Path) -> None:
-    queries = [*QUERIES, query("d/twin", "\uff33ORT  a list in place?", "test")]  # full-width letter
-    with pytest.raises(UserError, match=r"leak: 1 of \d+ training texts"):
-        mine(write_log(tmp_path / "ingest", queries, DOCUMENTS, LOG), tmp_path / "mine")
+    clicks = mine(write_log(tmp_path / "none", queries, DOCUMENTS, []), tmp_path / "click")
+    searched = write_found(tmp_path / "candidates", "candidates", bm25=found("d/q3", "d/max", "d/sum"))
+    with pytest.raises(UserError, match="'sort a list in place' is d/twin"):
+        mine_judged(ingest, searched, clicks, tmp_path / "judged")
 
 
 def test_the_audit_refuses_an_evaluation_query_that_lends(tmp_path: Path) -> None:
     """Mining never offers one; the audit does not rely on that."""
     schema = {"query": pa.int64(), "text_key": pa.int64()} | dict.fromkeys(("query_id", "split", "text"), pa.string())
     rows = [(1, 11, "d/a", "train", "a"), (2, 12, "d/b", "train", "b"), (3, 13, "d/t", "test", "t")]
+    rows += [(4, 14, "d/p", "pool", "p")]
     with engine_in(tmp_path) as engine:
         queries = engine_table(engine, schema, rows)
         assert audit(engine, engine_table(engine, {"query": pa.int64()}, [(1,), (2,)]), queries, "x")["leaks"] == 0
         with pytest.raises(UserError, match=r"leak: 1 of 2 training texts equal .*x: 't' is d/t"):
             audit(engine, engine_table(engine, {"query": pa.int64()}, [(1,), (3,)]), queries, "x")
-
-
-def test_the_audit_refuses_a_query_of_a_split_that_does_not_train(tmp_path: Path) -> None:
-    schema = {"query": pa.int64(), "text_key": pa.int64()} | dict.fromkeys(("query_id", "split", "text"), pa.string())
-    with engine_in(tmp_path) as engine:
-        queries = engine_table(engine, schema, [(1, 11, "d/a", "pool", "a"), (3, 13, "d/t", "test", "t")])
-        with pytest.raises(UserError, match=r"x: d/a \('a'\) of the split 'pool' trains"):
-            audit(engine, engine_table(engine, {"query": pa.int64()}, [(1,)]), queries, "x")
+        with pytest.raises(UserError, match=r"of the split 'pool' trains"):
+            audit(engine, engine_table(engine, {"query": pa.int64()}, [(4,)]), queries, "x")
 
 
 def test_training_after_the_first_test_query_is_refused(tmp_path: Path) -> None:
@@ -233,16 +249,9 @@ def test_relevance_is_shared_both_ways(tmp_path: Path) -> None:
     assert "relevance multi hop" in (out / "report.md").read_text()
 
 
-def test_without_relevance_the_clicks_pass_through(tmp_path: Path) -> None:
-    ingest = write_log(tmp_path / "ingest", QUERIES, DOCUMENTS, LOG)
-    clicks = mine(ingest, tmp_path / "click")
-    out = mine_relevance(ingest, clicks, tmp_path / "relevance")
-    for name in ("associations.parquet", "triplets.parquet"):
-        assert (out / name).read_bytes() == (clicks / name).read_bytes()
-    assert read_json(out / "report.json")["rows"]["relevance_one_hop"] == 0
-
-
-def test_debiasing_weighs_a_click_by_how_rarely_its_rank_is_seen(tmp_path: Path) -> None:
+def test_debiasing_weighs_a_click_by_how_rarely_its_rank_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rank 2 is examined half as often as rank 1, so its clicks count twice as much."""
     queries = [query(f"d/q{n}", f"word{n} other{n}") for n in range(40)]
     documents = [document(f"d/{n}{side}", f"Text {n} {side}.") for n in range(40) for side in ("a", "b", "c")]
@@ -254,8 +263,9 @@ def test_debiasing_weighs_a_click_by_how_rarely_its_rank_is_seen(tmp_path: Path)
             log.append(impression(f"d/q{n}", f"d/{n}{order[1]}", (session + n) % 8 < 3, session, 2))
             log.append(impression(f"d/q{n}", f"d/{n}c", False, session, 3))
             log.append(impression(f"d/q{n}", f"d/{n}c", False, session, 1 + session % 2))
-    debias = PARAMS["debias"] | {"method": "ipw", "max_rank": 2}
-    out = mine(write_log(tmp_path / "ingest", queries, documents, log), tmp_path / "mine", debias=debias)
+    monkeypatch.setattr(from_clicks, "LAST_RANK", 2)
+    ingest = write_log(tmp_path / "ingest", queries, documents, log)
+    out = mine(ingest, tmp_path / "mine", debias={"method": "ipw"})
     report = read_json(out / "report.json")
     first, second = report["propensities"]["examination_by_rank"]
     assert first == 1.0
@@ -263,78 +273,6 @@ def test_debiasing_weighs_a_click_by_how_rarely_its_rank_is_seen(tmp_path: Path)
     weights = [row["weight"] for row in read_table(out, "triplets").to_pylist()]
     assert sum(weights) / len(weights) == pytest.approx(1.0, abs=1e-6)
     assert max(weights) > 1.1 * min(weights)
-
-
-def test_a_missing_table_is_named(tmp_path: Path) -> None:
-    write_log(tmp_path, QUERIES, DOCUMENTS, LOG)
-    (tmp_path / "impressions.parquet").unlink()
-    with pytest.raises(UserError, match=r"impressions\.parquet: not found"):
-        mine(tmp_path, tmp_path / "mine")
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("memory_limit", "2 gigs"),
-        ("planner", "magic"),
-        ("click_threshold", 1.0),
-        ("max_associations", 0),
-        ("relevance_skip", 50),
-    ],
-)
-def test_a_bad_parameter_is_refused(name: str, value: object) -> None:
-    with pytest.raises(ValidationError, match=name):
-        MineParams(**{**PARAMS, name: value})
-
-
-def test_titles_are_text_in_the_report(tmp_path: Path) -> None:
-    documents = [row | {"title": "<script>\n# **[x](y)**"} for row in DOCUMENTS]
-    out = mine(write_log(tmp_path / "ingest", QUERIES, documents, LOG), tmp_path / "click")
-    report = (out / "report.md").read_text(encoding="utf-8")
-    assert r"\<script\> \# \*\*\[x\](y)\*\*" in report and "<script>" not in report
-
-
-def test_products_of_one_short_content_are_told_apart_by_their_titles(tmp_path: Path) -> None:
-    long = "the same seven words of a long text"
-    goods = [("d/red", "roter Schuh 42", "Auf Lager."), ("d/blue", "blauer Hut", "Auf Lager.")]
-    goods += [("d/copy", "Copy A", long), ("d/twin", "Copy B", long)]
-    log = [impression("d/q1", "d/red", True), impression("d/q1", "d/blue", False, rank=2)]
-    log += [impression("d/q3", "d/copy", True, session=1), impression("d/q3", "d/twin", False, session=1, rank=2)]
-    documents = [document(doc_id, content, title) for doc_id, title, content in goods]
-    out = mine(write_log(tmp_path / "ingest", QUERIES, documents, log), tmp_path / "mine", click_threshold=0.9)
-    found = read_table(out, "triplets").select(["query_id", "positive_id", "negative_id"]).to_pylist()
-    assert [tuple(row.values()) for row in found] == [("d/q1", "d/red", "d/blue")]
-
-
-def test_topics_tell_products_apart_where_the_document_template_reads_them(tmp_path: Path) -> None:
-    goods = [("d/shoe", "running shoes"), ("d/dress", "dress"), ("d/twin", "running shoes")]
-    documents = [document(doc_id, "black size 42", "Nike") | {"topic": topic} for doc_id, topic in goods]
-    clicked = [impression("d/q1", "d/shoe", True)]
-    log = [*clicked, *(impression("d/q1", doc_id, False, rank=rank) for rank, (doc_id, _) in enumerate(goods[1:], 2))]
-    given = [{"query_id": "d/q1", "positive_id": "d/shoe", "negative_id": doc_id} for doc_id, _ in goods[1:]]
-
-    def negatives(template: str) -> list[tuple[str, str]]:
-        folder = tmp_path / f"{template.count('{')}"
-        ingest = write_log(folder / "ingest", QUERIES, documents, log, given=given, template=template)
-        clicks = mine(ingest, folder / "click", click_threshold=0.9)
-        searched = write_found(folder / "candidates", "candidates", bm25=[])
-        rows = read_table(mine_judged(ingest, searched, clicks, folder / "judged"), "triplets").to_pylist()
-        return [(row["source"], row["negative_id"]) for row in rows]
-
-    assert negatives("{title}. {content}") == []
-    assert negatives("{title} {topic} {content}") == [("click_one_hop", "d/dress"), ("given", "d/dress")]
-
-
-@pytest.mark.parametrize(("template", "negatives"), [("{title}. {content}", 1), ("{content}", 0)])
-def test_titles_tell_documents_apart_where_the_document_template_reads_them(
-    template: str, negatives: int, tmp_path: Path
-) -> None:
-    titles = [("d/table", "wooden kitchen table"), ("d/brush", "electric toothbrush")]
-    documents = [document(doc_id, "In stock.", title) for doc_id, title in titles]
-    log = [impression("d/q1", "d/table", True), impression("d/q1", "d/brush", False, rank=2)]
-    ingest = write_log(tmp_path / "ingest", QUERIES, documents, log, template=template)
-    out = mine(ingest, tmp_path / "click", click_threshold=0.9)
-    assert read_table(out, "triplets").num_rows == negatives
 
 
 def test_what_the_projects_folder_is_called_is_no_column(tmp_path: Path) -> None:
@@ -361,12 +299,3 @@ def test_too_little_memory_is_told_with_the_knob_that_raises_it(tmp_path: Path) 
     ingest = write_log(tmp_path / "ingest", asked, DOCUMENTS, log)
     with pytest.raises(UserError, match=r"4MB of memory are too little; raise mine\.memory_limit"):
         mine(ingest, tmp_path / "click", memory_limit="4MB")
-
-
-def test_a_long_content_is_the_same_text_whatever_its_topic(tmp_path: Path) -> None:
-    goods = [("d/shoe", "shoes"), ("d/twin", "offers")]
-    long = "the same seven words of a long text"
-    documents = [document(doc_id, long) | {"topic": topic} for doc_id, topic in goods]
-    log = [impression("d/q1", "d/shoe", True), impression("d/q1", "d/twin", False, rank=2)]
-    ingest = write_log(tmp_path / "ingest", QUERIES, documents, log, template="{title} {topic} {content}")
-    assert read_table(mine(ingest, tmp_path / "click"), "triplets").num_rows == 0

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from mine_logs import PARAMS, Row, document, impression, mine, mine_relevance, query, write_log
+from mine_logs import Row, document, impression, mine, mine_relevance, query, write_log
 
 from steps.core.tables import read_table
 from steps.mine import from_relevance
@@ -55,7 +55,7 @@ def test_duckdb_equals_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             "spark_master": "local[2]",
             "memory_limit": "2GB",
             "max_associations": 20,
-            "debias": PARAMS["debias"] | {"method": "ipw"},
+            "debias": {"method": "ipw"},
         }
         clicks = mine(ingest, tmp_path / f"{engine}-click", **knobs)
         outputs.append(mine_relevance(ingest, clicks, tmp_path / f"{engine}-relevance", **knobs))

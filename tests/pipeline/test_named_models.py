@@ -38,7 +38,7 @@ def test_what_a_checked_file_names_is_kept_until_the_file_changes(
 
 
 def test_a_folder_that_changes_in_place_has_another_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("tower", "start", "planner", "bart"):
+    for name in ("tower", "start", "base", "bart"):
         (tmp_path / name / "1_Pooling").mkdir(parents=True)
         (tmp_path / name / "model.safetensors").write_text(name)
     own = tmp_path / "models/teach/dense/tower"
@@ -46,7 +46,7 @@ def test_a_folder_that_changes_in_place_has_another_digest(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     raw: dict[str, Any] = copy.deepcopy(TRACKED)
     raw["teach"]["teacher"]["dense"]["base"] = "tower"
-    raw["mine"]["planner_model"] = str(tmp_path / "planner")
+    raw["candidates"]["base"] = str(tmp_path / "base")
     raw["generate"]["model"] = "bart"
     raw["distill"]["students"] = ["4l", "2l"]
     raw["distill"]["student"]["1l"]["start"] = {"base": "bart"}  # described, but of no run
@@ -61,7 +61,7 @@ def test_a_folder_that_changes_in_place_has_another_digest(tmp_path: Path, monke
     before = written()
     named = {stage: list(folders) for stage, folders in before.items()}
     assert named == {
-        "candidates": [], "mine": [str(tmp_path / "planner")], "rank": [], "teach": ["tower"], "generate": ["bart"],
+        "candidates": [str(tmp_path / "base")], "mine": [], "rank": [], "teach": ["tower"], "generate": ["bart"],
         "distill": ["start"],
     }  # fmt: skip
     assert written() == before

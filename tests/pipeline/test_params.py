@@ -20,7 +20,8 @@ from slimtower.common.errors import UserError, line
 from slimtower.common.names import key_name
 from slimtower.common.settings import read_mapping
 from steps.core.params import load_index_teacher
-from steps.mine.params import RELEVANCE_DEPTH
+from steps.mine.params import RELEVANCE_DEPTH, SKIPPED
+from steps.rank.params import DEPTH
 from steps.teach.kinds.endpoint import Endpoint
 
 TRACKED = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
@@ -34,8 +35,6 @@ DENSE = TRACKED["teach"]["teacher"]["dense"]
 UNUSED_ROUND = DENSE | {"rounds": {"more": 1}, "loss": {"hard_negatives": "none"}}
 SEEDS = [
     "ingest.seed",
-    "candidates.seed",
-    "mine.seed",
     "teach.teacher.dense.seed",
     "rank.ranker.cross.seed",
     "generate.seed",
@@ -81,8 +80,7 @@ def changed(key: str, value: Any) -> dict[str, Any]:
         ("rank.ranker.cross.base", "models/teach/dense/tower", "would be made of its own judgements"),
         ("candidates.base", "models/teach/dense/tower", "would be made of its own judgements"),
         ("candidates.searchers", ["lucene"], r"candidates\.searchers\.0 is 'lucene'"),
-        ("candidates.depth", 10, r"candidates\.depth is 10, but mine\.judged_skip leaves out the first 10"),
-        ("mine.judged_skip", 60, r"judged_skip 60 must be below 60, the last rank"),
+        ("candidates.depth", 10, r"candidates\.depth is 10, but hard negatives are those after the first 10"),
         ("score.teachers", ["dense"], r"score\.teachers names 'dense', the teacher of the index \(teach\.index\)"),
         ("score.teachers", ["a", "a"], "twice; name each once"),
         ("distill.students", ["2l", "2l"], "twice; name each once"),
@@ -276,28 +274,9 @@ def test_a_late_interaction_teacher_scores_as_many_documents_as_students_compare
         check_params(raw, "params.yaml")
 
 
-@pytest.mark.parametrize(
-    ("depth", "kept", "searchers", "refused"),
-    [(10, 60, 1, 10), (50, 10, 1, 0), (5, 60, 2, 10), (11, 60, 1, 0), (6, 60, 2, 0), (50, 60, 1, 0)],
-)
-def test_a_ranker_scores_more_documents_than_are_skipped(depth: int, kept: int, searchers: int, refused: int) -> None:
-    raw = changed("rank.rankers", ["cross"])
-    raw["rank"]["ranker"]["cross"]["depth"] = depth
-    raw["candidates"] |= {"depth": kept, "searchers": ["bm25", "dense"][:searchers]}
-    raw["mine"] |= {"judged_skip": 0} | ({"relevance_skip": 9} if kept == 10 else {})
-    if not refused:
-        check_params(raw, "params.yaml")
-        return
-    said = rf"ranker\.cross scores at most {refused} documents .*relevance_skip leaves out the first 10: no query"
-    with pytest.raises(UserError, match=said):
-        check_params(raw, "params.yaml")
-
-
-def test_the_defaults_of_ranker_and_miner_fit() -> None:
-    raw = changed("rank.rankers", ["cross"])
-    params = check_params(raw, "params.yaml")
-    depth = min(params.rank.described("cross").depth, params.candidates.depth)
-    assert depth >= RELEVANCE_DEPTH and params.mine.relevance_skip * 5 <= depth
+def test_the_constants_of_candidates_ranker_and_miner_fit() -> None:
+    params = check_params(changed("rank.rankers", ["cross"]), "params.yaml")
+    assert min(DEPTH, params.candidates.depth) >= RELEVANCE_DEPTH and SKIPPED * 5 <= DEPTH
 
 
 def test_a_teacher_may_score_fewer_texts_than_another() -> None:

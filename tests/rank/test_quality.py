@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bm25s.stopwords import STOPWORDS_EN
-from rank_fakes import PARAMS, candidates, documents, queries, write_encoder, write_rank_world
+from rank_fakes import KNOWN, PARAMS, candidates, documents, queries, write_encoder, write_rank_world
 from teach_fakes import table
 
 import steps.rank.quality as quality
@@ -44,22 +44,17 @@ def measured(folder: Path, params: CrossEncoderParams, *, base_embeds: bool = Fa
     return measure(ranker, folder / "ingest", folder / "candidates", params, base_embeds=base_embeds)
 
 
-def perfect(*_: Any, **__: Any) -> Any:
-    """A ranker that knows the words of the world."""
-    from rank_fakes import KNOWN
-
-    def scores(ranker: object, pairs: Sequence[tuple[str, str]], **_: Any) -> np.ndarray:
-        own = [" ".join(KNOWN[word] for word in query.split()[2:]) for query, _ in pairs]
-        return np.array([float(text.startswith(f"{each}.")) for each, (_, text) in zip(own, pairs, strict=True)])
-
-    return scores
+def perfect(ranker: object, pairs: Sequence[tuple[str, str]], **_: Any) -> np.ndarray:
+    """Scores of a ranker that knows the words of the world."""
+    own = [" ".join(KNOWN[word] for word in query.split()[2:]) for query, _ in pairs]
+    return np.array([float(text.startswith(f"{each}.")) for each, (_, text) in zip(own, pairs, strict=True)])
 
 
 def test_the_order_of_bm25_is_compared_with_the_rankers_of_all_candidates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_rank_world(tmp_path)
-    monkeypatch.setattr(quality, "pair_scores", perfect())
+    monkeypatch.setattr(quality, "pair_scores", perfect)
     params = PARAMS.model_copy(update={"base": "x"})
     found = measured(tmp_path, params)
     assert found is not None
@@ -68,8 +63,9 @@ def test_the_order_of_bm25_is_compared_with_the_rankers_of_all_candidates(
     assert found["ndcg_candidates"] == pytest.approx(1 / np.log2(6))  # at the fifth rank
     assert found["ndcg_reranked"] == 1.0
     assert found["auc"]["mean"] == 1.0 and found["auc"]["against_judged"] == 0
-    shallow = params.model_copy(update={"depth": 3})
-    found = measured(tmp_path, shallow)
+    with monkeypatch.context() as patch:
+        patch.setattr(quality, "DEPTH", 3)
+        found = measured(tmp_path, params)
     assert found is not None
     assert found["ndcg_candidates"] == 0.0 and found["ndcg_reranked"] == 1.0  # `dense` has it at the third rank
     (tmp_path / "candidates/bm25/candidates.parquet").unlink()
@@ -150,13 +146,8 @@ def test_only_so_many_dev_queries_are_asked_and_always_the_same(tmp_path: Path) 
     splits = {row["query_id"]: row["split"] for row in queries()}
     assert len(drawn[0]) == 3 and drawn[0] == drawn[1]
     assert {splits[query.query_id] for query in drawn[0]} == {"dev"}
-    none = PARAMS.model_copy(update={"dev_queries": 0})
-    assert measured(tmp_path, none) is None
-
-
-def test_a_candidate_that_the_corpus_lacks_is_named(tmp_path: Path) -> None:
-    write_rank_world(tmp_path)
+    assert measured(tmp_path, PARAMS.model_copy(update={"dev_queries": 0})) is None
     rows = [*candidates("bm25"), {"query_id": "d/q0", "doc_id": "d/gone", "rank": 2, "score": 0.0}]
     write_table(tmp_path / "candidates/bm25", "candidates", table("candidates", rows))
-    with pytest.raises(UserError, match=r"candidates: document 'd/gone' is not in .* run ingest and candidates again"):
+    with pytest.raises(UserError, match="'d/gone' is not in"):
         measured(tmp_path, PARAMS)

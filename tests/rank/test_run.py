@@ -22,7 +22,6 @@ from rank_fakes import (
 )
 from recorder import Recorder, killed_at
 from safetensors.torch import load_file
-from teach_fakes import table
 
 import steps.rank.relevance as relevance
 import steps.rank.run as stage
@@ -31,7 +30,7 @@ from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from slimtower.common.fingerprints import fingerprint
-from steps.core.tables import read_table, write_table
+from steps.core.tables import read_table
 from steps.retrieval.rankers import load_ranker
 
 pytestmark = pytest.mark.medium
@@ -62,15 +61,14 @@ def test_a_trained_ranker_beats_the_order_of_bm25(
     assert area["mean"] > 0.95 and area["against_judged"] == 5
     assert (run.last["auc"], run.last["auc_bm25"], run.last["auc_base"]) == (area["mean"], area["bm25"], area["base"])
     told = capsys.readouterr().err
-    assert "rank: nDCG@10 on 5 dev queries: BM25 0." in told and "the ranker beats BM25" in told
-    assert f"AUC {area['mean']:.4f} (BM25 {area['bm25']:.4f}, the base's embeddings {area['base']:.4f})" in told
-    assert "WARNING" not in told
+    assert f"AUC {area['mean']:.4f} (BM25 {area['bm25']:.4f}" in told and "WARNING" not in told
     assert not list(own_cache.rglob("checkpoint-*"))  # removed after success
 
 
 def test_what_is_written_is_the_rankers_and_holds_no_evaluation_query(
     tmp_path: Path, base: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+
     asked = queries()
     asked[1]["text"] = "How to ADD records?!"  # as query 0, a dev query
     asked[2]["split"] = "test"
@@ -87,11 +85,11 @@ def test_what_is_written_is_the_rankers_and_holds_no_evaluation_query(
     assert report["left_out"]["evaluation_query"] == 1
     assert "WARNING: the ranker does not rank better than BM25" in capsys.readouterr().err  # after so few steps
 
-    relevance = read_table(output, "relevance")
+    scores = read_table(output, "relevance")
     train = {row["query_id"] for row in asked if row["split"] == "train"} - {"d/q1"}
-    assert set(relevance["query_id"].to_pylist()) == train
+    assert set(scores["query_id"].to_pylist()) == train
     named = {(row["query_id"], row["doc_id"]) for name in ("bm25", "dense") for row in candidates(name)}
-    pairs = list(zip(relevance["query_id"].to_pylist(), relevance["doc_id"].to_pylist(), strict=True))
+    pairs = list(zip(scores["query_id"].to_pylist(), scores["doc_id"].to_pylist(), strict=True))
     assert len(pairs) == len(set(pairs)) and set(pairs) == {pair for pair in named if pair[0] in train}
     texts = {row["doc_id"]: DocumentTemplate().text(row["title"], "", row["content"]) for row in documents()}
     words = {row["query_id"]: row["text"] for row in asked}
@@ -101,7 +99,7 @@ def test_what_is_written_is_the_rankers_and_holds_no_evaluation_query(
         [(words[query_id], texts[doc_id]) for query_id, doc_id in pairs], activation_fn=torch.nn.Identity()
     )
     assert np.ptp(expected) > 0.01
-    np.testing.assert_allclose(relevance["score"].to_numpy(), expected, atol=1e-5)
+    np.testing.assert_allclose(scores["score"].to_numpy(), expected, atol=1e-5)
     scored = read_json(output / "report.json")["scored"]
     assert scored["queries"] == len(train) and scored["scores"] == len(pairs)
     assert scored["max"] == pytest.approx(float(expected.max()), abs=1e-5)
@@ -116,21 +114,21 @@ def test_limits_that_leave_most_of_the_data_unused_are_told_with_numbers(
     run_rank(tmp_path, base, max_triplets=6, max_queries=7)
     told = capsys.readouterr().err
     train = sum(row["split"] == "train" for row in queries())
-    assert f"rank: 6 of {len(triplets())} usable triplets train (max_triplets); raise it" in told
-    assert f"rank: scores the candidates of 7 of {train} training queries (max_queries); raise it" in told
-    assert "rank: lists hold 1.0 hard negatives on average, fewer than the 2 asked for (negatives)" in told
+    assert f"6 of {len(triplets())} usable" in told and f"7 of {train} training queries" in told
+    assert "1.0 hard negatives on average" in told
 
 
 def test_scores_of_pieces_are_those_of_the_whole_and_limits_hold(
     tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_rank_world(tmp_path)
-    whole = read_table(run_rank(tmp_path, base, depth=3, max_queries=9), "relevance")
+    monkeypatch.setattr(relevance, "DEPTH", 3)
+    whole = read_table(run_rank(tmp_path, base, max_queries=9), "relevance")
     assert len(set(whole["query_id"].to_pylist())) == 9
     per_query = whole.group_by("query_id").aggregate([("doc_id", "count")])["doc_id_count"].to_pylist()
     assert max(per_query) <= 2 * 3
-    monkeypatch.setattr("steps.rank.relevance.QUERIES", 4)
-    pieces = read_table(run_rank(tmp_path, base, name="pieces", depth=3, max_queries=9), "relevance")
+    monkeypatch.setattr(relevance, "QUERIES", 4)
+    pieces = read_table(run_rank(tmp_path, base, name="pieces", max_queries=9), "relevance")
     for column in ("query_id", "doc_id"):
         assert pieces[column].to_pylist() == whole[column].to_pylist()
     np.testing.assert_allclose(pieces["score"].to_numpy(), whole["score"].to_numpy(), atol=1e-5)
@@ -253,47 +251,25 @@ def test_without_judged_dev_queries_the_report_says_so(
     assert "no judged dev query has candidates" in capsys.readouterr().err
 
 
-def test_what_is_missing_is_said_with_what_to_do(tmp_path: Path, base: Path) -> None:
+def test_what_stops_the_stage_leaves_nothing(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(why: str, base: Path = base, **changes: Any) -> None:
+        with pytest.raises(UserError, match=why):
+            run_rank(tmp_path, base, **changes)
+        assert not (tmp_path / "cross").exists()
+
     write_rank_world(tmp_path, mined=[])
-    with pytest.raises(UserError, match=r"no usable triplet .*set rank\.rankers: \[\]"):
-        run_rank(tmp_path, base)
-    with pytest.raises(UserError, match=r"max_length is 65, but .* has 64 positions; set it to 64 or less"):
-        run_rank(tmp_path, base, max_length=65)
-    with pytest.raises(UserError, match=r"model .*gone: cannot be loaded"):
-        run_rank(tmp_path, tmp_path / "gone")
-    for name in ("bm25", "dense"):
-        (tmp_path / "candidates" / name / "candidates.parquet").unlink()
-    with pytest.raises(UserError, match=r"holds no candidates; run the stage `candidates`"):
-        run_rank(tmp_path, base)
-
-
-def test_a_score_that_is_no_number_stops_the_stage(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_rank_world(tmp_path)
-    monkeypatch.setattr("steps.rank.relevance.pair_scores", lambda _, pairs, **__: np.full(len(pairs), np.nan))
-    with pytest.raises(UserError, match=r"rank: a query and a document have the score nan; set .* precision: fp32"):
-        run_rank(tmp_path, base)
-    assert not (tmp_path / "cross").exists()
-
-
-def test_a_loss_that_is_no_number_stops_the_stage(tmp_path: Path, base: Path) -> None:
+    refused("no usable triplet")
+    refused("65, but .* has 64 positions", max_length=65)
+    refused("cannot be loaded", tmp_path / "gone")
     write_rank_world(tmp_path)
     broken = load_ranker(base, 32)
     with torch.no_grad():
         broken.model.get_input_embeddings().weight.fill_(float("nan"))  # type: ignore[union-attr]
     broken.save_pretrained(str(tmp_path / "broken"), create_model_card=False)
-    with pytest.raises(UserError, match=r"rank\.ranker: the loss is nan at step 1; lower learning_rate"):
-        run_rank(tmp_path, tmp_path / "broken")
-    assert not (tmp_path / "cross").exists()
-
-
-def test_a_candidate_that_the_corpus_lacks_is_named(tmp_path: Path, base: Path) -> None:
-    write_rank_world(tmp_path)
-    rows = [{"query_id": "d/q1", "doc_id": "d/gone", "rank": 1, "score": 0.0}]
-    write_table(tmp_path / "candidates/dense", "candidates", table("candidates", rows))
-    with pytest.raises(UserError, match=r"candidates: document 'd/gone' is not in the tables of"):
-        run_rank(tmp_path, base)
-
-
-def test_a_quality_that_is_not_known_is_not_blamed_on_the_data_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    stage.tell(None, Recorder())
-    assert capsys.readouterr().err.endswith("no judged dev query has candidates, or dev_queries is 0\n")
+    refused("the loss is nan at step 1", tmp_path / "broken")
+    with monkeypatch.context() as patch:
+        patch.setattr(relevance, "pair_scores", lambda _, pairs, **__: np.full(len(pairs), np.nan))
+        refused("have the score nan")
+    for name in ("bm25", "dense"):
+        (tmp_path / "candidates" / name / "candidates.parquet").unlink()
+    refused("holds no candidates")
