@@ -31,7 +31,5 @@ class EmbedParams(Strict):
     """`auto`: bf16 where the processor computes it natively, else fp32."""
     batch_size: int = Field(default=64, ge=1)
     """Texts the teacher reads at once."""
-    shard_texts: int = Field(default=4096, ge=1)
-    """Texts written to the cache at once: what a killed run repeats at most."""
     seed: Seed = 7
     """Draws the sample of a part that is too large, spans, perturbed and random queries."""

@@ -30,6 +30,8 @@ from steps.encoders.vector_cache import embed_once
 from steps.endpoint.module import Endpoint, announce
 from steps.tracking.runs import Run
 
+SHARD_TEXTS = 4096  # written to the cache at once: what a killed run repeats at most
+
 
 def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedParams, run: Run) -> None:
     """Write the teacher's vectors of documents, alignment texts and tokens, each `(n, dim)`, and the texts' table.
@@ -80,7 +82,7 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
                 dtype=dtype,
                 precision=params.precision,
                 batch_size=params.batch_size,
-                shard_texts=params.shard_texts,
+                shard_texts=SHARD_TEXTS,
                 caption=f"embed {name}",
                 lengths=staging / "lengths.npy" if role == "query" else None,
             )
@@ -96,7 +98,7 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
             teacher.id,
             precision=params.precision,
             batch_size=8 * params.batch_size,
-            shard_texts=params.shard_texts,
+            shard_texts=SHARD_TEXTS,
         )
         np.save(staging / "tokens.npy", tokens.astype(np.float32))
         report = {

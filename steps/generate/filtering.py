@@ -1,11 +1,22 @@
-"""What is dropped from the generated texts, and why."""
+"""Which generated texts are kept, and how similar they are to what they were written from."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from steps.core.texts import fold
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+from steps.core.cosines import cosines
+from steps.core.texts import fold, words
+from steps.encoders.towers import encode
 
 REASONS = ("empty", "evaluation_query", "copy", "duplicate")
+FUNCTION_WORDS = frozenset(
+    words(
+        "a an and are as at be been by can do does for from has have how if in into is it its may no not of on or that"
+        " the their then there these this those to was were what when where which who whose why will with you your"
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -49,3 +60,22 @@ def filter_texts(
             seen.add(key)
             selected.append(position)
     return Filtered(selected, dropped)
+
+
+def content_words(text: str) -> set[str]:
+    """Words of a text without function words."""
+    return set(words(text)) - FUNCTION_WORDS
+
+
+def content_overlap(first: str, second: str) -> float:
+    """Jaccard overlap of the content words of two texts; 1 where neither has any."""
+    first_words, second_words = content_words(first), content_words(second)
+    return len(first_words & second_words) / len(first_words | second_words) if first_words | second_words else 1.0
+
+
+def source_cosines(
+    judge: SentenceTransformer, sources: Sequence[str], variants: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cosine of each variant to its own source, and to the next variant's source as the control, each `(n,)`."""
+    source, variant = (encode(judge, list(texts), "query") for texts in (sources, variants))
+    return cosines(source, variant), cosines(np.roll(source, 1, axis=0), variant)

@@ -9,30 +9,12 @@ from steps.core.params import ModelName, Seed
 
 
 class SmallBartParams(Strict):
-    """The BART that is trained inside the stage when `generate.model` is empty."""
+    """How the BART is trained inside the stage when `generate.model` is empty."""
 
-    d_model: int = Field(default=192, ge=8)
-    """Width."""
-    layers: int = Field(default=2, ge=1)
-    """Layers of the encoder, and as many of the decoder."""
-    heads: int = Field(default=4, ge=1)
-    """Attention heads a layer."""
-    vocabulary: int = Field(default=6000, ge=300)
-    """Byte-level BPE tokens, trained on the same texts."""
     max_queries: int = Field(default=20_000, ge=0)
     """Training queries that train it, drawn by seed where there are more; 0 = all."""
     epochs: float = Field(default=1.2, gt=0)
     """Passes over the texts."""
-    batch_size: int = Field(default=32, ge=1)
-    """Texts a step."""
-    learning_rate: float = Field(default=2.0e-3, gt=0)
-    """Of AdamW, with 100 warm-up steps and linear decay."""
-
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> Self:
-        if self.d_model % self.heads:
-            raise ValueError(f"heads ({self.heads}) must divide d_model ({self.d_model})")
-        return self
 
 
 class GenerateParams(Strict):
@@ -40,8 +22,6 @@ class GenerateParams(Strict):
 
     model: ModelName
     """"" = the small BART below, trained in the stage; else a seq2seq folder or name (facebook/bart-base)."""
-    temperature: float = Field(default=0.7, gt=0)
-    """Of the draw; below 1 = closer to the likeliest."""
     batch_size: int = Field(default=256, ge=1)
     """Queries written at once."""
     max_queries: int = Field(ge=0)

@@ -24,10 +24,9 @@ from steps.generate.denoiser import (
     write_queries,
     write_variants,
 )
-from steps.generate.denoiser_training import train_denoiser
-from steps.generate.filtering import Filtered, filter_texts
+from steps.generate.filtering import Filtered, content_overlap, filter_texts, source_cosines
 from steps.generate.params import GenerateParams
-from steps.generate.similarity import content_overlap, source_cosines
+from steps.generate.small_bart import train_denoiser
 from steps.generate.sources import Source, corpus_sample, from_documents, from_queries
 from steps.tracking.runs import Run
 

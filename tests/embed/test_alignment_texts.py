@@ -18,8 +18,8 @@ from alignment import PARAMS, generated, pairs, query, texts_of
 from slimtower.common.document_texts import DocumentTemplate
 from steps.core.tables import Part, table_from_rows
 from steps.embed.alignment_texts import Sources, build
+from steps.embed.derived_texts import query_words
 from steps.embed.params import EmbedParams
-from steps.embed.query_words import query_words
 
 
 def test_evaluation_queries_are_removed_from_every_part_and_counted() -> None:
@@ -36,17 +36,11 @@ def test_evaluation_queries_are_removed_from_every_part_and_counted() -> None:
 
 
 def test_a_text_belongs_to_the_first_part_that_has_it() -> None:
-    queries = [query("a", "Cumulative sum", "train"), query("p", "cumulative, SUM")]
+    queries = [query("a", "Cumulative sum", "train"), query("b", "?!", "train"), query("p", "cumulative, SUM")]
     found = texts_of(queries, ("cumulative sum", ""))
+    assert found.counts["train_queries"]["empty"] == 1
     assert pairs(found) == [("train_queries", "Cumulative sum")]
     assert found.counts["titles"]["repeated"] == found.counts["unlabelled_queries"]["repeated"] == 1
-
-
-def test_a_cut_text_is_compared_after_the_cut() -> None:
-    evaluation = query("t", "one two three four five six", "test")
-    found = texts_of([evaluation], ("", "one two three four five six seven eight"))
-    assert pairs(found) == []
-    assert found.counts["sentences"]["evaluation_query"] == 1
 
 
 def test_a_long_evaluation_query_cannot_return_as_its_own_first_words() -> None:
@@ -54,10 +48,6 @@ def test_a_long_evaluation_query_cannot_return_as_its_own_first_words() -> None:
     found = texts_of([evaluation], ("", "One two three four five six seven eight"), ("one two three four five six", ""))
     assert pairs(found) == []
     assert found.counts["sentences"]["evaluation_query"] == found.counts["titles"]["evaluation_query"] == 1
-
-
-def test_texts_without_a_word_are_left_out() -> None:
-    assert texts_of([query("a", "?!", "train")]).counts["train_queries"]["empty"] == 1
 
 
 def test_a_large_part_is_sampled_the_same_way_each_time() -> None:
@@ -84,12 +74,6 @@ NEW = ["random_queries", "spans", "perturbed_queries"]
 TRAIN = [query(f"q{i}", f"how many rows does frame {i} have", "train") for i in range(60)]
 VARIANTS = generated(*((f"new query {i}", 0.1) for i in range(50)))
 CORPUS = [(f"Title {i}", " ".join(f"word{i}x{n}" for n in range(30))) for i in range(40)]
-
-
-def test_generated_queries_of_every_sigma_are_aligned_on() -> None:
-    found = texts_of([], generated=generated(("first variant", 0.1), ("second variant", 0.2)))
-    assert pairs(found) == [("generated_queries", "first variant"), ("generated_queries", "second variant")]
-    assert found.table["source_id"].to_pylist() == ["a#0", "a#1"]
 
 
 def test_random_queries_are_as_many_as_generated_ones_and_made_of_the_training_queries() -> None:
@@ -133,12 +117,6 @@ def test_spans_are_consecutive_words_of_their_document_as_long_as_training_queri
     assert min(starts)[0] == 0 and any(at == last for at, last in starts)  # both ends of documents occur
 
 
-def test_spans_are_bounded_by_max_words_and_by_the_document() -> None:
-    queries = [query("a", "a query of seven words in all", "train")]
-    found = texts_of(queries, ("", "only three words"), *CORPUS, parts=["spans"])
-    assert [len(text.split()) for _, text in pairs(found)] == [3] + [6] * len(CORPUS)
-
-
 def test_spans_without_training_queries_have_4_to_12_words() -> None:
     found = texts_of([], *CORPUS, parts=["spans"], spans_per_document=8, max_words=48)
     assert {len(text.split()) for _, text in pairs(found)} == set(range(4, 13))
@@ -175,20 +153,6 @@ def test_a_text_that_is_there_to_the_letter_is_no_new_perturbation_nor_one_of_a_
         "kept": 0, "evaluation_query": 0, "repeated": 1, "empty": 0}  # fmt: skip
 
 
-def test_evaluation_queries_are_removed_from_random_queries() -> None:
-    queries = [query("a", "sum", "train"), query("t", "Sum!", "test")]
-    found = texts_of(queries, generated=VARIANTS, parts=["random_queries"])
-    assert pairs(found) == [] and found.counts["random_queries"]["evaluation_query"] == 50
-
-
-def test_evaluation_queries_are_removed_from_spans() -> None:
-    queries = [query("a", "two words", "train"), query("t", "ONE, two", "test"), query("v", "three four", "dev")]
-    found = texts_of(queries, ("", "one two three four"), parts=["spans"], spans_per_document=60)
-    assert pairs(found) == [("spans", "two three")]
-    counts = found.counts["spans"]
-    assert counts["evaluation_query"] > 20 and sum(counts.values()) == 60
-
-
 @pytest.mark.parametrize("extra", ["", " and words after the cut of it"])
 def test_no_perturbation_of_a_query_that_equals_an_evaluation_query_is_kept(extra: str) -> None:
     leaking = [query(f"q{i}", f"What is (are) glaucoma in number {i}{extra}", "train") for i in range(6)]
@@ -205,13 +169,6 @@ def test_a_typo_that_makes_an_evaluation_query_is_removed() -> None:
     assert found.counts["perturbed_queries"] == {"kept": 0, "evaluation_query": 1, "repeated": 0, "empty": 0}
 
 
-def test_new_parts_are_sampled_too() -> None:
-    found = texts_of(TRAIN, *CORPUS, generated=VARIANTS, parts=NEW, max_part_texts=7)
-    assert [found.counts[part]["kept"] for part in NEW] == [7, 7, 7]
-    every = pairs(texts_of(TRAIN, *CORPUS, generated=VARIANTS, parts=NEW))
-    assert [pair for pair in every if pair in pairs(found)] == pairs(found)
-
-
 def test_a_text_made_from_one_source_depends_on_no_other_source() -> None:
     def made(queries: list[dict[str, str]], *corpus: tuple[str, str]) -> dict[tuple[str, str], str]:
         found = texts_of(queries, *corpus, parts=["spans", "perturbed_queries"])
@@ -220,12 +177,6 @@ def test_a_text_made_from_one_source_depends_on_no_other_source() -> None:
     fewer, all_of_them = made(TRAIN[10:], *CORPUS[:30]), made(TRAIN, *CORPUS)
     same = [all_of_them[key] == text for key, text in fewer.items()]
     assert len(same) == 80 and all(same)
-
-
-def test_another_seed_gives_other_texts() -> None:
-    first, other = (pairs(texts_of(TRAIN, *CORPUS, generated=VARIANTS, parts=NEW, seed=seed)) for seed in (3, 4))
-    for part in NEW:
-        assert {text for name, text in first if name == part} != {text for name, text in other if name == part}
 
 
 @pytest.mark.medium
@@ -249,16 +200,6 @@ def test_nothing_to_take_texts_from_gives_no_texts(part: str) -> None:
     found = texts_of([], parts=[part])
     assert pairs(found) == []
     assert found.counts == {part: {"kept": 0, "evaluation_query": 0, "repeated": 0, "empty": 0}}
-
-
-def test_without_training_queries_there_are_neither_random_nor_perturbed_ones() -> None:
-    queries = [query("p", "an unlabelled query"), query("t", "a test query", "test")]
-    found = texts_of(queries, *CORPUS, generated=VARIANTS, parts=["random_queries", "perturbed_queries"])
-    assert pairs(found) == []
-
-
-def test_documents_without_a_word_give_empty_spans() -> None:
-    assert texts_of(TRAIN, ("", ""), parts=["spans"]).counts["spans"]["empty"] == 1
 
 
 class Stream:

@@ -1,10 +1,6 @@
 """Spans make up for missing texts: as many as are asked for where documents allow it, none where there are enough."""
 
-import json
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,11 +65,6 @@ def test_nothing_changes_where_there_are_enough_texts() -> None:
     assert more.counts["spans"]["kept"] == enough.counts["spans"]["kept"] + 7
 
 
-def test_a_limit_of_a_part_does_not_hold_back_what_is_missing() -> None:
-    found = filled(*ABSTRACTS, least=400, max_part_texts=100)
-    assert {part: tally["kept"] for part, tally in found.counts.items()} == {"sentences": 100, "spans": 300}
-
-
 def test_documents_too_short_to_give_more_end_the_search() -> None:
     found = filled("three short words", "a", "", "?", least=5000)
     assert {text for _, text in spans_of(found)} == {"three short", "short words"}
@@ -105,27 +96,11 @@ def test_no_piece_of_a_joined_span_is_an_evaluation_query() -> None:
     assert begun([]) and not begun([query("t", "two three", "test")])
 
 
-def test_one_long_document_without_a_full_stop_gives_enough() -> None:
-    document = " ".join(f"word{number}" for number in range(3000))
-    found = filled(document, least=3000)
-    assert found.table.num_rows == 3000
-    seen = {word for _, span in spans_of(found) for word in span.split()}
-    assert len(seen) > 2900  # the sentence was cut after 48 words, what follows it is not lost
-
-
 def test_spans_are_as_long_as_queries_where_there_are_some() -> None:
     for split in ("train", ""):  # training queries and unlabelled ones
         asked = [query(f"q{i}", f"three word {i}", split) for i in range(40)]
         lengths = Counter(len(span.split()) for _, span in spans_of(filled(*ABSTRACTS, least=1500, queries=asked)))
         assert lengths[3] > 900 and all(length == 3 or length > 12 for length in lengths)
-
-
-def test_evaluation_queries_are_no_spans() -> None:
-    asked = [query("t", "Two three!", "test"), query("v", "three FOUR", "dev")]
-    found = filled("one two three four", least=50, queries=asked)
-    texts = {text for _, text in pairs(found)}
-    assert "one two" in texts and not texts & {"two three", "three four"}
-    assert found.counts["spans"]["evaluation_query"] > 0
 
 
 @pytest.mark.medium
@@ -139,30 +114,6 @@ def test_scripts_without_spaces_give_spans_of_their_characters() -> None:
     asked = [query(f"q{i}", f"机翼的升力{i}", "train") for i in range(9)]  # five characters and a number
     lengths = Counter(len(re.sub(r"\s", "", span)) for _, span in spans_of(filled(*CHINESE, least=60, queries=asked)))
     assert lengths.most_common(1)[0][0] == 6
-
-
-def test_lists_and_code_give_texts() -> None:
-    listed = "Features:\n- waterproof up to 5 m\n- two years of warranty\n- fits all sizes"
-    code = "int area(int width, int height) {\n  return width * height;\n}\nint main() { return area(3, 4); }"
-    found = filled(listed, code, least=60)
-    assert found.table.num_rows == 60
-    texts = {text for _, text in pairs(found)}
-    assert {"- two years of warranty", "return width * height;"} <= texts
-
-
-@pytest.mark.medium
-def test_another_process_makes_the_same_spans() -> None:
-    code = (
-        "import json, test_fill as here;print(json.dumps(here.pairs(here.filled(*here.ABSTRACTS, least=900, seed=5))))"
-    )
-    environment = os.environ | {
-        "PYTHONHASHSEED": "5",
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
-    }
-    there = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    here = pairs(filled(*ABSTRACTS, least=900, seed=5))
-    assert [tuple(pair) for pair in json.loads(there.stdout)] == here
-    assert here != pairs(filled(*ABSTRACTS, least=900, seed=6))
 
 
 @pytest.mark.medium

@@ -4,11 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from steps.core.tables import table_from_rows, write_table
 from steps.embed.nearest import nearest_documents, searched_rows, shares
-from steps.embed.params import EmbedParams
 from steps.retrieval import exact_search
 
 RNG = np.random.default_rng(3)
@@ -30,19 +28,6 @@ def test_nearest_documents_are_those_of_a_full_search(cosine: bool, monkeypatch:
     found = nearest_documents(TEXTS, DOCUMENTS, 5, cosine=cosine)
     assert found.dtype == np.int32
     assert found.tolist() == [best_by_hand(text, DOCUMENTS, 5, cosine=cosine) for text in TEXTS]
-
-
-def test_the_length_of_documents_counts_in_inner_products_alone() -> None:
-    cosine, dot = (nearest_documents(TEXTS, DOCUMENTS, 5, cosine=flag) for flag in (True, False))
-    assert not np.array_equal(cosine, dot)
-
-
-def test_memory_mapped_half_precision_is_read(tmp_path: Path) -> None:
-    for name, vectors in (("texts", TEXTS), ("documents", DOCUMENTS)):
-        np.save(tmp_path / f"{name}.npy", vectors.astype(np.float16))
-    texts, documents = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("texts", "documents"))
-    found = nearest_documents(texts, documents, 3, cosine=True)
-    assert found.tolist() == [best_by_hand(text, np.asarray(documents), 3, cosine=True) for text in texts]
 
 
 def test_many_documents_are_searched_in_blocks_whose_best_are_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,12 +84,3 @@ def test_of_more_neighbours_than_documents_all_are_taken_and_told(capsys: pytest
     assert every.shape == (30, 60) and "takes them all" not in capsys.readouterr().err
     assert np.array_equal(every, nearest_documents(TEXTS, DOCUMENTS, 61, cosine=True))
     assert "neighbours is 61, but there are 60 documents: takes them all" in capsys.readouterr().err
-
-
-def test_without_documents_there_are_no_nearest() -> None:
-    assert nearest_documents(TEXTS, DOCUMENTS[:0], 5, cosine=True).shape == (30, 0)
-
-
-def test_a_seed_below_zero_draws_nothing_and_is_refused() -> None:
-    with pytest.raises(ValidationError, match="greater than or equal to 0"):
-        EmbedParams(parts=["titles"], max_part_texts=0, least_texts=0, neighbours=1, seed=-1)

@@ -6,13 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from generate_fakes import PARAMS, SMALL, TEXTS, random_bart
+from generate_fakes import PARAMS, TEXTS, random_bart
 
-from steps.generate import denoiser_training
-from steps.generate.denoiser import Denoiser, add_noise, encoder_states, load_denoiser, tokenize, write_variants
-from steps.generate.denoiser_training import denoising_loss
-from steps.generate.small_bart import new_small_bart, train_tokenizer
-from steps.generate.token_masking import mask_tokens
+from steps.generate import small_bart
+from steps.generate.denoiser import (
+    Denoiser,
+    encoder_states,
+    load_denoiser,
+    mask_tokens,
+    tokenize,
+    write_variants,
+)
+from steps.generate.small_bart import denoising_loss, new_small_bart, train_tokenizer
 
 MASK = 4
 
@@ -37,18 +42,11 @@ def test_every_row_loses_a_token_and_short_rows_follow_bernoulli_or_one() -> Non
     assert (masked == 2).float().mean().item() == pytest.approx(28 * 0.01 * 0.9**6, abs=0.01)
 
 
-def test_special_tokens_are_never_masked() -> None:
-    ids = torch.arange(60).reshape(6, 10)
-    maskable = torch.zeros_like(ids, dtype=torch.bool)
-    maskable[:5, 3:6] = True
-    masked = mask_tokens(ids, maskable, 0.9, 1000, seeded())
-    assert torch.equal(masked[~maskable], ids[~maskable])
-    assert torch.equal(masked[5], ids[5])
-
-
 def test_masking_repeats_itself_leaves_its_input_alone_and_can_be_off() -> None:
     ids = torch.arange(5, 105).reshape(4, 25)
     maskable = torch.ones_like(ids, dtype=torch.bool)
+    maskable[3] = False
+    assert torch.equal(mask_tokens(ids, maskable, 0.9, 1000, seeded())[3], ids[3])
     first, second = (mask_tokens(ids, maskable, 0.3, MASK, seeded(1)) for _ in range(2))
     assert torch.equal(first, second)
     assert not torch.equal(first, mask_tokens(ids, maskable, 0.3, MASK, seeded(2)))
@@ -79,13 +77,6 @@ def test_the_decoder_reads_encoder_states_plus_noise_of_deviation_sigma(sigma: f
     assert noise.square().mean().item() / noise.std().item() ** 2 == pytest.approx(1.0, abs=0.01)
 
 
-def test_noise_is_drawn_anew_for_each_state() -> None:
-    noise = add_noise(torch.zeros(500, 20, 8), 1.0, seeded())
-    correlation = torch.corrcoef(noise.reshape(500, -1).T)
-    correlation.fill_diagonal_(0)
-    assert correlation.abs().max() < 0.25
-
-
 @pytest.mark.medium
 def test_variants_keep_the_order_of_their_sources_and_repeat_themselves() -> None:
     denoiser = random_bart()
@@ -98,8 +89,7 @@ def test_variants_keep_the_order_of_their_sources_and_repeat_themselves() -> Non
 
 def test_an_untrained_small_bart_copies() -> None:
     tokenizer = train_tokenizer(TEXTS, 400)
-    wide = SMALL.model_copy(update={"d_model": 192, "heads": 4})
-    denoiser = Denoiser(new_small_bart(len(tokenizer), 26, wide, seed=1).eval(), tokenizer)
+    denoiser = Denoiser(new_small_bart(len(tokenizer), 26, 1, width=192, heads=4).eval(), tokenizer)
     ids, attention, _ = tokenize(denoiser, TEXTS, 24)
     shifted = torch.cat([torch.full((len(ids), 1), 2), ids[:, :-1]], dim=1)
     logits = denoiser.model(input_ids=ids, attention_mask=attention, decoder_input_ids=shifted).logits
@@ -116,7 +106,7 @@ def test_tokens_are_cut_at_the_limit_and_only_text_may_be_masked() -> None:
 
 
 def test_denoising_loss_is_the_cross_entropy_of_masked_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(denoiser_training, "KEPT_SHARE", 0.0)
+    monkeypatch.setattr(small_bart, "KEPT_SHARE", 0.0)
     denoiser = random_bart()
     ids, attention, _ = tokenize(denoiser, TEXTS[:5], 24)
     found = denoising_loss(denoiser.model, ids, 0.3, MASK, seeded(3))

@@ -6,8 +6,7 @@ from teach_fakes import write_tower
 
 from steps.core.texts import fold
 from steps.encoders.towers import load_tower
-from steps.generate.filtering import filter_texts
-from steps.generate.similarity import content_overlap, source_cosines
+from steps.generate.filtering import content_overlap, filter_texts, source_cosines
 
 
 def test_each_reason_is_found_and_counted() -> None:

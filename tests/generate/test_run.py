@@ -8,8 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from generate_fakes import PARAMS, SMALL, TEXTS, VERBS, queries, random_bart, save_denoiser, write_bart, write_world
-from pydantic import ValidationError
+from generate_fakes import PARAMS, TEXTS, VERBS, queries, random_bart, save_denoiser, write_bart, write_world
 from recorder import Recorder
 from teach_fakes import write_tower
 
@@ -66,28 +65,19 @@ def test_the_small_bart_learns_to_write_new_queries(tmp_path: Path, judge: Path)
 
 
 @pytest.mark.medium
-def test_a_pretrained_folder_takes_the_small_barts_place(tmp_path: Path, judge: Path) -> None:
-    folder = write_bart(tmp_path / "bart")
-    output = generate(write_world(tmp_path), tmp_path / "generate", judge, model=str(folder))
-    report = read_json(output / "report.json")
-    assert report["model"] == str(folder)
-    assert report["queries"] == len(read_table(output, "generated_queries")) > 0
-
-
-@pytest.mark.medium
-def test_a_folder_without_a_mask_token_is_refused(tmp_path: Path, judge: Path) -> None:
+def test_a_model_that_is_not_there_or_has_no_mask_token_is_refused(tmp_path: Path, judge: Path) -> None:
     bart = random_bart()
     bart.tokenizer.mask_token = None
-    bart.model.save_pretrained(str(tmp_path / "bart"))
-    bart.tokenizer.save_pretrained(str(tmp_path / "bart"))
-    with pytest.raises(UserError, match=r"generate.model .* has no mask or padding token"):
-        generate(write_world(tmp_path), tmp_path / "generate", judge, model=str(tmp_path / "bart"))
-
-
-def test_a_missing_model_is_refused_with_the_fix(tmp_path: Path, judge: Path) -> None:
-    with pytest.raises(UserError, match=r"nowhere: cannot be loaded .* generate.model .* facebook/bart-base"):
-        generate(write_world(tmp_path), tmp_path / "generate", judge, model=str(tmp_path / "nowhere"))
-    assert not (tmp_path / "generate").exists()
+    save_denoiser(bart, tmp_path / "bart")
+    nowhere = str(tmp_path / "nowhere")
+    for changes, why in (
+        ({"model": str(tmp_path / "bart")}, "has no mask or padding token"),
+        ({"model": nowhere}, r"cannot be loaded .* generate.model"),
+        ({"document_model": nowhere, "least_sources": 60}, r"cannot be loaded .* generate.document_model"),
+    ):
+        with pytest.raises(UserError, match=why):
+            generate(write_world(tmp_path), tmp_path / "generate", judge, **changes)
+        assert not (tmp_path / "generate").exists()
 
 
 def test_a_missing_judge_is_refused_before_anything_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,16 +145,6 @@ def test_without_sources_the_table_is_empty_and_the_report_says_why(
 
 
 @pytest.mark.medium
-def test_a_sample_of_the_sources_is_drawn_by_seed(tmp_path: Path, judge: Path) -> None:
-    folder = write_bart(tmp_path / "bart")
-    ingest = write_world(tmp_path)
-    changes = {"model": str(folder), "max_queries": 7}
-    reports = [read_json(generate(ingest, tmp_path / name, judge, **changes) / "report.json") for name in "ab"]
-    assert reports[0] == reports[1]
-    assert (reports[0]["sources"], reports[0]["sources_not_drawn"]) == (7, 33)
-
-
-@pytest.mark.medium
 def test_the_small_bart_trains_on_no_more_queries_than_it_may(
     tmp_path: Path, judge: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,8 +158,7 @@ def test_the_small_bart_trains_on_no_more_queries_than_it_may(
     monkeypatch.setattr(stage, "CORPUS_TEXTS", 0)
     ingest = write_world(tmp_path / "ingest")
     for place, (most, seed) in enumerate(((0, 3), (40, 3), (10, 3), (10, 4))):
-        small = SMALL.model_copy(update={"max_queries": most})
-        generate(ingest, tmp_path / str(place), judge, small=small, seed=seed)
+        generate(ingest, tmp_path / str(place), judge, small={"max_queries": most}, seed=seed)
     every, enough, some, others = read
     assert every == enough and sorted(every) == sorted(TEXTS)
     assert len(some) == len(others) == 10 and some != others
@@ -187,16 +166,24 @@ def test_the_small_bart_trains_on_no_more_queries_than_it_may(
 
 
 @pytest.mark.medium
-def test_documents_make_up_for_missing_queries(tmp_path: Path, judge: Path) -> None:
+def test_documents_make_up_for_missing_queries(tmp_path: Path, judge: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(folder: Path, name: str) -> pa.Table:
+        assert name != "corpus", "it is never read as a whole"
+        return read_table(folder, name)
+
+    monkeypatch.setattr(stage, "read_table", read)
     ingest = write_world(tmp_path, queries()[:3] + queries()[-2:])
-    changes = {"model": str(write_bart(tmp_path / "bart")), "least_sources": 8}
+    changes = {"model": str(write_bart(tmp_path / "bart")), "least_sources": 7, "max_queries": 2}
     output = generate(ingest, tmp_path / "generate", judge, **changes)
     report, rows = read_json(output / "report.json"), read_table(output, "generated_queries").to_pylist()
-    assert (report["sources"], report["documents"]) == (8, 5)
+    assert (report["sources"], report["documents"], report["sources_not_drawn"]) == (7, 5, 1)
+    assert report["model"] == changes["model"] and report["queries"] == len(rows) > 0
+    again = generate(ingest, tmp_path / "again", judge, **changes)
+    assert (again / "report.json").read_bytes() == (output / "report.json").read_bytes()
     asked = {row["query_id"] for row in queries()[:3]}
     assert {row["source_query_id"] for row in rows} <= asked | {""}
-    read = {row["query_id"].partition("#")[0] for row in rows if not row["source_query_id"]}
-    assert read <= {f"d/{verb}" for verb in VERBS} and len(read) >= 3
+    used = {row["query_id"].partition("#")[0] for row in rows if not row["source_query_id"]}
+    assert used <= {f"d/{verb}" for verb in VERBS} and len(used) >= 3
     assert len({row["query_id"] for row in rows}) == len(rows)
 
 
@@ -255,52 +242,6 @@ def test_documents_are_drawn_a_few_at_a_time_as_from_all_in_memory(
             assert from_documents(tmp_path, evaluation, limit, seed, whole_documents=whole) == expected
 
 
-def test_the_corpus_is_never_read_as_a_whole(tmp_path: Path, judge: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(folder: Path, name: str) -> pa.Table:
-        assert name != "corpus"
-        return read_table(folder, name)
-
-    monkeypatch.setattr(stage, "read_table", read)
-    ingest = write_world(tmp_path, queries()[:3])
-    changes = {"model": str(write_bart(tmp_path / "bart")), "least_sources": 8}
-    assert read_json(generate(ingest, tmp_path / "generate", judge, **changes) / "report.json")["documents"] == 5
-
-
-def test_a_document_gives_its_title_or_a_sentence_and_no_evaluation_query(tmp_path: Path) -> None:
-    def drawn(table: pa.Table, limit: int, whole: bool = False, metadata: dict[str, str] | None = None) -> list[Source]:
-        write_table(tmp_path, "corpus", table, metadata=metadata)
-        return from_documents(tmp_path, evaluation, limit, 3, whole_documents=whole)
-
-    corpus = table_from_rows(
-        "corpus",
-        [
-            {
-                "doc_id": f"d/{number}",
-                "dataset": "d",
-                "title": f"On {number} kinds of tea",
-                "topic": "",
-                "content": content,
-            }
-            for number, content in enumerate(["Sum all the images of a disk.", "Too short.", "Green tea is a tea."] * 9)
-        ],
-    )
-    evaluation = {"sum all the images of a disk"}
-    found = drawn(corpus, 20)
-    texts = [source.text for source in found]
-    assert len(found) == 20 == len({fold(text) for text in texts}) and not {fold(text) for text in texts} & evaluation
-    assert drawn(corpus, 20) == found
-    every = drawn(corpus, 99)  # in turns, until none is new
-    assert len(every) == 28 == len({source.name for source in every}) and "Green tea is a tea." in {
-        s.text for s in every
-    }
-    more = pa.concat_tables([corpus.slice(5), corpus.slice(0, 5)])
-    assert drawn(more, 20) == found  # whatever the order of the documents
-    [whole] = drawn(corpus.slice(2, 1), 20, whole=True)
-    assert whole.text.startswith("On 2 kinds of tea") and "Green tea" in whole.text
-    [whole] = drawn(corpus.slice(2, 1), 20, whole=True, metadata=DocumentTemplate("{content} / {title}").metadata)
-    assert whole.text == "Green tea is a tea. / On 2 kinds of tea"
-
-
 @pytest.mark.medium
 def test_a_model_that_reads_documents_takes_their_place(tmp_path: Path, judge: Path) -> None:
     bart = random_bart()
@@ -318,17 +259,19 @@ def test_a_model_that_reads_documents_takes_their_place(tmp_path: Path, judge: P
     assert (again / "generated_queries.parquet").read_bytes() == (output / "generated_queries.parquet").read_bytes()
 
 
+def test_a_whole_document_is_what_the_template_makes_of_it(tmp_path: Path) -> None:
+    row = {"doc_id": "d/1", "dataset": "d", "title": "On tea", "topic": "", "content": "Green tea is a tea."}
+    metadata = DocumentTemplate("{content} / {title}").metadata
+    write_table(tmp_path, "corpus", table_from_rows("corpus", [row]), metadata=metadata)
+    [whole] = from_documents(tmp_path, set(), 20, 3, whole_documents=True)
+    assert whole.text == "Green tea is a tea. / On tea"
+
+
 def test_documents_in_a_script_without_spaces_give_sources(tmp_path: Path) -> None:
     row = {"doc_id": "d/1", "dataset": "d", "title": "边界层", "topic": "", "content": "边界层是层流的。升力下降见图。"}
     write_table(tmp_path, "corpus", table_from_rows("corpus", [row]))
     found = from_documents(tmp_path, set(), 9, 3, whole_documents=False)
     assert sorted(source.text for source in found) == ["升力下降见图。", "边界层是层流的。"]
-
-
-def test_a_missing_document_model_is_refused_with_the_fix(tmp_path: Path, judge: Path) -> None:
-    changes = {"document_model": str(tmp_path / "nowhere"), "least_sources": 6}
-    with pytest.raises(UserError, match=r"nowhere: cannot be loaded .* generate.document_model .* doc2query"):
-        generate(write_world(tmp_path, []), tmp_path / "generate", judge, **changes)
 
 
 @pytest.mark.medium
@@ -341,14 +284,3 @@ def test_more_tokens_than_a_model_has_positions_are_refused(
     monkeypatch.setattr(denoiser, constant, 257)
     with pytest.raises(UserError, match=rf"generate\.{knob}: .*bart has 256 positions, but reads 257 tokens; name"):
         generate(ingest, tmp_path / "generate", judge, **given)
-
-
-def test_heads_that_do_not_divide_the_width_are_refused() -> None:
-    with pytest.raises(ValidationError, match=r"heads \(5\) must divide d_model \(64\)"):
-        GenerateParams.model_validate(PARAMS.model_dump() | {"small": PARAMS.small.model_dump() | {"heads": 5}})
-
-
-@pytest.mark.parametrize("changes", [{"least_sources": 0}, {"least_sources": 9, "max_queries": 0}])
-def test_a_document_model_that_would_read_nothing_is_refused(changes: dict[str, int]) -> None:
-    with pytest.raises(ValidationError, match="document_model reads nothing while least_sources or max_queries is 0"):
-        GenerateParams.model_validate(PARAMS.model_dump() | {"document_model": "x"} | changes)

@@ -17,7 +17,6 @@ PARAMS: dict[str, Any] = {
     "least_texts": 0,
     "precision": "fp32",
     "batch_size": 8,
-    "shard_texts": 8,
     "neighbours": 4,
     "seed": 3,
 }

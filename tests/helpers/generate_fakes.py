@@ -17,24 +17,14 @@ TEXTS = [
     if (row + column) % 2  # the other half is there to be found
 ]
 
-SMALL = SmallBartParams(
-    d_model=64,
-    layers=2,
-    heads=2,
-    vocabulary=400,
-    epochs=15.0,
-    batch_size=8,
-    learning_rate=3e-3,
-)
 PARAMS = GenerateParams(
     model="",
-    temperature=1.0,
     batch_size=16,
     max_queries=1000,
     least_sources=0,
     judge="set by the test",
     seed=3,
-    small=SMALL,
+    small=SmallBartParams(epochs=15.0),
 )
 
 
@@ -69,7 +59,7 @@ def write_world(folder: Path, asked: list[dict[str, Any]] | None = None) -> Path
 def random_bart() -> Denoiser:
     """An untrained BART of width 64 with a tokenizer of its own."""
     tokenizer = train_tokenizer(TEXTS, 400)
-    return Denoiser(new_small_bart(len(tokenizer), 256, SMALL, seed=0).eval(), tokenizer)
+    return Denoiser(new_small_bart(len(tokenizer), 256, 0, width=64, heads=2).eval(), tokenizer)
 
 
 def save_denoiser(denoiser: Denoiser, folder: Path) -> None:

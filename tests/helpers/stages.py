@@ -20,7 +20,6 @@ EMBED = EmbedParams(
     neighbours=4,
     precision="fp32",
     batch_size=16,
-    shard_texts=32,
     seed=1,
 )
 SCORE = ScoreParams(

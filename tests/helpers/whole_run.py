@@ -34,7 +34,7 @@ SMALL: dict[str, Any] = {
     "teach": {"teacher": {"dense": {"max_document_length": 64, "dev_documents": 20, "precision": "fp32"}}},
     "generate": {
         "max_queries": 20,
-        "small": {"d_model": 16, "layers": 1, "heads": 2, "vocabulary": 300, "epochs": 0.1},
+        "small": {"epochs": 0.1},
     },
     "embed": {"precision": "fp32", "least_texts": 200},
     "distill": {

@@ -191,7 +191,7 @@ def test_what_finds_documents_before_an_index_reruns_the_stages_that_search_or_o
         ("score.batch_size", 5, {"score@other"}),
         ("embed.neighbours", 5, {"embed"}),
         ("ingest.seed", 99, {"ingest"}),  # params.yaml does not name it, nor the next
-        ("generate.small.heads", 2, {"generate"}),
+        ("generate.small.epochs", 2.0, {"generate"}),
         ("distill.convergence.max_minutes", 1.0, set(CELLS["distill"])),
     ],
 )

@@ -31,7 +31,7 @@ teach: {teacher: {dense: {base: "${TOWER}", max_triplets: 64, max_document_lengt
 evaluate: {earlier_towers: true}
 index: {kind: hnsw, semantic_ids: {levels: 2, codes: 8}}
 release: {parity_ndcg_loss: 1.0, total_ndcg_loss: 1.0}
-generate: {max_queries: 20, judge: "${TOWER}", small: {d_model: 32, layers: 1, epochs: 0.2}}
+generate: {max_queries: 20, judge: "${TOWER}", small: {epochs: 0.2}}
 embed: {least_texts: 0}
 distill:
   students: [static, 1l]
