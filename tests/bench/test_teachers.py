@@ -139,17 +139,23 @@ def test_a_row_that_cannot_be_measured_is_named_before_any_work(made: Table, giv
 
 
 def test_a_row_is_laid_over_the_tables_and_that_over_the_recipe() -> None:
-    common = {"mine": {"seed": 3}, "teach": {"teacher": {"dense": {"epochs": 2.0, "batch_size": 4}}}}
+    common = {"mine": {"max_associations": 3}, "teach": {"teacher": {"dense": {"epochs": 2.0, "batch_size": 4}}}}
     batch = {"teach": {"teacher": {"dense": {"batch_size": 8}}}}
-    made = table(common, "recipes/beir.yaml", a=batch, same={"mine": {"seed": 3}}, other={"mine": {"seed": 4}})
+    made = table(
+        common,
+        "recipes/beir.yaml",
+        a=batch,
+        same={"mine": {"max_associations": 3}},
+        other={"mine": {"max_associations": 4}},
+    )
     found = plans("t", made, GIVEN)
     kept = found["a"].teacher.model_dump()
     assert (kept["epochs"], kept["batch_size"], kept["max_triplets"]) == (2.0, 8, 0), "row, table, recipe"
     assert [plan.run for plan in found.values()] == ["teachers_t_zero_shot"] * 3 + ["teachers_t_other"]
     recipe = yaml.safe_load(found["other"].recipe)
-    assert recipe["mine"] == {"max_positives": 0, "seed": 4} and recipe["ingest"]["sources"][0]["path"] == str(
-        Path("somewhere").resolve()
-    )
+    assert recipe["mine"] == {"max_positives": 0, "max_associations": 4} and recipe["ingest"]["sources"][0][
+        "path"
+    ] == str(Path("somewhere").resolve())
     assert recipe["ingest"]["unlabelled_queries"] == "", "a variable that is not given is no missing value"
     plain = Path("recipes/beir.yaml").read_text().replace("${EPOCHS:-0.0}", "0.0")
     assert recipe["teach"] == yaml.safe_load(plain)["teach"], "mining needs no teacher"
@@ -171,9 +177,9 @@ def test_a_stage_that_fails_ends_the_bench(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(mined_module.subprocess, "run", fail)
     with pytest.raises(UserError, match=r"runs/r: a stage up to mine@relevance failed"):
-        mined(Plan(TEACHER, "r", "mine: {seed: 4}"))
+        mined(Plan(TEACHER, "r", "mine: {max_associations: 4}"))
     assert commands[0][1:] == ["-m", "pipeline.recipe", ".cache/bench-teachers/recipes/r.yaml", "mine@relevance"]
-    assert Path(commands[0][3]).read_text() == "mine: {seed: 4}"
+    assert Path(commands[0][3]).read_text() == "mine: {max_associations: 4}"
 
 
 def test_a_row_is_means_over_queries_then_data_sets_then_seeds() -> None:
