@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from steps.core.params import concrete_subclasses
+from slimtower.common.plugins import concrete_subclasses
 from steps.evaluate.figures.base import Figure, Measured, Shown
 from steps.evaluate.formatting import Block
 from steps.evaluate.params import EvaluateParams
