@@ -34,7 +34,7 @@ def body(params: EvaluateParams, run: Run) -> None:
 
 def print_table() -> None:
     """Print the results of the last evaluation."""
-    from steps.evaluate.table import results_table
+    from steps.evaluate.summary import results_table
 
     print(results_table(Path("reports")))
 

@@ -1,4 +1,4 @@
-"""The student that the evaluation chooses within a latency budget (`evaluate.budget_ms`).
+"""The student that the evaluation chooses within a latency budget (`evaluate.budget_ms`), and what is said of it.
 
 If some students can replace the teacher by the promotion gate's rule, on test, the choice is among these alone: the
 evaluation never chooses what the gate would doubt. Among them, and else among all, the fastest is chosen that is no
@@ -14,7 +14,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from steps.evaluate.comparing import is_chance, p_value
+from steps.evaluate.comparing import is_chance, p_value, significant
+from steps.evaluate.formatting import times
+from steps.evaluate.served import fusing, served_name
 from steps.retrieval.noninferiority import FEWEST, NonInferiority
 
 # student -> nDCG@10 by query, or overlap with the teacher's top ten by text: one array `(queries,)` a data set
@@ -173,3 +175,77 @@ def _reason(best: str, judged_on: JudgedOn, rule: NonInferiority) -> str:
 
 def _mean(values: Sequence[np.ndarray], weights: Sequence[float] | None) -> float:
     return float(np.average([value.mean() for value in values], weights=weights))
+
+
+def choice_lines(metrics: Mapping[str, Any]) -> list[str]:
+    """The choice within the latency budget, its runner-up and who was left out, a line each."""
+    choice = metrics["choice"]
+    budget, over = choice["budget_ms"], choice["over_budget"]
+    if choice["student"] is None:
+        fastest = min(over, key=lambda student: (over[student], student))
+        return [
+            f"Chosen: none. No student is within evaluate.budget_ms ({budget:g}); the fastest, {fastest}, needs"
+            f" {over[fastest]:.3g} ms a query"
+        ]
+    unit = " ms from text to hits" if fusing(metrics) else " ms"
+    name, judged = served_name(metrics, choice["student"]), choice["ndcg"] is not None
+    split = "dev" if metrics.get("datasets_dev") else "test"
+    figure = (
+        f"nDCG@10 {choice['ndcg']:.4f} on {split}"
+        if judged
+        else f"{choice['overlap']:.1%} of the teacher's top 10 found"
+    )
+    lines = [f"Chosen: {name}, {_why(metrics)}: {figure}, {choice['p50_ms']:.3g}{unit}"]
+    if choice["runner_up"] is not None:
+        lines.append(_runner_up_line(metrics, split if judged else "", unit))
+    if alike := choice.get("alike"):
+        lines.append(_alike_line(metrics, alike))
+    if over:
+        slower = ", ".join(f"{student} ({over[student]:.3g} ms)" for student in sorted(over, key=over.__getitem__))
+        lines.append(f"Over the budget: {slower}")
+    return lines
+
+
+def _why(metrics: Mapping[str, Any]) -> str:
+    """Why the chosen student was chosen; what dev queries say is told as theirs."""
+    choice = metrics["choice"]
+    budget = f" within {choice['budget_ms']:g} ms a query" if choice["budget_ms"] else ""
+    within = len(metrics["latency"].keys() - {"teacher"}) - len(choice["over_budget"])
+    replacing = choice.get("replacing", [])
+    if within == 1:
+        return f"the only one{budget}"
+    if len(replacing) == 1:
+        return f"the only one of {within}{budget} that can replace the teacher"
+    group = f"the {len(replacing)} that can replace the teacher" if replacing else f"{within}"
+    if choice["ndcg"] is None:
+        return f"the closest to the teacher of {group}{budget}, as nothing is judged"
+    split = "dev" if metrics["datasets_dev"] else "test"
+    if choice["student"] == choice["best"]:
+        return f"the best of {group}{budget}" + ("" if split == "dev" else ", by test as there are no dev queries")
+    worse = f"at most {choice['margin']:.1%} worse than {choice['best']}, the best of {group}{budget}"
+    return f"the fastest that is, on {split} and with {choice['confidence']:.0%} confidence, {worse}"
+
+
+def _runner_up_line(metrics: Mapping[str, Any], split: str, unit: str) -> str:
+    """The runner-up with its distance to the choice, on the split that decided and on the test queries."""
+    choice = metrics["choice"]
+    line = f"Runner-up: {served_name(metrics, choice['runner_up'])}, {choice['runner_up_p50_ms']:.3g}{unit}; "
+    line += _distance(choice["difference"], choice["p_value"], f" on {split}" if split else "")
+    if choice.get("test_difference") is not None:
+        line += f", {_distance(choice['test_difference'], choice['test_p_value'], ' on test')}"
+    return line
+
+
+def _distance(difference: float, p_value: float, where: str) -> str:
+    return f"{abs(difference):.4f} {'lower' if difference >= 0 else 'higher'}{where} (p {significant(p_value)})"
+
+
+def _alike_line(metrics: Mapping[str, Any], alike: Mapping[str, Mapping[str, float]]) -> str:
+    """That a faster student, the fastest of those in `alike`, may be as good as the chosen one."""
+    choice = metrics["choice"]
+    faster = min(alike, key=lambda student: (alike[student]["p50_ms"], student))
+    slower = times(choice["p50_ms"] / alike[faster]["p50_ms"])
+    return (
+        f"{choice['student']} is {slower} times slower than {served_name(metrics, faster)}, and these queries cannot"
+        f" show which is better (p {significant(alike[faster]['p_value'])})"
+    )

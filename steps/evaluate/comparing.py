@@ -1,6 +1,7 @@
-"""Systems against each other: shares of the teacher's quality, paired tests, and how far two find the same."""
+"""Systems against each other: shares of the teacher's quality, paired tests, and the spread over seeds."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,10 @@ import numpy as np
 from scipy import stats
 
 from slimtower.common.errors import UserError
-from steps.core.measures import NDCG, UNCUT
-from steps.evaluate.closeness import DEPTH, overlaps
-from steps.evaluate.measuring import Result
-from steps.evaluate.scoring import read_hits
+from slimtower.common.files import read_json
 from steps.evaluate.systems import TEACHER
 from steps.retrieval.dataset_groups import units
-from steps.retrieval.noninferiority import FEWEST, resampled_means
+from steps.retrieval.noninferiority import resampled_means
 
 Paired = Mapping[str, tuple[np.ndarray, np.ndarray]]  # data set -> (student, teacher), each `(queries,)`
 
@@ -189,49 +187,6 @@ def figures(values: Mapping[str, np.ndarray], samples: int, seed: int) -> dict[s
     return named
 
 
-@dataclass(frozen=True)
-class Tested:
-    """Mean difference, student less teacher, and how likely chance alone makes one as large: two-sided p-values.
-
-    `p_bootstrap` is None for fewer than FEWEST queries: so few are resampled into too few means.
-    """
-
-    difference: float
-    p_value: float
-    p_bootstrap: float | None
-    p_holm: float
-
-    def as_dict(self) -> dict[str, float]:
-        """Field name -> value, without what is None."""
-        return {name: value for name, value in vars(self).items() if value is not None}
-
-
-Tests = dict[str, dict[str, dict[str, Tested]]]
-
-
-def significance(teacher: Result, students: Mapping[str, Result], samples: int, seed: int) -> Tests:
-    """`[data set][student][measure]` on test queries; `p_holm` is the t-test's within the measure's family.
-
-    `samples`: resamplings of the bootstrap. A query that a measure has no value of counts in no test of it.
-    """
-    outcomes: dict[tuple[str, str, str], tuple[float, float, float | None]] = {}
-    for name, student in students.items():
-        for ours, theirs in zip(student.of_split("test"), teacher.of_split("test"), strict=True):
-            for measure in ours.values.keys() - {UNCUT}:
-                difference = ours.values[measure] - theirs.values[measure]
-                difference = difference[~np.isnan(difference)]
-                chance = bootstrap_p_value(difference, samples, seed) if len(difference) >= FEWEST else None
-                key = (measure, ours.judged.dataset, name)
-                outcomes[key] = float(difference.mean()), p_value([difference]), chance
-    tests: Tests = {}
-    for measure in sorted({measure for measure, _, _ in outcomes}, key=lambda item: (item != NDCG, item)):
-        family = {key: values for key, values in outcomes.items() if key[0] == measure}
-        adjusted = holm([chance for _, chance, _ in family.values()])
-        for ((_, dataset, name), values), p_holm in zip(family.items(), adjusted, strict=True):
-            tests.setdefault(dataset, {}).setdefault(name, {})[measure] = Tested(*values, p_holm)
-    return tests
-
-
 def bootstrap_p_value(difference: np.ndarray, samples: int, seed: int) -> float:
     """Two-sided paired bootstrap test that the mean of `(queries,)` differences is 0, by resampling them centred.
 
@@ -259,53 +214,32 @@ def significant(p_value: float) -> str:
     return "< 0.001" if p_value < 0.001 else f"= {p_value:.3f}"
 
 
-PERSISTENCE = 0.9  # p: how likely a reader goes on to the next hit; the first ten then weigh 86 %
-
-Agreement = dict[str, dict[str, dict[str, float]]]
-
-
-def rank_biased_overlap(first: Sequence[str], second: Sequence[str], persistence: float = PERSISTENCE) -> float:
-    """Extrapolated rank-biased overlap of two rankings, 0 to 1, to the depth of the shorter one.
-
-    RBO_ext = X_k / k p^k + (1 - p) / p * sum over d of X_d / d p^d, with X_d the size of the overlap of the first d
-    (Webber, Moffat and Zobel, "A similarity measure for indefinite rankings", 2010, Eq. 30). 1 for two empty rankings.
-    """
-    depth = min(len(first), len(second))
-    if not depth:
-        return float(len(first) == len(second))
-    seen: tuple[set[str], set[str]] = (set(), set())
-    common, total = 0, 0.0
-    for at in range(depth):
-        a, b = first[at], second[at]
-        common += 1 if a == b else (a in seen[1]) + (b in seen[0])
-        seen[0].add(a)
-        seen[1].add(b)
-        total += common / (at + 1) * persistence ** (at + 1)
-    return common / depth * persistence**depth + (1 - persistence) / persistence * total
+def of_one_spec(distill: Path, students: Sequence[str]) -> list[list[str]]:
+    """Names of students that are one but for the seed, one a seed, by the reports in `distill`; of two and more."""
+    groups: dict[str, dict[Any, str]] = defaultdict(dict)
+    for student in students:
+        report = read_json(distill / student / "report.json")
+        groups[str(report.get("spec", student))].setdefault(report.get("seed", student), student)
+    return [list(by_seed.values()) for by_seed in groups.values() if len(by_seed) > 1]
 
 
-def agreement(runs: Iterable[Path], reference: str, systems: Sequence[str]) -> Agreement:
-    """`[data set][system]` -> mean `rbo` and `overlap` with the reference over test queries, from TREC run files.
-
-    `overlap`: share of the reference's first ten that are among the system's.
-    """
-    files: dict[str, dict[str, Path]] = {}
-    for path in runs:
-        dataset, _, system = path.name.removesuffix(".run").partition(".")
-        files.setdefault(dataset, {})[system] = path
-    agreements: Agreement = {}
-    for dataset, by_system in sorted(files.items()):
-        reference_hits = read_hits(by_system[reference])
-        agreements[dataset] = {
-            name: _means(reference_hits, read_hits(by_system[name])) for name in systems if name in by_system
+def spreads(retained: Mapping[str, Mapping[str, float]], groups: Sequence[Sequence[str]]) -> dict[str, dict[str, Any]]:
+    """Mean and standard deviation of the retention of each group, by its first student; {} where nothing is judged."""
+    by_student = {}
+    for group in groups if retained else ():
+        values = np.array([retained[student]["mean_of_ratios"] for student in group])
+        by_student[group[0]] = {
+            "others": list(group[1:]),
+            "mean": float(values.mean()),
+            "sd": float(values.std(ddof=1)),
         }
-    return agreements
+    return by_student
 
 
-def _means(reference: Mapping[str, Sequence[str]], system: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    pairs = [(expected, system.get(query, [])) for query, expected in reference.items()]
-    same = overlaps([expected[:DEPTH] for expected, _ in pairs], [hits[:DEPTH] for _, hits in pairs])
-    return {
-        "rbo": float(np.mean([rank_biased_overlap(expected, hits) for expected, hits in pairs])),
-        "overlap": float(same.mean()),
-    }
+def seed_lines(metrics: Mapping[str, Any]) -> list[str]:
+    """A line a group."""
+    return [
+        f"{', '.join([student, *row['others']])}: one student with {len(row['others']) + 1} seeds, mean retention"
+        f" {row['mean']:.1%}, standard deviation {100 * row['sd']:.1f} points"
+        for student, row in metrics["seeds"].items()
+    ]

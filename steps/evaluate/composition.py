@@ -10,15 +10,15 @@ from steps.core.measures import UNCUT
 from steps.core.tables import SCHEMAS
 from steps.evaluate.cache import Measurements
 from steps.evaluate.choice import CHOICE_MARGIN, Choice, JudgedOn, choose, ranked
-from steps.evaluate.comparing import Comparison, Retention, agreement, compare, figures, retention, significance
+from steps.evaluate.comparing import Comparison, Retention, compare, figures, retention
+from steps.evaluate.figures.agreement import agreement
 from steps.evaluate.frontier import Point, frontier
-from steps.evaluate.gains import fused_name, gains
+from steps.evaluate.gains import as_served, gains, served_ms, significance
 from steps.evaluate.judging import Audit
 from steps.evaluate.measuring import Result, Task
 from steps.evaluate.metrics import Metrics, assemble
 from steps.evaluate.params import AS_ONE, BOOTSTRAP_SAMPLES, EvaluateParams
-from steps.evaluate.served import as_served, served_ms
-from steps.evaluate.systems import TEACHER
+from steps.evaluate.systems import TEACHER, fused_name
 from steps.evaluate.verdict import like_for_like, replacing, verdicts
 from steps.retrieval.dataset_groups import weights
 from steps.retrieval.noninferiority import NonInferiority

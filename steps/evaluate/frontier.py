@@ -12,11 +12,10 @@ from steps.core.measures import NDCG
 from steps.evaluate.comparing import Retention
 from steps.evaluate.drawing import Mark, Panel
 from steps.evaluate.formatting import in_words, times
-from steps.evaluate.gains import fused_name
 from steps.evaluate.latency import Latency
 from steps.evaluate.metrics import Metrics
 from steps.evaluate.served import fusing
-from steps.evaluate.systems import BM25, TEACHER
+from steps.evaluate.systems import BM25, TEACHER, fused_name
 from steps.retrieval.dataset_groups import counted_sets
 
 

@@ -1,15 +1,27 @@
-"""What training brought the teacher, and what BM25 brings a dense system, query by query."""
+"""Students against the teacher by every measure, what training and BM25 bring, and students as their releases serve."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from steps.evaluate.comparing import Comparison, compare, p_value, significant
+from steps.core.measures import NDCG, UNCUT
+from steps.evaluate.comparing import (
+    Comparison,
+    bootstrap_p_value,
+    compare,
+    holm,
+    is_chance,
+    is_gain,
+    p_value,
+    significant,
+)
+from steps.evaluate.latency import Latency
 from steps.evaluate.measuring import Result
-from steps.evaluate.systems import BM25
-from steps.retrieval.dataset_groups import weights
+from steps.evaluate.systems import BM25, TEACHER, fused_name
+from steps.retrieval.dataset_groups import counted_sets, weights
+from steps.retrieval.noninferiority import FEWEST
 
 _SPLITS = ("dev", "test")  # the first that there is says whether training helped: knobs are chosen on dev
 
@@ -93,11 +105,6 @@ def fusion_gains(results: Mapping[str, Result]) -> dict[str, dict[str, Figures]]
     return gains
 
 
-def fused_name(dense: str) -> str:
-    """What the system is called that fuses a dense one with BM25."""
-    return f"{dense}+{BM25}"
-
-
 def fusion_lines(metrics: Mapping[str, Any]) -> list[str]:
     """Whether fusion with BM25 wins, a line a data set and dense system."""
     return [_line(dataset, dense, row[dense]) for dataset, row in metrics["fused"].items() for dense in row]
@@ -120,3 +127,117 @@ def _line(dataset: str, dense: str, figures: Figures) -> str:
 
 def _against(fused: np.ndarray, baseline: np.ndarray) -> Figures:
     return {"difference": float((fused - baseline).mean())} | compare(fused, baseline).as_dict()
+
+
+def as_served(name: str, results: Mapping[str, Result]) -> Result:
+    """What was measured of a student, with the values and dev hits of the fused system where its release fuses."""
+    dense, fused, sets = results[name], results.get(fused_name(name)), fused_sets(name, results)
+    if fused is None or not sets:
+        return dense
+    pairs = zip(dense.scored, fused.scored, strict=True)
+    return replace(
+        dense,
+        scored=[both if both.judged.dataset in sets else alone for alone, both in pairs],
+        best=dict(dense.best) | {dataset: hits for dataset, hits in fused.best.items() if dataset in sets},
+    )
+
+
+def served_ms(
+    results: Mapping[str, Result], latencies: Mapping[str, Latency], students: Sequence[str]
+) -> dict[str, float]:
+    """Median milliseconds of a query by the teacher and each student, by name: text to embedding.
+
+    Where the release of any student fuses, of all of them text to hits, over the index that serves, on the data set
+    where that takes longest: for a dense system the medians of encoding and search added up.
+    """
+    alone = {name: latencies[name].p50_ms for name in (TEACHER, *students)}
+    fused = {name: fused_sets(name, results) for name in alone}
+    if not any(fused.values()):
+        return alone
+    searched = {
+        dataset: kinds["ann" if "ann" in kinds else "flat"].p50_ms
+        for dataset, kinds in results[TEACHER].indexes.items()
+    }
+    return {
+        name: max(
+            [encoded]
+            + [encoded + search_ms for dataset, search_ms in searched.items() if dataset not in fused[name]]
+            + [results[fused_name(name)].fusions[dataset].p50_ms for dataset in fused[name]]
+        )
+        for name, encoded in alone.items()
+    }
+
+
+def fused_sets(name: str, results: Mapping[str, Result]) -> set[str]:
+    """Data sets on which a system, the teacher or a student, is released with BM25 fused in."""
+    fused = results.get(fused_name(name))
+    return {dataset for dataset, figures in fused.fusions.items() if figures.carried} if fused else set()
+
+
+def gain_lines(metrics: Mapping[str, Any]) -> list[str]:
+    """The teacher against every tower that it was before, a line each; with a warning where training did not help."""
+    quality = counted_sets(metrics, "datasets_dev") or counted_sets(metrics)
+    split = "dev" if metrics["datasets_dev"] else "test, as there are no dev queries"
+    lines = []
+    for tower, gain in metrics["gain_overall"].items():
+        before, after = (
+            sum(models[name]["nDCG@10"] for models in quality.values()) / len(quality) for name in (tower, "teacher")
+        )
+        line = (
+            f"Teacher against {tower}: nDCG@10 {after:.4f} and {before:.4f} on {split}"
+            f" (paired t-test, p {significant(gain['p_value'])})"
+        )
+        if tower == "base" and gain["difference"] <= 0:
+            line += (
+                "; WARNING: the trained teacher is not better than its base; set its epochs: 0.0, or change learning"
+                " rate or data"
+            )
+        elif tower == "base" and not is_gain(**gain):
+            line += "; this may be chance: judge more queries"
+        elif gain["difference"] < 0 and not is_chance(gain["p_value"]):
+            line += f"; WARNING: it is worse than {tower}, which it was before; train fewer rounds (rounds.more)"
+        lines.append(line)
+    return lines
+
+
+@dataclass(frozen=True)
+class Tested:
+    """Mean difference, student less teacher, and how likely chance alone makes one as large: two-sided p-values.
+
+    `p_bootstrap` is None for fewer than FEWEST queries: so few are resampled into too few means.
+    """
+
+    difference: float
+    p_value: float
+    p_bootstrap: float | None
+    p_holm: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Field name -> value, without what is None."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+Tests = dict[str, dict[str, dict[str, Tested]]]
+
+
+def significance(teacher: Result, students: Mapping[str, Result], samples: int, seed: int) -> Tests:
+    """`[data set][student][measure]` on test queries; `p_holm` is the t-test's within the measure's family.
+
+    `samples`: resamplings of the bootstrap. A query that a measure has no value of counts in no test of it.
+    """
+    outcomes: dict[tuple[str, str, str], tuple[float, float, float | None]] = {}
+    for name, student in students.items():
+        for ours, theirs in zip(student.of_split("test"), teacher.of_split("test"), strict=True):
+            for measure in ours.values.keys() - {UNCUT}:
+                difference = ours.values[measure] - theirs.values[measure]
+                difference = difference[~np.isnan(difference)]
+                chance = bootstrap_p_value(difference, samples, seed) if len(difference) >= FEWEST else None
+                key = (measure, ours.judged.dataset, name)
+                outcomes[key] = float(difference.mean()), p_value([difference]), chance
+    tests: Tests = {}
+    for measure in sorted({measure for measure, _, _ in outcomes}, key=lambda item: (item != NDCG, item)):
+        family = {key: values for key, values in outcomes.items() if key[0] == measure}
+        adjusted = holm([chance for _, chance, _ in family.values()])
+        for ((_, dataset, name), values), p_holm in zip(family.items(), adjusted, strict=True):
+            tests.setdefault(dataset, {}).setdefault(name, {})[measure] = Tested(*values, p_holm)
+    return tests

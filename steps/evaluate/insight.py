@@ -19,12 +19,11 @@ from steps.evaluate.comparing import figures as shares_of
 from steps.evaluate.composition import Evaluation
 from steps.evaluate.figures import every_figure, measured_figures
 from steps.evaluate.figures.base import Figure, Look, Measured
-from steps.evaluate.gains import fused_name
+from steps.evaluate.gains import fused_sets
 from steps.evaluate.measuring import Result, Task
 from steps.evaluate.params import BOOTSTRAP_SAMPLES, EvaluateParams
-from steps.evaluate.served import fused_sets
 from steps.evaluate.slicing import QueryFacts, Slice, count_searches, count_words, slice_queries, training_texts
-from steps.evaluate.systems import TEACHER, Student, Systems, Teacher, digest
+from steps.evaluate.systems import TEACHER, Student, Systems, Teacher, digest, fused_name
 
 EXAMPLES = 5  # dev queries shown on which the best student loses most, and as many on which it gains most
 
@@ -72,7 +71,7 @@ def look_closer(
     return Insight(
         metrics={
             "slices": slice_figures(values | fused, sliced, params),
-            **{figure.key(): {} for figure in every_figure()},
+            **{figure.key(): {} for figure in every_figure() if figure.analysis},
             **{figure.key(): figure.merge(measured[figure.key()], values | fused, params.seed) for figure in chosen},
         },
         slices=slice_table(tests, sliced),

@@ -1,21 +1,31 @@
-"""What is asked: the judged sets as an evaluation looks at them, and that nothing was trained on their queries."""
+"""What is asked: judged sets, or texts where nothing is judged; and that nothing was trained on the queries."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from slimtower.common.errors import UserError
+from steps.core.corpus import corpus_batches, corpus_columns
 from steps.core.judged import JudgedSet, read_judged_sets
 from steps.core.leakage import check_leaks, evaluation_keys
 from steps.core.progress import progress
 from steps.core.tables import read_table, table_path
-from steps.core.texts import fold
+from steps.core.texts import fold, sentences
 from steps.evaluate.params import REL, SAT, SPLITS, EvaluateParams
 from steps.evaluate.scoring import answer_measures, answering_documents
+
+QUERIES = frozenset({"train_queries", "unlabelled_queries"})
+DOCUMENTS = frozenset({"titles", "sentences", "spans"})
+NOBODYS = "unlabelled_queries/"  # ids of queries that belong to no data set begin so
+CORPUS = "corpus"  # the part of texts of which it is not known that they trained nobody
+_ENOUGH = 20  # held out; with fewer, texts of documents are read as queries too
+_MAX_TEXTS = 500  # texts of a data set
 
 
 def read_evaluation_sets(ingest: Path, params: EvaluateParams) -> list[JudgedSet]:
@@ -132,3 +142,80 @@ def _training_texts(mine: Path, embed: Path, generate: Path, texts: dict[str, st
             raise UserError(f"{source}: query {query_id!r} is not among the ingested queries; run `mine` again")
         pairs.append((source, texts[query_id]))
     return pairs
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts of one data set, and how many of them come from which part of the alignment texts, or from the CORPUS."""
+
+    dataset: str
+    texts: list[str]
+    parts: dict[str, int]
+
+    def describe(self) -> str:
+        """The texts in words: `40 unlabelled queries that trained no student`."""
+        return describe_parts(self.parts)
+
+
+def describe_parts(parts: Mapping[str, int]) -> str:
+    """What was measured on, in words; `parts` as in `Texts`."""
+    if count := parts.get(CORPUS):
+        reason = "too few texts of this data set were held out"
+        return f"{count:,} titles and sentences, which may have trained students: {reason}"
+    names = {"train_queries": "training queries", "unlabelled_queries": "unlabelled queries"}
+    listed = ", ".join(f"{count:,} {names.get(part, part)}" for part, count in sorted(parts.items()))
+    return f"{listed} that trained no student"
+
+
+def unjudged_datasets(ingest: Path, judged: Sequence[JudgedSet]) -> list[str]:
+    """Data sets of the corpus without a test set among the judged ones, sorted."""
+    names: set[str] = set()
+    for batch in corpus_batches(ingest, ["dataset"]):
+        names.update(batch["dataset"].unique().to_pylist())
+    return sorted(names - {item.dataset for item in judged if item.split == "test"})
+
+
+def read_texts(ingest: Path, students: Iterable[Path], datasets: Sequence[str], seed: int) -> list[Texts]:
+    """Up to 500 texts of each data set that no student trained on.
+
+    Its own queries; where these are few, queries of no data set as well, and where both are, texts of its documents.
+    `students` are their folders, in which `distill` lists what it held out. Where all held out next to nothing of use,
+    titles and first sentences of documents stand in. UserError for a data set without any text.
+    """
+    if not datasets:
+        return []
+    held_out = _held_out(students)
+    nobodys = [(part, text) for part, source, text in held_out if source.startswith(NOBODYS)]
+    samples = []
+    for dataset in datasets:
+        candidates = [(part, text) for part, source, text in held_out if source.startswith(f"{dataset}/")]
+        queries = [item for item in candidates if item[0] in QUERIES]
+        if len(queries) < _ENOUGH:
+            queries += nobodys
+        chosen = queries if len(queries) >= _ENOUGH else queries + [item for item in candidates if item[0] in DOCUMENTS]
+        if len(chosen) < _ENOUGH:  # students of several seeds hold out hardly a text in common
+            documents = [(CORPUS, text) for text in _document_texts(ingest, dataset)]
+            chosen = max(chosen, documents, key=len)
+        if not chosen:
+            raise UserError(f"data set {dataset!r}: no document has a title or a sentence to search with; leave it out")
+        picked = [chosen[row] for row in np.random.default_rng(seed).permutation(len(chosen))[:_MAX_TEXTS]]
+        samples.append(Texts(dataset, [text for _, text in picked], dict(Counter(part for part, _ in picked))))
+    return samples
+
+
+def _held_out(students: Iterable[Path]) -> list[tuple[str, str, str]]:
+    """(part, source id, text) of the texts that every student held out, generated ones and their like left out."""
+    tables = [read_table(folder, "held_out") for folder in students]
+    common = set.intersection(*(set(table["text_sha"].to_pylist()) for table in tables))
+    return [
+        (row["part"], row["source_id"], row["text"])
+        for row in tables[0].to_pylist()
+        if row["text_sha"] in common and row["part"] in QUERIES | DOCUMENTS
+    ]
+
+
+def _document_texts(ingest: Path, dataset: str) -> list[str]:
+    """The title, else the first sentence, of each document of a data set."""
+    rows = corpus_columns(ingest, ["dataset", "title", "content"])
+    texts = (title or next(iter(sentences(content)), "") for name, title, content in rows if name == dataset)
+    return [text for text in texts if text.strip()]

@@ -10,13 +10,14 @@ import numpy as np
 from slimtower.common.files import read_json, write_json
 from steps.core.judged import JudgedSet
 from steps.core.measures import NDCG, trec_order
-from steps.evaluate.closeness import Closeness, Texts, measure_closeness
+from steps.evaluate.figures.closeness import Closeness, measure_closeness
+from steps.evaluate.figures.indexes import IndexFigures, measure_indexes, timed_indexes
+from steps.evaluate.figures.serving import ServingCost, measure_serving
 from steps.evaluate.fusing import Fused, FusionFigures, choice_on, figures, fused_search
-from steps.evaluate.indexes import IndexFigures, measure_indexes, timed_indexes
+from steps.evaluate.judging import Texts
 from steps.evaluate.latency import Encode
 from steps.evaluate.params import HITS, EvaluateParams
 from steps.evaluate.scoring import Scored, pooled_auc, score_and_keep
-from steps.evaluate.serving import ServingCost, measure_serving
 from steps.evaluate.systems import Earlier, Hits, Lexical, Reranked, Search, Student, Teacher, dense_search
 
 RESULT, ARRAYS, RUNS = "result.json", "arrays.npz", "runs"

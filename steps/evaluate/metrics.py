@@ -38,8 +38,6 @@
                                            queries; paired t-test, paired bootstrap (no key below 30 queries), and the
                                            t-test adjusted by Holm for the measure's family: every student, and
                                            <student>+bm25 where its release fuses, on every data set
-    agreement.<set>.<student>.rbo, overlap rank-biased overlap (p = 0.9) with the teacher's hits, to rank 100,
-                                           and share of its first ten among the student's, test queries
     gain.<set>.<tower>.difference, p_value     with evaluate.earlier_towers: mean test nDCG@10 of the teacher less that
                                            of what it was before (base, round_0, ...); two-sided paired t-test
     gain.<set>.<tower>.wins, ties, losses  queries on which the teacher is better, equal, worse
@@ -49,9 +47,6 @@
     latency.<model>.p50_ms, p99_ms         text to embedding, one query at a time, one thread, milliseconds
     latency.<model>.qps                    queries per second in batches, one thread; model = teacher or a student
     sizes.<model>.bytes                    query side on disk; no key for a teacher behind an API
-    indexes.<set>.<kind>.bytes, p50_ms, nDCG@10    kind = flat (exact) or ann (served); teacher's test queries
-    serving.<set>.<student>.model, exact, served, lost    test nDCG@10 in PyTorch, exported over the exact
-                                           index, and over the served one; lost = 1 - served / model
     fused.<set>.<dense>.fusion, told       with evaluate.fused: how the teacher or a student is fused with BM25
     fused.<set>.<dense>.carried, bytes     whether the release answers so; size of the BM25 index that it carries, or 0
     fused.<set>.<dense>.dev.queries, dense, fused, p_value, wins    what dev queries said when they chose it: nDCG@10
@@ -60,11 +55,6 @@
     fused.<set>.<dense>.against_dense, against_bm25    on test: mean difference of nDCG@10, p_value, wins, ties, losses
     fused.<set>.<dense>.p50_ms             text to hits, over the index that serves, one query at a time, one thread
     fused.<set>.<dense>.encode_ms, search_ms, bm25_ms, fusion_ms    median of each part
-    closeness.<set>.<student>.cosine, overlap    of a data set without judged test queries: mean cosine to the teacher's
-                                           embeddings, and mean share of the teacher's ten nearest documents that are
-                                           among the student's, over the exact index
-    closeness_texts.<set>.<part>           number of texts of each part that this was measured on; they trained no
-                                           student, but for those of the part `corpus`, which may have
     slices.<set>.<slice>.queries           test queries of a kind, 20 or more (slicing.py); slices overlap
     slices.<set>.<slice>.ndcg.<model>      their mean nDCG@10 by the teacher and each student, and by
                                            <student>+bm25 where its release fuses, then by teacher+bm25 too

@@ -12,19 +12,20 @@ from slimtower.common.files import staged_file
 from steps.evaluate.background import (
     Background,
 )
-from steps.evaluate.comparing import significant
+from steps.evaluate.choice import choice_lines
+from steps.evaluate.comparing import seed_lines, significant
 from steps.evaluate.composition import Evaluation
 from steps.evaluate.drawing import NARROW, WIDE, draw_frontier
 from steps.evaluate.figures import shown_figures
 from steps.evaluate.formatting import as_html, milliseconds, percent, size, times
 from steps.evaluate.frontier import Point, bm25_share, by_set, message, panels, table_rows, worst_slices
-from steps.evaluate.gains import fused_name
+from steps.evaluate.gains import gain_lines
 from steps.evaluate.insight import Insight
 from steps.evaluate.latency import processor
 from steps.evaluate.metrics import Metrics
-from steps.evaluate.seeds import seed_lines
 from steps.evaluate.served import behind_api, fusing, served_name
-from steps.evaluate.table import choice_lines, format_measure, gain_lines, measured, share_of, unjudged_line
+from steps.evaluate.summary import format_measure, measured, share_of
+from steps.evaluate.systems import fused_name
 from steps.evaluate.verdict import headline, left_out_lines, verdict_lines
 from steps.retrieval.dataset_groups import counted_sets, units
 
@@ -82,7 +83,6 @@ def write_report(path: Path, evaluation: Evaluation, background: Background, ins
         worst_set={point.model: _worst_set(metrics, point.model) for point in students},
         frontier=_frontier(points, metrics),
         sections=partial(_sections, metrics, insight),
-        unjudged={dataset: unjudged_line(metrics, dataset) for dataset in metrics["closeness"]},
         choice=[*choice_lines(metrics), *seed_lines(metrics), *left_out_lines(metrics)],
         gains=gain_lines(metrics),
         background=background,
@@ -159,7 +159,7 @@ def _frontier(points: Sequence[Point], metrics: Metrics) -> Markup:
 def _sections(metrics: Metrics, insight: Insight, part: str) -> Markup:
     """The figures of a part of the page, each below its title; nothing if none was measured."""
     return Markup("\n").join(
-        Markup("<h3>{}</h3>\n{}").format(figure.title, as_html(blocks))
+        Markup("<h{0}>{1}</h{0}>\n{2}").format(2 if part == "unjudged" else 3, figure.title, as_html(blocks))
         for figure, blocks in shown_figures(metrics, insight.measured)
         if figure.part == part
     )

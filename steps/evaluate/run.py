@@ -11,22 +11,26 @@ from slimtower.common.files import write_json
 from steps.core.tables import write_table
 from steps.evaluate.background import DIGITS, Background, origin, read_background
 from steps.evaluate.cache import Measurements, measure_all
-from steps.evaluate.charts import charts
-from steps.evaluate.closeness import read_texts, unjudged_datasets
+from steps.evaluate.comparing import of_one_spec, seed_lines, spreads
 from steps.evaluate.composition import Evaluation, compose, per_query_table
 from steps.evaluate.frontier import write_frontier
-from steps.evaluate.gains import fusion_lines
+from steps.evaluate.gains import fusion_lines, gain_lines
 from steps.evaluate.insight import Insight, look_closer
-from steps.evaluate.judging import audit_leaks, own_document_lines, read_evaluation_sets, unmeasured_lines
+from steps.evaluate.judging import (
+    audit_leaks,
+    own_document_lines,
+    read_evaluation_sets,
+    read_texts,
+    unjudged_datasets,
+    unmeasured_lines,
+)
 from steps.evaluate.measuring import Task
 from steps.evaluate.other_teachers import open_earlier, open_reranked
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.report import write_report
-from steps.evaluate.seeds import of_one_spec, seed_lines, spreads
 from steps.evaluate.slicing import read_user_slices
-from steps.evaluate.summary import summary
+from steps.evaluate.summary import charts, summary
 from steps.evaluate.systems import Student, Systems, open_systems
-from steps.evaluate.table import gain_lines
 from steps.evaluate.verdict import headline, left_out_lines
 from steps.retrieval.noninferiority import NonInferiority
 from steps.tracking.runs import NOTE, Run, shortened

@@ -31,6 +31,11 @@ Search = Callable[[str, list[str], int], Hits]  # data set, query texts, k
 BM25, TEACHER = "bm25", "teacher"
 
 
+def fused_name(dense: str) -> str:
+    """What the system is called that fuses a dense one with BM25."""
+    return f"{dense}+{BM25}"
+
+
 @dataclass(frozen=True)
 class Lexical:
     """BM25 over each data set's documents; `content` is a digest of all that its answers depend on."""

@@ -12,10 +12,10 @@ import numpy as np
 
 from steps.core.measures import NDCG
 from steps.evaluate.formatting import milliseconds, percent, rounded, size, times
-from steps.evaluate.gains import fused_name
+from steps.evaluate.gains import fused_sets
 from steps.evaluate.measuring import Result
-from steps.evaluate.served import behind_api, fused_sets, fusing, served_ms_ratio, served_name
-from steps.evaluate.systems import TEACHER
+from steps.evaluate.served import behind_api, fusing, served_ms_ratio, served_name
+from steps.evaluate.systems import TEACHER, fused_name
 from steps.retrieval.dataset_groups import units
 from steps.retrieval.noninferiority import Answer, NonInferiority
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from steps.core.judged import TIES_TO, JudgedSet, read_judged_sets, tied_hits
 from steps.core.tables import table_from_rows, write_table
-from steps.evaluate.closeness import unjudged_datasets
+from steps.evaluate.judging import unjudged_datasets
 
 
 def write(folder: Path, splits: dict[str, tuple[str, str]]) -> None:

@@ -15,10 +15,10 @@ from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, write_table
 from steps.evaluate import cache
 from steps.evaluate.cache import measure_all
-from steps.evaluate.closeness import read_texts
 from steps.evaluate.figures import measured_figures
 from steps.evaluate.figures.effort import SearchEffort
 from steps.evaluate.insight import measure_figures
+from steps.evaluate.judging import read_texts
 from steps.evaluate.measuring import ARRAYS, RESULT, Result, Task
 from steps.evaluate.params import SPLITS
 from steps.evaluate.systems import Systems

@@ -12,10 +12,9 @@ import yaml
 from evaluate_fakes import RULE
 from scipy import stats
 
-from steps.evaluate.choice import CHOICE_MARGIN, choose
+from steps.evaluate.choice import CHOICE_MARGIN, choice_lines, choose
 from steps.evaluate.comparing import p_value
 from steps.evaluate.drawing import NARROW, WIDE, Mark, Panel, draw_frontier
-from steps.evaluate.table import choice_lines
 from steps.retrieval.noninferiority import FEWEST
 
 QUALITY = {"static": 0.62, "1l": 0.60, "2l": 0.65, "4l": 0.69}

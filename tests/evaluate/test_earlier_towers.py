@@ -26,13 +26,13 @@ from steps.evaluate import other_teachers as module
 from steps.evaluate import run as stage
 from steps.evaluate.cache import measure_all
 from steps.evaluate.comparing import is_gain
-from steps.evaluate.gains import gains
+from steps.evaluate.gains import gain_lines, gains
 from steps.evaluate.measuring import Result, Task, measure_earlier
 from steps.evaluate.other_teachers import open_earlier
 from steps.evaluate.params import SPLITS
 from steps.evaluate.scoring import Scored
+from steps.evaluate.summary import results_table
 from steps.evaluate.systems import Earlier, Search, Systems, dense_search
-from steps.evaluate.table import gain_lines, results_table
 from steps.tracking.runs import NullRun
 
 TEMPLATE = "{title} | {topic}: {content}"
@@ -327,7 +327,7 @@ def test_table_and_report_show_every_tower(reports: Path) -> None:
     metrics = json.loads((reports / "metrics.json").read_text())
     ratio = metrics["datasets"]["api"]["base"]["nDCG@10"] / metrics["datasets"]["api"]["teacher"]["nDCG@10"]
     row = next(line for line in table.splitlines() if line.startswith("base "))
-    assert row.split()[4:] == [f"{100 * ratio:.1f}", "-", "-", "-"]
+    assert row.split()[4:] == [f"{100 * ratio:.1f}", "%", "–", "–", "–"]
     section = page.split("<h3>Quality</h3>")[1].split("<h3>")[0]
     test = metrics["gain"]["api"]["base"]
     cell = section.split(">base</td>")[2].split("</tr>")[0]  # the first table has its measures

@@ -21,8 +21,8 @@ from steps.evaluate.fusing import CachedSearch, Fused, figures
 from steps.evaluate.measuring import Task
 from steps.evaluate.params import SPLITS
 from steps.evaluate.run import run
+from steps.evaluate.summary import results_table
 from steps.evaluate.systems import Hits, Systems, bm25_search, dense_search
-from steps.evaluate.table import results_table
 from steps.retrieval.fusion_choice import DEEPEST, STANDARD
 from steps.tracking.runs import NullRun
 

@@ -160,7 +160,7 @@ def test_a_browser_shows_every_section_and_what_documents_say_as_text(
                 "Distance to the teacher", "Neighbours, lengths and spread",
                 "An upper bound on the student's extra error",
                 "Speed", "From training to service", "Index", "Search effort", "The teacher", "Training data",
-                "Agreement with the teacher's hits" + ", encoders alone" * fused,
+                "Agreement with the teacher's hits",
             }  # fmt: skip
             assert parts <= {*under} and ("Fused with BM25" in under) == fused
             assert hostile in browser.evaluate("document.querySelector('.case li').textContent")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from slimtower.common.files import write_json
-from steps.evaluate.seeds import of_one_spec, seed_lines, spreads
+from steps.evaluate.comparing import of_one_spec, seed_lines, spreads
 
 
 def test_students_that_differ_in_their_seed_alone_are_told_with_their_spread(tmp_path: Path) -> None:

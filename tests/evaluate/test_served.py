@@ -13,15 +13,15 @@ from steps.core.judged import JudgedSet
 from steps.core.tables import read_table
 from steps.evaluate import slicing
 from steps.evaluate.figures import perturbed
+from steps.evaluate.figures.indexes import IndexFigures
 from steps.evaluate.fusing import FusionFigures
-from steps.evaluate.indexes import IndexFigures
+from steps.evaluate.gains import as_served, served_ms
 from steps.evaluate.insight import slice_figures
 from steps.evaluate.latency import Latency
 from steps.evaluate.measuring import Result
 from steps.evaluate.scoring import Scored
-from steps.evaluate.served import as_served, served_ms
 from steps.evaluate.slicing import Slice
-from steps.evaluate.table import results_table
+from steps.evaluate.summary import results_table
 from steps.evaluate.verdict import like_for_like
 
 

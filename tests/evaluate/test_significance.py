@@ -7,7 +7,9 @@ import pytest
 from scipy import stats
 
 from steps.core.judged import JudgedSet
-from steps.evaluate.comparing import agreement, bootstrap_p_value, holm, rank_biased_overlap, significance
+from steps.evaluate.comparing import bootstrap_p_value, holm
+from steps.evaluate.figures.agreement import agreement, rank_biased_overlap
+from steps.evaluate.gains import significance
 from steps.evaluate.measuring import Result
 from steps.evaluate.scoring import Scored, read_hits, write_hits
 

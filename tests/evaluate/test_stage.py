@@ -23,9 +23,8 @@ from steps.evaluate import run as stage
 from steps.evaluate.background import read_background
 from steps.evaluate.measuring import Task, measure_teacher
 from steps.evaluate.scoring import write_hits
-from steps.evaluate.summary import summary
+from steps.evaluate.summary import results_table, summary
 from steps.evaluate.systems import Systems, remembering
-from steps.evaluate.table import results_table
 from steps.evaluate.verdict import headline
 from steps.tracking.runs import Run
 

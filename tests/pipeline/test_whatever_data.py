@@ -17,7 +17,7 @@ from slimtower.search import search
 from slimtower.serving.choice import release_folder
 from steps.distill.initialisation import _word_pieces
 from steps.encoders.towers import load_tower
-from steps.evaluate.table import results_table
+from steps.evaluate.summary import results_table
 from steps.promote.run import run as promote
 
 pytestmark = pytest.mark.medium

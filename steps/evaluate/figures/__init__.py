@@ -17,8 +17,9 @@ def every_figure() -> list[Figure]:
 
 
 def measured_figures(params: EvaluateParams) -> list[Figure]:
-    """Those that are no analysis, and the analyses that params.yaml names."""
-    return [figure for figure in every_figure() if not figure.analysis or figure.key() in params.analyses]
+    """Those that measure something and are no analysis, and the analyses that params.yaml names."""
+    own = (figure for figure in every_figure() if type(figure).measure is not Figure.measure)
+    return [figure for figure in own if not figure.analysis or figure.key() in params.analyses]
 
 
 def shown_figures(

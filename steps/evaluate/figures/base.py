@@ -1,7 +1,7 @@
 """What a figure of the report is, and what it is given: a tower on the judged test queries of one data set."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -14,7 +14,7 @@ from steps.evaluate.formatting import Block
 from steps.evaluate.systems import Student, Teacher
 
 NEIGHBOURS = 10  # documents and queries that are near
-Part = Literal["tests", "queries", "distance", "speed"]
+Part = Literal["unjudged", "tests", "queries", "distance", "speed"]
 Measured = Mapping[str, Mapping[str, Any]]  # model -> data set -> what `Figure.measure` returned
 
 
@@ -81,9 +81,12 @@ class Figure(ABC):
         """Its key in metrics.json."""
         return cls.__module__.rpartition(".")[2]
 
-    @abstractmethod
     def measure(self, look: Look) -> Any:
-        """What JSON can hold of one tower on one data set, kept until code, tower or queries change; None: nothing."""
+        """What JSON can hold of one tower on one data set, kept until code, tower or queries change; None: nothing.
+
+        Without it the figure shows what the evaluation itself put under its key.
+        """
+        return None
 
     def merge(self, measured: Measured, values: Mapping[str, Mapping[str, np.ndarray]], seed: int) -> dict[str, Any]:
         """Its value in metrics.json, by default `[data set][model]`.
@@ -99,3 +102,8 @@ class Figure(ABC):
     @abstractmethod
     def render(self, value: Mapping[str, Any], shown: Shown) -> Iterable[Block]:
         """Paragraphs, tables and drawings below its title; `value` is what metrics.json has of it, never empty."""
+
+
+def overlaps(expected: Sequence[Sequence[str]], hits: Sequence[Sequence[str]]) -> np.ndarray:
+    """Share of each row of `expected` that is in the same row of `hits`, 1 of an empty row: float64 `(n,)`."""
+    return np.array([len(set(a) & set(b)) / len(a) if a else 1.0 for a, b in zip(expected, hits, strict=True)])

@@ -14,11 +14,10 @@ from steps.evaluate.comparing import figures
 from steps.evaluate.figures.base import NEIGHBOURS, Figure, Look, Measured, Part, Shown
 from steps.evaluate.formatting import Block, Cell, Table, percent
 from steps.evaluate.fusing import fused_search
-from steps.evaluate.gains import fused_name
 from steps.evaluate.params import BOOTSTRAP_SAMPLES
 from steps.evaluate.scoring import score
 from steps.evaluate.slicing import MIN_QUERIES
-from steps.evaluate.systems import TEACHER, Search, Student, dense_search, remembering
+from steps.evaluate.systems import TEACHER, Search, Student, dense_search, fused_name, remembering
 
 Perturbation = Literal["typos", "word_order", "prefix"]
 PERTURBATIONS: tuple[Perturbation, ...] = ("typos", "word_order", "prefix")  # that test queries are measured under

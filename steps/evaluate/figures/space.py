@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from steps.core.cosines import cosines
-from steps.evaluate.closeness import overlaps
-from steps.evaluate.figures.base import NEIGHBOURS, Figure, Look, Part, Shown
+from steps.evaluate.figures.base import NEIGHBOURS, Figure, Look, Part, Shown, overlaps
 from steps.evaluate.figures.geometry import PAIRS, draw_pairs
 from steps.evaluate.formatting import Block, Table, percent
 from steps.evaluate.systems import Student

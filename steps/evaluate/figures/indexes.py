@@ -1,16 +1,43 @@
 """What an approximate index costs: size, search time and quality beside the exact one, asked by the teacher."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from slimtower.serving.release import Release
 from steps.core.measures import NDCG
+from steps.evaluate.figures.base import Figure, Part, Shown
+from steps.evaluate.formatting import Block, Table, milliseconds, size
 from steps.evaluate.latency import Encode, one_thread, sample
 from steps.evaluate.scoring import Scored, score
 from steps.evaluate.systems import dense_search
+
+
+class Indexes(Figure):
+    """`indexes.<set>.<kind>` of metrics.json: the fields of `IndexFigures`, of flat (exact) and ann (served)."""
+
+    title = "Index"
+    part: ClassVar[Part] = "speed"
+    place = 2
+
+    def render(self, value: Mapping[str, Any], shown: Shown) -> Iterator[Block]:
+        """A row an index."""
+        yield "The teacher searches ten hits in the exact index (flat) and in the index that serves (ann)."
+        yield Table(
+            ["data set", "index", "size", "search p50, ms", NDCG],
+            [
+                [dataset, kind, size(found["bytes"]), milliseconds(found["p50_ms"]), _quality(found)]
+                for dataset, kinds in sorted(value.items())
+                for kind, found in kinds.items()
+            ],
+        )
+
+
+def _quality(found: Mapping[str, Any]) -> str:
+    return f"{found[NDCG]:.4f}" if NDCG in found else "–"
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,46 @@
 """What serving costs on test queries: in PyTorch, exported over the exact index, and as served."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from steps.core.measures import NDCG
+from steps.evaluate.figures.base import Figure, Part, Shown
+from steps.evaluate.formatting import Block, Table, percent
 from steps.evaluate.scoring import Scored, score
 from steps.evaluate.systems import Student, dense_search, remembering
 
 K = 10
+
+
+class Serving(Figure):
+    """`serving.<set>.<student>` of metrics.json: `model`, `exact`, `served` and `lost` of `ServingCost`."""
+
+    title = "From training to service"
+    part: ClassVar[Part] = "speed"
+    place = 1
+
+    def render(self, value: Mapping[str, Any], shown: Shown) -> Iterator[Block]:
+        """A row a student."""
+        yield (
+            "nDCG@10 of the student as trained (fp32, exact index), after export and quantisation, and with the index"
+            " that serves."
+        )
+        yield Table(
+            ["data set", "student", "as trained", "exported", "as served", "lost"],
+            [
+                [
+                    dataset,
+                    student,
+                    *(f"{cost[step]:.4f}" for step in ("model", "exact", "served")),
+                    percent(cost["lost"]),
+                ]
+                for dataset, row in sorted(value.items())
+                for student, cost in row.items()
+            ],
+        )
 
 
 @dataclass(frozen=True)
