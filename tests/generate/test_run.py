@@ -224,11 +224,8 @@ def test_documents_are_drawn_a_few_at_a_time_as_from_all_in_memory(
 ) -> None:
     monkeypatch.setattr(sources, "_FEWEST", fewest)
     contents = [
-        "Sum all the images of a disk.",
-        "Too short.",
-        "Green tea is a fine tea. Black tea is a tea. Short.",
-        "",
-    ]
+        "Sum all the images of a disk.", "Too short.", "Green tea is a fine tea. Black tea is a tea. Short.", "",
+    ]  # fmt: skip
     rows = [
         {"doc_id": f"d/{number}", "dataset": "d", "title": ["", f"On {number // 9} kinds of tea"][number % 2],
          "topic": "", "content": contents[number % 4]}

@@ -79,13 +79,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def source(**changes: Any) -> ApiDocsSource:
     values = {
-        "kind": "api_docs",
-        "name": "api",
-        "packages": ["fakepkg"],
-        "max_documents": 100,
-        "test_queries": 1,
+        "kind": "api_docs", "name": "api", "packages": ["fakepkg"], "max_documents": 100, "test_queries": 1,
         "dev_queries": 1,
-    }
+    }  # fmt: skip
     return ApiDocsSource.model_validate(values | changes)
 
 

@@ -92,22 +92,13 @@ MS_MARCO = {
     "triplets.tsv": tsv([(n, n, (n + 1) % 12) for n in range(6)]),
 }
 FORMS: dict[str, Callable[[list[dict[str, Any]]], bytes]] = {
-    "jsonl": jsonl,
-    "csv": partial(table, comma=","),
-    "tsv": partial(table, comma="\t"),
-    "parquet": parquet,
-}
+    "jsonl": jsonl, "csv": partial(table, comma=","), "tsv": partial(table, comma="\t"), "parquet": parquet,
+}  # fmt: skip
 LOGS = {f"log.{form}": written(LOG) for form, written in FORMS.items()} | {
-    "corpus.jsonl": jsonl(TABLE_CORPUS),
-    "corpus.csv": FORMS["csv"](TABLE_CORPUS),
-    "scores.jsonl": jsonl(SCORES),
-    "scores.tsv": FORMS["tsv"](SCORES),
-    "scores.parquet": parquet(SCORES),
-    "searches.jsonl": jsonl(SEARCHES),
-    "searches.parquet": parquet(SEARCHES),
-    "events.jsonl": jsonl(EVENTS),
-    "events.parquet": parquet(EVENTS),
-}
+    "corpus.jsonl": jsonl(TABLE_CORPUS), "corpus.csv": FORMS["csv"](TABLE_CORPUS), "scores.jsonl": jsonl(SCORES),
+    "scores.tsv": FORMS["tsv"](SCORES), "scores.parquet": parquet(SCORES), "searches.jsonl": jsonl(SEARCHES),
+    "searches.parquet": parquet(SEARCHES), "events.jsonl": jsonl(EVENTS), "events.parquet": parquet(EVENTS),
+}  # fmt: skip
 LISTS = {"queries.txt": tsv([("source", f"query {n}") for n in NUMBERS]), "terms.tsv": tsv([("shoe", 2), ("red", 1)])}
 
 # What may lie in a value's place, as JSON spells it
@@ -134,20 +125,9 @@ def in_columns(content: bytes, comma: bytes) -> Iterator[bytes]:
     first, second, third, *rest = content.split(b"\n")
     fields = third.split(comma)
     bad = [
-        b"",
-        b" ",
-        b"\0",
-        "\u200b".encode(),
-        b"\xff",
-        b"-1",
-        b"nan",
-        b"inf",
-        b"9" * 400,
-        b"9" * 5000,
-        b'"',
-        b'"x',
+        b"", b" ", b"\0", "\u200b".encode(), b"\xff", b"-1", b"nan", b"inf", b"9" * 400, b"9" * 5000, b'"', b'"x',
         b"\r",
-    ]
+    ]  # fmt: skip
     for place in range(len(fields)):
         for value in [*bad, comma, b"x" * 200_000]:
             yield b"\n".join([first, second, comma.join([*fields[:place], value, *fields[place + 1 :]]), *rest])
@@ -254,14 +234,9 @@ def used(data: SourceData, kind: str) -> int:
 
 
 KINDS = {
-    "toy/corpus": "documents",
-    "toy/collection": "documents",
-    "toy/queries.": "queries",
-    "toy/answers": "answers",
-    "toy/qrels": "qrels",
-    "toy/path/": "impressions",
-    "toy/relevance/": "relevance",
-}
+    "toy/corpus": "documents", "toy/collection": "documents", "toy/queries.": "queries", "toy/answers": "answers",
+    "toy/qrels": "qrels", "toy/path/": "impressions", "toy/relevance/": "relevance",
+}  # fmt: skip
 
 
 def check(data: SourceData, rejects: Rejects) -> None:

@@ -97,18 +97,10 @@ def test_bad_documents_are_rejected_with_reason_and_line(beir: Maker) -> None:
     ]
     data, rejects = read(beir({"corpus.jsonl": None, "corpus.jsonl.gz": lines(*good, *bad)}))
     assert reasons(rejects, "toy/corpus.jsonl.gz") == [
-        (31, "invalid_json"),
-        (32, "invalid_json"),
-        (33, "missing_field"),
-        (34, "empty_text"),
-        (35, "duplicate_id"),
-        (36, "invalid_utf8"),
-        (37, "wrong_type"),
-        (38, "bad_id"),
-        (39, "invalid_utf8"),
-        (44, "bad_id"),
+        (31, "invalid_json"), (32, "invalid_json"), (33, "missing_field"), (34, "empty_text"), (35, "duplicate_id"),
+        (36, "invalid_utf8"), (37, "wrong_type"), (38, "bad_id"), (39, "invalid_utf8"), (44, "bad_id"),
         (45, "bad_id"),
-    ]
+    ]  # fmt: skip
     assert [row.content for row in data.documents[30:]] == ["a number as id", "", ""]
     assert data.documents[3] == ("toy/d3", "toy", "", "sky", "text 3")  # the first of a duplicate stays
 
@@ -116,18 +108,12 @@ def test_bad_documents_are_rejected_with_reason_and_line(beir: Maker) -> None:
 def test_bad_queries_are_rejected_with_reason_and_line(beir: Maker) -> None:
     good = [{"_id": f"q{n}", "text": f"question {n}"} for n in range(30)]
     bad = [
-        {"_id": "marks", "text": "?!"},
-        {"_id": "q1", "text": "again"},
-        {"text": "no id " * 100},
-        b"\xff\xfe",
-    ]
+        {"_id": "marks", "text": "?!"}, {"_id": "q1", "text": "again"}, {"text": "no id " * 100}, b"\xff\xfe",
+    ]  # fmt: skip
     _, rejects = read(beir({"queries.jsonl": lines(*good, *bad)}))
     assert reasons(rejects, "toy/queries.jsonl") == [
-        (31, "empty_text"),
-        (32, "duplicate_id"),
-        (33, "missing_field"),
-        (34, "invalid_utf8"),
-    ]
+        (31, "empty_text"), (32, "duplicate_id"), (33, "missing_field"), (34, "invalid_utf8"),
+    ]  # fmt: skip
     assert max(len(row.raw) for row in rejects.rows) == 500
 
 
@@ -146,12 +132,9 @@ def test_bad_judgements_are_rejected_with_reason_and_line(beir: Maker) -> None:
     ]
     data, rejects = read(beir({"qrels/test.tsv": qrels(*rows)}))
     assert reasons(rejects, "toy/qrels/test.tsv") == [
-        (3, "unknown_query"),
-        (4, "unknown_document"),
-        (5, "bad_grade"),
-        (6, "duplicate_judgement"),
+        (3, "unknown_query"), (4, "unknown_document"), (5, "bad_grade"), (6, "duplicate_judgement"),
         (7, "missing_field"),
-    ]
+    ]  # fmt: skip
     test = {(row.query_id, row.doc_id): row.grade for row in data.judgements if row.split == "test"}
     relevant = {(f"toy/q{n}", f"toy/d{n}"): 3 if n == 20 else 1 for n in range(20, 24)}
     assert test == relevant | {("toy/q21", "toy/d3"): 0}, "what is judged not relevant is judged"

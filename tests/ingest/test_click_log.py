@@ -18,12 +18,9 @@ from steps.ingest.log_impressions import without_repeats
 from steps.ingest.search_log import SearchLog
 
 BASIC = [
-    shown("red shoes", 0, "d0", clicked=True),
-    shown("red shoes", 0, "d1", rank=2),
-    shown("blue hat", 1, "d2"),
-    shown("green coat", 6, "d3", clicked=True),
-    shown("green coat", 6, "d4", rank=2),
-]
+    shown("red shoes", 0, "d0", clicked=True), shown("red shoes", 0, "d1", rank=2), shown("blue hat", 1, "d2"),
+    shown("green coat", 6, "d3", clicked=True), shown("green coat", 6, "d4", rank=2),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -95,29 +92,13 @@ def test_values_of_every_spelling_are_read_and_bad_ones_are_rejects_of_their_lin
         handle.write(b'\n{"q": "caf\xe9"}\n[1]\n')
     out = ingest(tmp_path, params(source))
     assert rows_of(out, "impressions", "rank", "clicked", "timestamp")[:4] == [
-        (1, True, FIRST),
-        (2, True, FIRST + 7),
-        (3, False, FIRST),
-        (1, False, FIRST + DAY),
-    ]
+        (1, True, FIRST), (2, True, FIRST + 7), (3, False, FIRST), (1, False, FIRST + DAY),
+    ]  # fmt: skip
     expected = {
-        6: "bad_rank",
-        7: "bad_rank",
-        8: "bad_rank",
-        9: "bad_timestamp",
-        10: "bad_timestamp",
-        11: "missing_field",
-        12: "unknown_document",
-        13: "bad_clicked",
-        14: "bad_clicked",
-        15: "empty_text",
-        16: "query_too_long",
-        17: "invalid_utf8",
-        18: "missing_field",
-        19: "bad_id",
-        21: "invalid_utf8",
-        22: "invalid_json",
-    }
+        6: "bad_rank", 7: "bad_rank", 8: "bad_rank", 9: "bad_timestamp", 10: "bad_timestamp", 11: "missing_field",
+        12: "unknown_document", 13: "bad_clicked", 14: "bad_clicked", 15: "empty_text", 16: "query_too_long",
+        17: "invalid_utf8", 18: "missing_field", 19: "bad_id", 21: "invalid_utf8", 22: "invalid_json",
+    }  # fmt: skip
     assert reasons(out) == [("log/path/log.jsonl", line, reason) for line, reason in expected.items()]
 
 

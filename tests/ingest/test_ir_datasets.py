@@ -173,14 +173,10 @@ def test_bad_rows_are_rejected_with_reason_and_row(registry: Any) -> None:
     register(registry, "toy", docs, queries, qrels)
     _, rejects = read(ratio=0.9)
     assert [(row.source, row.line, row.reason) for row in rejects.rows] == [
-        ("mine/docs", 2, "empty_text"),
-        ("mine/docs", 3, "duplicate_id"),
-        ("mine/docs", 4, "bad_id"),
-        ("mine/test/queries", 2, "empty_text"),
-        ("mine/test/qrels", 2, "unknown_document"),
-        ("mine/test/qrels", 3, "unknown_query"),
-        ("mine/test/qrels", 4, "duplicate_judgement"),
-    ]
+        ("mine/docs", 2, "empty_text"), ("mine/docs", 3, "duplicate_id"), ("mine/docs", 4, "bad_id"),
+        ("mine/test/queries", 2, "empty_text"), ("mine/test/qrels", 2, "unknown_document"),
+        ("mine/test/qrels", 3, "unknown_query"), ("mine/test/qrels", 4, "duplicate_judgement"),
+    ]  # fmt: skip
     with pytest.raises(UserError, match=r"toy: docs: 3 of 4 rows cannot be used"):
         read(ratio=0.5)
 

@@ -45,11 +45,8 @@ def names_of(location: object, since: str = "", until: str = "", patterns: tuple
 
 def test_the_window_holds_its_first_day_and_not_its_last(folder: Path) -> None:
     of_the_31st = [
-        "always.jsonl",
-        "dt=2026-01-31/notes.txt",
-        "dt=2026-01-31/part-0.jsonl",
-        "dt=2026-01-31/part-1.jsonl",
-    ]
+        "always.jsonl", "dt=2026-01-31/notes.txt", "dt=2026-01-31/part-0.jsonl", "dt=2026-01-31/part-1.jsonl",
+    ]  # fmt: skip
     assert names_of(folder, "2026-01-31", "2026-02-01") == of_the_31st
     assert names_of(folder, "2026-01-31T23:00", "2026-01-31T23:30") == of_the_31st  # a day partly inside is read
     assert names_of(folder, patterns=("*.txt",)) == ["dt=2026-01-31/notes.txt"]
@@ -239,11 +236,8 @@ def test_rows_of_sources_json_go_to_the_places_that_they_came_from(tmp_path: Pat
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
     source = {
-        "name": "term_scores",
-        "kind": "beir",
-        "path": str(tmp_path / "toy"),
-        "relevance": str(tmp_path / "scores"),
-    }
+        "name": "term_scores", "kind": "beir", "path": str(tmp_path / "toy"), "relevance": str(tmp_path / "scores"),
+    }  # fmt: skip
     checked = params(source, unlabelled_queries=str(tmp_path / "more.tsv"), term_scores=str(tmp_path / "terms.tsv"))
     keyed = by_key(checked, list_sources(checked))
     assert {key: [row["path"] for row in rows] for key, rows in keyed.items()} == {

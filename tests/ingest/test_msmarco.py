@@ -134,21 +134,14 @@ def test_bad_rows_are_rejected_with_reason_and_line(msmarco: Maker) -> None:
     files = {"collection.tsv": collection, "queries.train.tsv": queries, "queries.dev.tsv": dev, "qrels.dev.tsv": qrels}
     data, rejects = read(msmarco({**files, "qrels.train.tsv": judged(range(1))}), ratio=0.9)
     assert reasons(rejects) == [
-        ("ms/collection.tsv", 41, "missing_field"),
-        ("ms/collection.tsv", 42, "empty_text"),
-        ("ms/collection.tsv", 43, "duplicate_id"),
-        ("ms/collection.tsv", 44, "too_many_columns"),
-        ("ms/collection.tsv", 45, "bad_id"),
-        ("ms/queries.train.tsv", 2, "empty_text"),
-        ("ms/queries.train.tsv", 3, "duplicate_id"),
-        ("ms/queries.train.tsv", 4, "bad_id"),
-        ("ms/queries.train.tsv", 5, "invalid_utf8"),
-        ("ms/qrels.dev.tsv", 2, "missing_field"),
-        ("ms/qrels.dev.tsv", 3, "bad_grade"),
-        ("ms/qrels.dev.tsv", 4, "unknown_document"),
-        ("ms/qrels.dev.tsv", 5, "duplicate_judgement"),
-        ("ms/qrels.dev.tsv", 6, "unknown_query"),
-    ]
+        ("ms/collection.tsv", 41, "missing_field"), ("ms/collection.tsv", 42, "empty_text"),
+        ("ms/collection.tsv", 43, "duplicate_id"), ("ms/collection.tsv", 44, "too_many_columns"),
+        ("ms/collection.tsv", 45, "bad_id"), ("ms/queries.train.tsv", 2, "empty_text"),
+        ("ms/queries.train.tsv", 3, "duplicate_id"), ("ms/queries.train.tsv", 4, "bad_id"),
+        ("ms/queries.train.tsv", 5, "invalid_utf8"), ("ms/qrels.dev.tsv", 2, "missing_field"),
+        ("ms/qrels.dev.tsv", 3, "bad_grade"), ("ms/qrels.dev.tsv", 4, "unknown_document"),
+        ("ms/qrels.dev.tsv", 5, "duplicate_judgement"), ("ms/qrels.dev.tsv", 6, "unknown_query"),
+    ]  # fmt: skip
     assert ids(data, "test") == {"ms/30"}
     # Those that only broken rows name are the evaluation's all the same: neither unlabelled nor train.
     assert {query.query_id for query in data.queries} == {"ms/0", "ms/30"}

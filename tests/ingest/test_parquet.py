@@ -89,12 +89,9 @@ ODD: dict[str, pa.Array] = {
     "structs": pa.StructArray.from_arrays([spelled(NOT_UTF8)], ["a"]),
     "maps": pa.array([[("a", 1)], [], None, [("b", 2)]], pa.map_(pa.string(), pa.int64())),
     "decimals": pa.array([Decimal("1.5"), Decimal("1e30"), None, Decimal("2")]),
-    "numbers": pa.array([float("nan"), float("inf"), -0.0, 1e300]),
-    "bytes": pa.array([b"\xff", b"", None, b"1"]),
-    "truth": pa.array([True, False, None, True]),
-    "nulls": pa.nulls(4),
-    "not utf-8": spelled(NOT_UTF8),
-}
+    "numbers": pa.array([float("nan"), float("inf"), -0.0, 1e300]), "bytes": pa.array([b"\xff", b"", None, b"1"]),
+    "truth": pa.array([True, False, None, True]), "nulls": pa.nulls(4), "not utf-8": spelled(NOT_UTF8),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("column", sorted(ROWS[0]))

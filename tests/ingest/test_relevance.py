@@ -55,17 +55,9 @@ def test_scores_by_id_or_text_and_of_a_pair_the_highest(tmp_path: Path) -> None:
     assert relevance(out) == {("red shoes", "log/d0"): 0.5, ("green coat", "log/d1"): 3.0}
     assert '"relevance_pairs_repeated": 2' in (out / "report.json").read_text()
     assert [row[1:] for row in reasons(out)] == [
-        (5, "ambiguous_query"),
-        (6, "unknown_query"),
-        (7, "unknown_query"),
-        (8, "unknown_document"),
-        (9, "bad_score"),
-        (10, "bad_score"),
-        (11, "bad_score"),
-        (12, "bad_score"),
-        (13, "missing_field"),
-        (14, "missing_field"),
-    ]
+        (5, "ambiguous_query"), (6, "unknown_query"), (7, "unknown_query"), (8, "unknown_document"), (9, "bad_score"),
+        (10, "bad_score"), (11, "bad_score"), (12, "bad_score"), (13, "missing_field"), (14, "missing_field"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["scores.tsv", "scores.parquet"])
@@ -98,13 +90,9 @@ def test_term_scores_are_one_positive_number_a_word(tmp_path: Path) -> None:
     table = read_term_scores(path, rejects)
     assert table.to_pydict() == {"term": ["café", "hat", "shoes"], "score": [1.0, 0.125, 2.5]}
     assert [(row.line, row.reason) for row in rejects.rows] == [
-        (4, "not_one_word"),
-        (5, "duplicate_term"),
-        *((line, "bad_score") for line in range(6, 13)),
-        (13, "missing_field"),
-        (14, "too_many_columns"),
-        (15, "not_one_word"),
-    ]
+        (4, "not_one_word"), (5, "duplicate_term"), *((line, "bad_score") for line in range(6, 13)),
+        (13, "missing_field"), (14, "too_many_columns"), (15, "not_one_word"),
+    ]  # fmt: skip
     with pytest.raises(UserError, match=r"12 of 15 rows"):
         read_term_scores(path, Rejects(0.5))
 

@@ -41,26 +41,20 @@ SEARCHES = [
     search("three", "hat", 6, ["d3", "d4"]),
 ]
 EVENTS = [
-    event("click", "one", "d0", 0.001, 2),
-    event("click", "one", "d0", 0.002, 2),
-    event("impression", "two", "d4", 1, 2),
-    event("view", "two", "d5", 1, 1),
-    event("impression", "two", "d4", 1.001, 7),
-    event("click", "two", "d4", 1.002, 2),
+    event("click", "one", "d0", 0.001, 2), event("click", "one", "d0", 0.002, 2),
+    event("impression", "two", "d4", 1, 2), event("view", "two", "d5", 1, 1),
+    event("impression", "two", "d4", 1.001, 7), event("click", "two", "d4", 1.002, 2),
     event("click", "three", "d3", 6.001, 1),
-]
+]  # fmt: skip
 
 
 def ubi(folder: Path, searches: list[Any], events: list[Any], **changes: Any) -> dict[str, Any]:
     source = {
-        "name": "shop",
-        "kind": "ubi",
-        "corpus": str(corpus(folder)),
+        "name": "shop", "kind": "ubi", "corpus": str(corpus(folder)),
         "queries": str(write(folder / "queries" / "q.jsonl", searches)),
-        "events": str(write(folder / "events" / "e.jsonl", events)),
-        "test_from": "2026-01-06",
+        "events": str(write(folder / "events" / "e.jsonl", events)), "test_from": "2026-01-06",
         "validation_fraction": 0.0,
-    }
+    }  # fmt: skip
     return source | changes
 
 
@@ -69,14 +63,10 @@ def impressions(out: Path) -> list[Any]:
 
 
 EXPECTED = [
-    ("shop/one", "shop/d2", 1, False),
-    ("shop/one", "shop/d0", 2, True),
-    ("shop/one", "shop/d1", 3, False),
-    ("shop/two", "shop/d5", 1, False),
-    ("shop/two", "shop/d4", 2, True),
-    ("shop/three", "shop/d3", 1, True),
+    ("shop/one", "shop/d2", 1, False), ("shop/one", "shop/d0", 2, True), ("shop/one", "shop/d1", 3, False),
+    ("shop/two", "shop/d5", 1, False), ("shop/two", "shop/d4", 2, True), ("shop/three", "shop/d3", 1, True),
     ("shop/three", "shop/d4", 2, False),
-]
+]  # fmt: skip
 
 
 def test_hits_or_else_impression_events_are_what_was_shown(tmp_path: Path) -> None:
@@ -136,24 +126,14 @@ def test_bad_searches_and_events_are_rejects_of_their_line(tmp_path: Path) -> No
     for name, line, reason in reasons(out):
         found[name][line] = reason
     assert found["shop/queries/q.jsonl"] == {
-        4: "duplicate_id",
-        5: "empty_text",
-        6: "bad_timestamp",
-        7: "unknown_document",
-        8: "wrong_type",
+        4: "duplicate_id", 5: "empty_text", 6: "bad_timestamp", 7: "unknown_document", 8: "wrong_type",
         9: "missing_field",
-    }
+    }  # fmt: skip
     assert found["shop/events/e.jsonl"] == {
-        8: "click_without_impression",
-        9: "click_without_impression",
-        10: "click_without_impression",
-        11: "missing_field",
-        12: "bad_rank",
-        13: "unknown_document",
-        14: "missing_field",
-        15: "bad_timestamp",
+        8: "click_without_impression", 9: "click_without_impression", 10: "click_without_impression",
+        11: "missing_field", 12: "bad_rank", 13: "unknown_document", 14: "missing_field", 15: "bad_timestamp",
         16: "missing_field",
-    }
+    }  # fmt: skip
     part = [row[1:] for row in impressions(out) if row[0] == "shop/part"]
     assert part == [("shop/d0", 1, False), ("shop/d1", 3, False)]  # the others keep their ranks
     facts = read_json(out / "report.json")["datasets"]["shop"]
@@ -262,15 +242,10 @@ def test_the_example_log_is_read_without_a_reject_and_called_simulated(tmp_path:
     assert counts["searches"] == 120
     assert len(list((tmp_path / "log" / "queries").iterdir())) > 2
     source = {
-        "name": "ubi",
-        "kind": "ubi",
-        "corpus": str(tmp_path / "log" / "corpus.jsonl"),
-        "queries": str(tmp_path / "log" / "queries"),
-        "events": str(tmp_path / "log" / "events"),
-        "test_from": "2025-01-09",
-        "validation_fraction": 0.1,
-        "simulated": True,
-    }
+        "name": "ubi", "kind": "ubi", "corpus": str(tmp_path / "log" / "corpus.jsonl"),
+        "queries": str(tmp_path / "log" / "queries"), "events": str(tmp_path / "log" / "events"),
+        "test_from": "2025-01-09", "validation_fraction": 0.1, "simulated": True,
+    }  # fmt: skip
     out = ingest(tmp_path, params(source, max_reject_ratio=0.0))
     assert reasons(out) == []
     report = read_json(out / "report.json")

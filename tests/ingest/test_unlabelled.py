@@ -23,14 +23,9 @@ def read(path: Path, *, ratio: float = 1.0) -> tuple[list[Query], Rejects]:
 def test_one_and_two_columns_duplicates_and_defects(tmp_path: Path) -> None:
     path = tmp_path / "more.tsv.gz"
     rows = [
-        b"web\tHow tall is K2?",
-        b"how tall is k2",
-        b"one column",
-        b"web\t",
-        b"a\tb\tc",
-        b"web\t\xff",
+        b"web\tHow tall is K2?", b"how tall is k2", b"one column", b"web\t", b"a\tb\tc", b"web\t\xff",
         b"web\t" + b"word " * 201,
-    ]
+    ]  # fmt: skip
     path.write_bytes(gzip.compress(b"\r\n".join(rows)))
     queries, rejects = read(path)
     assert [(query.text, query.split, query.dataset) for query in queries] == [
@@ -38,12 +33,8 @@ def test_one_and_two_columns_duplicates_and_defects(tmp_path: Path) -> None:
         ("one column", "unlabelled", "unlabelled_queries"),
     ]
     assert [(row.line, row.reason) for row in rejects.rows] == [
-        (2, "duplicate_text"),
-        (4, "empty_text"),
-        (5, "too_many_columns"),
-        (6, "invalid_utf8"),
-        (7, "query_too_long"),
-    ]
+        (2, "duplicate_text"), (4, "empty_text"), (5, "too_many_columns"), (6, "invalid_utf8"), (7, "query_too_long"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["queries.jsonl", "queries.jsonl.gz", "more.CSV", "more.parquet", "more.json"])

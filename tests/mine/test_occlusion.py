@@ -90,13 +90,10 @@ def test_terms_that_change_nothing_share_equally(tower: Path) -> None:
 
 def test_all_occurrences_of_a_term_are_left_out_and_nothing_else() -> None:
     assert occluded("The cat, the cat's CAT; concat wi-fi") == {
-        "the": "cat, cat's CAT; concat wi-fi",
-        "cat": "The , the 's ; concat wi-fi",
-        "s": "The cat, the cat' CAT; concat wi-fi",
-        "concat": "The cat, the cat's CAT; wi-fi",
-        "wi": "The cat, the cat's CAT; concat -fi",
-        "fi": "The cat, the cat's CAT; concat wi-",
-    }
+        "the": "cat, cat's CAT; concat wi-fi", "cat": "The , the 's ; concat wi-fi",
+        "s": "The cat, the cat' CAT; concat wi-fi", "concat": "The cat, the cat's CAT; wi-fi",
+        "wi": "The cat, the cat's CAT; concat -fi", "fi": "The cat, the cat's CAT; concat wi-",
+    }  # fmt: skip
     assert occluded(" ?! ") == {}
     assert occluded("北京大学 x") == {"北京": "大学 x", "京大": "北学 x", "大学": "北京 x", "x": "北京大学"}
 

@@ -38,13 +38,10 @@ QUERIES = [
 ]
 DOCUMENTS = [document(f"d/{name}", f"Text about {name}.") for name in ("cumsum", "sum", "sort", "max")]
 LOG = [
-    impression("d/q2", "d/cumsum", True),
-    impression("d/q2", "d/sum", False, rank=2),
-    impression("d/q3", "d/sort", True, session=1),
-    impression("d/q3", "d/max", False, session=1, rank=2),
-    impression("d/test", "d/cumsum", True, session=2),
-    impression("d/test", "d/sum", False, session=2, rank=2),
-]
+    impression("d/q2", "d/cumsum", True), impression("d/q2", "d/sum", False, rank=2),
+    impression("d/q3", "d/sort", True, session=1), impression("d/q3", "d/max", False, session=1, rank=2),
+    impression("d/test", "d/cumsum", True, session=2), impression("d/test", "d/sum", False, session=2, rank=2),
+]  # fmt: skip
 
 
 def test_writes_triplets_of_both_hops_and_says_why(tmp_path: Path) -> None:
@@ -199,11 +196,8 @@ def test_relevance_adds_its_sources_and_takes_back_wrong_negatives(
     assert not any(row["query_id"] == "d/q3" for row in rows)
     report = read_json(out / "report.json")
     assert report["rows"] == {
-        "click_one_hop": 1,
-        "click_multi_hop": 0,
-        "relevance_one_hop": 1,
-        "relevance_multi_hop": 0,
-    }
+        "click_one_hop": 1, "click_multi_hop": 0, "relevance_one_hop": 1, "relevance_multi_hop": 0,
+    }  # fmt: skip
     assert report["dropped_positives"]["earlier_triplets"] == {"negative_is_relevant": 2}
     assert report["queries"]["in_triplets"] == 2  # q2 by clicks, q1 by relevance
     assert report["scores"] == {"read": 11, "dropped": {"test_query": 1}}

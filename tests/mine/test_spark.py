@@ -51,12 +51,9 @@ def test_duckdb_equals_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     outputs = []
     for engine in ("duckdb", "spark"):
         knobs = {
-            "engine": engine,
-            "spark_master": "local[2]",
-            "memory_limit": "2GB",
-            "max_associations": 20,
+            "engine": engine, "spark_master": "local[2]", "memory_limit": "2GB", "max_associations": 20,
             "debias": {"method": "ipw"},
-        }
+        }  # fmt: skip
         clicks = mine(ingest, tmp_path / f"{engine}-click", **knobs)
         outputs.append(mine_relevance(ingest, clicks, tmp_path / f"{engine}-relevance", **knobs))
     duckdb, spark = outputs
