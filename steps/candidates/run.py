@@ -1,21 +1,24 @@
 """Search for the training queries with what there is before any teacher: documents that may be hard negatives."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import assert_never
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from slimtower.common.files import staged_folder, write_json
-from steps.candidates.lexical import by_bm25
 from steps.candidates.params import CandidatesParams
-from steps.candidates.queries import DatasetQueries, select_queries
+from steps.candidates.queries import DatasetQueries, candidate_rows, select_queries
+from steps.core.progress import progress
 from steps.core.tables import stream_table
+from steps.retrieval.corpus_bm25 import corpus_bm25
 from steps.tracking.runs import Run
 
+_QUERIES = 256  # searched by BM25 at once
 _MOST_EMPTY = 0.2  # share of the queries that may find nothing before a warning
 
 
@@ -48,6 +51,16 @@ def run(ingest: Path, output: Path, params: CandidatesParams, run: Run) -> None:
         )
     run.metrics({f"candidates.{name}": count for name, count in counts.items()})
     run.artifact(output / "report.json")
+
+
+def by_bm25(ingest: Path, query_sets: Sequence[DatasetQueries], depth: int) -> Iterator[pa.Table]:
+    """The table `candidates`, some queries at a time: at most `depth` documents that share a term with each query."""
+    for query_set in query_sets:
+        engine = corpus_bm25(ingest, query_set.dataset)
+        starts = range(0, len(query_set.ids), _QUERIES)
+        for start in progress(starts, len(starts), f"BM25, {query_set.dataset}"):
+            scores, doc_ids = engine.search(query_set.texts[start : start + _QUERIES], depth)
+            yield candidate_rows(query_set.ids[start : start + _QUERIES], doc_ids, scores)
 
 
 def _warn(searcher: str, query_sets: Sequence[DatasetQueries], path: Path) -> None:

@@ -21,7 +21,7 @@ from steps.embed.alignment_texts import Sources, build
 from steps.embed.given_vectors import check_given, sampled_rows
 from steps.embed.nearest import NEIGHBOUR_DOCUMENTS, nearest_documents, searched_rows
 from steps.embed.params import EmbedParams
-from steps.embed.spread import check_spread, drawn_rows
+from steps.embed.spread import check_sample_spread
 from steps.embed.token_vectors import token_texts, token_vectors
 from steps.encoders.cut_texts import cut_documents, sample_rows
 from steps.encoders.precision import resolve_precision
@@ -69,7 +69,7 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
         jobs: list[tuple[str, Role, Texts, str]] = [("alignment", "query", queried, "float16")]
         if checked:
             _linked(index_vectors, staging / "documents.npy")
-            _check_spread(staging / "documents.npy", documents, "documents", teach.name, params.seed)
+            check_sample_spread(staging / "documents.npy", documents, "documents", teach.name, params.seed)
         else:
             jobs.insert(0, ("documents", "document", documents, "float32"))
         for name, role, items, dtype in jobs:
@@ -86,7 +86,7 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
                 caption=f"embed {name}",
                 lengths=staging / "lengths.npy" if role == "query" else None,
             )
-            _check_spread(staging / f"{name}.npy", items, name, teach.name, params.seed)
+            check_sample_spread(staging / f"{name}.npy", items, name, teach.name, params.seed)
         vectors, searched = (np.load(staging / f"{name}.npy", mmap_mode="r") for name in ("alignment", "documents"))
         cosine = tower.similarity_fn_name == "cosine"
         among = searched_rows(ingest, NEIGHBOUR_DOCUMENTS, params.seed)
@@ -130,14 +130,6 @@ def _announce(tower: SentenceTransformer, documents: Texts, texts: list[str]) ->
         jobs.append((endpoint, token_texts(route(tower, "query"))))
     if jobs:
         announce(jobs, "embed: documents, alignment texts and tokens together")
-
-
-def _check_spread(vectors: Path, texts: Texts, kind: str, teacher: str, seed: int) -> None:
-    """`check_spread` of a sample."""
-    rows = drawn_rows(len(texts), seed)
-    sampled = set(rows.tolist())
-    sampled_texts = [text for row, text in enumerate(texts) if row in sampled]
-    check_spread(np.load(vectors, mmap_mode="r")[rows], sampled_texts, kind, teacher)
 
 
 def _linked(source: Path, target: Path) -> None:

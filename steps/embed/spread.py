@@ -1,11 +1,13 @@
 """Do the teacher's vectors tell texts apart? Those of a broken model are all alike, or differ by length alone."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
 from slimtower.common.errors import UserError
 from steps.core.texts import fold
+from steps.core.vector_store import Texts
 
 _SAMPLE = 1000  # texts that are compared
 _MIN_TEXTS = 10  # different ones; fewer may well be alike
@@ -19,6 +21,14 @@ def drawn_rows(count: int, seed: int) -> np.ndarray:
     if count <= _SAMPLE:
         return np.arange(count)
     return np.sort(np.random.default_rng((seed, 9)).choice(count, _SAMPLE, replace=False))
+
+
+def check_sample_spread(vectors: Path, texts: Texts, kind: str, teacher: str, seed: int) -> None:
+    """`check_spread` of a sample of the vectors in a file."""
+    rows = drawn_rows(len(texts), seed)
+    sampled = set(rows.tolist())
+    sampled_texts = [text for row, text in enumerate(texts) if row in sampled]
+    check_spread(np.load(vectors, mmap_mode="r")[rows], sampled_texts, kind, teacher)
 
 
 def check_spread(vectors: np.ndarray, texts: Sequence[str], kind: str, teacher: str) -> None:

