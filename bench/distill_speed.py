@@ -173,7 +173,7 @@ def trainer(task: Task, seed: int, setting: Setting) -> tuple[SentenceTransforme
     """
     made = student(task, seed)
     if not setting.dropout:
-        set_dropout(made, 0.0)
+        set_dropout(made)
     if setting.plain_attention:
         network: Any = made[0]
         network.auto_model.set_attn_implementation("eager")

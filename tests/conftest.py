@@ -144,3 +144,11 @@ def hybrid(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         run_release(folder, "static", RELEASE.model_copy(update={"lexical": "always"}))
 
     return built_once(tmp_path_factory, "hybrid", build)
+
+
+@pytest.fixture
+def dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainings drop out, so that random numbers matter."""
+    from steps.training import library_trainer
+
+    monkeypatch.setattr(library_trainer, "DROPOUT", 0.1)

@@ -81,7 +81,7 @@ class LayerPairs(nn.Module):
             return Pairs(tuple(self.candidates), tuple(student[-count:].tolist()))
         chances = None
         if self.loss.selection == "weighted":
-            weights = layer_weights(losses(self.candidates).double(), self.loss.layer_temperature)
+            weights = layer_weights(losses(self.candidates).double())
             chances = np.array(broadcast(weights.tolist())) + _MIN_CHANCE
             chances /= chances.sum()
         theirs, ours = (np.random.default_rng((self.seed, 6, side, draw)) for side in (0, 1))

@@ -28,6 +28,7 @@ from steps.endpoint.params import Connection
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0  # seconds before another try, doubled each time
 _LONGEST_ASKED = 3600.0  # seconds that a server may ask to wait
+BATCH_TOKENS = 50_000  # of a request, at most, by estimate
 _EXCERPT = 200  # characters of an answer that a message shows
 
 
@@ -258,7 +259,7 @@ class Client:
             if spent or not is_transient(error.status_code):
                 raise UserError(
                     f"{self.connection.base_url}: refused {self.model}: {problem}; check base_url, model, dimensions,"
-                    " body, max_length (counted by tokenizer), batch_texts, batch_tokens and the key in"
+                    " body, max_length (counted by tokenizer), batch_texts and the key in"
                     f" {self.connection.key_variable or 'key_variable (none)'}"
                 ) from None
             return _retry_after(error.response.headers.get("retry-after")), problem, None
@@ -314,11 +315,11 @@ def _retry_after(value: str | None) -> float | None:
 
 
 def batches(texts: Iterable[tuple[bytes, str]], tokens: Callable[[str], int], limits: Connection) -> Iterator[Batch]:
-    """Texts with their keys, in their order, in batches of at most batch_texts texts and batch_tokens tokens."""
+    """Texts with their keys, in their order, in batches of at most batch_texts texts and BATCH_TOKENS tokens."""
     keys, pending, total = list[bytes](), list[str](), 0
     for key, text in texts:
         count = tokens(text)
-        if pending and (len(pending) == limits.batch_texts or total + count > limits.batch_tokens):
+        if pending and (len(pending) == limits.batch_texts or total + count > BATCH_TOKENS):
             yield Batch(keys, pending, total)
             keys, pending, total = [], [], 0
         keys.append(key)

@@ -56,8 +56,6 @@ class Connection(Strict):
     """Of a request, before the stage gives up."""
     batch_texts: int = Field(default=96, ge=1)
     """Texts of a request, at most: Cohere takes 96, TEI 32 unless told otherwise, others more."""
-    batch_tokens: int = Field(default=50_000, ge=1)
-    """Tokens of a request, at most, by estimate."""
     concurrency: int = Field(default=4, ge=1)
     """Requests under way at once."""
     requests_per_minute: int = Field(default=0, ge=0)

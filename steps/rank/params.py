@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from slimtower.common.errors import UserError
 from slimtower.common.settings import Strict
 from steps.core.params import Capability, Name
-from steps.training.ranker_params import CROSS_ENCODER_GIVES, RankerTraining
+from steps.training.params import CROSS_ENCODER_GIVES, RankerTraining
 
 DEPTH = 50  # candidates of each searcher that are scored, a query; of the ranker's order `mine` reads as many ranks
 

@@ -20,9 +20,9 @@ from steps.rank.relevance import ScoringStats, draw_queries, relevance_tables, s
 from steps.retrieval.rankers import check_pair_batches, has_random_head, load_ranker
 from steps.tracking.runs import Run
 from steps.training.comparison import describe_gain
+from steps.training.params import of_no_weight
 from steps.training.ranked_lists import choose_lists
 from steps.training.ranker import check_length, checkpoint_folder, train_ranker, training_facts
-from steps.training.source_weights import of_no_weight
 
 
 def run(

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from slimtower.common.names import key_name
 from slimtower.common.settings import Strict
-from steps.core.params import Name, Seed
+from steps.core.params import Name
 
 Count = Annotated[int, Field(ge=0)]
 
@@ -40,11 +40,11 @@ class ScoreParams(Strict):
     depth: int = Field(ge=0)
     """How many of those documents, the nearest first; 0 = all."""
     positives: int = Field(ge=0)
-    """Known positives of a training query that are scored besides where they are not among those documents, drawn by
-    seed where it has more; 0 = none.
+    """Known positives of a training query that are scored besides where they are not among those documents, drawn at
+    random where it has more; 0 = none.
     """
     max_texts: MostTexts
-    """Texts that are scored, drawn by seed; 0 = all. A cross encoder reads max_texts * depth pairs. {cross: 8000}: by
+    """Texts that are scored, drawn at random; 0 = all. A cross encoder reads max_texts * depth pairs. {cross: 8000}: by
     teacher, all for one that is not named.
     """
     pairs: int = Field(ge=0)
@@ -61,8 +61,6 @@ class ScoreParams(Strict):
     """Texts whose scores are kept at once: what a killed run repeats at most."""
     precision: Literal["auto", "fp32", "bf16"]
     """`auto`: bf16 where the processor computes it natively, else fp32."""
-    seed: Seed
-    """Draws the texts."""
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:

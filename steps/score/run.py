@@ -31,6 +31,8 @@ from steps.scorers import open_scorer
 from steps.scorers.base import Reading, Scorer
 from steps.tracking.runs import Run
 
+SEED = 7  # draws texts and positives
+
 
 def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params: ScoreParams, run: Run) -> None:
     """Write the table `scores`: every alignment text, or `max_texts` of them drawn by seed, with each of its nearest
@@ -49,10 +51,10 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
     texts = table["text"].to_pylist()
     nearest = np.load(embed / "nearest.npy")
     _check_nearest(embed, nearest, len(texts), ingest)
-    chosen = _choose_rows(len(texts), params.texts_of(output.name), params.seed)
+    chosen = _choose_rows(len(texts), params.texts_of(output.name), SEED)
     texts, nearest = [texts[row] for row in chosen.tolist()], nearest[chosen, : params.depth or None]
     positives = positive_rows(ingest, mine, table) if params.positives else {}
-    lists = lists_of(texts, nearest, positives, chosen, params.positives, params.seed)
+    lists = lists_of(texts, nearest, positives, chosen, params.positives, SEED)
     rows = lists.rows
     documents = CorpusTexts(ingest, rows)
     teacher = fingerprint(teach / "tower")
@@ -62,7 +64,7 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
         scratch = staging / "documents.npy"
         reading = Reading(params.precision, params.batch_size, params.shard_texts)
         scorer = open_scorer(teach, teacher.id, documents, scratch, reading)
-        if cut := scorer.cut(_sampled_pairs(lists, ingest, params.seed)):
+        if cut := scorer.cut(_sampled_pairs(lists, ingest, SEED)):
             cut.tell("score", f"{cut.knob} of {output.name}")
         scorer.announce(texts)
         made_by = code_digest(type(scorer).__module__), *library_versions()

@@ -80,7 +80,7 @@ def train_tower(
         trainer.turns = turns_of(triplets)
         trainer.check_sharding()
         trainer.quieten()
-        set_dropout(trained, params.dropout)
+        set_dropout(trained)
         with fast_attention(trained, params.precision, params.max_document_length):
             trainer.train_on(checkpoints, "teach")
     tower.eval()

@@ -26,6 +26,7 @@ from steps.teach.reconstruction import WithReconstruction
 from steps.tracking.runs import Run
 from steps.training.comparison import describe_gain, is_better, p_of_gain
 from steps.training.documents import texts_of
+from steps.training.params import of_no_weight
 from steps.training.ranked_lists import choose_lists
 from steps.training.ranker import (
     check_length,
@@ -34,7 +35,6 @@ from steps.training.ranker import (
     train_ranker,
     training_facts,
 )
-from steps.training.source_weights import of_no_weight
 
 _SECTION = "teach.teacher"
 _UNTRAINED = {"dev_queries", "dev_documents", "checkpoint_steps"}  # knobs that training does not follow from

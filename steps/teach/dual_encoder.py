@@ -37,7 +37,7 @@ from steps.teach.training_triplets import TripletChoice, choose_triplets, known_
 from steps.tracking.runs import Run
 from steps.training.comparison import describe_gain
 from steps.training.distributed import rank
-from steps.training.source_weights import of_no_weight
+from steps.training.params import of_no_weight
 
 
 def teach(inputs: Inputs, output: Path, params: DualEncoder, run: Run) -> None:

@@ -28,6 +28,7 @@ from steps.teach.round_params import RoundParams
 from steps.teach.training_triplets import TextTriplet
 
 ENCODE_BATCH = 64
+RANKER_MARGIN = 0.5  # share by which the ranker's probability (sigmoid) of a negative must be below the positive's
 _SHARD = 2048  # documents between two savings of their vectors
 _QUERIES = 32_768  # searched with at once, for each time that the documents are read
 
@@ -101,8 +102,9 @@ def mine_negatives(
 
     fits, seed = map(fit, range(len(triplets))), (params.seed, number)
     if searched.ranker:
-        margin, precision = params.rounds.ranker_margin, params.precision
-        return checked_negatives(fits, triplets, searched.texts, searched.ranker, margin, precision, seed, scratch)
+        return checked_negatives(
+            fits, triplets, searched.texts, searched.ranker, RANKER_MARGIN, params.precision, seed, scratch
+        )
     luck = np.random.default_rng(seed).random(len(triplets))
     negatives = [
         choices[int(share * len(choices))] if len(choices) else -1 for share, choices in zip(luck, fits, strict=True)

@@ -73,7 +73,7 @@ def train_late_interaction(
     )
     trainer.turns = turns_of(triplets)
     trainer.quieten()
-    set_dropout(model, params.dropout)
+    set_dropout(model)
     with fast_attention(model, params.precision, params.max_document_length):
         trainer.train_on(checkpoints, "teach")
     model.eval()

@@ -8,6 +8,8 @@ from torch import nn
 from slimtower.common.errors import UserError, line
 from steps.teach.kinds.contrastive import LoraParams
 
+SCALE = 2  # what the product of the matrices is multiplied by: alpha / rank
+
 
 @contextmanager
 def low_rank(networks: Sequence[nn.Module], params: "LoraParams | None") -> Iterator[None]:
@@ -22,7 +24,7 @@ def low_rank(networks: Sequence[nn.Module], params: "LoraParams | None") -> Iter
         from peft import LoraConfig, LoraModel
     except ModuleNotFoundError:
         raise UserError("teach.teacher: lora needs peft; run `pip install peft`, or set lora: null") from None
-    config = LoraConfig(r=params.rank, lora_alpha=params.alpha, target_modules=params.target_modules)
+    config = LoraConfig(r=params.rank, lora_alpha=SCALE * params.rank, target_modules=params.target_modules)
     try:
         adapted = [LoraModel(network, config, "default") for network in networks]
     except ValueError as error:

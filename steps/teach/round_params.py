@@ -28,8 +28,6 @@ class RoundParams(Strict):
     """A negative's score must be below the positive's by this share of it; 0.05: at most 95 % of it."""
     ranker: str = ""
     """One of rank.rankers that checks each negative before it is taken; "" = none."""
-    ranker_margin: float = Field(default=0.5, ge=0, lt=1)
-    """The same for the ranker's scores as probabilities (sigmoid); 0.5: at most half of the positive's."""
 
     @field_validator("ranker")
     @classmethod

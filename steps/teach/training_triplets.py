@@ -15,7 +15,7 @@ from steps.core.positives import mined_and_judged
 from steps.core.tables import table_path
 from steps.core.texts import fold
 from steps.training.documents import texts_of
-from steps.training.source_weights import weights_of
+from steps.training.params import weights_of
 from steps.training.triplets import Turns, check_ids, draw, factorize, refused_queries
 
 

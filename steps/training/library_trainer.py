@@ -29,6 +29,8 @@ from steps.training.triplets import Turns
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
     from steps.tracking.runs import Run
 
+WARMUP_SHARE = 0.1  # of the steps, in which the learning rate rises from 0
+DROPOUT = 0.0  # in every layer while training; on a CPU its random numbers cost a third of a step
 STAGING = "staging"  # where a checkpoint is written before it gets its name
 _FILES = "files.json"  # of a checkpoint: the size of each of its files
 
@@ -38,7 +40,6 @@ class Knobs(Protocol):
 
     epochs: float
     learning_rate: float
-    warmup_ratio: float
     checkpoint_steps: int
     precision: Precision
     seed: int
@@ -51,7 +52,7 @@ def shared_arguments(knobs: Knobs, checkpoints: Path, batch_size: int) -> dict[s
         "num_train_epochs": knobs.epochs,
         "per_device_train_batch_size": batch_size,
         "learning_rate": knobs.learning_rate,
-        "warmup_steps": knobs.warmup_ratio,  # below 1 it is a share of all steps
+        "warmup_steps": WARMUP_SHARE,  # below 1 it is a share of all steps
         "lr_scheduler_type": "linear",
         "bf16": resolve_precision(knobs.precision) == "bf16",
         "use_cpu": not torch.cuda.is_available(),
@@ -221,11 +222,11 @@ def networks_of(model: nn.Module) -> list[Any]:
     return [module.auto_model for module in model.modules() if isinstance(module, Transformer)]
 
 
-def set_dropout(model: nn.Module, share: float) -> None:
+def set_dropout(model: nn.Module) -> None:
     """Set the dropout of every layer for this training; the saved configuration keeps the base's values."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
-            module.p = share
+            module.p = DROPOUT
 
 
 @contextmanager

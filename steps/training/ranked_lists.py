@@ -13,7 +13,7 @@ import pyarrow as pa
 from steps.core.judged import read_judged_sets
 from steps.core.texts import fold
 from steps.training.documents import random_documents, texts_of
-from steps.training.source_weights import weights_of
+from steps.training.params import weights_of
 from steps.training.triplets import check_ids, draw, factorize, refused_queries
 
 RANDOM_NEGATIVES = 1  # documents of the same data set besides, taken for negatives

@@ -46,7 +46,6 @@ class RankerKnobs(Knobs, ListKnobs, Protocol):
     base: str
     loss: Literal["bce", "softmax", "lambda"]
     batch_size: int
-    dropout: float
     max_length: int
 
 
@@ -81,7 +80,7 @@ def train_ranker(
     )
     trainer.turns = turns_of_rows(choice.chosen, params.loss)
     trainer.quieten()
-    set_dropout(ranker, params.dropout)
+    set_dropout(ranker)
     with fast_attention(ranker, params.precision, params.max_length):
         trainer.train_on(checkpoints, stage)
     ranker.eval()

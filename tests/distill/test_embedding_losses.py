@@ -6,7 +6,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
 from steps.distill.losses.base import Batch, Loss, Outputs, Targets
 from steps.distill.losses.embedding import DocumentEmbedding, Embedding, QueryDistillation
@@ -35,16 +34,16 @@ def values(loss: Loss, student: torch.Tensor, teacher: torch.Tensor) -> torch.Te
     return loss.values(Outputs(student, student), targets, BATCH)
 
 
-def qkd(weight: float) -> Callable[[list[float], list[float]], float]:
-    return lambda one, other: squared_error(one, other) - weight * cosine(one, other)
+def qkd(one: list[float], other: list[float]) -> float:
+    return squared_error(one, other) - cosine(one, other)
 
 
 CASES: dict[str, tuple[Loss, Callable[[list[float], list[float]], float]]] = {
     "squared_error": (Embedding(kind="embedding"), squared_error),
     "l2": (Embedding(kind="embedding", distance="l2"), lambda one, other: math.sqrt(squared_error(one, other))),
     "cosine": (Embedding(kind="embedding", distance="cosine"), lambda one, other: 1 - cosine(one, other)),
-    "qkd": (QueryDistillation(kind="qkd"), qkd(1.0)),
-    "qkd_3_normalised": (QueryDistillation(kind="qkd", cosine_weight=3.0, magnitude=False), qkd(3.0)),
+    "qkd": (QueryDistillation(kind="qkd"), qkd),
+    "qkd_normalised": (QueryDistillation(kind="qkd", magnitude=False), qkd),
 }
 EVERY = pytest.mark.parametrize("name", sorted(CASES))
 
@@ -96,20 +95,18 @@ def test_query_distillation_compares_lengths_before_normalisation() -> None:
     unit = torch.nn.functional.normalize(teacher, dim=1)
     outputs = Outputs(queries=torch.nn.functional.normalize(student, dim=1), raw=student)
     targets = Targets(unit, unit[:0], cosine=True, lengths=teacher.norm(dim=1))
-    with_lengths = QueryDistillation(kind="qkd", cosine_weight=2.0).values(outputs, targets, BATCH)
-    expected = [qkd(2.0)(one, other) for one, other in zip(student.tolist(), teacher.tolist(), strict=True)]
+    with_lengths = QueryDistillation(kind="qkd").values(outputs, targets, BATCH)
+    expected = [qkd(one, other) for one, other in zip(student.tolist(), teacher.tolist(), strict=True)]
     assert with_lengths.tolist() == pytest.approx(expected, rel=1e-12)
-    without = QueryDistillation(kind="qkd", cosine_weight=2.0, magnitude=False).values(outputs, targets, BATCH)
-    directions = [2 - 4 * cosine(one, other) for one, other in zip(student.tolist(), teacher.tolist(), strict=True)]
+    without = QueryDistillation(kind="qkd", magnitude=False).values(outputs, targets, BATCH)
+    directions = [2 - 3 * cosine(one, other) for one, other in zip(student.tolist(), teacher.tolist(), strict=True)]
     assert without.tolist() == pytest.approx(directions, rel=1e-12)  # 2 - (2 + lambda) cos: lengths say nothing
 
 
 def test_query_distillation_is_least_where_both_are_equal() -> None:
     teacher = torch.tensor(pairs(4)[0])
-    loss = QueryDistillation(kind="qkd", cosine_weight=2.0)
-    assert values(loss, teacher, teacher).tolist() == pytest.approx([-2.0] * 7)
-    with pytest.raises(ValidationError, match="greater than or equal to 0"):
-        QueryDistillation(kind="qkd", cosine_weight=-0.1)
+    loss = QueryDistillation(kind="qkd")
+    assert values(loss, teacher, teacher).tolist() == pytest.approx([-1.0] * 7)
 
 
 def test_document_embeddings_are_compared_once_for_all_texts() -> None:

@@ -12,6 +12,7 @@ from transformers import BertModel
 
 import steps.distill.layer_pairs as layer_pairs
 import steps.distill.layer_store as layer_store
+import steps.distill.losses.layer as layer
 from slimtower.common.errors import UserError
 from slimtower.common.fingerprints import fingerprint
 from steps.distill.layer_pairs import LayerPairs, Pairs, candidate_layers, maps_between
@@ -64,7 +65,8 @@ def test_fixed_selections_are_the_published_ones() -> None:
 
 def test_weighted_layers_are_drawn_by_equation_7_and_outlive_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layer_pairs, "REDRAW_STEPS", 1)
-    loss = knobs(1, selection="weighted", layer_temperature=2.0)
+    monkeypatch.setattr(layer, "LAYER_TEMPERATURE", 2.0)
+    loss = knobs(1, selection="weighted")
     losses = torch.tensor([8.0, 1.0, 3.0])
     made = LayerPairs(loss, [0, 1, 2], 3, 7)
     drawn = [made.at(step, lambda layers: losses[list(layers)]).teacher[0] for step in range(1, 2001)]

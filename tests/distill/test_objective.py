@@ -199,7 +199,7 @@ OBJECTIVES: dict[str, Objective] = {
     "asymmetric": objective_of([loss_of(name, 0.5) for name in EVERY]),
     "symmetric": objective_of([loss_of(name, 0.5) for name in [*EVERY, "document_embedding"]], symmetric=True),
     "dims": objective_of([loss_of(name, 0.5, dims=[2, 4]) for name in EVERY]),
-    "qkd": objective_of([QueryDistillation(kind="qkd", cosine_weight=2.0)]),
+    "qkd": objective_of([QueryDistillation(kind="qkd")]),
 }
 TWICE = np.array([0, 1, 1, 4, 5, 6, 6, 7, 10])  # a part of weight 2 gives a batch some of its texts twice
 
@@ -231,13 +231,13 @@ def pair_by_hand(name: str, student: np.ndarray, teacher: np.ndarray) -> float:
             return distance(student, teacher)
         case "cosine":
             return 1 - similarity(student, teacher, cosine=True)
-    return distance(student, teacher) ** 2 - 0.5 * similarity(student, teacher, cosine=True)
+    return distance(student, teacher) ** 2 - similarity(student, teacher, cosine=True)
 
 
 @pytest.mark.parametrize("name", ["squared_error", "l2", "cosine", "qkd"])
 @pytest.mark.parametrize("dims", [[], [1], [2, 5]])
 def test_embeddings_are_compared_whole_and_cut_to_each_dim(name: Any, dims: list[int]) -> None:
-    loss: Loss = QueryDistillation(kind="qkd", cosine_weight=0.5, dims=dims)
+    loss: Loss = QueryDistillation(kind="qkd", dims=dims)
     if name != "qkd":
         loss = Embedding(kind="embedding", distance=name, dims=dims)
     found = terms(objective_of([loss]), Table(), ROWS, ROWS, 1)

@@ -50,7 +50,7 @@ def distill(student: dict[str, Any], names: list[str] | None = None) -> DistillP
         RANKED | {"losses": [*LOSSES, {"kind": "score_softmax", "teacher": "cross", "dims": [8]}]},
         RANKED | {"then": [THEN, THEN | {"learning_rate": 1e-5}]},
         RANKED | {"losses": [LAYERS | {"selection": "weighted", "state_dim": 64}]},
-        QKD | {"losses": [{"kind": "qkd", "cosine_weight": 0.0, "dims": [8], "magnitude": False}]},
+        QKD | {"losses": [{"kind": "qkd", "dims": [8], "magnitude": False}]},
         STATIC | {"then": [THEN | {"labels": "pseudo", "teacher_top_k": 3}]},
         STILL,
         STILL | {"start": {"static": {}}},

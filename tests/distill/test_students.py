@@ -15,6 +15,7 @@ from transformers import BertModel
 
 import steps.distill.run as stage
 import steps.distill.trainer as trainer
+import steps.score.run as score_run
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json, write_json
 from steps.core.tables import read_table
@@ -258,12 +259,15 @@ def test_a_student_learns_from_a_second_teachers_scores(root: Path) -> None:
         run_distill(root, "it", one(both | {"teacher_top_k": 5}))
 
 
-def test_two_teachers_score_in_one_objective_and_texts_that_none_scored_do_not_train(root: Path) -> None:
+def test_two_teachers_score_in_one_objective_and_texts_that_none_scored_do_not_train(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept = {}
     for name, seed in (("first", 5), ("second", 6)):
+        monkeypatch.setattr(score_run, "SEED", seed)
         other_weights(root / "models/teach/dense/tower", root / f"models/teach/{name}/tower", seed=seed)
         write_json(root / f"models/teach/{name}/report.json", {"kind": "dual_encoder"})
-        scores = run_score(root, name, SCORE.model_copy(update={"depth": 3, "max_texts": 150, "seed": seed}))
+        scores = run_score(root, name, SCORE.model_copy(update={"depth": 3, "max_texts": 150}))
         kept[name] = set(read_table(scores, "scores")["text_row"].to_pylist())
         assert len(kept[name]) == 150 and read_json(scores / "report.json")["targets"]["documents"] == 3
     both = [

@@ -281,7 +281,7 @@ def test_the_budget_stops_before_it_is_passed_and_keeps_what_is_paid(server: Emb
 def test_an_unusable_answer_is_paid_for_once_and_counted(server: EmbeddingServer, tmp_path: Path) -> None:
     tower = teach(tmp_path / "teach", server)
     spent = TokenLedger(next(Path(os.environ["SLIMTOWER_CACHE"]).rglob("spent-*.txt")))
-    limits = {"batch_texts": 40, "batch_tokens": 4000, "concurrency": 1, "tries": 8}
+    limits = {"batch_texts": 40, "concurrency": 1, "tries": 8}
     tight = teach(tmp_path / "tight", server, limits | {"max_tokens_total": 700})
     server.faults = ["", "nan"]
     with pytest.raises(UserError, match=r"answered with a vector with NaN.*asking again would cost the same"):
@@ -336,9 +336,10 @@ def test_a_model_that_changed_behind_its_name_is_noticed(
     )
 
 
-def test_batches_end_at_the_texts_and_at_the_tokens_that_a_request_may_have() -> None:
+def test_batches_end_at_the_texts_and_at_the_tokens_that_a_request_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = [3, 3, 3, 9, 1, 1, 1, 1, 4]
-    most = Connection.model_construct(batch_texts=3, batch_tokens=7)
+    most = Connection.model_construct(batch_texts=3)
+    monkeypatch.setattr(endpoint_client, "BATCH_TOKENS", 7)
     found = [*batches(((bytes([at]), "x" * size) for at, size in enumerate(sizes)), len, most)]
     assert [[len(text) for text in batch.texts] for batch in found] == [[3, 3], [3], [9], [1, 1, 1], [1, 4]]
     assert [batch.tokens for batch in found] == [6, 3, 9, 3, 5]

@@ -10,7 +10,6 @@ CROSS: dict[str, Any] = {
     "reconstruction_weight": 0.0,
     "batch_size": 16,
     "learning_rate": 1e-3,
-    "dropout": 0.1,
     "max_length": 32,
     "checkpoint_steps": 2,
     "dev_queries": 5,

@@ -12,7 +12,7 @@ from steps.tracking.runs import NullRun
 
 CONNECTION: dict[str, Any] = {
     "base_url": "set by the test", "key_variable": "PLANTED_KEY", "timeout_s": 5.0, "tries": 4, "batch_texts": 8,
-    "batch_tokens": 400, "concurrency": 3, "requests_per_minute": 0, "tokens_per_minute": 0, "max_tokens_total": 0,
+    "concurrency": 3, "requests_per_minute": 0, "tokens_per_minute": 0, "max_tokens_total": 0,
     "price": 0.02,
 }  # fmt: skip
 

@@ -46,8 +46,7 @@ def small_params(root: Path, tower: Path, *, ranked: bool = True) -> Params:
                 "dense": {"max_triplets": 64, "checkpoint_steps": 1},
                 "other": {
                     "kind": "cross_encoder", "base": str(tower), "pooling": "cls", "scale": 1.0,
-                    "reconstruction_weight": 0.0, "loss": "bce", "negatives": 2,
-                    "learning_rate": 1e-3, "warmup_ratio": 0.1, "dropout": 0.1,
+                    "reconstruction_weight": 0.0, "loss": "bce", "negatives": 2, "learning_rate": 1e-3,
                     "dev_queries": 5, "dev_documents": 10, "precision": "fp32", "seed": 3, **knobs,
                 },
             },

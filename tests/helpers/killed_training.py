@@ -10,13 +10,15 @@ from teach_fakes import PARAMS
 import steps.distill.checkpoints as checkpoints
 from steps.teach.run import run as teach
 from steps.tracking.runs import NullRun
+from steps.training import library_trainer
 
 
 def train_teacher(world: Path, cache: Path, output: Path, more: int = 0) -> None:
     """Train the teacher of a world, with dropout, so that random numbers matter, and as many more rounds."""
     os.environ["SLIMTOWER_CACHE"] = str(cache)
+    library_trainer.DROPOUT = 0.1
     base = str(world / "model/tower")
-    params = PARAMS.model_copy(update={"base": base, "checkpoint_steps": 1, "dropout": 0.1, "dev_queries": 0})
+    params = PARAMS.model_copy(update={"base": base, "checkpoint_steps": 1, "dev_queries": 0})
     rounds = params.rounds.model_copy(update={"more": more, "skip": 2, "depth": 20})
     params = params.model_copy(update={"rounds": rounds})
     teach(world / "ingest", world / "mine", output, params, NullRun())

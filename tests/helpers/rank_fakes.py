@@ -21,7 +21,6 @@ PARAMS = CrossEncoderParams(
     max_triplets=200,
     batch_size=16,
     learning_rate=1e-3,
-    dropout=0.1,
     max_length=32,
     checkpoint_steps=2,
     max_queries=1000,

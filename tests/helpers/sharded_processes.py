@@ -20,7 +20,7 @@ from steps.teach.run import run as teach
 from steps.tracking.runs import NullRun
 from steps.training.distributed import barrier, join_processes, rank
 
-LORA = LoraParams(rank=2, alpha=4, target_modules=["q_proj", "v_proj"])
+LORA = LoraParams(rank=2, target_modules=["q_proj", "v_proj"])
 LOW_RANK = LLM_PARAMS.model_copy(update={"lora": LORA, "gradient_checkpointing": True})
 
 

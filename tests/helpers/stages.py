@@ -32,7 +32,6 @@ SCORE = ScoreParams(
     batch_size=16,
     shard_texts=24,
     precision="fp32",
-    seed=1,
 )
 INDEX = IndexParams(
     kind="ivfflat",

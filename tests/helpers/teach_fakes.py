@@ -41,7 +41,7 @@ EVERY_TERM = LossParams(both_directions=True, dims=[4, 8], hard_negatives="both"
 EVERYTHING = PARAMS.model_copy(
     update={
         "loss": EVERY_TERM,
-        "rounds": RoundParams(more=1, skip=0, depth=500, margin=0.0632, ranker="", ranker_margin=0.5),
+        "rounds": RoundParams(more=1, skip=0, depth=500, margin=0.0632, ranker=""),
         "source_weights": {"click_one_hop": 2.0},
     }
 )

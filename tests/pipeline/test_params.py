@@ -39,7 +39,7 @@ SEEDS = [
     "rank.ranker.cross.seed",
     "generate.seed",
 ]
-SEEDS += ["embed.seed", "score.seed", "distill.seed", "distill.student.4l.seed", "index.seed", "evaluate.seed"]
+SEEDS += ["embed.seed", "distill.seed", "distill.student.4l.seed", "index.seed", "evaluate.seed"]
 SEEDS += ["promote.policy.seed"]
 LATE = {key: value for key, value in DENSE.items() if key not in {"loss", "rounds"}}
 LATE |= {"kind": "late_interaction", "dim": 0, "hard_negatives": "softmax"}

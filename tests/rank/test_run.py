@@ -134,6 +134,7 @@ def test_scores_of_pieces_are_those_of_the_whole_and_limits_hold(
     np.testing.assert_allclose(pieces["score"].to_numpy(), whole["score"].to_numpy(), atol=1e-5)
 
 
+@pytest.mark.usefixtures("dropout")
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["bce", pytest.param("lambda", marks=pytest.mark.nightly)])
 def test_a_killed_training_continues_to_the_same_weights(
@@ -154,6 +155,7 @@ def test_a_killed_training_continues_to_the_same_weights(
         torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6)
 
 
+@pytest.mark.usefixtures("dropout")
 @pytest.mark.medium
 def test_a_training_whose_checkpoint_is_damaged_begins_anew(
     tmp_path: Path, base: Path, own_cache: Path, capsys: pytest.CaptureFixture[str]

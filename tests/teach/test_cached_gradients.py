@@ -63,9 +63,10 @@ def test_pieces_have_the_gradients_of_the_whole(tmp_path: Path, micro_batch: int
     assert not expected
 
 
+@pytest.mark.usefixtures("dropout")
 def test_the_second_reading_drops_out_the_same_units(tmp_path: Path) -> None:
     tower, columns = tower_and_columns(tmp_path / "model")
-    set_dropout(tower, 0.3)
+    set_dropout(tower)
     tower.train()
     torch.manual_seed(5)
     loss, expected = whole(tower, columns, [slice(0, 3), slice(3, 6), slice(6, 7)])

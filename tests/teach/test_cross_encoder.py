@@ -122,6 +122,7 @@ def test_the_term_is_of_the_tokens_of_queries_and_documents_of_the_same_batch(
     assert not ranker[-1]._forward_hooks
 
 
+@pytest.mark.usefixtures("dropout")
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", [pytest.param({}, marks=pytest.mark.nightly), POOLED], ids=["cls", "segments"])
 def test_a_killed_training_continues_to_the_same_weights(

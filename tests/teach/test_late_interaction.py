@@ -133,6 +133,7 @@ def test_training_beats_the_base_and_reads_as_plain_sentence_transformers(
     assert all(torch.equal(tensor, weights(again)[name]) for name, tensor in weights(output).items())
 
 
+@pytest.mark.usefixtures("dropout")
 @pytest.mark.slow
 def test_a_killed_training_continues_to_the_same_weights(tmp_path: Path, base: Path, own_cache: Path) -> None:
     whole = train(tmp_path, base, name="whole", dev_queries=0)

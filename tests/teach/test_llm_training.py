@@ -29,7 +29,7 @@ from steps.teach.run import run as teach
 from steps.teach.training_triplets import TextTriplet
 from steps.tracking.runs import NullRun, Run
 
-LORA = {"rank": 4, "alpha": 8, "target_modules": ["q_proj", "v_proj", "up_proj"]}
+LORA = {"rank": 4, "target_modules": ["q_proj", "v_proj", "up_proj"]}
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +179,7 @@ def run_teach(folder: Path, given: LlmDualEncoder, name: str = "teach", run: Run
     return folder / name
 
 
+@pytest.mark.usefixtures("dropout")
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_stage_leaves_a_tower_with_two_routes_and_goes_on_after_a_kill(
@@ -265,7 +266,7 @@ def test_documents_without_a_line_break_behind_their_title_are_an_error(tmp_path
     ("change", "complaint"),
     [
         ({"dim": 0}, r"dim is 0"),
-        ({"lora": {"rank": 4}}, r"lora\.alpha is missing"),
+        ({"lora": {"rank": 4}}, r"lora\.target_modules is missing"),
         ({"lora": LORA | {"target_modules": []}}, r"lora\.target_modules is \[\]"),
         ({"gradient_checkpointing": None}, r"gradient_checkpointing is None"),
     ],

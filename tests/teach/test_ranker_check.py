@@ -13,6 +13,7 @@ from sentence_transformers import CrossEncoder
 from teach_fakes import PARAMS, documents, write_tower, write_world
 
 import steps.teach.dual_encoder as dual_encoder
+import steps.teach.hard_negatives as hard_negatives
 import steps.teach.ranker_check as ranker_check
 from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.errors import UserError
@@ -135,8 +136,9 @@ def test_a_score_that_is_no_number_is_the_users_to_mend(tmp_path: Path, monkeypa
 def test_a_round_takes_the_negatives_that_the_run_s_ranker_passes(
     tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(hard_negatives, "RANKER_MARGIN", 0.1)
     ingest, mine = write_world(tmp_path)
-    rule = RoundParams(more=1, skip=0, depth=30, margin=0.0, ranker="cross", ranker_margin=0.1)
+    rule = RoundParams(more=1, skip=0, depth=30, margin=0.0, ranker="cross")
     given = PARAMS.model_copy(update={"base": str(write_tower(tmp_path / "model")), "rounds": rule, "epochs": 1.0})
 
     def run() -> None:

@@ -36,7 +36,7 @@ from steps.teach.run import run as teach
 from steps.teach.training_triplets import TextTriplet, choose_triplets, known_positives
 from steps.tracking.runs import NullRun
 
-ALL = RoundParams(more=1, skip=0, depth=500, margin=0.0, ranker="", ranker_margin=0.5)
+ALL = RoundParams(more=1, skip=0, depth=500, margin=0.0, ranker="")
 KEYS = np.arange(100, dtype=np.uint64)
 WORDS = "0.model.embeddings.word_embeddings.weight"
 NONE = np.zeros(0, dtype=np.int64)
@@ -44,7 +44,7 @@ NONE = np.zeros(0, dtype=np.int64)
 
 def test_only_ranks_behind_skip_down_to_depth_are_allowed() -> None:
     rows, scores = np.array([9, 3, 7, 1, 5, 2]), np.array([0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
-    rule = RoundParams(more=1, skip=2, depth=5, margin=0.0, ranker="", ranker_margin=0.5)
+    rule = RoundParams(more=1, skip=2, depth=5, margin=0.0, ranker="")
     assert allowed_rows(rows, scores, 1.0, NONE, KEYS, rule).tolist() == [1, 5, 7]
     assert allowed_rows(np.array([4, 8, 6, -1, -1, -1]), scores, 1.0, NONE, KEYS, rule).tolist() == [6]
     assert allowed_rows(np.array([4, -1, -1, -1, -1, -1]), scores, 1.0, NONE, KEYS, rule).tolist() == []
@@ -64,7 +64,7 @@ def test_a_negative_stays_a_share_of_the_positive_s_score_below_it(
     positive: float, margin: float, expected: list[int]
 ) -> None:
     rows, scores = np.arange(4), np.array([0.9, 0.45, 0.3, -0.12])
-    rule = RoundParams(more=1, skip=0, depth=4, margin=margin, ranker="", ranker_margin=0.5)
+    rule = RoundParams(more=1, skip=0, depth=4, margin=margin, ranker="")
     assert allowed_rows(rows, scores, positive, NONE, KEYS, rule).tolist() == expected
 
 
@@ -151,8 +151,8 @@ def known(chosen: list[TextTriplet], triplet: TextTriplet) -> list[str]:
     "rule",
     [
         ALL,
-        RoundParams(more=1, skip=3, depth=12, margin=0.02, ranker="", ranker_margin=0.5),
-        RoundParams(more=1, skip=0, depth=6, margin=0.02, ranker="", ranker_margin=0.5),
+        RoundParams(more=1, skip=3, depth=12, margin=0.02, ranker=""),
+        RoundParams(more=1, skip=0, depth=6, margin=0.02, ranker=""),
     ],
 )
 def test_a_negative_is_a_hit_that_may_be_one(mined: Mined, rule: RoundParams) -> None:
@@ -186,13 +186,13 @@ def test_draws_follow_seed_and_round_and_reach_all_that_is_allowed(mined: Mined)
 
 
 @pytest.fixture
-def base(tmp_path: Path, own_cache: Path) -> Path:
+def base(tmp_path: Path, own_cache: Path, dropout: None) -> Path:
     return write_tower(tmp_path / "model")
 
 
 def params(base: Path, more: int, **changes: Any) -> DualEncoder:
-    rule = RoundParams(more=more, skip=0, depth=20, margin=0.0, ranker="", ranker_margin=0.5)
-    return PARAMS.model_copy(update={"base": str(base), "rounds": rule, "epochs": 1.0, "dropout": 0.1, **changes})
+    rule = RoundParams(more=more, skip=0, depth=20, margin=0.0, ranker="")
+    return PARAMS.model_copy(update={"base": str(base), "rounds": rule, "epochs": 1.0, **changes})
 
 
 def losses_of(run: Recorder) -> list[tuple[str, int]]:
@@ -404,9 +404,8 @@ def test_what_a_round_continues_from_follows_from_what_it_searches(
             tower, chosen, {}, params(base, 1, loss=PARAMS.loss.model_copy(update={"dims": [4]})), "0 a"
         ),
     }
-    for change in ({"ranker": "cross"}, {"ranker_margin": 0.1}):
-        rule = params(base, 1).rounds.model_copy(update=change)
-        folders.add(rounds.checkpoint_folder(tower, chosen, {}, params(base, 1, rounds=rule), "0 a"))
+    rule = params(base, 1).rounds.model_copy(update={"ranker": "cross"})
+    folders.add(rounds.checkpoint_folder(tower, chosen, {}, params(base, 1, rounds=rule), "0 a"))
     for library in (torch, transformers, sentence_transformers):
         with monkeypatch.context() as patch:
             patch.setattr(library, "__version__", "99.0.0")

@@ -186,11 +186,12 @@ def test_a_limit_below_half_of_the_triplets_is_told(
     assert (report["triplets"], report["left_out"]["not_drawn"]) == (16, 19)
 
 
+@pytest.mark.usefixtures("dropout")
 @pytest.mark.medium
 def test_triplets_of_half_the_weight_train_in_every_second_epoch_also_after_a_kill(tmp_path: Path, base: Path) -> None:
     mined = [row | {"weight": 1.0 if number % 2 else 0.5} for number, row in enumerate(triplets())]
     ingest, mine = write_world(tmp_path, mined=mined)
-    changes = {"base": str(base), "dropout": 0.1, "dev_queries": 0, "max_triplets": 0, "checkpoint_steps": 1}
+    changes = {"base": str(base), "dev_queries": 0, "max_triplets": 0, "checkpoint_steps": 1}
     given = PARAMS.model_copy(update=changes)
     read: list[str] = []
 
@@ -272,13 +273,14 @@ def test_pooling_of_several_kinds_is_left_alone(tmp_path: Path, base: Path) -> N
         train(tmp_path, tmp_path / "mixed", epochs=0.0, pooling="cls")
 
 
-LORA = {"rank": 4, "alpha": 8, "target_modules": ["query", "value"]}
+LORA = {"rank": 4, "target_modules": ["query", "value"]}
 
 
+@pytest.mark.usefixtures("dropout")
 @pytest.mark.medium
 def test_low_rank_matrices_train_and_go_on_after_a_kill(tmp_path: Path, base: Path) -> None:
     pytest.importorskip("peft")
-    changes = {"epochs": 3.0, "learning_rate": 1e-2, "lora": LORA, "dropout": 0.1, "dev_queries": 0}
+    changes = {"epochs": 3.0, "learning_rate": 1e-2, "lora": LORA, "dev_queries": 0}
     whole = train(tmp_path, base, name="whole", **changes)
     one, before = (load_file(folder / "model.safetensors") for folder in (whole / "tower", base))
     changed = {name.split(".")[-2] for name, weight in one.items() if not torch.equal(weight, before[name])}

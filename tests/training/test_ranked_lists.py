@@ -14,10 +14,10 @@ from teach_fakes import table
 from slimtower.common.errors import UserError
 from steps.core.tables import write_table
 from steps.training import ranked_lists
+from steps.training.params import of_no_weight
 from steps.training.ranked_lists import ListChoice, choose_lists
 from steps.training.ranker import rows as rows_of
 from steps.training.ranker import turns_of_rows
-from steps.training.source_weights import of_no_weight
 
 
 def choose(

@@ -24,9 +24,9 @@ class Attention(Loss):
     is_for_bench: ClassVar[bool] = True
 
     kind: Literal["attention"]
-    """The attention maps of the query tower, which runs along; for start: {layers: [...]} alone."""
-    teacher: str = ""
-    """"" = the index teacher; another one, of the same tokens, for bench alone: it reads the query and no document."""
+    """The attention maps of the query tower, which runs along; for start: {layers: [...]} alone. Another `teacher`, of
+    the same tokens, is for bench alone: it reads the query and no document.
+    """
 
     @model_validator(mode="after")
     def _maps_are_whole(self) -> Self:

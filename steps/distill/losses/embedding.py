@@ -10,7 +10,6 @@
 from typing import ClassVar, Literal, assert_never
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -55,7 +54,7 @@ class Embedding(Loss):
 
 
 class QueryDistillation(Loss):
-    """`||t - s||^2 - cosine_weight * cos(t, s)`: length and direction (ScalingNote, Eq. 15; its lambda is 1).
+    """`||t - s||^2 - cos(t, s)`: length and direction (ScalingNote, Eq. 15, with its lambda of 1).
 
     Both sides are taken before their normalisation. With `magnitude: false` after it, where the squared distance is
     `2 - 2 cos` and lengths say nothing.
@@ -64,13 +63,11 @@ class QueryDistillation(Loss):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.LENGTHS})
 
     kind: Literal["qkd"]
-    cosine_weight: float = Field(default=1.0, ge=0)
-    """Factor of the cosine, lambda in the paper."""
     magnitude: bool = True
     """Whether the distance is taken before normalisation."""
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
-        """Value of each text, `(n,)`; `-cosine_weight` where both sides are equal, the least there is."""
+        """Value of each text, `(n,)`; -1 where both sides are equal, the least there is."""
         student, teacher = outputs.queries, targets.queries
         if self.magnitude:
             if targets.lengths is None:
@@ -78,7 +75,7 @@ class QueryDistillation(Loss):
             student = outputs.raw
             teacher = functional.normalize(teacher, dim=1) * targets.lengths[:, None]
         cosine = 1 - distances("cosine", student, teacher)
-        return distances("squared_error", student, teacher) - self.cosine_weight * cosine
+        return distances("squared_error", student, teacher) - cosine
 
 
 class DocumentEmbedding(Loss):

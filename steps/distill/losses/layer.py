@@ -15,6 +15,7 @@ from torch.nn import functional
 from steps.distill.losses.base import Batch, LayerTargets, Loss, Need, Outputs, Scoring, Targets, exact
 from steps.distill.losses.label import only
 
+LAYER_TEMPERATURE = 10.0  # divides each layer's own loss in the weights of layers
 Selection = Literal["random", "weighted", "last", "skip"]
 
 
@@ -38,7 +39,7 @@ class LayerDistillation(Loss):
       skip      the teacher's 1, 3, 5, ... and the student's last k, as in the published code
 
     `reweighting`: w is Eq. 7, softmax over the k teacher layers of minus each layer's own loss over
-    `layer_temperature`, without gradient; else 1/k. `weights_by: text` takes each text's own loss, as Eq. 7 has it, and
+    LAYER_TEMPERATURE, without gradient; else 1/k. `weights_by: text` takes each text's own loss, as Eq. 7 has it, and
     equal weights for a text without label; `batch` the mean over the batch, as the published code. That code divides
     the teacher's scores alone by a temperature, which is 1 there (`teacher_temperature`), and without re-weighting
     gives each pair the weight 1 (`weight: k`).
@@ -52,8 +53,7 @@ class LayerDistillation(Loss):
     looks_inside: ClassVar[bool] = True
 
     kind: Literal["layer_distillation"]
-    teacher: str = ""
-    """"" = the index teacher; another one of score.teachers, whose layers scored (score.layers) or train along."""
+    """The layers of another `teacher` scored (score.layers) or train along."""
     layers: int = Field(ge=1)
     """Pairs of layers, k."""
     selection: Selection = "random"
@@ -64,8 +64,6 @@ class LayerDistillation(Loss):
     """Divides the teacher's scores, T_t; null: as the student's. `score` suggests one for layers of another teacher."""
     reweighting: bool = True
     """Whether the pairs are weighted by how well the teacher's layer knows the labels."""
-    layer_temperature: float = Field(default=10.0, gt=0, allow_inf_nan=False)
-    """Divides each layer's own loss in those weights."""
     weights_by: Literal["text", "batch"] = "text"
     """Whether each text has weights of its own, or the batch."""
     state_dim: int = Field(default=0, ge=0)
@@ -122,7 +120,7 @@ class LayerDistillation(Loss):
             raise ValueError("weights_by: batch needs the layers' losses over the whole batch")
         else:
             losses = layers.losses.to(teacher)[None, :]
-        return layer_weights(losses, self.layer_temperature)
+        return layer_weights(losses)
 
     @model_validator(mode="after")
     def _states_are_whole(self) -> Self:
@@ -154,6 +152,6 @@ def own_losses(scores: Tensor, batch: Batch, is_scored: Tensor) -> Tensor:
     return -shares.masked_fill(~label[:, None, :], 0).sum(dim=-1)
 
 
-def layer_weights(losses: Tensor, temperature: float) -> Tensor:
-    """`softmax(-losses / temperature)` over the last dimension (LEAD, Eq. 7)."""
-    return functional.softmax(-losses / temperature, dim=-1)
+def layer_weights(losses: Tensor) -> Tensor:
+    """`softmax(-losses / LAYER_TEMPERATURE)` over the last dimension (LEAD, Eq. 7)."""
+    return functional.softmax(-losses / LAYER_TEMPERATURE, dim=-1)

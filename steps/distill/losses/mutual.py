@@ -17,21 +17,18 @@ from torch import Tensor
 from steps.distill.losses.base import Batch, Loss, Need, Outputs, Targets
 from steps.distill.losses.label import softmax_cross_entropy
 from steps.distill.losses.layer import divergence
-from steps.distill.losses.score import ScoreLoss
+from steps.distill.losses.score import ShareLoss
 
 
-class MutualKL(ScoreLoss):
+class MutualKL(ShareLoss):
     """`KL(softmax(t / T_t) || softmax(s / T)) + KL(softmax(s / T) || softmax(t / T_t))` (LEAD, Eq. 9, of one T).
 
     `reverse: false` leaves the second one out, as LEAD does where the teacher is frozen (Sec. 4.5).
     """
 
-    of_shares: ClassVar[bool] = True
     moves_teacher: ClassVar[bool] = True
 
     kind: Literal["mutual_kl"]
-    temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
-    """Divides the student's scores."""
     reverse: bool = True
     """Whether the second term counts."""
 
@@ -52,10 +49,9 @@ class TeacherLabelSoftmax(Loss):
     moves_teacher: ClassVar[bool] = True
 
     kind: Literal["teacher_label_softmax"]
+    """`teacher` names the one that trains along: that of the index, a late_interaction or a cross_encoder."""
     temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
     """Divides the scores."""
-    teacher: str = ""
-    """"" = the index teacher; a late_interaction or a cross_encoder, which then trains along in its place."""
 
     @model_validator(mode="after")
     def _scores_are_the_teachers(self) -> Self:

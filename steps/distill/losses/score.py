@@ -59,14 +59,19 @@ class ScoreLoss(Loss):
         """Loss of each row of `(n, m)` scores; candidates where the mask is False are as if they were not there."""
 
 
-class ScoreSoftmax(ScoreLoss):
-    """`-sum_j softmax_j(s^t / T_t) log softmax_j(s^s / T)` (EmbedDistill, Eq. 10)."""
+class ShareLoss(ScoreLoss):
+    """Base of those that compare distributions over a text's candidates."""
 
     of_shares: ClassVar[bool] = True
 
-    kind: Literal["score_softmax"]
     temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
     """Divides the student's scores."""
+
+
+class ScoreSoftmax(ShareLoss):
+    """`-sum_j softmax_j(s^t / T_t) log softmax_j(s^s / T)` (EmbedDistill, Eq. 10)."""
+
+    kind: Literal["score_softmax"]
 
     def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
         """Loss of each row, `(n,)`; equal scores give the entropy of the teacher's distribution, not 0."""
@@ -96,14 +101,10 @@ class ScoreSquared(ScoreLoss):
         return (student - teacher).square().sum(dim=1)
 
 
-class ScoreKl(ScoreLoss):
+class ScoreKl(ShareLoss):
     """`KL(softmax(s^t / T_t), softmax(s^s / T))` over the candidates (LEAD, Eq. 6, of the output layers)."""
 
-    of_shares: ClassVar[bool] = True
-
     kind: Literal["score_kl"]
-    temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
-    """Divides the student's scores."""
 
     def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
         """Loss of each row, `(n,)`; 0 for equal distributions."""

@@ -16,8 +16,6 @@ class LoraParams(Strict):
 
     rank: int = Field(ge=1)
     """Of the low-rank matrices."""
-    alpha: int = Field(ge=1)
-    """Their product is multiplied by alpha / rank."""
     target_modules: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1)
     """Modules beside which they stand, such as [q_proj, v_proj], of a BERT [query, value]."""
 

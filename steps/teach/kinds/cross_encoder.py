@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from steps.core.params import Capability
 from steps.teach.kinds.base import Teacher
-from steps.training.ranker_params import CROSS_ENCODER_GIVES, RankerTraining
+from steps.training.params import CROSS_ENCODER_GIVES, RankerTraining
 
 
 class CrossEncoder(RankerTraining, Teacher):
