@@ -99,10 +99,7 @@ def _check_lengths(index: IndexVectors, teacher_vectors: np.ndarray) -> None:
 
 
 def _diagnosis(
-    index: IndexVectors,
-    teacher_vectors: np.ndarray,
-    tower: SentenceTransformer,
-    precision: Precision,
+    index: IndexVectors, teacher_vectors: np.ndarray, tower: SentenceTransformer, precision: Precision
 ) -> str:
     """What would match, and what was tried with which mean cosine."""
     if teacher_vectors.shape[1] == index.vectors.shape[1] and (

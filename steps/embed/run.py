@@ -94,11 +94,7 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
         np.save(staging / "nearest.npy", nearest)
         lengths = np.load(staging / "lengths.npy")
         tokens = token_vectors(
-            asking,
-            teacher.id,
-            precision=params.precision,
-            batch_size=8 * params.batch_size,
-            shard_texts=SHARD_TEXTS,
+            asking, teacher.id, precision=params.precision, batch_size=8 * params.batch_size, shard_texts=SHARD_TEXTS
         )
         np.save(staging / "tokens.npy", tokens.astype(np.float32))
         report = {

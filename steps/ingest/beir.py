@@ -22,13 +22,7 @@ _TEXTS = ("text", "contents", "content", "body", "passage")
 
 
 def read_beir(
-    name: str,
-    folder: Path,
-    *,
-    key: str,
-    seed: int,
-    rejects: Rejects,
-    qrels_columns: Sequence[str] = (),
+    name: str, folder: Path, *, key: str, seed: int, rejects: Rejects, qrels_columns: Sequence[str] = ()
 ) -> SourceData:
     """Read one BEIR folder; `key` is where params.yaml names it, `qrels_columns` what its qrels without header hold.
 

@@ -35,27 +35,13 @@ class _Impression(NamedTuple):
     timestamp: int
 
 
-def read_click_log(
-    source: ClickLogSource,
-    *,
-    key: str,
-    window: Window,
-    seed: int,
-    rejects: Rejects,
-) -> SourceData:
+def read_click_log(source: ClickLogSource, *, key: str, window: Window, seed: int, rejects: Rejects) -> SourceData:
     """Read a click log, its corpus and its relevance table; `key` is where params.yaml names the source.
 
     Raises UserError for a missing file or column, a log without test queries, or too many defect rows.
     """
     form = Form(source.encoding, source.delimiter)
-    documents = read_corpus(
-        source.name,
-        source.corpus,
-        source.corpus_columns,
-        key=key,
-        form=form,
-        rejects=rejects,
-    )
+    documents = read_corpus(source.name, source.corpus, source.corpus_columns, key=key, form=form, rejects=rejects)
     data = SourceData(source.name, documents=list(documents.values()))
     reader = _Reader(source, key, window, {original: number for number, original in enumerate(documents)})
     log, names = SearchLog(), QueryNames()

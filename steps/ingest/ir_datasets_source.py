@@ -22,14 +22,7 @@ _PARTS = {"test": ("test",), "dev": ("dev", "validation", "valid", "val"), "trai
 _UNJUDGED = "unjudged_in_evaluation_part"
 
 
-def read_ir_dataset(
-    name: str,
-    dataset_id: str,
-    *,
-    key: str,
-    seed: int,
-    rejects: Rejects,
-) -> SourceData:
+def read_ir_dataset(name: str, dataset_id: str, *, key: str, seed: int, rejects: Rejects) -> SourceData:
     """Read one data set, which the package downloads into IR_DATASETS_HOME; `key` is where params.yaml names it.
 
     Without a judged test part the dev part is test, and a seeded share DEV_FRACTION of the train queries becomes

@@ -52,11 +52,7 @@ def list_sources(params: IngestParams) -> list[dict[str, Any]]:
     for entry in _locations(params):
         _check(entry)
         files = listing(
-            entry.location,
-            key=entry.key,
-            since=entry.window.since,
-            until=entry.window.until,
-            patterns=entry.patterns,
+            entry.location, key=entry.key, since=entry.window.since, until=entry.window.until, patterns=entry.patterns
         )
         # paths of a source lie below a prefix, which tells its locations apart
         listed += [{"source": entry.source} | file | {"path": f"{entry.prefix}{file['path']}"} for file in files]

@@ -11,13 +11,7 @@ from steps.ingest.values import as_id, text_field
 
 
 def read_corpus(
-    name: str,
-    location: str,
-    columns: CorpusColumns,
-    *,
-    key: str,
-    form: Form,
-    rejects: Rejects,
+    name: str, location: str, columns: CorpusColumns, *, key: str, form: Form, rejects: Rejects
 ) -> dict[str, Document]:
     """Documents by their original id; `key` is where params.yaml names the source.
 

@@ -14,12 +14,7 @@ DEV_FRACTION = 0.2  # of the train queries becomes dev where no judgements are d
 
 
 def add_judgement(
-    judgements: Judgements,
-    query_id: str,
-    doc_id: str,
-    grade: int,
-    queries: Container[str],
-    documents: Container[str],
+    judgements: Judgements, query_id: str, doc_id: str, grade: int, queries: Container[str], documents: Container[str]
 ) -> None:
     """Add one judgement by the source's own ids.
 
@@ -36,12 +31,7 @@ def add_judgement(
 
 
 def settle_splits(
-    data: SourceData,
-    texts: Mapping[str, Query],
-    judgements: Judgements,
-    held_out: Mapping[str, str],
-    *,
-    seed: int,
+    data: SourceData, texts: Mapping[str, Query], judgements: Judgements, held_out: Mapping[str, str], *, seed: int
 ) -> None:
     """Fill the source's queries and judgements from `texts` (queries by original id).
 

@@ -23,14 +23,7 @@ from steps.ingest.ubi_searches import read_searches
 _BATCH_ROWS = 1_000_000
 
 
-def read_ubi(
-    source: UbiSource,
-    *,
-    key: str,
-    window: Window,
-    seed: int,
-    rejects: Rejects,
-) -> SourceData:
+def read_ubi(source: UbiSource, *, key: str, window: Window, seed: int, rejects: Rejects) -> SourceData:
     """Read a UBI log, its corpus and its relevance table; `key` is where params.yaml names the source.
 
     Raises UserError for a missing file or column, a log without test queries, or too many defect rows.

@@ -38,13 +38,7 @@ class Impressions(NamedTuple):
 
 
 def read_events(
-    source: UbiSource,
-    searches: Searches,
-    documents: Mapping[str, int],
-    *,
-    key: str,
-    window: Window,
-    rejects: Rejects,
+    source: UbiSource, searches: Searches, documents: Mapping[str, int], *, key: str, window: Window, rejects: Rejects
 ) -> tuple[Impressions, dict[str, int]]:
     """What was shown and clicked, and how many events were left out, by reason.
 

@@ -59,13 +59,7 @@ class Searches:
 
 
 def read_searches(
-    source: UbiSource,
-    log: SearchLog,
-    documents: Mapping[str, int],
-    *,
-    key: str,
-    window: Window,
-    rejects: Rejects,
+    source: UbiSource, log: SearchLog, documents: Mapping[str, int], *, key: str, window: Window, rejects: Rejects
 ) -> Searches:
     """Read the searches in the window, and note their queries in the log; `documents`: number by original id.
 

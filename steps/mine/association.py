@@ -39,8 +39,8 @@ def click_associations(
     *,
     threshold: float,
     top_terms: int,
-    min_terms: int,
     cap: int,
+    min_terms: int = MIN_TERMS,
 ) -> Associations:
     """Directed associations to every query of `importances` from the queries of `sources` (query).
 
@@ -61,8 +61,8 @@ def relevance_associations(
     *,
     threshold: float,
     top_terms: int,
-    min_terms: int,
     cap: int,
+    min_terms: int = MIN_TERMS,
 ) -> Associations:
     """Mutual associations among the queries of `sources`, and from them to queries of `importances` outside `sources`.
 

@@ -8,7 +8,7 @@ import ibis
 import ibis.expr.types as ir
 
 from slimtower.common.errors import UserError
-from steps.mine.association import MIN_TERMS, click_associations
+from steps.mine.association import click_associations
 from steps.mine.audit import audit, used_queries
 from steps.mine.catalogue import SEED, keyed_documents, keyed_queries, mixed
 from steps.mine.cell_tables import association_rows, triplet_rows
@@ -18,7 +18,7 @@ from steps.mine.planner import importances
 from steps.mine.positives import judged_positives, named_documents, triplet_positives
 from steps.mine.propensity import Propensities, estimate, inverse_weights
 from steps.mine.report import associating_terms, rows_by_source, samples, why_clicked
-from steps.mine.triplets import FIXED_POINT, MAX_NEGATIVES, Signal, mine_triplets, tell_unused
+from steps.mine.triplets import FIXED_POINT, Signal, mine_triplets, tell_unused
 
 CLIP = 10.0  # most that a click counts
 MAX_PAIRS = 200_000  # of query and document, seen at two ranks or more, that propensities are estimated from
@@ -62,7 +62,6 @@ def mine_clicks(
         signal.positives.select("query").distinct(),
         threshold=params.click_threshold,
         top_terms=CLICK_TOP_TERMS,
-        min_terms=MIN_TERMS,
         cap=params.max_associations,
     )
     known_positives = judged_positives(engine, tables["qrels"], train, documents).union(
@@ -75,7 +74,6 @@ def mine_clicks(
         known_positives,
         documents,
         max_positives=params.max_positives,
-        max_negatives=MAX_NEGATIVES,
         negatives_per_positive=params.negatives_per_positive,
         multi_hop_weight=params.multi_hop_weight,
     )

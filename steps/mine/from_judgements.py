@@ -14,7 +14,7 @@ from steps.mine.engine import Engine
 from steps.mine.params import JUDGED_DEPTH, SKIPPED, MineParams
 from steps.mine.positives import click_positives, judged_positives, named_documents, triplet_positives
 from steps.mine.report import SAMPLES, rows_by_source, samples, why_judged
-from steps.mine.triplets import FIXED_POINT, MAX_NEGATIVES, Signal, mine_triplets
+from steps.mine.triplets import FIXED_POINT, Signal, mine_triplets
 
 JUDGED_SOURCES = ("judged", "given")
 
@@ -67,7 +67,6 @@ def mine_judged(
         relevant,
         documents,
         max_positives=0,
-        max_negatives=MAX_NEGATIVES,
         negatives_per_positive=params.negatives_per_positive,
         multi_hop_weight=params.multi_hop_weight,
     )

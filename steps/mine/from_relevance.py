@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import ibis
 import ibis.expr.types as ir
 
-from steps.mine.association import MIN_TERMS, relevance_associations
+from steps.mine.association import relevance_associations
 from steps.mine.audit import audit, used_queries
 from steps.mine.catalogue import keyed_documents, keyed_queries
 from steps.mine.cell_tables import Earlier, association_rows, triplet_rows
@@ -17,7 +17,7 @@ from steps.mine.params import RELEVANCE_DEPTH, SKIPPED, MineParams
 from steps.mine.planner import importances
 from steps.mine.positives import click_positives, irrelevant, judged_positives, named_documents, triplet_positives
 from steps.mine.report import SAMPLES, associating_terms, rows_by_source, samples, why_relevant
-from steps.mine.triplets import FIXED_POINT, MAX_NEGATIVES, Signal, mine_triplets, tell_unused
+from steps.mine.triplets import FIXED_POINT, Signal, mine_triplets, tell_unused
 
 RELEVANCE_TOP_TERMS = 4  # how many terms of two queries must be important both ways, as in the paper
 RELEVANCE_SOURCES = ("relevance_one_hop", "relevance_multi_hop")
@@ -57,7 +57,6 @@ def mine_relevance(
         signal.positives.select("query").distinct(),
         threshold=params.relevance_threshold,
         top_terms=RELEVANCE_TOP_TERMS,
-        min_terms=MIN_TERMS,
         cap=params.max_associations,
     )
     wrong = irrelevant(engine, tables["qrels"], earlier.triplets, train, documents)
@@ -77,7 +76,6 @@ def mine_relevance(
         known_positives.union(maybe_relevant),
         documents,
         max_positives=params.max_positives,
-        max_negatives=MAX_NEGATIVES,
         negatives_per_positive=params.negatives_per_positive,
         multi_hop_weight=params.multi_hop_weight,
     )

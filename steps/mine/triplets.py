@@ -65,9 +65,9 @@ def mine_triplets(
     documents: ir.Table,
     *,
     max_positives: int,
-    max_negatives: int,
     negatives_per_positive: int,
     multi_hop_weight: float,
+    max_negatives: int = MAX_NEGATIVES,
     seed: int = SEED,
 ) -> Triplets:
     """Mine both hops of one signal.
@@ -119,10 +119,7 @@ def mine_triplets(
             "no_negative_left": count(chosen) - served(multi_hop),
         },
     }
-    refused = {
-        names[0]: {"candidate_is_a_positive": pool.refused} | one_hop.refused,
-        names[1]: multi_hop.refused,
-    }
+    refused = {names[0]: {"candidate_is_a_positive": pool.refused} | one_hop.refused, names[1]: multi_hop.refused}
     own_rows = _rows(engine, one_hop.table, names[0], 1.0)
     table = own_rows.union(_rows(engine, multi_hop.table, names[1], multi_hop_weight))
     return Triplets(engine.keep(table), positives, dropped, refused, count(signal.positives) + count(merged))

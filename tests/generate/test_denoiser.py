@@ -9,14 +9,7 @@ import torch
 from generate_fakes import PARAMS, TEXTS, random_bart
 
 from steps.generate import small_bart
-from steps.generate.denoiser import (
-    Denoiser,
-    encoder_states,
-    load_denoiser,
-    mask_tokens,
-    tokenize,
-    write_variants,
-)
+from steps.generate.denoiser import Denoiser, encoder_states, load_denoiser, mask_tokens, tokenize, write_variants
 from steps.generate.small_bart import denoising_loss, new_small_bart, train_tokenizer
 
 MASK = 4

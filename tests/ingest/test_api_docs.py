@@ -87,12 +87,7 @@ def source(**changes: Any) -> ApiDocsSource:
 
 def read(seed: int = 1, ratio: float = 0.0, **changes: Any) -> tuple[SourceData, Rejects]:
     rejects = Rejects(ratio)
-    data = read_api_docs(
-        source(**changes),
-        key="ingest.sources[0]",
-        seed=seed,
-        rejects=rejects,
-    )
+    data = read_api_docs(source(**changes), key="ingest.sources[0]", seed=seed, rejects=rejects)
     return data, rejects
 
 

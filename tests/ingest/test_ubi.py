@@ -323,10 +323,7 @@ def response(number: int, day: float, hits: list[str], query_id: str = "paged", 
 @pytest.mark.parametrize("seconds", [60, 0.5])
 def test_responses_to_a_search_are_in_the_order_of_their_times(tmp_path: Path, order: int, seconds: float) -> None:
     times = [f"2026-01-01T00:00:{at:09.6f}Z" for at in (0.25, 0.25 + min(seconds, 59))]
-    pages = [
-        response(1, 0, ["d0", "d1"], timestamp=times[0]),
-        response(2, 0, ["d2", "d0", "d3"], timestamp=times[1]),
-    ]
+    pages = [response(1, 0, ["d0", "d1"], timestamp=times[0]), response(2, 0, ["d2", "d0", "d3"], timestamp=times[1])]
     source = ubi(tmp_path, [*pages, *SEARCHES][::order], EVENTS)
     found = impressions(ingest(tmp_path, params(source)))
     shown = [("d0", 1), ("d1", 2), ("d2", 3), ("d3", 5)]
