@@ -6,12 +6,11 @@ import shutil
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from evaluate_fakes import RULE, FakeRelease, bag_of_words, evaluate, fake_systems, params, write_inputs
+from evaluate_fakes import RULE, FakeRelease, evaluate, fake_systems, params, write_inputs
 from scipy.stats import ttest_rel
 from sentence_transformers import SentenceTransformer
 from towers import other_weights
@@ -32,7 +31,7 @@ from steps.evaluate.other_teachers import open_earlier
 from steps.evaluate.params import SPLITS
 from steps.evaluate.scoring import Scored
 from steps.evaluate.summary import results_table
-from steps.evaluate.systems import Earlier, Search, Systems, dense_search
+from steps.evaluate.systems import Earlier, Systems, dense_search
 from steps.tracking.runs import NullRun
 
 TEMPLATE = "{title} | {topic}: {content}"
@@ -181,22 +180,6 @@ def test_a_killed_reading_goes_on_where_it_was(world: Path, monkeypatch: pytest.
 
 
 @pytest.mark.medium
-def test_only_documents_of_judged_data_sets_are_read(world: Path, tmp_path: Path) -> None:
-    asked: list[Collection[str]] = []
-
-    def search_in(datasets: Collection[str], scratch: Path) -> Search:
-        assert scratch.is_dir()
-        asked.append(datasets)
-        return dense_search(bag_of_words, release)
-
-    release: Any = FakeRelease(write_documents(world))
-    (tmp_path / "result").mkdir()
-    task = replace(task_of(world), judged=task_of(world).judged[:2])
-    measure_earlier(Earlier("base", "x", search_in), task, tmp_path / "result/runs")
-    assert asked == [["api"]]
-
-
-@pytest.mark.medium
 def test_where_nothing_is_judged_no_tower_reads_anything(tmp_path: Path) -> None:
     systems = fake_systems(tmp_path, write_inputs(tmp_path, judged=()), **{"static": 1, "2l": 4})
     systems = replace(systems, earlier=[Earlier("base", "x", no_reading)])  # type: ignore[arg-type]
@@ -223,22 +206,6 @@ def judged_result(name: str, values: dict[tuple[str, str], list[float]]) -> Resu
             for (dataset, split), each in values.items()
         ],
     )
-
-
-def test_gains_are_those_of_scipy_s_paired_test() -> None:
-    random = np.random.default_rng(3)
-    keys = [("a", "test"), ("a", "dev")]
-    teacher = {key: random.uniform(0, 1, 20).tolist() for key in keys}
-    base = {key: np.clip(random.normal(-0.05, 0.2, 20) + teacher[key], 0, 1).tolist() for key in keys}
-    found = gains(judged_result("teacher", teacher), {"base": judged_result("base", base)})
-    for dataset, split in keys:
-        now, before = (np.array(each[dataset, split]) for each in (teacher, base))
-        gain = found.of_split[split][dataset]["base"].as_dict()
-        assert gain["difference"] == pytest.approx(now.mean() - before.mean())
-        assert gain["p_value"] == pytest.approx(ttest_rel(now, before).pvalue)
-        assert (gain["wins"], gain["losses"]) == ((now > before).sum(), (now < before).sum())
-    dev = found.of_split["dev"]["a"]["base"]
-    assert found.overall["base"] == (pytest.approx(dev.difference), pytest.approx(dev.comparison.p_value))
 
 
 def test_data_sets_count_alike_and_test_decides_without_dev() -> None:
@@ -337,29 +304,6 @@ def test_table_and_report_show_every_tower(reports: Path) -> None:
     assert ">base</td>" not in page.split("<h3>Speed</h3>")[1]
     for line in gain_lines(metrics):
         assert line in table and f"<li>{line.replace('<', '&lt;')}.</li>" in page
-
-
-def test_the_stage_opens_earlier_towers_only_when_asked(
-    world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    release: Any = SimpleNamespace(manifest=SimpleNamespace(dim=DIM))
-    systems = fake_systems(world, {}, static=1)
-    systems = replace(systems, teacher=replace(systems.teacher, release=release))
-    given: list[list[str]] = []
-    monkeypatch.setattr(stage, "open_systems", lambda *_: systems)
-    monkeypatch.setattr(stage, "evaluate", lambda opened, *_: given.append([each.name for each in opened.earlier]))
-    folders = [world / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")]
-
-    def run(earlier_towers: bool) -> None:
-        releases = {"static": world / "static"}
-        stage.run(*folders, releases, world / "reports", params(earlier_towers=earlier_towers), RULE, NullRun())
-
-    run(False)
-    run(True)
-    write_json(world / "teach/earlier/towers.json", [])
-    run(True)
-    assert given == [[], ["base", "round_0"], []]
-    assert "evaluate: the teacher was not trained, so there is no earlier tower" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -14,13 +14,13 @@ from sklearn.metrics import roc_auc_score
 
 from slimtower.common.errors import UserError
 from steps.core.judged import JudgedSet
-from steps.core.tables import table_from_rows, write_table
+from steps.core.tables import read_table, table_from_rows, write_table
 from steps.evaluate import cases
 from steps.evaluate.figures import effort
 from steps.evaluate.figures.base import Look
 from steps.evaluate.figures.perturbed import perturbed_set
 from steps.evaluate.figures.proposition import judged_pairs
-from steps.evaluate.judging import own_document_lines, read_evaluation_sets, unmeasured_lines
+from steps.evaluate.judging import Audit, audit_leaks, own_document_lines, read_evaluation_sets, unmeasured_lines
 from steps.evaluate.params import REL, SAT
 from steps.evaluate.scoring import answering_documents, auc, holds, pooled_auc, score_and_keep, score_answers, tokens
 from steps.retrieval.fusion_choice import trials
@@ -212,3 +212,32 @@ def test_measures_are_checked_and_named_as_ir_measures_names_them() -> None:
     for name in ("R@2000", "Answer@2000"):
         with pytest.raises(ValidationError, match=rf"{name} looks at more hits than the 1000"):
             params(measures=[name])
+
+
+def audit(root: Path) -> Audit:
+    return audit_leaks(root / "ingest", root / "mine", root / "embed", root / "generate")
+
+
+def test_clean_inputs_are_counted(tmp_path: Path) -> None:
+    write_inputs(tmp_path)
+    # one alignment text, one generated query, one mined query; 20 dev and test queries in each of two data sets
+    assert audit(tmp_path) == Audit(checked_texts=3, evaluation_queries=40)
+
+
+@pytest.mark.parametrize(
+    ("where", "file"), [("alignment", "alignment_texts"), ("generated", "generated_queries"), ("mined", "triplets")]
+)
+def test_a_planted_leak_fails_and_is_named(tmp_path: Path, where: str, file: str) -> None:
+    write_inputs(tmp_path, leak=where)  # planted in capitals with a mark behind it: folding must see through
+    with pytest.raises(UserError, match=rf"1 of 3 .*{file}\.parquet.*is api/q1"):
+        audit(tmp_path)
+
+
+def test_a_query_by_which_a_triplet_was_reached_counts_too(tmp_path: Path) -> None:
+    write_inputs(tmp_path)
+    triplets = read_table(tmp_path / "mine", "triplets")
+    position = triplets.column_names.index("via_query_id")
+    via = triplets.set_column(position, triplets.schema.field(position), [["med/q0"]])
+    write_table(tmp_path / "mine", "triplets", via)
+    with pytest.raises(UserError, match="is med/q0"):
+        audit(tmp_path)

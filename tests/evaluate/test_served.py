@@ -2,13 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from evaluate_fakes import RULE, evaluate, hybrid_systems, params
 
-from slimtower.common.files import read_json, write_json
+from slimtower.common.files import read_json
 from steps.core.judged import JudgedSet
 from steps.core.tables import read_table
 from steps.evaluate import slicing
@@ -148,13 +147,3 @@ def test_slices_have_the_teacher_with_bm25_where_a_student_has_it(
     assert rows and all(set(row) == {"teacher", "static", "2l", "static+bm25", "teacher+bm25"} for row in rows)
     assert "teacher+bm25 keeps" in (reports / "report.html").read_text()
     assert "teacher+bm25 |" not in (reports / "report.md").read_text().split("slices where")[-1].split("**")[0]
-
-
-def write_releases(root: Path, metrics: dict[str, Any]) -> Path:
-    """A project with empty releases of the students and these metrics."""
-    for student in metrics["retention"]:
-        manifest = {"datasets": {name: {} for name in metrics["datasets"]}}
-        write_json(root / "models/release" / student / "manifest.json", manifest)
-        (root / "models/release" / student / "index").mkdir()
-    write_json(root / "reports/metrics.json", metrics)
-    return root

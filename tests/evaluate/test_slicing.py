@@ -38,13 +38,6 @@ def judged(*texts: str) -> JudgedSet:
     return JudgedSet("api", "test", ids, list(texts), {query: {"d": 1} for query in ids})
 
 
-def test_forms_of_a_query() -> None:
-    assert asks("What is it") and asks("size of a list?") and not asks("whatever is in it")
-    assert negates("arrays without copies") and negates("why doesn't it sort") and not negates("notable knots")
-    assert capitalised("drugs by Novartis") and not capitalised("Drugs by them") and not capitalised("All In Capitals")
-    assert capitalised("2 drugs of NIH") and not capitalised("")
-
-
 def test_words_are_unseen_or_rare_as_training_texts_have_them() -> None:
     seen = {"sort": 6, "lists": 5, "of": 0, "zlib": 0}
     assert unseen_share("Sort of zlib lists", seen) == 0.5
@@ -138,47 +131,56 @@ def test_training_texts_and_sessions_are_counted(tmp_path: Path) -> None:
     assert count_searches(tmp_path, ["q1"]) == {"q1": 2}
 
 
-@pytest.mark.parametrize(("name", "between"), [("own.csv", ","), ("own.tsv", "\t")])
-def test_a_users_table(tmp_path: Path, name: str, between: str) -> None:
-    path = tmp_path / name
-    path.write_text(f"slice{between}query_id\nnew{between}1\nold{between}1\nnew{between}2\n")
-    assert read_user_slices(path, "12") == {"1": ["new", "old"], "2": ["new"]}
-    path.write_text(f"slice{between}query\nnew{between}1\n")
-    with pytest.raises(UserError, match=r"lacks the column query_id"):
-        read_user_slices(path, "1")
-    with pytest.raises(UserError, match=r"slice_table: .*not found"):
-        read_user_slices(tmp_path / "none.csv", "1")
+@pytest.mark.parametrize(
+    ("text", "question", "negation", "name"),
+    [
+        ("What is it", True, False, False),
+        ("size of a list?", True, False, False),
+        ("whatever is in it", False, False, False),
+        ("arrays without copies", False, True, False),
+        ("why doesn't it sort", True, True, False),
+        ("notable knots", False, False, False),
+        ("drugs by Novartis", False, False, True),
+        ("All In Capitals", False, False, False),
+        ("2 drugs of NIH", False, False, True),
+    ],
+)
+def test_forms_of_a_query(text: str, question: bool, negation: bool, name: bool) -> None:
+    assert (asks(text), negates(text), capitalised(text)) == (question, negation, name)
 
 
 def test_a_users_table_is_text_and_its_rows_are_of_test_queries(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "own.csv"
-    path.write_text("query_id,slice\n007,true\n7,NA\n8,x\n")
-    assert read_user_slices(path, ["007", "7"]) == {"007": ["true"], "7": ["NA"]}
-    assert "1 rows, such as '8', name no test query" in capsys.readouterr().err
-    with pytest.raises(UserError, match=r"3 rows, such as '007', name no test query, nor does any other.*in front"):
-        read_user_slices(path, ["own/7"])
+    for name, between in (("own.csv", ","), ("own.tsv", "\t")):
+        path = tmp_path / name
+        rows = ["slice,query_id", "new,007", "NA,007", "new,7", "x,8"]
+        path.write_text("\n".join(row.replace(",", between) for row in rows))
+        assert read_user_slices(path, ["007", "7"]) == {"007": ["new", "NA"], "7": ["new"]}
+        assert "'8'" in capsys.readouterr().err
+        with pytest.raises(UserError, match=r"'007', name no test query"):
+            read_user_slices(path, ["own/7"])
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "problem"),
     [
+        (None, "not found"),
+        (b"query,slice\n1,a\n", "lacks the column query_id"),
         ("query_id,slice\n1,caf\xe9\n".encode("latin-1"), "cannot be read"),
         (b"query_id,slice,slice\n1,a,b\n", "cannot be read"),
+        (b"query_id,slice\n1,a\n2, \n", "a row has no slice"),
         (pa.table({"query_id": ["1"], "slice": [["a"]]}), "cannot be read"),
         (pa.table({"query_id": ["1", "2"], "slice": ["a", None]}), "a row has no slice"),
-        (b"query_id,slice\n1,a\n2, \n", "a row has no slice"),
     ],
-    ids=["latin-1", "a column twice", "a list", "nothing", "a blank"],
 )
-def test_a_users_table_that_cannot_be_read_is_one_line(tmp_path: Path, content: bytes | pa.Table, said: str) -> None:
-    path = tmp_path / ("own.csv" if isinstance(content, bytes) else "own.parquet")
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    else:
+def test_a_users_table_that_cannot_be_read(tmp_path: Path, content: bytes | pa.Table | None, problem: str) -> None:
+    path = tmp_path / ("own.parquet" if isinstance(content, pa.Table) else "own.csv")
+    if isinstance(content, pa.Table):
         pq.write_table(content, path)
-    with pytest.raises(UserError, match=f"slice_table: .*{said}"):
+    elif content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=f"slice_table: .*{problem}"):
         read_user_slices(path, "12")
 
 

@@ -1,6 +1,7 @@
 """Retention and paired tests against numbers worked out by hand."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ from scipy.stats import t as student_t
 from scipy.stats import ttest_ind
 
 from slimtower.common.errors import UserError
-from steps.evaluate.comparing import bootstrap_means, compare, p_value, retention
+from slimtower.common.files import write_json
+from steps.evaluate.comparing import bootstrap_means, compare, of_one_spec, p_value, retention, seed_lines, spreads
 from steps.retrieval.dataset_groups import counted_sets, joint_means, units, weights
 
 
@@ -75,12 +77,6 @@ def test_bootstrap_spread_agrees_with_the_delta_method() -> None:
     assert draws.mean() == pytest.approx(ratio, abs=3 * expected / math.sqrt(2000) + 1e-3)
 
 
-def test_bootstrap_follows_its_seed() -> None:
-    paired = {"a": (np.array([0.1, 0.9, 0.4]), np.array([0.3, 0.8, 0.5]))}
-    assert (bootstrap_means(paired, 50, 7)["a"] == bootstrap_means(paired, 50, 7)["a"]).all()
-    assert (bootstrap_means(paired, 50, 7)["a"] != bootstrap_means(paired, 50, 8)["a"]).any()
-
-
 def test_a_data_set_where_the_teacher_finds_nothing_is_left_out_and_one_must_be_left() -> None:
     lit, dark = (np.array([0.4, 0.2]), np.array([0.5, 0.5])), (np.array([0.3, 0.0]), np.zeros(2))
     alone, found = retention({"lit": lit}, 100, 0), retention({"lit": lit, "dark": dark}, 100, 0)
@@ -107,3 +103,24 @@ def test_differences_without_variance_still_give_a_p_value() -> None:
     assert compare(same, same).p_value == 1.0
     assert compare(same[:1], same[:1] + 0.1).p_value == 1.0
     assert compare(np.zeros(3), np.ones(3)).p_value == 0.0
+
+
+def test_students_that_differ_in_their_seed_alone_are_told_with_their_spread(tmp_path: Path) -> None:
+    for student, layers in (("4l", [0, 3]), ("static", None), ("4l_b", [0, 3]), ("2l", [0])):
+        seed = 8 if student == "4l_b" else 7
+        write_json(tmp_path / student / "report.json", {"spec": {"layers": layers, "epochs": 1.0}, "seed": seed})
+    write_json(tmp_path / "4l_again/report.json", {"spec": {"layers": [0, 3], "epochs": 1.0}, "seed": 7})
+    assert of_one_spec(tmp_path, ["4l", "4l_again"]) == [], "one student of one seed is no spread"
+    groups = of_one_spec(tmp_path, ["4l", "static", "4l_b", "4l_again", "2l"])
+    assert groups == [["4l", "4l_b"]]
+    found = spreads({"4l": {"mean_of_ratios": 0.98}, "4l_b": {"mean_of_ratios": 0.96}}, groups)
+    assert found["4l"] == {"others": ["4l_b"], "mean": pytest.approx(0.97), "sd": pytest.approx(0.02 / 2**0.5)}
+    told = "4l, 4l_b: one student with 2 seeds, mean retention 97.0%, standard deviation 1.4 points"
+    assert seed_lines({"seeds": found}) == [told]
+    assert spreads({}, groups) == {}, "nothing is judged"
+
+
+def test_reports_of_before_there_were_specs_make_no_group(tmp_path: Path) -> None:
+    for student in ("2l", "4l"):
+        write_json(tmp_path / student / "report.json", {})
+    assert of_one_spec(tmp_path, ["2l", "4l"]) == []
