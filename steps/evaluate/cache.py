@@ -138,7 +138,7 @@ def time_all(systems: Systems, task: Task) -> tuple[dict[str, Latency], list[str
     unknown = {name: encoders[name].encode for name, path in paths.items() if not path.is_file()}
     if unknown:
         for name, latency in measure(unknown, single, batched, THROUGHPUT_BATCH).items():
-            write_json(paths[name], latency.as_dict())
+            write_json(paths[name], asdict(latency))
     return {name: Latency(**read_json(path)) for name, path in paths.items()}, list(unknown)
 
 

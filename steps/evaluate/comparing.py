@@ -26,10 +26,6 @@ class Share:
     ci95_low: float
     ci95_high: float
 
-    def as_dict(self) -> dict[str, float]:
-        """Field name -> value."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Retention:
@@ -56,10 +52,6 @@ class Comparison:
     wins: int
     ties: int
     losses: int
-
-    def as_dict(self) -> dict[str, float]:
-        """Field name -> value."""
-        return asdict(self)
 
 
 def retention(paired: Paired, samples: int, seed: int, as_one: Sequence[str] = ()) -> Retention:

@@ -14,7 +14,6 @@ from steps.evaluate.comparing import Comparison, Retention, compare, figures, re
 from steps.evaluate.figures.agreement import agreement
 from steps.evaluate.frontier import Point, frontier
 from steps.evaluate.gains import as_served, gains, served_ms, significance
-from steps.evaluate.judging import Audit
 from steps.evaluate.measuring import Result, Task
 from steps.evaluate.metrics import Metrics, assemble
 from steps.evaluate.params import AS_ONE, BOOTSTRAP_SAMPLES, EvaluateParams
@@ -41,7 +40,7 @@ def compose(
     students: Sequence[str],
     earlier: Sequence[str],
     task: Task,
-    audit: Audit,
+    audit: Mapping[str, int],
     rule: NonInferiority,
 ) -> Evaluation:
     """All that the measurements amount to; `students` are in the order in which they are shown.
@@ -65,18 +64,11 @@ def compose(
         ours, theirs = (list(served[name].ndcg("test").values()) for name in (choice.student, choice.runner_up))
         choice = choice.with_test(ours, theirs)
     best = choice.student or ranked(quality, p50_ms, shares)[0]
-    gained = gains(teacher, {name: results[name] for name in earlier if name in results}, AS_ONE)
+    gained = gains(teacher, {name: results[name] for name in earlier if name in results})
     metrics = assemble(results, measurements.latencies, retained, compared, gained, choice, task, audit)
     released = {fused_name(name): results[fused_name(name)] for name in students if served[name] is not alone[name]}
-    tests = significance(teacher, alone | released, BOOTSTRAP_SAMPLES, params.seed)
     metrics |= {
-        "against_teacher": {
-            dataset: {
-                name: {measure: tested.as_dict() for measure, tested in by_measure.items()}
-                for name, by_measure in row.items()
-            }
-            for dataset, row in tests.items()
-        },
+        "against_teacher": significance(teacher, alone | released, BOOTSTRAP_SAMPLES, params.seed),
         "agreement": agreement(measurements.runs, TEACHER, students),
         "shares": _shares(results, params),
     }

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -72,10 +72,6 @@ class FusionFigures:
     bm25_ms: float
     fusion_ms: float
     bytes: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        """Field name -> value."""
-        return asdict(self)
 
 
 class CachedSearch:

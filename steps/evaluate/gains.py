@@ -1,14 +1,13 @@
 """Students against the teacher by every measure, what training and BM25 bring, and students as their releases serve."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
 from steps.core.measures import NDCG, UNCUT
 from steps.evaluate.comparing import (
-    Comparison,
     bootstrap_p_value,
     compare,
     holm,
@@ -19,79 +18,36 @@ from steps.evaluate.comparing import (
 )
 from steps.evaluate.latency import Latency
 from steps.evaluate.measuring import Result
+from steps.evaluate.params import AS_ONE
 from steps.evaluate.systems import BM25, TEACHER, fused_name
 from steps.retrieval.dataset_groups import counted_sets, weights
 from steps.retrieval.noninferiority import FEWEST
 
-_SPLITS = ("dev", "test")  # the first that there is says whether training helped: knobs are chosen on dev
 
+def gains(teacher: Result, earlier: Mapping[str, Result]) -> dict[str, dict[str, Any]]:
+    """The teacher against every earlier tower: the parts `gain`, `gain_dev` and `gain_overall` of metrics.json.
 
-@dataclass(frozen=True)
-class Gain:
-    """The teacher against one tower on one data set: the mean difference, and the comparison, whose wins are its."""
-
-    difference: float
-    comparison: Comparison
-
-    def as_dict(self) -> dict[str, float]:
-        """Key of metrics.json -> value."""
-        return {"difference": self.difference} | self.comparison.as_dict()
-
-
-@dataclass(frozen=True)
-class Gains:
-    """The teacher against every earlier tower: `of_split[split][data set][tower]`.
-
-    `overall[tower]` is the mean over data sets of the mean difference, and its p-value (`retention.p_value`): on dev,
-    or on test where there are no dev queries.
+    `gain_overall[tower]` is the mean over data sets of the mean difference, and its p-value, on dev, or on test where
+    there are no dev queries.
     """
-
-    of_split: Mapping[str, Mapping[str, Mapping[str, Gain]]]
-    overall: Mapping[str, tuple[float, float]]
-
-
-def gains(teacher: Result, earlier: Mapping[str, Result], as_one: Sequence[str] = ()) -> Gains:
-    """Of results on the same judged sets; data sets named as in `as_one` count as one in `overall`."""
-    splits = {
-        split: {name: _paired(teacher.ndcg(split), tower.ndcg(split)) for name, tower in earlier.items()}
-        for split in _SPLITS
-    }
-    decides = next((split for split in _SPLITS if teacher.of_split(split)), "")
-    overall = {}
-    for name, pairs in splits.get(decides, {}).items():
-        differences = [theirs - before for theirs, before in pairs.values()]
-        shares = weights(list(pairs), as_one)
-        mean = float(np.average([values.mean() for values in differences], weights=shares))
-        overall[name] = mean, p_value(differences, shares)
-    return Gains(
-        {
-            split: {
-                dataset: {name: _gain(*pairs[dataset]) for name, pairs in towers.items()}
-                for dataset in next(iter(towers.values()), {})
-            }
-            for split, towers in splits.items()
-        },
-        overall,
-    )
+    parts: dict[str, dict[str, Any]] = {"gain": {}, "gain_dev": {}, "gain_overall": {}}
+    for split, part in (("dev", "gain_dev"), ("test", "gain")):  # the first that there is says whether training helped
+        for name, tower in earlier.items():
+            before = tower.ndcg(split)
+            differences = {dataset: values - before[dataset] for dataset, values in teacher.ndcg(split).items()}
+            for dataset, values in teacher.ndcg(split).items():
+                parts[part].setdefault(dataset, {})[name] = _against(values, before[dataset])
+            if differences and name not in parts["gain_overall"]:
+                shares = weights(list(differences), AS_ONE)
+                mean = float(np.average([values.mean() for values in differences.values()], weights=shares))
+                chance = p_value(list(differences.values()), shares)
+                parts["gain_overall"][name] = {"difference": mean, "p_value": chance}
+    return parts
 
 
-def _paired(
-    teacher: Mapping[str, np.ndarray], tower: Mapping[str, np.ndarray]
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """nDCG@10 of the queries of each data set by both, `(queries,)`."""
-    return {dataset: (values, tower[dataset]) for dataset, values in teacher.items()}
-
-
-def _gain(teacher: np.ndarray, before: np.ndarray) -> Gain:
-    return Gain(float((teacher - before).mean()), compare(teacher, before))
-
-
-Figures = dict[str, Any]
-
-
-def fusion_gains(results: Mapping[str, Result]) -> dict[str, dict[str, Figures]]:
+def fusion_gains(results: Mapping[str, Result]) -> dict[str, dict[str, dict[str, Any]]]:
     """`[data set][dense system]`: the figures of metrics.json, `fused`."""
-    gains: dict[str, dict[str, Figures]] = {}
+    gains: dict[str, dict[str, dict[str, Any]]] = {}
     for name, result in results.items():
         dense = name.removesuffix(f"+{BM25}")
         values = result.ndcg("test")
@@ -101,7 +57,7 @@ def fusion_gains(results: Mapping[str, Result]) -> dict[str, dict[str, Figures]]
                 for baseline, system in (("dense", dense), ("bm25", BM25))
                 if dataset in values
             }
-            gains.setdefault(dataset, {})[dense] = figures.as_dict() | against
+            gains.setdefault(dataset, {})[dense] = asdict(figures) | against
     return gains
 
 
@@ -110,7 +66,7 @@ def fusion_lines(metrics: Mapping[str, Any]) -> list[str]:
     return [_line(dataset, dense, row[dense]) for dataset, row in metrics["fused"].items() for dense in row]
 
 
-def _line(dataset: str, dense: str, figures: Figures) -> str:
+def _line(dataset: str, dense: str, figures: Mapping[str, Any]) -> str:
     dev, test = figures["dev"], figures.get("against_dense")
     start = f"{fused_name(dense)} on {dataset}{', as released' if figures['carried'] else ''}"
     if dev is None:
@@ -125,8 +81,8 @@ def _line(dataset: str, dense: str, figures: Figures) -> str:
     return f"{start}: {verdict}{on_test}; {figures['told']}; {figures['p50_ms']:.3g} ms from text to hits"
 
 
-def _against(fused: np.ndarray, baseline: np.ndarray) -> Figures:
-    return {"difference": float((fused - baseline).mean())} | compare(fused, baseline).as_dict()
+def _against(fused: np.ndarray, baseline: np.ndarray) -> dict[str, Any]:
+    return {"difference": float((fused - baseline).mean())} | asdict(compare(fused, baseline))
 
 
 def as_served(name: str, results: Mapping[str, Result]) -> Result:
@@ -200,44 +156,28 @@ def gain_lines(metrics: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-@dataclass(frozen=True)
-class Tested:
-    """Mean difference, student less teacher, and how likely chance alone makes one as large: two-sided p-values.
+def significance(teacher: Result, students: Mapping[str, Result], samples: int, seed: int) -> dict[str, Any]:
+    """`[data set][student][measure]` on test queries, as `against_teacher` of metrics.json has it.
 
-    `p_bootstrap` is None for fewer than FEWEST queries: so few are resampled into too few means.
-    """
-
-    difference: float
-    p_value: float
-    p_bootstrap: float | None
-    p_holm: float
-
-    def as_dict(self) -> dict[str, float]:
-        """Field name -> value, without what is None."""
-        return {name: value for name, value in vars(self).items() if value is not None}
-
-
-Tests = dict[str, dict[str, dict[str, Tested]]]
-
-
-def significance(teacher: Result, students: Mapping[str, Result], samples: int, seed: int) -> Tests:
-    """`[data set][student][measure]` on test queries; `p_holm` is the t-test's within the measure's family.
+    Mean difference, student less teacher, and two-sided p-values; `p_holm` is the t-test's within the measure's family.
+    No `p_bootstrap` of fewer than FEWEST queries: so few are resampled into too few means.
 
     `samples`: resamplings of the bootstrap. A query that a measure has no value of counts in no test of it.
     """
-    outcomes: dict[tuple[str, str, str], tuple[float, float, float | None]] = {}
+    outcomes: dict[tuple[str, str, str], dict[str, float]] = {}
     for name, student in students.items():
         for ours, theirs in zip(student.of_split("test"), teacher.of_split("test"), strict=True):
             for measure in ours.values.keys() - {UNCUT}:
                 difference = ours.values[measure] - theirs.values[measure]
                 difference = difference[~np.isnan(difference)]
-                chance = bootstrap_p_value(difference, samples, seed) if len(difference) >= FEWEST else None
-                key = (measure, ours.judged.dataset, name)
-                outcomes[key] = float(difference.mean()), p_value([difference]), chance
-    tests: Tests = {}
+                outcome = {"difference": float(difference.mean()), "p_value": p_value([difference])}
+                if len(difference) >= FEWEST:
+                    outcome["p_bootstrap"] = bootstrap_p_value(difference, samples, seed)
+                outcomes[measure, ours.judged.dataset, name] = outcome
+    tests: dict[str, Any] = {}
     for measure in sorted({measure for measure, _, _ in outcomes}, key=lambda item: (item != NDCG, item)):
         family = {key: values for key, values in outcomes.items() if key[0] == measure}
-        adjusted = holm([chance for _, chance, _ in family.values()])
-        for ((_, dataset, name), values), p_holm in zip(family.items(), adjusted, strict=True):
-            tests.setdefault(dataset, {}).setdefault(name, {})[measure] = Tested(*values, p_holm)
+        adjusted = holm([outcome["p_value"] for outcome in family.values()])
+        for ((_, dataset, name), outcome), p_holm in zip(family.items(), adjusted, strict=True):
+            tests.setdefault(dataset, {}).setdefault(name, {})[measure] = outcome | {"p_holm": p_holm}
     return tests

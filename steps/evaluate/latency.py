@@ -5,7 +5,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,10 +28,6 @@ class Latency:
     p50_ms: float
     p99_ms: float
     qps: float
-
-    def as_dict(self) -> dict[str, float]:
-        """Field name -> value."""
-        return asdict(self)
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def write_result(folder: Path, result: Result) -> None:
             },
             "best": dict(result.best),
             "serving": {dataset: asdict(cost) for dataset, cost in result.serving.items()},
-            "fusions": {dataset: figures.as_dict() for dataset, figures in result.fusions.items()},
+            "fusions": {dataset: asdict(figures) for dataset, figures in result.fusions.items()},
         },
     )
 

@@ -93,12 +93,12 @@ decide, the choice.
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from steps.evaluate.choice import Choice
 from steps.evaluate.comparing import Comparison, Retention
-from steps.evaluate.gains import Gains, fusion_gains
-from steps.evaluate.judging import Audit
+from steps.evaluate.gains import fusion_gains
 from steps.evaluate.latency import THROUGHPUT_BATCH, Latency
 from steps.evaluate.measuring import Result, Task
 from steps.evaluate.params import AS_ONE
@@ -113,10 +113,10 @@ def assemble(
     latencies: Mapping[str, Latency],
     retained: Mapping[str, Retention],
     compared: Mapping[str, Mapping[str, Comparison]],
-    gained: Gains,
+    gained: Mapping[str, Any],
     choice: Choice,
     task: Task,
-    audit: Audit,
+    audit: Mapping[str, int],
 ) -> Metrics:
     """Nest everything measured, and what follows from it, under the documented keys; `results` by system."""
     means: dict[str, dict[str, dict[str, dict[str, float]]]] = {"test": defaultdict(dict), "dev": defaultdict(dict)}
@@ -133,20 +133,15 @@ def assemble(
         "as_one_dev": joint_means(means["dev"], AS_ONE),
         "retention": {student: value.as_dict() for student, value in retained.items()},
         "retention_by_set": {
-            dataset: {student: value.of_set[dataset].as_dict() for student, value in retained.items()}
+            dataset: {student: asdict(value.of_set[dataset]) for student, value in retained.items()}
             for dataset in units(compared, AS_ONE)
             if all(dataset in value.of_set for value in retained.values())
         },
         "significance": {
-            dataset: {student: value.as_dict() for student, value in row.items()} for dataset, row in compared.items()
+            dataset: {student: asdict(value) for student, value in row.items()} for dataset, row in compared.items()
         },
-        "gain": _of_split(gained, "test"),
-        "gain_dev": _of_split(gained, "dev"),
-        "gain_overall": {
-            tower: {"difference": difference, "p_value": p_value}
-            for tower, (difference, p_value) in gained.overall.items()
-        },
-        "latency": {model: value.as_dict() for model, value in latencies.items()},
+        **gained,
+        "latency": {model: asdict(value) for model, value in latencies.items()},
         "choice": choice.as_dict(),
         "sizes": {model: {"bytes": result.bytes} for model, result in results.items() if result.bytes is not None},
         "indexes": {
@@ -159,11 +154,7 @@ def assemble(
         "closeness": _by_dataset(results, lambda result: result.closeness),
         "closeness_texts": {item.dataset: item.parts for item in task.texts},
         "queries": queries,
-        "audit": {
-            "checked_texts": audit.checked_texts,
-            "evaluation_queries": audit.evaluation_queries,
-            "leaks": 0,
-        },
+        "audit": dict(audit),
         "settings": {
             "version": VERSION,
             "seed": task.params.seed,
@@ -172,14 +163,6 @@ def assemble(
             "ignore_identical_ids": int(task.params.ignore_identical_ids),
             "min_relevance": dict(task.params.min_relevance),
         },
-    }
-
-
-def _of_split(gained: Gains, split: str) -> dict[str, dict[str, dict[str, float]]]:
-    """`[data set][tower][key]`."""
-    return {
-        dataset: {tower: gain.as_dict() for tower, gain in row.items()}
-        for dataset, row in gained.of_split[split].items()
     }
 
 

@@ -212,13 +212,13 @@ def test_data_sets_count_alike_and_test_decides_without_dev() -> None:
     teacher = {("a", "test"): [0.5, 0.9], ("b", "test"): [0.2, 0.4, 0.6, 0.6]}
     base = {("a", "test"): [0.4, 0.7], ("b", "test"): [0.1, 0.4, 0.7, 0.7]}
     found = gains(judged_result("teacher", teacher), {"base": judged_result("base", base)})
-    assert found.of_split["dev"] == {}
+    assert found["gain_dev"] == {}
     differences = np.array([0.1, 0.2]), np.array([0.1, 0.0, -0.1, -0.1])
     error = math.sqrt(sum(each.var(ddof=1) / len(each) for each in differences))
-    mean, p_value = found.overall["base"]
+    mean, p_value = found["gain_overall"]["base"].values()
     assert mean == pytest.approx((0.15 - 0.025) / 2)
     assert 0.05 < p_value < 1 and (0.15 - 0.025) / error < 3
-    assert gains(judged_result("teacher", teacher), {}).overall == {}
+    assert gains(judged_result("teacher", teacher), {})["gain_overall"] == {}
 
 
 def shown(difference: float, p_value: float, tower: str = "base", dev: bool = True) -> str:

@@ -72,10 +72,9 @@ def judged(relevant: list[list[str]]) -> JudgedSet:
 
 def test_pairs_are_the_judged_ones_and_hits_that_nobody_judged() -> None:
     asked = JudgedSet("api", "test", ["q0", "q1"], ["", ""], {"q0": {"a": 2, "b": 0}, "q1": {"c": 1}})
-    pairs = judged_pairs(asked, [["b", "x"], ["c", "a"]])
-    assert pairs.queries.tolist() == [0, 0, 0, 1, 1]
-    assert pairs.doc_ids == ["a", "b", "x", "c", "a"]
-    assert pairs.relevant.tolist() == [True, False, False, True, False]
+    queries, doc_ids, relevant = judged_pairs(asked, [["b", "x"], ["c", "a"]])
+    assert (queries.tolist(), doc_ids) == ([0, 0, 0, 1, 1], ["a", "b", "x", "c", "a"])
+    assert relevant.tolist() == [True, False, False, True, False]
 
 
 def test_the_scale_is_the_most_likely_one_and_finite_where_scores_part_the_labels() -> None:

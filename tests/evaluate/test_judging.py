@@ -20,7 +20,7 @@ from steps.evaluate.figures import effort
 from steps.evaluate.figures.base import Look
 from steps.evaluate.figures.perturbed import perturbed_set
 from steps.evaluate.figures.proposition import judged_pairs
-from steps.evaluate.judging import Audit, audit_leaks, own_document_lines, read_evaluation_sets, unmeasured_lines
+from steps.evaluate.judging import audit_leaks, own_document_lines, read_evaluation_sets, unmeasured_lines
 from steps.evaluate.params import REL, SAT
 from steps.evaluate.scoring import answering_documents, auc, holds, pooled_auc, score_and_keep, score_answers, tokens
 from steps.retrieval.fusion_choice import trials
@@ -158,7 +158,7 @@ def test_the_own_id_counts_nowhere_else_either() -> None:
     nearest = Look(tower, judged, vectors, 1).teacher_hits
     assert all(len(docs) == 10 and query not in docs for query, docs in zip(ids, nearest, strict=True))
     pairs = judged_pairs(judged, [[query, ids[(row + 2) % 12]] for row, query in enumerate(ids)])
-    assert pairs.doc_ids[:2] == ["s/1", "s/2"] and len(pairs.doc_ids) == 24
+    assert pairs[1][:2] == ["s/1", "s/2"] and len(pairs[1]) == 24
     hits = (
         list(-np.sort(-vectors, axis=1)[:, :2]),
         [[query, ids[(at + 1) % 12]] for at, query in enumerate(ids)],
@@ -169,7 +169,7 @@ def test_the_own_id_counts_nowhere_else_either() -> None:
 
 def test_what_is_relevant_from_a_higher_grade_on_is_so_everywhere() -> None:
     judged = JudgedSet("s", "test", ["s/q"], ["x"], {"s/q": {"s/1": 1, "s/2": 2}}, relevant_from=2)
-    assert judged_pairs(judged, [["s/3"]]).relevant.tolist() == [False, True, False]
+    assert judged_pairs(judged, [["s/3"]])[2].tolist() == [False, True, False]
     assert [hit.relevant for hit in cases._listed(["s/1", "s/2", "s/3"], judged, 0, {})] == [False, True, None]
 
 
@@ -214,14 +214,14 @@ def test_measures_are_checked_and_named_as_ir_measures_names_them() -> None:
             params(measures=[name])
 
 
-def audit(root: Path) -> Audit:
+def audit(root: Path) -> dict[str, int]:
     return audit_leaks(root / "ingest", root / "mine", root / "embed", root / "generate")
 
 
 def test_clean_inputs_are_counted(tmp_path: Path) -> None:
     write_inputs(tmp_path)
     # one alignment text, one generated query, one mined query; 20 dev and test queries in each of two data sets
-    assert audit(tmp_path) == Audit(checked_texts=3, evaluation_queries=40)
+    assert audit(tmp_path) == {"checked_texts": 3, "evaluation_queries": 40, "leaks": 0}
 
 
 @pytest.mark.parametrize(

@@ -43,10 +43,10 @@ class BoundOnTheError(Figure):
         ids, nearest = release.documents(dataset).ids, look.teacher_hits
         drawn = np.random.default_rng(look.seed).integers(0, len(ids), (len(nearest), NEIGHBOURS))
         extra_docs = [[*hits, *(ids[row] for row in rows)] for hits, rows in zip(nearest, drawn, strict=True)]
-        pairs = judged_pairs(look.judged, extra_docs)
-        rows = document_rows(release, dataset, pairs.doc_ids)
+        queries, doc_ids, relevant = judged_pairs(look.judged, extra_docs)
+        rows = document_rows(release, dataset, doc_ids)
         is_indexed = rows >= 0
-        queries, relevant, rows = pairs.queries[is_indexed], pairs.relevant[is_indexed], rows[is_indexed]
+        queries, relevant, rows = queries[is_indexed], relevant[is_indexed], rows[is_indexed]
         if not len(relevant):
             return None
         theirs, ours = comparable(look.teacher_vectors, look.vectors)
@@ -76,15 +76,6 @@ class BoundOnTheError(Figure):
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """Pairs of a query and a document, each `(pairs,)`: row of the query, document id, whether it is relevant."""
-
-    queries: np.ndarray
-    doc_ids: list[str]
-    relevant: np.ndarray
-
-
-@dataclass(frozen=True)
 class Proposition:
     """The terms of the formal statement (Proposition 3, App. C.1) for one student, expectations over the pairs.
 
@@ -105,16 +96,12 @@ class Proposition:
     document_term: float = 0.0
     """The documents are the teacher's own."""
 
-    def as_dict(self) -> dict[str, float]:
-        """Field name -> value."""
-        return asdict(self)
 
-
-def judged_pairs(judged: JudgedSet, extra_docs: Sequence[Sequence[str]]) -> Pairs:
+def judged_pairs(judged: JudgedSet, extra_docs: Sequence[Sequence[str]]) -> tuple[np.ndarray, list[str], np.ndarray]:
     """Every judged pair, and of `extra_docs`, documents of each query, those that nobody judged, as irrelevant.
 
-    Judgements often name relevant documents only: without others there would be nothing that a score may be too high
-    for.
+    Row of the query, document id and whether it is relevant, each `(pairs,)`. Judgements often name relevant documents
+    only: without others there would be nothing that a score may be too high for.
     """
     rows, doc_ids, relevant = [], [], []
     for row, (query, hits) in enumerate(zip(judged.query_ids, extra_docs, strict=True)):
@@ -124,7 +111,7 @@ def judged_pairs(judged: JudgedSet, extra_docs: Sequence[Sequence[str]]) -> Pair
             rows.append(row)
             doc_ids.append(doc_id)
             relevant.append(grades.get(doc_id, 0) >= judged.relevant_from)
-    return Pairs(np.array(rows, dtype=np.int64), doc_ids, np.array(relevant, dtype=bool))
+    return np.array(rows, dtype=np.int64), doc_ids, np.array(relevant, dtype=bool)
 
 
 def score_scale(scores: np.ndarray, relevant: np.ndarray) -> tuple[float, float]:
