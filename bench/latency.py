@@ -100,7 +100,7 @@ def served_encoders(folder: Path) -> tuple[dict[str, Encode], dict[str, str]]:
     for name, (tower, what) in served.items():
         exported = folder / f"{name}.fp32"
         if not (exported / "serving.json").is_file():
-            form = export(tower, exported, "auto", 0)
+            form = export(tower, exported, 0)
             convert(exported, folder / f"{name}.int8", form, "int8", query_texts()[:CALIBRATION])
         for precision in ("fp32", "int8"):
             key = f"{name}.{precision}"

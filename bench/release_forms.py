@@ -28,10 +28,10 @@ from steps.core.judged import JudgedSet, read_judged_sets
 from steps.distill.run import run as distill
 from steps.encoders.towers import encode, load_tower
 from steps.evaluate import latency
-from steps.release.evidence import measured_loss
 from steps.release.export import convert, export
+from steps.release.forms import LIMITS
 from steps.release.probe_texts import query_texts
-from steps.release.quality import ndcg
+from steps.release.quality import measured_loss, ndcg
 from steps.release.quantisation import quantise
 from steps.release.run import SAMPLE
 from steps.release.run import run as release
@@ -52,7 +52,7 @@ def dev_sets(ingest: Path, datasets: Sequence[str]) -> list[JudgedSet]:
 def forms(tower: Path, ingest: Path, folder: Path) -> dict[str, Path]:
     """The student in every form, each in a folder of its own, by name."""
     exported, plain = folder / "fp32", folder / "plain"
-    export(tower, exported, "onnx", 0)
+    export(tower, exported, 0)
     texts = query_texts(ingest, SAMPLE)
     for precision in ("int8", "mixed"):
         convert(exported, folder / precision, "onnx", precision, texts)  # type: ignore[arg-type]
@@ -90,9 +90,7 @@ def measure(root: Path, student: str, seed: int, params: Params, folder: Path) -
     rows = {}
     for name, encoder in encoders.items():
         served = embed_each(encoder.encode, texts)
-        loss = measured_loss(
-            before, np.concatenate(ndcg(opened, queries, served, "flat")), params.release.parity_ndcg_loss
-        )
+        loss = measured_loss(before, np.concatenate(ndcg(opened, queries, served, "flat")), LIMITS.parity)
         rows[name] = {
             "loss": loss.share,
             "p_value": loss.p_value,

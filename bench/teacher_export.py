@@ -45,7 +45,7 @@ def exported(teacher: Path, folder: Path) -> dict[str, Path]:
     tower = folder / "tower"
     load_tower(teacher, "query").save_pretrained(str(tower), create_model_card=False)
     found = {precision: folder / precision for precision in ("fp32", "int8")}
-    export(tower, found["fp32"], "onnx", 0)
+    export(tower, found["fp32"], 0)
     convert(found["fp32"], found["int8"], "onnx", "int8", query_texts(Path("data/ingest"), SAMPLE))
     return found
 

@@ -4,12 +4,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from bench.tables.cells import teacher_scores
 from bench.tables.expected import TEACHER, Table
 from bench.tables.pipeline import Pipeline, Scores
-from bench.tables.unseen import unseen_queries, unseen_retention
 from bench.tables.verdicts import Measured, claim_line, judged, judgement, row_of, verdicts_of, with_teachers
 from slimtower.common.errors import UserError
+from steps.core.judged import JudgedSet
+from steps.core.tables import read_table
 
 
 def finished(
@@ -145,3 +148,34 @@ def _verdicts(row: Mapping[str, Any]) -> str:
     """The row's verdict, and what failed where there are several promises."""
     failed = [kind for kind, verdict in row["verdicts"].items() if verdict == "FAIL"]
     return f"{row['verdict']} ({', '.join(failed)})" if failed else str(row["verdict"])
+
+
+def unseen_queries(pipeline: Pipeline) -> dict[str, np.ndarray]:
+    """By data set, the test queries none of whose relevant documents is relevant to a training query, `(queries,)`."""
+    judged = read_table(pipeline.ingest, "qrels").to_pylist()
+    seen = {(row["dataset"], row["doc_id"]) for row in judged if row["split"] == "train" and row["grade"] > 0}
+
+    def unseen(item: JudgedSet, query: str) -> bool:
+        relevant = [document for document, grade in item.qrels[query].items() if grade > 0]
+        return not any((item.dataset, document) in seen for document in relevant)
+
+    return {
+        item.dataset: np.array([unseen(item, query) for query in item.query_ids])
+        for item in pipeline.judged_sets
+        if item.split == "test"
+    }
+
+
+def unseen_retention(
+    line: Measured, teacher: Mapping[str, list[float]], chosen: Mapping[str, np.ndarray]
+) -> dict[str, Any]:
+    """Student / teacher over some of each data set's test queries, seeds averaged; None where there are none.
+
+    `teacher` holds nDCG@10 of each test query, `chosen` which of them count, both by data set.
+    """
+    found: dict[str, Any] = {}
+    for name, mask in chosen.items():
+        student, whole = line.by_query("test", name)[mask], np.array(teacher[name])[mask]
+        retention = float(student.mean() / whole.mean()) if whole.any() else None
+        found[name] = {"queries": int(mask.sum()), "retention": retention}
+    return found

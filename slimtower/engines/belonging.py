@@ -80,7 +80,7 @@ def check_recall(
     queries: QueryBatch,
     margin: float,
     knob: str = "ef",
-    remedy: str = "raise deploy.m or deploy.ef_construction",
+    remedy: str = "raise deploy.m",
 ) -> None:
     """UserError if the engine's recall is below that of the release's own index by more than the margin."""
     if tuned.recall < queries.index_recall - margin:

@@ -17,6 +17,7 @@ from slimtower.engines.engine import Engine, Graph, Previous, Record, Settings, 
 from slimtower.engines.params import DeployParams
 from slimtower.serving.release import Release
 
+EF_CONSTRUCTION = 200  # candidates looked at for a node while the graph is built
 _LONGEST = 48  # characters of an alias: Postgres takes 63, and a digest is added
 _CUT = _LONGEST - 9  # of a longer one so many are kept
 _DIGEST = 12
@@ -193,7 +194,7 @@ def roll_back(engine: Engine, back: WayBack) -> Deployed:
 
 
 def _settings(params: DeployParams) -> Settings:
-    return Settings(target_recall=params.target_recall, m=params.m, ef_construction=params.ef_construction)
+    return Settings(target_recall=params.target_recall, m=params.m, ef_construction=EF_CONSTRUCTION)
 
 
 def _choose_collection(
@@ -255,7 +256,7 @@ def _set_up(engine: Engine, collection: str, queries: QueryBatch, params: Deploy
         return record.m, tune(engine, collection, queries, params.target_recall)
     best: tuple[int, Tuned] | None = None
     for m in params.m:
-        engine.build(collection, Graph(m, params.ef_construction))
+        engine.build(collection, Graph(m, EF_CONSTRUCTION))
         best = m, tune(engine, collection, queries, params.target_recall)
         if best[1].met:
             break

@@ -16,8 +16,6 @@ class DeployParams(Strict):
     """
     m: list[int] = Field(default=[16, 32, 64], min_length=1)
     """Links of a node in the HNSW graph, tried in turn until target_recall is reached."""
-    ef_construction: int = Field(default=200, ge=4, le=1000)
-    """Candidates looked at for a node while the graph is built."""
     margin: float = Field(default=0.01, ge=0, le=1)
     """Recall that the engine may lose against the release's own index; below it nothing is moved."""
     batch: int = Field(default=500, ge=1, le=10000)

@@ -164,7 +164,7 @@ def _given_up(release: Release, dataset: str) -> str:
 def _out_of_reach(done: Deployed, params: DeployParams) -> str:
     """What can be done about it: a graph that another student's deployment built may have few links."""
     denser = [m for m in params.m if m > done.record.m]
-    advice = f"set deploy.m: {denser}" if denser else "raise deploy.m or deploy.ef_construction"
+    advice = f"set deploy.m: {denser}" if denser else "raise deploy.m"
     return f"deploy.target_recall {params.target_recall} is out of reach, the best setting is kept; {advice} and repeat"
 
 

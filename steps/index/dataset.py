@@ -28,6 +28,7 @@ RETRAIN_AFTER = 0.2
 """The index is trained anew once the documents that came and went since its last training are more than this share of
 those trained on. Below, its last state under SLIMTOWER_CACHE is brought up to date.
 """
+SEMANTIC_LEVELS, SEMANTIC_CODES = 6, 256  # codes of a document, and centroids a level
 _TIES = 20  # hits behind the tenth that are looked at for equal scores
 
 
@@ -82,20 +83,19 @@ def index_dataset(
             "ann_bytes_per_vector": indexes["ann"]["bytes"] / len(vectors),
         }
     ids = _semantic_ids(previous, vectors, params)
-    if ids is not None:
-        ids.write(folder / "semantic_ids.parquet", documents.doc_ids)
-        measured["semantic_ids"] = {
-            "relative_error": ids.errors(),
-            "codes": ids.books.shape[1],
-            "distinct_share": ids.distinct_share(),
-        }
+    ids.write(folder / "semantic_ids.parquet", documents.doc_ids)
+    measured["semantic_ids"] = {
+        "relative_error": ids.errors(),
+        "codes": ids.books.shape[1],
+        "distinct_share": ids.distinct_share(),
+    }
     documents.write(folder)
     new_state = State(
         trained_on=previous.state.trained_on if previous else len(vectors),
         changed=previous.changed() if previous else 0,
         tuned=tuned_settings,
         ids=ids,
-        wanted_ids=params.semantic_ids.model_dump(),
+        wanted_ids=_wanted_ids(),
         top=top,
         asked=queries_digest(query_vectors),
     )
@@ -181,12 +181,13 @@ def _once(index: faiss.Index) -> Iterator[faiss.Index]:
     yield index
 
 
-def _semantic_ids(previous: Previous | None, vectors: Vectors, params: IndexParams) -> SemanticIds | None:
+def _wanted_ids() -> dict[str, int]:
+    return {"levels": SEMANTIC_LEVELS, "codes": SEMANTIC_CODES}
+
+
+def _semantic_ids(previous: Previous | None, vectors: Vectors, params: IndexParams) -> SemanticIds:
     """Semantic IDs, with the codebooks of before where there are any for as many levels and codes."""
-    spec = params.semantic_ids
-    if not spec.levels:
-        return None
-    if previous is not None and previous.state.ids is not None and previous.state.wanted_ids == spec.model_dump():
+    if previous is not None and previous.state.ids is not None and previous.state.wanted_ids == _wanted_ids():
         return updated_ids(previous.state.ids, previous.match, vectors)
     sample = vectors.sample(TRAINING_VECTORS, params.seed)
-    return semantic_ids(vectors, codebooks(sample, spec.levels, spec.codes, params.seed))
+    return semantic_ids(vectors, codebooks(sample, SEMANTIC_LEVELS, SEMANTIC_CODES, params.seed))

@@ -11,15 +11,6 @@ TRAINING_VECTORS = 100_000  # drawn to train centroids and quantisers
 Kind = Literal["flat", "ivfflat", "ivfpq", "hnsw", "sq8", "binary"]
 
 
-class SemanticIdParams(Strict):
-    """Semantic IDs: residual k-means codes of every document; codes are stored in 16 bits."""
-
-    levels: int = Field(default=6, ge=0, le=64)
-    """Codes of a document; 0 = none."""
-    codes: int = Field(default=256, ge=2, le=32767)
-    """Centroids a level."""
-
-
 class IndexParams(Strict):
     """How the teacher's document embeddings are indexed; the exact index is always built."""
 
@@ -41,8 +32,6 @@ class IndexParams(Strict):
     """Vectors a shard, 0 = one piece; merged where the kind can, else searched together."""
     dim: int = Field(default=0, ge=0)
     """First dimensions that are kept, renormalised (for teachers trained like that); 0 = all."""
-    semantic_ids: SemanticIdParams = SemanticIdParams()
-    """Residual k-means codes of each document."""
     seed: Seed = 7
     """Of the training."""
 

@@ -90,7 +90,7 @@ class Previous:
 
 def state_folder(teacher: str, dataset: str, params: IndexParams) -> Path:
     """Cache folder of one data set's index: all that decides how it is trained is in its name."""
-    knobs = params.model_dump(exclude={"target_recall", "semantic_ids"})
+    knobs = params.model_dump(exclude={"target_recall"})
     settings = (FORMAT, code_digest("steps.index.dataset"), teacher, sorted(knobs.items()), faiss.__version__)
     return cache_root() / "index" / dataset / sha256(repr(settings).encode()).hexdigest()[:24]
 

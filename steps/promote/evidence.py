@@ -1,8 +1,17 @@
-"""What is known of a release, and of the queries it was measured on."""
+"""What is known of a release, and the evaluation it was measured on: test queries, judgements, slices, and a digest."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
+
+import pyarrow.parquet as pq
+
+from slimtower.common.errors import UserError
+from steps.core.corpus import corpus_template
+from steps.core.judged import JudgedSet, read_judged_sets
+from steps.core.tables import read_table, table_path
 
 MEASURE = "nDCG@10"
 
@@ -60,3 +69,84 @@ def evidence_from_json(raw: Mapping[str, Any], evaluation: Evaluation) -> Eviden
         p50_ms=float(raw["p50_ms"]),
         index_bytes=int(raw["index_bytes"]),
     )
+
+
+SLICE_WORDS = (4, 8)  # slices by length of the query: up to 4 words, 5 to 8 words, 9 words and more
+_MODULUS = 2**256
+
+
+def read_test_sets(ingest: Path, ignore_identical_ids: bool = False) -> list[JudgedSet]:
+    """The judged test queries of every data set that has any; UserError when none has.
+
+    `ignore_identical_ids`: as the candidate was measured.
+    """
+    judged_sets = [
+        replace(item, ignore_identical_ids=ignore_identical_ids) for item in read_judged_sets(ingest, ["test"])
+    ]
+    if not judged_sets:
+        raise UserError(
+            f"{ingest / 'qrels.parquet'}: no test query is judged, so no floor can be checked and nothing"
+            " compared; give a data set test judgements and run the pipeline again"
+        )
+    return judged_sets
+
+
+def read_evaluation(ingest: Path, judged: Sequence[JudgedSet], slice_words: Sequence[int]) -> Evaluation:
+    """Queries, slices by query length, and the digest over corpus, test queries and their judgements.
+
+    The digest does not depend on the order of rows. Splits other than test are not part of it, nor are topics that
+    are no part of a document's text.
+    """
+    sums = {item.dataset: _judged_sum(item) for item in judged}
+    parquet = pq.ParquetFile(table_path(ingest, "corpus"))
+    columns = ["dataset", "doc_id", "title", "content", *["topic"] * corpus_template(ingest).names_topic]
+    for batch in parquet.iter_batches(columns=columns):
+        for dataset, *document in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            if dataset in sums:
+                sums[dataset] = (sums[dataset] + _digest("document", *document)) % _MODULUS
+    listed = "".join(f"{name}\n{sums[name]:064x}\n" for name in sorted(sums))
+    if any(item.ignore_identical_ids for item in judged):
+        listed += "without hits of the query's own id\n"
+    total = hashlib.sha256(listed.encode())
+    return Evaluation(
+        digest=total.hexdigest(),
+        queries={item.dataset: frozenset(item.query_ids) for item in judged},
+        slices={name: queries for item in judged for name, queries in _slices(item, slice_words)},
+    )
+
+
+def with_reported_slices(evaluation: Evaluation, reports: Path) -> Evaluation:
+    """The evaluation with the slices of `slices.parquet` in `reports` whose names it does not have yet.
+
+    UserError when the table is missing.
+    """
+    reported: dict[str, set[str]] = {}
+    for row in read_table(reports, "slices").to_pylist():
+        if row["query_id"] in evaluation.queries.get(row["dataset"], ()):
+            reported.setdefault(f"{row['dataset']}/{row['slice']}", set()).add(row["query_id"])
+    return replace(
+        evaluation,
+        reported={name: frozenset(queries) for name, queries in reported.items() if name not in evaluation.slices},
+    )
+
+
+def _judged_sum(item: JudgedSet) -> int:
+    total = sum(_digest("query", *pair) for pair in zip(item.query_ids, item.texts, strict=True))
+    for query, grades in item.qrels.items():
+        total += sum(_digest("judgement", query, doc, grade) for doc, grade in grades.items())
+    return total % _MODULUS
+
+
+def _digest(*fields: object) -> int:
+    return int.from_bytes(hashlib.sha256("\0".join(map(str, fields)).encode()).digest())
+
+
+def _slices(item: JudgedSet, slice_words: Sequence[int]) -> Iterable[tuple[str, frozenset[str]]]:
+    """Slices that hold a query: `<dataset>/up to 4 words`, `/5 to 8 words`, `/9 words and more`."""
+    lengths = {query: len(text.split()) for query, text in zip(item.query_ids, item.texts, strict=True)}
+    edges = [0, *slice_words]
+    for low, high in zip(edges, [*slice_words, None], strict=True):
+        inside = frozenset(q for q, words in lengths.items() if words > low and (high is None or words <= high))
+        if inside and slice_words:
+            label = f"up to {high} words" if low == 0 else f"{low + 1} to {high} words"
+            yield f"{item.dataset}/{label if high else f'{low + 1} words and more'}", inside

@@ -9,6 +9,9 @@ from steps.promote.evidence import MEASURE, Evidence
 from steps.promote.params import Policy
 from steps.retrieval.noninferiority import FEWEST
 
+SLICE_LOSS = 0.05  # largest share of the champion's nDCG@10 that a slice by length may lose
+SLICE_QUERIES = 100  # fewest of a slice: smaller ones are too noisy to refuse on
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -198,15 +201,15 @@ def _no_worse(dataset: str, ours: Mapping[str, float], theirs: Mapping[str, floa
 
 
 def _slices(candidate: Evidence, champion: Evidence | None, policy: Policy) -> Iterable[Check]:
-    """No slice of enough queries loses more than `slice_loss` of the champion's quality."""
+    """No slice of enough queries loses more than SLICE_LOSS of the champion's quality."""
     if champion is None:
         return
     for name, queries in sorted(candidate.evaluation.slices.items()):
         dataset = name.partition("/")[0]
-        if dataset not in champion.datasets or dataset not in candidate.datasets or len(queries) < policy.slice_queries:
+        if dataset not in champion.datasets or dataset not in candidate.datasets or len(queries) < SLICE_QUERIES:
             continue
         mean = _mean(champion.values[dataset], queries)
-        minimum, label = (1 - policy.slice_loss) * mean, f"champion's {mean:.4f} less {policy.slice_loss:.1%}"
+        minimum, label = (1 - SLICE_LOSS) * mean, f"champion's {mean:.4f} less {SLICE_LOSS:.1%}"
         yield _floor(name, _mean(candidate.values[dataset], queries), minimum, label)
 
 
@@ -220,7 +223,7 @@ def _reported_slices(candidate: Evidence, champion: Evidence | None, policy: Pol
     compared = {
         name: sorted(queries)
         for name, queries in sorted(candidate.evaluation.reported.items())
-        if name.partition("/")[0] in champion.datasets & candidate.datasets and len(queries) >= policy.slice_queries
+        if name.partition("/")[0] in champion.datasets & candidate.datasets and len(queries) >= SLICE_QUERIES
     }
     losses = (
         _surely_worse(name, order, len(compared), candidate, champion, policy) for name, order in compared.items()

@@ -11,8 +11,7 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import read_json, sha256_file
 from slimtower.registry.client import tracking_uri
 from steps.promote.candidate import metrics_of
-from steps.promote.dvc_lock import Stages, lock_stages, outputs
-from steps.promote.recorded import REMEDY, check_outputs, check_recorded, dvc_md5
+from steps.promote.dvc_lock import REMEDY, Stages, check_outputs, check_recorded, dvc_md5, lock_stages, outputs
 from steps.promote.registration import Origin
 from steps.promote.registry import PREFIX, Registry
 from steps.tracking.run_ids import git_commit, scheduler_tags

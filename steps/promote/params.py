@@ -15,10 +15,6 @@ class Policy(NonInferiority):
     """Least nDCG@10 by data set or slice, always: {api: 0.5, "api/up to 4 words": 0.4}."""
     first_floor: float = Field(ge=0, le=1)
     """Least nDCG@10 on a data set on which there is no champion to compare with, or one that is below this itself."""
-    slice_loss: float = Field(default=0.05, ge=0, le=1)
-    """Largest share of the champion's nDCG@10 that one slice may lose."""
-    slice_queries: int = Field(default=100, ge=1)
-    """Least queries of a slice; smaller ones are too noisy to refuse on."""
     slices: Literal["warn", "block"]
     """What happens where a slice of the report (reports/slices.parquet) surely loses more than the margin: warn, or
     block the promotion. The confidence holds for all these slices together. Slices by length (up to 4 words, 5 to 8,

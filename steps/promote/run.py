@@ -10,11 +10,10 @@ from slimtower.registry.client import reaching, tracking_uri
 from steps.core.judged import JudgedSet
 from steps.promote.candidate import Candidate, choose_students, metrics_of, read_candidate
 from steps.promote.dvc_lock import Stages
-from steps.promote.evaluation import SLICE_WORDS, read_evaluation, read_test_sets, with_reported_slices
-from steps.promote.history import as_table, history
+from steps.promote.evidence import SLICE_WORDS, read_evaluation, read_test_sets, with_reported_slices
 from steps.promote.lineage import is_model, made_from, made_of
 from steps.promote.lock import Lock, lock_place, lock_store
-from steps.promote.move import Refused, RolledBack
+from steps.promote.move import Refused, RolledBack, as_table, history
 from steps.promote.origin import check_evaluation, check_measured, read_origin
 from steps.promote.params import PromoteParams
 from steps.promote.promotion import dry_run_decision, promote

@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 from typing import Literal
 
-from slimtower.common.errors import UserError
 from slimtower.common.files import read_json, write_json
 from slimtower.serving.query_encoder import ONNX_FILES, TABLE_FILES
 from steps.encoders.towers import load_tower
@@ -16,21 +15,13 @@ Format = Literal["onnx", "table"]
 Precision = Literal["int8", "mixed", "fp32"]  # mixed: int8, but for the products that lose most by it
 
 
-def export(tower: Path, serving: Path, form: Literal["auto", "onnx", "table"], dim: int) -> Format:
-    """Export the tower in fp32 to `serving`, truncated to `dim`; `auto` chooses by its kind. Returns the format.
-
-    UserError for a format that the tower cannot have.
-    """
-    table = is_table(load_tower(tower))
-    chosen: Format = ("table" if table else "onnx") if form == "auto" else form
-    if table != (chosen == "table"):
-        kind = "a token table" if table else "a transformer"
-        raise UserError(f"release.format is {chosen}, but {tower} is {kind}; set it to auto")
-    if chosen == "table":
+def export(tower: Path, serving: Path, dim: int) -> Format:
+    """Export the tower in fp32 to `serving`, truncated to `dim`, in the format of its kind, which is returned."""
+    if is_table(load_tower(tower)):
         export_table(tower, serving, dim=dim)
-    else:
-        export_onnx(tower, serving, dim=dim)
-    return chosen
+        return "table"
+    export_onnx(tower, serving, dim=dim)
+    return "onnx"
 
 
 def convert(exported: Path, target: Path, form: Format, precision: Precision, texts: list[str]) -> None:

@@ -78,7 +78,7 @@ def _transformer(tower: SentenceTransformer, folder: Path) -> Transformer:
     """The tower's first module; UserError when the tower cannot be one graph."""
     transformer = tower[0]
     if not isinstance(transformer, Transformer):
-        raise UserError(f"{folder}: its first module is no transformer; set release.format: table (or auto)")
+        raise UserError(f"{folder}: its first module is no transformer and no token table; distil another student")
     for module in list(tower)[1:]:
         if not isinstance(module, Pooling | Dense | Normalize):
             raise UserError(

@@ -25,8 +25,7 @@ def check_export(texts: Sequence[str], reference: np.ndarray, exported: np.ndarr
     if not close[worst] >= minimum:  # also catches NaN
         raise UserError(
             f"parity: the fp32 export of {texts[worst]!r} has cosine {close[worst]:.6f} to the"
-            f" model's embedding, below {minimum}; the export is wrong: use another release.format,"
-            " or report the model"
+            f" model's embedding, below {minimum}; the export is wrong: report the model"
         )
     return float(close[worst])
 
@@ -72,7 +71,7 @@ def check_unjudged(unjudged: Mapping[str, Unjudged], minimum_mean: float) -> Non
     for dataset, close in unjudged.items():
         if close.served_cosine_mean < minimum_mean:
             raise UserError(
-                f"release.served_cosine: on {close.texts} texts of {dataset!r}, what serves has mean cosine"
+                f"release: on {close.texts} texts of {dataset!r}, what serves has mean cosine"
                 f" {close.served_cosine_mean:.4f} to the student, below {minimum_mean}; nDCG@10 cannot tell what that"
                 f" costs, as {close.reason}: set release.precision: auto, or judge dev queries"
             )

@@ -27,7 +27,7 @@ def export_table(tower_folder: Path, out: Path, *, dim: int = 0) -> None:
     tower = load_tower(tower_folder)
     static = tower[0]
     if not isinstance(static, StaticEmbedding):
-        raise UserError(f"{tower_folder}: its first module is no token table; set release.format: onnx (or auto)")
+        raise UserError(f"{tower_folder}: its first module is no token table")
     rows = static.embedding.weight.detach().float().cpu().numpy()
     normalise = False
     for module in list(tower)[1:]:

@@ -11,7 +11,6 @@ from bench import any_corpus
 from bench.any_corpus import (
     Bars,
     changed_teacher,
-    check,
     compared,
     joined,
     read_corpora,
@@ -55,15 +54,6 @@ def test_a_labels_changes_reach_the_student_that_is_measured(monkeypatch: pytest
     for change in ({}, read_corpora().labels["before"]["static"]):
         any_corpus.student_line("c", "static", pipeline, {"test": {"a": [0.5, 0.5]}}, [1, 2], change)  # type: ignore[arg-type]
     assert trained == ["auto", "auto", 20.0, 20.0]
-
-
-def test_a_wrong_key_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "corpora.yaml").write_text(
-        "{students: {static: {mean: 0.9, worst: 0.9, minutes: 1}}, seeds: [1], corpora: {a: {title: A, sauce: b}}}"
-    )
-    monkeypatch.setattr(any_corpus, "CORPORA", tmp_path / "corpora.yaml")
-    with pytest.raises(UserError, match=r"corpora\.a\.source"):
-        read_corpora()
 
 
 def test_retention_is_a_share_of_the_mean_over_seeds() -> None:
@@ -135,28 +125,6 @@ def test_a_comparison_is_paired_by_query() -> None:
     assert told["difference"] == pytest.approx(float((after - before).mean()))
     assert "against" not in row["students"]["new"]
     json.dumps(told)
-
-
-def test_another_corpus_is_not_compared() -> None:
-    with pytest.raises(UserError, match="a: was another corpus"):
-        compared("a", {"corpus": "x", "students": {}}, {"a": {"corpus": "y", "students": {}}})
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ((["nowhere"], ["static"], ""), r"--only: .* has no nowhere; it has scifact_500"),
-        ((["scifact"], ["statik"], ""), r"--students: params.yaml describes no statik; it has static"),
-        ((["scifact"], ["static"], "never"), r"--against: nothing was measured as never"),
-        ((["medquad_pool"], ["static"], ""), r"UNLABELLED"),
-    ],
-)
-def test_what_is_missing_is_said_before_any_work(
-    words: tuple[list[str], list[str], str], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("UNLABELLED", raising=False)
-    with pytest.raises(UserError, match=said):
-        check(*words, read_corpora())
 
 
 @pytest.mark.medium

@@ -4,12 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from bench.any_corpus import RESULTS, Corpora, read_corpora, verdict
 from bench.any_corpus_page import MODULE, PAGE, foretold, table, written
 from bench.page_tables import with_table
-from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 
 ROOT = Path(__file__).parents[2]
@@ -78,8 +76,3 @@ def test_the_defaults_reach_every_bar_on_all_corpora() -> None:
         row = found["summary"][student]
         assert verdict(row, bars) == row["verdict"] == "OK" and row["corpora"] == len(asked.corpora)
         assert all(found["corpora"][name]["students"][student]["seeds"] == asked.seeds for name in asked.corpora)
-
-
-def test_a_page_without_a_place_is_named() -> None:
-    with pytest.raises(UserError, match="has no place for the table"):
-        with_table("# Page", MODULE, "table", PAGE)

@@ -67,16 +67,6 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert read(tmp_path / "beir") == CORPUS
 
 
-def test_a_folder_without_documents_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"nowhere: no documents in corpus.jsonl"):
-        read(tmp_path / "nowhere")
-
-
-def test_an_unknown_change_is_named() -> None:
-    with pytest.raises(UserError, match="upper: no such change; there are lower, "):
-        disguised(CORPUS, ["upper"])
-
-
 def test_what_ingest_left_is_a_corpus_too(tmp_path: Path) -> None:
     document = {"doc_id": "d", "dataset": "api", "title": "t", "topic": "", "content": "text"}
     asked = [{"query_id": name, "dataset": "api", "text": f"{name}?", "split": name} for name in ("train", "test")]

@@ -91,8 +91,3 @@ def test_the_command_fails_where_the_two_differ_or_a_text_was_paid_for_twice(
     with nullcontext() if (retention, again) == (98.0, 0) else pytest.raises(UserError, match="differ by more than"):
         bench.main()
     assert read_json(bench.RESULT)["points"] == retention - 98.0  # what was measured is on record either way
-
-
-def test_the_servers_lock_names_what_the_result_quotes() -> None:
-    pins = dict(line.split("==") for line in bench.LOCK.read_text(encoding="utf-8").splitlines())
-    assert {"infinity-emb", "sentence-transformers", "transformers", "fastapi"} <= set(pins) and "torch" not in pins

@@ -1,17 +1,14 @@
 """The benchmark of engines on a tiny project, with the one that needs no server and no file of its own."""
 
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 from engines import PARAMS
-from promote_project import INGEST, copy_project
+from promote_project import copy_project
 
 from bench import engines
-from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from slimtower.serving.release import load_release
-from steps.core.tables import read_table, write_table
 from steps.encoders.towers import load_tower
 
 pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore")]
@@ -63,12 +60,3 @@ def test_of_a_release_with_bm25_the_fused_answers_are_compared_too(hybrid: Path)
     assert [[hit.id for hit in row] for row in found] == [[hit.id for hit in row] for row in wanted]
     rows = {"a": {"fused_ndcg_exact": 0.5, "fused_ndcg_engine": 0.49, "ndcg_exact": 0.5, "ndcg_engine": 0.5}}
     assert engines.worse({"one": {"systems": rows}}) == ["a, fused, in one loses 1.00 points"]
-
-
-def test_without_judged_test_queries_it_says_so(project: Path) -> None:
-    for name in ("queries", "qrels"):
-        table = read_table(INGEST, name)
-        rows = [row | {"split": "train"} for row in table.to_pylist()]
-        write_table(INGEST, name, table.from_pylist(rows, schema=table.schema))
-    with pytest.raises(UserError, match="one has no judged test queries"):
-        engines.quality(Mock(), load_release(Path("models/release/static")), "one", 16)

@@ -1,6 +1,5 @@
 """A student from stored document vectors alone: the same weights, and no document is read but those compared."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from whole_run import params_of, run_ingest, write_beir
 
 from bench import given_vectors
 from pipeline.params import load_params
-from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from slimtower.common.settings import read_mapping
 from steps.core.tables import SCHEMAS, write_table
@@ -95,14 +93,6 @@ def test_documents_that_are_read_and_another_student_are_told(finished: Path, in
 
     found = given_vectors.measure(finished, in_a_folder / "given", without)
     assert found["embedded_besides"] > 60 and not found["same_student"] and found["compared"] is None
-
-
-def test_a_run_without_its_student_is_named(finished: Path, in_a_folder: Path) -> None:
-    run = in_a_folder / "run"
-    shutil.copytree(finished, run)
-    shutil.rmtree(run / "models/distill")
-    with pytest.raises(UserError, match="no student here; run its recipe with STAGES=distill@static"):
-        given_vectors.measure(run, in_a_folder / "given")
 
 
 def _measured(measure: Callable[..., dict[str, Any]], bring: Callable[[Path, Path], None]) -> Callable[..., Any]:

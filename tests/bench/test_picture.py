@@ -24,14 +24,6 @@ def test_the_picture_is_of_the_recorded_figures(scheme: str) -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_the_picture_stands_by_itself(scheme: str) -> None:
-    drawn = picture(read_json(PROJECT / RESULTS)["metrics"], read_json(PROJECT / EXPORT), scheme)
-    assert "var(" not in drawn and drawn.startswith('<svg xmlns="http://www.w3.org/2000/svg"')
-    assert SCHEMES[scheme]["ink"] in drawn
-
-
-@pytest.mark.medium
 def test_the_title_follows_the_figures_and_letters_are_read_on_a_phone() -> None:
     metrics, export = read_json(PROJECT / RESULTS)["metrics"], read_json(PROJECT / EXPORT)
     drawn = picture(metrics, export, "light")

@@ -1,18 +1,21 @@
 """The bench of released forms measures each form of a student against the student itself."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from stages import RELEASE, distill_params
+from stages import LOOSE, RELEASE, distill_params
 
+from bench import release_forms as bench
 from bench.release_forms import FORMS, measure
 from pipeline.params import load_params
 
 
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_every_form_is_measured(released: Path, tmp_path: Path) -> None:
+def test_every_form_is_measured(released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "release", partial(bench.release, limits=LOOSE))
     params = load_params(Path("params.yaml")).model_copy(update={"distill": distill_params(), "release": RELEASE})
     found = measure(released, "2l", 3, params, tmp_path)
     assert (found["student"], found["seed"], found["serves"]) == ("2l", 3, "int8")

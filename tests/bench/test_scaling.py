@@ -67,13 +67,6 @@ def test_losses_that_hardly_fall_have_a_law_of_finite_coefficients(losses: list[
     assert law.at(SIZES) == pytest.approx(np.array(losses), abs=np.ptp(losses))
 
 
-def test_too_few_points_fit_no_law() -> None:
-    with pytest.raises(ValueError, match="3 points are too few"):
-        fit_power_law(SIZES[:3], SIZES[:3])
-    with pytest.raises(ValueError, match="4 points are too few"):
-        fit_joint_law(SIZES, PAIRS, PAIRS)
-
-
 def test_the_entropy_is_that_of_the_formula() -> None:
     draws = np.random.default_rng(1)
     positives, negatives = draws.normal(size=5), draws.normal(size=(5, 7))
@@ -165,16 +158,3 @@ def test_a_cell_is_trained_measured_and_kept(run: Path, monkeypatch: pytest.Monk
     assert measured(point, described, mined, "sweep.yaml") == (found, True)
     monkeypatch.setattr(cells_module, "measure", lambda *_: {})
     assert measured(described.points()[1], described, mined, "sweep.yaml") == ({}, False)
-
-
-@pytest.mark.medium
-def test_more_triplets_than_there_are_stop_the_sweep(run: Path) -> None:
-    described = read_sweep(sweep(pairs=[1000, 2000, 3000, 4000]))
-    with pytest.raises(UserError, match=r"usable triplets, the sweep asks for 1000; lower `pairs`"):
-        measured(described.points()[0], described, Mined(Pipeline(run)), "sweep.yaml")
-
-
-def test_the_projects_own_sweep_is_read() -> None:
-    described = read_sweep(ROOT / bench.SWEEP)
-    assert len(described.points()) == 17
-    assert described.held_out.pairs > max(described.pairs)

@@ -103,38 +103,6 @@ def test_what_a_swap_costs_adds_up_and_the_graph_is_searched_as_it_was_tuned(pro
         assert cost["hnsw"]["lost"] == pytest.approx(1 - exact / 0.8)
 
 
-@pytest.mark.parametrize(
-    "missing",
-    [
-        "reports/metrics.json",
-        "models/teach/dense/tower",
-        "models/release/2l",
-        "models/distill/static",
-        "data/embed/documents.npy",
-    ],
-)
-def test_what_is_missing_is_said_before_any_work(project: Path, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = Path(missing)
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
-    monkeypatch.setattr(latency, "measure", lambda *given: pytest.fail("worked"))
-    with pytest.raises(UserError, match=f"{missing}.*: not found.*; run `make demo`"):
-        serving.main()
-
-
-def test_a_release_that_does_not_load_is_found_before_any_work(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = Path("models/release/2l/manifest.json")
-    write_json(path, read_json(path) | {"format": 0})
-    monkeypatch.setattr(latency, "measure", lambda *given: pytest.fail("worked"))
-    with pytest.raises(UserError, match=r"models/release/2l/manifest.json: format of the release is 0"):
-        serving.main()
-
-
-def test_an_evaluation_without_serving_is_said_too(project: Path) -> None:
-    write_json(swap.METRICS, {"datasets": {}})
-    with pytest.raises(UserError, match=r"metrics.json: holds no figures of serving; run `make demo`"):
-        serving.main()
-
-
 def kept() -> dict[str, Any]:
     """Measurements that keep every promise."""
     parts = {"lost_by_export": 0.002, "lost_by_index": 0.003, "lost": 0.005, "hnsw": {"lost": 0.004}}

@@ -14,15 +14,12 @@ from stages import DISTILL, run_embed
 from bench import distillation
 from bench.tables import cells, trained_teachers
 from bench.tables.cells import teacher_scores
-from bench.tables.expected import Table, read_expected
+from bench.tables.expected import Table
 from bench.tables.pipeline import Pipeline
-from bench.tables.unseen import unseen_queries
-from pipeline.recipe import laid_over
+from bench.tables.report import unseen_queries
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
-from slimtower.common.settings import read_mapping
 from steps.core.tables import read_table, table_from_rows, write_table
-from steps.distill.params import StudentParams
 from steps.encoders.towers import encode, load_tower
 
 pytestmark = pytest.mark.medium
@@ -210,13 +207,3 @@ def test_scores_are_of_exact_search_and_of_the_teacher_at_each_dim(project: Path
             right = [ranked.index(doc) for doc in item.qrels[query] if doc in ranked]
             expected.append(sum(1 / np.log2(rank + 2) for rank in right))
         assert found[name]["test"][item.dataset] == pytest.approx(expected, abs=1e-5)
-
-
-def test_students_of_stored_vectors_are_those_of_the_recipe() -> None:
-    recipe = Path("recipes/endpoint_teacher.yaml")
-    raw = laid_over(read_mapping(Path("params.yaml")), recipe.read_text(encoding="utf-8"), {"DATA": "folder"}, recipe)
-    rows = read_expected(Path("bench/expected.yaml")).tables["endpoint_starts"].rows
-    for name in raw["distill"]["students"]:
-        assert StudentParams.model_validate(rows[name].student) == StudentParams.model_validate(
-            raw["distill"]["student"][name]
-        )

@@ -1,6 +1,5 @@
 """The teacher itself, exported with all its layers, is measured beside its students."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -8,8 +7,7 @@ from promote_project import copy_project
 from sentence_transformers import SentenceTransformer
 
 from bench import teacher_export
-from slimtower.common.errors import UserError
-from slimtower.common.files import read_json, write_json
+from slimtower.common.files import read_json
 
 pytestmark = pytest.mark.medium
 
@@ -34,11 +32,3 @@ def test_an_export_is_the_teacher_and_int8_is_smaller(
         assert row["retention"][whole]["ratio"] == pytest.approx(1, abs=1e-3)
         assert row["retention"][smaller]["ci95_low"] <= row["retention"][smaller]["ratio"]
     assert whole in capsys.readouterr().out and Path.cwd() == tmp_path
-
-
-def test_a_folder_without_releases_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_json(tmp_path / "run/x.json", {})
-    monkeypatch.setattr("sys.argv", ["bench.teacher_export", "--run", os.fspath(tmp_path / "run")])
-    with pytest.raises(UserError, match=r"run/models/release: not found; run `make demo` first"):
-        teacher_export.main()

@@ -21,11 +21,10 @@ from whole_run import git_copy, run_ingest, write_beir
 from bench.tables.pipeline import Pipeline
 from bench.teachers import __main__ as bench
 from bench.teachers import cells as cells_module
-from bench.teachers import mined as mined_module
 from bench.teachers.beside_ranker import beside_ranker
 from bench.teachers.cells import key, scored
 from bench.teachers.described import Table, read_tables
-from bench.teachers.mined import Mined, Plan, mined, plans
+from bench.teachers.mined import Mined, Plan, plans
 from bench.teachers.summary import difference, summary, verdicts
 from pipeline.params import check_params
 from pipeline.recipe import laid_over
@@ -73,69 +72,10 @@ def test_every_row_of_the_file_is_params_and_rows_that_mine_alike_share_a_run() 
         assert len(set(teachers)) == len(teachers), "no two rows of one run are the same teacher"
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"seeds": []}, "seeds"),
-        ({"tables": {"a": {"description": "-", "rows": {"b": {"description": "-"}}}}}, "zero_shot"),
-        ({"tables": {"a": {"description": "-", "rows": rows(b={"minne": {}})}}}, r"minne is unknown.*mine"),
-        (
-            {"tables": {"a": {"description": "-", "rows": rows(b={"against": ["c"]})}}},
-            r"rows\.b\.against names \['c'\]",
-        ),
-        (
-            {
-                "tables": {
-                    "a": {"description": "-", "rows": rows(b={}, c={}), "claims": [{"order": ["b", "c"], "paper": "x"}]}
-                }
-            },
-            r"claims: b is not compared with c; name c in rows\.b\.against",
-        ),
-        ({"tables": {"a": {"description": "-", "rows": rows(b={"ingest": {}})}}}, "ingest is unknown"),
-        ({"tables": {"a": {"description": "-", "rows": rows(), "expected": {"b": 0.5}}}}, r"expected names \['b'\]"),
-        ({"tables": {"a": {"description": "-", "rows": rows() | {"../b": {"description": "-"}}}}}, r"\.\./b"),
-    ],
-)
-def test_what_is_wrong_in_the_file_is_named(tmp_path: Path, change: dict[str, Any], said: str) -> None:
-    whole = {"seeds": [1], "tables": {"a": {"description": "-", "rows": rows()}}}
-    (tmp_path / "teachers.yaml").write_text(yaml.safe_dump(whole | change))
-    with pytest.raises(UserError, match=said):
-        read_tables(tmp_path / "teachers.yaml")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("nowhere", "", ""), "no table 'nowhere'; bench/teachers.yaml has demo"),
-        (("demo", "clicks,klicks", ""), "--only: demo has no row klicks; it has zero_shot"),
-        (("demo", "", "1,two"), "--seeds: '1,two' are no numbers"),
-    ],
-)
-def test_what_is_asked_for_is_there(words: tuple[str, str, str], said: str) -> None:
-    asked = read_tables(Path("bench/teachers.yaml"))
-    with pytest.raises(UserError, match=said):
-        bench.chosen(Namespace(**dict(zip(("table", "only", "seeds"), words, strict=True))), asked)
-
-
 def test_zero_shot_is_always_measured_and_first() -> None:
     asked = read_tables(Path("bench/teachers.yaml"))
     _, found, seeds = bench.chosen(Namespace(table="demo", only="judged,clicks", seeds="4"), asked)
     assert found == ["zero_shot", "clicks", "judged"] and seeds == [4]
-
-
-@pytest.mark.parametrize(
-    ("made", "given", "said"),
-    [
-        (table(recipe="recipes/beir.yaml"), {}, r"make bench NAME=teachers ARGS=t DATA=<folder>"),
-        (table(recipe="recipes/none.yaml"), GIVEN, r"recipes/none\.yaml: no such file"),
-        (table(zero_shot={}), GIVEN, r"rows\.zero_shot: is trained; set the teacher's epochs: 0\.0"),
-        (table(a={"mine": {"judged_skp": 3}}), GIVEN, r"tables\.t\.rows\.a: mine\.judged_skp is unknown"),
-        (table(a={"candidates": {"depth": 5}}), GIVEN, r"tables\.t\.rows\.a: candidates\.depth is 5"),
-    ],
-)
-def test_a_row_that_cannot_be_measured_is_named_before_any_work(made: Table, given: dict[str, str], said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        plans("t", made, given)
 
 
 def test_a_row_is_laid_over_the_tables_and_that_over_the_recipe() -> None:
@@ -167,21 +107,6 @@ def test_a_seed_makes_no_other_teacher_of_one_that_is_not_trained() -> None:
     assert Plan(TEACHER, "r", "{}").seeded(5) == TEACHER.model_copy(update={"seed": 5})
 
 
-def test_a_stage_that_fails_ends_the_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    commands: list[list[str]] = []
-
-    def fail(command: list[str]) -> subprocess.CompletedProcess[str]:
-        commands.append(command)
-        return subprocess.CompletedProcess(command, 3)
-
-    monkeypatch.setattr(mined_module.subprocess, "run", fail)
-    with pytest.raises(UserError, match=r"runs/r: a stage up to mine@relevance failed"):
-        mined(Plan(TEACHER, "r", "mine: {max_associations: 4}"))
-    assert commands[0][1:] == ["-m", "pipeline.recipe", ".cache/bench-teachers/recipes/r.yaml", "mine@relevance"]
-    assert Path(commands[0][3]).read_text() == "mine: {max_associations: 4}"
-
-
 def test_a_row_is_means_over_queries_then_data_sets_then_seeds() -> None:
     draw = np.random.default_rng(3)
     seeds = [[draw.random(7).tolist(), draw.random(31).tolist()] for _ in range(3)]
@@ -206,13 +131,6 @@ def test_a_difference_is_paired_by_query_with_seeds_averaged_first() -> None:
     assert found["difference"] == pytest.approx(float((after - before).mean()), abs=1e-12)
     assert found["p"] == pytest.approx(float(expected.pvalue), rel=1e-9)
     assert difference(cells, cells)["test"] == {"difference": 0.0, "p": 1.0}
-
-
-def test_data_sets_count_alike_in_a_difference() -> None:
-    draw = np.random.default_rng(5)
-    small, large = draw.random(5), draw.random(500)
-    found = difference([cell((small + 0.2).tolist(), large.tolist())], [cell(small.tolist(), large.tolist())])
-    assert found["test"]["difference"] == pytest.approx(0.1)
 
 
 def claimed(*claims: dict[str, Any], **changes: Any) -> Table:
@@ -268,38 +186,6 @@ def test_claims_and_expectations_have_verdicts_that_are_written_printed_and_judg
     assert part["claims"] == [], "of rows that were not measured nothing is claimed"
     with pytest.raises(UserError, match="b was not compared with a on dev queries; measure it again"):
         verdicts(found, claimed({"order": ["b", "a"], "split": "dev", "paper": "x"}))
-
-
-@pytest.mark.parametrize("order", [["a", "zero_shot"], ["zero_shot", "a"]])
-def test_the_verdict_on_dev_stands_beside_that_on_test(order: list[str]) -> None:
-    draw = np.random.default_rng(8)
-    base, noise = draw.random((2, 50)), draw.normal(size=(2, 50)) / 50
-    kept: dict[str, Any] = {"machine": {}, "git_commit": "x"}
-    cells = {
-        name: [cell([]) | kept | {"scores": {"test": {"s": test.tolist()}, "dev": {"s": dev.tolist()}}}]
-        for name, (test, dev) in {"zero_shot": base, "a": base + noise + np.array([[0.1], [-0.1]])}.items()
-    }
-    made = claimed({"order": order, "paper": "x"})
-    [claim] = bench.finished("t", made, cells, defaultdict(lambda: SimpleNamespace(rankers={})), {}, [1])["claims"]
-    sign = 1 if order[0] == "a" else -1
-    assert claim["dev"]["difference"] == pytest.approx(sign * (noise[1].mean() - 0.1))
-    assert [claim["verdict"], claim["dev"]["verdict"]] == ["OK", "FAIL"][::sign]
-
-
-def test_every_table_of_the_file_claims_what_must_be_shown() -> None:
-    tables = read_tables(Path("bench/teachers.yaml")).tables
-    promised = {name: {(*claim.order, claim.says, claim.p) for claim in each.claims} for name, each in tables.items()}
-    assert ("judged", "zero_shot", "better", 0.01) in promised["medquad"]
-    assert ("judged", "zero_shot", "no worse", 0.05) in promised["scifact"]
-    sources = {claim.order[0] for claim in tables["demo"].claims}
-    assert {"clicks", "multi_hop", "relevance", "judged", "debiased", "round"} <= sources
-
-
-def test_rows_with_other_queries_are_not_compared() -> None:
-    with pytest.raises(UserError, match="other test queries"):
-        difference([cell([0.1, 0.2])], [cell([0.1, 0.2, 0.3])])
-    with pytest.raises(UserError, match="other test queries"):
-        difference([cell([0.1, 0.2])], [cell([0.1, 0.2], split="dev")])
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from mine_logs import engine_in, engine_table
 
 from bench import zipf_log
-from bench.pairwise import pairwise
+from bench.mining import pairwise
 from steps.core.tables import read_table
 from steps.mine.association import click_associations
 
@@ -46,20 +46,6 @@ def test_queries_are_distinct_sets_of_two_to_eight_terms(log: Tables) -> None:
     assert {len(terms) for terms in train} == set(range(2, 9))
 
 
-def test_evaluation_queries_are_few_late_and_hold_a_word_that_no_other_query_holds(log: Tables) -> None:
-    rows = log["queries"].to_pylist()
-    counts = Counter(term for row in rows for term in row["text"].split())
-    evaluation = [row for row in rows if row["split"] != "train"]
-    assert {row["split"] for row in evaluation} == {"dev", "test"}
-    assert 0.005 < len(evaluation) / len(rows) < 0.02
-    assert all(counts[row["text"].split()[-1]] == 1 for row in evaluation)
-    split = {row["query_id"]: row["split"] for row in rows}
-    times: dict[str, list[int]] = {}
-    for row in log["impressions"].to_pylist():
-        times.setdefault(split[row["query_id"]], []).append(row["timestamp"])
-    assert max(times["train"]) < min(times["test"])
-
-
 def test_terms_follow_zipfs_law() -> None:
     """One draw of a term in ranks 2^k..2^(k+1)-1 has the same probability for every k."""
     vocabulary = 2**10 - 1
@@ -90,14 +76,6 @@ def test_a_session_shows_each_query_four_documents_on_its_rarest_term(log: Table
         by_rarest_two.setdefault(tuple(terms[query_id][:2]), set()).add(documents)
     assert all(len(lists) == 1 for lists in by_rarest_two.values())
     assert len(by_rarest_two) < QUERIES
-
-
-def test_clicks_fall_with_the_rank_and_three_in_five_queries_click(log: Tables) -> None:
-    impressions = log["impressions"]
-    rank, clicked = impressions["rank"].to_numpy(), impressions["clicked"].to_numpy()
-    rates = [clicked[rank == r].mean() for r in range(1, 5)]
-    assert rates == pytest.approx([0.38 / r for r in range(1, 5)], rel=0.15)
-    assert clicked.reshape(-1, 4).any(axis=1).mean() == pytest.approx(0.6, abs=0.05)
 
 
 @pytest.mark.medium

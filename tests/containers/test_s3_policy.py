@@ -18,7 +18,7 @@ from pipeline.task.run_store import open_store
 from pipeline.task.workspace import _configure
 from slimtower.service.log_store import S3LogStore
 from steps.ingest.locations import listing, locate
-from steps.promote.lock_store import S3LockStore
+from steps.promote.lock import S3LockStore
 
 pytestmark = pytest.mark.faults("security")
 

@@ -8,7 +8,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from steps.core import progress as module
-from steps.core.progress import Bar, bold, progress
+from steps.core.progress import Bar, progress
 from steps.encoders.towers import encode_with_lengths
 
 
@@ -34,14 +34,6 @@ def test_a_log_gets_lines_while_a_single_item_takes_long() -> None:
         time.sleep(0.2)
     lines = log.getvalue().splitlines()
     assert len(lines) > 2 and set(lines) == {"embed: 2 of 3 texts in 0 s; 0.10 dollars"}
-
-
-def test_short_work_leaves_nothing_in_a_log(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_LOG_S", 10.0)
-    assert list(progress([1, 2], 2, "short")) == [1, 2]
-    assert capsys.readouterr() == ("", "")
 
 
 def test_a_terminal_has_one_line_that_is_taken_away_at_the_end() -> None:
@@ -82,25 +74,9 @@ def test_the_rest_is_guessed_once_something_is_done(monkeypatch: pytest.MonkeyPa
     assert bar.line() == "distill: 100 of 300 steps in 1 min 40 s, about 3 min 20 s to go"
 
 
-def test_an_error_closes_the_bar() -> None:
-    with pytest.raises(ValueError, match="broken"), Bar(2, "score"):
-        raise ValueError("broken")
-    assert not module._open
-
-
 def test_embedding_counts_each_batch_of_texts(tiny_tower: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tower, seen = SentenceTransformer(str(tiny_tower), device="cpu"), []
     with Bar(10, "embed", "texts") as bar:
         monkeypatch.setattr(Bar, "advance", lambda self, count=1: seen.append((self is bar, count)))
         encode_with_lengths(tower, ["a text"] * 10, "document", batch_size=4)
     assert seen == [(True, 4), (True, 4), (True, 2)]
-
-
-@pytest.mark.parametrize(
-    ("stream", "no_color", "bright"), [(Terminal, "", True), (Terminal, "1", False), (io.StringIO, "", False)]
-)
-def test_colour_is_for_terminals_and_for_who_wants_it(
-    stream: type[io.StringIO], no_color: str, bright: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NO_COLOR", no_color)
-    assert (bold("done", stream()) != "done") == bright

@@ -88,12 +88,6 @@ def test_an_address_without_a_password_is_taken(address: str, tmp_path: Path, mo
     assert read_deployment(DAGS).promote.deploy_to == address
 
 
-def test_settings_of_a_step_that_does_not_exist_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    laid_over(tmp_path, monkeypatch, "stages: {teech: {cpus: 1}}")
-    with pytest.raises(DeploymentError, match=r"stages\.teech is of no step"):
-        read_deployment(DAGS).check_steps({"teach", "begin", "publish", "rollback"})
-
-
 @pytest.mark.parametrize(
     ("recipe", "key", "message"),
     [
@@ -227,11 +221,3 @@ def test_a_run_with_an_end_of_its_own_is_of_the_past() -> None:
 
 def test_a_run_id_becomes_the_name_of_a_folder() -> None:
     assert variables.run_name("scheduled__2026-03-09T03:00:00+00:00") == "scheduled__2026-03-09T03-00-00-00-00"
-
-
-@pytest.mark.parametrize("text", [b"\xff", b"schedule: 2026-02-31", b"[" * 400, b"a: ["])
-def test_a_file_that_is_no_yaml_is_named(text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "ours.yaml").write_bytes(text)
-    monkeypatch.setenv("SLIMTOWER_DEPLOYMENT", str(tmp_path / "ours.yaml"))
-    with pytest.raises(DeploymentError, match=r"ours\.yaml: not YAML"):
-        read_deployment(DAGS)

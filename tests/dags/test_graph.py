@@ -154,8 +154,3 @@ def test_what_is_no_graph_ends_with_one_line_that_says_why(
     (tmp_path / "dvc.yaml").write_text(f"stages: {stages}")
     with pytest.raises(GraphError, match=message):
         read_graph(tmp_path)
-
-
-def test_a_recipe_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(GraphError, match=r"recipes/none\.yaml"):
-        read_graph(PROJECT, "recipes/none.yaml")

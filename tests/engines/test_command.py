@@ -1,6 +1,5 @@
 """What the commands choose, print and refuse."""
 
-import builtins
 import json
 import threading
 from contextlib import nullcontext
@@ -12,17 +11,15 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-import yaml
 
 from slimtower.common.errors import TransientError, UserError
 from slimtower.engines import engines
 from slimtower.engines import run as commands
 from slimtower.engines.belonging import EF, tune
 from slimtower.engines.contents import QueryBatch
-from slimtower.engines.deployment import Deployed, alias_of, check_owner, deployed_aliases, prepare
-from slimtower.engines.engine import Graph, Record
+from slimtower.engines.deployment import alias_of, check_owner, deployed_aliases, prepare
+from slimtower.engines.engine import Graph
 from slimtower.engines.engines import open_engine
-from slimtower.engines.params import DeployParams, registered_name
 from slimtower.engines.refusals import is_refusal
 from slimtower.serving.release import Hit
 
@@ -95,19 +92,6 @@ def test_what_answers_as_another_server_is_no_engine(page: bytes) -> None:
     assert not isinstance(caught.value, TransientError)
     server.shutdown()
     server.server_close()
-
-
-def test_a_client_that_is_not_installed_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *given, **named):
-        if name == "qdrant_client":
-            raise ModuleNotFoundError("No module named 'qdrant_client'", name=name)
-        return real(name, *given, **named)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(UserError, match=r"needs qdrant_client; run `make setup-all`"), open_engine("http://host:6333"):
-        pass
 
 
 @pytest.mark.medium
@@ -241,23 +225,6 @@ def test_long_names_are_rolled_back_in_all_data_sets() -> None:
         assert deployed_aliases(engine, model) == sorted(
             alias_of(model, dataset) for dataset in ("faq", "manuals-2026")
         )
-
-
-@pytest.mark.parametrize(("moved", "filled", "told"), [(False, 0, True), (True, 0, False), (False, 3, False)])
-def test_nothing_to_do_is_said_where_nothing_was_done(
-    moved: bool, filled: int, told: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    record = Record.model_validate(RECORD)
-    commands._say(Deployed("docs_api", "docs_api_1", record, None, filled, True, record.documents, moved), "x.db")
-    assert ("nothing to do" in capsys.readouterr().out) == told
-
-
-def test_params_of_the_tracked_file_hold_and_links_rise() -> None:
-    tracked = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))["deploy"]
-    assert DeployParams.model_validate(tracked).m[0] == 16
-    with pytest.raises(ValueError, match="must rise"):
-        DeployParams.model_validate(tracked | {"m": [32, 16]})
-    assert registered_name() == "slimtower"
 
 
 class Rising:

@@ -107,17 +107,6 @@ def test_changed_settings_make_another_deployment(released: Path, to: str) -> No
         assert engine.names("live_") == [second.collection]
 
 
-def test_another_target_that_the_graph_reaches_fills_nothing(released: Path, tmp_path: Path) -> None:
-    pytest.importorskip("qdrant_client")
-    folder = released / "models/release/static"
-    with open_engine(f"qdrant:{tmp_path / 'q'}") as engine:
-        _, first = put(engine, folder, ONE)
-        _, lower = put(engine, folder, ONE, PARAMS.model_copy(update={"target_recall": 0.5}))
-        assert (lower.collection, lower.filled) == (first.collection, 0)
-        assert lower.record.settings and lower.record.settings.target_recall == 0.5
-        assert put_back(engine).record.settings == first.record.settings
-
-
 def test_a_deployment_never_drops_or_moves_what_another_one_has_put_there(
     released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,34 +124,8 @@ def test_a_deployment_never_drops_or_moves_what_another_one_has_put_there(
 
             with monkeypatch.context() as patch, pytest.raises(TransientError, match="another deployment moved it"):
                 patch.setattr(deployment, moment, after_another)
-                put(engine, folder, ONE, PARAMS.model_copy(update={"ef_construction": 50}))
+                put(engine, folder, ONE, PARAMS.model_copy(update={"m": [5]}))
             assert engine.target("live") == others
-
-
-def test_what_is_out_of_reach_is_told_each_time_until_settings_change(released: Path, tmp_path: Path) -> None:
-    pytest.importorskip("qdrant_client")
-    folder, lax = released / "models/release/static", PARAMS.model_copy(update={"margin": 0.9})
-    with open_engine(f"qdrant:{tmp_path / 'q'}") as engine:
-        _, first = put(Worse(engine), folder, ONE, lax)
-        assert (first.met, first.record.m) == (False, 8)
-        _, again = put(Worse(engine), folder, ONE, lax)
-        assert (again.met, again.before) == (False, None)
-        assert commands._out_of_reach(again, PARAMS).endswith("raise deploy.m or deploy.ef_construction and repeat")
-        assert "set deploy.m: [16] and" in commands._out_of_reach(again, PARAMS.model_copy(update={"m": [4, 8, 16]}))
-        _, other = put(engine, folder, ONE, lax.model_copy(update={"ef_construction": 50}))
-        assert other.met and other.before and other.before.collection == first.collection
-
-
-def test_a_record_without_settings_counts_as_made_with_the_present_ones(released: Path, tmp_path: Path) -> None:
-    pytest.importorskip("qdrant_client")
-    folder = released / "models/release/static"
-    with open_engine(f"qdrant:{tmp_path / 'q'}") as engine:
-        _, first = put(engine, folder, ONE)
-        engine.keep(first.collection, first.record.model_dump_json(exclude={"settings"}))
-        assert put(engine, folder, ONE)[1].before is None
-        assert read_record(engine, first.collection) == first.record
-        engine.keep(first.collection, first.record.model_dump_json(exclude={"settings"}))
-        assert put(engine, folder, ONE, PARAMS.model_copy(update={"m": [12]}))[1].record.m == 12
 
 
 def test_documents_that_others_put_into_what_answers_are_not_lost(
@@ -179,17 +142,6 @@ def test_documents_that_others_put_into_what_answers_are_not_lost(
         commands._say(put(engine, released / "models/release/static", ONE)[1], to)
         said = capsys.readouterr().out
         assert "32 documents (33 there now: others put some in or took some out); nothing to do" in said
-
-
-def test_a_qdrant_that_keeps_no_record_is_not_flipped_to(
-    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("qdrant_client")
-    with open_engine(f"qdrant:{tmp_path / 'q'}") as engine:
-        monkeypatch.setattr(engine, "note", lambda name: "")  # as a server that does not know the field
-        with pytest.raises(UserError, match=r"from 1\.16 on"):
-            put(engine, released / "models/release/static", ONE)
-        assert engine.target("live") is None
 
 
 KILLED = """

@@ -9,8 +9,7 @@ from dvc.repo import Repo
 
 from slimtower.common.settings import Strict
 from steps.frame import stage as module
-from steps.frame.recorded import recorded_inputs
-from steps.frame.stage import stage_main
+from steps.frame.stage import recorded_inputs, stage_main
 
 
 class Knobs(Strict):

@@ -19,7 +19,7 @@ from steps.core.judged import read_judged_sets
 from steps.core.measures import ndcg_at_10
 
 KINDS = ["milvus", "qdrant", "postgres"]
-PARAMS = DeployParams(target_recall=0.99, m=[4, 8], ef_construction=40, margin=0.01, batch=8)
+PARAMS = DeployParams(target_recall=0.99, m=[4, 8], margin=0.01, batch=8)
 
 
 @contextmanager

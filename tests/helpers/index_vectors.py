@@ -7,9 +7,7 @@ import numpy as np
 from steps.index.params import IndexParams
 from steps.index.vectors import Vectors
 
-KNOBS: dict[str, Any] = {
-    "kind": "ivfpq", "target_recall": 0.9, "semantic_ids": {"levels": 2, "codes": 16}, "seed": 3
-}  # fmt: skip
+KNOBS: dict[str, Any] = {"kind": "ivfpq", "target_recall": 0.9, "seed": 3}
 
 
 def index_params(**changes: Any) -> IndexParams:

@@ -12,7 +12,6 @@ POLICY: dict[str, Any] = {
     "resamples": 1000,
     "floors": {},
     "first_floor": 0.3,
-    "slice_queries": 3,
     "slices": "warn",
     "max_p50_ms": 10.0,
     "max_index_bytes": 1_000_000,

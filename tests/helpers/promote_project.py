@@ -9,8 +9,8 @@ import yaml
 from slimtower.common.files import read_json, write_json
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.promote import run as commands
+from steps.promote.dvc_lock import dvc_md5
 from steps.promote.params import PromoteParams
-from steps.promote.recorded import dvc_md5
 
 INGEST, REPORTS, RELEASES = Path("data/ingest"), Path("reports"), Path("models/release")
 PARAMS = {
@@ -19,7 +19,7 @@ PARAMS = {
     "lock_expires_s": 60.0,
     "policy": {
         "margin": 0.005, "confidence": 0.95, "resamples": 1000, "floors": {}, "first_floor": 0.3,
-        "slice_loss": 0.05, "slice_queries": 3, "slices": "warn",
+        "slices": "warn",
         "max_p50_ms": 10.0, "max_index_bytes": 10_000_000, "seed": 17,
     },
 }  # fmt: skip

@@ -10,8 +10,8 @@ from promote_fakes import evidence, promote_params
 from slimtower.common.files import folder_digest
 from steps.promote import promotion, registration, rollback
 from steps.promote.candidate import Candidate
-from steps.promote.history import history
 from steps.promote.lock import Lock, lock_store
+from steps.promote.move import history
 from steps.promote.promotion import Outcome, promote
 from steps.promote.registration import Origin
 from steps.promote.registry import Registry

@@ -42,9 +42,6 @@ SMALL: dict[str, Any] = {
         "precision": "fp32",
         "student": {"static": {"epochs": 2.0, "batch_size": 64}, "1l": STUDENT},
     },
-    "index": {"semantic_ids": {"levels": 2, "codes": 4}},
-    # what serving costs of a random network's nDCG on a few queries means nothing
-    "release": {"parity_ndcg_loss": 1.0, "total_ndcg_loss": 1.0, "served_cosine": 0.9, "probe_tolerance": 0.01},
     "evaluate": {"latency_queries": 10, "analyses": ["geometry", "proposition", "space", "semantic_ids", "effort"]},
 }
 

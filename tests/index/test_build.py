@@ -14,7 +14,7 @@ from slimtower.serving.dims import truncate
 from slimtower.serving.index_files import apply_settings, file_digests, open_index
 from steps.index import exact, gpu, shards, tuning
 from steps.index.build import fill, flat, layers_of, trained
-from steps.index.factories import factory, of_kind, split_refine, subquantizers
+from steps.index.factories import factory, of_kind
 from steps.index.inverted_lists import inverted_lists
 from steps.index.params import Kind
 from steps.index.tuning import recall, tune, tuned_again
@@ -79,35 +79,10 @@ def test_a_factory_string_that_takes_no_vectors_is_a_user_error() -> None:
         fill(trained("IDMap,Flat", all_of(clustered(200)), 1000, 1), all_of(clustered(200)))
 
 
-def test_your_own_factory_string_is_used_as_it_is() -> None:
-    assert factory(index_params(factory="IVF7,SQ4"), 10**6, 32) == "IVF7,SQ4"
-
-
-def test_subquantizers_divide_the_dim() -> None:
-    assert [subquantizers(dim) for dim in (384, 30, 7, 1)] == [96, 6, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("text", "layers"),
-    [
-        ("OPQ8_32,IVF4,PQ8x4,Refine(SQ8)", ("OPQ8_32,IVF4,PQ8x4", "SQ8")),
-        ("HNSW32,RFlat", ("HNSW32", "Flat")),
-        ("IVF4,Flat", ("IVF4,Flat", None)),
-    ],
-)
-def test_the_re_scoring_layer_is_told_apart(text: str, layers: tuple[str, str | None]) -> None:
-    assert split_refine(text) == layers
-
-
 @pytest.mark.parametrize("text", ["IVF1O0,Flat", "IVF100000,Flat", "PQ5x8"])
 def test_a_factory_string_that_cannot_be_trained_is_a_user_error(text: str) -> None:
     with pytest.raises(UserError, match=rf"index.factory: '{text}' cannot be trained on 100 vectors of 32 dim.*choose"):
         trained(text, all_of(clustered(100)), 10**6, 1)
-
-
-def test_a_flat_kind_with_a_factory_is_refused() -> None:
-    with pytest.raises(ValueError, match="kind flat builds no index beside the exact one"):
-        index_params(kind="flat", factory="SQ8")
 
 
 @pytest.mark.medium
@@ -132,11 +107,6 @@ def test_an_unreachable_target_gets_the_best_there_is_and_says_so() -> None:
     assert not found.met
     apply_settings(index, {"nprobe": 20})
     assert found.recall >= recall(index.search(queries, 10)[1], exact_top(matrix, queries))
-
-
-def test_recall_by_hand() -> None:
-    assert recall(np.array([[3, 9, -1, 1], [5, 6, 7, 8]]), np.array([[1, 2, 3, 4], [8, 7, 6, 5]])) == 0.75
-    assert recall(np.array([[3, 9]]), np.array([[1, 2, 3, -1]])) == 0.5  # two of these three were enough
 
 
 def test_any_of_several_copies_of_a_document_is_a_hit() -> None:
@@ -193,12 +163,6 @@ def test_settings_of_the_manifest_are_applied_on_opening(tmp_path: Path) -> None
     for nprobe in (2, 5):
         index = open_index(tmp_path, "ann", entry | {"settings": {"nprobe": nprobe}})
         assert faiss.extract_index_ivf(index).nprobe == nprobe
-
-
-def test_a_broken_index_file_says_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "flat.faiss").write_bytes(b"not an index")
-    with pytest.raises(UserError, match=r"flat\.faiss: faiss cannot read it.*dvc repro index"):
-        open_index(tmp_path, "flat", {"sha256": "", "settings": {}})
 
 
 def test_cut_vectors_are_renormalised_and_whole_ones_left_alone() -> None:
@@ -328,30 +292,11 @@ def test_a_gpu_out_of_memory_is_no_reason_to_use_the_cpu(holds: int, monkeypatch
         exact.exact_top(all_of(matrix), matrix[:3], 10)
 
 
-def test_a_gpu_out_of_memory_stops_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
-    matrix = clustered(1000)
-    index = built("ivfflat", matrix)
-    monkeypatch.setattr(gpu, "faiss", FullGpu(FULL, 0))
-    with pytest.raises(OutOfMemory):
-        gpu.searching(index)
-
-
 def test_a_broken_gpu_is_an_error_too(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = clustered(1000)
     monkeypatch.setattr(gpu, "faiss", FullGpu("Error: 'err == cudaSuccess' failed: CUDA error 700", 0))
     with pytest.raises(RuntimeError, match="CUDA error 700"):
         gpu.add(faiss.IndexScalarQuantizer(32, faiss.ScalarQuantizer.QT_8bit), lambda: iter([matrix]))
-
-
-def test_a_kind_that_no_gpu_takes_is_told_once(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    gpu._tell.cache_clear()
-    monkeypatch.setattr(gpu, "faiss", FakeGpu())
-    for _ in range(2):
-        built("hnsw", clustered(1000))
-    told = [text for text in capsys.readouterr().err.splitlines() if "off GPUs" in text]
-    assert told == ["index: faiss keeps IndexHNSWFlat off GPUs (not implemented on GPU); the CPU works on it"]
 
 
 def test_exact_scans_run_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,9 +335,3 @@ def test_a_file_outside_the_index_is_never_opened(file: str, tmp_path: Path, mon
         open_index(tmp_path, "ann", {"shards": {file: ""}, "settings": {}})
     with pytest.raises(UserError, match="a file is named by its path inside the folder"):
         index_digests({"toy": {"files": {file: ""}, "indexes": {}}})
-
-
-@pytest.mark.parametrize("dataset", ["../../..", "..", "/abs", ""])
-def test_a_data_set_outside_the_index_is_refused(dataset: str) -> None:
-    with pytest.raises(UserError, match="a file is named by its path inside the folder"):
-        index_digests({dataset: {"files": {"doc_ids.parquet": ""}, "indexes": {}}})

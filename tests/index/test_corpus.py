@@ -4,11 +4,9 @@ import hashlib
 import tracemalloc
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
-from slimtower.common.errors import UserError
 from slimtower.common.files import sha256_text
 from steps.core import corpus
 from steps.core.tables import table_from_rows, write_table
@@ -69,13 +67,6 @@ def test_texts_and_rows_can_be_read_again(ingest: Path) -> None:
         assert list(rows) == [(row["content"], row["doc_id"]) for row in ROWS]
 
 
-def test_some_documents_are_read_by_their_rows(ingest: Path) -> None:
-    whole = list(corpus.CorpusTexts(ingest))
-    some = corpus.CorpusTexts(ingest, np.array([1, 4, len(whole) - 1]))
-    assert len(some) == 3
-    assert list(some) == list(some) == [whole[1], whole[4], whole[-1]]
-
-
 @pytest.mark.medium
 def test_texts_larger_than_memory_pass_through_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus, "_DOCUMENTS", 512)
@@ -97,8 +88,3 @@ def test_texts_larger_than_memory_pass_through_it(tmp_path: Path, monkeypatch: p
     tracemalloc.stop()
     assert size > 30e6
     assert most < size / 4 and peak < size / 4, (most, peak)
-
-
-def test_a_missing_corpus_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"corpus\.parquet: not found; run `dvc repro`"):
-        next(corpus.corpus_batches(tmp_path, ["title"]))

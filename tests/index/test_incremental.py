@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from index_vectors import all_of, clustered, exact_top, index_params
+from index_vectors import all_of, clustered, exact_top
 
 from steps.index import exact, shards, state
 from steps.index.build import Layers, fill, layers_of, trained
@@ -285,10 +285,6 @@ def test_changes_add_up_until_the_quantiser_is_too_old(tmp_path: Path) -> None:
     assert back is not None and back.drift() == pytest.approx((130 + 130) / 1500)
 
 
-def test_without_a_state_there_is_nothing_to_bring_up_to_date(tmp_path: Path) -> None:
-    assert state.load(tmp_path / "state", ids_of(OLD_IDS), digests(OLD)) is None
-
-
 def test_the_states_used_last_are_kept(tmp_path: Path) -> None:
     folders = [tmp_path / "one" / f"state{number}" for number in range(state.KEPT_STATES + 1)]
     for age, folder in enumerate(folders[:-1]):
@@ -301,16 +297,6 @@ def test_the_states_used_last_are_kept(tmp_path: Path) -> None:
         folder.name for folder in folders if folder != folders[1]
     }
     assert (tmp_path / "two" / "state" / "state.json").is_file()
-
-
-@pytest.mark.parametrize("change", [{"seed": 4}, {"dim": 16}, {"factory": "SQ8"}])
-def test_another_training_has_another_state(change: dict[str, object]) -> None:
-    assert state.state_folder("t", "one", index_params()) != state.state_folder("t", "one", index_params(**change))
-
-
-def test_another_target_shares_the_state() -> None:
-    folders = {state.state_folder("t", "one", index_params(target_recall=target)) for target in (0.5, 0.9)}
-    assert len(folders) == 1
 
 
 def test_digests_tell_vectors_apart() -> None:

@@ -22,8 +22,7 @@ from races import winners
 
 from slimtower.common.errors import TransientError, UserError
 from steps.promote import run as commands
-from steps.promote.lock import Lock, lock_store
-from steps.promote.lock_store import S3LockStore
+from steps.promote.lock import Lock, S3LockStore, lock_store
 from steps.promote.registry import Registry
 
 NEEDED = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")

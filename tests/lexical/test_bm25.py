@@ -40,14 +40,6 @@ def test_a_document_without_a_shared_term_is_no_hit() -> None:
     assert [len(row) for row in scores] == [0, 1, 0]
 
 
-def test_a_corpus_without_a_word_has_no_hits(tmp_path: Path) -> None:
-    engine = Bm25(list("ab"), ["x 1", "the"])
-    engine.save(tmp_path)
-    for each in (engine, Bm25.open(tmp_path, list("ab"))):
-        scores, ids = each.search(["x 1", "the cat", ""], k=10)
-        assert ids == [[], [], []] and [len(row) for row in scores] == [0, 0, 0]
-
-
 @pytest.mark.parametrize(
     ("texts", "query", "found"),
     [
@@ -160,11 +152,6 @@ def test_a_cut_keeps_the_best_and_of_equals_the_first() -> None:
         cut = engine.search(["same"], k=k)
         assert cut[1][0] == whole[1][0][:k]
         assert np.array_equal(cut[0][0], whole[0][0][:k])
-
-
-def test_indexing_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    Bm25(list("abcd"), TEXTS)
-    assert not caplog.records
 
 
 def test_scores_of_some_documents_are_those_of_the_search() -> None:

@@ -14,7 +14,7 @@ from fault_record import FAULTS
 from killed_runs import kill_family
 from task_project import STAGES, Project, make_project
 
-from steps.promote.recorded import dvc_md5
+from steps.promote.dvc_lock import dvc_md5
 
 pytestmark = [
     pytest.mark.slow,

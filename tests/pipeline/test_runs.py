@@ -29,8 +29,7 @@ ingest:
   max_reject_ratio: 0.5
 teach: {teacher: {dense: {base: "${TOWER}", max_triplets: 64, max_document_length: 64, dev_documents: 50}}}
 evaluate: {earlier_towers: true}
-index: {kind: hnsw, semantic_ids: {levels: 2, codes: 8}}
-release: {parity_ndcg_loss: 1.0, total_ndcg_loss: 1.0}
+index: {kind: hnsw}
 generate: {max_queries: 20, judge: "${TOWER}", small: {epochs: 0.2}}
 embed: {least_texts: 0}
 distill:

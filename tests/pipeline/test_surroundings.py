@@ -28,8 +28,7 @@ teach: {teacher: {dense: {base: "${TOWER}", epochs: 0.0, dev_documents: 20}}}
 generate: {max_queries: 0}
 embed: {least_texts: 0}
 distill: {students: [static], student: {static: {epochs: 2.0, batch_size: 64}}}
-index: {kind: flat, semantic_ids: {levels: 2, codes: 4}}
-release: {parity_ndcg_loss: 1.0, total_ndcg_loss: 1.0, served_cosine: 0.9, probe_tolerance: 0.01}
+index: {kind: flat}
 evaluate: {latency_queries: 10}
 """
 MISSING = "/proc/nonexistent"  # where not even root can make a folder

@@ -5,6 +5,14 @@ from pathlib import Path
 import pytest
 from promote_registry import Project, open_project
 
+from steps.promote import gate
+
+
+@pytest.fixture(autouse=True)
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slice of three queries counts: the tests' evaluations are small."""
+    monkeypatch.setattr(gate, "SLICE_QUERIES", 3)
+
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from promote_fakes import evaluation, evidence, policy
 
+from steps.promote import gate
 from steps.promote.evidence import Evidence
 from steps.promote.gate import decide
 from steps.retrieval.noninferiority import NonInferiority, resampled_means
@@ -20,7 +21,6 @@ PAIRS = st.lists(st.tuples(QUALITY, QUALITY), min_size=1, max_size=40)
 POLICIES = st.builds(
     policy,
     margin=st.sampled_from([0.0, 0.005, 0.2]),
-    slice_loss=st.sampled_from([0.0, 0.05, 0.5]),
     first_floor=st.sampled_from([0.0, 0.3]),
     floors=st.sampled_from([{}, {"api": 0.4}]),
     max_p50_ms=st.sampled_from([0.5, 10.0]),
@@ -87,14 +87,6 @@ def test_clearly_worse_is_refused_and_slightly_worse_needs_evidence() -> None:
         assert "at worst" in refused.reasons[0]
 
 
-def test_the_champions_figures_stand_beside_the_candidates() -> None:
-    champion, candidate = evidence([0.5] * 4), evidence([0.5, 0.6, 0.7, 0.45])
-    lines = "\n".join(decide(replace(candidate, p50_ms=0.25), replace(champion, p50_ms=0.75), policy()).lines())
-    assert "api: nDCG@10 0.5625 against 0.5000" in lines and "4 queries, 2 better, 1 worse" in lines
-    assert "latency p50 0.250 ms, champion 0.750 ms, budget 10 ms" in lines
-    assert "champion" not in "\n".join(decide(candidate, None, policy()).lines()).replace("without a champion", "")
-
-
 def test_one_bad_data_set_is_enough_to_refuse() -> None:
     good = {f"q{i}": 0.5 for i in range(50)}
     champion = evidence({"one": good, "two": good})
@@ -159,12 +151,6 @@ def test_each_rule_refuses_alone(candidate, champion, rules, message) -> None:
     assert decide(same, same, policy()).approved
 
 
-def test_the_first_model_must_reach_the_absolute_floor() -> None:
-    assert decide(evidence([0.3] * 4), None, policy()).approved
-    refused = decide(evidence([0.29] * 4), None, policy())
-    assert refused.reasons == ("api: nDCG@10 0.2900, floor without a champion 0.3000",)
-
-
 def test_a_data_set_that_the_champion_never_served_gets_the_floor() -> None:
     values = {f"q{i}": 0.5 for i in range(5)}
     champion = replace(evidence({"old": values, "new": {}}), datasets=frozenset({"old"}))
@@ -203,15 +189,16 @@ def test_a_data_set_without_test_queries_is_told_before_it_is_served_and_refused
     assert "--name" in reason and not any(text.startswith("mute") for text in second.warned)
 
 
-def test_a_slice_may_not_be_sacrificed_unless_it_is_too_small_to_tell() -> None:
+def test_a_slice_may_not_be_sacrificed_unless_it_is_too_small_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"q{i:02d}" for i in range(40)]
     asked = evaluation({"api": names}, api__short=names[:4])
     champion = evidence([0.5] * 40, evaluation=asked)
     candidate = evidence([0.4] * 4 + [0.9] * 36, evaluation=asked)
     refused = decide(candidate, champion, policy())
     assert refused.reasons == ("api/short: nDCG@10 0.4000, champion's 0.5000 less 5.0% 0.4750",)
-    assert decide(candidate, champion, policy(slice_queries=5)).approved
-    floor = policy(slice_queries=5, floors={"api/short": 0.45})
+    monkeypatch.setattr(gate, "SLICE_QUERIES", 5)
+    assert decide(candidate, champion, policy()).approved
+    floor = policy(floors={"api/short": 0.45})
     assert decide(candidate, champion, floor).reasons == ("api/short: nDCG@10 0.4000, floor 0.4500",)
 
 
@@ -224,7 +211,7 @@ def test_a_slice_of_the_evaluations_report_may_have_a_floor() -> None:
     assert refused.reasons == ("api/number: nDCG@10 0.8000, floor 0.9000",)
 
 
-def test_a_reported_slice_that_surely_loses_warns_or_blocks() -> None:
+def test_a_reported_slice_that_surely_loses_warns_or_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"q{i:02d}" for i in range(40)]
     held = {"api/question": frozenset(names[:20]), "api/number": frozenset(names[20:]), "api/few": frozenset(names[:2])}
     asked = replace(evaluation({"api": names}), reported=held)
@@ -237,10 +224,12 @@ def test_a_reported_slice_that_surely_loses_warns_or_blocks() -> None:
     blocked = decide(candidate, champion, policy(slices="block"))
     assert not blocked.approved and blocked.reasons == (lost,) and not blocked.warned
     noisy = evidence([0.0, 0.98] * 10 + [0.6] * 20, evaluation=asked)
-    fine = decide(noisy, champion, policy(slices="block", margin=0.2, slice_queries=20))
+    monkeypatch.setattr(gate, "SLICE_QUERIES", 20)
+    fine = decide(noisy, champion, policy(slices="block", margin=0.2))
     assert fine.approved and "no slice surely loses more than 20.00% (2 reported slices)" in fine.passed
     assert decide(candidate, None, policy(slices="block")).approved, "nothing to compare with"
-    assert not decide(candidate, champion, policy(slices="block", slice_queries=21)).warned
+    monkeypatch.setattr(gate, "SLICE_QUERIES", 21)
+    assert not decide(candidate, champion, policy(slices="block")).warned
 
 
 @pytest.mark.parametrize(("queries", "told"), [(29, True), (30, False)])
@@ -250,11 +239,3 @@ def test_few_test_queries_are_told_and_refuse_nothing(queries: int, told: bool) 
         decision = decide(few, champion, policy())
         assert decision.approved
         assert decision.warned == (("api: 29 test queries prove little; judge 30 or more",) if told else ())
-
-
-def test_the_upper_bound_mirrors_the_lower_one() -> None:
-    generator = np.random.default_rng(0)
-    ours, theirs = generator.random((2, 50))
-    rule = NonInferiority(margin=0.0, confidence=0.9, resamples=1000, seed=1)
-    assert rule.upper_bound(ours, theirs) == pytest.approx(-rule.lower_bound(theirs, ours))
-    assert rule.lower_bound(ours, theirs) < (ours - theirs).mean() < rule.upper_bound(ours, theirs)

@@ -38,8 +38,3 @@ def test_a_dependency_may_be_inside_or_around_an_output() -> None:
     around = {"a": stage({"data/a": "1"}, {}), "b": stage({"out": "2"}, {"data": "3"})}
     beside = {"a": stage({"data/a": "1"}, {}), "b": stage({"out": "2"}, {"data/ab": "3"})}
     assert [list(upstream(stages, ["b"])) for stages in (inside, around, beside)] == [["a", "b"], ["a", "b"], ["b"]]
-
-
-def test_a_lock_without_the_release_has_nothing_behind_it() -> None:
-    assert upstream({}, ["release@2l", "evaluate"]) == {}
-    assert list(upstream(STAGES, ["release@None", "evaluate"])) == ["evaluate"]

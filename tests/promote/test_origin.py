@@ -13,8 +13,8 @@ from slimtower.common.files import write_json
 from slimtower.registry import client as registry
 from steps.core.tables import table_from_rows, write_table
 from steps.promote.candidate import choose_students
+from steps.promote.dvc_lock import dvc_md5
 from steps.promote.origin import check_evaluation, check_measured, read_origin
-from steps.promote.recorded import dvc_md5
 from steps.promote.registration import Origin
 from steps.promote.registry import Registry
 from steps.tracking import runs as tracking

@@ -10,8 +10,7 @@ from promote_registry import SWAP, KilledError, Project, killed_after
 
 from slimtower.common.errors import TransientError, UserError
 from steps.promote import promotion, registration
-from steps.promote.history import as_table, history
-from steps.promote.move import After, nothing
+from steps.promote.move import After, as_table, history, nothing
 from steps.promote.promotion import Refused
 from steps.promote.registry import Registry
 from steps.promote.rollback import roll_back
@@ -39,14 +38,6 @@ def test_promotions_move_champion_and_previous_and_leave_a_trail(project: Projec
     assert "git commit" in as_table(history(project.registry)).splitlines()[0]
 
 
-def test_the_champion_is_not_promoted_again(project: Project) -> None:
-    project.promote("A")
-    again = project.promote("A")
-    assert (again.version, again.decision) == ("1", None)
-    assert len(project.registry.versions()) == 1
-    assert project.actions() == ["promoted 1"]
-
-
 def test_a_refusal_leaves_every_alias_as_it_was_and_says_why(project: Project) -> None:
     project.promote("A", 0.6)
     project.promote("B", 0.7)
@@ -69,19 +60,6 @@ def test_a_refusal_leaves_the_challenger_that_another_promotion_set_meanwhile(pr
     with pytest.raises(Refused):
         project.promote("B", 0.5, after=other)
     assert project.aliases["challenger"] == "1"
-
-
-def test_a_failed_smoke_test_leaves_every_alias_as_it_was(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    project.promote("A")
-    before = project.aliases
-
-    def fails(registry: Registry, version: str) -> None:
-        raise UserError(f"smoke test of {version}")
-
-    monkeypatch.setattr(promotion, "smoke_test", fails)
-    with pytest.raises(UserError, match="smoke test of 2"):
-        project.promote("B", 0.6)
-    assert project.aliases == before
 
 
 @pytest.mark.parametrize("error", [ValueError("a defect"), MlflowException("away"), KeyboardInterrupt("stopped")])

@@ -20,10 +20,8 @@ from promote_project import (
     copy_project,
     params,
     promote,
-    release_again,
     release_files,
     write_evaluation,
-    write_lock,
 )
 
 from pipeline import lineage
@@ -36,7 +34,7 @@ from steps.evaluate.scoring import score
 from steps.evaluate.systems import dense_search
 from steps.promote import promotion
 from steps.promote import run as commands
-from steps.promote.evaluation import read_evaluation, read_test_sets
+from steps.promote.evidence import read_evaluation, read_test_sets
 from steps.promote.promotion import Refused
 from steps.promote.registry import Registry
 from steps.promote.rescoring import rescore
@@ -284,15 +282,3 @@ def test_only_what_the_pipeline_made_is_promoted(project: Path, path: Path, mess
     with pytest.raises(UserError, match=message):
         promote()
     assert Registry(PARAMS["name"]).versions() == []
-
-
-def test_a_release_made_after_its_evaluation_is_not_promoted(project: Path, released: Path) -> None:
-    lock = yaml.safe_load(Path("dvc.lock").read_text())
-    (RELEASES / "static/report.json").write_text("{}")
-    write_lock(["static", "2l"])
-    changed = yaml.safe_load(Path("dvc.lock").read_text())
-    changed["stages"]["evaluate"] = lock["stages"]["evaluate"]
-    Path("dvc.lock").write_text(yaml.safe_dump(changed))
-    with pytest.raises(UserError, match="models/release/static: changed since it was evaluated"):
-        promote()
-    release_again(released, project, "static")

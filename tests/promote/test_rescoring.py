@@ -104,36 +104,28 @@ def test_a_champion_that_fuses_is_measured_over_the_index_that_serves(registered
     assert found.values == {"both": {"q": 1.0}, "dense": {"q": 1.0}}
 
 
-def test_a_champion_that_does_not_load_is_an_error_that_says_what_to_do(registered: Path) -> None:
-    (registered / "old format").unlink()
-    with pytest.raises(
-        UserError, match=r"cannot be measured .*not a release of the old format; .*roll back, or delete"
-    ):
-        rescore(registered, Evaluation("e", {}, {}), [judged_set("api", {"q": {"d": 1}}, ["a"])], 1.0)
-
-
-def test_a_measurement_that_is_killed_blames_no_champion(registered: Path) -> None:
-    release = code_of(registered)
-    release.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
-    with pytest.raises(TransientError, match=r"killed by signal 9, most likely for its memory"):
-        rescore(registered, Evaluation("e", {}, {}), [judged_set("api", {"q": {"d": 1}}, ["a"])], 1.0)
-
-
-def test_a_champion_of_other_packages_is_to_be_released_again(registered: Path) -> None:
-    release = code_of(registered)
-    release.write_text("raise ValueError('its index was written by faiss 1.0, this is faiss 2.0')\n")
-    with pytest.raises(
-        UserError, match=r"written by faiss 1\.0.*rolling back does not help.*release .* again"
-    ) as caught:
-        rescore(registered, Evaluation("e", {}, {}), [judged_set("api", {"q": {"d": 1}}, ["a"])], 1.0)
-    assert "delete its alias" not in str(caught.value)
+FAISS = "raise ValueError('its index was written by faiss 1.0, this is faiss 2.0')\n"
+NEVER_OLD = OLD.replace("old format", "older format")
 
 
 @pytest.mark.medium
-def test_a_measurement_that_hangs_is_stopped(registered: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code_of(registered).write_text("import time\ntime.sleep(60)\n")
-    monkeypatch.setattr(rescoring, "TIMEOUT_S", 0.5)
-    with pytest.raises(TransientError, match=r"measuring the champion was stopped after 0\.5 s"):
+@pytest.mark.parametrize(
+    ("code", "kind", "said"),
+    [
+        (NEVER_OLD, UserError, "roll back, or delete"),
+        (FAISS, UserError, r"faiss 1\.0.*rolling back does not help"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", TransientError, "killed by signal 9"),
+        ("import time\ntime.sleep(60)\n", TransientError, "was stopped after"),
+    ],
+    ids=["damaged", "other packages", "killed", "hangs"],
+)
+def test_a_champion_that_cannot_be_measured_is_told_apart_from_a_measurement_that_was_stopped(
+    registered: Path, monkeypatch: pytest.MonkeyPatch, code: str, kind: type[Exception], said: str
+) -> None:
+    code_of(registered).write_text(code)
+    if "sleep" in code:
+        monkeypatch.setattr(rescoring, "TIMEOUT_S", 0.5)
+    with pytest.raises(kind, match=said):
         rescore(registered, Evaluation("e", {}, {}), [judged_set("api", {"q": {"d": 1}}, ["a"])], 1.0)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from steps.release.evidence import measured_loss
+from steps.release.quality import measured_loss
 
 LIMIT = 0.005
 

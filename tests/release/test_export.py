@@ -21,8 +21,15 @@ from steps.encoders.towers import load_tower
 from steps.release.export import Precision, convert
 from steps.release.onnx_export import export_onnx
 from steps.release.parity import check_export, check_unjudged, closeness
-from steps.release.quantisation import calibration, products, quantise, quantise_int8
-from steps.release.smoothing import STRENGTH, smooth, smoothing_factors
+from steps.release.quantisation import (
+    STRENGTH,
+    calibration,
+    product_names,
+    quantise,
+    quantise_int8,
+    smooth,
+    smoothing_factors,
+)
 from steps.release.table_export import export_table, quantise_table
 
 pytestmark = pytest.mark.medium
@@ -101,9 +108,9 @@ def test_a_mixed_graph_keeps_the_products_that_lose_most_and_is_closer(tiny_towe
         found = load_query_encoder(converted(tower, tmp_path, precision)).encode(TEXTS)  # type: ignore[arg-type]
         close[precision] = float(cosines(found, exact).mean())
     assert 1 - close["mixed"] < 0.85 * (1 - close["int8"])
-    left = products(tmp_path / "mixed/encoder.mixed.onnx")
+    left = product_names(tmp_path / "mixed/encoder.mixed.onnx")
     assert len(left) == 4  # a quarter of sixteen
-    assert all(name in products(tmp_path / "exported/encoder.onnx") for name in left)
+    assert all(name in product_names(tmp_path / "exported/encoder.onnx") for name in left)
 
 
 def with_outliers(tower: Path, folder: Path, layer: int) -> Path:
@@ -251,7 +258,7 @@ def test_without_judged_queries_the_mean_cosine_decides() -> None:
     assert found.served_cosine_min == pytest.approx(min(each))
     assert found.served_cosine_min < found.served_cosine_mean - 1e-3
     check_unjudged({"one": found}, float(np.mean(each)) - 1e-9)
-    with pytest.raises(UserError, match=r"release\.served_cosine: on 4 texts of 'one'.*below 0\.9999.*precision: auto"):
+    with pytest.raises(UserError, match=r"on 4 texts of 'one'.*below 0\.9999.*precision: auto"):
         check_unjudged({"one": found}, 0.9999)
     served[1, 0] = np.nan  # NaN is as far from the student as can be
     assert closeness("one", "too few", vectors(), served).served_cosine_min == -1

@@ -4,7 +4,7 @@ from typing import get_args
 
 import numpy as np
 
-from steps.release.forms import FORMS, Limits, Trial, explain, to_try
+from steps.release.forms import FORMS, Limits, Trial, to_try
 from steps.release.params import ReleaseParams
 from steps.release.parity import Unjudged
 
@@ -15,16 +15,6 @@ def trial(precision: str, cosine: float) -> Trial:
     """A form of a data set that nobody judged."""
     unjudged = {"one": Unjudged("not judged", 9, cosine, cosine)}
     return Trial(precision, 55_000_000, np.zeros((1, 2)), cosine, cosine, None, {}, unjudged)  # type: ignore[arg-type]
-
-
-def test_what_was_refused_and_what_serves_are_named() -> None:
-    said = explain([trial("int8", 0.98), trial("fp32", 1.0)], LIMITS)
-    assert said == ("fp32 serves (55 MB, mean cosine 1.0000); int8 has mean cosine 0.9800 to the student on 'one'")
-
-
-def test_a_form_that_is_kept_for_want_of_another_is_said_to_be() -> None:
-    said = explain([trial("int8", 0.98)], LIMITS)
-    assert said.endswith("kept, though it has mean cosine 0.9800 to the student on 'one'")
 
 
 def test_every_precision_that_params_allow_is_one_of_every_format() -> None:

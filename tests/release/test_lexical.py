@@ -145,13 +145,6 @@ def test_a_release_with_bm25_loads_without_torch_or_pickle_and_is_the_same_in_an
         assert (again / name).read_bytes() == (folder / name).read_bytes(), name
 
 
-def test_never_tries_nothing(other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lexical, "Bm25", lambda *_: pytest.fail("was built"))
-    folder = run_release(other, "static", RELEASE.model_copy(update={"lexical": "never"}))
-    assert not (folder / "lexical").exists()
-    assert "lexical" not in json.loads((folder / "manifest.json").read_text())
-
-
 def test_an_index_of_other_documents_is_refused(hybrid: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(hybrid / "models/release/static", tmp_path / "release"))
     release = load_release(copy)

@@ -8,13 +8,14 @@ import ir_measures
 import numpy as np
 import pytest
 from ir_measures import nDCG
-from stages import RELEASE, run_release, write_ingest
+from stages import run_release, write_ingest
 
 from slimtower.common.errors import UserError
 from slimtower.serving.release import load_release
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.evaluate.systems import student_tower
+from steps.release.forms import Limits
 from steps.release.probe_texts import _training, probe_texts, query_texts, sample_texts
 from steps.release.quality import Cost, Values, check_costs, cost_of, ndcg
 
@@ -42,7 +43,7 @@ def test_the_parts_of_the_loss_add_up_to_the_whole() -> None:
     [
         ({}, "raise index.target_recall"),
         ({"served": 0.42}, "set release.precision: auto"),
-        ({"exported": 0.42, "served": 0.42}, "set release.format"),
+        ({"exported": 0.42, "served": 0.42}, "report the model"),
     ],
 )
 def test_above_the_limit_the_message_names_the_costliest_step(changes: dict[str, float], fix: str) -> None:
@@ -113,8 +114,8 @@ def test_a_data_set_with_few_judged_queries_is_checked_by_cosine_and_said_to_be(
     assert found["texts"] == len(texts) == 88  # 24 queries that are not test, 32 titles, 32 sentences
     assert found["served_cosine_mean"] == pytest.approx(close.mean(), abs=1e-6)
     assert found["served_cosine_min"] == pytest.approx(close.min(), abs=1e-6)
-    with pytest.raises(UserError, match=r"release\.served_cosine: on 88 texts of 'one'"):
-        run_release(project, "2l", RELEASE.model_copy(update={"served_cosine": 1.0}))
+    with pytest.raises(UserError, match=r"on 88 texts of 'one'"):
+        run_release(project, "2l", limits=Limits(parity=1.0, total=1.0, cosine=1.0))
 
 
 def test_texts_of_queries_are_training_queries_then_titles_and_probes_the_other_way_round(tmp_path: Path) -> None:

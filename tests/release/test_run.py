@@ -21,10 +21,13 @@ from slimtower.serving.release import Release, load_release
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.evaluate.systems import student_tower
 from steps.release.card import front_matter
+from steps.release.forms import Limits
 from steps.release.index_copy import write_titles
 from steps.tracking.runs import NullRun
 
 pytestmark = pytest.mark.medium
+
+STRICT = Limits(parity=1.0, total=1.0, cosine=1 - 1e-9)  # which no int8 form keeps
 
 
 @pytest.fixture
@@ -68,27 +71,11 @@ def test_a_query_gets_ids_scores_and_titles_best_first(released: Path) -> None:
     assert both[1] == release.query("how to sum the axis", k=5)
 
 
-def test_what_cannot_be_searched_is_named(released: Path) -> None:
-    release = load_release(released / "models/release/static")
-    with pytest.raises(UserError, match="k is 0"):
-        release.query("sum", k=0)
-    with pytest.raises(UserError, match="no index of 'three'; it has one, two"):
-        release.query("sum", dataset="three")
-    with pytest.raises(UserError, match="has no hnsw index of 'one'; it has ann, flat"):
-        release.search("one", release.encode(["sum"]), 3, "hnsw")
-
-
 def test_more_hits_than_documents_are_all_documents(released: Path) -> None:
     release = load_release(released / "models/release/static")
     vectors = release.encode(["sum"])
     assert sorted(release.search("one", vectors, 1000, "flat")[1][0]) == sorted(release.documents("one").ids)
     assert len(release.query("sum", k=1000)) <= 32
-
-
-def test_the_settings_of_the_index_manifest_are_applied(released: Path) -> None:
-    entries = json.loads((released / "models/index/manifest.json").read_text())["datasets"]
-    index = load_release(released / "models/release/2l").index("one")
-    assert faiss.extract_index_ivf(index).nprobe == entries["one"]["indexes"]["ann"]["settings"]["nprobe"]
 
 
 def test_one_thread_searches_unless_told_otherwise_and_torch_keeps_its_own(
@@ -116,14 +103,6 @@ def test_one_thread_searches_unless_told_otherwise_and_torch_keeps_its_own(
             assert (faiss.omp_get_max_threads(), torch.get_num_threads()) == (3, own)
     finally:
         faiss.omp_set_num_threads(before)
-
-
-def test_every_data_set_has_both_indexes_of_all_its_vectors(released: Path) -> None:
-    release = load_release(released / "models/release/static")
-    assert release.datasets == ["one", "two"]
-    for dataset in release.datasets:
-        assert release.kinds(dataset) == ["ann", "flat"]
-        assert {release.index(dataset, kind).ntotal for kind in ("ann", "flat")} == {32}
 
 
 def test_without_an_approximate_index_the_exact_one_serves(other: Path) -> None:
@@ -169,9 +148,9 @@ def test_the_encoder_that_serves_stays_close_to_the_student(released: Path) -> N
 def test_an_encoder_that_loses_too_much_serves_in_its_next_form(
     other: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    strict = RELEASE.model_copy(update={"precision": "auto", "served_cosine": 1 - 1e-9})
+    auto = RELEASE.model_copy(update={"precision": "auto"})
     for student, forms in (("static", ["int8", "fp32"]), ("2l", ["int8", "mixed", "fp32"])):
-        release = load_release(run_release(other, student, strict))
+        release = load_release(run_release(other, student, auto, limits=STRICT))
         report = json.loads((release.folder / "report.json").read_text())
         assert [trial["precision"] for trial in report["tried"]] == forms
         assert [bool(trial["objection"]) for trial in report["tried"]] == [True] * (len(forms) - 1) + [False]
@@ -189,8 +168,8 @@ def test_auto_keeps_the_smallest_form_that_costs_little(other: Path) -> None:
 
 
 def test_a_form_that_was_asked_for_is_the_only_one_tried(other: Path) -> None:
-    with pytest.raises(UserError, match=r"release\.served_cosine: .*set release\.precision: auto"):
-        run_release(other, "2l", RELEASE.model_copy(update={"precision": "int8", "served_cosine": 1 - 1e-9}))
+    with pytest.raises(UserError, match=r"set release\.precision: auto"):
+        run_release(other, "2l", limits=STRICT)
     release = load_release(run_release(other, "2l", RELEASE.model_copy(update={"precision": "mixed"})))
     assert (release.folder / "serving/encoder.mixed.onnx").is_file()
 
@@ -261,8 +240,6 @@ def test_a_limit_that_is_passed_leaves_no_release(other: Path, monkeypatch: pyte
     with pytest.raises(UserError, match=r"parity: the fp32 export of '.*' has cosine"), monkeypatch.context() as patch:
         patch.setattr("steps.release.run.LEAST_COSINE", 1.0)
         run_release(other, "2l")
-    with pytest.raises(UserError, match=r"release\.format is table, but .* is a transformer; set it to auto"):
-        run_release(other, "2l", RELEASE.model_copy(update={"format": "table"}))
     assert not (other / "models/release/2l").exists()
 
 

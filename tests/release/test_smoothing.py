@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from steps.release.smoothing import smooth
+from steps.release.quantisation import smooth
 
 
 def test_a_graph_with_nothing_to_smooth_stays_as_it_is(tmp_path: Path) -> None:

@@ -7,12 +7,6 @@ import requests
 
 from requirements.hashes import MACHINES, files_of, lacking, pins_of, tags_of
 
-UNREACHABLE = (
-    requests.ConnectionError,
-    requests.Timeout,
-    requests.exceptions.RetryError,
-    requests.JSONDecodeError,
-)
 LOCKS = [Path(__file__).parents[2] / f"requirements/{name}.lock" for name in ("run", "extras", "test")]
 
 

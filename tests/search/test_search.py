@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -79,16 +78,6 @@ def test_a_hit_without_a_title_shows_its_id() -> None:
     assert "\x1b" not in hostile and "\x9b" not in hostile and "d\u200de" in hostile  # no commands to a terminal
 
 
-def test_searches_the_data_set_that_is_asked_for(project: Path, capsys) -> None:
-    ask(project, dataset="med")
-    assert "2l on med:" in capsys.readouterr().out
-
-
-def test_an_unknown_data_set_is_named(project: Path) -> None:
-    with pytest.raises(UserError, match="'nope' is not in this release; choose one of api, med"):
-        ask(project, dataset="nope")
-
-
 def test_mistakes_are_named_before_anything_is_loaded(project: Path) -> None:
     with pytest.raises(UserError, match="query is empty"):
         check_query("  ", 5)
@@ -120,22 +109,6 @@ def test_the_evaluations_choice_is_searched_where_no_student_is_named(project: P
     with pytest.raises(UserError, match="chose '4l', which is not released here"):
         release_folder(project, "")
     assert release_folder(project, "static").name == "static"
-
-
-@pytest.mark.medium
-def test_without_a_release_the_command_says_how_to_make_one(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "slimtower", "search", "--student", "2l", "anything"]
-    done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(root)}, capture_output=True, text=True)
-    assert done.returncode == 3
-    assert "make demo" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-
-
-def test_a_recipe_without_a_run_is_named_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"runs/beir: .* run `make run RECIPE=recipes/beir\.yaml` first"):
-        search.main(["--recipe", "recipes/beir.yaml", "a query"])
 
 
 def test_a_release_is_searched_wherever_it_lies(project: Path, monkeypatch, capsys) -> None:

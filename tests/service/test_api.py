@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from fastapi.exceptions import RequestValidationError
-from serve_fakes import open_client, settings
+from serve_fakes import open_client
 from starlette.testclient import TestClient
 
 from slimtower.common.errors import UserError
@@ -33,7 +33,6 @@ from slimtower.service.run_facts import teacher_base
 from slimtower.service.service import Service
 from slimtower.service.systems import Origin, Served, Serving
 from slimtower.serving.release import load_release
-from slimtower.serving.snippets import snippet
 from steps.core.tables import read_table
 from steps.encoders.towers import encode, load_tower
 
@@ -96,13 +95,6 @@ def test_the_medians_are_of_the_last_calls_and_none_is_cold(client: TestClient, 
     assert told["recent"]["calls"] == 20
 
 
-def test_warm_up_counts_in_no_metric(released: Path) -> None:
-    client, _ = open_client(released / "models/release")
-    with client:
-        assert client.get("/systems").json()["systems"][0]["recent"]["calls"] >= 5
-        assert "slimtower_encode_seconds_count" not in client.get("/metrics").text
-
-
 def test_the_teacher_with_bm25_does_the_same_work_as_a_student_that_fuses(hybrid: Path) -> None:
     release = load_release(hybrid / "models/release/static")
     client, _ = open_client(release.folder, baselines=True)
@@ -115,21 +107,12 @@ def test_the_teacher_with_bm25_does_the_same_work_as_a_student_that_fuses(hybrid
     assert [hit["id"] for hit in answer["results"][0]["hits"]] == [hit.id for hit in expected]
 
 
-def test_systems_say_what_they_are(client: TestClient) -> None:
-    answer = client.get("/systems").json()
-    layers = {system["system"]: system.get("layers") for system in answer["systems"]}
-    assert layers == {"2l": 2, "static": 0, "teacher": None, "bm25": None}
-
-
 @pytest.mark.parametrize(
     ("report", "name"),
     [
         ('{"base": "all-MiniLM-L6-v2"}', "all-MiniLM-L6-v2"),
         ('{"base": "/models/own-teacher"}', "own-teacher"),
-        ('{"base": "BAAI/bge-small-en-v1.5"}', "bge-small-en-v1.5"),
-        ("{}", ""),
         ('{"base": 3}', ""),
-        ("[]", ""),
         ("no JSON", ""),
         (None, ""),
     ],
@@ -180,10 +163,8 @@ def test_a_release_that_fuses_answers_with_its_fused_hits(hybrid: Path) -> None:
     [
         ({}, 422, "query: field required"),
         ({"query": "sum", "nope": 1}, 422, "nope: extra inputs"),
-        ({"query": "sum", "k": 0}, 422, "k: input should be greater"),
         ({"query": "sum", "k": 21}, 422, "at most 20"),
         ({"query": " "}, 422, "empty"),
-        ({"query": []}, 422, "at least one"),
         ({"query": ["a"] * 5}, 413, "at most 4"),
         ({"query": ["a"] * 3, "k": 20}, 422, "k: 3 queries of 20 hits; at most 40 hits in one request"),
         ({"query": "a" * 201}, 413, "at most 200"),
@@ -211,30 +192,12 @@ def test_what_is_no_request_is_refused(client: TestClient) -> None:
     assert "no such method" in refusal(client.get("/events"))
 
 
-def test_embeddings_speak_openais_protocol(client: TestClient, released: Path) -> None:
-    release = load_release(released / "models/release/2l")
-    texts = [QUERY, "string"]
-    expected = np.stack([release.encode([text])[0] for text in texts])
-    answer = client.post("/v1/embeddings", json={"input": texts, "model": "2l"}).json()
-    assert answer["object"] == "list" and answer["model"] == "2l"
-    assert [row["index"] for row in answer["data"]] == [0, 1]
-    np.testing.assert_allclose([row["embedding"] for row in answer["data"]], expected, atol=1e-6)
-    assert answer["usage"] == {"prompt_tokens": 5 + 2 + 1 + 2, "total_tokens": 10}  # words, [CLS] and [SEP]
-    assert answer["release"]["manifest"] == release.manifest.checksum
-    body = {"input": QUERY, "model": "2l", "encoding_format": "base64", "dimensions": 32, "user": "ignored"}
-    coded = client.post("/v1/embeddings", json=body).json()["data"][0]["embedding"]
-    np.testing.assert_allclose(np.frombuffer(base64.b64decode(coded), "<f4"), expected[0], atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("change", "status", "said"),
     [
         ({"model": "gpt"}, 404, "model: system 'gpt'"),
         ({"dimensions": 16}, 422, "this release has 32"),
-        ({"encoding_format": "hex"}, 422, "encoding_format"),
         ({"input": [1, 2]}, 422, "input"),
-        ({"input": []}, 422, "at least one"),
-        ({"input_type": "document"}, 422, "input_type: only queries are embedded here; documents go to the model that"),
         ({"input_type": "search_document"}, 422, "input_type: only queries"),
         ({"task": "retrieval.passage"}, 422, "task: only queries"),
         ({"task_type": "RETRIEVAL_DOCUMENT"}, 422, "task_type: only queries"),
@@ -259,12 +222,14 @@ def test_embeddings_name_the_model_that_made_them(released: Path) -> None:
     for configured, asked, told in (("", "", "2l"), ("rented", "rented", "rented"), ("rented", "", "2l")):
         with open_client(released / "models/release", embeddings_model=configured)[0] as client:
             body = {"input": "sum"} | ({"model": asked} if asked else {})
-            assert client.post("/v1/embeddings", json=body).json()["model"] == told
+            answer = client.post("/v1/embeddings", json=body).json()
+            assert answer["model"] == told and answer["release"]["student"] == "2l"
 
 
 def test_bm25_answers_beside_the_students_and_documents_are_shown_whole(client: TestClient) -> None:
     systems = client.get("/systems").json()
-    assert [system["system"] for system in systems["systems"]] == ["2l", "static", "teacher", "bm25"]
+    layers = {system["system"]: system.get("layers") for system in systems["systems"]}
+    assert layers == {"2l": 2, "static": 0, "teacher": None, "bm25": None}
     answer = client.post("/search", json={"query": "matrix Number 17", "system": "bm25", "dataset": "one"}).json()
     top = answer["results"][0]["hits"][0]
     assert top["id"] == "one/17"
@@ -408,14 +373,6 @@ def test_the_page_asks_nobody_else_and_runs_no_script_but_its_own(client: TestCl
     assert "SearchRequest" in client.get("/openapi.json").text
 
 
-def test_the_reference_tells_fields_of_answers_with_an_example_and_leaves_no_gap(client: TestClient) -> None:
-    page = client.get("/docs").text
-    assert "`" not in page and "<td></td>" not in page
-    for field in ("results[].hits[].snippet", "recent.total", "usage.prompt_tokens", "data[].embedding"):
-        assert f"<code>{field}</code>" in page
-    assert page.count("Example answer") >= 5
-
-
 def test_the_report_of_the_run_is_shown_and_no_other_file(released: Path, tmp_path: Path) -> None:
     project = Path(shutil.copytree(released, tmp_path / "project", ignore=shutil.ignore_patterns("cache", "teach")))
     (project / "reports").mkdir(exist_ok=True)
@@ -498,7 +455,6 @@ def test_a_long_role_is_read_in_no_time(large: TestClient, field: str) -> None:
     ("path", "body", "said"),
     [
         ("/v1/embeddings", {"input": [{}] * 60_000}, "input: a text, or a list of texts"),
-        ("/v1/embeddings", {"input": [[{}]] * 60_000}, "input: numbers of tokens mean nothing"),
         ("/v1/embeddings", {"input": "sum", "model": "x-amz-" * 100_000}, "model: string should have at most 200"),
         ("/search", {"query": [{}] * 60_000}, "query.*: input should be a valid string"),
         (
@@ -507,7 +463,6 @@ def test_a_long_role_is_read_in_no_time(large: TestClient, field: str) -> None:
             "60001 fields; .* may have query, k",
         ),
         ("/search", {"query": "sum", "system": "x-amz-" * 100_000}, "system: string should have at most 200"),
-        ("/search", {"query": "sum", "dataset": "x-amz-" * 100_000}, "dataset: string should have at most 200"),
     ],
 )
 def test_one_body_makes_one_error(large: TestClient, path: str, body: dict[str, Any], said: str) -> None:
@@ -526,26 +481,6 @@ def test_one_body_makes_one_error(large: TestClient, path: str, body: dict[str, 
     assert len(response.content) < 1000 and max(errors, default=0) <= 3
 
 
-def test_a_long_name_in_an_address_is_refused(client: TestClient) -> None:
-    for name in ("dataset", "system"):
-        response = client.get("/search", params={"q": "sum", name: "x-amz-" * 5_000})
-        assert response.status_code == 422 and f"{name}: string should have at most 200" in response.text
-
-
-def test_openais_client_understands_the_refusals(openai_client: Any) -> None:
-    import openai
-
-    with pytest.raises(openai.NotFoundError, match="system 'gpt'"):
-        openai_client.embeddings.create(model="gpt", input=QUERY)
-    for changes, said in [
-        ({"dimensions": 16}, "this release has 32"),
-        ({"input": [[1, 2]]}, "numbers of tokens mean nothing"),
-        ({"input": ""}, "a text is empty"),
-    ]:
-        with pytest.raises(openai.UnprocessableEntityError, match=said):
-            openai_client.embeddings.create(**({"model": "2l", "input": QUERY} | changes))
-
-
 def test_a_matryoshka_student_answers_in_its_dimensions(opened: tuple[TestClient, Service], openai_client: Any) -> None:
     served = opened[1].serving().student("2l")
     whole = served.release.encode([QUERY])[0]
@@ -556,11 +491,3 @@ def test_a_matryoshka_student_answers_in_its_dimensions(opened: tuple[TestClient
             np.testing.assert_allclose(found, whole[:dim] / np.linalg.norm(whole[:dim]), atol=1e-6)
     finally:
         served.release.manifest = served.release.manifest.model_copy(update={"dims": []})
-
-
-def test_the_snippets_of_the_largest_batch_cost_little(released: Path) -> None:
-    content = "a well-known sentence of several words, " * 100
-    began = time.process_time()
-    for _ in range(settings(released, max_batch=256, max_k=100).max_hits):
-        snippet(content, "a sentence of several words", 220)
-    assert time.process_time() - began < 0.5

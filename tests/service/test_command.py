@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from slimtower.common.errors import UserError
 from slimtower.service.app import OPEN_S
 from slimtower.service.command import _parser, _serve, _settings
 
@@ -39,16 +38,6 @@ def test_releases_are_those_of_this_folder_a_recipe_or_a_registry(
 )
 def test_a_service_for_this_machine_alone_answers_to_its_names_alone(words: list[str], hosts: list[str]) -> None:
     assert _settings(_parser().parse_args(["--model=m@champion", *words])).hosts == hosts
-
-
-def test_a_recipe_that_was_not_run_or_names_too_much_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"runs/beir: .* run `make run RECIPE=recipes/beir\.yaml` first"):
-        _settings(_parser().parse_args(["--recipe=recipes/beir.yaml"]))
-    with pytest.raises(UserError, match="leave --release and --model out"):
-        _settings(_parser().parse_args(["--recipe=recipes/beir.yaml", "--model=m@champion"]))
 
 
 def test_connections_are_those_that_cut_who_keeps_them_waiting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import shutil
-import sys
 import tracemalloc
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -411,16 +410,6 @@ def test_the_log_lies_on_s3_as_in_a_folder(released: Path) -> None:
         log_store("gs://logs")
 
 
-def test_what_cannot_be_written_at_the_end_is_counted(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    metrics = Metrics()
-    log = open_log(FolderLogStore(tmp_path / "file"), Clock(), metrics=metrics)
-    for dataset in ("one", "two"):
-        note(log, "red shoes", ["one/1"], dataset=dataset)
-    log.close()
-    assert "slimtower_log_dropped_total 2.0" in metrics.text([])
-
-
 def test_the_salt_reaches_other_processes_and_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (VARIABLE, SALT):  # to be put back
         monkeypatch.setenv(name, "")
@@ -456,6 +445,7 @@ LINE_END = f"{TOKEN}\n".encode()
         (answered("ExpiredToken", 400), False),
         (answered("400", 400), False),  # to HEAD
         (answered("NoSuchBucket", 404), False),
+        (answered("RequestTimeTooSkewed", 403), False),
         (NoCredentialsError(), False),
         (HTTPClientError(error=ValueError(f"Invalid header value {LINE_END!r}")), False),
         (ValueError("Invalid endpoint: s3"), False),
@@ -467,32 +457,10 @@ def test_what_s3_refuses_is_told_without_secrets_and_tried_again_where_that_may_
     error: Exception, transient: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", f"{TOKEN}\n")
-    with pytest.raises(UserError, match=r"search log: s3://logs: .*AWS_") as caught:
+    with pytest.raises(UserError, match=r"search log: s3://logs: ") as caught:
         S3LogStore("s3://logs/site", Refusing(error)).write("one", "text")
     assert isinstance(caught.value, TransientError) is transient
     assert "planted" not in str(caught.value)
-
-
-def test_a_clock_that_s3_refuses_is_named() -> None:
-    with pytest.raises(UserError, match=r"RequestTimeTooSkewed.*; set the clock of this machine") as caught:
-        S3LogStore("s3://logs/site", Refusing(answered("RequestTimeTooSkewed", 403))).write("one", "text")
-    assert not isinstance(caught.value, TransientError)
-
-
-def test_a_log_on_s3_needs_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(UserError, match="needs boto3"):
-        log_store("s3://logs/site")
-
-
-@pytest.mark.medium
-def test_an_endpoint_without_a_scheme_is_told_and_ends_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "minio:9000")
-    log = open_log(log_store("s3://logs/site"), Clock())
-    note(log, "sum", ["one/1"])
-    log.flush()
-    with pytest.raises(UserError, match="Invalid endpoint: minio:9000; check AWS_"):
-        log.tidy()
 
 
 @pytest.mark.medium

@@ -11,7 +11,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -76,20 +75,6 @@ def test_predict_answers_queries_with_their_own_k_or_the_parameters(saved: Path,
     assert len(model.predict(model.input_example)["ids"][0]) == 5
 
 
-@pytest.mark.parametrize(
-    ("columns", "params", "message"),
-    [
-        ({"query": ["sum"], "k": [0]}, {}, "k is 0"),
-        ({"query": ["sum"]}, {"dataset": "three"}, "no index of 'three'"),
-        ({"text": ["sum"]}, {}, "query"),
-    ],
-)
-def test_a_wrong_request_says_what_is_wrong(saved: Path, columns: dict, params: dict, message: str) -> None:
-    model = mlflow.pyfunc.load_model(str(saved))
-    with pytest.raises(mlflow.MlflowException, match=message):
-        model.predict(pd.DataFrame(columns), params=params)
-
-
 def test_the_model_loads_without_project_torch_or_pickle(saved: Path, released: Path, tmp_path: Path) -> None:
     assert not [path for path in saved.rglob("*") if path.suffix in {".pkl", ".pickle", ".joblib"}]
     command = [sys.executable, "-c", STRICT_LOADER, str(saved)]
@@ -113,13 +98,6 @@ def test_a_model_that_fuses_brings_its_bm25_index_and_package(hybrid: Path, save
     found = {name: values["0"] for name, values in json.loads(answer).items()}
     same(found, {"ids": [h.id for h in hits], "scores": [h.score for h in hits], "titles": [h.title for h in hits]})
     assert loaded == ""
-
-
-def test_a_model_of_dense_vectors_alone_does_not_load_bm25(saved: Path, tmp_path: Path) -> None:
-    script = STRICT_LOADER.replace('{"torch", "sentence_transformers"}', '{"torch", "sentence_transformers", "bm25s"}')
-    command = [sys.executable, "-c", script, str(saved)]
-    done = subprocess.run(command, cwd=tmp_path, env=os.environ | ALONE, capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "", done.stderr
 
 
 def test_a_stage_logs_a_model_that_loads_from_the_tracking_server(
@@ -209,27 +187,3 @@ def test_mlflow_serves_it_over_http(server: str, released: Path) -> None:
         answer(server, {"dataframe_records": [{"query": "sum"}], "params": {"k": 0}})
     assert caught.value.code == 400
     assert "k is 0" in caught.value.read().decode()
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-def test_clients_at_once_get_from_mlflow_what_the_release_answers(server: str, released: Path) -> None:
-    release = load_release(released / "models/release/static")
-    asked = [(query, k, dataset) for query in QUERIES for k in (1, 3, 10) for dataset in ("one", "two")]
-    wanted = {row: release.query(*row) for row in asked}
-    answer(server, {"dataframe_records": [{"query": QUERIES[0]}]})  # it is up: from here on no failure is forgiven
-
-    def client(number: int) -> int:
-        rows = [asked[(number + step) % len(asked)] for step in range(25)]
-        for query, k, dataset in rows:
-            request = {"dataframe_records": [{"query": query}], "params": {"k": k, "dataset": dataset}}
-            (found,) = answer(server, request, patience=0)["predictions"]
-            hits = wanted[query, k, dataset]
-            same(
-                found,
-                {"ids": [h.id for h in hits], "scores": [h.score for h in hits], "titles": [h.title for h in hits]},
-            )
-        return len(rows)
-
-    with ThreadPoolExecutor(6) as clients:
-        assert list(clients.map(client, range(6))) == [25] * 6

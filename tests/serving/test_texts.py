@@ -41,11 +41,6 @@ def test_one_text_is_one_vector_which_searches_as_a_batch_of_one(release: Releas
     assert release.answers("one", ["sum"], alone, 3) == release.answers("one", ["sum"], batch, 3)
 
 
-@pytest.mark.parametrize("texts", [("sum", "axis"), {"sum": 1, "axis": 2}, np.array(["sum", "axis"])])
-def test_any_series_of_texts_is_taken(release: Release, texts: Any) -> None:
-    np.testing.assert_array_equal(release.encode(texts), release.encode(["sum", "axis"]))
-
-
 @pytest.mark.parametrize("call", SEVERAL.values(), ids=SEVERAL)
 def test_no_texts_give_nothing(release: Release, call: Call) -> None:
     assert len(call(release, [])) == len(call(release, ())) == 0
@@ -67,12 +62,6 @@ def test_one_text_for_several_is_a_type_error_and_not_its_letters(release: Relea
         call(release, "abc")
     with pytest.raises(TypeError, match="of type str; give a list of str"):
         release.answers("one", "abc", release.encode(["a", "b", "c"]), 3)
-
-
-@pytest.mark.parametrize("wrong", [b"sum", None, 3, 2.5, ["sum"], ("sum",), []])
-def test_a_query_is_one_text(release: Release, wrong: Any) -> None:
-    with pytest.raises(TypeError, match=r"text is of type \w+; give a str"):
-        release.query(wrong)
 
 
 @pytest.mark.parametrize("half", [HALF, "\udc80", "\udfff end"])
