@@ -27,8 +27,7 @@ from steps.promote.params import PromoteParams
 from steps.rank.params import CrossEncoderParams, RankParams
 from steps.release.params import ReleaseParams
 from steps.score.params import ScoreParams
-from steps.teach.kinds.base import Teacher
-from steps.teach.kinds.prompted import Prompted
+from steps.teach.kinds.base import Prompted, Teacher
 from steps.teach.params import TeachParams
 
 _EARLIER = re.compile(r"base|round_\d+")  # names of what a dual encoder leaves in `earlier`

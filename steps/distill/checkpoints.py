@@ -20,16 +20,14 @@ from slimtower.common.files import cache_root, staged_file
 from steps.core.code import code_digest
 from steps.core.leases import release_and_delete
 from steps.distill.losses.base import Loss
-from steps.training.checkpoint_files import is_cut
+from steps.training.checkpoint_files import acquire, is_cut, model_key
 from steps.training.distributed import agreed_step, check_agreed, rank
-from steps.training.leases import acquire
-from steps.training.model_key import model_key
 
 _UNLIKE = (
     "the processes of this training do not begin with the same student, texts and knobs; give all hosts the same"
     " packages, params.yaml and inputs"
 )
-_JOINT = ("steps.distill.joint", "steps.distill.joint_scores")
+_JOINT = ("steps.distill.joint",)
 CHECKPOINT_SECONDS = 60.0  # between two checkpoints: what a killed run repeats at most, beside its start
 
 

@@ -1,19 +1,29 @@
-"""The layers of a student beside those of its teacher: what a batch's layer distillation is computed from."""
+"""A student's layers beside its teacher's: the pairs of a step, and what is stored of the teacher for them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from steps.distill.candidates import CandidateBatch
-from steps.distill.layer_pairs import LayerPairs, Pairs
-from steps.distill.layer_store import LayerTeacher, StateTable
+from slimtower.common.errors import UserError
+from slimtower.common.fingerprints import fingerprint
+from steps.core.corpus import CorpusTexts
+from steps.distill.candidates import CandidateBatch, Candidates
+from steps.distill.checks import check_layer_temperature
+from steps.distill.layer_pairs import LayerPairs, Pairs, candidate_layers, maps_between
+from steps.distill.layer_pooling import depth_of, pooling_of
+from steps.distill.layer_store import LayerReader, LayerTeacher, ScoredLayers, StateTable, WholeTeacher
 from steps.distill.losses.base import Batch, LayerTargets
-from steps.distill.losses.layer import own_losses
+from steps.distill.losses.layer import LayerDistillation, own_losses
+from steps.distill.params import DistillParams
+from steps.distill.sources import Sources
+from steps.distill.students import Student, TransformerStudent
 from steps.distill.tokens import Tokens
+from steps.encoders.towers import device, load_tower, route
 
 
 class LayeredStudent(Protocol):
@@ -70,3 +80,79 @@ class LayerAlignment:
         arrays = (candidates.label, candidates.counts, candidates.is_own)
         label, counts, is_own = (torch.from_numpy(mask[labelled]).to(targets.is_scored) for mask in arrays)
         return own_losses(targets.scores, Batch(label, counts, is_own), targets.is_scored).mean(dim=0)
+
+
+def layer_alignment(
+    loss: LayerDistillation,
+    student: Student,
+    teacher: Path,
+    scorer: WholeTeacher | None,
+    sources: Sources,
+    candidates: Candidates,
+    training: np.ndarray,
+    params: DistillParams,
+    *,
+    own_documents: bool,
+) -> LayerAlignment:
+    """Layers of the student beside those of the tower in the folder `teacher`, which is frozen.
+
+    With a `scorer`, beside the layers of that teacher, which have scored or train along. The states of a frozen tower
+    are read here, of the `training` rows and of the documents that they may be compared with, unless SLIMTOWER_CACHE
+    holds them already. UserError if either has too few layers, or no pooling.
+    """
+    if not isinstance(student, TransformerStudent):
+        raise UserError("distill.student: a static embedding has no layers; leave layer_distillation out")
+    width, own_depth = int(pooling_of(student.tower, "the student").get_embedding_dimension()), depth_of(student.tower)
+    if scorer is not None:
+        chosen = candidate_layers(loss, scorer.depth, own_depth)
+        if isinstance(scorer, ScoredLayers):
+            check_layer_temperature(loss, scorer.table, candidates.nearest.shape[1], chosen)
+        states, maps = None, None
+        if not own_documents:
+            states, maps = _index_states(teacher, loss, sources, candidates, training, params, width, own_depth)
+        pairs = LayerPairs(loss, chosen, own_depth, params.seed, maps)
+        return LayerAlignment(student, scorer, pairs, states)
+    tower = load_tower(teacher)
+    asking, answering = (route(tower, role) for role in ("query", "document"))
+    chosen = candidate_layers(loss, min(depth_of(asking), depth_of(answering)), own_depth)
+    reader = LayerReader(teacher, fingerprint(teacher).id, chosen, loss.state_dim, params.precision)
+    rows, documents = np.unique(training), _documents(candidates, training)
+    texts = sources.texts["text"].take(rows).to_pylist()
+    stored = reader.stored(texts, rows, CorpusTexts(sources.ingest, documents), documents)
+    maps = None
+    if not own_documents:
+        projection = reader.projection(int(pooling_of(asking, "the teacher").get_embedding_dimension()))
+        maps = maps_between(width, stored.documents.states.shape[2], projection, own_depth)
+    pairs = LayerPairs(loss, chosen, own_depth, params.seed, None if maps is None else maps.to(device()))
+    return LayerAlignment(student, stored, pairs)
+
+
+def _index_states(
+    teacher: Path,
+    loss: LayerDistillation,
+    sources: Sources,
+    candidates: Candidates,
+    training: np.ndarray,
+    params: DistillParams,
+    width: int,
+    own_depth: int,
+) -> tuple[StateTable, nn.Module | None]:
+    """States of the index's documents at the height of each of the student's layers, and maps to their width."""
+    answering = load_tower(teacher, "document")
+    depth = depth_of(answering)
+    at = [(layer + 1) * depth // own_depth - 1 for layer in range(own_depth)]
+    stored_layers = sorted({max(0, layer) for layer in at})
+    reader = LayerReader(teacher, fingerprint(teacher).id, stored_layers, loss.state_dim, params.precision)
+    rows = _documents(candidates, training)
+    stored = reader.documents(CorpusTexts(sources.ingest, rows), rows)
+    projection = reader.projection(int(pooling_of(answering, "the teacher").get_embedding_dimension()))
+    maps = maps_between(width, stored.states.shape[2], projection, own_depth)
+    table = StateTable(rows, stored.states, [stored_layers.index(max(0, layer)) for layer in at])
+    return table, None if maps is None else maps.to(device())
+
+
+def _documents(candidates: Candidates, training: np.ndarray) -> np.ndarray:
+    """Rows of the documents, ascending, that a batch of these texts may be compared with."""
+    rows = [np.asarray(candidates.nearest[training]).reshape(-1)]
+    rows += [candidates.positives[row] for row in training.tolist() if row in candidates.positives]
+    return np.unique(np.concatenate(rows)).astype(np.int64)

@@ -12,12 +12,9 @@ from slimtower.common.errors import UserError
 from slimtower.common.fingerprints import fingerprint
 from steps.distill.candidates import Candidates
 from steps.distill.checks import check_candidates, check_document_tokens, check_temperatures
-from steps.distill.joint import JointTeacher, TrainedTower
-from steps.distill.joint_documents import joint_documents
-from steps.distill.joint_scores import JointScores
-from steps.distill.layer_alignment import LayerAlignment
+from steps.distill.joint import JointScores, JointTeacher, TrainedTower, joint_documents
+from steps.distill.layer_alignment import LayerAlignment, layer_alignment
 from steps.distill.layer_store import ScoredLayers, WholeTeacher
-from steps.distill.layers import layer_alignment
 from steps.distill.losses.base import Need, Units
 from steps.distill.losses.layer import LayerDistillation
 from steps.distill.objective import Objective

@@ -22,9 +22,7 @@ from steps.distill.checks import (
     check_student,
     check_targets,
 )
-from steps.distill.joint import JointTeacher
-from steps.distill.joint_documents import JointDocuments
-from steps.distill.joint_scores import JointScores
+from steps.distill.joint import JointDocuments, JointScores, JointTeacher
 from steps.distill.mixture import hold_out, rows_of
 from steps.distill.params import DistillParams, StudentParams
 from steps.distill.phases import Training, trainings

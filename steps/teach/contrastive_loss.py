@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from steps.teach.in_batch import InBatch
-from steps.teach.loss_params import LossParams
+from steps.teach.kinds.contrastive import LossParams
 
 
 class ContrastiveLoss(MultipleNegativesRankingLoss):

@@ -1,6 +1,6 @@
 """Contrastive training of the tower on triplets, resumable from its last checkpoint."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -9,20 +9,19 @@ import torch
 from accelerate.data_loader import prepare_data_loader  # type: ignore[import-untyped]
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.base.losses.gradcache import RandContext
 from sentence_transformers.base.modules import Router
 from sentence_transformers.base.sampler import BatchSamplers
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from slimtower.common.errors import UserError
+from slimtower.common.errors import UserError, line
 from steps.encoders.towers import route
-from steps.teach.cached_gradients import backward
 from steps.teach.contrastive_loss import ContrastiveLoss
 from steps.teach.in_batch import InBatch, Positives
-from steps.teach.kinds.contrastive import Contrastive
-from steps.teach.lora import low_rank
+from steps.teach.kinds.contrastive import Contrastive, LoraParams
 from steps.teach.training_triplets import TextTriplet, turns_of
-from steps.training.distributed import micro_batch, world
+from steps.training.distributed import gather, micro_batch, rank, sum_over_ranks, world
 from steps.training.library_trainer import (
     LossLog,
     fast_attention,
@@ -35,6 +34,10 @@ from steps.training.sharding import ShardedTrainer, is_sharded, to_train
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
     from steps.tracking.runs import Run
+
+PassOn = Callable[[Tensor, Tensor, bool], None]
+Features = dict[str, Any]
+SCALE = 2  # what the product of the matrices is multiplied by: alpha / rank
 
 
 def train_tower(
@@ -160,3 +163,91 @@ def _arguments(
     arguments.dataloader_drop_last = False  # our processes share the last batch, whatever its size
     use_one_gpu(arguments)
     return arguments
+
+
+"""Backward pass from a piece's embeddings, by their gradient; whether it is the batch's last."""
+"""What a tower reads: tensors whose first dimension is the batch, and settings that go to every piece."""
+
+
+def backward(
+    tower: nn.Module,
+    loss: Callable[[list[Tensor]], Tensor],
+    columns: Sequence[Features],
+    micro_batch: int | None,
+    pass_on: PassOn | None = None,
+) -> Tensor:
+    """Add the gradients of `loss` to the tower's parameters and return its value, equal on every process.
+
+    `columns` are the batch's texts, a column each for query, positive and negative, whole on every process. `loss`
+    takes the columns' embeddings, each `(batch, dim)` or, of several embeddings a text, `(batch, n, dim)`. A process
+    embeds its own rows, at most `micro_batch` at once. `pass_on`, where the tower is sharded, sees to the sum of the
+    gradients over the processes as well.
+    """
+    batch = len(columns[0]["input_ids"])
+    share = -(-batch // world())
+    positions = torch.arange(rank() * share, (rank() + 1) * share)
+    rows = positions % batch  # if the batch does not divide, some are read twice, the second time without gradient
+    pieces = rows.split(micro_batch or share)
+    once = len(pieces) == 1
+
+    replays, embedded = [], []
+    for piece in pieces:
+        replays.append(RandContext(*(value for value in columns[0].values() if isinstance(value, Tensor))))
+        with torch.set_grad_enabled(once):
+            embedded.append(_embed(tower, columns, piece))
+    gathered = gather(torch.cat(embedded).detach())[:batch].requires_grad_()
+    value = loss(list(gathered.unbind(dim=1)))
+    (by_embedding,) = torch.autograd.grad(value, gathered)
+
+    is_counted = (positions < batch).to(gathered).view(-1, *[1] * (gathered.ndim - 1))
+    own_gradient = by_embedding[rows.to(gathered.device)] * is_counted
+    hand_on = pass_on or (lambda embeddings, gradient, last: embeddings.backward(gradient))
+    if once:
+        hand_on(embedded[0], own_gradient, True)
+    else:
+        gradients = own_gradient.split(micro_batch or share)
+        for number, (piece, replay, gradient) in enumerate(zip(pieces, replays, gradients, strict=True), start=1):
+            with replay:  # the same dropout again
+                again = _embed(tower, columns, piece)
+            hand_on(again, gradient, number == len(pieces))
+    if pass_on is None:
+        sum_over_ranks(tower.parameters())
+    return value.detach()
+
+
+def _embed(tower: nn.Module, columns: Sequence[Features], rows: Tensor) -> Tensor:
+    """Embeddings of these rows of every column, `(rows, columns, ..., dim)`."""
+    return torch.stack([tower(_take(column, rows))["sentence_embedding"] for column in columns], dim=1)
+
+
+def _take(column: Features, rows: Tensor) -> Features:
+    return {
+        name: value[rows.to(value.device)] if isinstance(value, Tensor) and value.ndim else value
+        for name, value in column.items()
+    }
+
+
+@contextmanager
+def low_rank(networks: Sequence[nn.Module], params: "LoraParams | None") -> Iterator[None]:
+    """Freeze networks, in place, but for low-rank matrices in fp32; at the end these are merged. None = all trains.
+
+    UserError without peft, and where a network has none of the target modules.
+    """
+    if params is None:
+        yield
+        return
+    try:
+        from peft import LoraConfig, LoraModel
+    except ModuleNotFoundError:
+        raise UserError("teach.teacher: lora needs peft; run `pip install peft`, or set lora: null") from None
+    config = LoraConfig(r=params.rank, lora_alpha=SCALE * params.rank, target_modules=params.target_modules)
+    try:
+        adapted = [LoraModel(network, config, "default") for network in networks]
+    except ValueError as error:
+        raise UserError(f"teach.teacher: lora: {line(error)[:200]}") from None
+    for weight in (weight for network in networks for weight in network.parameters() if weight.requires_grad):
+        weight.data = weight.data.float()  # what is merged is rounded once
+    yield
+    for model in adapted:
+        model.merge_and_unload()
+        model.model.requires_grad_(True)

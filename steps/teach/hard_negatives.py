@@ -22,9 +22,8 @@ from steps.encoders.towers import encode
 from steps.encoders.vector_cache import embed_once
 from steps.retrieval.exact_search import best_documents
 from steps.teach.contrastive_training import cut_to_tokens
-from steps.teach.kinds.contrastive import Contrastive
+from steps.teach.kinds.contrastive import Contrastive, RoundParams
 from steps.teach.ranker_check import checked_negatives
-from steps.teach.round_params import RoundParams
 from steps.teach.training_triplets import TextTriplet
 
 ENCODE_BATCH = 64

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from slimtower.common.names import ROLES
 from steps.encoders.towers import DOCUMENT_PROMPTS
-from steps.teach.kinds.prompted import Prompted
+from steps.teach.kinds.base import Prompted
 from steps.training.distributed import rank
 
 _USED = {*ROLES, *DOCUMENT_PROMPTS}  # names of prompts that are read

@@ -12,7 +12,7 @@ from slimtower.common.files import staged_file
 from steps.core.progress import progress
 from steps.encoders.precision import Precision
 from steps.retrieval.rankers import Pair, load_ranker, pair_scores
-from steps.teach.round_params import RoundParams
+from steps.teach.kinds.contrastive import RoundParams
 from steps.teach.training_triplets import TextTriplet
 from steps.training.checkpoint_files import load_checkpoint_or_none
 

@@ -30,10 +30,8 @@ from steps.teach.kinds.contrastive import Contrastive
 from steps.teach.kinds.on_triplets import OnTriplets
 from steps.teach.training_triplets import TextTriplet
 from steps.tracking.runs import NullRun, Run
-from steps.training.checkpoint_files import load_checkpoint_or_none
+from steps.training.checkpoint_files import acquire, load_checkpoint_or_none, model_key
 from steps.training.distributed import barrier, check_agreed, rank
-from steps.training.leases import acquire
-from steps.training.model_key import model_key
 from steps.training.sharding import is_sharded
 
 _TRAINED = "trained.pt"  # weights of a finished round, in its folder

@@ -22,8 +22,8 @@ from slimtower.common.files import read_json, write_json
 from steps.core.progress import progress
 from steps.encoders.precision import Precision, resolve_precision
 from steps.encoders.towers import trains_with_plain_attention
+from steps.training.checkpoint_files import acquire
 from steps.training.distributed import agreed_step, barrier, rank
-from steps.training.leases import acquire
 from steps.training.triplets import Turns
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it

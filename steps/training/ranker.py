@@ -20,6 +20,7 @@ from steps.core.code import code_digest
 from steps.core.versions import library_versions
 from steps.encoders.precision import resolve_precision
 from steps.encoders.towers import positions_of
+from steps.training.checkpoint_files import model_key
 from steps.training.library_trainer import (
     Knobs,
     LossLog,
@@ -29,7 +30,6 @@ from steps.training.library_trainer import (
     shared_arguments,
     use_one_gpu,
 )
-from steps.training.model_key import model_key
 from steps.training.ranked_lists import RANDOM_NEGATIVES, ListChoice, ListKnobs, RankedList
 from steps.training.triplets import Turns
 

@@ -18,9 +18,8 @@ from slimtower.common.files import read_json
 from slimtower.common.settings import read_mapping
 from steps.core.tables import read_table
 from steps.distill.candidates import Candidates
-from steps.distill.layer_alignment import LayerAlignment
+from steps.distill.layer_alignment import LayerAlignment, layer_alignment
 from steps.distill.layer_store import ScoredLayers
-from steps.distill.layers import layer_alignment
 from steps.distill.losses.base import Batch, Outputs, Targets
 from steps.distill.losses.layer import LayerDistillation
 from steps.distill.sources import Sources

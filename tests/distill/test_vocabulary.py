@@ -4,7 +4,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from slimtower.common.errors import UserError
-from steps.distill.vocabulary import frequent_phrases, with_phrases
+from steps.distill.static_embedding import frequent_phrases, with_phrases
 
 VOCABULARY = {token: number for number, token in enumerate(["[UNK]", "heart", "at", "##tack", "of", "##ion", "un"])}
 

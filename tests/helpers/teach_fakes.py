@@ -10,9 +10,8 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from steps.core.tables import table_from_rows, write_table
+from steps.teach.kinds.contrastive import LossParams, RoundParams
 from steps.teach.kinds.dual_encoder import DualEncoder
-from steps.teach.loss_params import LossParams
-from steps.teach.round_params import RoundParams
 
 ASKED_AS = {"sum": "add", "sort": "order", "merge": "join", "plot": "show", "filter": "pick", "scale": "resize"}
 ASKED_AS |= {"draw": "sketch", "count": "tally", "rows": "records", "columns": "fields", "vectors": "arrays"}

@@ -158,7 +158,7 @@ def test_the_endpoint_reruns_what_asks_it_and_the_encoders_all_that_run_a_model(
 
 
 def test_what_training_shares_reruns_the_stages_that_train(project: Project) -> None:
-    changed = project.after_edits("steps/training/distributed.py", "steps/training/leases.py")
+    changed = project.after_edits("steps/training/distributed.py", "steps/training/checkpoint_files.py")
     assert changed == TRAINED | set(CELLS["distill"])
 
 

@@ -23,8 +23,7 @@ from slimtower.common.settings import validated
 from steps.encoders.towers import encode, load_tower, route
 from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
 from steps.teach.llm_tower import llm_tower
-from steps.teach.llm_training import PlaceholderLoss, StatesBefore, _training_tower, train_llm_tower
-from steps.teach.master_weights import MasterAdamW
+from steps.teach.llm_training import MasterAdamW, PlaceholderLoss, StatesBefore, _training_tower, train_llm_tower
 from steps.teach.run import run as teach
 from steps.teach.training_triplets import TextTriplet
 from steps.tracking.runs import NullRun, Run

@@ -15,8 +15,8 @@ from slimtower.common.settings import validated
 from steps.encoders.towers import load_tower
 from steps.teach.contrastive_loss import ContrastiveLoss
 from steps.teach.in_batch import InBatch
+from steps.teach.kinds.contrastive import LossParams
 from steps.teach.kinds.dual_encoder import DualEncoder
-from steps.teach.loss_params import LossParams
 from steps.teach.training_triplets import TextTriplet
 
 Vectors = list[np.ndarray]

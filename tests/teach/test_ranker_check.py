@@ -19,8 +19,8 @@ from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.errors import UserError
 from steps.retrieval.rankers import Pair, load_ranker
 from steps.teach.contrastive_training import train_tower
+from steps.teach.kinds.contrastive import RoundParams
 from steps.teach.ranker_check import checked_negatives, is_far
-from steps.teach.round_params import RoundParams
 from steps.teach.run import run as teach
 from steps.teach.training_triplets import TextTriplet
 from steps.tracking.runs import NullRun

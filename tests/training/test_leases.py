@@ -15,13 +15,13 @@ import torch
 from slimtower.common.files import try_lock, unlock
 from steps.core.leases import release_and_delete
 from steps.distill.checkpoints import Checkpoints, Done
-from steps.training.leases import acquire
+from steps.training.checkpoint_files import acquire
 
 HOLDS = """
 import sys
 from pathlib import Path
 from steps.core.leases import release_and_delete
-from steps.training.leases import acquire
+from steps.training.checkpoint_files import acquire
 
 acquire(Path(sys.argv[1]), "teach")
 acquire(Path(sys.argv[1]), "held twice by one process")
@@ -72,7 +72,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 import torch.distributed as dist
-from steps.training.leases import acquire
+from steps.training.checkpoint_files import acquire
 
 dist.init_process_group("gloo", timeout=timedelta(seconds=4))
 acquire(Path(sys.argv[1]), "teach")

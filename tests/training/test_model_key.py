@@ -10,8 +10,8 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from steps.encoders.towers import load_tower
+from steps.training.checkpoint_files import model_key
 from steps.training.library_trainer import set_dropout
-from steps.training.model_key import model_key
 
 pytestmark = pytest.mark.medium
 

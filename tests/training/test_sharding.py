@@ -25,7 +25,7 @@ from torch import nn
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
-from steps.teach.cached_gradients import backward
+from steps.teach.contrastive_training import backward
 from steps.teach.run import run as teach
 from steps.tracking.runs import NullRun
 from steps.training.sharding import ShardedTrainer, is_sharded, to_train

@@ -3,8 +3,8 @@
 from typing import ClassVar, Literal
 
 from steps.core.params import Capability
+from steps.teach.kinds.base import Prompted
 from steps.teach.kinds.contrastive import Contrastive
-from steps.teach.kinds.prompted import Prompted
 
 
 class DualEncoder(Prompted, Contrastive):
