@@ -244,7 +244,6 @@ def _in_use(params: Params) -> dict[str, list[BaseModel]]:
     """The knobs of each stage that loads models: of teachers, rankers and students those that a run makes."""
     return {
         "candidates": [params.candidates],
-        "mine": [params.mine],
         "rank": [params.rank.described(name) for name in params.rank.rankers],
         "teach": [params.teach.described(name) for name in params.teach.teachers],
         "generate": [params.generate],

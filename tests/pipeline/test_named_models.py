@@ -61,7 +61,7 @@ def test_a_folder_that_changes_in_place_has_another_digest(tmp_path: Path, monke
     before = written()
     named = {stage: list(folders) for stage, folders in before.items()}
     assert named == {
-        "candidates": [str(tmp_path / "base")], "mine": [], "rank": [], "teach": ["tower"], "generate": ["bart"],
+        "candidates": [str(tmp_path / "base")], "rank": [], "teach": ["tower"], "generate": ["bart"],
         "distill": ["start"],
     }  # fmt: skip
     assert written() == before
