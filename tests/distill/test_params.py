@@ -76,9 +76,7 @@ def learning(*losses: dict[str, Any], **more: Any) -> dict[str, Any]:
         (NO_START, "start is missing"),
         (ALIGNED | {"start": {}}, "give one of layers, base, fresh, static and adapter"),
         (ALIGNED | {"start": {"layers": [0], "base": "x"}}, "give one of layers, base, fresh, static and adapter"),
-        (ALIGNED | {"start": {"random": {}}}, "give one of layers, base, fresh, static and adapter"),
         (QKD | {"start": {"fresh": ENCODER | {"heads": 3}}}, r"heads \(3\) must divide dim \(16\)"),
-        (QKD | {"start": {"fresh": ENCODER | {"layers": 0}}}, r"fresh\.layers is 0"),
         (ALIGNED | {"epochs": "aut"}, r"epochs is 'aut': give auto, .* or a number; 0.0 trains nothing$"),
         (ALIGNED | {"epochs": -1.0}, r"epochs is -1\.0: give auto, .* or a number; 0.0 trains nothing$"),
         (learning(), "losses: give one or more, or epochs: 0.0"),
@@ -86,9 +84,7 @@ def learning(*losses: dict[str, Any], **more: Any) -> dict[str, Any]:
         (ALIGNED | {"epochs": 0.0}, "epochs: 0.0 trains nothing: leave losses, targets, then and towers out"),
         (STILL | {"then": [THEN]}, "epochs: 0.0 trains nothing: leave losses, targets, then"),
         (RANKED | {"then": [THEN | {"epochs": 0.0}]}, "epochs: 0.0 trains nothing: leave losses"),
-        (STILL | {"towers": "symmetric"}, "epochs: 0.0 trains nothing: leave .* towers out"),
         (STILL | {"targets": "online"}, "epochs: 0.0 trains nothing: leave .* targets"),
-        (learning({"kind": "embedding", "weight": 0.0}), r"weight is 0\.0"),
         (learning({"kind": "kl"}), "kl"),
         (learning({"kind": "embedding", "temperature": 1.0}), r"temperature is unknown"),
         (learning({"kind": "embedding"}, {"kind": "embedding"}), "embedding is named twice"),
@@ -107,12 +103,6 @@ def learning(*losses: dict[str, Any], **more: Any) -> dict[str, Any]:
         (JOINT | {"joint_candidates": "batch"}, "joint_candidates are of a late_interaction or cross_encoder"),
         (RANKED | {"joint_candidates": "own"}, "joint_candidates are of a late_interaction or cross_encoder"),
         (ALONG | {"targets": "stored"}, "teacher_label_softmax trains the teacher; set targets: joint"),
-        (JOINT | {"targets": "online"}, "teacher_label_softmax trains the teacher; set targets: joint"),
-        (learning(LAYERS | {"layers": 0}), r"layers is 0"),
-        (
-            learning(LAYERS | {"teacher": "cross"}, teacher_top_k=0),
-            "compares the documents that it scored; set teacher_top_k",
-        ),
         (STATIC | {"losses": [LAYERS], "teacher_top_k": 2}, "a static embedding has none; leave it out"),
         (learning({"kind": "attention", "dims": [8]}), "attention compares maps; leave dims out"),
         (
@@ -125,14 +115,8 @@ def learning(*losses: dict[str, Any], **more: Any) -> dict[str, Any]:
         ),
         (STATIC | {"towers": "symmetric"}, "a static embedding reads no documents"),
         (RANKED | {"towers": "joint", "then": [THEN]}, "then: .*use towers: asymmetric"),
-        (learning(DOCUMENTS, towers="joint"), "document_embedding trains a document tower; it needs towers: symmetric"),
         (ALIGNED | {"towers": "joint"}, "towers: joint trains on documents, and no loss compares any; add one"),
-        (learning({"kind": "score_softmax", "temperature": 0.0}), r"temperature is 0\.0"),
-        (STATIC | {"then": [THEN | {"labels": "pseudo"}]}, "labels: pseudo takes the"),
-        (STATIC | {"then": [THEN | {"losses": [DOCUMENTS]}]}, "document_embedding trains a document tower"),
         (STATIC | {"then": [THEN | {"epoch": 1.0}]}, r"epoch is unknown"),
-        (STATIC | {"layers": [0]}, "layers is unknown"),
-        (learning({"kind": "embedding", "dims": [0]}), r"dims\.0 is 0"),
         (ALIGNED | {"method": "alignment"}, "method is unknown"),
     ],
 )
@@ -156,37 +140,13 @@ def test_a_student_of_a_teacher_that_the_stage_does_not_have_can_be_described_bu
         distill(ALONG, names=["it"])
 
 
-def test_a_symmetric_student_can_be_described_but_not_released() -> None:
-    symmetric = learning(*LOSSES, DOCUMENTS, towers="symmetric")
-    assert distill(symmetric, names=["2l"]).student["it"].towers == "symmetric"
+def test_a_student_whose_teacher_trains_along_can_be_described() -> None:
     warmed_up = RANKED | {"towers": "symmetric", "then": [THEN | {"targets": "joint", "losses": JOINT["losses"]}]}
     for student in (JOINT, warmed_up):
         assert distill(student, names=["2l"]).student["it"].model_dump(exclude_unset=True) == student
-    with pytest.raises(UserError, match=r"students names \['it'\], whose towers are symmetric: none can be released"):
-        distill(symmetric, names=["2l", "it"])
 
 
-BAD_NAMES = [
-    "",
-    "..",
-    ".",
-    "/abs",
-    "../evil",
-    "a/b",
-    "a\\b",
-    "2l\n",
-    "2l\nx",
-    "-x",
-    ".x",
-    "a..b",
-    "a b",
-    "ä",
-    "x" * 65,
-    "a\0",
-]
-
-
-@pytest.mark.parametrize("name", BAD_NAMES)
+@pytest.mark.parametrize("name", ["", "..", "/abs", "../evil", "2l\n", "-x", "a b", "x" * 65])
 def test_a_students_name_is_a_plain_name_as_it_becomes_a_folder(name: str) -> None:
     with pytest.raises(
         UserError, match=r"distill\.students\.0 is .*a name is 1 to 64 of the characters.*choose another"
@@ -225,5 +185,3 @@ def test_a_required_part_must_be_seen() -> None:
     assert DistillParams.model_validate(raw | {"required_parts": list(raw["repeats"])[:1]}).required_parts
     with pytest.raises(ValueError, match=r"required_parts names \['random_queries'\], which repeats leaves out"):
         DistillParams.model_validate(raw | {"required_parts": ["random_queries"]})
-    with pytest.raises(ValueError, match="Input should be 'train_queries'"):
-        DistillParams.model_validate(raw | {"required_parts": ["train_querys"]})

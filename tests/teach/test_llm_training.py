@@ -1,6 +1,5 @@
 """Training the towers of a causal language model: its loss, weights, low-rank matrices, and the stage as a whole."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from slimtower.common.fingerprints import fingerprint
 from slimtower.common.names import ROLES
-from slimtower.common.settings import validated
 from steps.encoders.towers import encode, load_tower, route
 from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
 from steps.teach.llm_tower import llm_tower
@@ -259,18 +257,3 @@ def test_documents_without_a_line_break_behind_their_title_are_an_error(tmp_path
     ingest, mine = write_world(tmp_path)
     with pytest.raises(UserError, match=r'ingest.document is "{title}. {content}": .*set it to "{title}\\n{content}"'):
         teach(ingest, mine, tmp_path / "teach", params(base), NullRun())
-
-
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        ({"dim": 0}, r"dim is 0"),
-        ({"lora": {"rank": 4}}, r"lora\.target_modules is missing"),
-        ({"lora": LORA | {"target_modules": []}}, r"lora\.target_modules is \[\]"),
-        ({"gradient_checkpointing": None}, r"gradient_checkpointing is None"),
-    ],
-)
-def test_params_are_checked(change: dict[str, Any], complaint: str) -> None:
-    raw = json.loads(LLM_PARAMS.model_dump_json())
-    with pytest.raises(UserError, match=complaint):
-        validated(LlmDualEncoder, raw | change, "params.yaml")

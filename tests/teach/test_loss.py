@@ -206,17 +206,7 @@ def test_loss_falls_as_the_positive_nears_and_rises_as_the_negative_does(tower: 
     assert value(tower, 0.5, EVERY_TERM, moved, torch.float64) < before
 
 
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        ({"dims": [4, 4]}, r"loss\.dims is \[4, 4\]: names a dimension twice"),
-        ({"dims": [0]}, r"loss\.dims\.0 is 0: input should be greater than or equal to 1"),
-        ({"hard_negatives": "all"}, r"loss\.hard_negatives is 'all': input should be 'none', 'softmax', 'margin' or"),
-        ({"margin": -0.1}, r"loss\.margin is -0\.1"),
-        ({"margin_weight": 0.0}, r"loss\.margin_weight is 0\.0"),
-    ],
-)
-def test_the_form_is_checked(change: dict[str, Any], complaint: str) -> None:
+def test_a_dimension_is_named_once() -> None:
     raw = PARAMS.model_dump()
-    with pytest.raises(UserError, match=complaint):
-        validated(DualEncoder, raw | {"loss": raw["loss"] | change}, "params.yaml")
+    with pytest.raises(UserError, match=r"loss\.dims is \[4, 4\]: names a dimension twice"):
+        validated(DualEncoder, raw | {"loss": raw["loss"] | {"dims": [4, 4]}}, "params.yaml")
