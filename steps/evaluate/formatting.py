@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
+_COLUMN = 12  # letters of a column in a terminal at least
+
 
 def percent(ratio: float) -> str:
     """0.9871 -> 98.7 %, with a space that does not break."""
@@ -106,12 +108,9 @@ def _joined(blocks: Iterable[Block], lines_of: Callable[[Table], list[str]]) -> 
 
 def _columns(table: Table) -> list[str]:
     rows = [list(table.heads), *(list(map(_one_line, row)) for row in table.rows)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    first, *widths = [max(_COLUMN, max(map(len, column)) + 1) for column in zip(*rows, strict=True)]
     return [
-        "  ".join(
-            cell.rjust(width) if at else cell.ljust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
+        row[0].ljust(first) + "".join(cell.rjust(width) for cell, width in zip(row[1:], widths, strict=True))
         for row in rows
     ]
 

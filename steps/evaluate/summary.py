@@ -12,7 +12,7 @@ from steps.core.measures import NDCG
 from steps.evaluate.choice import choice_lines
 from steps.evaluate.comparing import seed_lines, significant
 from steps.evaluate.figures import shown_figures
-from steps.evaluate.formatting import Table, as_markdown, as_text, markdown_table, milliseconds, percent, size, times
+from steps.evaluate.formatting import Table, as_markdown, as_text, markdown_table, milliseconds, percent, times
 from steps.evaluate.gains import fusion_lines, gain_lines
 from steps.evaluate.metrics import VERSION
 from steps.evaluate.params import HEADLINE
@@ -44,10 +44,11 @@ def results_table(reports: Path) -> str:
     columns = {name: _measure(name) for name in names} | _SHORT
     lines: list[str] = []
     for dataset, models in counted_sets(metrics).items():
-        lines += ["", f"{dataset} (test queries)", *as_text([quality_table(metrics, dataset, models, columns)])[1:]]
+        table = quality_table(metrics, dataset, models, columns)
+        lines += ["", f"{dataset} (test queries)", *as_text([table])[1:]]
     for figure, blocks in shown_figures(metrics, {}, short=True):
         lines += ["", figure.title, *as_text(blocks)]
-    lines += ["", *left_out_lines(metrics), *choice_lines(metrics), *seed_lines(metrics)]
+    lines += [*left_out_lines(metrics), *choice_lines(metrics), *seed_lines(metrics)]
     lines += [*gain_lines(metrics), *fusion_lines(metrics), "", *headline(metrics)]
     return "\n".join(lines[1:])
 
@@ -66,7 +67,11 @@ def summary(metrics: Mapping[str, Any], best: str, origin: Sequence[tuple[str, s
         *(f"- {line}" for line in details),
     ]
     for dataset, models in quality.items():
-        lines += ["", f"**{dataset}**, test queries", *as_markdown([quality_table(metrics, dataset, models, _LONG)])]
+        lines += [
+            "",
+            f"**{dataset}**, test queries",
+            *as_markdown([quality_table(metrics, dataset, models, _LONG, "model")]),
+        ]
         slices = metrics["slices"].get(dataset, {})
         parts = {name: row for name, row in slices.items() if row["queries"] < metrics["queries"][dataset]["test"]}
         if rows := _slices(parts, best):
@@ -103,12 +108,16 @@ def _kept_of_all(metrics: Mapping[str, Any], best: str) -> str:
 
 
 def quality_table(
-    metrics: Mapping[str, Any], dataset: str, models: Mapping[str, Mapping[str, float]], columns: Mapping[str, Column]
+    metrics: Mapping[str, Any],
+    dataset: str,
+    models: Mapping[str, Mapping[str, float]],
+    columns: Mapping[str, Column],
+    head: str = "",
 ) -> Table:
-    """A row a model, best first; of the columns those that are named."""
+    """A row a model, best first, with these columns; `head` of the models' names."""
     ordered = sorted(models, key=lambda name: (-models[name][NDCG], name))
     rows = [[model, *(column(metrics, dataset, model, models) for column in columns.values())] for model in ordered]
-    return Table(["model", *columns], rows)
+    return Table([head, *columns], rows)
 
 
 def measured(metrics: Mapping[str, Any]) -> list[str]:
@@ -155,18 +164,21 @@ def _holm(metrics: Mapping[str, Any], dataset: str, model: str, models: Mapping[
     return significant(tested[NDCG]["p_holm"]).removeprefix("= ") if tested else ""
 
 
-def _cost(part: str, key: str, shown: Callable[[float], str]) -> Column:
+def _cost(part: str, key: str, shown: Callable[[float], str], otherwise: str = "-") -> Column:
     def column(metrics: Mapping[str, Any], dataset: str, model: str, models: Mapping[str, Mapping[str, float]]) -> str:
-        return shown(metrics[part][model][key]) if model in metrics[part] else "–"
+        return shown(metrics[part][model][key]) if model in metrics[part] else otherwise
 
     return column
 
 
-_P50 = {"p50, ms": _cost("latency", "p50_ms", milliseconds)}
-_SHORT: dict[str, Column] = {"of the teacher's": _kept, **_P50}
-_SHORT |= {"queries/s": _cost("latency", "qps", lambda value: f"{value:,.0f}"), "size": _cost("sizes", "bytes", size)}
+_SHORT: dict[str, Column] = {
+    "retention %": lambda *row: _kept(*row).removesuffix("\u00a0%"),
+    "p50 ms": _cost("latency", "p50_ms", "{:.2f}".format),
+    "queries/s": _cost("latency", "qps", "{:.0f}".format),
+    "MB": _cost("sizes", "bytes", lambda count: f"{count / 1e6:.1f}"),
+}
 _LONG: dict[str, Column] = {NDCG: _measure(NDCG), "of the teacher's": _kept, "95 % interval": _kept_interval}
-_LONG |= {"p, Holm": _holm, **_P50}
+_LONG |= {"p, Holm": _holm, "p50, ms": _cost("latency", "p50_ms", milliseconds, "")}
 
 
 def _slices(slices: Mapping[str, Any], best: str) -> list[str]:

@@ -294,7 +294,7 @@ def test_table_and_report_show_every_tower(reports: Path) -> None:
     metrics = json.loads((reports / "metrics.json").read_text())
     ratio = metrics["datasets"]["api"]["base"]["nDCG@10"] / metrics["datasets"]["api"]["teacher"]["nDCG@10"]
     row = next(line for line in table.splitlines() if line.startswith("base "))
-    assert row.split()[4:] == [f"{100 * ratio:.1f}", "%", "–", "–", "–"]
+    assert row.split()[4:] == [f"{100 * ratio:.1f}", "-", "-", "-"]
     section = page.split("<h3>Quality</h3>")[1].split("<h3>")[0]
     test = metrics["gain"]["api"]["base"]
     cell = section.split(">base</td>")[2].split("</tr>")[0]  # the first table has its measures
