@@ -110,7 +110,7 @@ def _against_teacher(
 
 
 def _shares(results: Mapping[str, Result], params: EvaluateParams) -> dict[str, dict[str, dict[str, float]]]:
-    """`[data set][system]`: its share of the teacher's test nDCG@10 with an interval (`ratios.figures`)."""
+    """`[data set][system]`: its share of the teacher's test nDCG@10 with an interval (`comparing.figures`)."""
     values = {name: result.ndcg("test") for name, result in results.items()}
     return {
         dataset: figures(
