@@ -181,7 +181,7 @@ def _inputs(engine: Engine, ingest: Path, params: MineParams) -> tuple[dict[int,
     tables = {name: engine.scan(ingest / f"{name}.parquet") for name in ("queries", "corpus", "impressions")}
     queries = keyed_queries(engine, tables["queries"])
     documents = keyed_documents(engine, tables["corpus"])
-    log = judgements(engine, tables["impressions"], queries, documents, params.debias, seed=params.seed)
+    log = judgements(engine, tables["impressions"], queries, documents, params.debias)
     giving = engine.keep(log.table.filter(log.table.clicks > 0).select("query").distinct())
     planned = importances(engine, queries.filter(queries.split == "train"), params, queries)
     rows: dict[int, dict[int, float]] = {}

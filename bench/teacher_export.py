@@ -9,7 +9,7 @@ present one), whose name the file then has in it. Exit code 3 without one.
 
 import argparse
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -85,7 +85,7 @@ def report() -> dict[str, Any]:
             }
             quality[item.dataset] = figures(values, SAMPLES, SEED)
     return {
-        "systems": {name: speed[name].as_dict() | {"bytes": sizes[name]} for name in how},
+        "systems": {name: asdict(speed[name]) | {"bytes": sizes[name]} for name in how},
         "datasets": quality,
     }
 

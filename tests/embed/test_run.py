@@ -28,6 +28,7 @@ pytestmark = pytest.mark.medium
 SCRIPT = """
 import sys
 from pathlib import Path
+import steps.embed.run as run
 import steps.encoders.vector_cache as vector_cache
 from stages import run_embed
 
@@ -39,6 +40,7 @@ def slow(tower, texts, *words, **named):
     return encode(tower, texts, *words, **named)
 
 vector_cache.encode_with_lengths = slow
+run.SHARD_TEXTS = 32
 run_embed(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 
@@ -70,6 +72,7 @@ def test_a_killed_embed_repeats_at_most_one_shard(
         return encode(tower, texts, *words, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(vector_cache, "encode_with_lengths", counted)
+    monkeypatch.setattr(stage, "SHARD_TEXTS", 32)
     run_embed(tmp_path, tiny_tower)
     assert len(encoded) == shards(own_cache) - kept  # not one shard twice
 

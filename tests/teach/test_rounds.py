@@ -415,7 +415,7 @@ def test_what_a_round_continues_from_follows_from_what_it_searches(
     tower.register_parameter("scale", nn.Parameter(torch.tensor(2.0)))  # a weight without dimensions
     folders.add(rounds.checkpoint_folder(tower, chosen, {}, params(base, 1), "0 a"))
     folders.add(rounds.checkpoint_folder(tower, chosen, {"q": {"z"}}, params(base, 1), "0 a"))
-    assert len(folders) == 14
+    assert len(folders) == 13
 
 
 @pytest.mark.parametrize(
