@@ -56,6 +56,16 @@ def test_what_goes_into_each_request_holds_no_secret(name: str, secret: bool) ->
         Reads(body={name: "query"})
 
 
+@pytest.mark.parametrize("body", [{"litellm_params": {"api_key": "sk-1"}}, {"a": [{"b": 1}, {"api_key": "sk-1"}]}])
+def test_secrets_inside_other_fields_are_found(body: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"(litellm_params|a)\.api_key would be written down here"):
+        Reads(body=body)
+
+
+def test_the_longest_name_of_a_signed_header_is_masked() -> None:
+    assert redacted("x-amz-copy-source-server-side-encryption-customer-key=AAAA&b=1").endswith("customer-key=***&b=1")
+
+
 @pytest.mark.parametrize(
     "text",
     ["x-amz-", "a://b:", "token", 'token":"', "\\", "bearer ", "api-key", "&key", "%3D", "two ", "two\\n", "-\\"],

@@ -50,6 +50,12 @@ def test_a_long_evaluation_query_cannot_return_as_its_own_first_words() -> None:
     assert found.counts["sentences"]["evaluation_query"] == found.counts["titles"]["evaluation_query"] == 1
 
 
+def test_a_cut_text_is_compared_after_the_cut() -> None:
+    evaluation = query("t", "one two three four five six", "test")
+    texts = texts_of([evaluation], ("", "one two three four five six seven eight"))
+    assert pairs(texts) == [] and texts.counts["sentences"]["evaluation_query"] == 1
+
+
 def test_a_large_part_is_sampled_the_same_way_each_time() -> None:
     queries = [query(f"q{i}", f"query number {i}") for i in range(100)]
     first, second = (texts_of(queries, max_part_texts=10) for _ in range(2))
@@ -167,6 +173,17 @@ def test_a_typo_that_makes_an_evaluation_query_is_removed() -> None:
     found = texts_of(queries, parts=["perturbed_queries"], case_share=0.0)
     assert pairs(found) == []
     assert found.counts["perturbed_queries"] == {"kept": 0, "evaluation_query": 1, "repeated": 0, "empty": 0}
+
+
+def test_evaluation_queries_are_removed_from_random_queries_and_spans() -> None:
+    queries = [query("a", "sum", "train"), query("t", "Sum!", "test")]
+    texts = texts_of(queries, generated=VARIANTS, parts=["random_queries"])
+    assert pairs(texts) == [] and texts.counts["random_queries"]["evaluation_query"] == 50
+    queries = [query("a", "two words", "train"), query("t", "ONE, two", "test"), query("v", "three four", "dev")]
+    texts = texts_of(queries, ("", "one two three four"), parts=["spans"], spans_per_document=60)
+    assert pairs(texts) == [("spans", "two three")]
+    counts = texts.counts["spans"]
+    assert counts["evaluation_query"] > 20 and sum(counts.values()) == 60
 
 
 def test_a_text_made_from_one_source_depends_on_no_other_source() -> None:

@@ -96,6 +96,14 @@ def test_no_piece_of_a_joined_span_is_an_evaluation_query() -> None:
     assert begun([]) and not begun([query("t", "two three", "test")])
 
 
+def test_evaluation_queries_are_no_spans() -> None:
+    queries = [query("t", "Two three!", "test"), query("v", "three FOUR", "dev")]
+    result = filled("one two three four", least=50, queries=queries)
+    texts = {text for _, text in pairs(result)}
+    assert "one two" in texts and not texts & {"two three", "three four"}
+    assert result.counts["spans"]["evaluation_query"] > 0
+
+
 def test_spans_are_as_long_as_queries_where_there_are_some() -> None:
     for split in ("train", ""):  # training queries and unlabelled ones
         asked = [query(f"q{i}", f"three word {i}", split) for i in range(40)]

@@ -144,6 +144,17 @@ def test_documents_that_others_put_into_what_answers_are_not_lost(
         assert "32 documents (33 there now: others put some in or took some out); nothing to do" in said
 
 
+def test_a_qdrant_that_keeps_no_record_is_not_flipped_to(
+    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("qdrant_client")
+    with open_engine(f"qdrant:{tmp_path / 'q'}") as engine:
+        monkeypatch.setattr(engine, "note", lambda name: "")  # as a server that does not know the field
+        with pytest.raises(UserError, match=r"from 1\.16 on"):
+            put(engine, released / "models/release/static", ONE)
+        assert engine.target("live") is None
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -304,6 +305,29 @@ def test_table_and_report_show_every_tower(reports: Path) -> None:
     assert ">base</td>" not in page.split("<h3>Speed</h3>")[1]
     for line in gain_lines(metrics):
         assert line in table and f"<li>{line.replace('<', '&lt;')}.</li>" in page
+
+
+def test_the_stage_opens_earlier_towers_only_when_asked(
+    world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    release: Any = SimpleNamespace(manifest=SimpleNamespace(dim=DIM))
+    systems = fake_systems(world, {}, static=1)
+    systems = replace(systems, teacher=replace(systems.teacher, release=release))
+    towers: list[list[str]] = []
+    monkeypatch.setattr(stage, "open_systems", lambda *_: systems)
+    monkeypatch.setattr(stage, "evaluate", lambda opened, *_: towers.append([each.name for each in opened.earlier]))
+    folders = [world / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")]
+
+    def run(earlier_towers: bool) -> None:
+        releases = {"static": world / "static"}
+        stage.run(*folders, releases, world / "reports", params(earlier_towers=earlier_towers), RULE, NullRun())
+
+    run(False)
+    run(True)
+    write_json(world / "teach/earlier/towers.json", [])
+    run(True)
+    assert towers == [[], ["base", "round_0"], []]
+    assert "the teacher was not trained" in capsys.readouterr().out
 
 
 @pytest.mark.slow

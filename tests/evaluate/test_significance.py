@@ -21,6 +21,18 @@ def test_holm_by_hand() -> None:
     assert holm([]) == []
 
 
+def test_holm_rejects_what_the_step_down_procedure_rejects() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        p_values = (random.random(6) ** 3).tolist()
+        rejected, order = set(), sorted(range(6), key=p_values.__getitem__)
+        for rank, position in enumerate(order):
+            if p_values[position] > 0.05 / (6 - rank):
+                break
+            rejected.add(position)
+        assert {position for position, value in enumerate(holm(p_values)) if value <= 0.05} == rejected
+
+
 @pytest.mark.medium
 def test_the_bootstrap_is_scipys_and_near_the_t_test() -> None:
     random = np.random.default_rng(1)

@@ -271,6 +271,18 @@ def test_the_best_on_dev_is_chosen_and_everything_tells_it(tmp_path: Path) -> No
 
 
 @pytest.mark.medium
+def test_a_budget_that_nobody_meets_is_told_and_stops_nothing(tmp_path: Path) -> None:
+    run = Recorder()
+    reports = evaluate(tmp_path, budget_ms=1e-7, run=run)
+    choice = json.loads((reports / "metrics.json").read_text())["choice"]
+    assert choice["student"] is None and run.tags["slimtower.choice"] == "none"
+    fastest = min(choice["over_budget"], key=choice["over_budget"].get)
+    line = f"No student is within evaluate.budget_ms (1e-07); the fastest, {fastest}, needs"
+    page = (reports / "report.html").read_text()
+    assert line in page and line in results_table(reports) and "(chosen)" not in page
+
+
+@pytest.mark.medium
 def test_nothing_but_the_outputs_remains_and_a_rerun_replaces_them(tmp_path: Path) -> None:
     first = evaluate(tmp_path)
     stale = first / "runs" / "gone.run"

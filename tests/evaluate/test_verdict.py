@@ -48,6 +48,12 @@ def test_of_several_data_sets_the_upper_bounds_hold_together() -> None:
     assert both["low"] == one["low"] and both["high"] > one["high"]
 
 
+def test_a_data_set_where_the_teacher_finds_nothing_has_no_verdict() -> None:
+    student, teacher = paired(0.001, 0.02, 200)
+    both = verdicts({"s": {"a": student, "dark": student}}, {"a": teacher, "dark": 0 * teacher}, RULE)
+    assert both == verdicts({"s": {"a": student}}, {"a": teacher}, RULE)
+
+
 @pytest.mark.parametrize(("noise", "gain"), [(0.2, 0.03), (0.05, 0.0), (0.1, 0.01)])
 def test_as_many_queries_as_it_says_would_show_a_yes_four_times_in_five(noise: float, gain: float) -> None:
     """Normal differences with the same mean and spread: the exact one-sided z test has a power of 80 % there."""

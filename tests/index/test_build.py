@@ -53,6 +53,11 @@ def test_every_kind_reaches_the_target_and_scores_by_inner_product(kind: Kind) -
     np.testing.assert_allclose(scores, products, atol=0.01)
 
 
+def test_recall_by_hand() -> None:
+    assert recall(np.array([[3, 9, -1, 1], [5, 6, 7, 8]]), np.array([[1, 2, 3, 4], [8, 7, 6, 5]])) == 0.75
+    assert recall(np.array([[3, 9]]), np.array([[1, 2, 3, -1]])) == 0.5  # two of these three were enough
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_seed_fixes_the_bytes(kind: Kind) -> None:
     matrix = clustered(700)
@@ -163,6 +168,12 @@ def test_settings_of_the_manifest_are_applied_on_opening(tmp_path: Path) -> None
     for nprobe in (2, 5):
         index = open_index(tmp_path, "ann", entry | {"settings": {"nprobe": nprobe}})
         assert faiss.extract_index_ivf(index).nprobe == nprobe
+
+
+def test_a_broken_index_file_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "flat.faiss").write_bytes(b"not an index")
+    with pytest.raises(UserError, match=r"flat\.faiss: faiss cannot read it.*dvc repro index"):
+        open_index(tmp_path, "flat", {"sha256": "", "settings": {}})
 
 
 def test_cut_vectors_are_renormalised_and_whole_ones_left_alone() -> None:
@@ -290,6 +301,13 @@ def test_a_gpu_out_of_memory_is_no_reason_to_use_the_cpu(holds: int, monkeypatch
         fill(trained("IVF40,Flat", all_of(matrix), 10**6, 1), all_of(matrix))
     with pytest.raises(OutOfMemory):
         exact.exact_top(all_of(matrix), matrix[:3], 10)
+
+
+def test_a_gpu_out_of_memory_stops_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = built("ivfflat", clustered(1000))
+    monkeypatch.setattr(gpu, "faiss", FullGpu(FULL, 0))
+    with pytest.raises(OutOfMemory):
+        gpu.searching(index)
 
 
 def test_a_broken_gpu_is_an_error_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -442,6 +442,16 @@ def test_train_queries_that_spell_an_evaluation_query_are_left_out(beir: Maker, 
         assert {row["query_id"] for row in read_table(tmp_path / "out", "qrels").to_pylist()} <= kept
 
 
+def test_two_sources_guard_each_other(beir: Maker, tmp_path: Path) -> None:
+    second = beir().rename(tmp_path / "second")
+    first = beir({"queries.jsonl": lines(*({"_id": f"q{n}", "text": f"question {n + 20}"} for n in range(30)))})
+    sources = [{"name": name, "kind": "beir", "path": str(path)} for name, path in (("one", second), ("two", first))]
+    rows = read_table(ingest_logs.ingest(tmp_path, ingest_logs.params(*sources)), "queries").to_pylist()
+    evaluated = {row["text"] for row in rows if row["split"] in ("dev", "test")}
+    assert {row["dataset"] for row in rows} == {"one", "two"}
+    assert not evaluated & {row["text"] for row in rows if row["split"] == "train"}
+
+
 def test_a_rerun_writes_the_same_bytes_and_a_failure_leaves_the_old_output(beir: Maker, tmp_path: Path) -> None:
     checked = params(beir())
     for name in ("a", "b"):

@@ -1,13 +1,14 @@
 """`python -m steps.promote`: its options do what they say, and its exit codes are those that schedulers read."""
 
 import shutil
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 from promote_project import PARAMS, copy_project, write_evaluation, write_lock
 
-from slimtower.common.errors import EXIT_DATA, guarded
+from slimtower.common.errors import EXIT_DATA, EXIT_TRANSIENT, guarded
 from slimtower.common.files import read_json, write_json
 from steps.promote import promotion
 from steps.promote.__main__ import main
@@ -96,3 +97,19 @@ def test_promote_refuse_roll_back_and_look(
     assert all(word in said for word in ("promoted", "refused", "rolled back to"))
     assert code(monkeypatch, "--lineage", f"{PARAMS['name']}@champion") == 0
     assert "student: static" in capsys.readouterr().out
+
+
+def test_an_unreachable_server_may_be_tried_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free.getsockname()[1]}")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    assert code(monkeypatch, "--student", "static") == EXIT_TRANSIENT
+
+
+def test_without_a_pipeline_run_nothing_is_promoted(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("dvc.lock").unlink()
+    assert code(monkeypatch, "--student", "static") == EXIT_DATA
+    assert "dvc.lock: not found or empty; run `dvc repro`" in capsys.readouterr().err

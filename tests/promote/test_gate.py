@@ -151,6 +151,12 @@ def test_each_rule_refuses_alone(candidate, champion, rules, message) -> None:
     assert decide(same, same, policy()).approved
 
 
+def test_the_first_model_must_reach_the_absolute_floor() -> None:
+    assert decide(evidence([0.3] * 4), None, policy()).approved
+    refused = decide(evidence([0.29] * 4), None, policy())
+    assert refused.reasons == ("api: nDCG@10 0.2900, floor without a champion 0.3000",)
+
+
 def test_a_data_set_that_the_champion_never_served_gets_the_floor() -> None:
     values = {f"q{i}": 0.5 for i in range(5)}
     champion = replace(evidence({"old": values, "new": {}}), datasets=frozenset({"old"}))

@@ -58,6 +58,14 @@ def test_while_one_holds_it_another_gives_up_and_says_who_holds_it(tmp_path: Pat
     assert FolderLockStore(tmp_path).entries("retriever") == {}
 
 
+def test_a_file_that_is_no_lock_holds_nobody_up(tmp_path: Path) -> None:
+    (tmp_path / "retriever").mkdir()
+    (tmp_path / "retriever/.nfs0000000001").write_bytes(b"\xff left by the file system")
+    with lock(tmp_path).hold() as guard:
+        guard()
+    assert [path.name for path in (tmp_path / "retriever").iterdir()] == [".nfs0000000001"]
+
+
 def test_many_threads_never_hold_it_together(tmp_path: Path) -> None:
     inside, most, rounds = 0, 0, []
 

@@ -273,6 +273,12 @@ def test_a_refusal_stays_in_the_history_when_the_release_is_judged_again(project
     assert sorted(project.actions()) == ["promoted 1", "promoted 2", "refused 2", "refused 2"]
 
 
+def test_a_refusal_whose_date_a_kill_cut_off_is_in_the_history(project: Project) -> None:
+    project.promote("A")
+    project.registry.tag("1", {"decision": "refused", "decided_at": None})
+    assert project.actions() == ["refused 1", "promoted 1"]
+
+
 def test_an_upload_cut_short_is_made_again_and_the_part_is_not_served(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from promote_project import (
     promote,
     release_files,
     write_evaluation,
+    write_lock,
 )
 
 from pipeline import lineage
@@ -282,3 +283,14 @@ def test_only_what_the_pipeline_made_is_promoted(project: Path, path: Path, mess
     with pytest.raises(UserError, match=message):
         promote()
     assert Registry(PARAMS["name"]).versions() == []
+
+
+def test_a_release_made_after_its_evaluation_is_not_promoted(project: Path) -> None:
+    evaluated = yaml.safe_load(Path("dvc.lock").read_text())["stages"]["evaluate"]
+    (RELEASES / "static/report.json").write_text("{}")
+    write_lock(["static", "2l"])
+    lock = yaml.safe_load(Path("dvc.lock").read_text())
+    lock["stages"]["evaluate"] = evaluated
+    Path("dvc.lock").write_text(yaml.safe_dump(lock))
+    with pytest.raises(UserError, match="models/release/static: changed since it was evaluated"):
+        promote()

@@ -11,6 +11,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+import yaml
 
 from pipeline.licences import licences
 
@@ -55,6 +56,12 @@ def test_running_needs_no_more_than_its_lock() -> None:
     found = imported()
     assert {"torch", "boto3", "mlflow"} <= found
     assert missing_from_run_lock(found - EXTRAS) == set()
+
+
+@pytest.mark.medium
+def test_the_corpus_is_installed_for_running() -> None:
+    (source,) = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))["ingest"]["sources"]
+    assert missing_from_run_lock(set(source["packages"])) == set()
 
 
 def test_a_package_is_pinned_in_one_lock() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -117,6 +118,16 @@ def test_a_release_is_searched_wherever_it_lies(project: Path, monkeypatch, caps
     assert "elsewhere on api: " in capsys.readouterr().out
     with pytest.raises(UserError, match="leave --student and --recipe out"):
         search.main(["--release", "elsewhere", "--student", "2l", "matrix"])
+
+
+@pytest.mark.medium
+def test_without_a_release_the_command_says_how_to_make_one(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "slimtower", "search", "--student", "2l", "anything"]
+    done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(root)}, capture_output=True, text=True)
+    assert done.returncode == 3
+    assert "make demo" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
 
 
 def test_the_time_is_the_median_of_warm_calls(project: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

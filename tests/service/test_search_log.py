@@ -410,6 +410,16 @@ def test_the_log_lies_on_s3_as_in_a_folder(released: Path) -> None:
         log_store("gs://logs")
 
 
+def test_what_cannot_be_written_at_the_end_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    metrics = Metrics()
+    log = open_log(FolderLogStore(tmp_path / "file"), Clock(), metrics=metrics)
+    for dataset in ("one", "two"):
+        note(log, "red shoes", ["one/1"], dataset=dataset)
+    log.close()
+    assert "slimtower_log_dropped_total 2.0" in metrics.text([])
+
+
 def test_the_salt_reaches_other_processes_and_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (VARIABLE, SALT):  # to be put back
         monkeypatch.setenv(name, "")

@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -187,3 +188,22 @@ def test_mlflow_serves_it_over_http(server: str, released: Path) -> None:
         answer(server, {"dataframe_records": [{"query": "sum"}], "params": {"k": 0}})
     assert caught.value.code == 400
     assert "k is 0" in caught.value.read().decode()
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_clients_at_once_get_from_mlflow_what_the_release_answers(server: str, released: Path) -> None:
+    requests = [(query, k, dataset) for query in QUERIES for k in (1, 3, 10) for dataset in ("one", "two")]
+    predictions = {row: expected(released, *row) for row in requests}
+    answer(server, {"dataframe_records": [{"query": QUERIES[0]}]})  # it is up: from here on no failure is forgiven
+
+    def client(number: int) -> int:
+        rows = [requests[(number + step) % len(requests)] for step in range(25)]
+        for query, k, dataset in rows:
+            request = {"dataframe_records": [{"query": query}], "params": {"k": k, "dataset": dataset}}
+            (prediction,) = answer(server, request, patience=0)["predictions"]
+            same(prediction, predictions[query, k, dataset])
+        return len(rows)
+
+    with ThreadPoolExecutor(6) as clients:
+        assert list(clients.map(client, range(6))) == [25] * 6

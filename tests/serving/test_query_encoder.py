@@ -135,3 +135,27 @@ def test_a_folder_that_is_not_what_it_says_is_refused(tmp_path: Path, changes: d
     with pytest.raises(UserError, match=message) as caught:
         load_query_encoder(folder)
     assert "dvc repro" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("serving.json", '{"format": "table"}', "lacks 'dim'"),
+        ("serving.json", None, "not found"),
+        ("tokenizer.json", "{}", "cannot be read"),
+        ("tokenizer.json", None, "not found"),
+        ("table.npy", "no array", "not a numpy array"),
+    ],
+)
+def test_a_broken_file_is_named(tmp_path: Path, name: str, content: str | None, message: str) -> None:
+    path = write_serving(tmp_path / "serving", random_table()) / name
+    path.unlink() if content is None else path.write_text(content)
+    with pytest.raises(UserError, match=f"{name}: .*{message}|{name}.* {message}"):
+        load_query_encoder(path.parent)
+
+
+def test_a_broken_graph_is_named(tmp_path: Path) -> None:
+    folder = write_serving(tmp_path / "serving", random_table(), format="onnx")
+    (folder / "encoder.onnx").write_bytes(b"no graph")
+    with pytest.raises(UserError, match=r"encoder\.onnx: onnxruntime cannot load it"):
+        load_query_encoder(folder)

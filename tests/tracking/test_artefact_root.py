@@ -36,3 +36,10 @@ def test_a_stage_keeps_what_a_root_does_not_take(
     assert len(told) == 1 and root.rpartition("@")[2] in told[0] and fix in told[0]  # a login is masked
     [waits] = spools().iterdir()
     assert len(list(waits.rglob("weights"))) == 2
+
+
+def test_a_file_that_is_missing_is_no_fault_of_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    with pytest.raises(FileNotFoundError), stage_run("mine", {}) as run:
+        run.artifact(tmp_path / "missing")
