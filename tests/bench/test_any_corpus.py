@@ -127,6 +127,11 @@ def test_a_comparison_is_paired_by_query() -> None:
     json.dumps(told)
 
 
+def test_another_corpus_is_not_compared() -> None:
+    with pytest.raises(UserError, match="a: was another corpus"):
+        compared("a", {"corpus": "x", "students": {}}, {"a": {"corpus": "y", "students": {}}})
+
+
 @pytest.mark.medium
 def test_the_changed_teacher_compares_by_dot_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(any_corpus, "FOLDER", tmp_path)

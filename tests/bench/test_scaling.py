@@ -67,6 +67,13 @@ def test_losses_that_hardly_fall_have_a_law_of_finite_coefficients(losses: list[
     assert law.at(SIZES) == pytest.approx(np.array(losses), abs=np.ptp(losses))
 
 
+def test_too_few_points_fit_no_law() -> None:
+    with pytest.raises(ValueError, match="3 points are too few"):
+        fit_power_law(SIZES[:3], SIZES[:3])
+    with pytest.raises(ValueError, match="4 points are too few"):
+        fit_joint_law(SIZES, PAIRS, PAIRS)
+
+
 def test_the_entropy_is_that_of_the_formula() -> None:
     draws = np.random.default_rng(1)
     positives, negatives = draws.normal(size=5), draws.normal(size=(5, 7))

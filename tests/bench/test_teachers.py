@@ -188,6 +188,21 @@ def test_claims_and_expectations_have_verdicts_that_are_written_printed_and_judg
         verdicts(found, claimed({"order": ["b", "a"], "split": "dev", "paper": "x"}))
 
 
+def test_every_table_of_the_file_claims_what_must_be_shown() -> None:
+    tables = read_tables(Path("bench/teachers.yaml")).tables
+    claims = {name: {(*claim.order, claim.says, claim.p) for claim in each.claims} for name, each in tables.items()}
+    assert ("judged", "zero_shot", "better", 0.01) in claims["medquad"]
+    assert ("judged", "zero_shot", "no worse", 0.05) in claims["scifact"]
+    sources = {claim.order[0] for claim in tables["demo"].claims}
+    assert {"clicks", "multi_hop", "relevance", "judged", "debiased", "round"} <= sources
+
+
+def test_rows_with_other_queries_are_not_compared() -> None:
+    for incomparable in (cell([0.1, 0.2, 0.3]), cell([0.1, 0.2], split="dev")):
+        with pytest.raises(UserError, match="other test queries"):
+            difference([cell([0.1, 0.2])], [incomparable])
+
+
 @pytest.fixture
 def small(tmp_path: Path) -> Mined:
     """A run whose tables a test wrote: two data sets, a triplet for each training query."""

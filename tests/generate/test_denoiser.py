@@ -9,7 +9,15 @@ import torch
 from generate_fakes import PARAMS, TEXTS, random_bart
 
 from steps.generate import small_bart
-from steps.generate.denoiser import Denoiser, encoder_states, load_denoiser, mask_tokens, tokenize, write_variants
+from steps.generate.denoiser import (
+    Denoiser,
+    add_noise,
+    encoder_states,
+    load_denoiser,
+    mask_tokens,
+    tokenize,
+    write_variants,
+)
 from steps.generate.small_bart import denoising_loss, new_small_bart, train_tokenizer
 
 MASK = 4
@@ -68,6 +76,13 @@ def test_the_decoder_reads_encoder_states_plus_noise_of_deviation_sigma(sigma: f
     assert noise.std().item() == pytest.approx(sigma, rel=0.03)
     assert noise.mean().item() == pytest.approx(0.0, abs=sigma / 50)
     assert noise.square().mean().item() / noise.std().item() ** 2 == pytest.approx(1.0, abs=0.01)
+
+
+def test_noise_is_drawn_anew_for_each_state() -> None:
+    noise = add_noise(torch.zeros(500, 20, 8), 1.0, seeded())
+    correlation = torch.corrcoef(noise.reshape(500, -1).T)
+    correlation.fill_diagonal_(0)
+    assert correlation.abs().max() < 0.25
 
 
 @pytest.mark.medium

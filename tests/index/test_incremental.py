@@ -4,13 +4,14 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from index_vectors import all_of, clustered, exact_top
+from index_vectors import all_of, clustered, exact_top, index_params
 
 from steps.index import exact, shards, state
 from steps.index.build import Layers, fill, layers_of, trained
@@ -297,6 +298,15 @@ def test_the_states_used_last_are_kept(tmp_path: Path) -> None:
         folder.name for folder in folders if folder != folders[1]
     }
     assert (tmp_path / "two" / "state" / "state.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("change", "shared"),
+    [({"target_recall": 0.5}, True), ({"seed": 4}, False), ({"dim": 16}, False), ({"factory": "SQ8"}, False)],
+)
+def test_another_training_has_another_state_and_another_target_the_same(change: dict[str, Any], shared: bool) -> None:
+    folders = {state.state_folder("t", "one", params) for params in (index_params(), index_params(**change))}
+    assert (len(folders) == 1) == shared
 
 
 def test_digests_tell_vectors_apart() -> None:

@@ -15,7 +15,7 @@ from recorder import Recorder
 from slimtower.common.errors import UserError
 from slimtower.common.files import sha256_file, sha256_text, write_json
 from slimtower.common.fingerprints import fingerprint
-from slimtower.serving.index_files import open_index
+from slimtower.serving.index_files import open_index, read_index_manifest
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.index import dataset as one_dataset
 from steps.index import run as stage
@@ -268,6 +268,15 @@ def test_a_smaller_dim_is_indexed_and_named(project: Project) -> None:
     first = np.array([project.vectors[doc_id][:16] for doc_id in ids], dtype=np.float64)
     expected = first @ clustered(20, 16, seed=6)[0] / np.linalg.norm(first, axis=1)
     np.testing.assert_allclose(list(hits[0].values()), expected, atol=1e-6)
+
+
+def test_an_index_of_an_older_format_is_refused_with_what_to_do(project: Project) -> None:
+    project.index()
+    path = project.root / "index/manifest.json"
+    assert read_index_manifest(path.parent)["dim"] == DIM
+    write_json(path, json.loads(path.read_text()) | {"format": 3})
+    with pytest.raises(UserError, match=r"index/manifest.json: format of the index is 3, .* reads 4; run `dvc repro`"):
+        read_index_manifest(path.parent)
 
 
 @pytest.mark.parametrize("kind", ["ivfflat", "hnsw"])

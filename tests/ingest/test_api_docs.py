@@ -13,7 +13,7 @@ import pytest
 from slimtower.common.errors import OutOfMemory, UserError
 from steps.core.texts import fold
 from steps.ingest.api_docs import Entry, balanced_cut, read_api_docs
-from steps.ingest.docstrings import cut_words, plain, split_docstring, without_phrase
+from steps.ingest.docstrings import cut_words, module_parts, plain, public_parts, split_docstring, without_phrase
 from steps.ingest.params import ApiDocsSource
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import Query, SourceData
@@ -184,6 +184,12 @@ def test_balanced_cut_takes_from_the_large_packages_first() -> None:
     assert kept == balanced_cut(entries[::-1], 100, seed=5)
     assert kept != balanced_cut(entries, 100, seed=6)
     assert len(balanced_cut(entries, 10_000, seed=5)) == 570
+
+
+def test_private_path_components_are_dropped() -> None:
+    assert public_parts(module_parts("numpy", "_core/fromnumeric.py")) == ("numpy",)
+    assert public_parts(module_parts("sklearn", "linear_model/_base.py")) == ("sklearn", "linear_model")
+    assert public_parts(module_parts("numpy", "fft/__init__.py")) == ("numpy", "fft")
 
 
 def test_split_docstring_skips_signatures_sections_and_code() -> None:

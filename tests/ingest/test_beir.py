@@ -267,6 +267,15 @@ def test_dev_is_a_seeded_share_of_train(beir: Maker) -> None:
     assert {row.split for row in data.judgements if row.query_id in dev(3)} == {"dev"}
 
 
+def test_given_dev_qrels_leave_train_whole(beir: Maker) -> None:
+    files = {
+        "qrels/train.tsv": qrels(*((f"q{n}", f"d{n}", 1) for n in range(15))),
+        "qrels/dev.tsv": qrels(*((f"q{n}", f"d{n}", 1) for n in range(15, 20))),
+    }
+    splits = [query.split for query in read(beir(files))[0].queries]
+    assert (splits.count("train"), splits.count("dev"), splits.count("test")) == (15, 5, 10)
+
+
 @pytest.mark.parametrize("name", ["test.txt", "test.TSV", "test.tsv.bak", "test", "holdout.qrels"])
 def test_judgements_under_another_ending_are_not_passed_over(beir: Maker, name: str) -> None:
     folder = beir({f"qrels/{name}": qrels(("q1", "d1", 1)), "qrels/README.md": b"about", "qrels/.hidden": b"x"})

@@ -1,5 +1,6 @@
 """Click logs: columns by map, bad rows, one query a text, splits by time, the window, and what may train."""
 
+import csv
 import gzip
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,13 @@ def test_a_file_beside_its_own_gz_is_refused(tmp_path: Path) -> None:
         (folder / name).unlink()
 
 
+def test_queries_that_differ_in_signs_of_their_words_are_not_one(tmp_path: Path) -> None:
+    texts = ["sort in c++", "Sort in C++?", "sort in c#", "sort in c", "sort in C!"]
+    rows = [shown(text, day, clicked=True) for day, text in enumerate(texts)]
+    out = ingest(tmp_path, params(click_log(tmp_path, [*rows, shown("a test", 6, clicked=True)])))
+    assert texts_by_split(out) == {"train": ["sort in c", "sort in c#", "sort in c++"], "test": ["a test"]}
+
+
 def test_values_of_every_spelling_are_read_and_bad_ones_are_rejects_of_their_line(tmp_path: Path) -> None:
     good = [
         shown("a query", 0) | {"clk": "true", "ts": "2026-01-01T00:00:00Z"},
@@ -110,6 +118,24 @@ def test_documents_that_left_the_corpus_stop_nothing_but_the_log_of_another_corp
     source = click_log(tmp_path, [*rows, *(shown("a query", 0, f"nowhere {at}") for at in range(3))])
     with pytest.raises(UserError, match=r"log\.jsonl: 4 of 6 rows are about documents .*nowhere"):
         ingest(tmp_path, params(source, max_reject_ratio=0.0))
+
+
+def test_csv_rows_are_named_by_the_line_on_which_they_begin(tmp_path: Path) -> None:
+    source = click_log(tmp_path, BASIC, "log.csv")
+    rows: list[list[Any]] = [
+        ["q", "doc", "pos", "clk", "ts", "sid"],
+        ["two\nlines", "d0", 1, 0, FIRST, "s"],  # lines 2 and 3
+        ["short", "d0"],  # 4
+        ["long", "d0", 1, 0, FIRST, "s", "more"],
+        ["a test query", "d1", 1, 1, FIRST + 6 * DAY, "s"],
+    ]
+    with Path(source["path"]).open("w", newline="", encoding="utf-8") as handle:
+        csv.writer(handle).writerows(rows)
+    with Path(source["path"]).open("ab") as handle:
+        handle.write(b"caf\xe9,d0,1,0,1767225600,s\n")  # 7
+    out = ingest(tmp_path, params(source))
+    assert texts_by_split(out) == {"train": ["two\nlines"], "test": ["a test query"]}
+    assert [row[1:] for row in reasons(out)] == [(4, "missing_field"), (5, "too_many_columns"), (7, "invalid_utf8")]
 
 
 def test_without_session_ids_each_query_at_each_time_is_a_session(tmp_path: Path) -> None:

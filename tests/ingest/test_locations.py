@@ -151,6 +151,17 @@ def test_links_to_what_lies_elsewhere_are_followed_once(tmp_path: Path) -> None:
     assert all(found.path.read_text() for found in locate(str(log), key=KEY))
 
 
+def test_a_log_behind_loops_of_links_is_ingested_once(tmp_path: Path) -> None:
+    rows = [shown(f"query {n}", n, clicked=True) for n in range(7)]
+    (tmp_path / "log").mkdir()
+    source = click_log(tmp_path, rows, "log/part.jsonl") | {"path": str(tmp_path / "log")}
+    alone = rows_of(ingest(tmp_path, params(source)), "impressions", "query_id", "doc_id", "timestamp")
+    for name in ("a", "b", "c"):
+        (tmp_path / "log" / name).symlink_to("." if name < "c" else tmp_path / "log")
+    looped = rows_of(ingest(tmp_path, params(source)), "impressions", "query_id", "doc_id", "timestamp")
+    assert len(alone) == 7 and looped == alone
+
+
 @pytest.mark.parametrize("target", ["nowhere", "gone/dt=2026-01-31", "itself"])
 def test_a_link_to_nothing_is_an_error_where_it_could_be_data(folder: Path, target: str) -> None:
     before = names_of(folder)

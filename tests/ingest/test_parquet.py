@@ -113,6 +113,28 @@ def test_a_column_of_any_type_is_read_row_by_row(tmp_path: Path, column: str, od
         assert len(rows_of(out, "impressions", "rank")) <= len(ROWS) - len(left_out)
 
 
+def test_a_decimal_rank_is_a_whole_number_or_a_reject(tmp_path: Path) -> None:
+    ranks = pa.array([Decimal("1.0"), Decimal("1.5"), Decimal("2.0"), Decimal("3.0")])
+    out = ingest(tmp_path, params(log_with(tmp_path, "pos", ranks)))
+    assert reasons(out) == [("log/path/log.parquet", SPOILT, "bad_rank")]
+    assert rows_of(out, "impressions", "rank") == [1, 2, 3]
+
+
+def test_the_corpus_and_the_scores_lose_their_bad_rows_only(tmp_path: Path) -> None:
+    source = click_log(tmp_path, [shown("a query", 0, clicked=True), shown("a test", 6, "d2", clicked=True)])
+    ids, bad = [b"d0", b"d1", b"d2"], [b"ok", b"\xff", b"fine"]
+    pq.write_table(
+        pa.table({"doc_id": spelled(ids), "title": spelled(bad), "content": spelled(ids)}), tmp_path / "c.parquet"
+    )
+    scores = {"query": pa.array(["a query"] * 3), "doc_id": spelled([b"d0", b"\xff", b"d2"]), "score": [1.0, 2.0, 3.0]}
+    pq.write_table(pa.table(scores), tmp_path / "r.parquet")
+    paths = {"corpus": str(tmp_path / "c.parquet"), "relevance": str(tmp_path / "r.parquet")}
+    out = ingest(tmp_path, params(source | paths))
+    assert reasons(out) == [("log/corpus/c.parquet", 2, "invalid_utf8"), ("log/relevance/r.parquet", 2, "invalid_utf8")]
+    assert rows_of(out, "corpus", "doc_id") == ["log/d0", "log/d2"]
+    assert rows_of(out, "relevance", "score") == [1.0, 3.0]
+
+
 @pytest.mark.parametrize("name", ["log.parquet", "log.csv", "log.tsv"])
 def test_a_column_there_twice_is_one_line_that_says_what_to_do(tmp_path: Path, name: str) -> None:
     source = click_log(tmp_path, ROWS, name)
