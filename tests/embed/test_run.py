@@ -21,7 +21,7 @@ from steps.core.vector_store import Embeddings
 from steps.embed import alignment_texts
 from steps.embed import run as stage
 from steps.encoders import vector_cache
-from steps.encoders.towers import load_tower
+from steps.encoders.towers import encode_with_lengths, load_tower
 
 pytestmark = pytest.mark.medium
 
@@ -156,6 +156,14 @@ def test_a_texts_length_is_that_of_its_vector_before_normalisation(
     np.testing.assert_allclose(vectors, raw / expected[:, None] if normalised else raw, atol=2e-3)
     spread = read_json(folder / "report.json")["lengths"]
     assert spread["min"] == pytest.approx(expected.min()) and spread["max"] == pytest.approx(expected.max())
+
+
+def test_a_tower_that_cuts_its_vectors_does_so_behind_its_normalisation(tiny_tower: Path) -> None:
+    tower = load_tower(tiny_tower)
+    tower.truncate_dim = 8
+    texts = ["a text", "another one"]
+    vectors = encode_with_lengths(tower, texts, "query").vectors
+    np.testing.assert_allclose(vectors, tower.encode_query(texts), atol=1e-6)
 
 
 def test_the_nearest_documents_of_a_text_are_those_with_the_largest_inner_product(

@@ -133,6 +133,16 @@ def test_dense_hits_of_a_fusion_are_of_the_index_that_serves(
 
 
 @pytest.mark.medium
+def test_a_changed_student_is_fused_anew_and_nothing_else(tmp_path: Path, systems: Systems) -> None:
+    first = measure_all(systems, task_of(tmp_path))
+    changed = fake_systems(tmp_path, write_inputs(tmp_path), static=1, **{"2l": 3})
+    second = measure_all(changed, task_of(tmp_path))
+    assert second.measured == ["2l", "2l+bm25"]
+    assert second.results["static+bm25"].fusions == first.results["static+bm25"].fusions
+    assert measure_all(changed, replace(task_of(tmp_path), params=params())).measured == []
+
+
+@pytest.mark.medium
 def test_without_dev_queries_ranks_are_fused_and_nothing_is_claimed(tmp_path: Path, systems: Systems) -> None:
     write_inputs(tmp_path, dev=False)
     reports, metrics = run_stage(tmp_path, systems)

@@ -243,6 +243,15 @@ def test_relevance_is_shared_both_ways(tmp_path: Path) -> None:
     assert "relevance multi hop" in (out / "report.md").read_text()
 
 
+def test_without_relevance_the_clicks_pass_through(tmp_path: Path) -> None:
+    ingest = write_log(tmp_path / "ingest", QUERIES, DOCUMENTS, LOG)
+    clicks = mine(ingest, tmp_path / "click")
+    out = mine_relevance(ingest, clicks, tmp_path / "relevance")
+    for name in ("associations.parquet", "triplets.parquet"):
+        assert (out / name).read_bytes() == (clicks / name).read_bytes()
+    assert read_json(out / "report.json")["rows"]["relevance_one_hop"] == 0
+
+
 def test_debiasing_weighs_a_click_by_how_rarely_its_rank_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,12 @@ def test_more_hits_than_documents_are_all_documents(released: Path) -> None:
     assert len(release.query("sum", k=1000)) <= 32
 
 
+def test_the_settings_of_the_index_manifest_are_applied(released: Path) -> None:
+    entries = json.loads((released / "models/index/manifest.json").read_text())["datasets"]
+    index = load_release(released / "models/release/2l").index("one")
+    assert faiss.extract_index_ivf(index).nprobe == entries["one"]["indexes"]["ann"]["settings"]["nprobe"]
+
+
 def test_one_thread_searches_unless_told_otherwise_and_torch_keeps_its_own(
     released: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """What is installed for running: enough for every module of steps/, pins equal to the rest, torch as it fits."""
 
 import ast
+import os
 import re
 import shutil
 import stat
@@ -185,6 +186,34 @@ def test_a_venv_without_pip_is_made_again(install, tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text().count("-m venv") == 1, "one that has pip stays"
 
 
+@pytest.mark.parametrize(
+    ("version", "pip", "message"),
+    [
+        ("3, 9, 2", "", "needs Python 3.11 to 3.14, .venv/bin/python is 3.9.2; delete .venv, then run it"),
+        ("3, 11, 2", "exit 1", ".venv has no pip, though it was made just now; delete .venv"),
+    ],
+)
+def test_a_venv_of_no_use_is_named(tmp_path: Path, version: str, pip: str, message: str) -> None:
+    for name in ("install.sh", "find_python.sh", "run.lock"):
+        (tmp_path / "requirements").mkdir(exist_ok=True)
+        shutil.copy(ROOT / "requirements" / name, tmp_path / "requirements")
+    claim = f"import sys; sys.version_info = ({version}); sys.version = '{version.replace(', ', '.')} (main)'"
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    program(
+        tmp_path / ".venv/bin/python",
+        f'#!/bin/sh\ncase $* in "-c "*) exec {sys.executable} -c "{claim}; $2";; *) {pip or ":"};; esac\n',
+    )
+    program(tmp_path / "python3", "#!/bin/sh\ncase $* in *ensurepip*) echo fits;; esac\n")
+    done = subprocess.run(
+        [str(tmp_path / "requirements/install.sh"), "run"],
+        env=os.environ | {"PYTHON": str(tmp_path / "python3")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and message in done.stderr
+    assert not (tmp_path / ".venv/wanted.txt").exists()
+
+
 def test_a_cpu_build_that_pip_knows_needs_no_index(install) -> None:
     said, calls = install("run", AT_HOME="+cpu")
     assert "from where pip is told to look" in said
@@ -224,6 +253,16 @@ def test_only_torch_and_what_is_asked_for_is_installed_without_digests() -> None
     torch, asked, podman = free
     assert "^torch==" in torch and asked.endswith('"requirements/${LOCK}.lock"') and "podman-compose==" in podman
     assert 'if [ -n "${UNHASHED}" ]; then pip install' in "\n".join(texts)
+
+
+def test_a_lock_that_is_not_there_is_named_before_anything_is_made(tmp_path: Path) -> None:
+    script = tmp_path / "requirements/install.sh"
+    script.parent.mkdir()
+    shutil.copy(ROOT / "requirements/install.sh", script)
+    done = subprocess.run([str(script), "cpu"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "setup: there is no requirements/cpu.lock; give run, or run extras test\n"
+    assert not (tmp_path / ".venv").exists()
 
 
 def test_uv_is_taken_where_it_is(install) -> None:

@@ -76,6 +76,20 @@ def test_predict_answers_queries_with_their_own_k_or_the_parameters(saved: Path,
     assert len(model.predict(model.input_example)["ids"][0]) == 5
 
 
+@pytest.mark.parametrize(
+    ("columns", "params", "message"),
+    [
+        ({"query": ["sum"], "k": [0]}, {}, "k is 0"),
+        ({"query": ["sum"]}, {"dataset": "three"}, "no index of 'three'"),
+        ({"text": ["sum"]}, {}, "query"),
+    ],
+)
+def test_a_wrong_request_says_what_is_wrong(saved: Path, columns: dict, params: dict, message: str) -> None:
+    model = mlflow.pyfunc.load_model(str(saved))
+    with pytest.raises(mlflow.MlflowException, match=message):
+        model.predict(pd.DataFrame(columns), params=params)
+
+
 def test_the_model_loads_without_project_torch_or_pickle(saved: Path, released: Path, tmp_path: Path) -> None:
     assert not [path for path in saved.rglob("*") if path.suffix in {".pkl", ".pickle", ".joblib"}]
     command = [sys.executable, "-c", STRICT_LOADER, str(saved)]
