@@ -107,6 +107,17 @@ def test_changed_settings_make_another_deployment(released: Path, to: str) -> No
         assert engine.names("live_") == [second.collection]
 
 
+def test_another_target_that_the_graph_reaches_fills_nothing(released: Path, tmp_path: Path) -> None:
+    pytest.importorskip("qdrant_client")
+    folder = released / "models/release/static"
+    with open_engine(f"qdrant:{tmp_path / 'q'}") as engine:
+        _, first = put(engine, folder, ONE)
+        _, lower = put(engine, folder, ONE, PARAMS.model_copy(update={"target_recall": 0.5}))
+        assert (lower.collection, lower.filled) == (first.collection, 0)
+        assert lower.record.settings and lower.record.settings.target_recall == 0.5
+        assert put_back(engine).record.settings == first.record.settings
+
+
 def test_a_deployment_never_drops_or_moves_what_another_one_has_put_there(
     released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +137,18 @@ def test_a_deployment_never_drops_or_moves_what_another_one_has_put_there(
                 patch.setattr(deployment, moment, after_another)
                 put(engine, folder, ONE, PARAMS.model_copy(update={"m": [5]}))
             assert engine.target("live") == others
+
+
+def test_a_record_without_settings_counts_as_made_with_the_present_ones(released: Path, tmp_path: Path) -> None:
+    pytest.importorskip("qdrant_client")
+    folder = released / "models/release/static"
+    with open_engine(f"qdrant:{tmp_path / 'q'}") as engine:
+        _, first = put(engine, folder, ONE)
+        engine.keep(first.collection, first.record.model_dump_json(exclude={"settings"}))
+        assert put(engine, folder, ONE)[1].before is None
+        assert read_record(engine, first.collection) == first.record
+        engine.keep(first.collection, first.record.model_dump_json(exclude={"settings"}))
+        assert put(engine, folder, ONE, PARAMS.model_copy(update={"m": [12]}))[1].record.m == 12
 
 
 def test_documents_that_others_put_into_what_answers_are_not_lost(

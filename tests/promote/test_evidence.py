@@ -16,7 +16,7 @@ from slimtower.common.files import folder_digest, read_json, write_json
 from steps.core.tables import table_from_rows, write_table
 from steps.promote.candidate import choose_students, read_candidate
 from steps.promote.dvc_lock import dvc_md5
-from steps.promote.evidence import read_evaluation, read_test_sets, with_reported_slices
+from steps.promote.evidence import Evaluation, read_evaluation, read_test_sets, with_reported_slices
 
 Rows = dict[str, list[dict[str, Any]]]
 
@@ -92,6 +92,11 @@ def test_the_digest_sees_a_topic_that_documents_are_read_with(tmp_path: Path) ->
             digests.append(read_evaluation(tmp_path, read_test_sets(tmp_path), []).digest)
     assert [len(set(digests)) for digests in found.values()] == [1, 2]
     assert found["{title}. {content}"][0] == digest(tmp_path, ingest_rows())
+
+
+def test_the_digest_does_not_see_the_order_of_rows(tmp_path: Path) -> None:
+    rows = ingest_rows()
+    assert digest(tmp_path, {name: table[::-1] for name, table in rows.items()}) == digest(tmp_path, rows)
 
 
 def test_slices_go_by_words_and_miss_no_query(tmp_path: Path) -> None:
@@ -182,6 +187,16 @@ def test_metrics_that_lack_what_a_student_is_chosen_by_are_named_with_the_remedy
     write_json(reports / "metrics.json", {"{}": {}, "[]": []}.get(lacking, held))
     with pytest.raises(UserError, match=r"metrics\.json: damaged, .* run `dvc repro evaluate` to write it anew"):
         choose_students("", reports, folders, policy())
+
+
+def test_damaged_files_of_a_candidate_are_named(tmp_path: Path) -> None:
+    folders = releases(tmp_path / "release", fast=10)
+    write_json(tmp_path / "metrics.json", {"latency": []})
+    with pytest.raises(UserError, match=r"metrics\.json: damaged, or of another version \(AttributeError: "):
+        read_candidate("fast", tmp_path, folders, Evaluation("d", {}, {}))
+    write_json(folders / "fast/manifest.json", {})
+    with pytest.raises(UserError, match=r"fast/manifest\.json: damaged, .*KeyError: 'datasets'"):
+        read_candidate("fast", tmp_path, folders, Evaluation("d", {}, {}))
 
 
 def test_the_choice_of_the_evaluation_goes_first_within_the_budgets(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What happens to a registry between commands: calls that never came back, versions deleted, aliases moved by hand."""
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -315,6 +316,19 @@ def test_a_release_that_is_replaced_during_its_promotion_is_not_registered(
     assert json.loads(Path(stored, "manifest.json").read_text())["name"] == "A"
 
 
+def test_a_smoke_test_that_reaches_no_server_may_be_tried_again(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = project.promote("A").version
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    monkeypatch.setattr(smoke, "tracking_uri", lambda: url)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(TransientError, match=r"smoke test of .*/1: not reached: .*; try again"):
+        smoke.smoke_test(project.registry, version)
+
+
 @pytest.mark.parametrize(
     ("script", "said"),
     [
@@ -356,6 +370,12 @@ def test_a_release_whose_version_and_model_were_deleted_can_be_promoted_again(pr
     assert Path(download_artifacts(artifact_uri=second.source), "manifest.json").is_file()
 
 
+def test_a_number_that_no_database_holds_is_no_version(project: Project) -> None:
+    for number in ("9", "9" * 30):
+        with pytest.raises(UserError, match=f"no version '{number}'"):
+            project.registry.version(number)
+
+
 def test_more_versions_than_a_page_holds(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = [foreign_version(project, tmp_path / f"foreign{count}") for count in range(5)]
     real = project.registry.api.search_model_versions
@@ -370,6 +390,16 @@ def test_more_versions_than_a_page_holds(project: Project, tmp_path: Path, monke
     assert len(pages) == 3
     assert project.registry.existing("5") == "5"
     assert project.registry.existing("6") is None
+
+
+def test_reasons_longer_than_a_tag_are_cut_at_a_line(project: Project) -> None:
+    version = project.promote("A").version
+    decision = promotion.Decision(False, tuple(f"{number}: " + "x" * 90 for number in range(100)), ())
+    promotion._note_decision(Registry(project.registry.name), version, decision)
+    lines = project.registry.tags(version)["reasons"].splitlines()
+    assert 4000 < sum(len(line) + 1 for line in lines) <= 5000
+    assert all(line.endswith("x" * 90) for line in lines[:-1])
+    assert lines[-1] == f"... and {100 - len(lines) + 1} more"
 
 
 FILES = "The following failures occurred while downloading one or more artifacts from s3://a/b:\n##### File x #####\n"

@@ -62,6 +62,19 @@ def test_a_refusal_leaves_the_challenger_that_another_promotion_set_meanwhile(pr
     assert project.aliases["challenger"] == "1"
 
 
+def test_a_failed_smoke_test_leaves_every_alias_as_it_was(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.promote("A")
+    before = project.aliases
+
+    def fails(registry: Registry, version: str) -> None:
+        raise UserError(f"smoke test of {version}")
+
+    monkeypatch.setattr(promotion, "smoke_test", fails)
+    with pytest.raises(UserError, match="smoke test of 2"):
+        project.promote("B", 0.6)
+    assert project.aliases == before
+
+
 @pytest.mark.parametrize("error", [ValueError("a defect"), MlflowException("away"), KeyboardInterrupt("stopped")])
 @pytest.mark.parametrize("reset", [True, False])
 def test_whatever_keeps_a_version_from_the_gate_leaves_every_alias_as_it_was(

@@ -481,6 +481,22 @@ def test_one_body_makes_one_error(large: TestClient, path: str, body: dict[str, 
     assert len(response.content) < 1000 and max(errors, default=0) <= 3
 
 
+def test_a_long_name_in_an_address_is_refused(client: TestClient) -> None:
+    for name in ("dataset", "system"):
+        response = client.get("/search", params={"q": "sum", name: "x-amz-" * 5_000})
+        assert response.status_code == 422 and f"{name}: string should have at most 200" in response.text
+
+
+def test_openais_client_understands_the_refusals(openai_client: Any) -> None:
+    import openai
+
+    with pytest.raises(openai.NotFoundError, match="system 'gpt'"):
+        openai_client.embeddings.create(model="gpt", input=QUERY)
+    for texts, said in (([[1, 2]], "numbers of tokens mean nothing"), ("", "a text is empty")):
+        with pytest.raises(openai.UnprocessableEntityError, match=said):
+            openai_client.embeddings.create(model="2l", input=texts)
+
+
 def test_a_matryoshka_student_answers_in_its_dimensions(opened: tuple[TestClient, Service], openai_client: Any) -> None:
     served = opened[1].serving().student("2l")
     whole = served.release.encode([QUERY])[0]

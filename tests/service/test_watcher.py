@@ -224,6 +224,20 @@ def test_the_port_opens_while_a_large_release_is_on_its_way(releases: Path, monk
         assert client.get("/search", params={"q": "sum"}).json()["system"] == "champion"
 
 
+def test_what_keeps_a_source_from_answering_is_told_once_for_each_reason(
+    releases: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = ToldSource({"a": releases / "static"})
+    watched = watcher(source)
+    source.unreachable = "no route"
+    source_poll = source.poll
+    for poll in (source_poll, source_poll, Mock(side_effect=UserError("no champion")), source_poll):
+        source.poll = poll  # type: ignore[method-assign]
+        watched.refresh()
+    errors = [record.data["error"] for record in caplog.records if record.message == "not loaded"]  # type: ignore[attr-defined]
+    assert errors == ["RuntimeError: no route", "no champion", "RuntimeError: no route"]
+
+
 def test_a_damaged_audit_trail_keeps_no_champion_from_serving(releases: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good = '{"version": "7", "at": "2026-01-01T00:00:00Z", "by": "someone"}'
     trail = ["", "{", "7", "[" * 4000, '{"version": "6"}', good]
