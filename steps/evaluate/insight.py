@@ -18,7 +18,7 @@ from steps.evaluate.cases import Case, read_cases
 from steps.evaluate.comparing import figures as shares_of
 from steps.evaluate.composition import Evaluation
 from steps.evaluate.figures import every_figure, measured_figures
-from steps.evaluate.figures.base import Figure, Look, Measured
+from steps.evaluate.figures.base import EvaluatedTower, Figure, Measured
 from steps.evaluate.gains import fused_sets
 from steps.evaluate.measuring import Result, Task
 from steps.evaluate.params import BOOTSTRAP_SAMPLES, EvaluateParams
@@ -140,10 +140,11 @@ def measure_figures(chosen: Sequence[Figure], systems: Systems, task: Task, teac
     measured: dict[str, dict[str, dict[str, Any]]] = {figure.key(): {} for figure in chosen}
     towers: list[Teacher | Student] = [systems.teacher, *systems.students] if task.test_sets() else []
     for tower in towers:
-        looks = [
-            Look(tower, judged, teacher.embeddings[judged.dataset], task.params.seed) for judged in task.test_sets()
+        on_sets = [
+            EvaluatedTower(tower, judged, teacher.embeddings[judged.dataset], task.params.seed)
+            for judged in task.test_sets()
         ]
-        tests = digest([asdict(look.judged) for look in looks])
+        tests = digest([asdict(evaluated.judged) for evaluated in on_sets])
         for figure in chosen:
             code = code_digest(type(figure).__module__)
             key = key_of(
@@ -151,7 +152,7 @@ def measure_figures(chosen: Sequence[Figure], systems: Systems, task: Task, teac
             )
             path = kept_folder(key) / "figure.json"
             if not path.is_file():
-                found = {look.judged.dataset: figure.measure(look) for look in looks}
+                found = {evaluated.judged.dataset: figure.measure(evaluated) for evaluated in on_sets}
                 write_json(path, {dataset: value for dataset, value in found.items() if value is not None})
             measured[figure.key()][tower.name] = read_json(path)
     return {key: {model: by_set for model, by_set in row.items() if by_set} for key, row in measured.items()}

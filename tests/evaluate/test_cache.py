@@ -194,7 +194,9 @@ def test_a_second_look_is_known_by_all_that_it_depends_on(
     looked: list[str] = []
     measure = SearchEffort.measure
     monkeypatch.setattr(
-        SearchEffort, "measure", lambda self, look: (looked.append(look.tower.name), measure(self, look))[1]
+        SearchEffort,
+        "measure",
+        lambda self, evaluated: (looked.append(evaluated.tower.name), measure(self, evaluated))[1],
     )
 
     def look(given: Systems, **changes: object) -> list[str]:

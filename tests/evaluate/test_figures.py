@@ -16,7 +16,7 @@ from slimtower.serving.release import Documents, Release
 from steps.core.judged import JudgedSet
 from steps.evaluate.drawing import draw_histograms
 from steps.evaluate.figures import geometry, proposition
-from steps.evaluate.figures.base import Look
+from steps.evaluate.figures.base import EvaluatedTower
 from steps.evaluate.figures.effort import ladder, measure_effort
 from steps.evaluate.figures.proposition import judged_pairs, measure_proposition, score_scale
 from steps.evaluate.figures.semantic_ids import centroids, measure_codes, prefix_recall, query_codes, read_codes
@@ -237,7 +237,7 @@ def look(teacher: np.ndarray, student: np.ndarray) -> dict[str, Any]:
     tower: Any = Student("s", "", SimpleNamespace(encode=lambda texts: student), lambda texts: student)  # type: ignore[arg-type]
     asked = judged([["d0"]] * len(teacher))
     figure = geometry.DistanceToTheTeacher()
-    found = figure.measure(Look(tower, asked, teacher, 0))
+    found = figure.measure(EvaluatedTower(tower, asked, teacher, 0))
     assert found is not None
     return found | figure.merge({"s": {"api": found}}, {}, 0)["api"]["s"]
 

@@ -17,7 +17,7 @@ from steps.core.judged import JudgedSet
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.evaluate import cases
 from steps.evaluate.figures import effort
-from steps.evaluate.figures.base import Look
+from steps.evaluate.figures.base import EvaluatedTower
 from steps.evaluate.figures.perturbed import perturbed_set
 from steps.evaluate.figures.proposition import judged_pairs
 from steps.evaluate.judging import audit_leaks, own_document_lines, read_evaluation_sets, unmeasured_lines
@@ -155,7 +155,7 @@ def test_the_own_id_counts_nowhere_else_either() -> None:
     changed = perturbed_set(judged, np.arange(3), "typos", 1)
     assert changed.ignore_identical_ids and list(changed.qrels) == ids[:3]
     tower: Any = SimpleNamespace(release=release)
-    nearest = Look(tower, judged, vectors, 1).teacher_hits
+    nearest = EvaluatedTower(tower, judged, vectors, 1).teacher_hits
     assert all(len(docs) == 10 and query not in docs for query, docs in zip(ids, nearest, strict=True))
     pairs = judged_pairs(judged, [[query, ids[(row + 2) % 12]] for row, query in enumerate(ids)])
     assert pairs[1][:2] == ["s/1", "s/2"] and len(pairs[1]) == 24

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from slimtower.common.plugins import concrete_subclasses
-from steps.evaluate.figures.base import Figure, Measured, Shown
+from steps.evaluate.figures.base import Figure, Measured, RenderContext
 from steps.evaluate.formatting import Block
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.served import fusing
@@ -31,5 +31,5 @@ def shown_figures(
     """
     for figure in every_figure():
         if metrics.get(figure.key()) and (figure.in_short or not short):
-            shown = Shown(metrics, measured.get(figure.key(), {}), bool(fusing(metrics)))
-            yield figure, list(figure.render(metrics[figure.key()], shown))
+            context = RenderContext(metrics, measured.get(figure.key(), {}), bool(fusing(metrics)))
+            yield figure, list(figure.render(metrics[figure.key()], context))

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from steps.evaluate.figures.base import NEIGHBOURS, Figure, Part, Shown, overlaps
+from steps.evaluate.figures.base import NEIGHBOURS, Figure, Part, RenderContext, overlaps
 from steps.evaluate.formatting import Block, Table, percent
 from steps.evaluate.scoring import read_hits
 
@@ -22,7 +22,7 @@ class AgreementWithTheTeacher(Figure):
     title = "Agreement with the teacher's hits"
     part: ClassVar[Part] = "tests"
 
-    def render(self, value: Mapping[str, Any], shown: Shown) -> Iterator[Block]:
+    def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterator[Block]:
         """A row a student."""
         yield Table(
             ["data set", "student", "same top 10", "rank-biased overlap"],
@@ -36,7 +36,7 @@ class AgreementWithTheTeacher(Figure):
             "*Same top 10*: the share of the teacher's first ten hits that the student has among its own. *Rank-biased"
             " overlap* (p = 0.9) compares both rankings from the top; it is 1 if they are equal."
             + " Students are encoders alone."
-            * shown.fused
+            * context.fused
         )
 
 

@@ -19,7 +19,7 @@ Measured = Mapping[str, Mapping[str, Any]]  # model -> data set -> what `Figure.
 
 
 @dataclass(frozen=True)
-class Look:
+class EvaluatedTower:
     """A tower, the teacher or a student, on the judged test queries of one data set."""
 
     tower: Teacher | Student
@@ -54,7 +54,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Shown:
+class RenderContext:
     """What a figure may read to be shown: metrics.json, and what was measured for it."""
 
     metrics: Mapping[str, Any]
@@ -81,7 +81,7 @@ class Figure(ABC):
         """Its key in metrics.json."""
         return cls.__module__.rpartition(".")[2]
 
-    def measure(self, look: Look) -> Any:
+    def measure(self, evaluated: EvaluatedTower) -> Any:
         """What JSON can hold of one tower on one data set, kept until code, tower or queries change; None: nothing.
 
         Without it the figure shows what the evaluation itself put under its key.
@@ -100,7 +100,7 @@ class Figure(ABC):
         return named
 
     @abstractmethod
-    def render(self, value: Mapping[str, Any], shown: Shown) -> Iterable[Block]:
+    def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterable[Block]:
         """Paragraphs, tables and drawings below its title; `value` is what metrics.json has of it, never empty."""
 
 

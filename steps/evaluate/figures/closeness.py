@@ -8,7 +8,7 @@ import numpy as np
 
 from slimtower.serving.release import Release
 from steps.core.cosines import cosines
-from steps.evaluate.figures.base import NEIGHBOURS, Figure, Part, Shown, overlaps
+from steps.evaluate.figures.base import NEIGHBOURS, Figure, Part, RenderContext, overlaps
 from steps.evaluate.formatting import Block, Table, milliseconds, percent, size
 from steps.evaluate.judging import describe_parts
 
@@ -25,9 +25,9 @@ class NotJudged(Figure):
     part: ClassVar[Part] = "unjudged"
     in_short = True
 
-    def render(self, value: Mapping[str, Any], shown: Shown) -> Iterator[Block]:
+    def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterator[Block]:
         """A row a student, the closest first, and what each data set was measured on."""
-        latency, sizes = shown.metrics["latency"], shown.metrics["sizes"]
+        latency, sizes = context.metrics["latency"], context.metrics["sizes"]
         yield (
             "These data sets have no judged test queries. *Same top 10*: the share of the teacher's ten nearest"
             " documents that the student finds too. *Cosine*: between both embeddings of a query."
@@ -48,7 +48,7 @@ class NotJudged(Figure):
             ],
         )
         for dataset in sorted(value):
-            parts = describe_parts(shown.metrics["closeness_texts"][dataset])
+            parts = describe_parts(context.metrics["closeness_texts"][dataset])
             yield (
                 f"No test query of {dataset} is judged: this says how close students are to the teacher, not how good"
                 f" its hits are. Measured on {parts}."

@@ -12,7 +12,7 @@ from slimtower.serving.index_files import apply_settings, shards_of
 from slimtower.serving.release import Release
 from steps.core.judged import JudgedSet, other_hits, tied_hits
 from steps.core.measures import ndcg_at_10
-from steps.evaluate.figures.base import Figure, Look, Part, Shown
+from steps.evaluate.figures.base import EvaluatedTower, Figure, Part, RenderContext
 from steps.evaluate.figures.perturbed import drawn_rows
 from steps.evaluate.formatting import Block, Table, percent
 
@@ -30,14 +30,16 @@ class SearchEffort(Figure):
     part: ClassVar[Part] = "speed"
     analysis = True
 
-    def measure(self, look: Look) -> dict[str, Any] | None:
+    def measure(self, evaluated: EvaluatedTower) -> dict[str, Any] | None:
         """Of up to _QUERIES queries."""
-        rows = drawn_rows(len(look.vectors), _QUERIES, look.seed)
-        ids, texts = ([values[row] for row in rows] for values in (look.judged.query_ids, look.judged.texts))
-        found = measure_effort(look.tower.release, replace(look.judged, query_ids=ids, texts=texts), look.vectors[rows])
+        rows = drawn_rows(len(evaluated.vectors), _QUERIES, evaluated.seed)
+        ids, texts = ([values[row] for row in rows] for values in (evaluated.judged.query_ids, evaluated.judged.texts))
+        found = measure_effort(
+            evaluated.tower.release, replace(evaluated.judged, query_ids=ids, texts=texts), evaluated.vectors[rows]
+        )
         return found.as_dict() if found else None
 
-    def render(self, value: Mapping[str, Any], shown: Shown) -> Iterator[Block]:
+    def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterator[Block]:
         """A row a model."""
         yield (
             "How many lists of the index must be probed (nprobe), or candidates kept (efSearch), until a model loses at"

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from steps.evaluate.drawing import NARROW, WIDE, draw_histograms
-from steps.evaluate.figures.base import Figure, Look, Measured, Part, Shown
+from steps.evaluate.figures.base import EvaluatedTower, Figure, Measured, Part, RenderContext
 from steps.evaluate.formatting import Block, Drawing, Table
 from steps.evaluate.systems import Student
 
@@ -30,12 +30,12 @@ class DistanceToTheTeacher(Figure):
     place = 1
     analysis = True
 
-    def measure(self, look: Look) -> dict[str, Any] | None:
+    def measure(self, evaluated: EvaluatedTower) -> dict[str, Any] | None:
         """`query_term`, and `differences` of all pairs."""
-        if not isinstance(look.tower, Student):
+        if not isinstance(evaluated.tower, Student):
             return None
-        theirs, ours = comparable(look.teacher_vectors, look.vectors)
-        differences = pair_differences(theirs, ours, draw_pairs(len(theirs), PAIRS, look.seed))
+        theirs, ours = comparable(evaluated.teacher_vectors, evaluated.vectors)
+        differences = pair_differences(theirs, ours, draw_pairs(len(theirs), PAIRS, evaluated.seed))
         return {"query_term": query_term(theirs, ours), "differences": differences.tolist()}
 
     def merge(self, measured: Measured, values: Mapping[str, Mapping[str, np.ndarray]], seed: int) -> dict[str, Any]:
@@ -43,7 +43,7 @@ class DistanceToTheTeacher(Figure):
         merged = super().merge(measured, values, seed)
         return {dataset: {model: summary(found) for model, found in row.items()} for dataset, row in merged.items()}
 
-    def render(self, value: Mapping[str, Any], shown: Shown) -> Iterator[Block]:
+    def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterator[Block]:
         """A row a student, and a histogram of the pairs of each."""
         yield (
             "How far a student places queries from where the teacher places them. Training lowers this distance. The"
@@ -65,7 +65,7 @@ class DistanceToTheTeacher(Figure):
         )
         pairs = {
             student: np.concatenate([np.array(found["differences"]) for found in by_set.values()])
-            for student, by_set in shown.measured.items()
+            for student, by_set in context.measured.items()
         }
         label = "distance by the teacher less distance by the student"
         yield Drawing(

@@ -9,7 +9,7 @@ import numpy as np
 
 from slimtower.serving.release import Release
 from steps.core.measures import NDCG
-from steps.evaluate.figures.base import Figure, Part, Shown
+from steps.evaluate.figures.base import Figure, Part, RenderContext
 from steps.evaluate.formatting import Block, Table, milliseconds, size
 from steps.evaluate.latency import Encode, one_thread, sample
 from steps.evaluate.scoring import Scored, score
@@ -23,7 +23,7 @@ class Indexes(Figure):
     part: ClassVar[Part] = "speed"
     place = 2
 
-    def render(self, value: Mapping[str, Any], shown: Shown) -> Iterator[Block]:
+    def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterator[Block]:
         """A row an index."""
         yield "The teacher searches ten hits in the exact index (flat) and in the index that serves (ann)."
         yield Table(

@@ -11,7 +11,7 @@ from steps.core.judged import JudgedSet
 from steps.core.measures import NDCG
 from steps.core.texts import word_places
 from steps.evaluate.comparing import figures
-from steps.evaluate.figures.base import NEIGHBOURS, Figure, Look, Measured, Part, Shown
+from steps.evaluate.figures.base import NEIGHBOURS, EvaluatedTower, Figure, Measured, Part, RenderContext
 from steps.evaluate.formatting import Block, Cell, Table, percent
 from steps.evaluate.fusing import fused_search
 from steps.evaluate.params import BOOTSTRAP_SAMPLES
@@ -36,22 +36,22 @@ class ChangedQueries(Figure):
     title = "Changed queries"
     part: ClassVar[Part] = "queries"
 
-    def measure(self, look: Look) -> dict[str, Any] | None:
+    def measure(self, evaluated: EvaluatedTower) -> dict[str, Any] | None:
         """`rows` of the queries, and nDCG@10 by system, `alone` or `served`, and change, a value a row."""
-        judged, release = look.judged, look.tower.release
-        rows = drawn_rows(len(judged.query_ids), QUERIES, look.seed)
+        judged, release = evaluated.judged, evaluated.tower.release
+        rows = drawn_rows(len(judged.query_ids), QUERIES, evaluated.seed)
         if len(rows) < MIN_QUERIES:
             return None
-        searches = {"alone": dense_search(remembering(look.tower.encode), release)}
-        if isinstance(look.tower, Student) and (fusion := release.fusion(judged.dataset)):
-            dense, lexical = dense_search(look.tower.encode, release, "ann"), release.lexical(judged.dataset)
+        searches = {"alone": dense_search(remembering(evaluated.tower.encode), release)}
+        if isinstance(evaluated.tower, Student) and (fusion := release.fusion(judged.dataset)):
+            dense, lexical = dense_search(evaluated.tower.encode, release, "ann"), release.lexical(judged.dataset)
             searches["served"] = fused_search(
                 dense, lambda _, texts, k: lexical.search(texts, k), {judged.dataset: fusion}
             )
 
         def ndcg(system: str, search: Search, kind: Perturbation) -> list[float]:
-            name = f"{look.tower.name}{' as served' if system == 'served' else ''}, {kind}"
-            changed = perturbed_set(judged, rows, kind, look.seed)
+            name = f"{evaluated.tower.name}{' as served' if system == 'served' else ''}, {kind}"
+            changed = perturbed_set(judged, rows, kind, evaluated.seed)
             values: list[float] = (
                 score(name, search, changed, NEIGHBOURS, exact=system == "alone").values[NDCG].tolist()
             )
@@ -75,14 +75,14 @@ class ChangedQueries(Figure):
             }
         return merged
 
-    def render(self, value: Mapping[str, Any], shown: Shown) -> Iterator[Block]:
+    def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterator[Block]:
         """A row a change: nDCG@10 before and after it, and what a student then keeps of the teacher's."""
         yield (
             "A sample of the test queries, changed as people change them: one slip of a letter (typos), another order"
             " of the words, or only the first half to four fifths typed (prefix). Shown are nDCG@10 before and after"
             " the change, and the share of the teacher's that a student then keeps."
             + " A name with +bm25 adds the BM25 of its release."
-            * shown.fused
+            * context.fused
         )
         rows = [(dataset, kind, row) for dataset, changes in sorted(value.items()) for kind, row in changes.items()]
         models = sorted({name for *_, row in rows for name in row["ndcg"]} - {TEACHER})

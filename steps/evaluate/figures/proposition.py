@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from steps.core.judged import JudgedSet
-from steps.evaluate.figures.base import NEIGHBOURS, Figure, Look, Part, Shown
+from steps.evaluate.figures.base import NEIGHBOURS, EvaluatedTower, Figure, Part, RenderContext
 from steps.evaluate.figures.geometry import comparable
 from steps.evaluate.formatting import Block, Table
 from steps.evaluate.systems import Student, document_rows, document_vectors
@@ -35,27 +35,27 @@ class BoundOnTheError(Figure):
     place = 2
     analysis = True
 
-    def measure(self, look: Look) -> dict[str, float] | None:
+    def measure(self, evaluated: EvaluatedTower) -> dict[str, float] | None:
         """Over judged documents, the teacher's nearest, and as many that are drawn from all."""
-        if not isinstance(look.tower, Student):
+        if not isinstance(evaluated.tower, Student):
             return None
-        release, dataset = look.tower.release, look.judged.dataset
-        ids, nearest = release.documents(dataset).ids, look.teacher_hits
-        drawn = np.random.default_rng(look.seed).integers(0, len(ids), (len(nearest), NEIGHBOURS))
+        release, dataset = evaluated.tower.release, evaluated.judged.dataset
+        ids, nearest = release.documents(dataset).ids, evaluated.teacher_hits
+        drawn = np.random.default_rng(evaluated.seed).integers(0, len(ids), (len(nearest), NEIGHBOURS))
         extra_docs = [[*hits, *(ids[row] for row in rows)] for hits, rows in zip(nearest, drawn, strict=True)]
-        queries, doc_ids, relevant = judged_pairs(look.judged, extra_docs)
+        queries, doc_ids, relevant = judged_pairs(evaluated.judged, extra_docs)
         rows = document_rows(release, dataset, doc_ids)
         is_indexed = rows >= 0
         queries, relevant, rows = queries[is_indexed], relevant[is_indexed], rows[is_indexed]
         if not len(relevant):
             return None
-        theirs, ours = comparable(look.teacher_vectors, look.vectors)
+        theirs, ours = comparable(evaluated.teacher_vectors, evaluated.vectors)
         found = measure_proposition(
             theirs, ours, queries, lambda part: document_vectors(release, dataset, rows[part]), relevant
         )
         return asdict(found)
 
-    def render(self, value: Mapping[str, Any], shown: Shown) -> Iterator[Block]:
+    def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterator[Block]:
         """A row a student."""
         yield (
             "Proposition 1 of [EmbedDistill](https://arxiv.org/abs/2301.12005) (Kim et al., 2023) over judged pairs,"

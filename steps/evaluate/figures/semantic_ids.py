@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from slimtower.serving.release import Release
 from steps.core.judged import JudgedSet
-from steps.evaluate.figures.base import Figure, Look, Part, Shown
+from steps.evaluate.figures.base import EvaluatedTower, Figure, Part, RenderContext
 from steps.evaluate.formatting import Block, Cell, Table, percent
 from steps.evaluate.systems import document_rows, document_vectors
 
@@ -28,10 +28,10 @@ class SemanticIds(Figure):
     place = 4
     analysis = True
 
-    def measure(self, look: Look) -> dict[str, dict[str, float]] | None:
+    def measure(self, evaluated: EvaluatedTower) -> dict[str, dict[str, float]] | None:
         """By number of codes."""
-        judged, release = look.judged, look.tower.release
-        codes = read_codes(release, judged.dataset, look.seed)
+        judged, release = evaluated.judged, evaluated.tower.release
+        codes = read_codes(release, judged.dataset, evaluated.seed)
         if codes is None:
             return None
         relevant = [[doc for doc, grade in judged.qrels[query].items() if grade >= judged.relevant_from]
@@ -40,10 +40,10 @@ class SemanticIds(Figure):
         relevant_rows = [[row for row in (next(rows) for _ in docs) if row >= 0] for docs in relevant]
         if not any(relevant_rows):
             return None
-        found = measure_codes(codes, judged, relevant_rows, look.vectors)
+        found = measure_codes(codes, judged, relevant_rows, evaluated.vectors)
         return {name: {str(count): value for count, value in enumerate(row, 1)} for name, row in found.items()}
 
-    def render(self, value: Mapping[str, Any], shown: Shown) -> Iterator[Block]:
+    def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterator[Block]:
         """A row a model."""
         yield (
             "Documents and queries have codes, coarse to fine. Shown is the share of the relevant documents whose first"

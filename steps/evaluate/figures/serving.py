@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from steps.core.measures import NDCG
-from steps.evaluate.figures.base import Figure, Part, Shown
+from steps.evaluate.figures.base import Figure, Part, RenderContext
 from steps.evaluate.formatting import Block, Table, percent
 from steps.evaluate.scoring import Scored, score
 from steps.evaluate.systems import Student, dense_search, remembering
@@ -22,7 +22,7 @@ class Serving(Figure):
     part: ClassVar[Part] = "speed"
     place = 1
 
-    def render(self, value: Mapping[str, Any], shown: Shown) -> Iterator[Block]:
+    def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterator[Block]:
         """A row a student."""
         yield (
             "nDCG@10 of the student as trained (fp32, exact index), after export and quantisation, and with the index"

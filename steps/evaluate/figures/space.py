@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from steps.core.cosines import cosines
-from steps.evaluate.figures.base import NEIGHBOURS, Figure, Look, Part, Shown, overlaps
+from steps.evaluate.figures.base import NEIGHBOURS, EvaluatedTower, Figure, Part, RenderContext, overlaps
 from steps.evaluate.figures.geometry import PAIRS, draw_pairs
 from steps.evaluate.formatting import Block, Table, percent
 from steps.evaluate.systems import Student
@@ -28,14 +28,16 @@ class Neighbours(Figure):
     place = 3
     analysis = True
 
-    def measure(self, look: Look) -> dict[str, float]:
+    def measure(self, evaluated: EvaluatedTower) -> dict[str, float]:
         """Of the teacher lengths and spread alone."""
-        found = lengths_and_spread(look.vectors, look.seed)
-        if not isinstance(look.tower, Student):
+        found = lengths_and_spread(evaluated.vectors, evaluated.seed)
+        if not isinstance(evaluated.tower, Student):
             return found
-        return found | neighbours_kept(look.teacher_vectors, look.vectors, look.teacher_hits, look.hits)
+        return found | neighbours_kept(
+            evaluated.teacher_vectors, evaluated.vectors, evaluated.teacher_hits, evaluated.hits
+        )
 
-    def render(self, value: Mapping[str, Any], shown: Shown) -> Iterator[Block]:
+    def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterator[Block]:
         """A row a model."""
         yield (
             "The share of the teacher's ten nearest documents, and of its ten nearest other test queries, that a"
