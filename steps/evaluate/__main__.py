@@ -1,9 +1,11 @@
 """`python -m steps.evaluate`: measure every model of params.yaml and write `reports/`; `--table` prints them."""
 
+import contextlib
 import sys
 from pathlib import Path
 
 from slimtower.common.errors import guarded
+from slimtower.common.files import cache_root, sha256_file, staged_file
 from steps.core.params import load_index_teacher, load_students
 from steps.core.progress import Bar
 from steps.evaluate.params import EvaluateParams
@@ -33,10 +35,19 @@ def body(params: EvaluateParams, run: Run) -> None:
 
 
 def print_table() -> None:
-    """Print the results of the last evaluation."""
+    """Print the results of the last evaluation. A table that was printed before is kept: making it imports torch."""
+    metrics = Path("reports/metrics.json")
+    printed = cache_root() / "tables" / f"{sha256_file(metrics)}.txt" if metrics.is_file() else None
+    if printed is not None and printed.is_file():
+        print(printed.read_text(encoding="utf-8"))
+        return
     from steps.evaluate.summary import results_table
 
-    print(results_table(Path("reports")))
+    table = results_table(metrics.parent)
+    print(table)
+    if printed is not None:
+        with contextlib.suppress(OSError), staged_file(printed) as staging:
+            staging.write_text(table, encoding="utf-8")
 
 
 if __name__ == "__main__":
