@@ -152,7 +152,7 @@ def measure_figures(chosen: Sequence[Figure], systems: Systems, task: Task, teac
             )
             path = kept_folder(key) / "figure.json"
             if not path.is_file():
-                found = {evaluated.judged.dataset: figure.measure(evaluated) for evaluated in on_sets}
-                write_json(path, {dataset: value for dataset, value in found.items() if value is not None})
+                values = {evaluated.judged.dataset: figure.measure(evaluated) for evaluated in on_sets}
+                write_json(path, {dataset: value for dataset, value in values.items() if value is not None})
             measured[figure.key()][tower.name] = read_json(path)
     return {key: {model: by_set for model, by_set in row.items() if by_set} for key, row in measured.items()}

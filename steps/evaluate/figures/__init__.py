@@ -13,7 +13,7 @@ from steps.evaluate.served import fusing
 def every_figure() -> list[Figure]:
     """All there are, in the order of the report."""
     classes: list[type[Figure]] = concrete_subclasses(__name__, __path__, Figure)
-    return sorted((figure() for figure in classes), key=lambda figure: (figure.place, figure.key()))
+    return sorted((figure() for figure in classes), key=lambda figure: (figure.position, figure.key()))
 
 
 def measured_figures(params: EvaluateParams) -> list[Figure]:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from steps.evaluate.figures.base import NEIGHBOURS, Figure, Part, RenderContext, overlaps
+from steps.evaluate.figures.base import NEIGHBOURS, Figure, Part, RenderContext, cells, overlaps
 from steps.evaluate.formatting import Block, Table, percent
 from steps.evaluate.scoring import read_hits
 
@@ -28,8 +28,7 @@ class AgreementWithTheTeacher(Figure):
             ["data set", "student", "same top 10", "rank-biased overlap"],
             [
                 [dataset, student, percent(same["overlap"]), f"{same['rbo']:.3f}"]
-                for dataset, row in sorted(value.items())
-                for student, same in row.items()
+                for dataset, student, same in cells(value)
             ],
         )
         yield (

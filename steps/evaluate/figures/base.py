@@ -1,7 +1,7 @@
 """What a figure of the report is, and what it is given: a tower on the judged test queries of one data set."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -69,7 +69,7 @@ class Figure(ABC):
     title: ClassVar[str]
     part: ClassVar[Part]
     """Part of the page in which it stands."""
-    place: ClassVar[int] = 100
+    position: ClassVar[int] = 100
     """Figures of a part stand in this order, then by name."""
     analysis: ClassVar[bool] = False
     """Whether it explains and decides nothing: then it is measured only where `evaluate.analyses` names it."""
@@ -102,6 +102,13 @@ class Figure(ABC):
     @abstractmethod
     def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterable[Block]:
         """Paragraphs, tables and drawings below its title; `value` is what metrics.json has of it, never empty."""
+
+
+def cells(value: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, Any]]:
+    """(data set, model, its value) of a figure's value `[data set][model]`, by the names of the data sets."""
+    for dataset, by_model in sorted(value.items()):
+        for model, cell in by_model.items():
+            yield dataset, model, cell
 
 
 def overlaps(expected: Sequence[Sequence[str]], hits: Sequence[Sequence[str]]) -> np.ndarray:

@@ -12,7 +12,7 @@ from slimtower.serving.index_files import apply_settings, shards_of
 from slimtower.serving.release import Release
 from steps.core.judged import JudgedSet, other_hits, tied_hits
 from steps.core.measures import ndcg_at_10
-from steps.evaluate.figures.base import EvaluatedTower, Figure, Part, RenderContext
+from steps.evaluate.figures.base import EvaluatedTower, Figure, Part, RenderContext, cells
 from steps.evaluate.figures.perturbed import drawn_rows
 from steps.evaluate.formatting import Block, Table, percent
 
@@ -34,10 +34,10 @@ class SearchEffort(Figure):
         """Of up to _QUERIES queries."""
         rows = drawn_rows(len(evaluated.vectors), _QUERIES, evaluated.seed)
         ids, texts = ([values[row] for row in rows] for values in (evaluated.judged.query_ids, evaluated.judged.texts))
-        found = measure_effort(
+        effort = measure_effort(
             evaluated.tower.release, replace(evaluated.judged, query_ids=ids, texts=texts), evaluated.vectors[rows]
         )
-        return found.as_dict() if found else None
+        return effort.as_dict() if effort else None
 
     def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterator[Block]:
         """A row a model."""
@@ -52,22 +52,21 @@ class SearchEffort(Figure):
                 [
                     dataset,
                     model,
-                    found["knob"],
-                    _needed(found),
-                    f"{found['served']:,}",
-                    f"{found['most']:,}",
-                    percent(found["lost"]),
+                    effort["knob"],
+                    _needed(effort),
+                    f"{effort['served']:,}",
+                    f"{effort['most']:,}",
+                    percent(effort["lost"]),
                 ]
-                for dataset, row in sorted(value.items())
-                for model, found in row.items()
+                for dataset, model, effort in cells(value)
             ],
         )
 
 
-def _needed(found: Mapping[str, Any]) -> str:
-    if "needed" in found:
-        return f"{found['needed']:,}"
-    return "none is enough" if found["knob"] == "nprobe" else "more"
+def _needed(effort: Mapping[str, Any]) -> str:
+    if "needed" in effort:
+        return f"{effort['needed']:,}"
+    return "none is enough" if effort["knob"] == "nprobe" else "more"
 
 
 @dataclass(frozen=True)

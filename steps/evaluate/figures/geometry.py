@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from steps.evaluate.drawing import NARROW, WIDE, draw_histograms
-from steps.evaluate.figures.base import EvaluatedTower, Figure, Measured, Part, RenderContext
+from steps.evaluate.figures.base import EvaluatedTower, Figure, Measured, Part, RenderContext, cells
 from steps.evaluate.formatting import Block, Drawing, Table
 from steps.evaluate.systems import Student
 
@@ -27,7 +27,7 @@ class DistanceToTheTeacher(Figure):
 
     title = "Distance to the teacher"
     part: ClassVar[Part] = "distance"
-    place = 1
+    position = 1
     analysis = True
 
     def measure(self, evaluated: EvaluatedTower) -> dict[str, Any] | None:
@@ -41,7 +41,9 @@ class DistanceToTheTeacher(Figure):
     def merge(self, measured: Measured, values: Mapping[str, Mapping[str, np.ndarray]], seed: int) -> dict[str, Any]:
         """Quantiles in place of all pairs."""
         merged = super().merge(measured, values, seed)
-        return {dataset: {model: summary(found) for model, found in row.items()} for dataset, row in merged.items()}
+        return {
+            dataset: {model: summary(distances) for model, distances in row.items()} for dataset, row in merged.items()
+        }
 
     def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterator[Block]:
         """A row a student, and a histogram of the pairs of each."""
@@ -51,10 +53,9 @@ class DistanceToTheTeacher(Figure):
         )
         keys = ("pairs_mean", "pairs_p05", "pairs_p50", "pairs_p95")
         rows = [
-            [dataset, student, f"{found['query_term']:.3f}"]
-            + ["–" if found[key] is None else f"{found[key]:+.3f}" for key in keys]
-            for dataset, row in sorted(value.items())
-            for student, found in row.items()
+            [dataset, student, f"{distances['query_term']:.3f}"]
+            + ["–" if distances[key] is None else f"{distances[key]:+.3f}" for key in keys]
+            for dataset, student, distances in cells(value)
         ]
         yield Table(["data set", "student", "distance", "pairs: mean", "5\u00a0%", "median", "95\u00a0%"], rows)
         yield (
@@ -64,7 +65,7 @@ class DistanceToTheTeacher(Figure):
             " moves them apart."
         )
         pairs = {
-            student: np.concatenate([np.array(found["differences"]) for found in by_set.values()])
+            student: np.concatenate([np.array(distances["differences"]) for distances in by_set.values()])
             for student, by_set in context.measured.items()
         }
         label = "distance by the teacher less distance by the student"
@@ -76,14 +77,14 @@ class DistanceToTheTeacher(Figure):
         )
 
 
-def summary(found: Mapping[str, Any]) -> dict[str, float | None]:
+def summary(distances: Mapping[str, Any]) -> dict[str, float | None]:
     """Distance, and mean and quantiles of the differences; None where there is one query and no pair."""
-    differences = np.array(found["differences"])
+    differences = np.array(distances["differences"])
     named: dict[str, float | None] = dict.fromkeys(("pairs_mean", "pairs_p05", "pairs_p50", "pairs_p95"))
     if len(differences):
         quantiles = np.quantile(differences, [0.05, 0.5, 0.95])
         named = dict(zip(named, (float(differences.mean()), *quantiles.tolist()), strict=True))
-    return {"query_term": found["query_term"]} | named
+    return {"query_term": distances["query_term"]} | named
 
 
 def query_term(teacher: np.ndarray, student: np.ndarray) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 
 from slimtower.serving.release import Release
 from steps.core.measures import NDCG
-from steps.evaluate.figures.base import Figure, Part, RenderContext
+from steps.evaluate.figures.base import Figure, Part, RenderContext, cells
 from steps.evaluate.formatting import Block, Table, milliseconds, size
 from steps.evaluate.latency import Encode, one_thread, sample
 from steps.evaluate.scoring import Scored, score
@@ -21,7 +21,7 @@ class Indexes(Figure):
 
     title = "Index"
     part: ClassVar[Part] = "speed"
-    place = 2
+    position = 2
 
     def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterator[Block]:
         """A row an index."""
@@ -29,15 +29,14 @@ class Indexes(Figure):
         yield Table(
             ["data set", "index", "size", "search p50, ms", NDCG],
             [
-                [dataset, kind, size(found["bytes"]), milliseconds(found["p50_ms"]), _quality(found)]
-                for dataset, kinds in sorted(value.items())
-                for kind, found in kinds.items()
+                [dataset, kind, size(measured["bytes"]), milliseconds(measured["p50_ms"]), _quality(measured)]
+                for dataset, kind, measured in cells(value)
             ],
         )
 
 
-def _quality(found: Mapping[str, Any]) -> str:
-    return f"{found[NDCG]:.4f}" if NDCG in found else "–"
+def _quality(measured: Mapping[str, Any]) -> str:
+    return f"{measured[NDCG]:.4f}" if NDCG in measured else "–"
 
 
 @dataclass(frozen=True)

@@ -64,10 +64,10 @@ class ChangedQueries(Figure):
     def merge(self, measured: Measured, values: Mapping[str, Mapping[str, np.ndarray]], seed: int) -> dict[str, Any]:
         """`[data set][change]`."""
         merged: dict[str, Any] = {}
-        for dataset, found in super().merge(measured, values, seed).items():
-            systems = {name: row["alone"] for name, row in found.items()}
-            systems |= {fused_name(name): row["served"] for name, row in found.items() if "served" in row}
-            rows = next(iter(found.values()))["rows"]
+        for dataset, by_model in super().merge(measured, values, seed).items():
+            systems = {name: row["alone"] for name, row in by_model.items()}
+            systems |= {fused_name(name): row["served"] for name, row in by_model.items() if "served" in row}
+            rows = next(iter(by_model.values()))["rows"]
             merged[dataset] = {
                 kind: figures({name: np.array(row[kind]) for name, row in systems.items()}, BOOTSTRAP_SAMPLES, seed)
                 | {"unchanged": {name: float(values[name][dataset][rows].mean()) for name in systems}}
@@ -90,9 +90,9 @@ class ChangedQueries(Figure):
         def moved(row: Mapping[str, Any], model: str) -> Cell | str:
             if model not in row["ndcg"]:
                 return "–"
-            kept = row["retention"].get(model)
+            ratio = row["retention"].get(model)
             text = f"{row['unchanged'][model]:.3f} →\u00a0{row['ndcg'][model]:.3f}"
-            share = f"{percent(kept['ratio'])}, {kept['ci95_low']:.0%} to {kept['ci95_high']:.0%}" if kept else ""
+            share = f"{percent(ratio['ratio'])}, {ratio['ci95_low']:.0%} to {ratio['ci95_high']:.0%}" if ratio else ""
             return Cell(text, share)
 
         yield Table(

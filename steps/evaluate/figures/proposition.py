@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from steps.core.judged import JudgedSet
-from steps.evaluate.figures.base import NEIGHBOURS, EvaluatedTower, Figure, Part, RenderContext
+from steps.evaluate.figures.base import NEIGHBOURS, EvaluatedTower, Figure, Part, RenderContext, cells
 from steps.evaluate.figures.geometry import comparable
 from steps.evaluate.formatting import Block, Table
 from steps.evaluate.systems import Student, document_rows, document_vectors
@@ -32,17 +32,17 @@ class BoundOnTheError(Figure):
 
     title = "An upper bound on the student's extra error"
     part: ClassVar[Part] = "distance"
-    place = 2
+    position = 2
     analysis = True
 
     def measure(self, evaluated: EvaluatedTower) -> dict[str, float] | None:
-        """Over judged documents, the teacher's nearest, and as many that are drawn from all."""
+        """Over judged documents, the teacher's nearest, and as many that are random_rows from all."""
         if not isinstance(evaluated.tower, Student):
             return None
         release, dataset = evaluated.tower.release, evaluated.judged.dataset
         ids, nearest = release.documents(dataset).ids, evaluated.teacher_hits
-        drawn = np.random.default_rng(evaluated.seed).integers(0, len(ids), (len(nearest), NEIGHBOURS))
-        extra_docs = [[*hits, *(ids[row] for row in rows)] for hits, rows in zip(nearest, drawn, strict=True)]
+        random_rows = np.random.default_rng(evaluated.seed).integers(0, len(ids), (len(nearest), NEIGHBOURS))
+        extra_docs = [[*hits, *(ids[row] for row in rows)] for hits, rows in zip(nearest, random_rows, strict=True)]
         queries, doc_ids, relevant = judged_pairs(evaluated.judged, extra_docs)
         rows = document_rows(release, dataset, doc_ids)
         is_indexed = rows >= 0
@@ -50,10 +50,10 @@ class BoundOnTheError(Figure):
         if not len(relevant):
             return None
         theirs, ours = comparable(evaluated.teacher_vectors, evaluated.vectors)
-        found = measure_proposition(
+        bound = measure_proposition(
             theirs, ours, queries, lambda part: document_vectors(release, dataset, rows[part]), relevant
         )
-        return asdict(found)
+        return asdict(bound)
 
     def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterator[Block]:
         """A row a student."""
@@ -67,10 +67,9 @@ class BoundOnTheError(Figure):
         yield Table(
             ["data set", "student", "pairs", "a", "b", "query term", "label term", "its own", "gap", "bound"],
             [
-                [dataset, student, f"{found['pairs']:,}", f"{found['scale']:.2f}", f"{found['offset']:.2f}"]
-                + [f"{found[term]:.3f}" for term in terms]
-                for dataset, row in sorted(value.items())
-                for student, found in row.items()
+                [dataset, student, f"{bound['pairs']:,}", f"{bound['scale']:.2f}", f"{bound['offset']:.2f}"]
+                + [f"{bound[term]:.3f}" for term in terms]
+                for dataset, student, bound in cells(value)
             ],
         )
 

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 
 from slimtower.serving.release import Release
 from steps.core.judged import JudgedSet
-from steps.evaluate.figures.base import EvaluatedTower, Figure, Part, RenderContext
+from steps.evaluate.figures.base import EvaluatedTower, Figure, Part, RenderContext, cells
 from steps.evaluate.formatting import Block, Cell, Table, percent
 from steps.evaluate.systems import document_rows, document_vectors
 
-_SAMPLE = 100_000  # documents that the centroids are found from
+_SAMPLE = 100_000  # documents that the centroids are agreement from
 
 
 class SemanticIds(Figure):
@@ -25,7 +25,7 @@ class SemanticIds(Figure):
 
     title = "Semantic IDs"
     part: ClassVar[Part] = "distance"
-    place = 4
+    position = 4
     analysis = True
 
     def measure(self, evaluated: EvaluatedTower) -> dict[str, dict[str, float]] | None:
@@ -40,8 +40,8 @@ class SemanticIds(Figure):
         relevant_rows = [[row for row in (next(rows) for _ in docs) if row >= 0] for docs in relevant]
         if not any(relevant_rows):
             return None
-        found = measure_codes(codes, judged, relevant_rows, evaluated.vectors)
-        return {name: {str(count): value for count, value in enumerate(row, 1)} for name, row in found.items()}
+        agreement = measure_codes(codes, judged, relevant_rows, evaluated.vectors)
+        return {name: {str(count): value for count, value in enumerate(row, 1)} for name, row in agreement.items()}
 
     def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterator[Block]:
         """A row a model."""
@@ -50,20 +50,21 @@ class SemanticIds(Figure):
             " codes equal the query's; below it the same share of all documents."
         )
         counts = list(
-            dict.fromkeys(count for row in value.values() for found in row.values() for count in found["recall"])
+            dict.fromkeys(
+                count for row in value.values() for agreement in row.values() for count in agreement["recall"]
+            )
         )
         yield Table(
             ["data set", "model", *(f"{count} code{'s' if count != '1' else ''}" for count in counts)],
             [
                 [dataset, model]
                 + [
-                    Cell(percent(found["recall"][count]), f"{found['documents'][count] * 100:.2g}\u00a0%")
-                    if count in found["recall"]
+                    Cell(percent(agreement["recall"][count]), f"{agreement['documents'][count] * 100:.2g}\u00a0%")
+                    if count in agreement["recall"]
                     else "–"
                     for count in counts
                 ]
-                for dataset, row in sorted(value.items())
-                for model, found in row.items()
+                for dataset, model, agreement in cells(value)
             ],
         )
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from steps.core.measures import NDCG
-from steps.evaluate.figures.base import Figure, Part, RenderContext
+from steps.evaluate.figures.base import Figure, Part, RenderContext, cells
 from steps.evaluate.formatting import Block, Table, percent
 from steps.evaluate.scoring import Scored, score
 from steps.evaluate.systems import Student, dense_search, remembering
@@ -20,7 +20,7 @@ class Serving(Figure):
 
     title = "From training to service"
     part: ClassVar[Part] = "speed"
-    place = 1
+    position = 1
 
     def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterator[Block]:
         """A row a student."""
@@ -37,8 +37,7 @@ class Serving(Figure):
                     *(f"{cost[step]:.4f}" for step in ("model", "exact", "served")),
                     percent(cost["lost"]),
                 ]
-                for dataset, row in sorted(value.items())
-                for student, cost in row.items()
+                for dataset, student, cost in cells(value)
             ],
         )
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from steps.core.cosines import cosines
-from steps.evaluate.figures.base import NEIGHBOURS, EvaluatedTower, Figure, Part, RenderContext, overlaps
+from steps.evaluate.figures.base import NEIGHBOURS, EvaluatedTower, Figure, Part, RenderContext, cells, overlaps
 from steps.evaluate.figures.geometry import PAIRS, draw_pairs
 from steps.evaluate.formatting import Block, Table, percent
 from steps.evaluate.systems import Student
@@ -25,15 +25,15 @@ class Neighbours(Figure):
 
     title = "Neighbours, lengths and spread"
     part: ClassVar[Part] = "distance"
-    place = 3
+    position = 3
     analysis = True
 
     def measure(self, evaluated: EvaluatedTower) -> dict[str, float]:
         """Of the teacher lengths and spread alone."""
-        found = lengths_and_spread(evaluated.vectors, evaluated.seed)
+        spread = lengths_and_spread(evaluated.vectors, evaluated.seed)
         if not isinstance(evaluated.tower, Student):
-            return found
-        return found | neighbours_kept(
+            return spread
+        return spread | neighbours_kept(
             evaluated.teacher_vectors, evaluated.vectors, evaluated.teacher_hits, evaluated.hits
         )
 
@@ -48,10 +48,9 @@ class Neighbours(Figure):
             ["data set", "model", "documents kept", "queries kept", "length", "its deviation", "cosine of pairs"],
             [
                 [dataset, model]
-                + [percent(found[key]) if key in found else "–" for key in ("documents_kept", "queries_kept")]
-                + [f"{found[key]:.3f}" if key in found else "–" for key in ("norm_mean", "norm_std", "anisotropy")]
-                for dataset, row in sorted(value.items())
-                for model, found in row.items()
+                + [percent(space[key]) if key in space else "–" for key in ("documents_kept", "queries_kept")]
+                + [f"{space[key]:.3f}" if key in space else "–" for key in ("norm_mean", "norm_std", "anisotropy")]
+                for dataset, model, space in cells(value)
             ],
         )
 
@@ -59,9 +58,9 @@ class Neighbours(Figure):
 def lengths_and_spread(vectors: np.ndarray, seed: int) -> dict[str, float]:
     """Of embeddings of queries, `(queries, dim)`."""
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
-    found = {"norm_mean": float(lengths.mean()), "norm_std": float(lengths.std())}
+    spread = {"norm_mean": float(lengths.mean()), "norm_std": float(lengths.std())}
     pairs = draw_pairs(len(vectors), PAIRS, seed)
-    return found | (
+    return spread | (
         {"anisotropy": float(cosines(vectors[pairs[:, 0]], vectors[pairs[:, 1]]).mean())} if len(pairs) else {}
     )
 
@@ -70,10 +69,10 @@ def neighbours_kept(
     teacher: np.ndarray, student: np.ndarray, nearest: Sequence[Sequence[str]], hits: Sequence[Sequence[str]]
 ) -> dict[str, float]:
     """Of embeddings of the same queries, `(queries, dim)`, and ids of the nearest documents, by both."""
-    found = {"documents_kept": float(overlaps(nearest, hits).mean())}
+    shares = {"documents_kept": float(overlaps(nearest, hits).mean())}
     if len(student) > NEIGHBOURS + 1:
-        found["queries_kept"] = float(overlaps(neighbours(teacher).tolist(), neighbours(student).tolist()).mean())
-    return found
+        shares["queries_kept"] = float(overlaps(neighbours(teacher).tolist(), neighbours(student).tolist()).mean())
+    return shares
 
 
 def neighbours(vectors: np.ndarray) -> np.ndarray:
