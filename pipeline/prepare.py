@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from pipeline import preflight, surroundings
 from pipeline.lineage import send_finished, waits
@@ -70,9 +71,10 @@ def checked_models(path: Path = PARAMS) -> Models | None:
 
     To check a file takes seconds, as its losses load torch.
     """
-    with contextlib.suppress(UserError):
-        models: Models = read_json(_kept(path))
-        return models
+    with contextlib.suppress(UserError):  # nothing is kept, or it was damaged: the file is checked anew
+        models: Any = read_json(_kept(path))
+        if isinstance(models, dict) and all(isinstance(names, list) for names in models.values()):
+            return models
     return None
 
 

@@ -38,7 +38,7 @@ def print_table() -> None:
     """Print the results of the last evaluation. A table that was printed before is kept: making it imports torch."""
     metrics = Path("reports/metrics.json")
     printed = cache_root() / "tables" / f"{sha256_file(metrics)}.txt" if metrics.is_file() else None
-    if printed is not None and printed.is_file():
+    if printed is not None and printed.is_file() and printed.stat().st_size:
         print(printed.read_text(encoding="utf-8"))
         return
     from steps.evaluate.summary import results_table

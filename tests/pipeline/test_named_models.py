@@ -25,7 +25,7 @@ def test_the_tracked_file_is_that_of_the_tracked_params(tmp_path: Path) -> None:
 
 
 def test_what_a_checked_file_names_is_kept_until_the_file_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "params.yaml"
@@ -33,6 +33,10 @@ def test_what_a_checked_file_names_is_kept_until_the_file_changes(
     assert checked_models(path) is None
     keep_models({"teach": ["a", "of/hub"]}, path)
     assert checked_models(path) == {"teach": ["a", "of/hub"]}
+    [kept_models] = own_cache.glob("params/*.json")
+    for damaged in ("", "[1]", '{"teach": 1}'):
+        kept_models.write_text(damaged)
+        assert checked_models(path) is None
     path.write_text("teach: {index: b}")
     assert checked_models(path) is None
 
