@@ -36,7 +36,7 @@ class BoundOnTheError(Figure):
     analysis = True
 
     def measure(self, evaluated: EvaluatedTower) -> dict[str, float] | None:
-        """Over judged documents, the teacher's nearest, and as many that are random_rows from all."""
+        """Over judged documents, the teacher's nearest, and as many that are drawn from all."""
         if not isinstance(evaluated.tower, Student):
             return None
         release, dataset = evaluated.tower.release, evaluated.judged.dataset

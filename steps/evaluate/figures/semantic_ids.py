@@ -14,7 +14,7 @@ from steps.evaluate.figures.base import EvaluatedTower, Figure, Part, RenderCont
 from steps.evaluate.formatting import Block, Cell, Table, percent
 from steps.evaluate.systems import document_rows, document_vectors
 
-_SAMPLE = 100_000  # documents that the centroids are agreement from
+_SAMPLE = 100_000  # documents that the centroids are found from
 
 
 class SemanticIds(Figure):
