@@ -21,7 +21,7 @@ def body(params: IngestParams, run: Run) -> None:
 
     listed = read_json(SOURCES) if SOURCES.is_file() else []
     with reading_only(by_key(params, listed)):
-        ingest(sources=params.sources, output=Path("data/ingest"), params=params, run=run)
+        ingest(output=Path("data/ingest"), params=params, run=run)
 
 
 def list_files() -> None:

@@ -32,3 +32,11 @@ def among(column: pa.ChunkedArray, texts: Collection[str]) -> pa.ChunkedArray:
         return pc.is_in(column, value_set=values)
     memberships = [pc.is_in(chunk.dictionary, value_set=values).take(chunk.indices) for chunk in column.chunks]
     return pa.chunked_array(memberships, pa.bool_())
+
+
+def mixed(values: np.ndarray) -> np.ndarray:
+    """SplitMix64's function (Steele, Lea and Flood 2014) of each uint64: every bit depends on every bit of it."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

@@ -18,7 +18,7 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import cache_root, sha256_file, sha256_text, staged_file
 from steps.core.progress import progress
 from steps.ingest import s3
-from steps.ingest.partitions import Below, Entry, Span, Tree, entries, named_span, window
+from steps.ingest.partitions import Below, Entry, Tree, entries, named_span
 from steps.ingest.table_rows import PATTERNS
 from steps.ingest.times import ALWAYS, Window
 
@@ -27,15 +27,6 @@ _DOWNLOADS = 8  # at a time; below the client's pool of ten connections
 
 Rows = Sequence[Mapping[str, Any]]  # as `listing` gives them
 _listed: ContextVar[Mapping[str, Rows] | None] = ContextVar("listed", default=None)
-BEIR_PATTERNS = (
-    "corpus.jsonl",
-    "corpus.jsonl.gz",
-    "queries.jsonl",
-    "queries.jsonl.gz",
-    "answers.jsonl",
-    "answers.jsonl.gz",
-    "qrels/*",  # one that is no .tsv is refused
-)
 
 
 class Located(NamedTuple):
@@ -60,7 +51,7 @@ def table_files(location: str, key: str, window: Window = ALWAYS) -> list[Locate
 
     UserError for none, and for a table that is there plain and as `.gz`: its rows would count twice.
     """
-    files = locate(location, key=key, since=window.since, until=window.until, patterns=PATTERNS)
+    files = locate(location, key=key, window=window, patterns=PATTERNS)
     packed = {_plain(file.name[:-3]): file.name for file in files if file.name.lower().endswith(".gz")}
     for file in files:
         if packed_name := packed.get(_plain(file.name)):
@@ -105,24 +96,23 @@ def local_folder(location: str, key: str, patterns: Sequence[str]) -> Iterator[P
         yield Path(scratch)
 
 
-def locate(location: str, *, key: str, since: str = "", until: str = "", patterns: Sequence[str] = ()) -> list[Located]:
+def locate(location: str, *, key: str, window: Window = ALWAYS, patterns: Sequence[str] = ()) -> list[Located]:
     """The files of a location, sorted by name; those of S3 are downloaded into the cache unless they are there.
 
-    `key` is where params.yaml names the location. `since` and `until` are ISO dates or datetimes in UTC, "" for none:
-    a file whose name carries a date partition wholly outside of [since, until) is neither returned nor downloaded.
+    `key` is where params.yaml names the location. A file whose name carries a date partition wholly outside of the
+    window is neither returned nor downloaded.
     `patterns` are those of `matches`; hidden files and markers such as _SUCCESS are skipped.
     Raises UserError for a location that is missing, refused or empty in the window and for a file that is not as it
     was listed, and TransientError for an endpoint that cannot be reached.
     """
-    seen = window(since, until)
     if not _is_s3(location):
         tree = _local_tree(location, key)
-        files = _as_listed(_window_entries(tree, location, key, seen, patterns), tree.root, location, key, seen)
+        files = _as_listed(_window_entries(tree, location, key, window, patterns), tree.root, location, key, window)
         return [Located(entry.name, Path(tree.root, entry.name)) for entry in files]
     client = s3_client(location, key)
     with _explained(location, key):
         tree = _s3_tree(client, location, key)
-        files = _as_listed(_window_entries(tree, location, key, seen, patterns), tree.root, location, key, seen)
+        files = _as_listed(_window_entries(tree, location, key, window, patterns), tree.root, location, key, window)
         paths = [_cached(client.meta.endpoint_url, tree.root, entry) for entry in files]
         missing = [(entry, path) for entry, path in zip(files, paths, strict=True) if not _is_whole(path, entry.size)]
         if missing:
@@ -142,26 +132,23 @@ def _is_whole(path: Path, size: int) -> bool:
         return False
 
 
-def listing(
-    location: str, *, key: str, since: str = "", until: str = "", patterns: Sequence[str] = ()
-) -> list[dict[str, Any]]:
+def listing(location: str, *, key: str, window: Window = ALWAYS, patterns: Sequence[str] = ()) -> list[dict[str, Any]]:
     """{path, bytes, sha256 or (S3) etag} of the files that `locate` gives, sorted by path; downloads nothing."""
-    seen = window(since, until)
     if not _is_s3(location):
         tree = _local_tree(location, key)
         return [
             {"path": entry.name, "bytes": entry.size, "sha256": sha256_file(Path(tree.root, entry.name))}
-            for entry in _window_entries(tree, location, key, seen, patterns)
+            for entry in _window_entries(tree, location, key, window, patterns)
         ]
     client = s3_client(location, key)
     with _explained(location, key):
-        files = _window_entries(_s3_tree(client, location, key), location, key, seen, patterns)
+        files = _window_entries(_s3_tree(client, location, key), location, key, window, patterns)
     return [{"path": entry.name, "bytes": entry.size, "etag": entry.etag} for entry in files]
 
 
 def local_files(location: str, *, key: str, patterns: Sequence[str]) -> int:
     """The number of a local folder's files, listed or not."""
-    return len(entries(_local_tree(location, key), location, key, window("", ""), patterns))
+    return len(entries(_local_tree(location, key), location, key, ALWAYS, patterns))
 
 
 def is_fixed() -> bool:
@@ -169,13 +156,13 @@ def is_fixed() -> bool:
     return _listed.get() is not None
 
 
-def _window_entries(tree: Tree, location: str, key: str, seen: Span, patterns: Sequence[str]) -> list[Entry]:
+def _window_entries(tree: Tree, location: str, key: str, window: Window, patterns: Sequence[str]) -> list[Entry]:
     """The entries; unless they were listed, lines on what is left out.
 
     These are files that look like tables and are of no format that is read, and what may be outside by name alone.
     """
     unread, doubtful = list[str](), list[str]()
-    selected = entries(tree, location, key, seen, patterns, unread, doubtful)
+    selected = entries(tree, location, key, window, patterns, unread, doubtful)
     if is_fixed() or patterns != PATTERNS:
         return selected
     if doubtful:
@@ -197,13 +184,13 @@ def _window_entries(tree: Tree, location: str, key: str, seen: Span, patterns: S
     return selected
 
 
-def _as_listed(available: list[Entry], root: str, location: str, key: str, seen: Span) -> list[Entry]:
+def _as_listed(available: list[Entry], root: str, location: str, key: str, window: Window) -> list[Entry]:
     """The entries that were listed; UserError for a listed one that is gone or another, and when none was listed."""
     if (listed := _listed.get()) is None:
         return available
     rows = {str(row["path"]): row for row in listed.get(key, ())}
     spans = [span for name in rows if (span := named_span(name))]
-    if not rows or not all(span.overlaps(seen) for span in spans):
+    if not rows or not all(span.overlaps(window) for span in spans):
         raise UserError(
             f"sources.json: not the files of {location} in the window ({key} of params.yaml); write it anew with"
             " `python -m steps.ingest --list`"

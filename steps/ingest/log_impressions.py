@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from steps.ingest.coded_columns import codes
-from steps.ingest.params import MAX_QUERY_IMPRESSIONS, ClickLogSource, LogSource
+from steps.ingest.coded_columns import codes, mixed
+from steps.ingest.source import LogSource
+from steps.ingest.source_data import MAX_QUERY_IMPRESSIONS
 
 REPEATED = "repeated"
-_MIXES = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # of SplitMix64
 OF_LONG_SESSIONS, OF_FREQUENT_QUERIES = "of_long_sessions", "of_frequent_queries"
 # Fates of an impression, and of a search the first that one of its impressions has.
 USED, WITHOUT_CLICK, LATE, OF_ROBOTS = range(4)
@@ -33,11 +33,11 @@ def without_repeats(log: pa.Table) -> np.ndarray:
     For a log with sessions of its own: there, what is equal to the second is one impression that was delivered again.
     """
     columns = [_numbers(column) for column in log.columns]
-    mixed = np.zeros(log.num_rows, dtype=np.uint64)
+    keys = np.zeros(log.num_rows, dtype=np.uint64)
     for column in columns:
-        mixed = _mixed(mixed ^ column.astype(np.int64).view(np.uint64))
-    order = np.argsort(mixed, kind="stable")
-    again = mixed[order[1:]] == mixed[order[:-1]]
+        keys = mixed(keys ^ column.astype(np.int64).view(np.uint64))
+    order = np.argsort(keys, kind="stable")
+    again = keys[order[1:]] == keys[order[:-1]]
     for column in columns:
         again &= column[order[1:]] == column[order[:-1]]
     is_first = np.ones(log.num_rows, dtype=bool)
@@ -52,26 +52,15 @@ def _numbers(column: pa.ChunkedArray) -> np.ndarray:
     return pc.cast(column, pa.int64()).to_numpy()
 
 
-def _mixed(values: np.ndarray) -> np.ndarray:
-    """SplitMix64's function of each number: every bit of the result depends on every bit of it."""
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * _MIXES[0]
-    values = (values ^ (values >> np.uint64(27))) * _MIXES[1]
-    return values ^ (values >> np.uint64(31))
-
-
 def without_robots(
-    log: pa.Table, source: LogSource, seed: int, visits: np.ndarray | None = None
+    log: pa.Table, source: LogSource, seed: int, visits: np.ndarray | None
 ) -> tuple[np.ndarray, dict[str, int]]:
     """Which impressions of a log count, `(impressions,)`, and how many do not, by reason; no reason without any.
 
-    A session of more than `max_session_impressions` counts for nothing, where the log has sessions of its own: what all
-    people asked at one time, or on one day where times are days, is nobody's. `visits`, numbers from 0
-    `(impressions,)`, are counted instead where they are given: a session that is one search is never long. Of a query's
-    other impressions, MAX_QUERY_IMPRESSIONS drawn by seed count, so that shares of clicks stay what they are.
+    A visit of more than `max_session_impressions` counts for nothing; `visits` are numbers from 0, `(impressions,)`,
+    None where a log has no sessions of its own: what all people asked at one time is nobody's. Of a query's other
+    impressions, MAX_QUERY_IMPRESSIONS drawn by seed count, so that shares of clicks stay what they are.
     """
-    if visits is None and isinstance(source, ClickLogSource) and source.columns.session_id:
-        visits = codes(log["session"])
     is_kept = np.ones(log.num_rows, dtype=bool)
     if visits is not None:
         is_kept = (np.bincount(visits) <= source.max_session_impressions)[visits]

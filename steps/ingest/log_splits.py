@@ -5,7 +5,7 @@ import pyarrow as pa
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import sha256_text
-from steps.ingest.coded_columns import coded
+from steps.ingest.coded_columns import coded, codes
 from steps.ingest.log_impressions import (
     LATE,
     OF_ROBOTS,
@@ -16,9 +16,8 @@ from steps.ingest.log_impressions import (
     without_repeats,
     without_robots,
 )
-from steps.ingest.params import ClickLogSource, LogSource
-from steps.ingest.rejects import Rejects
 from steps.ingest.search_log import SearchLog
+from steps.ingest.source import LogSource, ReadContext
 from steps.ingest.source_data import Judgement, Query, SourceData, seeded_order
 
 _TRAIN, _DEV, _TEST = range(3)
@@ -35,28 +34,26 @@ def add_log(
     data: SourceData,
     log: SearchLog,
     source: LogSource,
+    context: ReadContext,
     *,
-    seed: int,
-    key: str,
-    rejects: Rejects,
+    has_sessions: bool = False,
     visits: np.ndarray | None = None,
 ) -> None:
     """Give `data` (which has its documents, in the order of their numbers) the log's queries, judgements, impressions.
 
     Queries first seen at or after `test_from` are test; a seeded share of the others is dev, the rest train. Those
     others lose their impressions from `test_from` on. A dev or test query is judged by its clicks, or left out. What a
-    click log with sessions holds twice counts once. What robots left is left out first, and queries that nobody else
-    asked; `visits` as in `without_robots`.
+    log that `has_sessions` of its own holds twice counts once. What robots left is left out first, and queries that
+    nobody else asked; `visits` as in `without_robots`, else those sessions.
     Raises UserError when the log is empty, or names `test_from` and gives no test query or no train query.
     """
-    impressions, left_out = log.table(), data.facts.get("impressions_left_out", {})
-    if (
-        isinstance(source, ClickLogSource)
-        and source.columns.session_id
-        and not (once := without_repeats(impressions)).all()
-    ):
+    key, seed = context.key, context.seed
+    impressions, left_out = log.table(), data.facts["impressions_left_out"]
+    if has_sessions and not (once := without_repeats(impressions)).all():
         left_out |= {REPEATED: int((~once).sum())}
         impressions = impressions.filter(pa.array(once))
+    if has_sessions:
+        visits = codes(impressions["session"])
     is_kept, robots = without_robots(impressions, source, seed, visits)
     table = impressions.filter(pa.array(is_kept)) if robots else impressions
     left_out |= robots
@@ -64,7 +61,7 @@ def add_log(
         counts = ", ".join(f"{reason} {count}" for reason, count in left_out.items())
         raise UserError(
             f"params.yaml: {key}: no usable impression in the window; left out: {counts or 'none'}, rejected rows:"
-            f" {rejects.counts(data.name) or 'none'}; widen ingest.since and ingest.until, or fix the log"
+            f" {context.rejects.counts(data.name) or 'none'}; widen ingest.since and ingest.until, or fix the log"
         )
     robots_alone = np.zeros(len(log.keys), dtype=bool)
     if robots:

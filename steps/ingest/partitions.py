@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from slimtower.common.errors import UserError
+from steps.ingest.times import ALWAYS, Window
 
 _YEAR = r"(?P<year>19[7-9]\d|20\d\d)"
 _MONTH, _DAY = r"(?P<month>0[1-9]|1[0-2])", r"(?P<day>0[1-9]|[12]\d|3[01])"
@@ -27,38 +28,11 @@ _NO_DATA = re.compile(
     r"|(^|/)(readme|licen[cs]e|notice|changelog|manifest)[^/]*)$",
     re.IGNORECASE,
 )
+_LAST = 253_402_300_799  # the last second of 9999, behind which datetime knows none
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)  # Spark's; its digits are no date
 
 
-class Span(NamedTuple):
-    """From `start` up to, and not including, `end`; UTC."""
-
-    start: datetime
-    end: datetime
-
-    def overlaps(self, other: "Span") -> bool:
-        """Whether the two have a moment in common."""
-        return self.start < other.end and other.start < self.end
-
-    def within(self, other: "Span") -> bool:
-        """Whether the other has all of this one."""
-        return other.start <= self.start and self.end <= other.end
-
-
-ALWAYS = Span(datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
-
-
-def window(since: str, until: str) -> Span:
-    """The window [since, until) of two ISO dates or datetimes, UTC where they name no zone; "" leaves a side open."""
-    return Span(_moment(since) if since else ALWAYS.start, _moment(until) if until else ALWAYS.end)
-
-
-def _moment(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
-    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def named_span(name: str) -> Span | None:
+def named_span(name: str) -> Window | None:
     """The time that a name says it holds, None when it says none; a folder's name ends with "/".
 
     Folders count as partitions when they are dt=2026-01-31 (also ds, date, day, event_date, log_date; also a month),
@@ -72,25 +46,24 @@ def named_span(name: str) -> Span | None:
     spans = [_span(match) for match in sorted(matches, key=lambda match: match.start())]
     dates = [span for match in _IN_FILE_NAME.finditer(_UUID.sub("", file)) if (span := _span(match))]
     if dates:
-        spans.append(Span(min(date.start for date in dates), max(date.end for date in dates)))
-    narrowest: Span | None = None
+        spans.append(Window(min(date.start for date in dates), max(date.end for date in dates)))
+    narrowest: Window | None = None
     for span in spans:
         if span and (narrowest is None or span.within(narrowest)):
             narrowest = span
     return narrowest
 
 
-def _span(match: re.Match[str]) -> Span | None:
+def _span(match: re.Match[str]) -> Window | None:
     month, day = match["month"], match["day"]
     try:
         start = datetime(int(match["year"]), int(month or 1), int(day or 1), tzinfo=UTC)
-    except ValueError:  # the 30th of February
+        days = 1 if day else 31 if month else 366
+        end = start + timedelta(days=days)
+        end = end if day else end.replace(day=1)
+    except (ValueError, OverflowError):  # the 30th of February; the end of the calendar
         return None
-    if day:
-        return Span(start, start + timedelta(days=1))
-    if month:
-        return Span(start, (start + timedelta(days=31)).replace(day=1))
-    return Span(start, start.replace(year=start.year + 1))
+    return Window(start.timestamp(), end.timestamp())
 
 
 class Entry(NamedTuple):
@@ -142,7 +115,7 @@ def entries(
     tree: Tree,
     location: str,
     key: str,
-    seen: Span,
+    seen: Window,
     patterns: Sequence[str],
     unread: list[str] | None = None,
     doubtful: list[str] | None = None,
@@ -156,7 +129,7 @@ def entries(
     UserError for a link to nothing: it may have been the window's data.
     """
     selected: list[tuple[bool, Entry]] = []
-    outside: list[tuple[Span, str]] = []
+    outside: list[tuple[Window, str]] = []
     folders, visited = [(False, "")], set[str]()
     while folders:
         linked, folder = heappop(folders)  # those that no link leads to come first
@@ -219,7 +192,7 @@ def _is_link(tree: Tree, name: str, folder: str) -> bool:
     return tree.real(name) != f"{folder}{name.removesuffix('/').rpartition('/')[2]}{'/' * name.endswith('/')}"
 
 
-def _in_window(name: str, seen: Span, outside: list[tuple[Span, str]] | None = None) -> bool:
+def _in_window(name: str, seen: Window, outside: list[tuple[Window, str]] | None = None) -> bool:
     span = named_span(name)
     if span is None or span.overlaps(seen):
         return True
@@ -228,9 +201,9 @@ def _in_window(name: str, seen: Span, outside: list[tuple[Span, str]] | None = N
     return False
 
 
-def _window_text(seen: Span) -> str:
-    since = "the first" if seen.start == ALWAYS.start else f"{seen.start:%Y-%m-%d %H:%M}"
-    until = "the last" if seen.end == ALWAYS.end else f"{seen.end:%Y-%m-%d %H:%M}"
+def _window_text(seen: Window) -> str:
+    since = "the first" if seen.start == ALWAYS.start else f"{datetime.fromtimestamp(seen.start, UTC):%Y-%m-%d %H:%M}"
+    until = "the last" if seen.end >= _LAST else f"{datetime.fromtimestamp(seen.end, UTC):%Y-%m-%d %H:%M}"
     return f"{since} to {until}, UTC"
 
 

@@ -8,14 +8,14 @@ import csv
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from slimtower.common.errors import UserError
 from steps.ingest.rejects import Rejects
-from steps.ingest.rows import Defect, LeftOut, decode, grade_of, read_lines, regular_file
+from steps.ingest.rows import Defect, decode, grade_of, read_lines, regular_file
+from steps.ingest.splits import JudgedRows
 from steps.ingest.values import Ids
 
 _PROBED_ROWS = 10_000
@@ -29,24 +29,6 @@ _LETTERS = {"q": "query", "d": "document", "g": "grade", "l": "label", "-": "-"}
 _READINGS = {2: ("qd",), 3: ("qdg", "-qd"), 4: ("qdgl", "q-dg", "-qdg"), 5: ("-qdgl", "-q-dg")}  # the first: BEIR's
 QRELS_SPLITS = ("test", "dev", "train")  # in this order: a query of two files stays with the first
 _ABOUT = re.compile(r"(?i)(readme|licen[cs]e)\b|.*\.md$")  # files that judge nothing
-
-
-@dataclass
-class Judgements:
-    """Grades by (query id, document id), from 1 on relevant, and which qrels file each query belongs to."""
-
-    grades: dict[tuple[str, str], int] = field(default_factory=dict)
-    named: dict[str, str] = field(default_factory=dict)
-    satisfaction: dict[tuple[str, str], int] = field(default_factory=dict)
-
-    @property
-    def not_relevant(self) -> int:
-        """Pairs that were judged not relevant."""
-        return sum(grade <= 0 for grade in self.grades.values())
-
-    def splits(self) -> dict[str, str]:
-        """Split of every query with a relevant document, in the order of the files."""
-        return {query_id: self.named[query_id] for (query_id, _), grade in self.grades.items() if grade > 0}
 
 
 class Layout(NamedTuple):
@@ -69,15 +51,15 @@ class Layout(NamedTuple):
         cells = self.cells(raw.decode("utf-8", "replace"))
         return cells[self.position("q")] if len(cells) > self.position("q") else ""
 
-    def judgement(self, raw: bytes) -> tuple[str, str, int, int | None]:
-        """Query, document, grade (1 where there is no such column) and second label; Defect where one is not there."""
+    def judgement(self, raw: bytes) -> tuple[str, int, int | None]:
+        """Document, grade (1 where there is no such column) and second label; Defect where one is not there."""
         cells = self.cells(decode(raw))
         query, document, grade, label = (
             cells[position] if 0 <= position < len(cells) else "" for position in map(self.position, "qdgl")
         )
         if not query or not document or (self.position("g") >= len(cells)) or len(cells) > len(self.columns):
             raise Defect("missing_field")
-        return query, document, grade_of(grade) if "g" in self.columns else 1, grade_of(label) if label else None
+        return document, grade_of(grade) if "g" in self.columns else 1, grade_of(label) if label else None
 
     def listed(self) -> str:
         """The columns as a list of YAML has them."""
@@ -89,45 +71,31 @@ class Layout(NamedTuple):
 
 
 def read_judgements(
-    name: str,
     path: Path,
     split: str,
     queries: Ids,
     documents: Ids,
-    judgements: Judgements,
+    rows: JudgedRows,
     rejects: Rejects,
     *,
-    columns: Sequence[str] = (),
-    key: str = "",
+    columns: Sequence[str],
+    key: str,
 ) -> None:
     """Add one qrels file to the judgements; UserError as of `detect_layout`."""
-    source = f"{name}/qrels/{path.name}"
+    source = f"{rows.name}/qrels/{path.name}"
     layout, line_of_it = detect_layout(path, columns, queries, documents, key)
     if line_of_it:
-        print(f"ingest: {name}: {line_of_it}", file=sys.stderr)
-    for line, raw in read_lines(path):
-        if line == 1 and layout.has_header:
-            continue
-        rejects.count_row(source)
-        try:
+        print(f"ingest: {rows.name}: {line_of_it}", file=sys.stderr)
+    for line, raw in islice(read_lines(path), layout.has_header, None):
+        with rejects.row(source, line, raw):
             # A query named by a broken row is still this split's: else it would be an unlabelled one, and train.
             query_id = queries.find(layout.query(raw))
-            if query_id is not None and judgements.named.setdefault(query_id, split) != split:
-                raise LeftOut("query_in_two_splits")
-            _, document, grade, satisfaction = layout.judgement(raw)
-            if query_id is None:
-                raise Defect("unknown_query")
-            doc_id = documents.find(document)
-            if doc_id is None:
-                raise Defect("unknown_document")
-            if (query_id, doc_id) in judgements.grades:
-                raise Defect("duplicate_judgement")
-        except Defect as defect:
-            rejects.add_defect(source, line, defect, raw)
-            continue
-        judgements.grades[query_id, doc_id] = grade
-        if satisfaction is not None:
-            judgements.satisfaction[query_id, doc_id] = satisfaction
+            if query_id is not None:
+                rows.name_query(query_id, split)
+            document, grade, satisfaction = layout.judgement(raw)
+            pair = rows.add_judgement(query_id, documents.find(document), grade)
+            if satisfaction is not None:
+                rows.satisfaction[pair] = satisfaction
 
 
 def other_qrels(folder: Path, queries: Ids) -> tuple[dict[str, int], set[str]]:

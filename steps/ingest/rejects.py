@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -29,6 +29,7 @@ _SETTINGS = {
 _ADVICE = {"bad_grade": "grades are whole numbers, so multiply all by one number (0.5 and 1.0 by 2)"}
 
 _Item = TypeVar("_Item")
+Raw = bytes | str | Callable[[], bytes | str]  # what was read, for the table of rejects
 
 
 class Reject(NamedTuple):
@@ -69,9 +70,19 @@ class Rejects:
         text = text[:RAW_CHARACTERS].encode("utf-8", errors="replace").decode("utf-8")
         self.rows.append(Reject(source, line, reason, text))
 
-    def add_defect(self, source: str, line: int, defect: Defect, raw: bytes | str) -> None:
+    def row(self, source: str, line: int, raw: Raw) -> "_Guard":
+        """Count a row read from the source; in a `with`, what has a Defect inside is rejected."""
+        self._rows_read[source] += 1
+        return _Guard(self, source, line, raw)
+
+    def guard(self, source: str, line: int, raw: Raw) -> "_Guard":
+        """The same for a row that was counted when it was read."""
+        return _Guard(self, source, line, raw)
+
+    def add_defect(self, source: str, line: int, defect: Defect, raw: Raw) -> None:
         """Keep a rejected row. A MissingTarget or LeftOut is no defect: documents leave a corpus, logs stay."""
-        self.add(source, line, defect.reason, raw, defect=not isinstance(defect, MissingTarget | LeftOut))
+        is_defect = not isinstance(defect, MissingTarget | LeftOut)
+        self.add(source, line, defect.reason, raw() if callable(raw) else raw, defect=is_defect)
         self._missing[source] += isinstance(defect, MissingTarget)
 
     def check_log(self, sources: Sequence[str], subject: str, other_rows: int = 0) -> None:
@@ -158,6 +169,24 @@ class Rejects:
             | {"examples": [{"source": row.source, "line": row.line} for row in rows[:EXAMPLES]]}
             for reason, rows in by_reason.items()
         }
+
+
+class _Guard:
+    """Not `contextlib.contextmanager`, which would take longer than reading a row of triplets does."""
+
+    __slots__ = ("at", "rejects")
+
+    def __init__(self, rejects: Rejects, *at: Any) -> None:
+        self.rejects, self.at = rejects, at
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, Defect):
+            source, line, raw = self.at
+            self.rejects.add_defect(source, line, error, raw)
+        return isinstance(error, Defect)
 
 
 def _is_below(source: str, above: str) -> bool:

@@ -15,10 +15,9 @@ from steps.core.texts import fold
 from steps.ingest.coded_columns import coded
 from steps.ingest.locations import table_files
 from steps.ingest.log_splits import query_id
-from steps.ingest.params import LogSource, RelevanceColumns
-from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, LeftOut
 from steps.ingest.search_log import SearchLog
+from steps.ingest.source import LogSource, ReadContext, RelevanceColumns, ScoredSource
 from steps.ingest.source_data import Document
 from steps.ingest.table_rows import PLAIN, PROBED_ROWS, Form, Row, read_rows
 from steps.ingest.values import Ids, as_id, as_query, unwrapped
@@ -44,53 +43,46 @@ class QueryNames:
 
 def log_relevance(
     source: LogSource,
+    context: ReadContext,
     log: SearchLog,
     names: QueryNames,
     documents: Mapping[str, Document],
-    *,
-    key: str,
     facts: dict[str, Any],
-    rejects: Rejects,
 ) -> pa.Table | None:
     """The relevance table of a log's source, None where it names none; `documents` by original id."""
     if not source.relevance:
         return None
     ids = [query_id(source.name, text) for text in log.keys]
     return read_relevance(
-        source.name,
-        source.relevance,
-        source.relevance_columns,
-        key=key,
+        source,
+        context,
         facts=facts,
         by_id=names.ids(ids),
         by_text=dict(zip(log.keys, ids, strict=True)),
         documents={original: document.doc_id for original, document in documents.items()},
-        is_wider=True,
-        form=Form(source.encoding, source.delimiter),
-        rejects=rejects,
+        form=source.form,
     )
 
 
 def read_relevance(
-    name: str,
-    location: str,
-    columns: RelevanceColumns,
+    source: ScoredSource,
+    context: ReadContext,
     *,
-    key: str,
     facts: dict[str, Any],
     by_id: Mapping[str, str],
-    by_text: Mapping[str, str],
     documents: Mapping[str, str],
-    is_wider: bool = False,
+    by_text: Mapping[str, str] | None = None,
     form: Form = PLAIN,
-    rejects: Rejects,
 ) -> pa.Table:
     """The table `relevance` of a source, sorted; of equal pairs the highest score, how many being one of the `facts`.
 
     `by_id` and `by_text` give our id of a query by the source's id and by its folded text, `documents` that of a
-    document. Where the table `is_wider` than the source, as a ranker's is than a log's window, unknown queries are no
-    defects. Raises UserError for a missing file or column, too many defect rows, or when no row gives a score.
+    document. A log's queries have texts, and of its ranker's those outside the log's window are no defects.
+    Raises UserError for a missing file or column, too many defect rows, or when no row gives a score.
     """
+    key, columns, rejects = context.key, source.relevance_columns, context.rejects
+    by_text, is_log = by_text or {}, by_text is not None
+    above = f"{source.name}/relevance"
     required = {getattr(columns, ours): f"{key}.relevance_columns.{ours}" for ours in ("doc_id", "score")}
     named = columns.model_fields_set & {"query_id", "query"}
     required |= {getattr(columns, ours): f"{key}.relevance_columns.{ours}" for ours in sorted(named)}
@@ -100,30 +92,26 @@ def read_relevance(
     pairs, scores = array("q"), array("f")
     row_count = 0
     known_queries, known_documents = Ids(by_id), Ids(documents)
-    for file in table_files(location, f"{key}.relevance"):
-        source = f"{name}/relevance/{file.name}"
-        rows = read_rows(file.path, required=required, optional=naming, source=source, rejects=rejects, form=form)
-        rows = _named(rejects.watched(rows, source, file.path), file.path, naming, key)
-        for row in rows:
+    for file in table_files(source.relevance, f"{key}.relevance"):
+        name = f"{above}/{file.name}"
+        rows = read_rows(file.path, required=required, optional=naming, source=name, rejects=rejects, form=form)
+        for row in _named(rejects.watched(rows, name, file.path), file.path, naming, key):
             row_count += 1
-            try:
+            with rejects.guard(name, row.line, row.raw):
                 query = _query(row, columns, by_id, known_queries, by_text)
                 if query is None:
-                    raise LeftOut("unknown_query") if is_wider else Defect("unknown_query")
+                    raise LeftOut("unknown_query") if is_log else Defect("unknown_query")
                 document = known_documents.find(as_id(row.values.get(columns.doc_id)))
                 if document is None:
                     raise Defect("unknown_document")
                 score = _score(row.values.get(columns.score))
-            except Defect as defect:
-                rejects.add_defect(source, row.line, defect, row.raw())
-                continue
-            pairs.append(query_numbers[query] * len(doc_ids) + document_numbers[documents[document]])
-            scores.append(score)
-    rejects.check(f"{name}/relevance", location)
+                pairs.append(query_numbers[query] * len(doc_ids) + document_numbers[documents[document]])
+                scores.append(score)
+    rejects.check(above, source.relevance)
     if row_count and not pairs:
         raise UserError(
-            f"params.yaml: {key}.relevance: none of the {row_count} rows of {location!r} gives a score"
-            f" ({rejects.counts(f'{name}/relevance')}); name another table or fix {key}.relevance_columns"
+            f"params.yaml: {key}.relevance: none of the {row_count} rows of {source.relevance!r} gives a score"
+            f" ({rejects.counts(above)}); name another table or fix {key}.relevance_columns"
         )
     table = _table(pairs, scores, queries, doc_ids)
     if repeated := len(pairs) - table.num_rows:

@@ -11,9 +11,16 @@ from slimtower.common.files import sha256_text
 from steps.core.corpus import corpus_digest
 from steps.ingest.coded_columns import distinct
 from steps.ingest.log_impressions import OF_FREQUENT_QUERIES, OF_LONG_SESSIONS, REPEATED, account, search_numbers
-from steps.ingest.params import MAX_QUERY_IMPRESSIONS, UNLABELLED_QUERIES
 from steps.ingest.rejects import Rejects
-from steps.ingest.source_data import ANSWERED_UNJUDGED, UNLABELLED, Document, Judgement, Query
+from steps.ingest.source_data import (
+    ANSWERED_UNJUDGED,
+    MAX_QUERY_IMPRESSIONS,
+    UNLABELLED,
+    UNLABELLED_QUERIES,
+    Document,
+    Judgement,
+    Query,
+)
 
 _SPLITS = ("train", "dev", "test", UNLABELLED)
 

@@ -14,20 +14,28 @@ from steps.ingest.click_simulation import simulate_sessions
 from steps.ingest.coded_columns import among
 from steps.ingest.document_vectors import write_vectors
 from steps.ingest.locations import one_file
-from steps.ingest.msmarco import GIVEN_TRIPLETS
-from steps.ingest.params import UNLABELLED_QUERIES, ApiDocsSource, IngestParams, JudgedSource, Source
+from steps.ingest.params import IngestParams
 from steps.ingest.rejects import Reject, Rejects
 from steps.ingest.report import build_report, counts, data_digest, metrics, summary
-from steps.ingest.source_data import UNLABELLED, Answers, Document, Judgement, Query, Satisfaction, SourceData
-from steps.ingest.sources import read_source
-from steps.ingest.splits import lower_training_grades, without_evaluation_texts
+from steps.ingest.source import ReadContext
+from steps.ingest.source_data import (
+    UNLABELLED,
+    UNLABELLED_QUERIES,
+    Answers,
+    Document,
+    Judgement,
+    Query,
+    Satisfaction,
+    SourceData,
+)
+from steps.ingest.splits import without_evaluation_texts
 from steps.ingest.tsv_files import TERM_SCORES, read_term_scores, read_unlabelled
 from steps.tracking.runs import Run
 
 _Row = Document | Query | Judgement | Satisfaction | Answers | Reject
 
 
-def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: Run) -> None:
+def run(*, output: Path, params: IngestParams, run: Run) -> None:
     """Read the sources and the unlabelled queries, guard the evaluation queries, and write the tables and report.json.
 
     A line on stdout says what each data set holds.
@@ -35,12 +43,9 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
     """
     rejects = Rejects(params.max_reject_ratio)
     datasets = [
-        read_source(source, key=f"ingest.sources[{at}]", params=params, rejects=rejects)
-        for at, source in enumerate(sources)
+        source.read(ReadContext(f"ingest.sources[{at}]", params.window, params.seed, rejects))
+        for at, source in enumerate(params.sources)
     ]
-    for source, data in zip(sources, datasets, strict=True):
-        if isinstance(source, JudgedSource):
-            lower_training_grades(data, source.relevant_from)
     queries = [query for data in datasets for query in data.queries]
     if params.unlabelled_queries:
         path = one_file(params.unlabelled_queries, f"ingest.{UNLABELLED_QUERIES}")
@@ -74,16 +79,18 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
         data.name: _of_queries(data, "impressions", query_ids) for data in datasets if data.impressions is not None
     }
     triplets = {
-        data.name: _of_queries(data, GIVEN_TRIPLETS, query_ids) for data in datasets if data.given_triplets is not None
+        data.name: _of_queries(data, "given_triplets", query_ids)
+        for data in datasets
+        if data.given_triplets is not None
     }
-    api_docs = {source.name for source in sources if isinstance(source, ApiDocsSource)}
-    impressions |= _simulated(api_docs, documents, queries, judgements, params, template)
+    simulated = {source.name for source in params.sources if source.simulates_sessions}
+    impressions |= _simulated(simulated, documents, queries, judgements, params, template)
     report = build_report(
         documents,
         queries,
         judgements,
         impressions,
-        api_docs | {data.name for data in datasets if data.sessions_simulated},
+        simulated | {data.name for data in datasets if data.sessions_simulated},
         {data.name: data.facts for data in datasets},
         rejects,
         triplets,
@@ -100,7 +107,7 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
         for name, rows in labels.items():
             write_table(folder, name, _sorted_table(name, rows))
         write_table(folder, "rejects", _sorted_table("rejects", rejects.rows))
-        for name, tables in (("impressions", impressions), ("relevance", relevance), (GIVEN_TRIPLETS, triplets)):
+        for name, tables in (("impressions", impressions), ("relevance", relevance), ("given_triplets", triplets)):
             write_table(folder, name, *(tables[dataset] for dataset in sorted(tables)))
         write_table(folder, "term_scores", term_scores)
         write_json(folder / "report.json", report)

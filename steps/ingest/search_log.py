@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 
 from steps.core.texts import fold
-from steps.ingest.params import MAX_QUERY_WORDS
 from steps.ingest.rows import Defect, LeftOut
+from steps.ingest.source_data import MAX_QUERY_WORDS
 
 SESSIONS = pa.dictionary(pa.int32(), pa.string())
 _SCHEMA = pa.schema(

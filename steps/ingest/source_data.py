@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 UNLABELLED = "unlabelled"  # the split of queries that nobody judged: they have a table of their own
+UNLABELLED_QUERIES = "unlabelled_queries"  # a key of the section, the data set of that file's queries, and a table
+MAX_QUERY_WORDS = 200  # a longer query of a log or of the unlabelled ones is left out, one of a judged set never
+MAX_QUERY_IMPRESSIONS = 100_000  # of a query of a log that count, drawn by seed
 ANSWERED_UNJUDGED = "answers_without_judgement"  # why a query is left out: its answers make it somebody's evaluation
 
 

@@ -1,100 +1,133 @@
-"""Which split each query belongs to, and the guard of evaluation queries, which no other split may spell."""
+"""The judged rows of a source, which split each query belongs to, and the guard of evaluation queries."""
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
 from steps.core.leakage import EVALUATION_SPLITS, evaluation_keys
 from steps.core.texts import fold
-from steps.ingest.qrels import Judgements
 from steps.ingest.rejects import Rejects
-from steps.ingest.rows import Defect, possible_grade
-from steps.ingest.source_data import UNLABELLED, Judgement, Query, Satisfaction, SourceData, seeded_order
+from steps.ingest.rows import Defect, LeftOut, possible_grade
+from steps.ingest.source_data import UNLABELLED, Document, Judgement, Query, Satisfaction, SourceData, seeded_order
 
 DEV_FRACTION = 0.2  # of the train queries becomes dev where no judgements are dev's
 
 
-def add_judgement(
-    judgements: Judgements, query_id: str, doc_id: str, grade: int, queries: Container[str], documents: Container[str]
-) -> None:
-    """Add one judgement by the source's own ids.
+class JudgedRows:
+    """What was read of a source with judgements, by its own ids."""
 
-    Raises Defect `unknown_query`, `unknown_document`, `bad_grade` or `duplicate_judgement`.
-    """
-    if query_id not in queries:
-        raise Defect("unknown_query")
-    if doc_id not in documents:
-        raise Defect("unknown_document")
-    possible_grade(grade)
-    if (query_id, doc_id) in judgements.grades:
-        raise Defect("duplicate_judgement")
-    judgements.grades[query_id, doc_id] = grade
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.documents: dict[str, Document] = {}
+        self.queries: dict[str, Query] = {}
+        self.grades: dict[tuple[str, str], int] = {}  # by query and document; from 1 on relevant
+        self.satisfaction: dict[tuple[str, str], int] = {}  # second labels
+        self.named: dict[str, str] = {}  # the split whose judgements name a query
 
+    def add_document(self, doc_id: str, title: str, content: str, topic: str = "") -> None:
+        """Add one document; Defect `empty_text` or `duplicate_id`."""
+        if not title and not content:
+            raise Defect("empty_text")
+        if doc_id in self.documents:
+            raise Defect("duplicate_id")
+        self.documents[doc_id] = Document(f"{self.name}/{doc_id}", self.name, title, topic, content)
 
-def settle_splits(
-    data: SourceData, texts: Mapping[str, Query], judgements: Judgements, held_out: Mapping[str, str], *, seed: int
-) -> None:
-    """Fill the source's queries and judgements from `texts` (queries by original id).
+    def add_query(self, query_id: str, text: str, source: str, line: int) -> bool:
+        """Add one query; tells whether it is new, as another file may have it with the same text. Defect as above."""
+        if not fold(text):
+            raise Defect("empty_text")
+        previous = self.queries.get(query_id)
+        if previous and (previous.source == source or previous.text != text):
+            raise Defect("duplicate_id")
+        if not previous:
+            self.queries[query_id] = Query(f"{self.name}/{query_id}", self.name, text, UNLABELLED, source, line)
+        return not previous
 
-    A query belongs to the split whose judgements name it; without dev judgements a seeded share DEV_FRACTION of the
-    train queries becomes dev. A query judged relevant for nothing is unlabelled when no judgement names it and it is
-    not `held_out` (original id to the reason under which it is counted). Of the others all judgements are kept, those
-    of documents that are not relevant too; a dev or test query without a relevant document stays for its pairs alone.
-    """
-    splits = judgements.splits()
-    if "dev" not in splits.values():
-        data.facts["dev_from_train"] = carve_dev(data.name, splits, texts, seed)
-    pairs_alone = {
-        query_id: judgements.named[query_id]
-        for query_id, _ in judgements.grades
-        if query_id not in splits and judgements.named.get(query_id) in EVALUATION_SPLITS
-    }
-    if pairs_alone:
-        splits |= pairs_alone
-        data.facts["queries_without_relevant_document"] = len(pairs_alone)
-    left_out: Counter[str] = Counter()
-    for query_id, query in texts.items():
-        if query_id in splits:
-            data.queries.append(query._replace(split=splits[query_id]))
-        elif query_id in judgements.named:
-            left_out["without_relevant_document"] += 1
-            if judgements.named[query_id] in EVALUATION_SPLITS:
-                data.held_out.add(fold(query.text))
-        elif query_id in held_out:
-            left_out[held_out[query_id]] += 1
-            data.held_out.add(fold(query.text))
-        else:
-            data.queries.append(query._replace(split=UNLABELLED))
-    if left_out:
-        data.facts["queries_left_out"] = dict(left_out)
-    if judgements.not_relevant:
-        data.facts["judgements_not_relevant"] = judgements.not_relevant
-    for (query_id, doc_id), grade in judgements.grades.items():
-        if query_id in splits:
-            row = Judgement(f"{data.name}/{query_id}", data.name, f"{data.name}/{doc_id}", grade, splits[query_id])
-            data.judgements.append(row)
-            if (label := judgements.satisfaction.get((query_id, doc_id))) is not None:
-                data.satisfaction.append(Satisfaction(row.query_id, row.doc_id, label))
+    def name_query(self, query_id: str, split: str) -> None:
+        """Note that judgements of a split name a query, even a broken row; LeftOut where another split did."""
+        if self.named.setdefault(query_id, split) != split:
+            raise LeftOut("query_in_two_splits")
 
+    def add_judgement(self, query_id: str | None, doc_id: str | None, grade: int) -> tuple[str, str]:
+        """Add one judgement; returns its pair.
 
-def lower_training_grades(data: SourceData, relevant_from: int) -> None:
-    """Give judgements of training queries below the grade `relevant_from` the grade 0: all later stages read it."""
-    below = 0
-    for index, row in enumerate(data.judgements):
-        if row.split == "train" and 0 < row.grade < relevant_from:
-            data.judgements[index] = row._replace(grade=0)
-            below += 1
-    if below:
-        data.facts["train_judgements_below_relevant_from"] = below
+        Raises Defect `unknown_query`, `unknown_document`, `bad_grade` or `duplicate_judgement`.
+        """
+        if query_id is None or query_id not in self.queries:
+            raise Defect("unknown_query")
+        if doc_id is None or doc_id not in self.documents:
+            raise Defect("unknown_document")
+        possible_grade(grade)
+        if (query_id, doc_id) in self.grades:
+            raise Defect("duplicate_judgement")
+        self.grades[query_id, doc_id] = grade
+        return query_id, doc_id
 
+    def splits(self) -> dict[str, str]:
+        """Split of every query with a relevant document, in the order of the files."""
+        return {query_id: self.named[query_id] for (query_id, _), grade in self.grades.items() if grade > 0}
 
-def carve_dev(name: str, splits: dict[str, str], texts: Mapping[str, Query], seed: int) -> int:
-    """Turn a seeded share of the train queries into dev, in place; never one that spells a test query."""
-    train = [query_id for query_id, split in splits.items() if split == "train"]
-    test_texts = {fold(texts[query_id].text) for query_id, split in splits.items() if split == "test"}
-    allowed = [query_id for query_id in train if fold(texts[query_id].text) not in test_texts]
-    chosen = seeded_order(allowed, seed, f"dev of {name}")[: round(DEV_FRACTION * len(train))]
-    splits.update(dict.fromkeys(chosen, "dev"))
-    return len(chosen)
+    @property
+    def has_test(self) -> bool:
+        """Whether a test query has a relevant document."""
+        return "test" in self.splits().values()
+
+    def settle(self, data: SourceData, held_out: Mapping[str, str], *, seed: int, relevant_from: int = 1) -> None:
+        """Give `data` the documents, queries and judgements.
+
+        A query belongs to the split whose judgements name it; without dev judgements a seeded share DEV_FRACTION of
+        the train queries becomes dev. A query judged relevant for nothing is unlabelled when no judgement names it and
+        it is not `held_out` (original id to the reason under which it is counted). Of the others all judgements are
+        kept, those of documents that are not relevant too; a dev or test query without a relevant document stays for
+        its pairs alone. Grades of training queries below `relevant_from` become 0.
+        """
+        data.documents = list(self.documents.values())
+        splits = self.splits()
+        if "dev" not in splits.values():
+            data.facts["dev_from_train"] = self._carve_dev(splits, seed)
+        pairs_alone = {
+            query_id: self.named[query_id]
+            for query_id, _ in self.grades
+            if query_id not in splits and self.named.get(query_id) in EVALUATION_SPLITS
+        }
+        if pairs_alone:
+            splits |= pairs_alone
+            data.facts["queries_without_relevant_document"] = len(pairs_alone)
+        left_out: Counter[str] = Counter()
+        for query_id, query in self.queries.items():
+            if query_id in splits:
+                data.queries.append(query._replace(split=splits[query_id]))
+            elif query_id in self.named or query_id in held_out:
+                split = self.named.get(query_id)
+                left_out[held_out[query_id] if split is None else "without_relevant_document"] += 1
+                if split is None or split in EVALUATION_SPLITS:
+                    data.held_out.add(fold(query.text))
+            else:
+                data.queries.append(query)
+        if left_out:
+            data.facts["queries_left_out"] = dict(left_out)
+        if not_relevant := sum(grade <= 0 for grade in self.grades.values()):
+            data.facts["judgements_not_relevant"] = not_relevant
+        below = 0
+        for pair, grade in self.grades.items():
+            if split := splits.get(pair[0]):
+                is_below = split == "train" and 0 < grade < relevant_from
+                below += is_below
+                query_id, doc_id = f"{self.name}/{pair[0]}", f"{self.name}/{pair[1]}"
+                data.judgements.append(Judgement(query_id, self.name, doc_id, 0 if is_below else grade, split))
+                if pair in self.satisfaction:
+                    data.satisfaction.append(Satisfaction(query_id, doc_id, self.satisfaction[pair]))
+        if below:
+            data.facts["train_judgements_below_relevant_from"] = below
+
+    def _carve_dev(self, splits: dict[str, str], seed: int) -> int:
+        """Turn a seeded share of the train queries into dev, in place; never one that spells a test query."""
+        keys = {query_id: fold(self.queries[query_id].text) for query_id in splits}
+        test_keys = {keys[query_id] for query_id, split in splits.items() if split == "test"}
+        train = [query_id for query_id, split in splits.items() if split == "train"]
+        allowed = [query_id for query_id in train if keys[query_id] not in test_keys]
+        chosen = seeded_order(allowed, seed, f"dev of {self.name}")[: round(DEV_FRACTION * len(train))]
+        splits.update(dict.fromkeys(chosen, "dev"))
+        return len(chosen)
 
 
 def without_evaluation_texts(queries: Sequence[Query], held_out: Set[str], rejects: Rejects) -> list[Query]:

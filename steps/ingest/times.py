@@ -7,14 +7,12 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Self
 from zoneinfo import ZoneInfo
 
-from steps.ingest.params import iso_seconds, iso_time
 from steps.ingest.rows import Defect
 
 _MIN_SECONDS = 10**8  # seconds: 1973. What is less is a year, a month or a day in digits
 _FIRST_MILLISECONDS = 10**11  # as seconds this is the year 5138, as milliseconds 1973
 _TOO_LARGE = 4_102_444_800  # seconds: 2100
 _SPELT = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S", 17: "%Y%m%d%H%M%S%f"}  # by their digits
-_LAST = 253_402_300_799  # the last second of 9999, behind which datetime knows none
 _ALSO_COUNTS, _FIRST_YEAR, _LAST_YEAR = (10, 12), 1995, 2099  # such digits are of a time in these years, or a count
 
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
@@ -40,30 +38,40 @@ _HOURS = {
 
 
 class Window(NamedTuple):
-    """From `since` to before `until`, ISO dates or times in UTC ("" = open), also as unix seconds."""
+    """Unix seconds from `start` up to, and not including, `end`."""
 
-    since: str
-    until: str
-    start: float
-    end: float
+    start: float = -math.inf
+    end: float = math.inf
 
     @classmethod
     def of(cls, since: str, until: str) -> Self:
-        """The window between two ISO dates or times, either of which may be ""."""
-        return cls(since, until, iso_seconds(since) if since else -math.inf, iso_seconds(until) if until else math.inf)
+        """The window between two ISO dates or times, UTC where they name no zone; "" leaves a side open."""
+        return cls(int(iso_time(since)) if since else -math.inf, int(iso_time(until)) if until else math.inf)
 
     def holds(self, seconds: float) -> bool:
         """Whether a time lies inside: the start does, the end does not."""
         return self.start <= seconds < self.end
 
-    def longer(self, seconds: int) -> Self:
+    def overlaps(self, other: "Window") -> bool:
+        """Whether the two have a moment in common."""
+        return self.start < other.end and other.start < self.end
+
+    def within(self, other: "Window") -> bool:
+        """Whether the other has all of this one."""
+        return other.start <= self.start and self.end <= other.end
+
+    def longer(self, seconds: int) -> "Window":
         """The window that ends so much later."""
-        if not self.until:
-            return self
-        return self.of(self.since, datetime.fromtimestamp(min(self.end + seconds, _LAST), UTC).isoformat())
+        return Window(self.start, self.end + seconds)
 
 
-ALWAYS = Window.of("", "")
+ALWAYS = Window()
+
+
+def iso_time(text: str) -> float:
+    """Unix time of an ISO 8601 date or time, UTC where it names no zone; ValueError when it is neither."""
+    moment = datetime.fromisoformat(text)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def unix_time(value: Any, form: str = "") -> float:

@@ -9,10 +9,9 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import sha256_text
 from steps.core.tables import SCHEMAS
 from steps.core.texts import fold, words
-from steps.ingest.params import MAX_QUERY_WORDS, UNLABELLED_QUERIES
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, LeftOut, decode, read_lines
-from steps.ingest.source_data import UNLABELLED, Query
+from steps.ingest.source_data import MAX_QUERY_WORDS, UNLABELLED, UNLABELLED_QUERIES, Query
 
 _TABLES = ("jsonl", "json", "ndjson", "csv", "parquet")
 TERM_SCORES = "term_scores"
@@ -34,18 +33,13 @@ def read_unlabelled(path: Path, rejects: Rejects) -> list[Query]:
     source = f"{name}/{path.name}"
     queries: dict[str, Query] = {}
     for line, raw in read_lines(path):
-        rejects.count_row(source)
-        try:
+        with rejects.row(source, line, raw):
             text = _text(raw)
             key = fold(text)
             if not key:
                 raise Defect("empty_text")
-        except Defect as defect:
-            rejects.add_defect(source, line, defect, raw)
-            continue
-        if key in queries:
-            rejects.add(source, line, "duplicate_text", raw, defect=False)
-        else:
+            if key in queries:
+                raise LeftOut("duplicate_text")
             queries[key] = Query(f"{name}/{sha256_text(key)[:16]}", name, text, UNLABELLED, source, line)
     rejects.check(source, path)
     if not queries:
@@ -77,15 +71,11 @@ def read_term_scores(path: Path, rejects: Rejects) -> pa.Table:
     for line, raw in read_lines(path):
         if line == 1 and raw.lower() == b"term\tscore":
             continue
-        rejects.count_row(source)
-        try:
+        with rejects.row(source, line, raw):
             term, score = _parse(raw)
             if term in scores:
                 raise Defect("duplicate_term")
-        except Defect as defect:
-            rejects.add(source, line, defect.reason, raw)
-            continue
-        scores[term] = score
+            scores[term] = score
     rejects.check(source, path)
     if not scores:
         raise UserError(f'{path}: holds no term; name another file in ingest.term_scores, or "" for none')

@@ -4,7 +4,7 @@ import json
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,10 +12,10 @@ import numpy as np
 from slimtower.common.errors import UserError
 from steps.core.progress import progress
 from steps.ingest.locations import table_files
-from steps.ingest.params import UbiSource
 from steps.ingest.rejects import Clicks, Rejects
 from steps.ingest.rows import Defect, LeftOut, MissingTarget, json_value
-from steps.ingest.table_rows import Form, Row, read_rows
+from steps.ingest.source import LogSource, ReadContext
+from steps.ingest.table_rows import Row, read_rows
 from steps.ingest.times import Window
 from steps.ingest.ubi_searches import AFTER, BEFORE, Searches
 from steps.ingest.values import Ids, Reading, as_id, detect_rank_from, rank_of, unwrapped
@@ -38,7 +38,13 @@ class Impressions(NamedTuple):
 
 
 def read_events(
-    source: UbiSource, searches: Searches, documents: Mapping[str, int], *, key: str, window: Window, rejects: Rejects
+    source: LogSource,
+    place: str,
+    click_actions: Sequence[str],
+    impression_actions: Sequence[str],
+    context: ReadContext,
+    searches: Searches,
+    documents: Mapping[str, int],
 ) -> tuple[Impressions, dict[str, int]]:
     """What was shown and clicked, and how many events were left out, by reason.
 
@@ -48,10 +54,11 @@ def read_events(
     are read, for the searches inside. Raises UserError for a missing file or column, too many defect rows, events of
     which none is a click, or where most clicks are lost.
     """
-    reader = _Reader(source, searches, documents, window)
+    key, rejects = context.key, context.rejects
+    reader = _Reader(source, click_actions, impression_actions, context.window, searches, documents)
     required = dict.fromkeys(("action_name", "timestamp"), f"{key}.events")
     above = f"{source.name}/events"
-    for file in table_files(source.events, f"{key}.events", window.longer(SESSION_SECONDS)):
+    for file in table_files(place, f"{key}.events", context.window.longer(SESSION_SECONDS)):
         name = f"{above}/{file.name}"
         reader.files.append(name)
         rows = read_rows(
@@ -60,18 +67,16 @@ def read_events(
             optional=["query_id", _ATTRIBUTES, *_FLAT],
             source=name,
             rejects=rejects,
-            form=Form(source.encoding, source.delimiter),
+            form=source.form,
         )
         rows = rejects.watched(rows, name, file.path)
         for row in progress(rows, None, f"events of {name}"):
-            try:
+            with rejects.guard(name, row.line, row.raw):
                 reader.add(row)
-            except Defect as defect:
-                rejects.add_defect(name, row.line, defect, row.raw())
-    reader.check_actions(f"params.yaml: {key}.click_actions")
+    reader.check_actions(f"params.yaml: {key}.click_actions", click_actions)
     impressions = reader.impressions(rejects)
-    subject = f"params.yaml: {key}.events, {source.events}"
-    rejects.check(above, source.events, has_settings=True)
+    subject = f"params.yaml: {key}.events, {place}"
+    rejects.check(above, place, has_settings=True)
     rejects.check_log(reader.files, subject, other_rows=sum(reader.left_out.values()))
     reader.clicks.check(
         subject, "query_response_hit_ids and object_id must both be ids of the corpus, not an engine's own numbers"
@@ -80,12 +85,20 @@ def read_events(
 
 
 class _Reader:
-    def __init__(self, source: UbiSource, searches: Searches, documents: Mapping[str, int], window: Window) -> None:
+    def __init__(
+        self,
+        source: LogSource,
+        click_actions: Sequence[str],
+        impression_actions: Sequence[str],
+        window: Window,
+        searches: Searches,
+        documents: Mapping[str, int],
+    ) -> None:
         self.source, self.searches, self.documents = source, searches, documents
         self.search_ids, self.ids = Ids(searches.numbers), Ids(documents)
         self.window, self.longer = window, window.longer(SESSION_SECONDS)
-        self.click_actions = frozenset(map(_folded, source.click_actions))
-        self.actions = self.click_actions | frozenset(map(_folded, source.impression_actions))
+        self.click_actions = frozenset(map(_folded, click_actions))
+        self.actions = self.click_actions | frozenset(map(_folded, impression_actions))
         self.reading, self.cut = Reading(timestamp=source.timestamp), source.cut
         self.seen, self.of_searches = Counter[str](), Counter[str]()  # events by action: all, and those of a search
         self.clicks = Clicks()
@@ -194,7 +207,7 @@ class _Reader:
             raise MissingTarget("unknown_document")
         return values, search * len(self.documents) + self.documents[key]
 
-    def check_actions(self, key: str) -> None:
+    def check_actions(self, key: str, click_actions: Sequence[str]) -> None:
         """UserError where there are events, and none is a click on something that a search showed."""
         if any(self.of_searches[action] for action in self.click_actions):
             return
@@ -203,9 +216,9 @@ class _Reader:
         named = ", ".join(f"{action!r} ({count:,})" for action, count in self.seen.most_common(_NAMED_ACTIONS))
         nameless = sum(self.seen[action] for action in self.click_actions)
         problem = f"the {nameless:,} clicks name no query_id" if nameless else "no event is a click"
-        click_actions = ", ".join(self.source.click_actions)
         raise UserError(
-            f"{key}: {problem} ({click_actions}); the actions of the events are {named}: name those that are clicks"
+            f"{key}: {problem} ({', '.join(click_actions)}); the actions of the events are {named}: name those that"
+            " are clicks"
         )
 
     def impressions(self, rejects: Rejects) -> Impressions:

@@ -9,11 +9,11 @@ import numpy as np
 
 from steps.core.progress import progress
 from steps.ingest.locations import table_files
-from steps.ingest.params import UbiSource
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, MissingTarget, json_value
 from steps.ingest.search_log import SearchLog
-from steps.ingest.table_rows import Form, Gaps, Row, read_rows
+from steps.ingest.source import LogSource, ReadContext
+from steps.ingest.table_rows import Gaps, Row, read_rows
 from steps.ingest.times import Window
 from steps.ingest.values import Ids, Reading, as_id, as_query, unwrapped
 
@@ -59,7 +59,7 @@ class Searches:
 
 
 def read_searches(
-    source: UbiSource, log: SearchLog, documents: Mapping[str, int], *, key: str, window: Window, rejects: Rejects
+    source: LogSource, place: str, context: ReadContext, log: SearchLog, documents: Mapping[str, int]
 ) -> Searches:
     """Read the searches in the window, and note their queries in the log; `documents`: number by original id.
 
@@ -70,11 +70,12 @@ def read_searches(
     A search belongs to the window of its first response; of its others those inside count. One whose first row, as
     read, cannot be used is left out.
     """
-    required = dict.fromkeys(("query_id", "user_query", "timestamp"), f"{key}.queries")
-    reader = _Reader(log, documents, window, rejects, source)
+    key, rejects = f"{context.key}.queries", context.rejects
+    required = dict.fromkeys(("query_id", "user_query", "timestamp"), key)
+    reader = _Reader(log, documents, context.window, rejects, source)
     above = f"{source.name}/queries"
     source_names: list[str] = []
-    files = table_files(source.queries, f"{key}.queries", window)
+    files = table_files(place, key, context.window)
     gaps = Gaps("user_query") if len(files) > 1 else None  # a small file may be all browsing
     for file in files:
         name = f"{above}/{file.name}"
@@ -86,25 +87,23 @@ def read_searches(
             source=name,
             rejects=rejects,
             gaps=gaps,
-            form=Form(source.encoding, source.delimiter),
+            form=source.form,
         )
         rows = rejects.watched(rows, name, file.path)
         for row in progress(rows, None, f"searches of {name}"):
-            try:
+            with rejects.guard(name, row.line, row.raw):
                 reader.add(row, name)
-            except Defect as defect:
-                rejects.add_defect(name, row.line, defect, row.raw())
-    rejects.check(above, source.queries, has_settings=True)
+    rejects.check(above, place, has_settings=True)
     if gaps:
         gaps.check(required)
     outside = reader.searches.left_out()["outside_window"]
-    rejects.check_log(source_names, f"params.yaml: {key}.queries, {source.queries}", other_rows=outside)
+    rejects.check_log(source_names, f"params.yaml: {key}, {place}", other_rows=outside)
     return reader.finished()
 
 
 class _Reader:
     def __init__(
-        self, log: SearchLog, documents: Mapping[str, int], window: Window, rejects: Rejects, source: UbiSource
+        self, log: SearchLog, documents: Mapping[str, int], window: Window, rejects: Rejects, source: LogSource
     ) -> None:
         self.log, self.documents, self.window, self.rejects, self.cut = log, documents, window, rejects, source.cut
         self.doc_ids, self.reading = Ids(documents), Reading(timestamp=source.timestamp)

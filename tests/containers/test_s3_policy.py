@@ -18,6 +18,7 @@ from pipeline.task.run_store import open_store
 from pipeline.task.workspace import _configure
 from slimtower.service.log_store import S3LogStore
 from steps.ingest.locations import listing, locate
+from steps.ingest.times import Window
 from steps.promote.lock import S3LockStore
 
 pytestmark = pytest.mark.faults("security")
@@ -103,8 +104,8 @@ def test_the_stores_of_tasks(server: FaultyS3) -> None:
     assert list(locks.entries("name")) == ["name/1"]
     locks.delete("name/1")
     for location in (f"{LOG}/queries", f"{LOG}/queries/dt=2026-01-01/q.jsonl", LOG):
-        assert locate(location, key="x", since="", until="")
-        assert listing(location, key="x", since="2026-01-02", until="") or location.endswith("q.jsonl")
+        assert locate(location, key="x")
+        assert listing(location, key="x", window=Window.of("2026-01-02", "")) or location.endswith("q.jsonl")
     assert refused(server, TASKS) == set()
 
 

@@ -13,7 +13,7 @@ from slimtower_dags.graph import all_variables, read_variables
 from pipeline import recipe as recipes
 from pipeline.params import check_params
 from slimtower.common.settings import read_mapping
-from steps.ingest.params import UbiSource
+from steps.ingest.kinds.ubi import UbiSource
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 MONDAY = datetime(2026, 3, 9, 3, tzinfo=UTC)

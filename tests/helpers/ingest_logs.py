@@ -83,7 +83,7 @@ def click_log(
 
 def ingest(folder: Path, checked: IngestParams) -> Path:
     """Run the stage; returns its output."""
-    run(sources=checked.sources, output=folder / "out", params=checked, run=NullRun())
+    run(output=folder / "out", params=checked, run=NullRun())
     return folder / "out"
 
 

@@ -1,15 +1,12 @@
-"""A reader of a source, called with small settings."""
-
-from collections.abc import Callable
-from typing import Any
+"""A source, read with small settings."""
 
 from steps.ingest.rejects import Rejects
+from steps.ingest.source import ReadContext, Source
 from steps.ingest.source_data import SourceData
+from steps.ingest.times import ALWAYS
 
 
-def read_toy(
-    reader: Callable[..., SourceData], *place: Any, ratio: float = 0.5, **changes: Any
-) -> tuple[SourceData, Rejects]:
-    """What `reader` makes of its place, and what it rejected; `ratio` of the rows may be defect."""
+def read_toy(source: Source, *, ratio: float = 0.5, seed: int = 3) -> tuple[SourceData, Rejects]:
+    """What the source gives, and what it rejected; `ratio` of the rows may be defect."""
     rejects = Rejects(ratio)
-    return reader(*place, **{"seed": 3} | changes, rejects=rejects), rejects
+    return source.read(ReadContext("ingest.sources[0]", ALWAYS, seed, rejects)), rejects

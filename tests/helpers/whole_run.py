@@ -138,7 +138,7 @@ def run_ingest(root: Path, params: Params) -> Path:
     from steps.ingest.run import run as ingest
 
     folder = root / "data/ingest"
-    ingest(sources=params.ingest.sources, output=folder, params=params.ingest, run=NullRun())
+    ingest(output=folder, params=params.ingest, run=NullRun())
     return folder
 
 

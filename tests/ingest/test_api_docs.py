@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toy_source import read_toy
 
 from slimtower.common.errors import OutOfMemory, UserError
 from steps.core.texts import fold
-from steps.ingest.api_docs import Entry, balanced_cut, read_api_docs
 from steps.ingest.docstrings import cut_words, module_parts, plain, public_parts, split_docstring, without_phrase
-from steps.ingest.params import ApiDocsSource
+from steps.ingest.kinds.api_docs import ApiDocsSource, Entry, balanced_cut
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import Query, SourceData
 
@@ -86,9 +86,7 @@ def source(**changes: Any) -> ApiDocsSource:
 
 
 def read(seed: int = 1, ratio: float = 0.0, **changes: Any) -> tuple[SourceData, Rejects]:
-    rejects = Rejects(ratio)
-    data = read_api_docs(source(**changes), key="ingest.sources[0]", seed=seed, rejects=rejects)
-    return data, rejects
+    return read_toy(source(**changes), seed=seed, ratio=ratio)
 
 
 def query_of(data: SourceData, title: str) -> Query:
@@ -170,7 +168,7 @@ def test_a_reader_that_was_killed_is_told_as_one(monkeypatch: pytest.MonkeyPatch
         raise BrokenProcessPool("A process in the process pool was terminated abruptly")
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
-    monkeypatch.setattr("steps.ingest.api_docs.ProcessPoolExecutor", killed)
+    monkeypatch.setattr("steps.ingest.kinds.api_docs.ProcessPoolExecutor", killed)
     with pytest.raises(OutOfMemory, match=r"packages: a process that read them was killed") as raised:
         read(ratio=0.5, packages=["fakepkg", "fakepkg"])
     assert raised.value.exit_code == 137

@@ -20,17 +20,15 @@ from toy_source import read_toy
 
 from slimtower.common.errors import UserError
 from steps.ingest import rows
-from steps.ingest.beir import read_beir
-from steps.ingest.click_log import read_click_log
-from steps.ingest.msmarco import read_given_triplets, read_msmarco
-from steps.ingest.params import ClickLogSource, UbiSource
+from steps.ingest.kinds.beir import BeirSource
+from steps.ingest.kinds.click_log import ClickLogSource
+from steps.ingest.kinds.ms_marco import MsMarcoSource
+from steps.ingest.kinds.ubi import UbiSource
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, read_lines
 from steps.ingest.source_data import SourceData
 from steps.ingest.table_rows import read_rows
-from steps.ingest.times import ALWAYS
 from steps.ingest.tsv_files import read_term_scores, read_unlabelled
-from steps.ingest.ubi import read_ubi
 
 pytestmark = [pytest.mark.medium, pytest.mark.faults("bad input")]
 
@@ -173,8 +171,8 @@ def short_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "LONGEST_LINE", 2**20, raising=False)
 
 
-def of_folder(reader: Callable[..., SourceData], folder: Path) -> tuple[SourceData, Rejects]:
-    return read_toy(reader, "toy", folder, key="key", ratio=1.0)
+def beir(folder: Path) -> tuple[SourceData, Rejects]:
+    return read_toy(BeirSource(kind="beir", name="toy", path=str(folder)), ratio=1.0)
 
 
 def click_log(folder: Path, path: str = "log.jsonl", corpus: str = "corpus.jsonl", scores: str = "scores.jsonl") -> Any:
@@ -182,7 +180,7 @@ def click_log(folder: Path, path: str = "log.jsonl", corpus: str = "corpus.jsonl
         kind="click_log", name="toy", path=str(folder / path), columns=COLUMNS, corpus=str(folder / corpus),
         relevance=str(folder / scores), test_from="2026-01-06", validation_fraction=0.0,
     )  # fmt: skip
-    return logged(read_click_log, source)
+    return read_toy(source, ratio=1.0)
 
 
 def ubi(folder: Path, queries: str = "searches.jsonl", events: str = "events.jsonl") -> Any:
@@ -190,20 +188,12 @@ def ubi(folder: Path, queries: str = "searches.jsonl", events: str = "events.jso
         kind="ubi", name="toy", queries=str(folder / queries), events=str(folder / events),
         corpus=str(folder / "corpus.jsonl"), test_from="2026-01-06", validation_fraction=0.0,
     )  # fmt: skip
-    return logged(read_ubi, source)
-
-
-def logged(reader: Callable[..., SourceData], source: Any) -> tuple[SourceData, Rejects]:
-    rejects = Rejects(1.0)
-    limits = {"seed": 3}
-    return reader(source, key="key", window=ALWAYS, rejects=rejects, **limits), rejects
+    return read_toy(source, ratio=1.0)
 
 
 def triplets(folder: Path) -> tuple[SourceData, Rejects]:
-    data, rejects = of_folder(read_msmarco, folder)
-    path = folder / "triplets.tsv"
-    data.given_triplets = read_given_triplets(path, data, key="key", seed=3, limit=0, rejects=rejects)
-    return data, rejects
+    source = MsMarcoSource(kind="ms_marco", name="toy", path=str(folder), triplets="triplets.tsv")
+    return read_toy(source, ratio=1.0)
 
 
 def lists(folder: Path) -> tuple[SourceData, Rejects]:
@@ -268,7 +258,7 @@ def lines_in(name: str, content: bytes) -> int | None:
 
 
 READERS: dict[str, tuple[dict[str, bytes], str, Callable[[Path], tuple[SourceData, Rejects]]]] = {
-    **{f"beir {name}": (BEIR, name, partial(of_folder, partial(read_beir))) for name in BEIR},
+    **{f"beir {name}": (BEIR, name, beir) for name in BEIR},
     **{f"ms marco {name}": (MS_MARCO, name, triplets) for name in MS_MARCO},
     **{f"click log {form}": (LOGS, f"log.{form}", partial(click_log, path=f"log.{form}")) for form in FORMS},
     **{
@@ -331,12 +321,11 @@ def test_there_are_hundreds_of_them() -> None:
 @pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"])
 def test_a_damaged_gzip_is_one_line(name: str, tmp_path: Path, record_property: Callable[..., None]) -> None:
     lay_out(tmp_path, {other: content for other, content in BEIR.items() if other != name})
-    read = partial(of_folder, read_beir)
     for content in packed(BEIR[name]):
         (tmp_path / f"{name}.gz").write_bytes(content)
         record_property("cases", 1)
         try:
-            check(*read(tmp_path))
+            check(*beir(tmp_path))
         except UserError as error:
             assert str(tmp_path) in str(error)
 
@@ -395,13 +384,13 @@ def test_a_field_of_csv_may_be_as_long_as_a_line(tmp_path: Path) -> None:
 def test_two_files_of_one_name_and_what_is_no_file_are_refused(tmp_path: Path) -> None:
     lay_out(tmp_path, BEIR | {"corpus.jsonl.gz": gzip.compress(b"")})
     with pytest.raises(UserError, match="lies beside it"):
-        of_folder(read_beir, tmp_path)
+        beir(tmp_path)
     (tmp_path / "corpus.jsonl.gz").unlink()
     (tmp_path / "qrels" / "other.tsv").mkdir()
     with pytest.raises(UserError, match="is not a file"):
-        of_folder(read_beir, tmp_path)
+        beir(tmp_path)
     (tmp_path / "qrels" / "other.tsv").rmdir()
     (tmp_path / "qrels" / "train.tsv").unlink()
     os.mkfifo(tmp_path / "qrels" / "train.tsv")
     with pytest.raises(UserError, match="is not a file"):
-        of_folder(read_beir, tmp_path)
+        beir(tmp_path)

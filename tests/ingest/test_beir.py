@@ -22,7 +22,7 @@ from steps.core.judged import read_judged_sets
 from steps.core.positives import mined_and_judged
 from steps.core.tables import SCHEMAS, read_table
 from steps.core.texts import fold
-from steps.ingest.beir import read_beir
+from steps.ingest.kinds.beir import BeirSource
 from steps.ingest.params import IngestParams
 from steps.ingest.rejects import Rejects
 from steps.ingest.run import run
@@ -69,7 +69,7 @@ def beir(tmp_path: Path) -> Maker:
 
 
 def read(folder: Path, *, seed: int = 3, ratio: float = 0.5) -> tuple[SourceData, Rejects]:
-    return read_toy(read_beir, "toy", folder, key="ingest.sources[0].path", seed=seed, ratio=ratio)
+    return read_toy(BeirSource(kind="beir", name="toy", path=str(folder)), seed=seed, ratio=ratio)
 
 
 def reasons(rejects: Rejects, source: str) -> list[tuple[int, str]]:
@@ -165,7 +165,7 @@ def test_second_labels_and_answer_strings_become_tables_of_their_own(beir: Maker
     ]  # fmt: skip
     (beir() / "answers.jsonl.gz").unlink()
     (beir() / "qrels/test.tsv").write_bytes(qrels(*(row[:3] for row in rows)))
-    run(sources=params(folder).sources, output=tmp_path / "plain", params=params(folder), run=NullRun())
+    run(output=tmp_path / "plain", params=params(folder), run=NullRun())
     assert [read_table(tmp_path / "plain", name).num_rows for name in ("satisfaction", "answers")] == [0, 0]
 
 
@@ -464,7 +464,7 @@ def test_two_sources_guard_each_other(beir: Maker, tmp_path: Path) -> None:
 def test_a_rerun_writes_the_same_bytes_and_a_failure_leaves_the_old_output(beir: Maker, tmp_path: Path) -> None:
     checked = params(beir())
     for name in ("a", "b"):
-        run(sources=checked.sources, output=tmp_path / name, params=checked, run=NullRun())
+        run(output=tmp_path / name, params=checked, run=NullRun())
     made = {path.name for path in (tmp_path / "a").iterdir()}
     declared = yaml.safe_load(Path("dvc.yaml").read_text(encoding="utf-8"))["stages"]["ingest"]["outs"]
     assert made == {Path(path).name for path in declared}, "what DVC does not know it neither keeps nor pushes"
@@ -475,6 +475,6 @@ def test_a_rerun_writes_the_same_bytes_and_a_failure_leaves_the_old_output(beir:
 
     broken = params(beir({"qrels/test.tsv": qrels()}))
     with pytest.raises(UserError):
-        run(sources=broken.sources, output=tmp_path / "a", params=broken, run=NullRun())
+        run(output=tmp_path / "a", params=broken, run=NullRun())
     assert before == {name: (tmp_path / "a" / name).read_bytes() for name in names}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "beir"]

@@ -22,7 +22,7 @@ DIGEST = "10ae50db1847e661b070d44f65d890a727d0428577ebb9c25fa1d20b9b493d72"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     params = load_params().ingest
     output = tmp_path_factory.mktemp("corpus") / "ingest"
-    ingest(sources=params.sources, output=output, params=params, run=NullRun())
+    ingest(output=output, params=params, run=NullRun())
     return output
 
 

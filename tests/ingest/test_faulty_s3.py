@@ -39,7 +39,7 @@ def server(monkeypatch: pytest.MonkeyPatch, record_property: Callable[..., None]
 
 
 def fetched() -> list[bytes]:
-    found = locate("s3://shop/log", key="ingest.sources[0].path", since="", until="")
+    found = locate("s3://shop/log", key="ingest.sources[0].path")
     return [file.path.read_bytes() for file in found]
 
 

@@ -10,7 +10,7 @@ import pytest
 from ingest_logs import ingest, params, reasons, rows_of
 
 from slimtower.common.errors import UserError
-from steps.ingest import msmarco
+from steps.ingest.kinds import ms_marco
 from steps.ingest.listing import by_key, list_sources
 from steps.ingest.locations import reading_only
 from steps.ingest.params import IngestParams
@@ -118,7 +118,7 @@ def test_a_sample_is_seeded_uniform_and_the_same_in_any_order(
     (folder / NAME).write_bytes(tsv(rows))
     chosen = read(tmp_path, params(source(folder, max_triplets=100)))
     assert len(chosen) == 100
-    monkeypatch.setattr(msmarco, "_ROWS_AT_ONCE", 150)  # drawn many times over
+    monkeypatch.setattr(ms_marco, "_ROWS_AT_ONCE", 150)  # drawn many times over
     (folder / NAME).write_bytes(tsv([*rows[::-1], *rows]))
     assert read(tmp_path, params(source(folder, max_triplets=100))) == chosen
     assert len(read(tmp_path, params(source(folder, max_triplets=5000)))) == 16 * 40  # fewer are there
@@ -130,7 +130,7 @@ def test_each_triplet_is_drawn_equally_often() -> None:
     rows = np.array([(n, m, m + 1) for n in range(20) for m in range(10)], dtype=np.int32)
     counts = np.zeros(len(rows))
     for seed in range(400):
-        chosen = {tuple(row) for row in msmarco._sample(rows.ravel(), 50, seed)}  # type: ignore[arg-type]
+        chosen = {tuple(row) for row in ms_marco._sample(rows.ravel(), 50, seed)}  # type: ignore[arg-type]
         counts += [tuple(row) in chosen for row in rows]
     expected, variance = 400 / 4, 400 * 1 / 4 * 3 / 4
     assert counts.sum() == 400 * 50

@@ -10,7 +10,7 @@ import pytest
 from toy_source import read_toy
 
 from slimtower.common.errors import UserError
-from steps.ingest.ir_datasets_source import read_ir_dataset
+from steps.ingest.kinds.ir_datasets import IrDatasetsSource
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import SourceData
 
@@ -93,7 +93,7 @@ def register(registry: Any, dataset_id: str, *parts: Any) -> None:
 
 
 def read(dataset_id: str = "toy", *, ratio: float = 0.0) -> tuple[SourceData, Rejects]:
-    return read_toy(read_ir_dataset, "mine", dataset_id, key="ingest.sources[1].id", ratio=ratio)
+    return read_toy(IrDatasetsSource(kind="ir_datasets", name="mine", id=dataset_id), ratio=ratio)
 
 
 def ids(data: SourceData, split: str) -> set[str]:
@@ -191,7 +191,7 @@ def test_a_file_that_only_a_person_can_fetch_and_a_failed_download_say_so(regist
             raise RuntimeError("All download sources failed")
 
     register(registry, "toy", Licensed(), asked(range(3)), judged(range(3)))
-    with pytest.raises(UserError, match=r"ingest\.sources\[1\]\.id: toy: put disks45\.tar here; put the file there"):
+    with pytest.raises(UserError, match=r"ingest\.sources\[0\]\.id: toy: put disks45\.tar here; put the file there"):
         read()
     register(registry, "other", Offline(), asked(range(3)), judged(range(3)))
     with pytest.raises(Exception, match="All download sources failed; check the network and run again"):

@@ -11,9 +11,11 @@ from ingest_logs import click_log, ingest, params, rows_of, shown
 
 from slimtower.common.errors import TransientError, UserError
 from steps.ingest import locations
+from steps.ingest.kinds.beir import PATTERNS as BEIR
 from steps.ingest.listing import by_key, list_sources
-from steps.ingest.locations import BEIR_PATTERNS, listing, local_folder, locate, one_file, reading_only
+from steps.ingest.locations import listing, local_folder, locate, one_file, reading_only
 from steps.ingest.table_rows import PATTERNS
+from steps.ingest.times import Window
 
 KEY = "ingest.sources[0].path"
 
@@ -40,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def names_of(location: object, since: str = "", until: str = "", patterns: tuple[str, ...] = ()) -> list[str]:
-    return [found.name for found in locate(str(location), key=KEY, since=since, until=until, patterns=patterns)]
+    return [found.name for found in locate(str(location), key=KEY, window=Window.of(since, until), patterns=patterns)]
 
 
 def test_the_window_holds_its_first_day_and_not_its_last(folder: Path) -> None:
@@ -86,7 +88,7 @@ def test_what_the_date_in_a_name_leaves_out_is_told(tmp_path: Path, capsys: pyte
     for name in (*names, "2048/x.csv"):
         (log / name).parent.mkdir(parents=True, exist_ok=True)
         (log / name).write_text(name)
-    days = {"since": "2026-01-31", "until": "2026-02-01"}
+    days = {"window": Window.of("2026-01-31", "2026-02-01")}
     listed = listing(str(log), key=KEY, **days, patterns=PATTERNS)
     assert [row["path"] for row in listed] == [names[1]]
     assert f"{log}: 2 files and 1 folders are left out" in capsys.readouterr().err
@@ -174,7 +176,7 @@ def test_a_link_to_nothing_is_an_error_where_it_could_be_data(folder: Path, targ
     message = rf"ingest\.sources\[0\]\.path: {folder}/itself is a link to nothing.*would be missing; fix or remove it"
     for function in (locate, listing):
         with pytest.raises(UserError, match=message):
-            function(str(folder), key=KEY, since="2026-01-30", until="", patterns=("*.jsonl",))
+            function(str(folder), key=KEY, window=Window.of("2026-01-30", ""), patterns=("*.jsonl",))
 
 
 def test_what_came_after_the_listing_is_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -305,7 +307,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Bucket:
 
 
 def test_only_the_windows_partitions_of_s3_are_listed_and_downloaded(bucket: Bucket, own_cache: Path) -> None:
-    found = locate("s3://shop/log", key=KEY, since="2026-02-01", until="2026-02-02")
+    found = locate("s3://shop/log", key=KEY, window=Window.of("2026-02-01", "2026-02-02"))
     day = "year=2026/month=02/day=1/"
     assert [file.name for file in found] == [f"{day}p{n}.csv" for n in range(3)]
     assert [file.path.read_text() for file in found] == [f"log/{day}p{n}.csv" for n in range(3)]
@@ -315,25 +317,25 @@ def test_only_the_windows_partitions_of_s3_are_listed_and_downloaded(bucket: Buc
 
 
 def test_an_object_is_downloaded_again_only_when_its_etag_changes(bucket: Bucket) -> None:
-    before = locate("s3://shop/log/", key=KEY, since="2026-01-31", until="2026-02-01")
+    before = locate("s3://shop/log/", key=KEY, window=Window.of("2026-01-31", "2026-02-01"))
     bucket.read.clear()
-    assert locate("s3://shop/log/", key=KEY, since="2026-01-31", until="2026-02-01") == before
+    assert locate("s3://shop/log/", key=KEY, window=Window.of("2026-01-31", "2026-02-01")) == before
     assert bucket.read == []
     changed = "log/year=2026/month=01/day=31/p1.csv"
     bucket.objects[changed] = b"new"
-    after = locate("s3://shop/log/", key=KEY, since="2026-01-31", until="2026-02-01")
+    after = locate("s3://shop/log/", key=KEY, window=Window.of("2026-01-31", "2026-02-01"))
     assert bucket.read == [changed]
     assert after[1].path.read_text() == "new" and before[1].path.read_text() == changed
     after[2].path.write_bytes(b"")  # what a power failure may leave
     bucket.read.clear()
-    assert locate("s3://shop/log/", key=KEY, since="2026-01-31", until="2026-02-01")[2].path.stat().st_size
+    assert locate("s3://shop/log/", key=KEY, window=Window.of("2026-01-31", "2026-02-01"))[2].path.stat().st_size
     assert len(bucket.read) == 1
 
 
 def test_objects_of_s3_are_read_as_they_were_listed(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     from botocore.exceptions import ClientError
 
-    days = {"since": "2026-01-31", "until": "2026-02-01"}
+    days = {"window": Window.of("2026-01-31", "2026-02-01")}
     listed = {KEY: listing("s3://shop/log", key=KEY, **days)}
     day = "log/year=2026/month=01/day=31/"
     bucket.objects[f"{day}p9.csv"] = b"late"
@@ -359,7 +361,7 @@ def test_objects_of_s3_are_read_as_they_were_listed(bucket: Bucket, monkeypatch:
 
 
 def test_s3_listing_has_etags_and_downloads_nothing(bucket: Bucket) -> None:
-    rows = listing("s3://shop/log", key=KEY, since="", until="2026-01-01")
+    rows = listing("s3://shop/log", key=KEY, window=Window.of("", "2026-01-01"))
     content = bucket.objects["log/year=2025/month=12/day=31/p0.csv"]
     etag = hashlib.md5(content).hexdigest()
     assert rows == [{"path": "year=2025/month=12/day=31/p0.csv", "bytes": len(content), "etag": etag}]
@@ -373,7 +375,7 @@ def test_keys_with_an_empty_part_are_read(bucket: Bucket, capsys: pytest.Capture
     assert "s3://shop/old: 1 files are of no format that is read, such as /d.json" in capsys.readouterr().err
     assert names_of("s3://shop/old", "2026-01-02") == ["/a.csv", "/d.json"]
     bucket.objects |= dict.fromkeys(("set/corpus.jsonl", "set/qrels//test.tsv", "set/qrels/test.tsv"), b"x")
-    assert names_of("s3://shop/set", patterns=BEIR_PATTERNS) == ["corpus.jsonl", "qrels/test.tsv"]
+    assert names_of("s3://shop/set", patterns=BEIR) == ["corpus.jsonl", "qrels/test.tsv"]
 
 
 @pytest.mark.medium

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from toy_source import read_toy
 
-from steps.ingest.msmarco import read_msmarco
+from steps.ingest.kinds.ms_marco import MsMarcoSource
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import SourceData
 
@@ -50,7 +50,7 @@ def msmarco(tmp_path: Path) -> Maker:
 
 
 def read(folder: Path, *, seed: int = 3, ratio: float = 0.5) -> tuple[SourceData, Rejects]:
-    return read_toy(read_msmarco, "ms", folder, key="ingest.sources[0].path", seed=seed, ratio=ratio)
+    return read_toy(MsMarcoSource(kind="ms_marco", name="ms", path=str(folder)), seed=seed, ratio=ratio)
 
 
 def ids(data: SourceData, split: str) -> set[str]:

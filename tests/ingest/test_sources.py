@@ -12,6 +12,7 @@ from steps.ingest.listing import list_sources
 from steps.ingest.locations import Located
 from steps.ingest.report import data_digest
 from steps.ingest.source_data import Judgement, Query
+from steps.ingest.times import ALWAYS, Window
 
 
 @pytest.fixture
@@ -19,9 +20,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder whose files `locate` gives for s3:// under names of their own."""
     folder, real = tmp_path / "cache", locations.locate
 
-    def locate(location: str, *, key: str, since: str = "", until: str = "", patterns: Any = ()) -> list[Located]:
+    def locate(location: str, *, key: str, window: Window = ALWAYS, patterns: Any = ()) -> list[Located]:
         if location != "s3://bucket/beir":
-            return real(location, key=key, since=since, until=until, patterns=patterns)
+            return real(location, key=key, window=window, patterns=patterns)
         names = sorted(path.name for path in folder.iterdir())
         return [Located(name.replace("+", "/"), folder / name) for name in names]
 

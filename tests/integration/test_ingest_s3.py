@@ -16,6 +16,7 @@ from slimtower.common.errors import UserError
 from steps.ingest import locations
 from steps.ingest.listing import by_key, list_sources
 from steps.ingest.locations import listing, locate, reading_only
+from steps.ingest.times import Window
 
 NEEDED = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 MISSING = [name for name in NEEDED if not os.environ.get(name)]
@@ -56,27 +57,27 @@ def cached(cache: Path) -> list[Path]:
 
 
 def test_only_the_windows_partition_is_downloaded_and_only_once(log: str, own_cache: Path) -> None:
-    found = locate(log, key=KEY, since="2026-01-31", until="2026-02-01")
+    found = locate(log, key=KEY, window=Window.of("2026-01-31", "2026-02-01"))
     assert [file.name for file in found] == ["dt=2026-01-31/events.jsonl"]
     assert found[0].path.read_bytes() == content("log/dt=2026-01-31/events.jsonl")
     assert cached(own_cache) == [found[0].path]
     written = found[0].path.stat().st_mtime_ns
-    assert locate(log, key=KEY, since="2026-01-31", until="2026-02-01") == found
+    assert locate(log, key=KEY, window=Window.of("2026-01-31", "2026-02-01")) == found
     assert found[0].path.stat().st_mtime_ns == written
-    assert len(locate(log, key=KEY, since="", until="")) == len(cached(own_cache)) == 3
+    assert len(locate(log, key=KEY)) == len(cached(own_cache)) == 3
 
 
 def test_the_listing_changes_with_an_object_and_downloads_nothing(log: str, client: Any, own_cache: Path) -> None:
-    before = listing(log, key=KEY, since="2026-01-31", until="")
+    before = listing(log, key=KEY, window=Window.of("2026-01-31", ""))
     assert [row["path"] for row in before] == [f"dt={day}/events.jsonl" for day in DAYS[1:]]
     assert all(len(row["etag"]) == 32 and row["bytes"] == len(content(f"log/{row['path']}")) for row in before)
-    old = locate(log, key=KEY, since="2026-02-01", until="")[0].path
+    old = locate(log, key=KEY, window=Window.of("2026-02-01", ""))[0].path
     bucket = log.split("/")[2]
     client.put_object(Bucket=bucket, Key="log/dt=2026-02-01/events.jsonl", Body=b"{}\n")
-    after = listing(log, key=KEY, since="2026-01-31", until="")
+    after = listing(log, key=KEY, window=Window.of("2026-01-31", ""))
     assert after[0] == before[0] and after[1]["etag"] != before[1]["etag"] and after[1]["bytes"] == 3
     assert cached(own_cache) == [old]
-    new = locate(log, key=KEY, since="2026-02-01", until="")[0].path
+    new = locate(log, key=KEY, window=Window.of("2026-02-01", ""))[0].path
     assert new.read_bytes() == b"{}\n" and old != new
 
 
@@ -93,7 +94,7 @@ def test_more_objects_than_a_page_holds(log: str, client: Any) -> None:
         )()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(locations, "s3_client", lambda location, key: client)
-            found = locate(log, key=KEY, since="2026-03-01", until="")
+            found = locate(log, key=KEY, window=Window.of("2026-03-01", ""))
         assert [file.path.read_text() for file in found] == keys
     finally:
         for key in keys:
@@ -114,14 +115,14 @@ def test_an_object_that_changes_after_the_listing_is_not_taken_for_the_listed_on
 
 def test_a_wrong_secret_and_a_missing_bucket_are_user_errors(log: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"sources\[0\]\.events: s3://no-such-bucket-here/log: NoSuchBucket"):
-        locate("s3://no-such-bucket-here/log", key=KEY, since="", until="")
+        locate("s3://no-such-bucket-here/log", key=KEY)
     with pytest.raises(UserError, match=r"dt=2026-01-30/ to dt=2026-02-01/; move the window"):
-        locate(log, key=KEY, since="2027-01-01", until="")
+        locate(log, key=KEY, window=Window.of("2027-01-01", ""))
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(UserError, match=rf"{KEY.replace('[', chr(92) + '[')}: {log}: .*check AWS_ACCESS_KEY_ID"):
-        locate(log, key=KEY, since="", until="")
+        locate(log, key=KEY)
     with pytest.raises(UserError, match="check AWS_ACCESS_KEY_ID"):
-        listing(log, key=KEY, since="", until="")
+        listing(log, key=KEY)
 
 
 @pytest.mark.parametrize("form", ["parquet", "npy"])

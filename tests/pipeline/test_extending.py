@@ -1,4 +1,4 @@
-"""docs/extending.md, followed to the letter: a loss, a figure and an engine are one new file, a teacher is two."""
+"""docs/extending.md, followed to the letter: a loss, a source, a figure, an engine are one new file, a teacher two."""
 
 import os
 import re
@@ -44,8 +44,23 @@ found = read_json(reports / "metrics.json")["query_length"]
 assert set(found["api"]) == {"teacher", "static", "2l"}, found
 assert "<h3>Distance by length</h3>" in (reports / "report.html").read_text()
 """
+SOURCE = """
+from pathlib import Path
+from ingest_logs import ingest, params, reasons, rows_of, texts_by_split
+from steps.ingest.listing import by_key, list_sources
+from steps.ingest.locations import reading_only
 
-
+lines = [f"question {n}\\tanswer {n}" for n in range(1, 11)]
+Path("faq.tsv").write_text("\\n".join([*lines, "no answer"]))
+checked = params({"kind": "faq", "name": "help", "path": "faq.tsv"})
+listed = list_sources(checked)
+assert [(row["source"], row["path"]) for row in listed] == [("help", "faq.tsv")]
+with reading_only(by_key(checked, listed)):
+    out = ingest(Path("faq"), checked)
+assert texts_by_split(out)["test"] == ["question 10", "question 5"]
+assert ("help/5", "help/5") in rows_of(out, "qrels", "query_id", "doc_id")
+assert reasons(out) == [("help/faq.tsv", 11, "missing_field")]
+"""
 DEPLOY = """
 from pathlib import Path
 from engines import put, put_back
@@ -69,6 +84,7 @@ def test_the_page_shows_how_many_files_each_takes() -> None:
         "steps/distill/losses/huber.py",
         "steps/distill/losses/rare_words.py",
         "steps/evaluate/figures/query_length.py",
+        "steps/ingest/kinds/faq.py",
         "steps/teach/frozen.py",
         "steps/teach/kinds/frozen.py",
     ]
@@ -86,7 +102,7 @@ def test_new_files_alone_add_what_the_page_shows(tiny_tower: Path, released: Pat
         (project / path).write_text(code, encoding="utf-8")
     environment = os.environ | {"PYTHONPATH": f"{project}{os.pathsep}{ROOT / 'tests/helpers'}"}
     deploy = DEPLOY.format(releases=str(released / "models/release"))
-    for code in (FIGURE, TRAIN.format(tower=str(tiny_tower)), deploy):
+    for code in (SOURCE, FIGURE, TRAIN.format(tower=str(tiny_tower)), deploy):
         command = [sys.executable, "-c", code]
         done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]
