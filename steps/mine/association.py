@@ -11,11 +11,12 @@ import ibis
 import ibis.expr.types as ir
 
 from slimtower.common.errors import UserError
-from steps.mine.engine import Engine
+from steps.mine.engine import Engine, numbered
 
 MIN_TERMS = 2  # distinct ones; queries of fewer take no part
 _FIXED_POINT = 1_000_000  # strengths are fixed-point integers: their order never depends on the order of a sum
 _NONE = -1  # the key of no term
+_BY_STRENGTH = [ibis.desc("strength"), "other_query"]
 _MOST_PAIRS = 1_000_000_000  # which mutual associations must look at, one by one
 
 
@@ -49,9 +50,8 @@ def click_associations(
     """
     top, target_sets, offered = _sets(engine, importances, sources, threshold, top_terms, min_terms)
     key = _term_columns(top_terms)
-    total = _count(engine, target_sets, offered, key)
     strongest = engine.keep(_strongest(engine, target_sets, offered, key, cap))
-    return Associations(strongest, top, total)
+    return Associations(strongest, top, _count(engine, target_sets, offered, key))
 
 
 def relevance_associations(
@@ -84,9 +84,9 @@ def relevance_associations(
     back = back_to.join(offered.semi_join(pairs.select(other_query="query"), "other_query"), key)
     returned = back.select(query="other_query", other_query="query", back="strength")
     mutual = pairs.join(returned, ["query", "other_query"])
-    mutual = mutual.select("query", "other_query", strength=mutual.strength + mutual.back)
-    mutual = engine.keep(mutual)
-    strongest = engine.keep(_first(mutual, cap))
+    mutual = engine.keep(mutual.select("query", "other_query", strength=mutual.strength + mutual.back))
+    ranked = numbered(mutual, "query", _BY_STRENGTH)
+    strongest = engine.keep(ranked.filter(ranked.place < cap).drop("place"))
     return Associations(strongest, top, engine.number(mutual.count()))
 
 
@@ -94,14 +94,16 @@ def _sets(
     engine: Engine, importances: ir.Table, sources: ir.Table, threshold: float, top_terms: int, min_terms: int
 ) -> tuple[ir.Table, ir.Table, ir.Table]:
     """top (query, term); target_sets (term_0..., query); offered (term_0..., other_query, strength)."""
-    size = importances.term.count().over(group_by="query")
-    by_importance = ibis.window(group_by="query", order_by=[ibis.desc("importance"), "term"])
-    ranked = importances.select("query", "term", "importance", size=size, place=ibis.row_number().over(by_importance))
+    sized = importances.select("query", "term", "importance", size=importances.term.count().over(group_by="query"))
+    ranked = numbered(sized, "query", [ibis.desc("importance"), "term"])
     ranked = engine.keep(ranked.filter(ranked.size >= min_terms).drop("size"))
-    best = ranked.filter(ranked.place < top_terms)
-    slot = ibis.row_number().over(ibis.window(group_by="query", order_by="term"))
-    top = engine.keep(best.select("query", "term", slot=slot))
-    target_sets = engine.keep(_target_sets(top, top_terms))
+    best = ranked.filter(ranked.place < top_terms).select("query", "term")
+    top = engine.keep(numbered(best, "query", "term"))
+    in_slot = {  # of a target query its top terms side by side, in the order of their keys
+        name: ibis.ifelse(top.place == slot, top.term, ibis.literal(_NONE, "int64")).max()
+        for slot, name in enumerate(_term_columns(top_terms))
+    }
+    target_sets = engine.keep(top.group_by("query").aggregate(**in_slot))
     strong = ranked.filter(ranked.importance > threshold)
     strong = strong.semi_join(sources, "query").semi_join(top, "term")
     offered = _offered(engine, strong, range(min(min_terms, top_terms), top_terms + 1), top_terms)
@@ -111,15 +113,6 @@ def _sets(
 
 def _term_columns(count: int) -> list[str]:
     return [f"term_{slot}" for slot in range(count)]
-
-
-def _target_sets(top: ir.Table, count: int) -> ir.Table:
-    """One row a target query: its top terms side by side in the order of their keys."""
-    in_slot = {
-        f"term_{slot}": ibis.ifelse(top.slot == slot, top.term, ibis.literal(_NONE, "int64")).max()
-        for slot in range(count)
-    }
-    return top.group_by("query").aggregate(**in_slot)
 
 
 def _offered(engine: Engine, strong: ir.Table, sizes: range, count: int) -> ir.Table:
@@ -157,8 +150,7 @@ def _strongest(engine: Engine, target_sets: ir.Table, offered: ir.Table, key: li
     Strength depends on the key and the other query alone, so a key's `cap + 1` strongest (one may be the query itself)
     hold every survivor: the join makes at most `cap + 1` rows a query, however common the key is.
     """
-    in_key = ibis.window(group_by=key, order_by=[ibis.desc("strength"), "other_query"])
-    ranked = offered.mutate(place=ibis.row_number().over(in_key))
+    ranked = numbered(offered, key, _BY_STRENGTH)
     ranked = engine.keep(ranked.filter(ranked.place <= cap))
     itself = ranked.select(*key, query="other_query", own_place="place")
     placed = target_sets.left_join(itself, [*key, "query"]).select(target_sets, "own_place")
@@ -166,9 +158,3 @@ def _strongest(engine: Engine, target_sets: ir.Table, offered: ir.Table, key: li
     pairs = pairs.filter(pairs.query != pairs.other_query)
     behind = (pairs.own_place < pairs.place).cast("int64").fill_null(0)  # the query itself takes no place
     return pairs.filter(pairs.place - behind < cap).select("query", "other_query", "strength")
-
-
-def _first(pairs: ir.Table, cap: int) -> ir.Table:
-    order = ibis.window(group_by="query", order_by=[ibis.desc("strength"), "other_query"])
-    numbered = pairs.mutate(place=ibis.row_number().over(order))
-    return numbered.filter(numbered.place < cap).select("query", "other_query", "strength")

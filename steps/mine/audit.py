@@ -11,8 +11,7 @@ from steps.mine.engine import Engine
 def audit(engine: Engine, used: ir.Table, queries: ir.Table, source: str) -> dict[str, int]:
     """Compare the queries of associations and triplets with the evaluation queries; UserError when any leaks.
 
-    used: (query), distinct; queries: (query, text_key, query_id, split, text); equal text keys mean equal folded texts.
-    UserError, too, when one that is used belongs to no split that trains.
+    used: (query), distinct; queries: as `keyed_queries`. UserError, too, if one belongs to no split that trains.
     """
     mine = engine.keep(used.join(queries, "query"))
     evaluation = queries.filter(queries.split.isin(list(EVALUATION_SPLITS)))

@@ -68,6 +68,23 @@ def keyed_documents(engine: Engine, corpus: ir.Table) -> ir.Table:
     return _distinct(engine, engine.map_batches(chosen, _key_documents, _DOCUMENTS, "documents"), "doc", "doc_id")
 
 
+def keyed_rows(
+    engine: Engine, table: ir.Table, queries: ir.Table, documents: ir.Table, columns: list[str]
+) -> tuple[ir.Table, dict[str, int]]:
+    """Rows of a table by the keys of query and document, and how many of them do not count, by reason.
+
+    (query, doc, dataset, reason, and `columns` of the table); `reason` is empty for what counts: known documents of
+    training queries.
+    """
+    whose = queries.select("query", "query_id", "split", "dataset")
+    joined = table.left_join(whose, "query_id").select(table, "query", "split", "dataset")
+    joined = joined.left_join(documents.select("doc", "doc_id"), "doc_id").select(joined, "doc")
+    split = joined.split.fill_null("unlabelled")  # the table of queries has only those of a split
+    reason = ibis.cases((split != "train", split + "_query"), (joined.doc.isnull(), "unknown_document"), else_="")
+    rows = engine.keep(joined.select("query", "doc", "dataset", *columns, reason=reason))
+    return rows, {reason: count for reason, count in engine.counts(rows, "reason").items() if reason}
+
+
 def sketches(texts: list[str]) -> np.ndarray:
     """Min-wise hashes of the three-word shingles of folded texts: int32 (len(texts), 16), zeros for an empty text.
 
@@ -121,7 +138,6 @@ def _key_documents(batch: pa.RecordBatch) -> pa.Table:
 
 
 def _told_apart(content: str, title: str, topic: str) -> str:
-    """The folded text by which documents are compared."""
     return content if len(words_in(content, _WORD)) >= _TELLS_APART else fold(f"{title} {topic} {content}")
 
 

@@ -1,9 +1,11 @@
 """What evaluates mining expressions: an Ibis connection, and a folder for what is used more than once."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import ibis
 import ibis.expr.types as ir
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +15,7 @@ from slimtower.common.files import staged_file
 from steps.core.progress import progress
 from steps.core.tables import SCHEMAS
 
-_CHUNK_ROWS = 50_000
+CHUNK_ROWS = 50_000
 
 Convert = Callable[[pa.RecordBatch], pa.Table]
 
@@ -41,7 +43,12 @@ class Engine(ABC):
         """Evaluate an integer; a sum over no rows is 0."""
         return int(expression.fill_null(0).to_pyarrow().as_py())
 
-    def write(self, folder: Path, name: str, expression: ir.Table) -> Path:
+    def counts(self, table: ir.Table, name: str) -> dict[str, int]:
+        """Rows of a table by the values of a column, in the order of these."""
+        counted = table.group_by(name).aggregate(rows=lambda t: t.count())
+        return dict(sorted((row[name], row["rows"]) for row in self.rows(counted).to_pylist()))
+
+    def write(self, folder: Path, name: str, expression: ir.Table) -> None:
         """Write the named table sorted by all its columns, so that equal rows are equal bytes; never all in memory."""
         schema = SCHEMAS[name]
         ordered = expression.select(schema.names).order_by(schema.names)
@@ -49,7 +56,6 @@ class Engine(ABC):
         with staged_file(path) as staging, pq.ParquetWriter(staging, schema, compression="zstd") as writer:
             for batch in progress(self.batches(ordered), None, f"writing {name}"):
                 writer.write_table(pa.Table.from_batches([batch]).cast(schema))
-        return path
 
     @abstractmethod
     def batches(self, expression: ir.Table) -> Iterator[pa.RecordBatch]:
@@ -62,3 +68,8 @@ class Engine(ABC):
     def _next_path(self) -> Path:
         self._results += 1
         return self.scratch / f"{self._results:03d}.parquet"
+
+
+def numbered(table: ir.Table, group: str | Sequence[str], order: Any) -> ir.Table:
+    """The table with `place`: 0, 1, ... in each group, in this order."""
+    return table.mutate(place=ibis.row_number().over(ibis.window(group_by=group, order_by=order)))

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import assert_never
 
 import duckdb
 import ibis
@@ -14,27 +13,8 @@ import pyarrow.parquet as pq
 
 from slimtower.common.errors import TransientError, UserError
 from steps.core.progress import progress
-from steps.mine.engine import Convert, Engine
+from steps.mine.engine import CHUNK_ROWS, Convert, Engine
 from steps.mine.params import MineParams
-
-_CHUNK_ROWS = 50_000
-
-
-@contextmanager
-def open_engine(params: MineParams, folder: Path) -> Iterator[Engine]:
-    """Yield the engine of `mine.engine`; what it keeps and spills lies below `folder`, which is left empty."""
-    with TemporaryDirectory(prefix=".scratch.", dir=folder) as scratch:
-        match params.engine:
-            case "duckdb":
-                with open_duckdb(params, Path(scratch)) as engine:
-                    yield engine
-            case "spark":
-                from steps.mine.spark_engine import open_spark  # pyspark is an extra
-
-                with open_spark(params, Path(scratch)) as spark:
-                    yield spark
-            case _:
-                assert_never(params.engine)
 
 
 class DuckEngine(Engine):
@@ -50,11 +30,12 @@ class DuckEngine(Engine):
             for name, kind in expression.schema().items()
         )  # DuckDB adds whole numbers up to 128 bits, which Parquet would hold as floating point
         query = ibis.to_sql(expression, dialect="duckdb")
-        self.connection.raw_sql(f"COPY (SELECT {columns} FROM ({query})) TO '{_quoted(path)}' (FORMAT parquet)")
+        quoted = str(path).replace("'", "''")
+        self.connection.raw_sql(f"COPY (SELECT {columns} FROM ({query})) TO '{quoted}' (FORMAT parquet)")
         return self.scan(path)
 
     def batches(self, expression: ir.Table) -> Iterator[pa.RecordBatch]:
-        yield from expression.to_pyarrow_batches(chunk_size=_CHUNK_ROWS)
+        yield from expression.to_pyarrow_batches(chunk_size=CHUNK_ROWS)
 
     def map_batches(self, expression: ir.Table, convert: Convert, schema: pa.Schema, label: str) -> ir.Table:
         path = self._next_path()
@@ -64,27 +45,31 @@ class DuckEngine(Engine):
         return self.scan(path)
 
 
-def _quoted(path: Path) -> str:
-    return str(path).replace("'", "''")
-
-
 @contextmanager
-def open_duckdb(params: MineParams, scratch: Path) -> Iterator[DuckEngine]:
-    """Yield a database in memory that spills below `scratch`; UserError where its memory limit is too low,
-    TransientError where the disk is full.
+def open_engine(params: MineParams, folder: Path) -> Iterator[Engine]:
+    """Yield the engine of `mine.engine`; what it keeps and spills lies below `folder`, which is left empty.
+
+    UserError where DuckDB's memory limit is too low, TransientError where the disk is full.
     """
-    connection = ibis.duckdb.connect(
-        ":memory:",
-        memory_limit=params.memory_limit,
-        temp_directory=str(scratch / "spill"),
-        preserve_insertion_order=False,  # results are sorted at the end; keeping order in between costs memory
-    )
-    try:
-        yield DuckEngine(connection, scratch)
-    except duckdb.OutOfMemoryException as error:
-        if "max_temp_directory_size" in str(error):  # by default what is free on the disk
-            full = f"full disk: {scratch} has no room to spill to"
-            raise TransientError(f"{full}; free some space, then run again") from None
-        raise UserError(f"mine: {params.memory_limit} of memory are too little; raise mine.memory_limit") from None
-    finally:
-        connection.disconnect()
+    with TemporaryDirectory(prefix=".scratch.", dir=folder) as scratch:
+        if params.engine == "spark":
+            from steps.mine.spark_engine import open_spark  # pyspark is an extra
+
+            with open_spark(params, Path(scratch)) as spark:
+                yield spark
+            return
+        connection = ibis.duckdb.connect(
+            ":memory:",
+            memory_limit=params.memory_limit,
+            temp_directory=f"{scratch}/spill",
+            preserve_insertion_order=False,  # results are sorted at the end; keeping order in between costs memory
+        )
+        try:
+            yield DuckEngine(connection, Path(scratch))
+        except duckdb.OutOfMemoryException as error:
+            if "max_temp_directory_size" in str(error):  # by default what is free on the disk
+                full = f"full disk: {scratch} has no room to spill to"
+                raise TransientError(f"{full}; free some space, then run again") from None
+            raise UserError(f"mine: {params.memory_limit} of memory are too little; raise mine.memory_limit") from None
+        finally:
+            connection.disconnect()

@@ -1,24 +1,21 @@
 """The cell `click`: what each training query was shown and what was clicked; associations and triplets from it."""
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import ibis
 import ibis.expr.types as ir
 
 from slimtower.common.errors import UserError
-from steps.mine.association import click_associations
-from steps.mine.audit import audit, used_queries
-from steps.mine.catalogue import SEED, keyed_documents, keyed_queries, mixed
-from steps.mine.cell_tables import association_rows, triplet_rows
-from steps.mine.engine import Engine
-from steps.mine.params import DebiasParams, MineParams
-from steps.mine.planner import importances
+from steps.mine.association import Associations, click_associations
+from steps.mine.audit import used_queries
+from steps.mine.catalogue import SEED, keyed_rows, mixed
+from steps.mine.cell import Cell
+from steps.mine.engine import Engine, numbered
+from steps.mine.params import DebiasParams
 from steps.mine.positives import judged_positives, named_documents, triplet_positives
 from steps.mine.propensity import Propensities, estimate, inverse_weights
-from steps.mine.report import associating_terms, rows_by_source, samples, why_clicked
-from steps.mine.triplets import FIXED_POINT, Signal, mine_triplets, tell_unused
+from steps.mine.report import associating_terms, rows_by_source, why_clicked
+from steps.mine.triplets import FIXED_POINT, Signal, tell_unused
 
 CLIP = 10.0  # most that a click counts
 MAX_PAIRS = 200_000  # of query and document, seen at two ranks or more, that propensities are estimated from
@@ -44,47 +41,26 @@ class Judgements(NamedTuple):
     """Estimated examination of the ranks, where clicks are debiased."""
 
 
-def mine_clicks(
-    engine: Engine, tables: Mapping[str, ir.Table], folder: Path, params: MineParams, source: str
-) -> dict[str, Any]:
-    """Write associations and triplets below `folder` and return the report; `source` names the log in errors."""
-    queries = keyed_queries(engine, tables["queries"])
-    named = [tables["impressions"].select("doc_id"), *named_documents(tables["qrels"], tables["given_triplets"])]
-    documents = keyed_documents(engine, tables["corpus"].semi_join(ibis.union(*named, distinct=True), "doc_id"))
-    log = judgements(engine, tables["impressions"], queries, documents, params.debias)
+def mine_clicks(cell: Cell) -> dict[str, Any]:
+    """Write associations and triplets and return the report."""
+    engine, tables, train = cell.engine, cell.tables, cell.train
+    documents = cell.documents(tables["impressions"], *named_documents(tables["qrels"], tables["given_triplets"]))
+    log = judgements(engine, tables["impressions"], cell.queries, documents, cell.params.debias)
     signal = click_signal(engine, log.table, documents)
-
-    train = queries.filter(queries.split == "train")
-    planned = importances(engine, of_datasets_with(train, log.table), params, tables["term_scores"])
-    associations = click_associations(
-        engine,
-        planned,
-        signal.positives.select("query").distinct(),
-        threshold=params.click_threshold,
-        top_terms=CLICK_TOP_TERMS,
-        cap=params.max_associations,
-    )
+    threshold = cell.params.click_threshold
+    planned, associations = cell.associate(click_associations, signal, log.table, threshold, CLICK_TOP_TERMS)
     known_positives = judged_positives(engine, tables["qrels"], train, documents).union(
         triplet_positives(engine, tables["given_triplets"], train, documents)
     )
-    mined = mine_triplets(
-        engine,
-        signal,
-        associations.strongest,
-        known_positives,
-        documents,
-        max_positives=params.max_positives,
-        negatives_per_positive=params.negatives_per_positive,
-        multi_hop_weight=params.multi_hop_weight,
-    )
+    mined = cell.mine(signal, associations.strongest, known_positives, documents, cell.params.max_positives)
     tell_unused(mined, "click")
-    leakage = audit(engine, used_queries(associations.strongest, mined.table), queries, source)
-    engine.write(folder, "associations", association_rows(associations.strongest, queries, "click"))
-    engine.write(folder, "triplets", triplet_rows(mined.table, queries, documents))
+    leakage = cell.audit(used_queries(associations.strongest, mined.table))
+    cell.write(cell.association_rows(associations.strongest, "click"), cell.triplet_rows(mined.table, documents))
 
     rows = rows_by_source(engine, mined.table, CLICK_SOURCES)
+    note = "" if any(rows.values()) else "no triplet came of the log: see impressions.dropped and dropped_positives"
     return {
-        "note": _note(log, rows),
+        "note": note if log.impressions else _EMPTY_LOG,
         "rows": rows,
         "queries": {
             "train": engine.number(train.count()),
@@ -92,23 +68,19 @@ def mine_clicks(
             "with_clicks": engine.number(signal.positives.query.nunique()),
         },
         "impressions": {"read": log.impressions, "dropped": log.dropped},
-        "propensities": _propensities(log),
-        "associations": association_facts(engine, associations.strongest, associations.total, planned),
+        "propensities": log.propensities
+        and {
+            "examination_by_rank": [round(value, 4) for value in log.propensities.values.tolist()],
+            "pairs_used": log.propensities.pairs_used,
+            "iterations": log.propensities.iterations,
+        },
+        "associations": association_facts(engine, associations, planned),
         "dropped_positives": mined.dropped,
         "refused_negatives": mined.refused_negatives,
         "leakage": {"clicks": leakage},
         "associating_terms": associating_terms(engine, associations.strongest, associations.top, planned),
         "associating_terms_relevance": [],
-        "samples": samples(
-            engine,
-            mined.table,
-            log.table,
-            why_clicked,
-            (planned, associations.top),
-            queries,
-            documents,
-            tables["corpus"],
-        ),
+        "samples": cell.samples(mined.table, log.table, why_clicked, documents, (planned, associations.top)),
     }
 
 
@@ -129,14 +101,8 @@ def judgements(
 
     UserError when a training query's impression is not older than every impression of its data set's test queries.
     """
-    whose = queries.select("query", "query_id", "split", "dataset")
-    joined = impressions.left_join(whose, "query_id").select(impressions, "query", "split", "dataset")
-    joined = joined.left_join(documents.select("doc", "doc_id"), "doc_id").select(joined, "doc")
-    split = joined.split.fill_null("unlabelled")  # the table of queries has only those of a split
-    reason = ibis.cases((split != "train", split + "_query"), (joined.doc.isnull(), "unknown_document"), else_="")
-    rows = engine.keep(joined.select("query", "doc", "clicked", "rank", "timestamp", "split", "dataset", reason=reason))
-    counts = rows.group_by("reason").aggregate(rows=lambda t: t.count())
-    by_reason = {row["reason"]: row["rows"] for row in engine.rows(counts).to_pylist()}
+    columns = ["clicked", "rank", "timestamp"]
+    rows, dropped = keyed_rows(engine, impressions, queries, documents, columns)
     _check_time(engine, rows)
 
     used = rows.filter(rows.reason == "")
@@ -155,8 +121,7 @@ def judgements(
         pairs = at_rank.group_by("query", "doc").aggregate(
             shown=at_rank.shown.sum(), clicks=at_rank.clicks.sum(), weight=(at_rank.clicks * of_click).sum()
         )
-    dropped = {name: by_reason[name] for name in sorted(by_reason) if name}
-    return Judgements(engine.keep(pairs), sum(by_reason.values()), dropped, propensities)
+    return Judgements(engine.keep(pairs), engine.number(rows.count()), dropped, propensities)
 
 
 def _estimated(engine: Engine, at_rank: ir.Table) -> Propensities:
@@ -165,19 +130,14 @@ def _estimated(engine: Engine, at_rank: ir.Table) -> Propensities:
     moved = moved.filter((moved.ranks > 1) & (moved.clicks > 0)).drop("clicks")
     moved = moved.mutate(number=mixed(SEED, moved.query, moved.doc))
     sample = engine.keep(moved.order_by("number", "query", "doc").limit(MAX_PAIRS))
-    numbered = sample.mutate(pair=ibis.row_number().over(ibis.window(order_by=["number", "query", "doc"])))
-    rows = engine.rows(
-        at_rank.join(numbered, ["query", "doc"]).select("pair", "place", "shown", "clicks").order_by("pair", "place")
-    )
-    impressions, clicked, pair, rank = (
-        rows[name].to_numpy().astype("int64") for name in ("shown", "clicks", "pair", "place")
-    )
-    limits = {"iterations": ITERATIONS, "max_rank": LAST_RANK}
-    return estimate(impressions, clicked, pair, rank, tolerance=TOLERANCE, **limits)
+    pairs = numbered(sample, [], ["number", "query", "doc"]).select("query", "doc", pair="place")
+    columns = ["shown", "clicks", "pair", "place"]
+    rows = engine.rows(at_rank.join(pairs, ["query", "doc"]).select(columns).order_by("pair", "place"))
+    log = (rows[name].to_numpy().astype("int64") for name in columns)
+    return estimate(*log, iterations=ITERATIONS, tolerance=TOLERANCE, max_rank=LAST_RANK)
 
 
 def _check_time(engine: Engine, rows: ir.Table) -> None:
-    """Test data must be later than training data: UserError otherwise."""
     kind = ibis.cases((rows.reason == "", "train"), (rows.reason == "test_query", "test"), else_="")
     spans = rows.group_by("dataset", kind=kind).aggregate(first=rows.timestamp.min(), last=rows.timestamp.max())
     span_by_kind = {(row["dataset"], row["kind"]): row for row in engine.rows(spans).to_pylist()}
@@ -191,38 +151,13 @@ def _check_time(engine: Engine, rows: ir.Table) -> None:
             )
 
 
-def of_datasets_with(train: ir.Table, judged: ir.Table) -> ir.Table:
-    """Training queries of the data sets that `judged` (query, ...) has queries of; no other can get an association."""
-    datasets = train.semi_join(judged, "query").select("dataset").distinct()
-    return train.semi_join(datasets, "dataset")
-
-
-def association_facts(engine: Engine, strongest: ir.Table, total: int, planned: ir.Table) -> dict[str, Any]:
+def association_facts(engine: Engine, associations: Associations, planned: ir.Table) -> dict[str, Any]:
     """How many associations there are, and how many the cap cut."""
-    number = engine.number(strongest.count())
+    number, total = engine.number(associations.strongest.count()), associations.total
     return {
         "kept": number,
         "per_query": round(number / max(engine.number(planned["query"].nunique()), 1), 4),
-        "queries_with_any": engine.number(strongest["query"].nunique()),
+        "queries_with_any": engine.number(associations.strongest["query"].nunique()),
         "found": total,
         "cut_share": round(1 - number / total, 6) if total else 0.0,
     }
-
-
-def _propensities(log: Judgements) -> dict[str, Any] | None:
-    if log.propensities is None:
-        return None
-    return {
-        "examination_by_rank": [round(value, 4) for value in log.propensities.values.tolist()],
-        "pairs_used": log.propensities.pairs_used,
-        "iterations": log.propensities.iterations,
-    }
-
-
-def _note(log: Judgements, rows: dict[str, int]) -> str:
-    """What a reader must know first, or nothing."""
-    if log.impressions == 0:
-        return _EMPTY_LOG
-    if not any(rows.values()):
-        return "no triplet came of the log: see impressions.dropped and dropped_positives"
-    return ""

@@ -1,120 +1,91 @@
 """The cell `judged`: triplets from the judgements of training queries, and those that came with the data."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import ibis
 import ibis.expr.types as ir
 
-from steps.mine.audit import audit, used_queries
-from steps.mine.catalogue import keyed_documents, keyed_queries
-from steps.mine.cell_tables import Earlier, triplet_rows
+from steps.mine.audit import used_queries
+from steps.mine.cell import Cell, Earlier
 from steps.mine.engine import Engine
-from steps.mine.params import JUDGED_DEPTH, SKIPPED, MineParams
+from steps.mine.params import JUDGED_DEPTH, SKIPPED
 from steps.mine.positives import click_positives, judged_positives, named_documents, triplet_positives
-from steps.mine.report import SAMPLES, rows_by_source, samples, why_judged
-from steps.mine.triplets import FIXED_POINT, Signal, mine_triplets
+from steps.mine.report import merged_samples, rows_by_source, why_judged
+from steps.mine.triplets import FIXED_POINT, Signal
 
 JUDGED_SOURCES = ("judged", "given")
 
 
-class Graded(NamedTuple):
-    """Judgements and candidates of the training queries."""
-
-    table: ir.Table
-    """(query, doc, grade, rank): grade is null for what nobody judged, rank, the best of all searchers, for what none
-    found."""
-    dropped: dict[str, int]
-    """Judgements left out, by reason."""
-
-
-def mine_judged(
-    engine: Engine,
-    tables: Mapping[str, ir.Table],
-    candidates: Sequence[ir.Table],
-    earlier: Earlier,
-    folder: Path,
-    params: MineParams,
-    source: str,
-) -> dict[str, Any]:
-    """Write what `earlier` has and the triplets of judgements below `folder`, and return the report of all.
+def mine_judged(cell: Cell, candidates: Sequence[ir.Table], earlier: Earlier) -> dict[str, Any]:
+    """Write what `earlier` has and the triplets of judgements, and return the report of all.
 
     candidates: what each searcher found. Positives of a query are its documents of grade 1 or more, the best graded
     first. Candidates for hard negatives are those judged irrelevant, and those that a searcher places in
     (SKIPPED, JUDGED_DEPTH]: what it ranks above may be relevant, though nobody said so. Given triplets stay as
     they are, but for those whose negative is known to be relevant.
     """
-    queries = keyed_queries(engine, tables["queries"])
-    train = queries.filter(queries.split == "train")
+    engine, tables, train = cell.engine, cell.tables, cell.train
     qrels, dataset_triplets = (tables[name].semi_join(train, "query_id") for name in ("qrels", "given_triplets"))
     if engine.number(qrels.count()) + engine.number(dataset_triplets.count()) == 0:
-        return earlier.passed_on(folder, JUDGED_SOURCES)
+        return earlier.passed_on(cell.folder, JUDGED_SOURCES)
 
-    named = [table.select("doc_id") for table in (tables["impressions"], *candidates)]
-    named += named_documents(qrels, dataset_triplets)
-    documents = keyed_documents(engine, tables["corpus"].semi_join(ibis.union(*named, distinct=True), "doc_id"))
+    documents = cell.documents(tables["impressions"], *candidates, *named_documents(qrels, dataset_triplets))
     graded = graded_documents(engine, qrels, candidates, train, documents)
-    signal = judged_signal(engine, graded.table, documents, skip=SKIPPED, depth=JUDGED_DEPTH)
+    signal = judged_signal(engine, graded, documents, skip=SKIPPED, depth=JUDGED_DEPTH)
     clicked = click_positives(engine, tables["impressions"], earlier.associations, train, documents)
     published = triplet_positives(engine, dataset_triplets, train, documents)
     relevant = ibis.union(clicked, published, judged_positives(engine, qrels, train, documents))
     alone = signal.positives.select("query", other_query="query", strength=ibis.literal(0, "int64")).limit(0)
-    mined = mine_triplets(
-        engine,
-        signal,
-        alone,
-        relevant,
-        documents,
-        max_positives=0,
-        negatives_per_positive=params.negatives_per_positive,
-        multi_hop_weight=params.multi_hop_weight,
-    )
+    mined = cell.mine(signal, alone, relevant, documents, max_positives=0)
     usable = given_triplets(engine, dataset_triplets, relevant, train, documents)
     used = used_queries(alone, mined.table).union(usable.join(train, "query_id").select("query")).distinct()
-    leakage = audit(engine, used, queries, source)
-    judged_rows = triplet_rows(mined.table, queries, documents).mutate(source=ibis.literal("judged"))
+    leakage = cell.audit(used)
+    judged_rows = cell.triplet_rows(mined.table, documents).mutate(source=ibis.literal("judged"))
     added = engine.keep(judged_rows.union(usable))
-    engine.write(folder, "associations", earlier.associations)
-    engine.write(folder, "triplets", earlier.triplets.union(added))
+    triplets = earlier.triplets.union(added)
+    cell.write(earlier.associations, triplets)
 
-    new_samples = samples(engine, mined.table, graded.table, why_judged, None, queries, documents, tables["corpus"])
-    half = max(SAMPLES - len(earlier.report["samples"]), SAMPLES // 2)
+    new_samples = cell.samples(mined.table, graded, why_judged, documents)
     rows = earlier.rows | rows_by_source(engine, added, JUDGED_SOURCES)
+    unknown = engine.number(qrels.anti_join(documents, "doc_id").count())
     dropped, refused = {"judged": mined.dropped["judged_one_hop"]}, mined.refused_negatives["judged_one_hop"]
     if lost := engine.number(dataset_triplets.count()) - rows["given"]:
         dropped["given"] = {"negative_is_relevant_or_document_unknown": lost}
-    return earlier.report | {
-        "note": earlier.report["note"] if not any(rows.values()) else "",
+    report = earlier.report
+    return report | {
+        "note": report["note"] if not any(rows.values()) else "",
         "rows": rows,
-        "queries": earlier.report["queries"]
+        "queries": report["queries"]
         | {
-            "in_triplets": engine.number(earlier.triplets.union(added).query_id.nunique()),
+            "in_triplets": engine.number(triplets.query_id.nunique()),
             "with_judgements": engine.number(signal.positives.query.nunique()),
             "in_judged_triplets": engine.number(mined.table.query.nunique()),
         },
-        "judgements": {"read": engine.number(tables["qrels"].count()), "dropped": graded.dropped},
-        "dropped_positives": earlier.report["dropped_positives"] | dropped,
-        "refused_negatives": earlier.report["refused_negatives"] | {"judged": refused},
-        "leakage": earlier.report["leakage"] | {"judged": leakage},
-        "samples": ([row | {"source": "judged"} for row in new_samples][:half] + earlier.report["samples"])[:SAMPLES],
+        "judgements": {
+            "read": engine.number(tables["qrels"].count()),
+            "dropped": {"unknown_document": unknown} if unknown else {},
+        },
+        "dropped_positives": report["dropped_positives"] | dropped,
+        "refused_negatives": report["refused_negatives"] | {"judged": refused},
+        "leakage": report["leakage"] | {"judged": leakage},
+        "samples": merged_samples([row | {"source": "judged"} for row in new_samples], report["samples"]),
     }
 
 
 def graded_documents(
     engine: Engine, qrels: ir.Table, candidates: Sequence[ir.Table], train: ir.Table, documents: ir.Table
-) -> Graded:
-    """What is judged of training queries, and what was found for them."""
-    ids, texts = train.select("query", "query_id"), documents.select("doc", "doc_id")
-    nothing = {"grade": ibis.null("int32"), "rank": ibis.null("int32")}
-    rows = [qrels.select("query_id", "doc_id", "grade", rank=nothing["rank"])]
-    rows += [table.select("query_id", "doc_id", "rank", grade=nothing["grade"]) for table in candidates]
-    columns = ["query_id", "doc_id", "grade", "rank"]
-    joined = ibis.union(*(table.select(columns) for table in rows)) if len(rows) > 1 else rows[0].select(columns)
-    keyed = joined.join(ids, "query_id").join(texts, "doc_id")
-    pairs = keyed.group_by("query", "doc").aggregate(grade=keyed.grade.max(), rank=keyed["rank"].min())
-    unknown = engine.number(qrels.anti_join(texts, "doc_id").count())
-    return Graded(engine.keep(pairs), {"unknown_document": unknown} if unknown else {})
+) -> ir.Table:
+    """What is judged of training queries, and what was found for them: (query, doc, grade, rank).
+
+    grade is null for what nobody judged, rank, the best of all searchers, for what none found.
+    """
+    columns, null = ["query_id", "doc_id", "grade", "rank"], ibis.null("int32")
+    joined = qrels.mutate(rank=null).select(columns)
+    for table in candidates:
+        joined = joined.union(table.mutate(grade=null).select(columns))
+    keyed = joined.join(train.select("query", "query_id"), "query_id").join(documents.select("doc", "doc_id"), "doc_id")
+    return engine.keep(keyed.group_by("query", "doc").aggregate(grade=keyed.grade.max(), rank=keyed["rank"].min()))
 
 
 def judged_signal(engine: Engine, graded: ir.Table, documents: ir.Table, *, skip: int, depth: int) -> Signal:

@@ -35,9 +35,8 @@ class OcclusionPlanner:
     def importances(self, texts: list[str]) -> list[dict[str, float]]:
         """Importance of each distinct term of each text, float64; those of a text sum to 1 but for rounding.
 
-        The change of a term is 1 - cos(e(q), e(q without all its occurrences)), clipped at 0, and its importance the
-        share of the sum of changes. Terms share equally where nothing changes; a lone term has importance 1. A term
-        beyond `max_length` changes nothing and has importance 0.
+        The change of a term is 1 - cos(e(q), e(q without all its occurrences)), clipped at 0, its importance the share
+        of the sum of changes; equal shares where nothing changes. A term beyond `max_length` changes nothing.
         """
         importance_by_text: dict[str, dict[str, float]] = {}
         distinct = list(dict.fromkeys(texts))
@@ -46,7 +45,6 @@ class OcclusionPlanner:
         return [importance_by_text[text] for text in texts]
 
     def _windows(self, texts: list[str]) -> Iterator[dict[str, dict[str, str]]]:
-        """Text -> term -> text without the term, for some texts at a time."""
         window: dict[str, dict[str, str]] = {}
         size = 0
         for text in progress(texts, len(texts), "occlusion"):

@@ -6,9 +6,9 @@ share of the query's meaning that the term carries, whatever the query's length,
 query can lie above a threshold, which is what keeps the association joins linear.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import ibis
 import ibis.expr.types as ir
@@ -21,6 +21,9 @@ from steps.mine.catalogue import key
 from steps.mine.engine import Engine
 from steps.mine.params import MineParams
 from steps.mine.term_table import table_importances
+
+if TYPE_CHECKING:
+    from steps.mine.occlusion import OcclusionPlanner
 
 Scores = dict[str, float]  # term -> importance, of one query
 
@@ -40,13 +43,12 @@ def importances(engine: Engine, queries: ir.Table, params: MineParams, term_scor
     if params.planner == "idf":
         return engine.keep(idf_importances(engine, query_terms(engine, queries)))
     if params.planner == "table":
-        rows = engine.rows(term_scores).to_pylist()
-        if not rows:
+        scores = {row["term"]: float(row["score"]) for row in engine.rows(term_scores).to_pylist()}
+        if not scores:
             raise UserError(
                 "params.yaml: mine.planner: 'table' needs term scores and ingest read none; name a TSV of term and"
                 " score in ingest.term_scores"
             )
-        scores = {row["term"]: float(row["score"]) for row in rows}
         return scored_terms(engine, queries, partial(table_importances, scores=scores))
     return scored_terms(engine, queries, _occlusion)
 
@@ -60,15 +62,9 @@ def scored_terms(engine: Engine, queries: ir.Table, score: Callable[[list[str]],
     """Importances by a function of query texts."""
 
     def convert(batch: pa.RecordBatch) -> pa.Table:
-        numbers, datasets, texts = (batch.column(name).to_pylist() for name in ("query", "dataset", "text"))
-        return _table(
-            _IMPORTANCES,
-            [
-                (number, term_key(dataset, word), dataset, word, importance)
-                for number, dataset, shares in zip(numbers, datasets, score(texts), strict=True)
-                for word, importance in shares.items()
-            ],
-        )
+        importances = list(score(batch["text"].to_pylist()))
+        values = pa.array([value for shares in importances for value in shares.values()], pa.float64())
+        return _term_rows(batch, importances).append_column("importance", values)
 
     chosen = queries.select("query", "dataset", "text").order_by("text", "query")
     return engine.map_batches(chosen, convert, _IMPORTANCES, "importance of terms")
@@ -97,50 +93,23 @@ def idf_importances(engine: Engine, terms: ir.Table) -> ir.Table:
 
 
 def _distinct_terms(batch: pa.RecordBatch) -> pa.Table:
-    """Column by column: a log of ten million queries has fifty million terms."""
-    datasets, texts = batch.column("dataset").to_pylist(), batch.column("text").to_pylist()
-    terms_of_queries = [list(dict.fromkeys(words(text))) for text in texts]
-    keys = {dataset: _TermKeys(dataset) for dataset in set(datasets)}
-    terms = [
-        keys[dataset][word]
-        for dataset, query_words in zip(datasets, terms_of_queries, strict=True)
-        for word in query_words
-    ]
-    rows = pa.array(np.repeat(np.arange(len(terms_of_queries)), [len(query_words) for query_words in terms_of_queries]))
-    columns = [
-        batch.column("query").take(rows),
-        pa.array(terms, pa.int64()),
-        batch.column("dataset").take(rows),
-        pa.array([word for query_words in terms_of_queries for word in query_words], pa.string()),
-    ]
-    return pa.table(columns, schema=_TERMS)
+    return _term_rows(batch, [list(dict.fromkeys(words(text))) for text in batch["text"].to_pylist()])
 
 
-class _TermKeys(dict[str, int]):
-    """Keys of a data set's words, computed when first asked for."""
-
-    def __init__(self, dataset: str) -> None:
-        super().__init__()
-        self.dataset = dataset
-
-    def __missing__(self, word: str) -> int:
-        self[word] = term_key(self.dataset, word)
-        return self[word]
-
-
-def _table(schema: pa.Schema, rows: list[tuple]) -> pa.Table:
-    columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.table(arrays, schema=schema)
+def _term_rows(batch: pa.RecordBatch, terms: Sequence[Collection[str]]) -> pa.Table:
+    """A row for each term of each query, column by column: a log of ten million queries has fifty million terms."""
+    rows = pa.array(np.repeat(np.arange(len(terms)), [len(own) for own in terms]), pa.int64())
+    datasets, found = batch["dataset"].take(rows), [word for own in terms for word in own]
+    keys = pa.array(map(term_key, datasets.to_pylist(), found), pa.int64())
+    return pa.table([batch["query"].take(rows), keys, datasets, pa.array(found, pa.string())], schema=_TERMS)
 
 
 @lru_cache(maxsize=1)
-def _occlusion_planner() -> Any:
+def _occlusion_planner() -> "OcclusionPlanner":
     from steps.mine.occlusion import OcclusionPlanner  # needs torch, and is needed by no other planner
 
     return OcclusionPlanner(OCCLUSION_MODEL, batch_size=_BATCH, max_length=_MAX_TOKENS)
 
 
 def _occlusion(texts: list[str]) -> Iterable[Scores]:
-    scores: list[Scores] = _occlusion_planner().importances(texts)
-    return scores
+    return _occlusion_planner().importances(texts)

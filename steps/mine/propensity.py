@@ -18,6 +18,7 @@ for generalized Bradley-Terry models), which like EM's never lower it; in log pr
 from typing import NamedTuple
 
 import numpy as np
+from scipy.sparse.csgraph import connected_components
 
 from slimtower.common.errors import UserError
 
@@ -29,8 +30,6 @@ class Propensities(NamedTuple):
     """float64 (max_rank,), values[0] == 1, others may exceed 1; the last is of rank max_rank and all ranks after it."""
     iterations: int
     """Steps taken."""
-    log_likelihood: float
-    """Natural logarithm of the likelihood of the clicks' ranks given each pair's clicks, at `values`."""
     pairs_used: int
     """Pairs shown at two or more ranks and clicked: the others say nothing of propensities."""
 
@@ -72,8 +71,7 @@ def estimate(
     while step_count < iterations and change >= tolerance:
         before, values, step_count = values, _step(log, values), step_count + 1
         change = np.abs(values / before - 1).max()
-    likelihood = float((log.clicks * np.log(_shares(log, values))).sum())
-    return Propensities(values, step_count, likelihood, len(log.clicks_of_pair))
+    return Propensities(values, step_count, len(log.clicks_of_pair))
 
 
 def inverse_weights(propensities: Propensities, clip: float) -> np.ndarray:
@@ -88,17 +86,12 @@ def _informative(impressions: np.ndarray, clicks: np.ndarray, pair: np.ndarray, 
     impressions, clicks = (np.bincount(row, counts, len(keys)) for counts in (impressions, clicks))
     tells = (np.bincount(pair) > 1) & (np.bincount(pair, clicks) > 0)
     selected = tells[pair] & (impressions > 0)
-    number, rank, impressions, clicks = (
-        np.unique(pair[selected], return_inverse=True)[1],
-        rank[selected],
-        impressions[selected],
-        clicks[selected],
-    )
+    number = np.unique(pair[selected], return_inverse=True)[1]
+    rank, impressions, clicks = rank[selected], impressions[selected], clicks[selected]
     return _Log(number, rank, impressions, clicks, np.bincount(number, clicks), np.bincount(rank, clicks, ranks))
 
 
 def _shares(log: _Log, values: np.ndarray) -> np.ndarray:
-    """Probability that a click of the row's pair falls on the row's rank, (rows,)."""
     expected = log.impressions * values[log.rank]
     return np.asarray(expected / np.bincount(log.pair, expected)[log.pair])
 
@@ -120,13 +113,12 @@ def _require_ties(log: _Log) -> None:
     if not len(log.pair):
         raise UserError(f"mine.debias.method: no clicked result of the log was shown at two ranks; {fix}")
     ranks = len(log.clicks_of_rank)
-    reach = np.eye(ranks, dtype=bool)
+    reach = np.zeros((ranks, ranks), dtype=bool)
     for to in range(ranks):
         clicked_there = np.bincount(log.pair, (log.rank == to) & (log.clicks > 0)) > 0
         reach[log.rank[clicked_there[log.pair]], to] = True
-    for _ in range(ranks.bit_length()):
-        reach = reach @ reach
-    loose = np.flatnonzero(~(reach[0] & reach[:, 0])) + 1
+    component = connected_components(reach, connection="strong")[1]
+    loose = np.flatnonzero(component != component[0]) + 1
     if len(loose):
         raise UserError(
             f"mine.debias.method: too few clicked results were shown at several ranks to compare"

@@ -32,9 +32,13 @@ def associating_terms(engine: Engine, associations: ir.Table, top: ir.Table, imp
 
 def rows_by_source(engine: Engine, triplets: ir.Table, sources: Iterable[str]) -> dict[str, int]:
     """Triplets of each of these sources, zeros included."""
-    counted = triplets.group_by("source").aggregate(rows=lambda t: t.count())
-    by_source = {row["source"]: row["rows"] for row in engine.rows(counted).to_pylist()}
+    by_source = engine.counts(triplets, "source")
     return {source: by_source.get(source, 0) for source in sources}
+
+
+def merged_samples(new: list[Row], earlier: list[Row]) -> list[Row]:
+    """New samples before those of earlier cells, half of SAMPLES each where both have as many."""
+    return (new[: max(SAMPLES - len(earlier), SAMPLES // 2)] + earlier)[:SAMPLES]
 
 
 def samples(
@@ -54,9 +58,9 @@ def samples(
     """
     numbered = triplets.mutate(number=mixed(SEED, triplets.query, triplets.positive))
     ordered = numbered.order_by("number", "query", "positive")
-    sources = [row["source"] for row in engine.rows(triplets.select("source").distinct()).to_pylist()]
     samples_by_source = [
-        engine.rows(ordered.filter(ordered.source == source).limit(SAMPLES)).to_pylist() for source in sorted(sources)
+        engine.rows(ordered.filter(ordered.source == source).limit(SAMPLES)).to_pylist()
+        for source in engine.counts(triplets, "source")
     ]
     chosen = [row for turn in zip_longest(*samples_by_source) for row in turn if row is not None][:SAMPLES]
     if not chosen:
@@ -67,7 +71,10 @@ def samples(
     def rows_of(table: ir.Table) -> list[Row]:
         return list(engine.rows(table.filter(table.query.isin(query_keys))).to_pylist())
 
-    query_of = {row["query"]: row for row in rows_of(queries.select("query", "query_id", "text"))}
+    query_of = {
+        row["query"]: {"id": row["query_id"], "text": row["text"]}
+        for row in rows_of(queries.select("query", "query_id", "text"))
+    }
     named = documents.filter(documents.doc.isin(doc_keys)).select("doc", "doc_id")
     document_of = {
         row["doc"]: {"id": row["doc_id"], "title": row["title"], "content": row["content"][:_SNIPPET]}
@@ -87,15 +94,13 @@ def samples(
         who = "this query" if row["via"] is None else "the query it came through"
         why = explain(who, seen[source_query, row["positive"]], seen[source_query, row["negative"]])
         if row["via"] is not None:
-            terms = sorted(
-                (shares[source_query, term] for term in top_of[row["query"]]), key=lambda share: share["word"]
-            )
-            listed = ", ".join(f"{share['word']} {share['importance']:.2f}" for share in terms)
+            terms = (shares[source_query, term] for term in top_of[row["query"]])
+            listed = ", ".join(sorted(f"{share['word']} {share['importance']:.2f}" for share in terms))
             why += f"; importance there of this query's top terms: {listed}"
         return {
             "source": row["source"],
-            "query": _query(query_of[row["query"]]),
-            "via_query": None if row["via"] is None else _query(query_of[source_query]),
+            "query": query_of[row["query"]],
+            "via_query": None if row["via"] is None else query_of[source_query],
             "positive": document_of[row["positive"]],
             "negative": document_of[row["negative"]],
             "weight": round(row["weight"], 6),
@@ -148,11 +153,8 @@ def as_text(report: Mapping[str, Any]) -> str:
     ):
         if report.get(key):
             lines += ["", f"## {title}", "", *_list(report[key])]
-    for signal, terms in (
-        ("clicks", report["associating_terms"]),
-        ("relevance", report["associating_terms_relevance"]),
-    ):
-        if terms:
+    for signal, key in (("clicks", "associating_terms"), ("relevance", "associating_terms_relevance")):
+        if terms := report[key]:
             lines += ["", f"## Terms that associate most, by {signal}", ""]
             lines += [f"- {row['term']}: {row['associations']:,}" for row in terms]
     lines += ["", f"## {len(report['samples'])} triplets", ""]
@@ -189,7 +191,3 @@ def _document(document: Mapping[str, str]) -> str:
 def _plain(text: str) -> str:
     """A text of the data on one line, its signs that are Markdown or HTML escaped."""
     return _MARKUP.sub(r"\\\1", " ".join(text.split()))
-
-
-def _query(row: Row) -> Row:
-    return {"id": row["query_id"], "text": row["text"]}

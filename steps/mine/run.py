@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, assert_never
+from typing import Literal
 
 import ibis
 
 from slimtower.common.files import staged_folder, write_json
 from steps.core.corpus import corpus_template
 from steps.core.tables import table_path
-from steps.mine.cell_tables import Earlier
+from steps.mine.cell import Cell, Earlier
 from steps.mine.engines import open_engine
 from steps.mine.from_clicks import mine_clicks
 from steps.mine.from_judgements import mine_judged
@@ -19,12 +19,7 @@ from steps.mine.report import as_text
 from steps.tracking.runs import Run
 
 Signal = Literal["click", "judged", "relevance"]  # each adds to the triplets of the one before
-_ALWAYS = ("corpus", "queries", "qrels", "given_triplets", "impressions")
-_TABLES: dict[Signal, tuple[str, ...]] = {
-    "click": (*_ALWAYS, "term_scores"),
-    "judged": _ALWAYS,
-    "relevance": (*_ALWAYS, "relevance", "term_scores"),
-}
+_TABLES = ("corpus", "queries", "qrels", "given_triplets", "impressions", "term_scores")
 
 
 def run(
@@ -42,35 +37,26 @@ def run(
     input_folders: of searchers' candidates (judged) or of rankers' scores (relevance). UserError when an input is not
     as declared or an evaluation query leaks.
     """
-    paths = {name: table_path(ingest, name) for name in _TABLES[signal]}
-    source = str(paths["queries"])
+    names = [*_TABLES, "relevance"] if signal == "relevance" else _TABLES
+    paths = {name: table_path(ingest, name) for name in names}
     with staged_folder(output) as folder:
         with open_engine(params, folder) as engine:
             tables = {name: engine.scan(path) for name, path in paths.items()}
             unread = [field for field in ("title", "topic") if not corpus_template(ingest).names(field)]
             tables["corpus"] = tables["corpus"].mutate(**{field: ibis.literal("") for field in unread})
-            match signal:
-                case "click":
-                    report = mine_clicks(engine, tables, folder, params, source)
-                case "judged":
-                    candidates = [engine.scan(table_path(input_folder, "candidates")) for input_folder in input_folders]
-                    before = Earlier(engine, _folder(earlier))
-                    report = mine_judged(engine, tables, candidates, before, folder, params, source)
-                case "relevance":
-                    scores = [engine.scan(table_path(input_folder, "relevance")) for input_folder in input_folders]
-                    before = Earlier(engine, _folder(earlier))
-                    report = mine_relevance(engine, tables, scores, before, folder, params, source)
-                case _:
-                    assert_never(signal)
+            cell = Cell(engine, tables, folder, params, str(paths["queries"]))
+            if signal == "click":
+                report = mine_clicks(cell)
+            else:
+                if earlier is None:
+                    raise ValueError("this signal adds to another's and needs its folder")
+                name = "candidates" if signal == "judged" else "relevance"
+                scans = [engine.scan(table_path(input_folder, name)) for input_folder in input_folders]
+                mine = mine_judged if signal == "judged" else mine_relevance
+                report = mine(cell, scans, Earlier(engine, earlier))
         write_json(folder / "report.json", report)
         (folder / "report.md").write_text(as_text(report), encoding="utf-8")
     rows = {f"rows.{name}": float(count) for name, count in report["rows"].items()}
     run.metrics(rows | {"associations.per_query": report["associations"]["per_query"]})
     run.artifact(output / "report.json")
     run.artifact(output / "report.md")
-
-
-def _folder(folder: Path | None) -> Path:
-    if folder is None:
-        raise ValueError("this signal adds to another's and needs its folder")
-    return folder

@@ -13,10 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from slimtower.common.errors import UserError
-from steps.mine.engine import Convert, Engine
+from steps.mine.engine import CHUNK_ROWS, Convert, Engine
 from steps.mine.params import MineParams
-
-_CHUNK_ROWS = 50_000
 
 
 class SparkEngine(Engine):
@@ -35,7 +33,7 @@ class SparkEngine(Engine):
         path = self._next_path()
         expression.to_parquet(path)
         for part in sorted(path.glob("part-*.parquet")):  # Spark numbers its parts in the order of the rows
-            yield from pq.ParquetFile(part).iter_batches(_CHUNK_ROWS)
+            yield from pq.ParquetFile(part).iter_batches(CHUNK_ROWS)
 
     def map_batches(self, expression: ir.Table, convert: Convert, schema: pa.Schema, label: str) -> ir.Table:
         from pyspark.sql.pandas.types import from_arrow_schema
@@ -69,26 +67,25 @@ def open_spark(params: MineParams, scratch: Path) -> Iterator[SparkEngine]:
         ) from None
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         raise UserError("mine.engine: spark needs Java 17 or later; install it or set mine.engine: duckdb")
-    root = str(Path(__file__).parents[2])
-    if params.spark_master.startswith("local"):  # else Spark takes whatever python3 comes first in PATH
+    is_local = params.spark_master.startswith("local")
+    if is_local:  # else Spark takes whatever python3 comes first in PATH
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings: dict[str, bool | float | int | str | None] = {
+        "spark.driver.memory": f"{_mebibytes(params.memory_limit)}m",
+        "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[2]),
+        "spark.local.dir": str(scratch / "spark"),
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": "2" if is_local else "200",
+    }
     session = (
-        SparkSession.builder.master(params.spark_master)
-        .appName("slimtower mine")
-        .config("spark.driver.memory", f"{_mebibytes(params.memory_limit)}m")
-        .config("spark.executorEnv.PYTHONPATH", root)
-        .config("spark.local.dir", str(scratch / "spark"))
-        .config("spark.sql.ansi.enabled", "true")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.execution.arrow.pyspark.enabled", "true")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .config("spark.sql.shuffle.partitions", "2" if params.spark_master.startswith("local") else "200")
-        .getOrCreate()
+        SparkSession.builder.config(map=settings).master(params.spark_master).appName("slimtower mine").getOrCreate()
     )
-    connection = ibis.pyspark.connect(session)
     try:
-        yield SparkEngine(connection, scratch)
+        yield SparkEngine(ibis.pyspark.connect(session), scratch)
     finally:
         session.stop()

@@ -7,7 +7,7 @@ of the pair's own positive. Where the guards leave nothing, there is no negative
 """
 
 import sys
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ import ibis
 import ibis.expr.types as ir
 
 from steps.mine.catalogue import NEAR_DUPLICATE, SEED, SKETCH, mixed
-from steps.mine.engine import Engine
+from steps.mine.engine import Engine, numbered
 
 FIXED_POINT = 1_000_000  # the weight of one click: sums of integers do not depend on their order
 MAX_NEGATIVES = 32  # documents that a query offers, drawn from what it was shown and not clicked
@@ -81,13 +81,20 @@ def mine_triplets(
     forbidden = positives.select("query", "text_key").union(guarded.select("query", "text_key"))
     pool = negative_pool(engine, signal.candidates, forbidden, seed=seed, limit=max_negatives)
 
-    by_weight = ibis.window(group_by="query", order_by=[ibis.desc("weight"), "doc"])
-    ranked = signal.positives.mutate(place=ibis.row_number().over(by_weight))
+    ranked = numbered(signal.positives, "query", [ibis.desc("weight"), "doc"])
     best = ranked.filter(ranked.place < max_positives) if max_positives else ranked
     best = engine.keep(best.select("query", "weight", "click_weight", positive="doc"))
 
-    own_pairs = best.mutate(source_query=best.query)
-    one_hop = draw_negatives(engine, own_pairs, pool, forbidden, documents, count=negatives_per_positive, seed=seed)
+    draw = partial(
+        draw_negatives,
+        engine,
+        pool=pool,
+        forbidden=forbidden,
+        documents=documents,
+        count=negatives_per_positive,
+        seed=seed,
+    )
+    one_hop = draw(best.mutate(source_query=best.query))
 
     able = best.semi_join(pool.sizes.rename(query="source_query"), "query")
     unable = best.anti_join(able, "query").rename(source_query="query")
@@ -96,14 +103,13 @@ def mine_triplets(
     new = engine.keep(reached.anti_join(signal.positives.rename(positive="doc"), ["query", "positive"]))
     merged = engine.keep(_first(new, ["query", "positive"], 1))
     chosen = engine.keep(_first(merged, ["query"], max_positives)) if max_positives else merged
-    pairs = chosen.drop("strength")
-    multi_hop = draw_negatives(engine, pairs, pool, forbidden, documents, count=negatives_per_positive, seed=seed)
+    multi_hop = draw(chosen.drop("strength"))
 
     def count(table: ir.Table) -> int:
         return engine.number(table.count())
 
     def served(negatives: HardNegatives) -> int:
-        return count(negatives.table.select("query", "source_query", "positive").distinct())
+        return count(negatives.table.select(PAIR).distinct())
 
     names = [f"{signal.name}_one_hop", f"{signal.name}_multi_hop"]
     dropped = {
@@ -139,7 +145,7 @@ def tell_unused(mined: Triplets, signal: str) -> None:
 def _first(rows: ir.Table, group: list[str], count: int) -> ir.Table:
     """The first `count` rows of each group: strongest association, heaviest, then by key."""
     order = [ibis.desc("strength"), ibis.desc("weight"), "source_query", "positive"]
-    ranked = rows.mutate(place=ibis.row_number().over(ibis.window(group_by=group, order_by=order)))
+    ranked = numbered(rows, group, order)
     return ranked.filter(ranked.place < count).drop("place")
 
 
@@ -162,7 +168,7 @@ class NegativePool(NamedTuple):
     """What each source query may offer as hard negatives."""
 
     table: ir.Table
-    """(source_query, slot, negative, text_key): slots 0, 1, ... in random order, at most `limit` a source query."""
+    """(text_key, source_query, negative, slot): slots 0, 1, ... in random order, at most `limit` a source query."""
     sizes: ir.Table
     """(source_query, slots): how many it offers."""
     refused: int
@@ -175,10 +181,10 @@ def negative_pool(engine: Engine, candidates: ir.Table, forbidden: ir.Table, *, 
     candidates: (query, doc, text_key); forbidden: (query, text_key) of the positives by every source and hop.
     """
     clean = engine.keep(candidates.anti_join(forbidden, ["query", "text_key"]))
-    order = ibis.window(group_by="query", order_by=[mixed(seed, clean.query, clean.doc), clean.doc])
-    ranked = clean.mutate(slot=ibis.row_number().over(order))
-    first = ranked.filter(ranked.slot < limit)
-    table = engine.keep(first.select("slot", "text_key", source_query="query", negative="doc"))
+    ranked = numbered(clean, "query", [mixed(seed, clean.query, clean.doc), clean.doc])
+    first = ranked.filter(ranked.place < limit)
+    table = first.select("text_key", source_query="query", negative="doc", slot=first.place.cast("int64"))
+    table = engine.keep(table)
     sizes = engine.keep(table.group_by("source_query").aggregate(slots=table.count()))
     return NegativePool(table, sizes, engine.number(candidates.count()) - engine.number(clean.count()))
 
@@ -211,7 +217,7 @@ def draw_negatives(
     columns = [*pairs.columns, "negative"]
     sized = pairs.join(pool.sizes, "source_query")
     start = (mixed(seed, sized.query, sized.positive) % sized.slots).cast("int64")
-    first = sized.mutate(slot=start, start=start).join(_slots(pool), ["source_query", "slot"])
+    first = sized.mutate(slot=start, start=start).join(pool.table, ["source_query", "slot"])
     first = engine.keep(_with_similarity(first, documents))
     allowed = engine.keep(first.anti_join(forbidden, ["query", "text_key"]))
     served = allowed.filter(allowed.similarity < NEAR_DUPLICATE).select(columns)
@@ -224,16 +230,12 @@ def draw_negatives(
 
     open_pairs = [*pairs.columns, "slots", "start"]
     unserved = positives.select(open_pairs).union(copies.select(open_pairs)) if count == 1 else first.select(open_pairs)
-    again = _with_similarity(unserved.join(_slots(pool), "source_query"), documents)
+    again = _with_similarity(unserved.join(pool.table, "source_query"), documents)
     free = again.filter(again.similarity < NEAR_DUPLICATE).anti_join(forbidden, ["query", "text_key"])
     distance = (free.slot - free.start + free.slots) % free.slots
-    later = free.mutate(place=ibis.row_number().over(ibis.window(group_by=PAIR, order_by=distance)))
+    later = numbered(free, PAIR, distance)
     chosen = later.filter(later.place < count).select(columns)
     return HardNegatives(engine.keep(served.union(chosen) if count == 1 else chosen), refused)
-
-
-def _slots(pool: NegativePool) -> ir.Table:
-    return pool.table.select("source_query", "negative", "text_key", slot=pool.table.slot.cast("int64"))
 
 
 def _with_similarity(pairs: ir.Table, documents: ir.Table) -> ir.Table:

@@ -52,6 +52,15 @@ def triplets(folder: Path) -> set[tuple[str, str, str, str]]:
     return {tuple(row[name] for name in names) for row in read_table(folder, "triplets").to_pylist()}  # type: ignore[misc]
 
 
+def scored(orders: dict[str, tuple[str, ...]]) -> list[dict[str, Any]]:
+    """A ranker's scores: the documents of each query, best first."""
+    return [
+        {"query_id": asked, "doc_id": f"d/{doc}", "score": -float(at)}
+        for asked, order in orders.items()
+        for at, doc in enumerate(order)
+    ]
+
+
 Q1 = [judgement("d/q1", "d/cumsum")]
 DEV = [judgement("d/dev", "d/cumsum", split="dev")]
 
@@ -127,12 +136,7 @@ def test_what_is_relevant_to_a_query_of_the_same_text_is_no_negative(tmp_path: P
 def test_a_rankers_scores_count_where_the_user_gave_none(tmp_path: Path) -> None:
     out = cells(tmp_path, {"bm25": []}, qrels=[judgement("d/q1", "d/cumsum")])
     names = ("cumsum", "sum", "sort", "max", "plot")
-    scores = [
-        {"query_id": name, "doc_id": f"d/{doc}", "score": -float(at)}
-        for name in ("d/q2", "d/dev")
-        for at, doc in enumerate(names)
-    ]
-    ranked = write_found(tmp_path / "rank", "relevance", cross=scores)
+    ranked = write_found(tmp_path / "rank", "relevance", cross=scored({"d/q2": names, "d/dev": names}))
     mined = mine_relevance(tmp_path / "ingest", out, tmp_path / "relevance", ranked)
     [(asked, positive, negative, source)] = triplets(mined)
     assert (asked, positive, source) == ("d/q2", "d/cumsum", "relevance_one_hop")
@@ -142,8 +146,7 @@ def test_a_rankers_scores_count_where_the_user_gave_none(tmp_path: Path) -> None
     write_log(tmp_path / "ingest", QUERIES, DOCUMENTS, [], dev)
     mined = mine_relevance(tmp_path / "ingest", out, tmp_path / "relevance", ranked)
     assert {row[0] for row in triplets(mined)} == {"d/q2"}
-    own = [{"query_id": "d/q1", "doc_id": f"d/{doc}", "score": -float(at)} for at, doc in enumerate(names)]
-    write_log(tmp_path / "ingest", QUERIES, DOCUMENTS, [], own)
+    write_log(tmp_path / "ingest", QUERIES, DOCUMENTS, [], scored({"d/q1": names}))
     again = mine_relevance(tmp_path / "ingest", out, tmp_path / "relevance", ranked)
     assert {row[0] for row in triplets(again)} == {"d/q1"}
 
@@ -154,12 +157,7 @@ def test_judged_triplets_lose_no_more_than_negatives_that_a_ranker_finds_best(tm
     out = cells(tmp_path, {"bm25": searched}, qrels=qrels)
     assert triplets(out) == {("d/q1", "d/cumsum", "d/sum", "judged"), ("d/q2", "d/sort", "d/plot", "judged")}
     orders = {"d/q1": ("sum", "cumsum", "max"), "d/q2": ("sort", "plot", "max")}  # two ranks are skipped
-    scores = [
-        {"query_id": asked, "doc_id": f"d/{doc}", "score": -float(at)}
-        for asked, order in orders.items()
-        for at, doc in enumerate(order)
-    ]
-    write_log(tmp_path / "ingest", QUERIES, DOCUMENTS, [], scores, qrels)
+    write_log(tmp_path / "ingest", QUERIES, DOCUMENTS, [], scored(orders), qrels)
     kept = triplets(mine_relevance(tmp_path / "ingest", out, tmp_path / "relevance"))
     assert {row for row in kept if row[3] == "judged"} == {("d/q2", "d/sort", "d/plot", "judged")}
 
@@ -179,10 +177,5 @@ def test_what_people_called_irrelevant_is_no_positive_however_it_scores(tmp_path
     before = {("d/q1", "d/cumsum", "d/sum", "judged"), ("d/q2", "d/sort", "d/plot", "given")}
     assert triplets(out) == before
     orders = {"d/q1": ("sum", "cumsum", "max", "plot"), "d/q2": ("plot", "sort", "max", "sum")}
-    scores = [
-        {"query_id": asked, "doc_id": f"d/{doc}", "score": -float(at)}
-        for asked, order in orders.items()
-        for at, doc in enumerate(order)
-    ]
-    write_log(tmp_path / "ingest", QUERIES, DOCUMENTS, [], scores, qrels, given)
+    write_log(tmp_path / "ingest", QUERIES, DOCUMENTS, [], scored(orders), qrels, given)
     assert triplets(mine_relevance(tmp_path / "ingest", out, tmp_path / "relevance")) == before

@@ -1,8 +1,6 @@
 """Click propensities against plain loops and against logs simulated with known propensities."""
 
-import math
 from collections import defaultdict
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -61,35 +59,24 @@ def plain_step(pairs: list[dict[int, tuple[int, int]]], values: list[float]) -> 
     return [value / raised[0] for value in raised]
 
 
-def plain_likelihood(pairs: list[dict[int, tuple[int, int]]], values: list[float]) -> float:
-    total = 0.0
-    for seen in pairs:
-        whole = sum(shown * values[rank - 1] for rank, (shown, _) in seen.items())
-        total += sum(c * math.log(shown * values[r - 1] / whole) for r, (shown, c) in seen.items() if c)
-    return total
-
-
 @pytest.fixture(scope="module")
 def small() -> Rows:
     return simulated(5, 300, 4, (1 / np.arange(1, RANKS + 1)) ** 0.5, False)
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_steps_and_likelihood_equal_plain_loops(small: Rows, steps: int) -> None:
+def test_steps_equal_plain_loops(small: Rows, steps: int) -> None:
     pairs = plain_pairs(small, max_rank=6)
     expected = [1.0] * 6
     for _ in range(steps):
         expected = plain_step(pairs, expected)
     found = fitted(small, iterations=steps, tolerance=0.0, max_rank=6)
     assert found.values == pytest.approx(expected, rel=1e-12)
-    assert found.log_likelihood == pytest.approx(plain_likelihood(pairs, expected), rel=1e-12)
     assert (found.iterations, found.pairs_used) == (steps, len(pairs))
 
 
-def test_likelihood_never_falls_and_ends_where_expected_clicks_are_the_clicks(small: Rows) -> None:
-    climb = [fitted(small, iterations=steps, tolerance=0.0).log_likelihood for steps in range(1, 12)]
-    assert all(after >= before - 1e-9 for before, after in pairwise(climb))
-    assert climb[-1] > climb[0]
+def test_it_ends_where_expected_clicks_are_the_clicks(small: Rows) -> None:
+    """There the gradient of the likelihood, which is concave, is zero."""
     end = fitted(small)
     assert end.iterations < 500
     for rank in range(1, RANKS + 1):
@@ -111,7 +98,6 @@ def test_result_is_the_same_to_the_bit_in_any_order_of_rows_and_when_rows_are_ad
     shuffled = fitted((shown[order], clicks[order], pair[order], rank[order]))
     added_up = fitted((counted[0], counted[1], keys // RANKS, keys % RANKS + 1))
     assert first.values.tolist() == shuffled.values.tolist() == added_up.values.tolist()
-    assert first.log_likelihood == shuffled.log_likelihood == added_up.log_likelihood
 
 
 @pytest.mark.medium
@@ -172,5 +158,5 @@ def test_a_log_that_ties_no_ranks_is_refused(log: Rows) -> None:
 
 
 def test_inverse_weights_are_clipped() -> None:
-    weights = inverse_weights(Propensities(np.array([1.0, 0.5, 0.01, 1.25]), 1, 0.0, 1), clip=20.0)
+    weights = inverse_weights(Propensities(np.array([1.0, 0.5, 0.01, 1.25]), 1, 1), clip=20.0)
     assert weights.tolist() == [1.0, 2.0, 20.0, 0.8]

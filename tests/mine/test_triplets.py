@@ -167,15 +167,6 @@ def test_equals_the_reference_and_obeys_the_click_rule(
     )
 
 
-def test_multi_hop_serves_the_other_querys_positive_and_negative(engine: Engine) -> None:
-    log = {("q2", "good"): 3, ("q2", "bad"): 0}
-    rows, _ = mined(engine, log, {("q1", "q2"): 10}, {})
-    assert rows == [
-        ("q1", "good", "bad", "click_multi_hop", "q2", 0.25),
-        ("q2", "good", "bad", "click_one_hop", "", 1.0),
-    ]
-
-
 def test_a_positive_by_hop_is_never_a_negative(engine: Engine) -> None:
     log = {("q1", "a"): 1, ("q1", "b"): 0, ("q2", "b"): 1, ("q2", "c"): 0}
     alone, _ = mined(engine, log, {}, {})

@@ -1,0 +1,159 @@
+"""What the cells of mining share: keyed tables, the way from a signal to triplets, and what the cell before left."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from shutil import copyfile
+from typing import Any
+
+import ibis
+import ibis.expr.types as ir
+
+from slimtower.common.files import read_json
+from steps.core.tables import table_path
+from steps.mine.association import Associations
+from steps.mine.audit import audit
+from steps.mine.catalogue import keyed_documents, keyed_queries
+from steps.mine.engine import Engine
+from steps.mine.params import MineParams
+from steps.mine.planner import importances
+from steps.mine.report import Explain, samples
+from steps.mine.triplets import Signal, Triplets, mine_triplets
+
+_TABLES = ("associations", "triplets")
+_NAMES = ["query_id", "positive_id", "negative_id", "source", "via_query_id"]  # of a triplet
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The tables of ingest in an engine, knobs, the folder to write to, and what errors call the queries' table."""
+
+    engine: Engine
+    tables: Mapping[str, ir.Table]
+    folder: Path
+    params: MineParams
+    source: str
+
+    @cached_property
+    def queries(self) -> ir.Table:
+        """All queries, see `keyed_queries`."""
+        return keyed_queries(self.engine, self.tables["queries"])
+
+    @cached_property
+    def train(self) -> ir.Table:
+        """The training queries."""
+        return self.queries.filter(self.queries.split == "train")
+
+    def documents(self, *naming: ir.Table) -> ir.Table:
+        """The documents that these tables (doc_id, ...) name, see `keyed_documents`."""
+        named = ibis.union(*(table.select("doc_id") for table in naming), distinct=True)
+        return keyed_documents(self.engine, self.tables["corpus"].semi_join(named, "doc_id"))
+
+    def associate(
+        self,
+        associate: Callable[..., Associations],
+        signal: Signal,
+        evidence: ir.Table,
+        threshold: float,
+        top_terms: int,
+    ) -> tuple[ir.Table, Associations]:
+        """Importances of the queries of data sets in `evidence`, and associations to them from queries with positives.
+
+        Queries of other data sets can get none.
+        """
+        datasets = self.train.semi_join(evidence, "query").select("dataset").distinct()
+        queries = self.train.semi_join(datasets, "dataset")
+        planned = importances(self.engine, queries, self.params, self.tables["term_scores"])
+        sources = signal.positives.select("query").distinct()
+        cap = self.params.max_associations
+        return planned, associate(self.engine, planned, sources, threshold=threshold, top_terms=top_terms, cap=cap)
+
+    def mine(
+        self, signal: Signal, associations: ir.Table, guarded: ir.Table, documents: ir.Table, max_positives: int
+    ) -> Triplets:
+        """`mine_triplets` by the cell's knobs."""
+        return mine_triplets(
+            self.engine,
+            signal,
+            associations,
+            guarded,
+            documents,
+            max_positives=max_positives,
+            negatives_per_positive=self.params.negatives_per_positive,
+            multi_hop_weight=self.params.multi_hop_weight,
+        )
+
+    def audit(self, used: ir.Table) -> dict[str, int]:
+        """The audit of the queries that train."""
+        return audit(self.engine, used, self.queries, self.source)
+
+    def write(self, associations: ir.Table, triplets: ir.Table) -> None:
+        """Write both tables."""
+        for name, rows in zip(_TABLES, (associations, triplets), strict=True):
+            self.engine.write(self.folder, name, rows)
+
+    def association_rows(self, associations: ir.Table, kind: str) -> ir.Table:
+        """Associations as rows of the table `associations`."""
+        ids = self.queries.select("query", "query_id")
+        named = associations.join(ids, "query").select("other_query", "query_id")
+        other_ids = ids.select(other_query="query", other_query_id="query_id")
+        return named.join(other_ids, "other_query").select("query_id", "other_query_id").mutate(kind=ibis.literal(kind))
+
+    def triplet_rows(self, triplets: ir.Table, documents: ir.Table) -> ir.Table:
+        """Triplets as rows of the table `triplets`."""
+        ids, docs = self.queries.select("query", "query_id"), documents.select("doc", "doc_id")
+        table = triplets.join(ids, "query").drop("query")
+        table = table.left_join(ids.select(via="query", via_query_id="query_id"), "via").select(table, "via_query_id")
+        table = table.join(docs.select(positive="doc", positive_id="doc_id"), "positive").drop("positive")
+        table = table.join(docs.select(negative="doc", negative_id="doc_id"), "negative").drop("negative")
+        via_query_id, weight = table.via_query_id.fill_null(""), table.weight.cast("float32")
+        return table.select(*_NAMES[:4], via_query_id=via_query_id, weight=weight)
+
+    def samples(
+        self,
+        triplets: ir.Table,
+        evidence: ir.Table,
+        explain: Explain,
+        documents: ir.Table,
+        planned: tuple[ir.Table, ir.Table] | None = None,
+    ) -> list[dict[str, Any]]:
+        """The report's samples."""
+        engine, corpus = self.engine, self.tables["corpus"]
+        return samples(engine, triplets, evidence, explain, planned, self.queries, documents, corpus)
+
+
+class Earlier:
+    """Associations, triplets and report of a cell, in `folder`."""
+
+    def __init__(self, engine: Engine, folder: Path) -> None:
+        self.folder = folder
+        self.report: dict[str, Any] = read_json(folder / "report.json")
+        self.associations, self.triplets = (engine.scan(table_path(folder, name)) for name in _TABLES)
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """Triplets by source."""
+        rows: dict[str, int] = self.report["rows"]
+        return rows
+
+    def passed_on(self, folder: Path, sources: tuple[str, ...]) -> dict[str, Any]:
+        """Copy the tables into `folder`; the report, with nothing of these sources."""
+        for name in _TABLES:
+            copyfile(self.folder / f"{name}.parquet", folder / f"{name}.parquet")
+        return self.report | {"rows": self.rows | dict.fromkeys(sources, 0)}
+
+    def sampled(self, triplets: ir.Table, engine: Engine) -> list[dict[str, Any]]:
+        """The report's samples that are among `triplets`."""
+        samples: list[dict[str, Any]] = self.report["samples"]
+        query_ids = [row["query"]["id"] for row in samples]
+        if not query_ids:
+            return []
+        rows = engine.rows(triplets.filter(triplets.query_id.isin(query_ids)).select(_NAMES)).to_pylist()
+        remaining = {tuple(row.values()) for row in rows}
+        return [row for row in samples if _names(row) in remaining]
+
+
+def _names(sample: dict[str, Any]) -> tuple[str, ...]:
+    via = sample["via_query"]["id"] if sample["via_query"] else ""
+    return (*(sample[name]["id"] for name in ("query", "positive", "negative")), sample["source"], via)
