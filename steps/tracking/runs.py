@@ -7,6 +7,7 @@ import json
 import os
 import re
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,28 +26,39 @@ Build = Callable[[Path], None]
 
 
 class Run:
-    """What a stage may say about itself; as it stands it records nothing."""
+    """What a stage may say about itself. It hands every call on to `record`, which records nothing here."""
+
+    def record(self, call: str, **arguments: Any) -> None:
+        """Take a call of MlflowRun."""
 
     def param(self, name: str, value: object) -> None:
-        """Record one parameter or fact."""
+        """Record one parameter or fact without its secrets; long values are cut to MLflow's limit."""
+        self.record("param", name=name, value=redacted(str(value)))
 
     def metric(self, name: str, value: float, step: int | None = None) -> None:
         """Record one measurement, at a step where it has a history."""
+        self.metrics({name: value}, step)
 
     def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
         """Record several measurements."""
+        plain = {name: float(value) for name, value in values.items()}
+        self.record("metrics", values=plain, step=int(step or 0), at=now_ms())
 
     def tag(self, name: str, value: str) -> None:
-        """Set one tag."""
+        """Set one tag, without its secrets."""
+        self.record("tag", name=name, value=redacted(value))
 
     def dataset(self, name: str, digest: str, counts: Mapping[str, Any]) -> None:
         """Name data that the run is of; `digest`: hex, of which the first digits are told."""
+        self.record("dataset", name=name, digest=digest, counts=dict(counts))
 
     def artifact(self, path: Path) -> None:
         """Attach a file."""
+        self.record("artifact", path=path)
 
     def model(self, folder: Path, name: str) -> None:
-        """Attach a model folder as a logged model."""
+        """Attach a model folder as a logged model that names this run as its source."""
+        self.record("model", folder=folder, name=name)
 
     def built_model(self, name: str, content: str, build: Build, *, once: bool = False) -> None:
         """Attach the model folder that `build` writes into the path it is given; `content` is a digest of it.
@@ -55,8 +67,7 @@ class Run:
         """
 
 
-class NullRun(Run):
-    """A run that records nothing."""
+NullRun = Run
 
 
 def experiment_name() -> str:
@@ -104,29 +115,20 @@ class MlflowRun(Run):
         self.api, self.run_id, self.experiment = api, run_id, experiment
 
     def param(self, name: str, value: object) -> None:
-        """Record one parameter or fact without its secrets; long values are cut to MLflow's limit."""
         self.api.log_param(self.run_id, name, redacted(str(value))[:6000])
 
-    def metric(self, name: str, value: float, step: int | None = None) -> None:
-        """Record one measurement, at a step where it has a history."""
-        self.metrics({name: value}, step)
-
     def metrics(self, values: Mapping[str, float], step: int | None = None, at: int | None = None) -> None:
-        """Record several measurements in one call."""
         from mlflow.entities import Metric
-        from mlflow.utils.time import get_current_time_millis
 
-        at = at or get_current_time_millis()
+        at = at or now_ms()
         rows = [Metric(_metric_name(name), float(value), at, step or 0) for name, value in values.items()]
         for start in range(0, len(rows), 900):  # a batch holds at most 1000
             self.api.log_batch(self.run_id, metrics=rows[start : start + 900])
 
     def tag(self, name: str, value: str) -> None:
-        """Set one tag, without its secrets."""
         self.api.set_tag(self.run_id, name, redacted(value))
 
     def dataset(self, name: str, digest: str, counts: Mapping[str, Any]) -> None:
-        """Name data that the run is of; `digest`: hex, of which the first digits are told."""
         from mlflow.entities import Dataset, DatasetInput
 
         source = json.dumps({"uri": "data/ingest"})
@@ -134,12 +136,10 @@ class MlflowRun(Run):
         self.api.log_inputs(self.run_id, [DatasetInput(entity, [])])
 
     def artifact(self, path: Path) -> None:
-        """Attach a file."""
         with self.storing(path):
             self.api.log_artifact(self.run_id, str(path))
 
     def model(self, folder: Path, name: str, tags: Mapping[str, str] | None = None) -> None:
-        """Attach a model folder as a logged model that names this run as its source."""
         logged = self.api.create_logged_model(self.experiment, name, self.run_id, tags=dict(tags or {}))
         with self.storing(folder):
             self.api.log_model_artifacts(logged.model_id, str(folder))
@@ -147,10 +147,6 @@ class MlflowRun(Run):
         self._output(logged.model_id)
 
     def built_model(self, name: str, content: str, build: Build, *, once: bool = False) -> None:
-        """Attach the model folder that `build` writes into the path it is given; `content` is a digest of it.
-
-        With `once`, an equal model of this name that was logged before is attached instead of a copy.
-        """
         if once and (equal := self._logged(name, content)):
             self._output(equal)
             return
@@ -205,6 +201,11 @@ class MlflowRun(Run):
 
         self.api.log_outputs(self.run_id, [LoggedModelOutput(model_id=model, step=0)])
         self.tag("slimtower.model", model)
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
 
 
 def _metric_name(name: str) -> str:

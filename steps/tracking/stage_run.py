@@ -19,7 +19,7 @@ from slimtower.common.files import cache_root, sha256_text
 from slimtower.common.masking import redacted
 from slimtower.registry.client import Unwanted, check_answering, client, sending, sqlite_file, tracking_uri
 from steps.tracking.run_ids import git_commit, pipeline_key, pipeline_run, run_name, scheduler_tags
-from steps.tracking.runs import Build, MlflowRun, Run, experiment_id, experiment_name, flatten
+from steps.tracking.runs import Build, MlflowRun, Run, experiment_id, experiment_name, flatten, now_ms
 from steps.tracking.spool import Spool, waiting_spools
 
 _WAIT = 30.0  # seconds before the server is tried again, at least
@@ -59,7 +59,7 @@ class StageRun(Run):
             "pipeline": pipeline_key(),
             "named": run_name(tags["slimtower.git_commit"]),
             "tags": tags,
-            "began": _now_ms(),
+            "began": now_ms(),
         }
         started = time.monotonic()
         try:
@@ -78,54 +78,21 @@ class StageRun(Run):
             raise TransientError(f"{tracking_uri()}: has not heard of {self.stage} yet; is the server up?")
         return self._run.run_id
 
-    def param(self, name: str, value: object) -> None:
-        """Record one parameter or fact."""
-        self._tell("param", name=name, value=redacted(str(value)))
-
-    def metric(self, name: str, value: float, step: int | None = None) -> None:
-        """Record one measurement, at a step where it has a history."""
-        self.metrics({name: value}, step)
-
-    def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
-        """Record several measurements."""
-        plain = {name: float(value) for name, value in values.items()}
-        self._tell("metrics", values=plain, step=int(step or 0), at=_now_ms())
-
-    def tag(self, name: str, value: str) -> None:
-        """Set one tag."""
-        self._tell("tag", name=name, value=redacted(value))
-
-    def dataset(self, name: str, digest: str, counts: Mapping[str, Any]) -> None:
-        """Name data that the run is of."""
-        self._tell("dataset", name=name, digest=digest, counts=dict(counts))
-
-    def artifact(self, path: Path) -> None:
-        """Attach a file."""
-        self._tell("artifact", path=path)
-
-    def model(self, folder: Path, name: str) -> None:
-        """Attach a model folder as a logged model."""
-        self._tell("model", folder=folder, name=name)
-
     def built_model(self, name: str, content: str, build: Build, *, once: bool = False) -> None:
-        """Attach the model folder that `build` writes into the path it is given; `content` is a digest of it.
-
-        With `once`, an equal model of this name that was logged before is attached instead of a copy.
-        """
         if self._try("built_model", name=name, content=content, build=build, once=once):
             return
         with tempfile.TemporaryDirectory() as scratch:
             build(Path(scratch) / "model")
-            self._tell("model", folder=Path(scratch) / "model", name=name, tags={"slimtower.content": content})
+            self.record("model", folder=Path(scratch) / "model", name=name, tags={"slimtower.content": content})
 
     def end(self, status: str) -> None:
         """Close it; what waits then is left to the next run."""
         self._next = 0.0
-        self._tell("end", status=status, at=_now_ms())
+        self.record("end", status=status, at=now_ms())
         if self._spool is not None:
             self._spool.close()
 
-    def _tell(self, call: str, **arguments: Any) -> None:
+    def record(self, call: str, **arguments: Any) -> None:
         """Make a call of MlflowRun now, or keep it behind those that wait."""
         if self._try(call, **arguments):
             return
@@ -247,10 +214,6 @@ def _open_run(api: Any, opening: Mapping[str, Any]) -> MlflowRun:
     tags = {"mlflow.parentRunId": parent, **opening["tags"]}
     created = api.create_run(experiment, start_time=opening["began"], run_name=opening["stage"], tags=tags)
     return MlflowRun(api, str(created.info.run_id), experiment)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _say(text: str) -> None:
