@@ -1,5 +1,7 @@
 """Train and fill faiss indexes over inner products, a chunk of vectors in memory at a time."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +11,7 @@ from faiss.class_wrappers import add_to_referenced_objects
 from slimtower.common.errors import UserError, line
 from steps.index import gpu
 from steps.index.factories import split_refine
-from steps.index.inverted_lists import C_INT, inverted_lists
+from steps.index.gpu import C_INT, inverted_lists
 from steps.index.vectors import Vectors
 
 # OPQ at faiss' own settings (8 bits, 50 iterations, 65536 points) trains for many minutes on one thread.
@@ -51,38 +53,33 @@ def layers_of(index: faiss.Index) -> Layers:
 def trained(factory: str, vectors: Vectors, training_vectors: int, seed: int) -> Layers:
     """An empty index of the factory string, trained on a seeded sample; UserError when faiss cannot do that."""
     sample = vectors.sample(training_vectors, seed)
-    try:
+    with _refusals(f"{factory!r} cannot be trained on {len(sample)} vectors of {vectors.dim} dimensions"):
         layers = [_untrained(text, vectors.dim, seed) for text in split_refine(factory) if text]
         for layer in layers:
             if not layer.is_trained:
                 gpu.train(layer, sample)
             for rotation in _rotations(layer):
                 rotation.pq = None
-    except RuntimeError as error:
-        reason = line(error)[-200:]
-        raise UserError(
-            f"index.factory: {factory!r} cannot be trained on {len(sample)} vectors of {vectors.dim} dimensions"
-            f" ({reason}); choose another string, or an index.kind"
-        ) from None
     return Layers(layers[0], layers[1] if len(layers) > 1 else None)
 
 
 def fill(layers: Layers, vectors: Vectors) -> Layers:
     """Add the vectors to both layers; they get the next row numbers."""
+    for name in ("base", "refine"):
+        if (layer := getattr(layers, name)) is not None:
+            with _refusals(f"{type(layer).__name__} takes no vectors"):
+                setattr(layers, name, gpu.add(layer, vectors.chunks))
+    return layers
 
-    layer = layers.base
+
+@contextmanager
+def _refusals(what: str) -> Iterator[None]:
+    """UserError where faiss cannot do what a factory string asks for."""
     try:
-        layers.base = gpu.add(layers.base, vectors.chunks)
-        if layers.refine is not None:
-            layer = layers.refine
-            layers.refine = gpu.add(layers.refine, vectors.chunks)
+        yield
     except RuntimeError as error:
         reason = line(error)[-200:]
-        raise UserError(
-            f"index.factory: {type(layer).__name__} takes no vectors ({reason}); choose another string, or an"
-            " index.kind"
-        ) from None
-    return layers
+        raise UserError(f"index.factory: {what} ({reason}); choose another string, or an index.kind") from None
 
 
 def flat(vectors: Vectors) -> faiss.Index:

@@ -1,11 +1,9 @@
 """Index one data set: exact, approximate, semantic IDs; returns its entry of the manifest and what happened."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import faiss
 import numpy as np
 
 from slimtower.common.files import sha256_file
@@ -18,7 +16,7 @@ from steps.index.exact import ExactTopK, best_rows, exact_top, queries_digest, u
 from steps.index.factories import factory
 from steps.index.params import TRAINING_VECTORS, IndexParams
 from steps.index.queries import RecallQueries
-from steps.index.semantic_ids import SemanticIds, codebooks, semantic_ids, updated_ids
+from steps.index.semantic_ids import codebooks, semantic_ids, updated_ids
 from steps.index.state import Previous, State, TunedSettings
 from steps.index.tuning import K, Tuned, tune, tuned_again
 from steps.index.vectors import Vectors
@@ -71,18 +69,23 @@ def index_dataset(
     query_vectors, top, tuned_settings = truncate(queries.vectors, vectors.dim), None, None
     if params.kind != "flat":
         top, update["scanned_queries"] = _top(previous, vectors, query_vectors)
-        approximate = _approximate(folder, previous, slices, vectors, query_vectors, best_rows(top, K), params)
-        indexes["ann"], tuned_settings = approximate.entry, approximate.tuned_settings
-        update |= {"trained": float(approximate.trained), "tuned": float(approximate.tuned)}
+        indexes["ann"], tuned, tuned_settings, made = _approximate(
+            folder, previous, slices, vectors, query_vectors, best_rows(top, K), params
+        )
+        update |= made
         measured |= {
-            "ann_recall_at_10": approximate.recall,
+            "ann_recall_at_10": tuned.recall,
             "target_recall": params.target_recall,
-            "target_met": approximate.met,
+            "target_met": tuned.met,
             "recall_queries": len(query_vectors),
             "recall_queries_from": queries.source,
             "ann_bytes_per_vector": indexes["ann"]["bytes"] / len(vectors),
         }
-    ids = _semantic_ids(previous, vectors, params)
+    if previous is not None:
+        ids = updated_ids(previous.state.ids, previous.match, vectors)
+    else:
+        sample = vectors.sample(TRAINING_VECTORS, params.seed)
+        ids = semantic_ids(vectors, codebooks(sample, SEMANTIC_LEVELS, SEMANTIC_CODES, params.seed))
     ids.write(folder / "semantic_ids.parquet", documents.doc_ids)
     measured["semantic_ids"] = {
         "relative_error": ids.errors(),
@@ -95,7 +98,6 @@ def index_dataset(
         changed=previous.changed() if previous else 0,
         tuned=tuned_settings,
         ids=ids,
-        wanted_ids=_wanted_ids(),
         top=top,
         asked=queries_digest(query_vectors),
     )
@@ -120,18 +122,6 @@ def _top(previous: Previous | None, vectors: Vectors, queries: np.ndarray) -> tu
     return exact_top(vectors, queries, k), len(queries)
 
 
-@dataclass(frozen=True)
-class _Approximate:
-    """Manifest entry of the approximate index, what is kept of it (None: in shards), what it finds, what was done."""
-
-    entry: dict[str, Any]
-    tuned_settings: TunedSettings | None
-    recall: float
-    met: bool
-    trained: bool
-    tuned: bool
-
-
 def _approximate(
     folder: Path,
     previous: Previous | None,
@@ -140,54 +130,33 @@ def _approximate(
     queries: np.ndarray,
     exact_rows: np.ndarray,
     params: IndexParams,
-) -> _Approximate:
-    """Build or bring up to date the approximate index, tune it and write it."""
+) -> tuple[dict[str, Any], Tuned, TunedSettings | None, dict[str, float]]:
+    """Build or bring up to date the approximate index, tune it and write it.
+
+    Returns its manifest entry, what it finds, what the next run needs of it (None: in shards), and what was done.
+    """
+    target, several, whole_grid = params.target_recall, False, True
     before = previous.state.tuned if previous else None
-    earlier_index = previous.index() if previous is not None and before is not None else None
-    if previous is not None and before is not None and earlier_index is not None:
-        text, several = before.factory, False
+    earlier_index = previous.index() if previous and before else None
+    if previous and before and earlier_index:
+        text = before.factory
         built = iter([incremental.updated(earlier_index, previous.match, vectors)])
     else:
-        before = None
-        text = factory(params, len(vectors), vectors.dim)
+        before, text = None, factory(params, len(vectors), vectors.dim)
         template = trained(text, vectors, TRAINING_VECTORS, params.seed)
         several = len(slices) > 1 and not shards.mergeable(template)
         built = shards.build(template, slices)
     entry: dict[str, Any] = {"kind": "factory" if params.factory else params.kind, "factory": text}
     if several:
         entry |= {"settings": {}, **shards.write(folder, "ann", built, several=True)}
-        tuned, whole_grid = tune(open_index(folder, "ann", entry), queries, exact_rows, params.target_recall), True
+        tuned = tune(open_index(folder, "ann", entry), queries, exact_rows, target)
     else:
         index = next(built)
-        earlier_settings = before if previous and previous.state.asked == queries_digest(queries) else None
-        tuned, whole_grid = _tuned(earlier_settings, index, queries, exact_rows, params.target_recall)
-        entry |= shards.write(folder, "ann", _once(index), several=False)
-    tuned_settings = None if several else TunedSettings(text, tuned.settings, params.target_recall, tuned.met)
-    return _Approximate(
-        entry | {"settings": tuned.settings}, tuned_settings, tuned.recall, tuned.met, before is None, whole_grid
-    )
-
-
-def _tuned(
-    before: TunedSettings | None, index: faiss.Index, queries: np.ndarray, exact_rows: np.ndarray, target: float
-) -> tuple[Tuned, bool]:
-    """The settings that the same queries chose before, where they still do, and whether they were searched for anew."""
-    if before is None or before.target != target:
-        return tune(index, queries, exact_rows, target), True
-    return tuned_again(index, queries, exact_rows, target, before.settings, before.met)
-
-
-def _once(index: faiss.Index) -> Iterator[faiss.Index]:
-    yield index
-
-
-def _wanted_ids() -> dict[str, int]:
-    return {"levels": SEMANTIC_LEVELS, "codes": SEMANTIC_CODES}
-
-
-def _semantic_ids(previous: Previous | None, vectors: Vectors, params: IndexParams) -> SemanticIds:
-    """Semantic IDs, with the codebooks of before where there are any for as many levels and codes."""
-    if previous is not None and previous.state.ids is not None and previous.state.wanted_ids == _wanted_ids():
-        return updated_ids(previous.state.ids, previous.match, vectors)
-    sample = vectors.sample(TRAINING_VECTORS, params.seed)
-    return semantic_ids(vectors, codebooks(sample, SEMANTIC_LEVELS, SEMANTIC_CODES, params.seed))
+        if previous and before and before.target == target and previous.state.asked == queries_digest(queries):
+            tuned, whole_grid = tuned_again(index, queries, exact_rows, target, before.settings, before.met)
+        else:
+            tuned = tune(index, queries, exact_rows, target)
+        entry |= shards.write(folder, "ann", iter([index]), several=False)
+    tuned_settings = None if several else TunedSettings(text, tuned.settings, target, tuned.met)
+    done = {"trained": float(before is None), "tuned": float(whole_grid)}
+    return entry | {"settings": tuned.settings}, tuned, tuned_settings, done

@@ -15,14 +15,20 @@ import numpy as np
 
 from slimtower.common.errors import OutOfMemory, line
 from slimtower.serving.index_files import apply_settings, shards_of
-from steps.index.inverted_lists import inverted_lists
 
+C_INT = 2**31  # above what faiss takes as a seed
 MOST_PROBES = 2048  # lists that a GPU visits in one search, and hits that it finds (GPU_MAX_SELECTION_K)
 
 _OUT_OF_MEMORY = re.compile("out of memory|alloc fail|bad_alloc|cudaHostAlloc", re.IGNORECASE)  # faiss' words
 _BROKEN = re.compile("cudaSuccess|CUDA error")
 
 Search = Callable[[Mapping[str, int], np.ndarray, int], np.ndarray]
+
+
+def inverted_lists(base: faiss.Index) -> Any:
+    """The inverted-list index (IndexIVF) in an index, below any transform of its vectors; None without one."""
+    ivf = faiss.try_extract_index_ivf(base)
+    return None if ivf is None else faiss.downcast_index(ivf)
 
 
 def seen() -> bool:

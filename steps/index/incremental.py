@@ -10,7 +10,7 @@ import faiss
 import numpy as np
 
 from steps.index.build import layers_of
-from steps.index.inverted_lists import inverted_lists
+from steps.index.gpu import inverted_lists
 from steps.index.matching import Match
 from steps.index.vectors import Vectors
 

@@ -53,5 +53,4 @@ def recall_queries(
 
 
 def _sample(count: int, limit: int, seed: int) -> np.ndarray:
-    """At most `limit` of `count` positions, in order."""
     return np.sort(np.random.default_rng(seed).choice(count, size=min(count, limit), replace=False))

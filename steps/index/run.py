@@ -31,16 +31,17 @@ from steps.tracking.runs import Run
 def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParams, run: Run) -> None:
     """Write a folder of indexes for each data set, and `manifest.json`."""
     queries, corpus = read_table(ingest, "queries"), read_documents(ingest)
-    matrix, count = (
-        np.load(embed / "documents.npy", mmap_mode="r"),
-        sum(len(documents.rows) for documents in corpus.values()),
-    )
+    matrix = np.load(embed / "documents.npy", mmap_mode="r")
+    count = sum(len(documents.rows) for documents in corpus.values())
     if len(matrix) != count:
         raise UserError(f"{embed}/documents.npy: {len(matrix)} vectors for {count} documents; run `dvc repro embed`")
     teacher = fingerprint(teach / "tower")
     if read_json(embed / "report.json")["teacher"] != asdict(teacher):
         raise UserError(f"{embed}: embedded by another teacher than {teach}/tower; run `dvc repro embed` again")
-    dim = _indexed_dim(params.dim, matrix.shape[1])
+    if params.dim > matrix.shape[1]:
+        width = f"{matrix.shape[1]} dimensions; give 0 (all) or at most {matrix.shape[1]}"
+        raise UserError(f"index.dim is {params.dim}, but the teacher's vectors have {width}")
+    dim = params.dim or matrix.shape[1]
     print(f"index: {'works on a GPU' if seen() else 'faiss sees no GPU, works on the CPU'}", file=sys.stderr)
     faiss.omp_set_num_threads(1)  # training sums in a fixed order: equal input, equal bytes
     tower = cache(lambda: load_tower(teach / "tower"))
@@ -52,21 +53,14 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParam
     datasets: dict[str, Any] = {}
     with staged_folder(output) as staging:
         for dataset, documents in progress(corpus.items(), len(corpus), "index"):
-            queries_for_recall = recall_queries(
-                queries,
-                dataset,
-                embed,
-                encode_queries,
-                limit=RECALL_QUERIES,
-                seed=params.seed,
-            )
+            asked = recall_queries(queries, dataset, embed, encode_queries, limit=RECALL_QUERIES, seed=params.seed)
             indexed = index_dataset(
-                folder=staging / dataset,
-                state_folder=state_folder(teacher.id, dataset, params),
-                documents=documents,
-                vectors=Vectors(matrix, documents.rows, dim),
-                queries=queries_for_recall,
-                params=params,
+                staging / dataset,
+                state_folder(teacher.id, dataset, params),
+                documents,
+                Vectors(matrix, documents.rows, dim),
+                asked,
+                params,
             )
             datasets[dataset] = indexed.entry
             run.metrics({f"{dataset}.{key}": value for key, value in _numbers(indexed.entry["measured"]).items()})
@@ -84,16 +78,6 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParam
         }
         write_json(staging / "manifest.json", manifest)
     run.param("teacher_fingerprint", teacher.id)
-
-
-def _indexed_dim(requested: int, teacher: int) -> int:
-    """How many dimensions are indexed; UserError when the teacher's vectors have fewer."""
-    if requested > teacher:
-        raise UserError(
-            f"index.dim is {requested}, but the teacher's vectors have {teacher} dimensions; give 0 (all) or at most"
-            f" {teacher}"
-        )
-    return requested or teacher
 
 
 def _say(dataset: str, entry: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from steps.index import gpu
 from steps.index.factories import POINTS_A_CENTROID
-from steps.index.inverted_lists import C_INT
+from steps.index.gpu import C_INT
 from steps.index.matching import Match
 from steps.index.vectors import Vectors
 
@@ -87,7 +87,6 @@ def updated_ids(before: SemanticIds, match: Match, vectors: Vectors) -> Semantic
 
 
 def _assigned(ids: SemanticIds, vectors: Vectors, positions: np.ndarray) -> SemanticIds:
-    """Fill in the codes and residuals at these positions."""
     for chunk_rows, residual in vectors.at(positions):
         ids.left[chunk_rows, 0] = np.square(residual).sum(axis=1)
         for level, book in enumerate(ids.books):

@@ -8,7 +8,7 @@ import faiss
 
 from slimtower.common.files import sha256_file, sha256_text
 from steps.index.build import Layers, fill
-from steps.index.inverted_lists import inverted_lists
+from steps.index.gpu import inverted_lists
 from steps.index.vectors import Vectors
 
 

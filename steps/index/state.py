@@ -26,7 +26,6 @@ from steps.index.matching import Match, match
 from steps.index.params import IndexParams
 from steps.index.semantic_ids import SemanticIds
 
-FORMAT = 2
 KEPT_STATES = 4  # states of one data set: a champion's, its challenger's, and two that someone tries out
 _IDS, _TOP = ("books", "codes", "left"), ("rows", "scores")
 
@@ -45,15 +44,14 @@ class TunedSettings:
 class State:
     """`trained_on`: vectors there were when the index was trained; `changed`: vectors exchanged since.
 
-    `tuned`: None when the approximate index is not kept; `ids`, `wanted_ids`: semantic IDs and the levels and codes
-    that were asked for; `top`, `asked`: exact hits and the digest of the queries that they answer.
+    `tuned`: None when the approximate index is not kept; `ids`: semantic IDs; `top`, `asked`: exact hits, None with
+    no approximate index, and the digest of the queries that they answer.
     """
 
     trained_on: int
     changed: int
     tuned: TunedSettings | None
-    ids: SemanticIds | None
-    wanted_ids: dict[str, int]
+    ids: SemanticIds
     top: ExactTopK | None
     asked: str
 
@@ -91,7 +89,7 @@ class Previous:
 def state_folder(teacher: str, dataset: str, params: IndexParams) -> Path:
     """Cache folder of one data set's index: all that decides how it is trained is in its name."""
     knobs = params.model_dump(exclude={"target_recall"})
-    settings = (FORMAT, code_digest("steps.index.dataset"), teacher, sorted(knobs.items()), faiss.__version__)
+    settings = (code_digest("steps.index.dataset"), teacher, sorted(knobs.items()), faiss.__version__)
     return cache_root() / "index" / dataset / sha256(repr(settings).encode()).hexdigest()[:24]
 
 
@@ -133,14 +131,12 @@ def _read_state(folder: Path, doc_ids: pa.ChunkedArray, digests: np.ndarray) -> 
     os.utime(folder / "state.json")  # used: prune keeps it
     values: dict[str, Any] = read_json(folder / "state.json")
     documents = pq.read_table(folder / "documents.parquet")
-    ids = {name: np.load(folder / f"{name}.npy") for name in _IDS if (folder / f"{name}.npy").is_file()}
     top = {name: np.load(folder / f"{name}.npy") for name in _TOP if (folder / f"{name}.npy").is_file()}
     state = State(
         trained_on=values["trained_on"],
         changed=values["changed"],
         tuned=TunedSettings(**values["tuned"]) if values["tuned"] else None,
-        ids=SemanticIds(**ids) if ids else None,
-        wanted_ids=values["wanted_ids"],
+        ids=SemanticIds(**{name: np.load(folder / f"{name}.npy") for name in _IDS}),
         top=ExactTopK(**top) if top else None,
         asked=values["asked"],
     )
@@ -160,11 +156,8 @@ def save(folder: Path, state: State, doc_ids: pa.ChunkedArray, digests: np.ndarr
         for arrays, names in ((state.ids, _IDS), (state.top, _TOP)):
             for name in names if arrays else ():
                 np.save(staging / f"{name}.npy", getattr(arrays, name))
-        values = {name: getattr(state, name) for name in ("trained_on", "changed", "wanted_ids", "asked")}
-        write_json(
-            staging / "state.json",
-            values | {"tuned": vars(state.tuned) if state.tuned else None},
-        )
+        values = {name: getattr(state, name) for name in ("trained_on", "changed", "asked")}
+        write_json(staging / "state.json", values | {"tuned": vars(state.tuned) if state.tuned else None})
     prune(folder.parent)
 
 

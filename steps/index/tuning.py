@@ -8,7 +8,7 @@ import numpy as np
 from slimtower.serving.index_files import apply_settings, shards_of
 from steps.index import gpu
 from steps.index.build import layers_of
-from steps.index.inverted_lists import inverted_lists
+from steps.index.gpu import inverted_lists
 
 K = 10
 _PROBES = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024]
@@ -83,7 +83,6 @@ def tuned_again(
 
 
 def _reached(search: gpu.Search, settings: Settings, queries: np.ndarray, exact: np.ndarray) -> float:
-    """Recall at these settings."""
     return recall(search(settings, queries, min(K, exact.shape[1])), exact)
 
 

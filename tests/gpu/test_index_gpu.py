@@ -10,7 +10,7 @@ from index_vectors import all_of, clustered, exact_top
 from steps.index import exact, gpu, shards
 from steps.index.build import fill, trained
 from steps.index.factories import of_kind
-from steps.index.inverted_lists import inverted_lists
+from steps.index.gpu import inverted_lists
 from steps.index.params import Kind
 from steps.index.semantic_ids import codebooks, semantic_ids
 from steps.index.tuning import recall, tune

@@ -15,7 +15,7 @@ from slimtower.serving.index_files import apply_settings, file_digests, open_ind
 from steps.index import exact, gpu, shards, tuning
 from steps.index.build import fill, flat, layers_of, trained
 from steps.index.factories import factory, of_kind
-from steps.index.inverted_lists import inverted_lists
+from steps.index.gpu import inverted_lists
 from steps.index.params import Kind
 from steps.index.tuning import recall, tune, tuned_again
 from steps.index.vectors import Vectors

@@ -197,9 +197,7 @@ def remember(folder: Path, names: list[str], matrix: np.ndarray, trained_on: int
     ann.write_bytes(faiss.serialize_index(made("IVF30,Flat", matrix)[1]).tobytes())
     ids = semantic_ids(all_of(matrix), codebooks(matrix, 2, 16, seed=1))
     top = exact.exact_top(all_of(matrix), QUERIES, 10)
-    kept = State(
-        trained_on, changed, TunedSettings("IVF30,Flat", {"nprobe": 4}, 0.9, True), ids, {"levels": 2}, top, "asked"
-    )
+    kept = State(trained_on, changed, TunedSettings("IVF30,Flat", {"nprobe": 4}, 0.9, True), ids, top, "asked")
     state.save(folder, kept, ids_of(names), digests(matrix), ann)
     return kept
 
