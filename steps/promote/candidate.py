@@ -1,20 +1,18 @@
 """The candidate: one student's release with what the last evaluation measured of it."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import folder_bytes, folder_digest, read_json
 from steps.core.tables import read_table
-from steps.promote.description import read_card
 from steps.promote.evidence import MEASURE, Evaluation, Evidence
 from steps.promote.malformed import reading
 from steps.promote.params import Policy
@@ -42,14 +40,9 @@ class Served:
     datasets: frozenset[str]
     fused: frozenset[str]
 
-    @property
-    def models(self) -> list[str]:
-        """What the evaluation calls it."""
-        return [self.student, f"{self.student}+bm25"]
-
     def model(self, dataset: str) -> str:
         """What the evaluation calls what serves a data set."""
-        return self.models[dataset in self.fused]
+        return f"{self.student}+bm25" if dataset in self.fused else self.student
 
     def p50_ms(self, metrics: Mapping[str, Any]) -> float:
         """Median latency in milliseconds: text to embedding, or text to hits on the slowest data set that is fused.
@@ -88,11 +81,10 @@ def choose_students(named: str, reports: Path, releases: Path, policy: Policy) -
     """
     with metrics_of(reports) as metrics:
         students = sorted(metrics["retention"])
-    if named:
-        if named not in students:
+        if named in students:
+            return [named]
+        if named:
             raise UserError(f"promote: student {named!r} was not evaluated; {reports / 'metrics.json'} has {students}")
-        return [named]
-    with metrics_of(reports) as metrics:
         chosen = metrics.get("choice", {}).get("student")
         quality = metrics["datasets_dev"] or metrics["datasets"]
         joint = metrics.get("as_one_dev" if metrics["datasets_dev"] else "as_one", {})
@@ -126,12 +118,22 @@ def read_candidate(student: str, reports: Path, releases: Path, evaluation: Eval
         release=folder_digest(release),
         evaluation=evaluation,
         datasets=served.datasets,
-        values=_test_values(reports, served.models, served.model),
+        values=_test_values(reports, served.model),
         p50_ms=p50_ms,
         index_bytes=index_bytes(release),
-        teacher=_test_values(reports, [_TEACHER], lambda dataset: _TEACHER),
+        teacher=_test_values(reports, lambda dataset: _TEACHER),
     )
     return Candidate(student, release, evidence, read_card(release, reports))
+
+
+def read_card(release: Path, reports: Path) -> str:
+    """The release's card without its front matter, and the evaluation in short; UserError when one is missing."""
+    report, card = reports / "report.md", release / "README.md"
+    for path in (report, card):
+        if not path.is_file():
+            raise UserError(f"{path}: not found; run `dvc repro` to write it")
+    body = card.read_text(encoding="utf-8").removeprefix("---\n").partition("\n---\n")[2].strip()
+    return f"{body}\n\n## Evaluation\n\n{report.read_text(encoding='utf-8').strip()}"
 
 
 def index_bytes(release: Path) -> int:
@@ -139,14 +141,11 @@ def index_bytes(release: Path) -> int:
     return folder_bytes(release / "index") + folder_bytes(release / "lexical")
 
 
-def _test_values(reports: Path, models: Sequence[str], model_of: Callable[[str], str]) -> dict[str, dict[str, float]]:
-    """`[data set][query id]`: nDCG@10 on test of the model that `model_of` names for a data set, one of `models`."""
-    table = read_table(reports, "per_query")
-    for column, value in {"split": "test", "measure": MEASURE}.items():
-        table = table.filter(pc.equal(table[column], value))
-    table = table.filter(pc.is_in(table["model"], pa.array(models, pa.string())))
+def _test_values(reports: Path, model_of: Callable[[str], str]) -> dict[str, dict[str, float]]:
+    """`[data set][query id]`: nDCG@10 on test of the model that `model_of` names for a data set."""
     values: dict[str, dict[str, float]] = {}
-    for row in table.select(["dataset", "query_id", "model", "value"]).to_pylist():
+    measured = (pc.field("split") == "test") & (pc.field("measure") == MEASURE)
+    for row in read_table(reports, "per_query").filter(measured).to_pylist():
         if row["model"] == model_of(row["dataset"]):
             values.setdefault(row["dataset"], {})[row["query_id"]] = row["value"]
     return values

@@ -41,14 +41,9 @@ class Evidence:
 
     def as_json(self) -> dict[str, Any]:
         """Everything but the teacher's values, and of the evaluation its digest alone."""
-        return {
-            "release": self.release,
-            "evaluation": self.evaluation.digest,
-            "datasets": sorted(self.datasets),
-            "values": {dataset: dict(values) for dataset, values in self.values.items()},
-            "p50_ms": self.p50_ms,
-            "index_bytes": self.index_bytes,
-        }
+        values = {dataset: dict(values) for dataset, values in self.values.items()}
+        plain = {name: getattr(self, name) for name in ("release", "p50_ms", "index_bytes")}
+        return plain | {"evaluation": self.evaluation.digest, "datasets": sorted(self.datasets), "values": values}
 
 
 def evidence_from_json(raw: Mapping[str, Any], evaluation: Evaluation) -> Evidence:
@@ -62,10 +57,7 @@ def evidence_from_json(raw: Mapping[str, Any], evaluation: Evaluation) -> Eviden
         release=raw["release"],
         evaluation=evaluation,
         datasets=frozenset(raw["datasets"]),
-        values={
-            dataset: {query: float(value) for query, value in values.items()}
-            for dataset, values in raw["values"].items()
-        },
+        values={name: {query: float(x) for query, x in values.items()} for name, values in raw["values"].items()},
         p50_ms=float(raw["p50_ms"]),
         index_bytes=int(raw["index_bytes"]),
     )

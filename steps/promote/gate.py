@@ -1,7 +1,8 @@
 """The gate: may this candidate replace the champion? A pure function of evidence and policy."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,8 +30,7 @@ class Decision:
         return [verdict, *(f"  {mark}  {text}" for mark, texts in named for text in texts)]
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """One question of the policy and its answer."""
 
     passed: bool
@@ -43,30 +43,21 @@ def decide(candidate: Evidence, champion: Evidence | None, policy: Policy) -> De
 
     Both must have been measured on the same evaluation, and on all of its queries; otherwise nothing is compared.
     """
-    sound = [*_complete("candidate", candidate), *([*_complete("champion", champion)] if champion else [])]
+    checks = [*_complete("candidate", candidate), *(_complete("champion", champion) if champion else ())]
     if champion and champion.evaluation.digest != candidate.evaluation.digest:
         mine, theirs = candidate.evaluation.digest[:12], champion.evaluation.digest[:12]
-        sound.append(Check(False, f"candidate was measured on evaluation {mine}, champion on {theirs}"))
-    if not all(check.passed for check in sound):
-        return _decision(sound)
-    return _decision(
-        [
+        checks.append(Check(False, f"candidate was measured on evaluation {mine}, champion on {theirs}"))
+    if not checks:
+        checks = [
             *_coverage(candidate, champion),
-            *_few_queries(candidate),
             *_budgets(candidate, champion, policy),
             *_floors(candidate, policy),
             *_against_champion(candidate, champion, policy),
-            *_slices(candidate, champion, policy),
-            *_reported_slices(candidate, champion, policy),
+            *(_slices(candidate, champion, policy) if champion else ()),
         ]
-    )
-
-
-def _decision(checks: Iterable[Check]) -> Decision:
-    listed = list(checks)
-    failed = tuple(check.text for check in listed if not check.passed and not check.warns)
-    warned = tuple(check.text for check in listed if not check.passed and check.warns)
-    return Decision(not failed, failed, tuple(check.text for check in listed if check.passed), warned)
+    failed = tuple(check.text for check in checks if not check.passed and not check.warns)
+    warned = tuple(check.text for check in checks if not check.passed and check.warns)
+    return Decision(not failed, failed, tuple(check.text for check in checks if check.passed), warned)
 
 
 def _complete(who: str, evidence: Evidence) -> Iterable[Check]:
@@ -88,7 +79,10 @@ def _complete(who: str, evidence: Evidence) -> Iterable[Check]:
 
 
 def _coverage(candidate: Evidence, champion: Evidence | None) -> Iterable[Check]:
-    """The candidate serves every evaluated data set, and every one that the champion serves."""
+    """The candidate serves every evaluated data set, and every one that the champion serves.
+
+    A data set with few queries is told; it refuses nothing, as a young data set may have no more.
+    """
     served = champion.datasets if champion else frozenset()
     for dataset in sorted((set(candidate.evaluation.queries) | served) - candidate.datasets):
         reason = (
@@ -102,10 +96,6 @@ def _coverage(candidate: Evidence, champion: Evidence | None) -> Iterable[Check]
         else:
             reason = "no test queries, so nothing is checked, and the promotion after this one will be refused; give it"
             yield Check(False, f"{dataset}: {reason} some, or leave it out of the release", warns=True)
-
-
-def _few_queries(candidate: Evidence) -> Iterable[Check]:
-    """A data set on which a few queries decide; they refuse nothing, as a young data set may have no more."""
     for dataset, queries in sorted(candidate.evaluation.queries.items()):
         if dataset in candidate.datasets and len(queries) < FEWEST:
             message = f"{dataset}: {len(queries)} test queries prove little; judge {FEWEST} or more"
@@ -163,12 +153,9 @@ def _against_teacher(dataset: str, candidate: Evidence, policy: Policy) -> Itera
     This is the comparison that the evaluation's verdict makes.
     """
     compared = {name: values for name, values in candidate.teacher.items() if any(values.values())}
-    theirs = compared.get(dataset)
-    if theirs is None or theirs.keys() != candidate.values[dataset].keys():
+    if dataset not in compared or compared[dataset].keys() != candidate.values[dataset].keys():
         return
-    order = sorted(theirs)
-    ours, reference = (np.array([values[query] for query in order]) for values in (candidate.values[dataset], theirs))
-    verdict = policy.judge(ours, reference, len(compared))
+    verdict = policy.judge(*_arrays(candidate.values[dataset], compared[dataset]), len(compared))
     change = f"{verdict.change:+.2%} against the teacher, from {verdict.low:+.2%} to {verdict.high:+.2%}"
     text = f"{dataset}: {MEASURE} {change} with {policy.confidence:.0%} confidence ({-policy.margin:+.2%} is allowed)"
     match verdict.answer:
@@ -185,8 +172,7 @@ def _against_teacher(dataset: str, candidate: Evidence, policy: Policy) -> Itera
 
 
 def _no_worse(dataset: str, ours: Mapping[str, float], theirs: Mapping[str, float], policy: Policy) -> Check:
-    order = sorted(theirs)  # the draws go by position: the order in which queries were logged must not matter
-    candidate, champion = (np.array([values[query] for query in order]) for values in (ours, theirs))
+    candidate, champion = _arrays(ours, theirs)
     bound = float(policy.lower_bound(candidate, champion))
     mean = float(champion.mean())
     change = (
@@ -195,61 +181,52 @@ def _no_worse(dataset: str, ours: Mapping[str, float], theirs: Mapping[str, floa
     return Check(
         bound >= 0,
         f"{dataset}: {MEASURE} {candidate.mean():.4f} against {mean:.4f}{change} with {policy.confidence:.0%}"
-        f" confidence (allowed {-policy.margin:+.2%}, {len(order)} queries, {int((candidate > champion).sum())} better,"
-        f" {int((candidate < champion).sum())} worse)",
+        f" confidence (allowed {-policy.margin:+.2%}, {len(theirs)} queries, {(candidate > champion).sum()} better,"
+        f" {(candidate < champion).sum()} worse)",
     )
 
 
-def _slices(candidate: Evidence, champion: Evidence | None, policy: Policy) -> Iterable[Check]:
-    """No slice of enough queries loses more than SLICE_LOSS of the champion's quality."""
-    if champion is None:
-        return
-    for name, queries in sorted(candidate.evaluation.slices.items()):
-        dataset = name.partition("/")[0]
-        if dataset not in champion.datasets or dataset not in candidate.datasets or len(queries) < SLICE_QUERIES:
-            continue
-        mean = _mean(champion.values[dataset], queries)
-        minimum, label = (1 - SLICE_LOSS) * mean, f"champion's {mean:.4f} less {SLICE_LOSS:.1%}"
-        yield _floor(name, _mean(candidate.values[dataset], queries), minimum, label)
-
-
-def _reported_slices(candidate: Evidence, champion: Evidence | None, policy: Policy) -> Iterable[Check]:
-    """No slice of the evaluation's report that has enough queries surely loses more than the margin.
+def _slices(candidate: Evidence, champion: Evidence, policy: Policy) -> Iterable[Check]:
+    """Slices of enough queries: none by length loses more than SLICE_LOSS, none of the report surely the margin.
 
     Of many slices some drop by chance: each is tested with the confidence that Bonferroni's correction leaves it.
     """
-    if champion is None:
-        return
-    compared = {
-        name: sorted(queries)
-        for name, queries in sorted(candidate.evaluation.reported.items())
-        if name.partition("/")[0] in champion.datasets & candidate.datasets and len(queries) >= SLICE_QUERIES
-    }
-    losses = (
-        _surely_worse(name, order, len(compared), candidate, champion, policy) for name, order in compared.items()
+    by_length, reported = (
+        {
+            name: (_part(candidate, name, queries), _part(champion, name, queries))
+            for name, queries in sorted(slices.items())
+            if name.partition("/")[0] in champion.datasets & candidate.datasets and len(queries) >= SLICE_QUERIES
+        }
+        for slices in (candidate.evaluation.slices, candidate.evaluation.reported)
     )
-    worse = [text for text in losses if text]
-    for text in worse:
-        yield Check(False, text, warns=policy.slices == "warn")
-    if compared and not worse:
-        yield Check(True, f"no slice surely loses more than {policy.margin:.2%} ({len(compared)} reported slices)")
+    for name, (ours, theirs) in by_length.items():
+        mean = _mean(theirs, theirs)
+        minimum, label = (1 - SLICE_LOSS) * mean, f"champion's {mean:.4f} less {SLICE_LOSS:.1%}"
+        yield _floor(name, _mean(ours, ours), minimum, label)
+    corrected = {"confidence": 1 - (1 - policy.confidence) / max(1, len(reported))}
+    stricter, worse = policy.model_copy(update=corrected), 0
+    for name, parts in reported.items():
+        ours_values, their_values = _arrays(*parts)
+        if stricter.upper_bound(ours_values, their_values) < 0:
+            worse += 1
+            text = (
+                f"{name}: {MEASURE} {ours_values.mean():.4f} against {their_values.mean():.4f}, surely a loss of more"
+                f" than {policy.margin:.2%} ({len(ours_values)} queries, one of {len(reported)} slices)"
+            )
+            yield Check(False, text, warns=policy.slices == "warn")
+    if reported and not worse:
+        yield Check(True, f"no slice surely loses more than {policy.margin:.2%} ({len(reported)} reported slices)")
 
 
-def _surely_worse(
-    name: str, order: Sequence[str], compared: int, candidate: Evidence, champion: Evidence, policy: Policy
-) -> str:
-    """What a slice loses, in words; "" if that may be chance. `compared`: number of slices that are tested."""
-    dataset = name.partition("/")[0]
-    ours, theirs = (
-        np.array([evidence.values[dataset][query] for query in order]) for evidence in (candidate, champion)
-    )
-    stricter = policy.model_copy(update={"confidence": 1 - (1 - policy.confidence) / compared})
-    if stricter.upper_bound(ours, theirs) >= 0:
-        return ""
-    return (
-        f"{name}: {MEASURE} {ours.mean():.4f} against {theirs.mean():.4f}, surely a loss of more than"
-        f" {policy.margin:.2%} ({len(order)} queries, one of {compared} slices)"
-    )
+def _part(evidence: Evidence, name: str, queries: Iterable[str]) -> dict[str, float]:
+    values = evidence.values[name.partition("/")[0]]
+    return {query: values[query] for query in queries}
+
+
+def _arrays(ours: Mapping[str, float], theirs: Mapping[str, float]) -> tuple[np.ndarray, np.ndarray]:
+    """Values of the same queries, by id: the draws go by position, and the order of a log must not matter."""
+    order = sorted(theirs)
+    return np.array([ours[query] for query in order]), np.array([theirs[query] for query in order])
 
 
 def _floor(name: str, value: float, floor: float, label: str) -> Check:

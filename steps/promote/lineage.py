@@ -125,9 +125,8 @@ def _stages(registry: Registry, pipeline: str | None, stages: Mapping[str, Any])
     runs = _stage_runs(registry, pipeline) if pipeline else {}
     by_stage: dict[str, Any] = {}
     for stage, entry in stages.items():
-        run = runs.get(stage)
         record: dict[str, Any] = {"outs": {out["path"]: out.get("md5") for out in entry.get("outs", [])}}
-        if run is not None:
+        if run := runs.get(stage):
             record["run"] = run.data.tags.get(f"{PREFIX}made_by", str(run.info.run_id))
             images = {key: value for key, value in run.data.tags.items() if key.startswith(f"{PREFIX}image")}
             record |= {"image": images} if images else {}
@@ -136,9 +135,10 @@ def _stages(registry: Registry, pipeline: str | None, stages: Mapping[str, Any])
 
 
 def _stage_runs(registry: Registry, pipeline: str) -> dict[str, Any]:
+    """The latest run of each stage of a pipeline; none if its own run is gone."""
     if (parent := registry.run(pipeline)) is None:
         return {}
     condition = f"tags.`mlflow.parentRunId` = '{pipeline}'"
-    runs = found_runs(registry.api, parent.info.experiment_id, condition)
-    staged = {run.data.tags.get(f"{PREFIX}stage"): run for run in reversed([*runs])}  # the latest of each counts
+    newest_first = found_runs(registry.api, parent.info.experiment_id, condition)
+    staged = {run.data.tags.get(f"{PREFIX}stage"): run for run in reversed([*newest_first])}
     return {stage: run for stage, run in staged.items() if stage}

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import boto3
 from botocore.exceptions import ClientError
@@ -40,29 +40,17 @@ class Entry:
     age_s: float
 
 
-class LockStore(Protocol):
-    """A place for objects by key."""
-
-    def put_new(self, key: str, body: str) -> bool:
-        """Write an object unless the key is taken; tells whether it was written. Atomic among all writers."""
-
-    def entries(self, name: str) -> dict[str, Entry]:
-        """The objects whose keys are `<name>/<digits>`; others there are somebody else's, such as `.nfs...`."""
-
-    def delete(self, key: str) -> None:
-        """Remove an object, if it is there."""
-
-
 class FolderLockStore:
-    """A folder that all who take the lock can write to."""
+    """Objects by key in a folder that all who take the lock can write to."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def put_new(self, key: str, body: str) -> bool:
-        """A hard link is made whole or not at all, and never over another file; what it names is on the disk before.
+        """Write an object unless the key is taken; tells whether it was written. Atomic among all writers.
 
-        On a file system without such links the file is made in its place: nobody else makes it, but a kill may cut it.
+        A hard link is made whole or not at all, and never over another file; what it names is on the disk before. On a
+        file system without such links the file is made in its place: nobody else makes it, but a kill may cut it.
         """
         path = self.folder / key
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,29 +70,27 @@ class FolderLockStore:
         return True
 
     def entries(self, name: str) -> dict[str, Entry]:
-        """Files of the folder of that name; ages by the clock of the file system, which may be another machine's."""
+        """The objects whose keys are `<name>/<digits>`, not somebody else's such as `.nfs...`.
+
+        Ages are by the clock of the file system, which may be another machine's.
+        """
         entries = {}
         paths = sorted(path for path in (self.folder / name).glob("*") if path.name.isdecimal())
-        moment = self._clock() if paths else 0.0
+        if paths:
+            with tempfile.NamedTemporaryFile(prefix=".now.", dir=self.folder) as probe:
+                moment = Path(probe.name).stat().st_mtime
         for path in paths:
-            try:
-                key = path.relative_to(self.folder).as_posix()
-                entries[key] = Entry(path.read_text(encoding="utf-8", errors="replace"), moment - path.stat().st_mtime)
-            except FileNotFoundError:  # released meanwhile
-                continue
+            with contextlib.suppress(FileNotFoundError):  # released meanwhile
+                body = path.read_text(encoding="utf-8", errors="replace")
+                entries[path.relative_to(self.folder).as_posix()] = Entry(body, moment - path.stat().st_mtime)
         return entries
 
-    def _clock(self) -> float:
-        with tempfile.NamedTemporaryFile(prefix=".now.", dir=self.folder) as probe:
-            return Path(probe.name).stat().st_mtime
-
     def delete(self, key: str) -> None:
-        """Unlink the file."""
+        """Remove an object, if it is there."""
         (self.folder / key).unlink(missing_ok=True)
 
 
 def _write_new(path: Path, body: str) -> None:
-    """Write a file that is not there, to the disk."""
     with path.open("x", encoding="utf-8") as file:
         file.write(body)
         file.flush()
@@ -126,7 +112,6 @@ class S3LockStore:
         return f"{self.root}/{key}" if self.root else key
 
     def put_new(self, key: str, body: str) -> bool:
-        """One conditional put."""
         try:
             self.api.put_object(Bucket=self.bucket, Key=self._key(key), Body=body.encode(), IfNoneMatch="*")
         except ClientError as error:
@@ -136,7 +121,7 @@ class S3LockStore:
         return True
 
     def entries(self, name: str) -> dict[str, Entry]:
-        """Objects below the prefix of that name; ages by the server's clock."""
+        """As FolderLockStore's; ages by the server's clock."""
         prefix = self._key(f"{name}/")
         listed = self.api.list_objects_v2(Bucket=self.bucket, Prefix=prefix, Delimiter="/")  # what lies deeper is none
         entries = {}
@@ -149,20 +134,17 @@ class S3LockStore:
                 if error.response["Error"]["Code"] in {"NoSuchKey", "404"}:  # released meanwhile
                     continue
                 raise
-            age = _date(got["ResponseMetadata"]["HTTPHeaders"]["date"]) - got["LastModified"].timestamp()
+            served_at = parsedate_to_datetime(got["ResponseMetadata"]["HTTPHeaders"]["date"])
+            age = (served_at - got["LastModified"]).total_seconds()
             key = item["Key"][len(self.root) + 1 if self.root else 0 :]
             entries[key] = Entry(got["Body"].read().decode(errors="replace"), age)
         return entries
 
     def delete(self, key: str) -> None:
-        """Delete the object."""
         self.api.delete_object(Bucket=self.bucket, Key=self._key(key))
 
 
-def _date(header: str) -> float:
-    return parsedate_to_datetime(header).timestamp()
-
-
+LockStore = FolderLockStore | S3LockStore
 Guard = Callable[[], None]
 
 
@@ -264,10 +246,9 @@ def lock_store(registry: Registry) -> LockStore:
             f"SLIMTOWER_LOCK is {chosen!r}, but {registry.name} is locked at {agreed!r}; unset it (to move the lock,"
             " change the registered model's tag slimtower.lock while nobody promotes)"
         )
-    location = chosen or agreed
-    if not location and uri.startswith("sqlite:///"):
+    if not chosen and not agreed and uri.startswith("sqlite:///"):
         return FolderLockStore(Path(f"{uri.removeprefix('sqlite:///')}.locks"))
-    location = _shared(location) if location else lock_place(registry)
+    location = lock_place(registry, agreed)
     return (
         S3LockStore(location)
         if location.startswith("s3://")
@@ -275,10 +256,17 @@ def lock_store(registry: Registry) -> LockStore:
     )
 
 
-def lock_place(registry: Registry) -> str:
-    """`locks` beside the artefacts of the project's experiment; UserError if that is no S3 bucket."""
-    if setting := os.environ.get("SLIMTOWER_LOCK"):
-        return _shared(setting)
+def lock_place(registry: Registry, agreed: str | None = None) -> str:
+    """SLIMTOWER_LOCK, or where the model's tag says; else `locks` beside the artefacts of the project's experiment.
+
+    UserError if those are in no S3 bucket, or if the place is not the same for everyone who promotes, on any machine.
+    """
+    if setting := os.environ.get("SLIMTOWER_LOCK") or agreed:
+        if setting.startswith("s3://") or Path(setting.removeprefix("file://")).is_absolute():
+            return setting
+        raise UserError(
+            f"SLIMTOWER_LOCK is {setting!r}; give s3://bucket/prefix or the absolute path of a shared folder"
+        )
     location = str(registry.api.get_experiment(registry.experiment()).artifact_location)
     if not location.startswith("s3://"):
         raise UserError(
@@ -286,13 +274,6 @@ def lock_place(registry: Registry) -> str:
             " s3://bucket/prefix (or a folder that everyone who promotes shares)"
         )
     return f"{location.rstrip('/').rpartition('/')[0]}/locks"
-
-
-def _shared(setting: str) -> str:
-    """The location, which has to be the same for everyone who promotes, on any machine."""
-    if setting.startswith("s3://") or Path(setting.removeprefix("file://")).is_absolute():
-        return setting
-    raise UserError(f"SLIMTOWER_LOCK is {setting!r}; give s3://bucket/prefix or the absolute path of a shared folder")
 
 
 def _process_space() -> str:
@@ -315,8 +296,6 @@ def _holder(entry: Entry) -> dict[str, Any]:
 def _alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except (ProcessLookupError, PermissionError) as error:
+        return isinstance(error, PermissionError)
     return True

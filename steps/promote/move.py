@@ -6,6 +6,7 @@ Until `champion` is set the old one serves; from then on the new one does. The i
 whoever comes next restores them (champion not set yet) or finishes the record (champion set).
 """
 
+import contextlib
 import getpass
 import json
 import os
@@ -192,10 +193,9 @@ def operator() -> str:
     for name in ("SLIMTOWER_OPERATOR", "MLFLOW_TRACKING_USERNAME"):
         if value := os.environ.get(name):
             return value
-    try:
+    with contextlib.suppress(KeyError, OSError):  # a container without a user of that number
         return getpass.getuser()
-    except (KeyError, OSError):  # a container without a user of that number
-        return "unknown"
+    return "unknown"
 
 
 COLUMNS = ("when", "what", "version", "replaced", "by", "student", "git commit")

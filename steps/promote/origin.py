@@ -5,8 +5,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from mlflow.exceptions import MlflowException
-
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json, sha256_file
 from slimtower.registry.client import tracking_uri
@@ -93,15 +91,12 @@ def _only_incomplete(stages: Stages, folder: Path) -> None:
 def _pipeline_run(registry: Registry, lock_digest: str) -> Any | None:
     """The run that SLIMTOWER_PARENT_RUN names, else the earliest that ended with this dvc.lock, if there is one."""
     if run_id := os.environ.get("SLIMTOWER_PARENT_RUN"):
-        try:
-            return registry.api.get_run(run_id)
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                raise
+        if (run := registry.run(run_id)) is None:
             raise UserError(
                 f"SLIMTOWER_PARENT_RUN is {run_id!r}: {tracking_uri()} has no such run; name the run that made this"
                 " release, or none"
-            ) from None
+            )
+        return run
     if not registry.has_experiment():  # which a dry run does not make
         return None
     condition = f"tags.`{PREFIX}dvc_lock` = '{lock_digest}' and tags.`{PREFIX}pipeline` != ''"

@@ -1,18 +1,20 @@
-"""The protocol: register -> challenger -> smoke test -> gate -> move the champion. Each step can be repeated.
+"""The protocol: register -> challenger -> smoke test -> gate -> move the champion; and the way back.
 
-Only the move changes what is served, and only if the champion is still the one that the gate compared with. A version
-that is refused, that fails its smoke test, or that an error keeps from the gate, leaves every alias as it was.
+Each step can be repeated. Only the move changes what is served, and only if the champion is still the one that the gate
+compared with. A version that is refused, that fails its smoke test, or that an error keeps from the gate, leaves every
+alias as it was.
 """
 
 import contextlib
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
+from slimtower.common.errors import UserError
 from steps.core.judged import JudgedSet
 from steps.promote.candidate import Candidate
-from steps.promote.description import description
 from steps.promote.evidence import Evidence, evidence_from_json
 from steps.promote.gate import Decision, decide
 from steps.promote.lock import Lock
@@ -22,6 +24,7 @@ from steps.promote.move import (
     Move,
     Refused,
     carry_out,
+    events,
     note_refusal,
     nothing,
     operator,
@@ -35,7 +38,8 @@ from steps.promote.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
 from steps.promote.rescoring import rescore
 from steps.promote.smoke import GOLDEN_HITS, golden_hits, smoke_test
 
-_TAG = 5000  # characters
+_TAG, _DESCRIPTION = 5000, 5000  # characters that MLflow's database keeps
+_ROLLED_BACK = "rolled back to"
 
 
 @dataclass(frozen=True)
@@ -81,8 +85,7 @@ def promote(
         after("smoke-tested")
         champion = champion_evidence(registry, aliases.get(CHAMPION), candidate.evidence, judged, keep=True)
         decision = decide(candidate.evidence, champion, params.policy)
-        decided = _note_decision(registry, version, decision)
-        registry.describe(version, description(registry.name, version, decision, candidate.card))
+        decided = _note_decision(registry, version, decision, candidate.card)
         after("decided")
         if not decision.approved:
             with lock.hold() as guard:
@@ -141,26 +144,67 @@ def champion_evidence(
     return evidence
 
 
-def _note_decision(registry: Registry, version: str, decision: Decision) -> tuple[str, str]:
-    """Tag the version with the decision; returns when and by whom it was made."""
+def roll_back(
+    registry: Registry, lock: Lock, after: After = nothing, *, run: str = ""
+) -> tuple[Move | None, list[str]]:
+    """Make `previous` the champion, after a smoke test; returns the move and what was recovered before it.
+
+    A version holds encoder and index, so both go back together. `previous` then names what the restored version had
+    replaced in its time, so that a second rollback goes one further back. UserError when there is no previous version.
+    One that was cut short is finished, and no other made. A scheduler's `run` goes back once: None if it did before.
+    """
+    with lock.hold() as guard:
+        notes, finished = recover(registry, guard)
+    after("recovered")
+    if finished and finished.action == _ROLLED_BACK:
+        return finished, [*notes, "that one was cut short, so no other was made; repeat it to go further back"]
+    if run and run in {event["id"] for event in events(registry.name, registry.model_tags()).values()}:
+        return None, notes
+    aliases = registry.aliases()
+    target, champion = aliases.get(PREVIOUS), aliases.get(CHAMPION)
+    if target is None or target == champion:
+        raise UserError(
+            f"{registry.name}: no previous champion to go back to (champion: {champion}, previous: {target});"
+            " see `python -m steps.promote --history`"
+        )
+    smoke_test(registry, target)
+    after("smoke-tested")
+    before = registry.existing(registry.tags(target).get("replaced"))
+    if before is not None and (before == champion or "rolled_back_at" in registry.tags(before)):
+        before = None
+    move = Move.new(_ROLLED_BACK, target, aliases, before, run)
+    with lock.hold() as guard:
+        carry_out(registry, move, guard, after)
+    after("unlocked")
+    return move, notes
+
+
+def _note_decision(registry: Registry, version: str, decision: Decision, card: str) -> tuple[str, str]:
+    """Tag and describe the version with the decision; returns when and by whom it was made."""
     at, by = utc_now(), operator()
-    registry.tag(
-        version,
-        {
-            "decision": "approved" if decision.approved else "refused",
-            "decided_at": at,
-            "decided_by": by,
-            "reasons": _within_a_tag(decision.lines()[1:]),
-        },
-    )
+    verdict, *checks = decision.lines()
+    reasons = _fitting(checks, _TAG - 50, "... and {} more")
+    registry.tag(version, {"decision": verdict, "decided_at": at, "decided_by": by, "reasons": reasons})
+    registry.describe(version, description(registry.name, version, decision, card))
     return at, by
 
 
-def _within_a_tag(lines: Sequence[str]) -> str:
-    """The first lines that a tag holds on any server, and how many there are besides."""
-    fitting: list[str] = []
-    for line in lines:
-        if sum(len(text) + 1 for text in fitting) + len(line) > _TAG - 50:
-            return "\n".join([*fitting, f"... and {len(lines) - len(fitting)} more"])
-        fitting.append(line)
-    return "\n".join(fitting)
+def description(model: str, version: str, decision: Decision, card: str) -> str:
+    """What MLflow's page of a version says, Markdown: the gate's verdict, how to load it, and of the card what fits."""
+    verdict, *checks = decision.lines()
+    lines = [
+        f"**The gate: {verdict}.**",
+        "",
+        *(f"- {check.strip()}" for check in checks),
+        "",
+        f'Load it: `mlflow.pyfunc.load_model("models:/{model}/{version}").predict([{{"query": "your question"}}])`',
+        "",
+        *card.splitlines(),
+    ]
+    return _fitting(lines, _DESCRIPTION - 10, "…")
+
+
+def _fitting(lines: Sequence[str], limit: int, rest: str) -> str:
+    """The first lines that so many characters hold; `rest` stands for the others, `{}` in it for their number."""
+    count = sum(length <= limit for length in accumulate(len(line) + 1 for line in lines))
+    return "\n".join(lines if count == len(lines) else [*lines[:count], rest.format(len(lines) - count)])

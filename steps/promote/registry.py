@@ -1,11 +1,12 @@
 """One registered model of MLflow: its versions, aliases, tags and files."""
 
+import contextlib
 import json
 import logging
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from steps.tracking.runs import experiment_id, known_experiment
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
 PREFIX = "slimtower."
-_BAR = "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"
 _ABSENT = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}
 
 
@@ -80,12 +80,9 @@ class Registry:
 
     def version(self, version: str) -> Any:
         """One version; UserError when there is none of that number."""
-        try:
-            if len(version) < 10:  # a database's integers end there
-                return self.api.get_model_version(self.name, version)
-        except MlflowException as error:
-            if error.error_code not in _ABSENT:
-                raise
+        is_storable = len(version) < 10  # a database's integers end there
+        if is_storable and (entry := _or_none(self.api.get_model_version, self.name, version)):
+            return entry
         registered = [str(item.version) for item in self.versions()]
         raise UserError(f"{self.name}: no version {version!r}; registered are {registered}")
 
@@ -128,19 +125,19 @@ class Registry:
 
     def log_document(self, version: str, name: str, document: Any) -> None:
         """Keep a JSON document with the run that registered the version."""
-        self.api.log_text(self._run_id(version), json.dumps(document, indent=1, sort_keys=True) + "\n", name)
+        run_id = self.version(version).run_id
+        if not run_id:
+            raise UserError(f"{self.name}/{version}: registered without a run; register it with `make promote`")
+        self.api.log_text(str(run_id), json.dumps(document, indent=1, sort_keys=True) + "\n", name)
 
     def document(self, version: str, name: str) -> Any | None:
         """A JSON document of the version's run, or None when there is none or its upload was cut short."""
         run_id, folder = self.version(version).run_id, name.rpartition("/")[0]
         if not run_id or name not in self.artifacts(run_id, folder):
             return None
-        with tempfile.TemporaryDirectory() as scratch:
-            text = self.fetch(run_id, name, Path(scratch)).read_text(encoding="utf-8")
-        try:
-            return json.loads(text)
-        except ValueError:
-            return None
+        with tempfile.TemporaryDirectory() as scratch, contextlib.suppress(ValueError):
+            return json.loads(self.fetch(run_id, name, Path(scratch)).read_text(encoding="utf-8"))
+        return None
 
     def has_run(self, version: str) -> bool:
         """Whether the run that registered a version is still there, so that documents can be kept with it."""
@@ -149,32 +146,15 @@ class Registry:
 
     def run(self, run_id: str) -> Any | None:
         """A run; None for one that is gone, as `mlflow gc` removes what was deleted."""
-        try:
-            return self.api.get_run(run_id)
-        except MlflowException as error:
-            if error.error_code not in _ABSENT:
-                raise
-            return None
+        return _or_none(self.api.get_run, run_id)
 
     def artifacts(self, run_id: str, folder: str = "") -> set[str]:
         """Paths of the files of a run, below a folder of its; none of a run that is gone."""
-        try:
-            return {item.path for item in self.api.list_artifacts(run_id, folder or None)}
-        except MlflowException as error:
-            if error.error_code not in _ABSENT:
-                raise
-            return set()
+        return {item.path for item in _or_none(self.api.list_artifacts, run_id, folder or None) or ()}
 
     def fetch(self, run_id: str, name: str, into: Path) -> Path:
-        """Download one small file of a run, without a progress bar."""
-        setting = os.environ.get(_BAR)
-        os.environ[_BAR] = "false"
-        try:
-            return Path(self.api.download_artifacts(run_id, name, str(into)))
-        finally:
-            del os.environ[_BAR]
-            if setting is not None:
-                os.environ[_BAR] = setting
+        """Download one small file of a run."""
+        return Path(self.api.download_artifacts(run_id, name, str(into)))
 
     def has_experiment(self) -> bool:
         """Whether the project's experiment was made."""
@@ -184,19 +164,17 @@ class Registry:
         """Id of the project's experiment, made where it is missing."""
         return experiment_id(self.api)
 
-    def _run_id(self, version: str) -> str:
-        run_id = self.version(version).run_id
-        if not run_id:
-            raise UserError(f"{self.name}/{version}: registered without a run; register it with `make promote`")
-        return str(run_id)
-
     def _model(self) -> Any | None:
-        try:
-            return self.api.get_registered_model(self.name)
-        except MlflowException as error:
-            if error.error_code not in _ABSENT:
-                raise
-            return None
+        return _or_none(self.api.get_registered_model, self.name)
+
+
+def _or_none(call: Callable[..., Any], *arguments: Any) -> Any | None:
+    try:
+        return call(*arguments)
+    except MlflowException as error:
+        if error.error_code not in _ABSENT:
+            raise
+        return None
 
 
 def _project_tags(tags: Mapping[str, str]) -> dict[str, str]:

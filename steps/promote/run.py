@@ -1,25 +1,21 @@
 """The commands: promote, dry run, roll back, show history and lineage. Each says what it found and did."""
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
 
 from slimtower.registry.client import reaching, tracking_uri
-from steps.core.judged import JudgedSet
-from steps.promote.candidate import Candidate, choose_students, metrics_of, read_candidate
-from steps.promote.dvc_lock import Stages
+from steps.promote.candidate import choose_students, metrics_of, read_candidate
 from steps.promote.evidence import SLICE_WORDS, read_evaluation, read_test_sets, with_reported_slices
 from steps.promote.lineage import is_model, made_from, made_of
 from steps.promote.lock import Lock, lock_place, lock_store
 from steps.promote.move import Refused, RolledBack, as_table, history
 from steps.promote.origin import check_evaluation, check_measured, read_origin
 from steps.promote.params import PromoteParams
-from steps.promote.promotion import dry_run_decision, promote
+from steps.promote.promotion import dry_run_decision, promote, roll_back
 from steps.promote.registration import find_version
 from steps.promote.registry import CHAMPION, Registry
-from steps.promote.rollback import roll_back
 
 LOCK_WAIT_S = 60.0  # while somebody else moves the aliases, before giving up (exit code 75)
 
@@ -32,13 +28,39 @@ def run(
     If no student is named and the gate refuses the evaluation's choice, the best student on dev is offered in turn.
     Paths are relative to the project's root, where dvc.lock lies.
     """
-    judged = _judged(ingest, reports)  # first: without any nothing could be promoted, whatever dvc.lock records
+    with metrics_of(reports) as metrics:
+        ignored = bool(metrics.get("settings", {}).get("ignore_identical_ids"))
+    judged = read_test_sets(ingest, ignored)  # first: without any nothing could be promoted, whatever dvc.lock records
     stages = check_evaluation(reports, ingest)
     first, *alternatives = choose_students(params.student, reports, releases, params.policy)
 
     def offered(student: str) -> bool:
-        candidate = _candidate(student, judged, ingest, reports, releases, params)
-        return _offer(candidate, judged, stages, ingest, params, dry_run=dry_run, again=again)
+        """Whether this student is to be the champion in place of another; Refused when the gate says no."""
+        check_measured(student, releases / student, reports)
+        evaluation = with_reported_slices(read_evaluation(ingest, judged, SLICE_WORDS), reports)
+        candidate = read_candidate(student, reports, releases, evaluation)
+        with reaching():
+            registry = Registry(params.name)
+            origin = read_origin(registry, stages, student, candidate.release, ingest)
+            champion = registry.aliases().get(CHAMPION)
+            print(f"promote: {student} ({candidate.release}) to {params.name}, champion: {champion or 'none'}")
+            if dry_run:
+                decision = dry_run_decision(registry, candidate, judged, params)
+                print("\n".join(decision.lines()))
+                if not decision.approved:
+                    raise Refused(f"{student} would be refused for the reasons above")
+                return champion is None or find_version(registry, candidate.evidence.release) != champion
+            registry.ensure({} if tracking_uri().startswith("sqlite:") else {"lock": lock_place(registry)})
+            outcome = promote(registry, _lock(registry, params), candidate, origin, judged, params, again=again)
+        for note in outcome.notes:
+            print(f"promote: {note}")
+        if outcome.decision is None:
+            print(f"promote: {params.name}/{outcome.version} is the champion already; nothing to do")
+            return False
+        print("\n".join(outcome.decision.lines()))
+        moved = f"models:/{params.name}@champion is version {outcome.version} now"
+        print(f"promote: {moved}, previous: {champion or 'none'}")
+        return True
 
     try:
         offered(first)
@@ -51,43 +73,6 @@ def run(
         if not offered(alternatives[0]):
             raise
         print(f"promote: {refusal}")
-
-
-def _offer(
-    candidate: Candidate,
-    judged: Sequence[JudgedSet],
-    stages: Stages,
-    ingest: Path,
-    params: PromoteParams,
-    *,
-    dry_run: bool,
-    again: bool,
-) -> bool:
-    """Promote one student's release, or say what would happen; False where it is the champion already.
-
-    Refused when the gate says no.
-    """
-    with reaching():
-        registry = Registry(params.name)
-        origin = read_origin(registry, stages, candidate.student, candidate.release, ingest)
-        champion = registry.aliases().get(CHAMPION)
-        print(f"promote: {candidate.student} ({candidate.release}) to {params.name}, champion: {champion or 'none'}")
-        if dry_run:
-            decision = dry_run_decision(registry, candidate, judged, params)
-            print("\n".join(decision.lines()))
-            if not decision.approved:
-                raise Refused(f"{candidate.student} would be refused for the reasons above")
-            return champion is None or find_version(registry, candidate.evidence.release) != champion
-        registry.ensure({} if tracking_uri().startswith("sqlite:") else {"lock": lock_place(registry)})
-        outcome = promote(registry, _lock(registry, params), candidate, origin, judged, params, again=again)
-    for note in outcome.notes:
-        print(f"promote: {note}")
-    if outcome.decision is None:
-        print(f"promote: {params.name}/{outcome.version} is the champion already; nothing to do")
-        return False
-    print("\n".join(outcome.decision.lines()))
-    print(f"promote: models:/{params.name}@champion is version {outcome.version} now, previous: {champion or 'none'}")
-    return True
 
 
 def run_rollback(params: PromoteParams) -> None:
@@ -125,20 +110,6 @@ def run_lineage(reference: str, params: PromoteParams) -> None:
     with reaching():
         answer = made_of(reference) if is_model(reference) else made_from(Registry(params.name), reference)
     print(yaml.safe_dump(answer, sort_keys=False, allow_unicode=True, width=120).rstrip())
-
-
-def _judged(ingest: Path, reports: Path) -> list[JudgedSet]:
-    with metrics_of(reports) as metrics:
-        ignored = bool(metrics.get("settings", {}).get("ignore_identical_ids"))
-    return read_test_sets(ingest, ignored)
-
-
-def _candidate(
-    student: str, judged: Sequence[JudgedSet], ingest: Path, reports: Path, releases: Path, params: PromoteParams
-) -> Candidate:
-    check_measured(student, releases / student, reports)
-    evaluation = with_reported_slices(read_evaluation(ingest, judged, SLICE_WORDS), reports)
-    return read_candidate(student, reports, releases, evaluation)
 
 
 def _lock(registry: Registry, params: PromoteParams) -> Lock:

@@ -4,20 +4,17 @@ The golden queries were answered by the release before it was registered; the ve
 must give the same hits with the same scores.
 """
 
-import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
-from slimtower.common.errors import EXIT_TRANSIENT, TransientError, UserError
-from slimtower.common.masking import redacted
+from slimtower.common.errors import UserError
 from slimtower.lexical.fusion import WeightedSum
 from slimtower.registry.client import tracking_uri
 from slimtower.serving.release import load_release
+from steps.promote.fresh_process import ask
 from steps.promote.registration import GOLDEN
 from steps.promote.registry import Registry
 
@@ -29,13 +26,13 @@ _SCRIPT = Path(__file__).with_name("answering.py")
 
 
 class Golden(TypedDict):
-    """A query with its hits, best first, and by how much a score may differ (TOLERANCE where that is not said)."""
+    """A query with its hits, best first, and by how much a score may differ."""
 
     dataset: str
     text: str
     doc_ids: list[str]
     scores: list[float]
-    tolerance: NotRequired[float]
+    tolerance: float
 
 
 def golden_hits(folder: Path, count: int) -> list[Golden]:
@@ -56,46 +53,19 @@ def golden_hits(folder: Path, count: int) -> list[Golden]:
 
 
 def smoke_test(registry: Registry, version: str) -> None:
-    """Load a version in a process of its own and ask its golden queries; UserError says what failed.
-
-    TransientError if the server or the store was not reached, the process was killed, or it took too long.
-    """
+    """Load a version in a process of its own and ask its golden queries; errors as those of `ask`."""
     golden: list[Golden] | None = registry.document(version, GOLDEN)
     if not golden:
         raise UserError(f"{registry.name}/{version}: has no golden queries; register its release with `make promote`")
     queries = [{"text": g["text"], "dataset": g["dataset"], "k": len(g["doc_ids"])} for g in golden]
-    request = json.dumps({"model": f"models:/{registry.name}/{version}", "queries": queries})
+    request = {"model": f"models:/{registry.name}/{version}", "queries": queries}
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    try:
-        with tempfile.TemporaryDirectory(prefix="slimtower-smoke-") as scratch:  # MLflow leaves what it fetches there
-            done = subprocess.run(
-                [sys.executable, "-P", str(_SCRIPT)],
-                env=environment | {"MLFLOW_TRACKING_URI": tracking_uri(), "TMPDIR": scratch},
-                input=request,
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-            )
-    except subprocess.TimeoutExpired:
-        raise TransientError(
-            f"smoke test of {registry.name}/{version}: stopped after {TIMEOUT_S:g} s; look at the artefact store and at"
-            " what else runs here, then run again"
-        ) from None
-    if done.returncode < 0:
-        raise TransientError(
-            f"smoke test of {registry.name}/{version}: killed by signal {-done.returncode}, most likely for its memory;"
-            " give it more, then run again"
-        )
-    if done.returncode:
-        reason = (redacted(done.stderr).strip().splitlines() or ["nothing"])[-1]
-        if done.returncode == EXIT_TRANSIENT:
-            raise TransientError(f"smoke test of {registry.name}/{version}: not reached: {reason[:500]}; try again")
-        raise UserError(f"smoke test of {registry.name}/{version}: it does not load and answer: {reason[:500]}")
-    answers: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    subject = f"smoke test of {registry.name}/{version}"
+    with tempfile.TemporaryDirectory(prefix="slimtower-smoke-") as scratch:  # MLflow leaves what it fetches there
+        environment |= {"MLFLOW_TRACKING_URI": tracking_uri(), "TMPDIR": scratch}
+        answers: list[dict[str, Any]] = ask(_SCRIPT, request, environment, subject, TIMEOUT_S)
     if wrong := differences(golden, answers):
-        raise UserError(
-            f"smoke test of {registry.name}/{version}: {len(wrong)} of {len(golden)} golden queries differ; {wrong[0]}"
-        )
+        raise UserError(f"{subject}: {len(wrong)} of {len(golden)} golden queries differ; {wrong[0]}")
 
 
 def differences(golden: Sequence[Golden], answers: Sequence[dict[str, Any]]) -> list[str]:
@@ -112,7 +82,7 @@ def _same(expected: Golden, answer: dict[str, Any]) -> bool:
     if len(expected["scores"]) != len(answer["scores"]):
         return False
     pairs = zip(expected["scores"], answer["scores"], strict=True)
-    tolerance = expected.get("tolerance", TOLERANCE)
+    tolerance = expected["tolerance"]
     if not all(abs(expected_score - actual_score) <= tolerance for expected_score, actual_score in pairs):
         return False
     last = min(expected["scores"], default=0.0)

@@ -8,14 +8,13 @@ import pytest
 from promote_fakes import evidence, promote_params
 
 from slimtower.common.files import folder_digest
-from steps.promote import promotion, registration, rollback
+from steps.promote import promotion, registration
 from steps.promote.candidate import Candidate
 from steps.promote.lock import Lock, lock_store
 from steps.promote.move import history
-from steps.promote.promotion import Outcome, promote
+from steps.promote.promotion import Outcome, promote, roll_back
 from steps.promote.registration import Origin
 from steps.promote.registry import Registry
-from steps.promote.rollback import roll_back
 
 SWAP = ["intent", "previous", "champion", "event", "audit", "intent removed", "unlocked"]
 
@@ -58,6 +57,16 @@ class Project:
             after=after,
         )
 
+    def two(self) -> None:
+        """A, and B, which is better."""
+        self.promote("A")
+        self.promote("B", 0.6)
+
+    def three(self) -> None:
+        """Those, and C, which is better still."""
+        self.two()
+        self.promote("C", 0.7)
+
     def lock(self) -> Lock:
         return Lock(lock_store(self.registry), self.registry.name, 2.0, 60.0)
 
@@ -84,6 +93,5 @@ def open_project(root: Path, database: Path, monkeypatch: pytest.MonkeyPatch) ->
     golden = [{"dataset": "api", "text": "a", "doc_ids": ["d"], "scores": [1.0]}]
     monkeypatch.setattr(promotion, "golden_hits", lambda folder, count: golden)
     monkeypatch.setattr(registration, "log_release", lambda run, folder, name: run.model(folder, name))
-    for module in (promotion, rollback):
-        monkeypatch.setattr(module, "smoke_test", lambda registry, version: None)
+    monkeypatch.setattr(promotion, "smoke_test", lambda registry, version: None)
     return Project(root, f"retriever-{uuid.uuid4().hex[:8]}")

@@ -14,9 +14,11 @@ from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.errors import UserError
 from slimtower.common.files import folder_digest, read_json, write_json
 from steps.core.tables import table_from_rows, write_table
-from steps.promote.candidate import choose_students, read_candidate
+from steps.promote.candidate import choose_students, read_candidate, read_card
 from steps.promote.dvc_lock import dvc_md5
 from steps.promote.evidence import Evaluation, read_evaluation, read_test_sets, with_reported_slices
+from steps.promote.gate import Decision
+from steps.promote.promotion import description
 
 Rows = dict[str, list[dict[str, Any]]]
 
@@ -248,3 +250,18 @@ def test_md5s_are_those_of_dvc(tmp_path: Path) -> None:
         subprocess.run([sys.executable, "-m", "dvc", *words], cwd=tmp_path, check=True)
     [item] = yaml.safe_load((tmp_path / "out.dvc").read_text())["outs"]
     assert dvc_md5(tmp_path / "out") == item["md5"]
+
+
+def test_a_versions_page_has_verdict_card_and_evaluation_within_what_the_database_keeps(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"report\.md: not found; run `dvc repro`"):
+        read_card(tmp_path, tmp_path)
+    (tmp_path / "README.md").write_text("---\nmetrics:\n- ndcg_at_10\n---\n\n# 2l\n\n| a | b |\n| --- | --- |\n")
+    (tmp_path / "report.md").write_text("**2l** keeps 98 %.\n")
+    card = read_card(tmp_path, tmp_path)
+    assert card == "# 2l\n\n| a | b |\n| --- | --- |\n\n## Evaluation\n\n**2l** keeps 98 %."
+    decision = Decision(False, ("loses on api",), ("fast enough",))
+    told = description("retriever", "3", decision, card)
+    assert told.startswith("**The gate: refused.**\n\n- no  loses on api\n- ok  fast enough\n\n")
+    assert 'load_model("models:/retriever/3")' in told and told.endswith(card)
+    long = description("retriever", "3", decision, "| row |\n" * 1000)
+    assert 4900 < len(long) <= 5000 and long.endswith("| row |\n…")

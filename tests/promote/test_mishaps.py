@@ -113,13 +113,8 @@ def test_two_that_register_one_release_at_once_make_one_version(
     assert project.promote("A").decision is None
 
 
-def three(project: Project) -> None:
-    for name, quality in (("A", 0.5), ("B", 0.6), ("C", 0.7)):
-        project.promote(name, quality)
-
-
 def test_rollback_past_a_deleted_version(project: Project) -> None:
-    three(project)
+    project.three()
     project.registry.api.delete_model_version(project.registry.name, "1")
     assert project.roll_back() == "2"
     assert project.names() == {"champion": "B"}
@@ -129,7 +124,7 @@ def test_rollback_past_a_deleted_version(project: Project) -> None:
 
 @pytest.mark.parametrize("step", ["previous", "champion"])
 def test_a_move_cut_short_is_fixed_though_a_version_of_it_was_deleted(project: Project, step: str) -> None:
-    three(project)
+    project.three()
     with pytest.raises(KilledError):
         project.promote("D", 0.8, killed_after(step))
     project.registry.api.delete_model_version(project.registry.name, "2" if step == "previous" else "3")
@@ -139,7 +134,7 @@ def test_a_move_cut_short_is_fixed_though_a_version_of_it_was_deleted(project: P
 
 
 def test_a_deleted_champion_leaves_its_predecessor_to_go_back_to(project: Project) -> None:
-    three(project)
+    project.three()
     project.registry.api.delete_model_version(project.registry.name, "3")
     project.promote("D", 0.4)  # there is no champion to be worse than
     assert project.names() == {"champion": "D", "previous": "B"}
@@ -149,8 +144,7 @@ def test_a_deleted_champion_leaves_its_predecessor_to_go_back_to(project: Projec
 
 
 def test_the_predecessor_of_a_deleted_champion_is_not_its_own_predecessor(project: Project) -> None:
-    project.promote("A")
-    project.promote("B", 0.6)
+    project.two()
     project.registry.api.delete_model_version(project.registry.name, "2")
     project.promote("A")
     assert project.names() == {"champion": "A"}
@@ -172,8 +166,7 @@ def test_a_challenger_that_was_deleted_meanwhile_does_not_hide_the_refusal(proje
 
 
 def test_after_a_move_by_hand_to_the_previous_version_there_is_nothing_to_roll_back_to(project: Project) -> None:
-    project.promote("A")
-    project.promote("B", 0.6)
+    project.two()
     project.registry.point("champion", "1")
     with pytest.raises(UserError, match=r"no previous champion to go back to \(champion: 1, previous: 1\)"):
         project.roll_back()
@@ -183,8 +176,7 @@ def test_after_a_move_by_hand_to_the_previous_version_there_is_nothing_to_roll_b
 
 @pytest.mark.parametrize("gone", [False, True])
 def test_after_a_move_by_hand_the_champion_before_it_is_the_one_to_go_back_to(project: Project, gone: bool) -> None:
-    project.promote("A")
-    project.promote("B", 0.6)
+    project.two()
     with pytest.raises(Refused):
         project.promote("C", 0.1)
     project.registry.point("champion", "3")
@@ -249,8 +241,7 @@ def test_evidence_of_the_champion_that_is_damaged_is_named_and_no_alias_moves(pr
     ("tag", "value"), [("intent", "{}"), ("intent", "[]"), ("event.x", "{}"), ("event.000009", "{}"), ("event.9", "x")]
 )
 def test_a_damaged_tag_is_named_before_anything_moves(project: Project, tag: str, value: str) -> None:
-    project.promote("A")
-    project.promote("B", 0.6)
+    project.two()
     before = project.aliases
     project.registry.tag_model(tag, value)
     told = f"{project.registry.name}: its tag slimtower.{tag}.* damaged, .* remove the tag by hand"
@@ -395,7 +386,7 @@ def test_more_versions_than_a_page_holds(project: Project, tmp_path: Path, monke
 def test_reasons_longer_than_a_tag_are_cut_at_a_line(project: Project) -> None:
     version = project.promote("A").version
     decision = promotion.Decision(False, tuple(f"{number}: " + "x" * 90 for number in range(100)), ())
-    promotion._note_decision(Registry(project.registry.name), version, decision)
+    promotion._note_decision(Registry(project.registry.name), version, decision, "a card")
     lines = project.registry.tags(version)["reasons"].splitlines()
     assert 4000 < sum(len(line) + 1 for line in lines) <= 5000
     assert all(line.endswith("x" * 90) for line in lines[:-1])

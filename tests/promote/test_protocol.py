@@ -11,9 +11,8 @@ from promote_registry import SWAP, KilledError, Project, killed_after
 from slimtower.common.errors import TransientError, UserError
 from steps.promote import promotion, registration
 from steps.promote.move import After, as_table, history, nothing
-from steps.promote.promotion import Refused
+from steps.promote.promotion import Refused, roll_back
 from steps.promote.registry import Registry
-from steps.promote.rollback import roll_back
 from steps.tracking.runs import MlflowRun
 
 pytestmark = pytest.mark.medium
@@ -122,8 +121,7 @@ def test_the_first_promotion_killed_after_any_step_is_finished_by_the_next(proje
 
 @pytest.mark.parametrize("step", ["intent", "previous"])
 def test_a_half_done_move_is_undone_when_another_candidate_comes_and_is_refused(project: Project, step: str) -> None:
-    project.promote("A")
-    project.promote("B", 0.6)
+    project.two()
     with pytest.raises(KilledError):
         project.promote("C", 0.7, killed_after(step))
     with pytest.raises(Refused):
@@ -136,8 +134,7 @@ def test_a_half_done_move_is_undone_when_another_candidate_comes_and_is_refused(
 
 @pytest.mark.parametrize("step", STEPS_BACK)
 def test_a_rollback_killed_after_any_step_is_finished_by_the_next(project: Project, step: str) -> None:
-    project.promote("A")
-    project.promote("B", 0.6)
+    project.two()
     with pytest.raises(KilledError):
         project.roll_back(killed_after(step))
     if step in SWAP[SWAP.index("champion") :]:
@@ -151,11 +148,6 @@ def test_a_rollback_killed_after_any_step_is_finished_by_the_next(project: Proje
     assert "rolled_back_at" in project.registry.tags("2")
 
 
-def three(project: Project) -> None:
-    for name, quality in (("A", 0.5), ("B", 0.6), ("C", 0.7)):
-        project.promote(name, quality)
-
-
 @pytest.mark.parametrize(
     "step",
     [
@@ -164,7 +156,7 @@ def three(project: Project) -> None:
     ],
 )
 def test_a_rollback_killed_after_any_step_and_made_again_goes_back_once(project: Project, step: str) -> None:
-    three(project)
+    project.three()
     with pytest.raises(KilledError):
         project.roll_back(killed_after(step))
     assert project.roll_back() == "2"
@@ -182,7 +174,7 @@ def test_a_rollback_killed_after_any_step_and_made_again_goes_back_once(project:
     ],
 )
 def test_a_schedulers_run_goes_back_once_however_often_it_is_tried(project: Project, step: str, other: bool) -> None:
-    three(project)
+    project.three()
 
     def back(after: After, run: str = "rollback/manual__1") -> None:
         roll_back(project.registry, project.lock(), after, run=run)
@@ -202,8 +194,7 @@ def test_a_schedulers_run_goes_back_once_however_often_it_is_tried(project: Proj
 
 @pytest.mark.parametrize("step", ["registered", "challenger", "smoke-tested", "decided"])
 def test_a_champion_moved_meanwhile_stops_the_promotion_and_stays(project: Project, step: str) -> None:
-    project.promote("A")
-    project.promote("B", 0.6)
+    project.two()
 
     def interfere(done: str) -> None:
         if done == step:
@@ -220,8 +211,7 @@ def test_a_champion_moved_meanwhile_stops_the_promotion_and_stays(project: Proje
 
 
 def test_a_champion_moved_by_hand_during_an_interrupted_move_is_reported_and_kept(project: Project) -> None:
-    project.promote("A")
-    project.promote("B", 0.6)
+    project.two()
     with pytest.raises(KilledError):
         project.promote("C", 0.7, killed_after("previous"))
     project.registry.point("champion", "1")
@@ -258,7 +248,7 @@ def test_two_promotions_of_one_release_at_once_promote_it_once(project: Project)
 
 
 def test_rollback_goes_back_one_promotion_at_a_time_and_then_stops(project: Project) -> None:
-    three(project)
+    project.three()
     assert project.roll_back() == "2"
     assert project.names() == {"champion": "B", "previous": "A"}
     assert project.roll_back() == "1"
@@ -268,8 +258,7 @@ def test_rollback_goes_back_one_promotion_at_a_time_and_then_stops(project: Proj
 
 
 def test_what_was_rolled_back_needs_a_word_to_come_back(project: Project) -> None:
-    project.promote("A")
-    project.promote("B", 0.6)
+    project.two()
     project.roll_back()
     with pytest.raises(Refused, match=r"was rolled back at .* PROMOTE_FLAGS=--again"):
         project.promote("B", 0.6)
@@ -284,8 +273,7 @@ def test_what_was_rolled_back_needs_a_word_to_come_back(project: Project) -> Non
 def test_what_is_rolled_back_during_its_promotion_needs_that_word_too(
     project: Project, killed: bool, again: bool
 ) -> None:
-    project.promote("A")
-    project.promote("B", 0.6)
+    project.two()
 
     def other(done: str) -> None:
         if done == "decided":
