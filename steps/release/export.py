@@ -4,12 +4,17 @@ import shutil
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+from sentence_transformers.base.modules import Dense
+from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
+from torch import nn
+
+from slimtower.common.errors import UserError
 from slimtower.common.files import read_json, write_json
 from slimtower.serving.query_encoder import ONNX_FILES, TABLE_FILES
 from steps.encoders.towers import load_tower
 from steps.release.onnx_export import export_onnx
-from steps.release.quantisation import calibration, quantise_int8, quantise_mixed
-from steps.release.table_export import export_table, is_table, quantise_table
+from steps.release.quantisation import EXACT_SHARE, calibration, quantise_smoothed
 
 Format = Literal["onnx", "table"]
 Precision = Literal["int8", "mixed", "fp32"]  # mixed: int8, but for the products that lose most by it
@@ -17,7 +22,7 @@ Precision = Literal["int8", "mixed", "fp32"]  # mixed: int8, but for the product
 
 def export(tower: Path, serving: Path, dim: int) -> Format:
     """Export the tower in fp32 to `serving`, truncated to `dim`, in the format of its kind, which is returned."""
-    if is_table(load_tower(tower)):
+    if isinstance(load_tower(tower)[0], StaticEmbedding):  # a mean of token vectors
         export_table(tower, serving, dim=dim)
         return "table"
     export_onnx(tower, serving, dim=dim)
@@ -29,13 +34,75 @@ def convert(exported: Path, target: Path, form: Format, precision: Precision, te
     target.mkdir(parents=True)
     shutil.copy2(exported / "tokenizer.json", target)
     write_json(target / "serving.json", read_json(exported / "serving.json") | {"precision": precision})
-    names = (TABLE_FILES if form == "table" else ONNX_FILES)[precision]
-    source, written = exported / names[0], target / names[0]
-    match form, precision:
-        case "table", "int8":
-            quantise_table(source, target)
-        case "onnx", "int8" | "mixed":
-            quantised = quantise_int8 if precision == "int8" else quantise_mixed
-            quantised(exported / ONNX_FILES["fp32"][0], written, calibration(exported, texts))
-        case _:
-            shutil.copy2(source, written)
+    files = TABLE_FILES if form == "table" else ONNX_FILES
+    source, written = exported / files["fp32"][0], target / files[precision][0]
+    if precision == "fp32":
+        shutil.copy2(source, written)
+    elif form == "table":
+        quantise_table(source, target)
+    else:
+        share = EXACT_SHARE if precision == "mixed" else 0.0
+        quantise_smoothed(source, written, calibration(exported, texts), share)
+
+
+def export_table(tower_folder: Path, out: Path, *, dim: int = 0) -> None:
+    """Write `table.npy`, `tokenizer.json` and `serving.json` to `out`; UserError for a tower that is no token table.
+
+    A projection behind the table is multiplied into its rows, as the mean and a linear map commute. Above 0, `dim`
+    keeps the first so many dimensions.
+    """
+    tower = load_tower(tower_folder)
+    static = tower[0]
+    if not isinstance(static, StaticEmbedding):
+        raise UserError(f"{tower_folder}: its first module is no token table")
+    rows = static.embedding.weight.detach().float().cpu().numpy()
+    normalise = False
+    for module in list(tower)[1:]:
+        if isinstance(module, Dense) and not normalise:
+            rows = rows @ _projection(module, tower_folder)
+        elif isinstance(module, Normalize):
+            normalise = True
+        else:
+            raise UserError(
+                f"{tower_folder}: a {type(module).__name__} behind a token table cannot be exported; use a projection"
+                " without activation and Normalize only"
+            )
+    rows = rows[:, :dim] if dim else rows
+    truncation = static.tokenizer.truncation
+    if truncation and truncation["direction"] != "right":
+        raise UserError(f"{tower_folder}/tokenizer.json: truncates on the {truncation['direction']}; set it to right")
+    out.mkdir(parents=True, exist_ok=True)
+    np.save(out / "table.npy", np.ascontiguousarray(rows, dtype=np.float32))
+    static.tokenizer.save(str(out / "tokenizer.json"), pretty=False)
+    serving = {
+        "format": "table",
+        "precision": "fp32",
+        "dim": int(rows.shape[1]),
+        "max_length": truncation["max_length"] if truncation else None,
+        "normalise": normalise,
+        "pooling": "mean",
+        "prompt": tower.prompts.get("query") or "",
+        "pad_id": 0,
+    }
+    write_json(out / "serving.json", serving)
+
+
+def quantise_table(source: Path, folder: Path) -> None:
+    """Write a table in int8 to `folder`: `row = scale * code`, the scale being the row's largest magnitude / 127."""
+    rows = np.load(source, allow_pickle=False)
+    if rows.dtype != np.float32:
+        raise UserError(f"{source}: holds {rows.dtype}, not float32; export it again")
+    scales = np.abs(rows).max(axis=1) / np.float32(127)
+    codes = np.rint(rows / np.where(scales > 0, scales, 1)[:, None])
+    np.save(folder / "table.npy", codes.astype(np.int8))
+    np.save(folder / "scales.npy", scales.astype(np.float32))
+
+
+def _projection(dense: Dense, folder: Path) -> np.ndarray:
+    plain = isinstance(dense.activation_function, nn.Identity) and not dense.use_residual
+    if not plain or (dense.linear.bias is not None and bool(dense.linear.bias.any())):
+        raise UserError(
+            f"{folder}: the projection behind the token table has an activation, a residual or a bias; distil with a"
+            " plain linear projection"
+        )
+    return dense.linear.weight.detach().float().cpu().numpy().T

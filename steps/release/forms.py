@@ -1,7 +1,7 @@
 """The forms in which an encoder may serve: each is measured on dev queries until one costs little enough."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from steps.core.cosines import cosines
 from steps.core.judged import JudgedSet
 from steps.release.export import Format, Precision, convert
 from steps.release.parity import Unjudged, closeness
-from steps.release.quality import Cost, Loss, Values, cost_of, measured_loss, ndcg
+from steps.release.quality import Cost, Loss, cost_of, measured_loss, ndcg, rows_of
 
 FORMS: dict[Format, tuple[Precision, ...]] = {"onnx": ("int8", "mixed", "fp32"), "table": ("int8", "fp32")}
 
@@ -78,7 +78,7 @@ class Trial:
             "served_cosine_min": self.cosine_min,
             "parity": self.parity.as_dict() if self.parity else None,
             "dev": {dataset: cost.as_dict() for dataset, cost in self.costs.items()},
-            "unjudged": {dataset: close.as_dict() for dataset, close in self.unjudged.items()},
+            "unjudged": {dataset: asdict(close) for dataset, close in self.unjudged.items()},
             "objection": self.objection(limits),
         }
 
@@ -126,7 +126,7 @@ class Bench:
         Of a precision other than `auto` there is one form. int8 is calibrated on the texts `calibration`.
         """
         trials: list[Trial] = []
-        model, exported = (self._ndcg(vectors, "flat") for vectors in (self.model, self.exported))
+        model, exported = (ndcg(self.release, self.queries, vectors, "flat") for vectors in (self.model, self.exported))
         for candidate in to_try(form, precision):
             convert(self.release.folder / "serving", folder / candidate, form, candidate, calibration)
             trials.append(self._trial(folder / candidate, candidate, model, exported, limits))
@@ -138,8 +138,9 @@ class Bench:
         self, serving: Path, precision: Precision, model: list[np.ndarray], exported: list[np.ndarray], limits: Limits
     ) -> Trial:
         served = embed_each(load_query_encoder(serving).encode, self.texts)
-        exact, approximate = (self._ndcg(served, kind) for kind in ("flat", "ann"))
+        exact, approximate = (ndcg(self.release, self.queries, served, kind) for kind in ("flat", "ann"))
         per_dataset = zip(self.queries, model, exported, exact, approximate, strict=True)
+        sampled = rows_of([*self.queries, *self.samples.values()])[len(self.queries) :]
         close = np.nan_to_num(cosines(served, self.model), nan=-1.0)
         return Trial(
             precision=precision,
@@ -148,17 +149,9 @@ class Bench:
             cosine_mean=float(close.mean()),
             cosine_min=float(close.min()),
             parity=measured_loss(np.concatenate(model), np.concatenate(exact), limits.parity) if model else None,
-            costs={judged.dataset: cost_of(Values(*values), limits.total) for judged, *values in per_dataset},
-            unjudged=self._unjudged(served),
+            costs={judged.dataset: cost_of(*values, limits.total) for judged, *values in per_dataset},
+            unjudged={
+                dataset: closeness(dataset, self.few[dataset], self.model[rows], served[rows])
+                for dataset, rows in zip(self.samples, sampled, strict=True)
+            },
         )
-
-    def _ndcg(self, vectors: np.ndarray, kind: str) -> list[np.ndarray]:
-        return ndcg(self.release, self.queries, vectors, kind)
-
-    def _unjudged(self, served: np.ndarray) -> dict[str, Unjudged]:
-        unjudged, start = {}, sum(len(judged.query_ids) for judged in self.queries)
-        for dataset, sample in self.samples.items():
-            rows = slice(start, start + len(sample))
-            unjudged[dataset] = closeness(dataset, self.few[dataset], self.model[rows], served[rows])
-            start += len(sample)
-        return unjudged

@@ -1,6 +1,6 @@
 """The BM25 index that a release carries where hits fused with its own are better than the dense ones alone."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -12,9 +12,10 @@ from slimtower.lexical.bm25 import TOKENIZER, Bm25
 from slimtower.lexical.fusion import AnyFusion
 from slimtower.serving.manifest import LexicalIndex
 from slimtower.serving.release import Release
-from steps.core.corpus import corpus_columns, corpus_template
 from steps.core.judged import JudgedSet
 from steps.core.progress import progress
+from steps.release.quality import rows_of
+from steps.retrieval.corpus_bm25 import corpus_bm25
 from steps.retrieval.fusion_choice import DEEPEST, STANDARD, FusionChoice, choose, trials
 
 Mode = Literal["auto", "always", "never"]
@@ -58,13 +59,12 @@ def carry_lexical(
     fusion where no dev query is judged; `never`: of none, and nothing is tried.
     """
     verdicts = {}
-    embedded = dict(_embedded(queries, vectors))
+    embedded = {judged.dataset: (judged, vectors[rows]) for judged, rows in zip(queries, rows_of(queries), strict=True)}
     for dataset in release.datasets if mode != "never" else ():
-        judged = next((judged_set for judged_set in queries if judged_set.dataset == dataset), None)
-        if judged is None and mode == "auto":
+        if dataset not in embedded and mode == "auto":
             continue
-        engine = _engine(ingest, dataset, release.documents(dataset).ids)
-        choice = _choice(release, engine, judged, embedded[dataset]) if judged else None
+        engine = corpus_bm25(ingest, dataset)
+        choice = _choice(release, engine, *embedded[dataset]) if dataset in embedded else None
         carried = mode == "always" or bool(choice and choice.wins)
         verdicts[dataset] = Verdict(choice.fusion if choice else STANDARD, carried, choice)
         if carried:
@@ -76,21 +76,6 @@ def lexical_index(verdicts: Mapping[str, Verdict], files: dict[str, str]) -> Lex
     """What the manifest says of it, with the digests of what lies in lexical/; None if nothing is carried."""
     fusions = {dataset: verdict.fusion for dataset, verdict in verdicts.items() if verdict.carried}
     return LexicalIndex(bm25s=version("bm25s"), tokenizer=TOKENIZER, files=files, fusions=fusions) if fusions else None
-
-
-def _embedded(queries: Sequence[JudgedSet], vectors: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    start = 0
-    for judged in queries:
-        yield judged.dataset, vectors[start : start + len(judged.query_ids)]
-        start += len(judged.query_ids)
-
-
-def _engine(ingest: Path, dataset: str, doc_ids: list[str]) -> Bm25:
-    """BM25 over the documents of a data set, in the order of the index's rows."""
-    template = corpus_template(ingest)
-    columns = corpus_columns(ingest, ["doc_id", "dataset", "title", "topic", "content"])
-    texts = {doc_id: template.text(*fields) for doc_id, of, *fields in columns if of == dataset}
-    return Bm25(doc_ids, [texts[doc_id] for doc_id in doc_ids])
 
 
 def _choice(release: Release, engine: Bm25, judged: JudgedSet, vectors: np.ndarray) -> FusionChoice:

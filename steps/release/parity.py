@@ -1,7 +1,7 @@
 """Whether an exported encoder still is the model it was made from, by cosine."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -38,10 +38,6 @@ class Unjudged:
     texts: int
     served_cosine_mean: float
     served_cosine_min: float
-
-    def as_dict(self) -> dict[str, object]:
-        """Field name -> value."""
-        return asdict(self)
 
 
 def few_judged(datasets: Iterable[str], queries: Sequence[JudgedSet]) -> dict[str, str]:

@@ -1,9 +1,10 @@
 """What serving costs, from the student in PyTorch to what serves, in nDCG@10 on dev queries, and what a loss proves."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import accumulate
 
 import numpy as np
 from scipy.stats import ttest_1samp
@@ -76,35 +77,21 @@ def ndcg(release: Release, queries: Sequence[JudgedSet], vectors: np.ndarray, ki
 
     `vectors` `(texts, dim)` begins with the queries' embeddings, one data set after the other.
     """
-    values, start = [], 0
-    for judged in queries:
-        end = start + len(judged.query_ids)
-        search = partial(_search, release, judged.dataset, vectors[start:end], kind)
+    values = []
+    for judged, rows in zip(queries, rows_of(queries), strict=True):
         exact = kind == "flat" or "ann" not in release.kinds(judged.dataset)  # then the exact one serves
         take = tied_hits if exact else other_hits
+        search = partial(release.search, judged.dataset, vectors[rows], kind=kind)
         scores, hits = take(judged, judged.query_ids, search, DEPTH)
         values.append(ndcg_at_10(judged.qrels, judged.query_ids, hits, scores))
-        start = end
     return values
 
 
-def _search(
-    release: Release, dataset: str, vectors: np.ndarray, kind: str, k: int
-) -> tuple[np.ndarray, list[list[str]]]:
-    return release.search(dataset, vectors, k, kind)
-
-
-@dataclass(frozen=True)
-class Values:
-    """nDCG@10 of the same queries by the student, its fp32 export, what serves, and that over the approximate index.
-
-    Each is `(queries,)`; the first three search the exact index.
-    """
-
-    model: np.ndarray
-    exported: np.ndarray
-    served: np.ndarray
-    approximate: np.ndarray
+def rows_of(queries: Sequence[Sized | JudgedSet]) -> list[slice]:
+    """Rows of the queries of each data set, if they lie one data set behind the other."""
+    sizes = [len(judged.query_ids if isinstance(judged, JudgedSet) else judged) for judged in queries]
+    ends = [*accumulate(sizes)]
+    return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -128,15 +115,19 @@ class Cost:
         return {"total": self.total.as_dict(), "steps": self.steps}
 
 
-def cost_of(values: Values, limit: float) -> Cost:
-    """The cost of serving, against the most that it may be."""
-    model = float(values.model.mean())
-    steps, before = {}, model
-    for name, after in (("export", values.exported), ("precision", values.served), ("index", values.approximate)):
-        mean = float(after.mean())
-        steps[name] = (before - mean) / model if model else 0.0
-        before = mean
-    return Cost(measured_loss(values.model, values.approximate, limit), steps)
+def cost_of(model: np.ndarray, exported: np.ndarray, served: np.ndarray, approximate: np.ndarray, limit: float) -> Cost:
+    """The cost of serving, against the most that it may be.
+
+    nDCG@10 of the same queries, `(queries,)` each, by the student, its fp32 export, what serves, and that over the
+    approximate index; the first three search the exact index.
+    """
+    means = [float(values.mean()) for values in (model, exported, served, approximate)]
+    names = ("export", "precision", "index")
+    shares = {
+        name: (before - after) / means[0] if means[0] else 0.0
+        for name, before, after in zip(names, means, means[1:], strict=False)
+    }
+    return Cost(measured_loss(model, approximate, limit), shares)
 
 
 FIXES = {

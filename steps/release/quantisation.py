@@ -7,7 +7,6 @@ Models", 2023, Eq. 3 and 4. Here the division is a node of its own, as others ma
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -76,9 +75,7 @@ def _largest_activations(
     watched = onnx.ModelProto()
     watched.CopyFrom(model)
     watched.graph.output.extend(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(watched.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = _session(watched.SerializeToString())
     largest: dict[str, np.ndarray] = {}
     for batch in batches:
         for name, activations in zip(names, session.run(names, batch), strict=True):
@@ -87,52 +84,47 @@ def _largest_activations(
     return largest
 
 
+def _session(graph: str | bytes) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+
 EXACT_SHARE = 0.25  # of the products of a mixed graph stay in fp32
 RANKED = 64  # texts by which those are chosen
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """Texts, as token ids, that show how large activations are; training queries, never dev or test ones."""
-
-    batches: list[TokenBatch]
-
-    def embed(self, graph: Path) -> np.ndarray:
-        """Embeddings `(texts, dim)` by a graph."""
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        session = onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
-        return np.concatenate([session.run(None, batch)[0] for batch in self.batches])
+def embed(graph: Path, batches: Iterable[TokenBatch]) -> np.ndarray:
+    """Embeddings `(texts, dim)` by a graph."""
+    session = _session(str(graph))
+    return np.concatenate([session.run(None, batch)[0] for batch in batches])
 
 
-def calibration(serving: Path, texts: list[str]) -> Calibration:
-    """Read the texts, one a batch, as the encoder in the folder `serving` does."""
+def calibration(serving: Path, texts: list[str]) -> list[TokenBatch]:
+    """Texts that show how large activations are, one a batch, as the encoder in the folder `serving` reads them.
+
+    Training queries, never dev or test ones.
+    """
     settings = read_json(serving / "serving.json")
     tokenize = TokenIds(Tokenizer.from_file(str(serving / "tokenizer.json")), settings["max_length"], special=True)
     ids = [np.array([tokenize(settings["prompt"] + text)], dtype=np.int64) for text in texts]
-    return Calibration([{"input_ids": token_ids, "attention_mask": np.ones_like(token_ids)} for token_ids in ids])
+    return [{"input_ids": token_ids, "attention_mask": np.ones_like(token_ids)} for token_ids in ids]
 
 
-def quantise_int8(source: Path, target: Path, samples: Calibration) -> None:
-    """Write the graph in int8, its activations smoothed first."""
-    with TemporaryDirectory() as folder:
-        smoothed = Path(folder) / "smoothed.onnx"
-        smooth(source, smoothed, samples.batches)
-        quantise(smoothed, target)
+def quantise_smoothed(source: Path, target: Path, batches: list[TokenBatch], exact_share: float = 0.0) -> None:
+    """Write the graph in int8, its activations smoothed first.
 
-
-def quantise_mixed(source: Path, target: Path, samples: Calibration) -> None:
-    """The same, but a quarter of the products stay in fp32: those that alone in int8 move the embeddings most."""
+    A share of the products stays in fp32: those that alone in int8 move the embeddings most.
+    """
     with TemporaryDirectory() as folder:
         smoothed, trial = Path(folder) / "smoothed.onnx", Path(folder) / "trial.onnx"
-        smooth(source, smoothed, samples.batches)
-        names, few = product_names(smoothed), Calibration(samples.batches[:RANKED])
-        exact = few.embed(source)
-        errors: dict[str, float] = {}
+        smooth(source, smoothed, batches)
+        names, few, errors = product_names(smoothed) if exact_share else [], batches[:RANKED], dict[str, float]()
+        exact = embed(source, few) if names else None
         for name in names:
             quantise(smoothed, trial, exact=[product for product in names if product != name])
-            errors[name] = float(np.linalg.norm(few.embed(trial) - exact, axis=1).mean())
-        worst = sorted(names, key=lambda name: -errors[name])[: max(1, round(EXACT_SHARE * len(names)))]
+            errors[name] = float(np.linalg.norm(embed(trial, few) - exact, axis=1).mean())
+        worst = sorted(names, key=lambda name: -errors[name])[: max(1, round(exact_share * len(names)))]
         quantise(smoothed, target, exact=worst)
 
 

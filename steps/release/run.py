@@ -59,7 +59,11 @@ def run(
     `ignore_identical_ids`: as the evaluation measures.
     """
     documents = read_index_manifest(index)
-    distilled = _checked_sides(student, distill, index, documents)
+    distilled: dict[str, Any] = read_json(distill / "report.json")
+    if distilled["teacher"] != documents["teacher"]:
+        raise UserError(
+            f"{distill}: distilled from another teacher than {index} was made with; run `dvc repro release@{student}`"
+        )
     dim, datasets = int(documents["dim"]), sorted(documents["datasets"])
     queries = [
         replace(judged_set, ignore_identical_ids=ignore_identical_ids)
@@ -87,10 +91,10 @@ def run(
         indexed = _digests(staging / "index")
 
         def manifest(served: np.ndarray) -> Manifest:
-            tail = zip(probed, vectors[-len(probed) :], served[-len(probed) :], strict=True)
+            tail = (rows[-len(probed) :].astype(float).round(6).tolist() for rows in (vectors, served))
             probes = [
-                Probe(text=text, student_vector=_rounded(before), exported_vector=_rounded(after))
-                for text, before, after in tail
+                Probe(text=text, student_vector=before, exported_vector=after)
+                for text, before, after in zip(probed, *tail, strict=True)
             ]
             return _manifest(student, staging, documents, indexed, probes)
 
@@ -104,8 +108,8 @@ def run(
         lexical = lexical_index(verdicts, _digests(staging / "lexical"))
         dims = [width for width in distilled.get("dims", []) if width < dim]
         update = {"lexical": lexical, "dims": dims}
-        final = manifest(chosen.served).model_copy(update=update)
-        write_card(staging, final, chosen, distilled["base"], narrowed)
+        card = manifest(chosen.served).model_copy(update=update)
+        write_card(staging, card, chosen, distilled["base"], narrowed)
         manifest(chosen.served).model_copy(update=update).write(staging / "manifest.json")  # names the card too
         load_release(staging)
         if chosen.parity and chosen.parity.proven:
@@ -142,16 +146,6 @@ def run(
     log_release(run, output, f"release-{student}", once=True)
 
 
-def _checked_sides(student: str, distill: Path, index: Path, documents: dict[str, Any]) -> dict[str, Any]:
-    """The student's report; UserError if it and the index have different teachers."""
-    report: dict[str, Any] = read_json(distill / "report.json")
-    if report["teacher"] != documents["teacher"]:
-        raise UserError(
-            f"{distill}: distilled from another teacher than {index} was made with; run `dvc repro release@{student}`"
-        )
-    return report
-
-
 def _manifest(
     student: str,
     folder: Path,
@@ -180,10 +174,5 @@ def _manifest(
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """Path below `folder` -> sha256, of every file."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): sha256_file(path) for path in files}
-
-
-def _rounded(vector: np.ndarray) -> list[float]:
-    return [round(float(x), 6) for x in vector]

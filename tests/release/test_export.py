@@ -3,11 +3,13 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import onnx
 import pytest
 import torch
+from onnx import TensorProto, helper, numpy_helper
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, StaticEmbedding
@@ -18,19 +20,21 @@ from slimtower.serving.query_encoder import load_query_encoder
 from steps.core.cosines import cosines
 from steps.encoders.bases import resolve_base
 from steps.encoders.towers import load_tower
-from steps.release.export import Precision, convert
+from steps.release.export import Precision, convert, export_table, quantise_table
+from steps.release.forms import FORMS, to_try
 from steps.release.onnx_export import export_onnx
+from steps.release.params import ReleaseParams
 from steps.release.parity import check_export, check_unjudged, closeness
 from steps.release.quantisation import (
     STRENGTH,
     calibration,
+    embed,
     product_names,
     quantise,
-    quantise_int8,
+    quantise_smoothed,
     smooth,
     smoothing_factors,
 )
-from steps.release.table_export import export_table, quantise_table
 
 pytestmark = pytest.mark.medium
 
@@ -128,13 +132,13 @@ def test_smoothing_keeps_the_embeddings_and_saves_int8_much_of_its_loss(tmp_path
     export_onnx(Path(resolve_base("all-MiniLM-L6-v2")), tmp_path / "exported")
     source = tmp_path / "exported/encoder.onnx"
     shown = calibration(tmp_path / "exported", CALIBRATION)
-    smooth(source, tmp_path / "smoothed.onnx", shown.batches)
+    smooth(source, tmp_path / "smoothed.onnx", shown)
     quantise(source, tmp_path / "plain.onnx")
-    quantise_int8(source, tmp_path / "int8.onnx", shown)
+    quantise_smoothed(source, tmp_path / "int8.onnx", shown)
     other = calibration(tmp_path / "exported", ["running total of a column", "who wrote this file?"])
-    exact = other.embed(source)
-    np.testing.assert_allclose(other.embed(tmp_path / "smoothed.onnx"), exact, atol=1e-5)
-    plain, smoothed = (other.embed(tmp_path / name) for name in ("plain.onnx", "int8.onnx"))
+    exact = embed(source, other)
+    np.testing.assert_allclose(embed(tmp_path / "smoothed.onnx", other), exact, atol=1e-5)
+    plain, smoothed = (embed(tmp_path / name, other) for name in ("plain.onnx", "int8.onnx"))
     assert 1 - cosines(smoothed, exact).mean() < 0.7 * (1 - cosines(plain, exact).mean())
 
 
@@ -273,3 +277,23 @@ def test_a_tower_that_cuts_on_the_left_is_refused(tiny_tower: Path, tmp_path: Pa
     tower.save_pretrained(str(tmp_path / "tower"), create_model_card=False)
     with pytest.raises(UserError, match="truncates on the left"):
         export_onnx(tmp_path / "tower", tmp_path / "serving")
+
+
+def test_every_precision_that_params_allow_is_one_of_every_format() -> None:
+    allowed = get_args(ReleaseParams.model_fields["precision"].annotation)
+    assert set(allowed) == {"auto", "int8", "mixed", "fp32"}
+    for form, precisions in FORMS.items():
+        for precision in allowed:
+            assert set(to_try(form, precision)) <= set(precisions) and to_try(form, precision)
+    assert to_try("table", "mixed") == ("int8",)
+
+
+def test_a_graph_with_nothing_to_smooth_stays_as_it_is(tmp_path: Path) -> None:
+    weight = numpy_helper.from_array(np.ones((4, 2), dtype=np.float32), "weight")
+    ends = (helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("x", "y"))
+    node = helper.make_node("Gemm", ["x", "weight"], ["y"])
+    graph = helper.make_graph([node], "gpt2", [next(ends)], [next(ends)], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "model.onnx")
+    smooth(tmp_path / "model.onnx", tmp_path / "smooth.onnx", [{"x": np.ones((1, 4), dtype=np.float32)}])
+    assert onnx.load(tmp_path / "smooth.onnx").graph == model.graph

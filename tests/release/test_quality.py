@@ -8,6 +8,7 @@ import ir_measures
 import numpy as np
 import pytest
 from ir_measures import nDCG
+from scipy import stats
 from stages import run_release, write_ingest
 
 from slimtower.common.errors import UserError
@@ -17,7 +18,7 @@ from steps.core.tables import read_table, table_from_rows, write_table
 from steps.evaluate.systems import student_tower
 from steps.release.forms import Limits
 from steps.release.probe_texts import _training, probe_texts, query_texts, sample_texts
-from steps.release.quality import Cost, Values, check_costs, cost_of, ndcg
+from steps.release.quality import Cost, check_costs, cost_of, measured_loss, ndcg
 
 pytestmark = pytest.mark.medium
 
@@ -26,7 +27,7 @@ def cost(limit: float = 0.01, **changed: float) -> Cost:
     """Of fifty queries whose values are 0.5 but for a little noise that is the same at each step."""
     noise = np.random.default_rng(1).normal(0, 0.01, 50)
     steps = {"model": 0.5, "exported": 0.5, "served": 0.498, "approximate": 0.4} | changed
-    return cost_of(Values(**{name: mean + noise - noise.mean() for name, mean in steps.items()}), limit)
+    return cost_of(*(mean + noise - noise.mean() for mean in steps.values()), limit)
 
 
 def test_the_parts_of_the_loss_add_up_to_the_whole() -> None:
@@ -35,7 +36,7 @@ def test_the_parts_of_the_loss_add_up_to_the_whole() -> None:
     assert found.steps == pytest.approx({"export": 0.0, "precision": 0.004, "index": 0.196})
     assert sum(found.steps.values()) == pytest.approx(found.total.share)
     nothing = np.zeros(3)
-    assert cost_of(Values(nothing, nothing, nothing, nothing), 0.01).total.share == 0
+    assert cost_of(nothing, nothing, nothing, nothing, 0.01).total.share == 0
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_a_loss_that_its_queries_do_not_prove_passes_and_is_told(capsys: pytest.
     before = random.uniform(0.3, 0.7, 600)
     after = before * (1 - 0.0114) + random.normal(0, 0.1, 600)
     after -= after.mean() - before.mean() * (1 - 0.0114)
-    check_costs({"one": cost_of(Values(before, before, after, after), 0.01)})
+    check_costs({"one": cost_of(before, before, after, after, 0.01)})
     said = capsys.readouterr().err
     assert "on 'one' serving loses 1.14%" in said and "more than 1.00% is lost is not proven (p = 0.4" in said
 
@@ -127,3 +128,50 @@ def test_texts_of_queries_are_training_queries_then_titles_and_probes_the_other_
     rows = [row for row in read_table(ingest, "queries").to_pylist() if row["split"] != "train"]
     write_table(ingest, "queries", table_from_rows("queries", rows))
     assert query_texts(ingest, 2) == probe_texts(ingest, 2)
+
+
+LIMIT = 0.005
+
+
+def queries(loss: float, spread: float, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Values before and after a change that costs `loss` in truth, with differences that vary by `spread`."""
+    random = np.random.default_rng(seed)
+    before = random.uniform(0.4, 1.0, count)
+    return before, before * (1 - loss) + random.normal(0, spread, count)
+
+
+def test_the_p_value_is_that_of_the_t_distribution() -> None:
+    before, after = queries(0.0064, 0.05, 600, 1)
+    found = measured_loss(before, after, LIMIT)
+    excess = [(1 - LIMIT) * b - a for b, a in zip(before.tolist(), after.tolist(), strict=True)]
+    mean = sum(excess) / 600
+    deviation = (sum((each - mean) ** 2 for each in excess) / 599) ** 0.5
+    assert found.p_value == pytest.approx(float(stats.t.sf(mean / (deviation / 600**0.5), 599)), rel=1e-9)
+    assert found.share == pytest.approx(1 - after.mean() / before.mean())
+
+
+def test_a_true_loss_at_the_limit_is_called_proven_in_one_of_twenty_draws() -> None:
+    proven = sum(measured_loss(*queries(LIMIT, 0.05, 200, seed), LIMIT).proven for seed in range(2000))
+    assert 0.035 <= proven / 2000 <= 0.065
+
+
+def test_a_large_loss_is_proven_and_a_little_one_over_the_line_is_not() -> None:
+    assert measured_loss(*queries(0.05, 0.05, 600, 3), LIMIT).proven
+    before, after = queries(0.0064, 0.05, 600, 4)
+    after -= after.mean() - before.mean() * (1 - 0.0064)
+    found = measured_loss(before, after, LIMIT)
+    assert not found.within and not found.proven
+    assert "0.64% of nDCG@10 on 600 dev queries" in str(found) and "is not proven" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "proven"),
+    [
+        ([0.5], [0.1], False),  # one query proves nothing
+        ([0.5, 0.5], [0.1, 0.1], True),  # nothing varies, and all is lost
+        ([0.5, 0.5], [0.5, 0.5], False),
+        ([0.0, 0.0], [0.0, 0.0], False),
+    ],
+)
+def test_queries_without_variance(before: list[float], after: list[float], proven: bool) -> None:
+    assert measured_loss(np.array(before), np.array(after), LIMIT).proven is proven
