@@ -37,7 +37,6 @@ def release_and_delete(folder: Path) -> None:
 
 
 def _removal_path(folder: Path) -> Path:
-    """The folder's name while it is removed."""
     return folder.with_name(f".gone.{folder.name}")
 
 

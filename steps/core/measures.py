@@ -116,7 +116,6 @@ def trec_order(doc_ids: Sequence[str], scores: np.ndarray) -> list[int]:
 
 
 def _uncut(measure: Any) -> Any:
-    """The measure itself, but RR without its cut-off."""
     if measure.NAME != "RR":
         return measure
     return type(measure)(**{key: value for key, value in measure.params.items() if key != "cutoff"})
@@ -134,7 +133,6 @@ def _calculated(
     doc_ids: Sequence[Sequence[str]],
     scores: Sequence[np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """Measures of ir-measures, by whatever name."""
     judged = [ir_measures.Qrel(query, doc, grade) for query in query_ids for doc, grade in qrels[query].items()]
     hits = {
         query: dict(zip(docs, values.tolist(), strict=True))

@@ -43,37 +43,33 @@ Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 
 def load_students(path: Path = PARAMS) -> list[str]:
     """Names in distill.students: the students that a run distils, releases and measures."""
-    names = _read_knob(path, "distill", "students")
-    if not isinstance(names, list) or not names:
-        raise UserError(f"{path}: distill.students is {shorten(names)}; give a list of names in distill.student")
-    return [checked_name("distill.students", str(name)) for name in names]
+    names: list[str] = _read_knob(path, "distill.students", list, "a list of names in distill.student")
+    return names
 
 
 def load_rankers(path: Path = PARAMS) -> list[str]:
     """Names in rank.rankers: the rankers whose scores a run mines from."""
-    names = _read_knob(path, "rank", "rankers")
-    if not isinstance(names, list):
-        raise UserError(f"{path}: rank.rankers is {shorten(names)}; give a list of names in rank.ranker, [] for none")
-    return [checked_name("rank.rankers", str(name)) for name in names]
+    names: list[str] = _read_knob(path, "rank.rankers", list, "a list of names in rank.ranker, [] for none")
+    return names
 
 
 def load_index_teacher(path: Path = PARAMS) -> str:
     """Name in teach.index: the teacher whose document vectors are the index and whose query vectors students learn."""
-    name = _read_knob(path, "teach", "index")
-    if not isinstance(name, str):
-        raise UserError(f"{path}: teach.index is {shorten(name)}; give a name in teach.teachers")
-    return checked_name("teach.index", name)
+    return str(_read_knob(path, "teach.index", str, "a name in teach.teachers"))
 
 
 def load_ignore_identical_ids(path: Path = PARAMS) -> bool:
     """evaluate.ignore_identical_ids: whether a query's hit of its own id counts nowhere."""
-    value = _read_knob(path, "evaluate", "ignore_identical_ids", default=False)
-    if not isinstance(value, bool):
-        raise UserError(f"{path}: evaluate.ignore_identical_ids is {shorten(value)}; give true or false")
-    return value
+    return bool(_read_knob(path, "evaluate.ignore_identical_ids", bool, "true or false", default=False))
 
 
-def _read_knob(path: Path, section: str, name: str, default: Any = None) -> Any:
-    """A knob that another stage's section holds, unchecked; the default if it is not there."""
+def _read_knob(path: Path, key: str, kind: type, advice: str, default: Any = None) -> Any:
+    """A knob that another stage's section holds, its names checked; the default if it is not there."""
+    section, _, name = key.partition(".")
     knobs = read_mapping(path).get(section)
-    return knobs.get(name, default) if isinstance(knobs, dict) else default
+    value = knobs.get(name, default) if isinstance(knobs, dict) else default
+    if not isinstance(value, kind) or (key == "distill.students" and not value):
+        raise UserError(f"{path}: {key} is {shorten(value)}; give {advice}")
+    if isinstance(value, list):
+        return [checked_name(key, str(item)) for item in value]
+    return checked_name(key, value) if isinstance(value, str) else value

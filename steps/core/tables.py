@@ -22,7 +22,6 @@ Part = Literal[
     "unlabelled_queries",
 ]
 FILLER: Part = "spans"  # makes up for missing texts where `embed.least_texts` asks for more than embed.parts give
-# As what a tower reads a text: the column `role`, and the routes of a tower that has two.
 _ROWS_AT_ONCE = 2**20  # a row group; the text of so many rows fits into one chunk, which the text of a log does not
 
 

@@ -43,10 +43,11 @@ class Collected:
 
     def __init__(self, forbidden: Mapping[str, str], max_words: int, seed: int, *, to_the_letter: bool) -> None:
         """`forbidden`: folded evaluation queries; `to_the_letter`: texts that differ in case alone may both be kept."""
-        self.forbidden, self.max_words, self.seed = forbidden, max_words, seed
-        self.seen = _Seen(to_the_letter)
+        self.forbidden, self.max_words, self.seed, self.to_the_letter = forbidden, max_words, seed, to_the_letter
         self.rows: list[dict[str, str]] = []
         self.counts: dict[str, Counter[str]] = {}
+        self._keys: set[int] = set()  # marks of folded texts
+        self._texts: set[int] = set()  # and, if it matters, of texts as they are
 
     def take(self, part: Part, read_items: Callable[[], Iterable[Item]], limit: int) -> array:
         """Add texts of a part, a sample of `limit` if there are more (0 = all); return the positions of all new ones.
@@ -56,67 +57,43 @@ class Collected:
         tally: Counter[str] = Counter({"kept": 0, "evaluation_query": 0, "repeated": 0, "empty": 0})
         positions = array("q")
         for position, item in enumerate(read_items()):
-            if (reason := _reason(item, self.forbidden, self.seen, self.max_words)) == "kept":
+            if (reason := self._reason(item)) == "kept":
                 positions.append(position)
             tally[reason] += 1
         chosen = set(_drawn(positions, limit, self.seed))
         for position, item in enumerate(read_items() if chosen else ()):
             if position in chosen:
                 text = first_words(item.text, self.max_words)
-                self.rows.append(
-                    {
-                        "text_sha": sha256_text(text),
-                        "text": text,
-                        "part": part,
-                        "role": "query",
-                        "source_id": item.source_id,
-                    }
-                )
+                row = {"text_sha": sha256_text(text), "text": text, "part": part, "role": "query"}
+                self.rows.append(row | {"source_id": item.source_id})
         if undrawn := len(positions) - len(chosen):
             tally["not_drawn"] = undrawn
         tally["kept"] = len(chosen)
         self.counts.setdefault(part, Counter()).update(tally)
         return positions
 
+    def _reason(self, item: Item) -> str:
+        """`kept`, and then the text is marked as seen, or why it is left out."""
+        cut = first_words(item.text, self.max_words)
+        key = fold(cut)
+        if not key or not words(cut):
+            return "empty"
+        query = first_words(item.query, self.max_words)
+        if any(text in self.forbidden for text in (key, *map(fold, (item.text, item.query, query, *item.pieces)))):
+            return "evaluation_query"
+        if query:
+            return "kept" if cut != query and _adds(self._texts, cut) else "repeated"
+        if _mark(key) in self._keys or (self.to_the_letter and not _adds(self._texts, cut)):
+            return "repeated"
+        self._keys.add(_mark(key))
+        return "kept"
 
-def _reason(item: Item, forbidden: Mapping[str, str], seen: "_Seen", max_words: int) -> str:
-    """`kept`, and then the text is marked as seen, or why it is left out."""
-    cut = first_words(item.text, max_words)
-    key = fold(cut)
-    if not key or not words(cut):
-        return "empty"
-    query = first_words(item.query, max_words)
-    if key in forbidden or any(fold(text) in forbidden for text in (item.text, item.query, query, *item.pieces)):
-        return "evaluation_query"
-    if query:
-        return "kept" if cut != query and seen.adds_text(cut) else "repeated"
-    return "kept" if seen.adds(key, cut) else "repeated"
 
-
-class _Seen:
-    """Which texts there were."""
-
-    def __init__(self, to_the_letter: bool) -> None:
-        """Keep the texts as they are too, beside their folded keys, or the keys alone."""
-        self.to_the_letter = to_the_letter
-        self.keys: set[int] = set()
-        self.texts: set[int] = set()
-
-    def adds(self, key: str, text: str) -> bool:
-        """Whether neither the folded key nor the text was there; both are from now on."""
-        mark = _mark(key)
-        if mark in self.keys or (self.to_the_letter and not self.adds_text(text)):
-            return False
-        self.keys.add(mark)
-        return True
-
-    def adds_text(self, text: str) -> bool:
-        """Whether the text was not there to the letter; it is from now on, without its key."""
-        mark = _mark(text)
-        if mark in self.texts:
-            return False
-        self.texts.add(mark)
-        return True
+def _adds(marks: set[int], text: str) -> bool:
+    """Whether the text's mark was not there; it is from now on."""
+    count = len(marks)
+    marks.add(_mark(text))
+    return len(marks) > count
 
 
 def first_words(text: str, limit: int) -> str:

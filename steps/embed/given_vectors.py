@@ -22,11 +22,11 @@ from steps.core.cosines import cosines
 from steps.encoders.precision import Precision
 from steps.encoders.towers import encode, endpoint_of, route
 from steps.endpoint.module import Endpoint
+from steps.retrieval.exact_search import best_documents
 
 CHECKED_DOCUMENTS = 100  # of each data set, drawn by seed, that the teacher reads anew
 LEAST_COSINE = 0.99  # that each of them must have to its given vector
 _LENGTH = 0.01  # by which the length of a vector may differ, as a share
-_BLOCK = 65_536  # given vectors compared at once
 _PROMPTS = ("", "passage: ", "query: ", "search_document: ", "search_query: ", "Represent this sentence: ")
 _TOKENS = (32, 64, 128, 256, 512)
 _LONGER = (1024, 2048, 8000)  # of APIs
@@ -102,9 +102,7 @@ def _diagnosis(
     index: IndexVectors, teacher_vectors: np.ndarray, tower: SentenceTransformer, precision: Precision
 ) -> str:
     """What would match, and what was tried with which mean cosine."""
-    if teacher_vectors.shape[1] == index.vectors.shape[1] and (
-        moved := _under_other_ids(index, teacher_vectors, LEAST_COSINE)
-    ):
+    if teacher_vectors.shape[1] == index.vectors.shape[1] and (moved := _under_other_ids(index, teacher_vectors)):
         return moved
     tried = []
     refused = []  # by an API, or by the budget
@@ -132,20 +130,14 @@ def _diagnosis(
     )
 
 
-def _under_other_ids(index: IndexVectors, teacher_vectors: np.ndarray, min_cosine: float) -> str:
+def _under_other_ids(index: IndexVectors, teacher_vectors: np.ndarray) -> str:
     """Whether the teacher's vectors of the sample are there, but under other ids; "" where they are not."""
     unit = teacher_vectors / np.maximum(np.linalg.norm(teacher_vectors, axis=1, keepdims=True), 1e-12)
-    best, where = np.full(len(unit), -2.0), np.zeros(len(unit), dtype=np.int64)
     matrix = np.load(index.path, mmap_mode="r")
-    for start in range(0, len(matrix), _BLOCK):
-        block = np.array(matrix[start : start + _BLOCK], dtype=np.float32)
-        similarities = unit @ (block / np.maximum(np.linalg.norm(block, axis=1, keepdims=True), 1e-12)).T
-        top = similarities.argmax(axis=1)
-        better = similarities[np.arange(len(unit)), top] > best
-        best = np.where(better, similarities[np.arange(len(unit)), top], best)
-        where = np.where(better, start + top, where)
-    wrong = cosines(teacher_vectors, index.vectors) < min_cosine
-    moved = wrong & (best >= min_cosine) & (where != index.rows)
+    scores, rows = best_documents(unit.astype(np.float32), matrix, 1, cosine=True)
+    best, where = scores[:, 0], rows[:, 0]
+    wrong = cosines(teacher_vectors, index.vectors) < LEAST_COSINE
+    moved = wrong & (best >= LEAST_COSINE) & (where != index.rows)
     if not wrong.any() or moved.sum() < 0.9 * wrong.sum():
         return ""
     ids = np.array([doc_id for (doc_id,) in CorpusRows(index.ingest, ["doc_id"])], dtype=object)
@@ -168,11 +160,13 @@ def _guesses(
     current_prompt = prompts.get("document") or ""
     as_it_is = partial(encode, reader, index.texts, "document", precision=precision)
     yield "the teacher as it is", "let the teacher cut its vectors there (`dimensions` of an endpoint)", as_it_is
+    endpoint = endpoint_of(reader, "document")
+    knob = "prompt of the teacher's document" if endpoint else "the teacher's document_prompt"
     for prompt in dict.fromkeys([*_PROMPTS, *filter(None, tower.prompts.values())]):
         if prompt != current_prompt:
             changed = partial(_with, reader, "prompts", {**prompts, "document": prompt}, as_it_is)
             change = f"prompt {prompt!r}" if prompt else "no prompt"
-            yield change, _prompt_fix(reader, prompt), changed
+            yield change, f"set {knob} to {prompt!r}", changed
     as_query = partial(encode, tower, index.texts, "query", precision=precision)
     yield "the role of a query", "give the teacher's documents the prompt and route of its queries", as_query
     if (current_length := reader.max_seq_length) is not None:
@@ -181,7 +175,7 @@ def _guesses(
         for tokens in (size for size in _TOKENS if size != current_length and size <= limit):
             cut = partial(_with, reader, "max_seq_length", tokens, as_it_is)
             yield f"cut at {tokens} tokens", f"set the teacher's max_document_length to {tokens}", cut
-    if endpoint := endpoint_of(reader, "document"):
+    if endpoint:
         yield from _of_an_api(index, reader, endpoint, as_it_is)
     pooling = next((module for module in reader if isinstance(module, Pooling)), None)
     for mode in (name for name in _POOLING if pooling is not None and name != pooling.pooling_mode):
@@ -190,12 +184,6 @@ def _guesses(
     for template, texts in _other_texts(index):
         embed_texts = partial(encode, reader, texts, "document", precision=precision)
         yield f"text {template!r}", f"set ingest.document to {template!r}", embed_texts
-
-
-def _prompt_fix(reader: SentenceTransformer, prompt: str) -> str:
-    """The knob of a teacher that gives its documents a prompt."""
-    knob = "prompt of the teacher's document" if endpoint_of(reader, "document") else "the teacher's document_prompt"
-    return f"set {knob} to {prompt!r}"
 
 
 def _of_an_api(
@@ -241,7 +229,6 @@ def _other_texts(index: IndexVectors) -> Iterator[tuple[str, list[str]]]:
 
 
 def _with(owner: object, name: str, value: object, read_vectors: ReadVectors) -> np.ndarray:
-    """Read with an attribute changed meanwhile."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:

@@ -166,7 +166,6 @@ def _uncased(tower: SentenceTransformer) -> bool:
 
 
 def _spread(lengths: np.ndarray) -> dict[str, float] | None:
-    """Least, mean and largest of the texts' lengths; None without texts."""
     if not len(lengths):
         return None
     return {"min": float(lengths.min()), "mean": float(lengths.mean(dtype=np.float64)), "max": float(lengths.max())}

@@ -50,7 +50,6 @@ def token_texts(tower: SentenceTransformer) -> list[str]:
 
 
 def _embed_tokens(tower: SentenceTransformer, tokens: range, precision: Precision, batch_size: int) -> np.ndarray:
-    """Vectors of some token ids, float32 `(tokens, dim)`."""
     before, after = _special_ids(tower)
     rows = []
     for start in range(tokens.start, tokens.stop, batch_size):

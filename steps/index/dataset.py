@@ -138,7 +138,7 @@ def _approximate(
     target, several, whole_grid = params.target_recall, False, True
     before = previous.state.tuned if previous else None
     earlier_index = previous.index() if previous and before else None
-    if previous and before and earlier_index:
+    if previous and before and earlier_index is not None:
         text = before.factory
         built = iter([incremental.updated(earlier_index, previous.match, vectors)])
     else:

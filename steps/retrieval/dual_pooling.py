@@ -102,7 +102,6 @@ def is_dual_pooled(ranker: CrossEncoder) -> bool:
 
 
 def _assemble(network: Transformer, pooling: DualPooling, max_length: int | None) -> CrossEncoder:
-    """A cross encoder of one score."""
     network.model.config.num_labels = 1
     ranker = CrossEncoder(modules=[network, pooling], device=device()).float()
     if max_length is not None:

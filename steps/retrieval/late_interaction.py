@@ -181,7 +181,6 @@ class TokenVectors(Sequence[np.ndarray]):
         return np.zeros(1, dtype=np.int64)
 
     def _bytes(self, ends: np.ndarray) -> int:
-        """How long the file of vectors is at least."""
         return 2 * int(ends[-1]) * self.dim
 
     def __len__(self) -> int:

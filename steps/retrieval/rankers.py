@@ -1,7 +1,7 @@
 """Rankers: CrossEncoder models that read a query and a document at once, and the one way to load and run them."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -116,17 +116,14 @@ def pair_embeddings(
     With dual pooling the query's proxy embedding (EmbedDistill, Eq. 13 or 14), else the pair's joint embedding: what
     its last layer, w in `s = <w, emb>` (Eq. 2), reads. UserError for a ranker that ends in no such layer.
     """
-    order = sorted(range(len(pairs)), key=lambda row: -len(pairs[row][0]) - len(pairs[row][1]))
-    by_row: dict[int, np.ndarray] = {}
-    ranker.eval()
-    with _capture_head_inputs(ranker) as head_inputs, torch.inference_mode(), autocast(precision):
-        for start in range(0, len(order), batch_size):
-            rows = order[start : start + batch_size]
-            features = ranker(batch_to_device(ranker.preprocess([pairs[row] for row in rows]), ranker.device))
+    with _capture_head_inputs(ranker) as head_inputs:
+
+        def embed(batch: list[Pair]) -> Tensor:
+            features = ranker(batch_to_device(ranker.preprocess(batch), ranker.device))
             embedded = features.get("query_embedding")
-            embeddings = (head_inputs.pop() if embedded is None else embedded).float().cpu().numpy()
-            by_row |= dict(zip(rows, embeddings, strict=True))
-    return np.stack([by_row[row] for row in range(len(pairs))])
+            return head_inputs.pop() if embedded is None else embedded  # type: ignore[no-any-return]
+
+        return _by_batches(embed, ranker, pairs, precision, batch_size)
 
 
 def pair_layer_scores(
@@ -136,14 +133,25 @@ def pair_layer_scores(
 
     Its own head on that layer's states (LEAD, Sec. 3.2: `w` on the layer's [CLS]), or its dual pooling of them.
     """
+    layers = range(ranker_depth(ranker))
+    return _by_batches(lambda batch: layer_logits(ranker, batch, layers), ranker, pairs, precision, batch_size)
+
+
+def _by_batches(
+    compute: Callable[[list[Pair]], Tensor],
+    ranker: CrossEncoder,
+    pairs: Sequence[Pair],
+    precision: Precision,
+    batch_size: int,
+) -> np.ndarray:
+    """What is made of each pair, float32 `(len(pairs), ...)`; long pairs are read with long ones, which pads little."""
     order = sorted(range(len(pairs)), key=lambda row: -len(pairs[row][0]) - len(pairs[row][1]))
     by_row: dict[int, np.ndarray] = {}
     ranker.eval()
     with torch.inference_mode(), autocast(precision):
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
-            logits = layer_logits(ranker, [pairs[row] for row in rows], range(ranker_depth(ranker)))
-            by_row |= dict(zip(rows, logits.cpu().numpy(), strict=True))
+            by_row |= dict(zip(rows, compute([pairs[row] for row in rows]).float().cpu().numpy(), strict=True))
     return np.stack([by_row[row] for row in range(len(pairs))])
 
 

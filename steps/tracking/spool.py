@@ -85,7 +85,6 @@ class Spool:
         return None
 
     def _copy(self, path: Path) -> str:
-        """Copy a file or folder into the spool; returns where it lies there."""
         folder = next(
             candidate for n in itertools.count() if not (candidate := self.folder / "files" / str(n)).exists()
         )

@@ -117,7 +117,6 @@ class StageRun(Run):
         return True
 
     def _keep(self, error: UserError, started: float) -> None:
-        """From now on keep every call."""
         identity = {"run": self._run.run_id} if self._run else {}
         self._spool = Spool.make(spools(), self._opening | identity)
         self._wait(started)
@@ -127,7 +126,6 @@ class StageRun(Run):
         )
 
     def _catch_up(self) -> None:
-        """Send what waits, if the server is there again."""
         assert self._spool is not None
         started = time.monotonic()
         try:
@@ -181,7 +179,6 @@ def send_each(kind: str, send: Callable[[Spool], None]) -> None:
 
 
 def _send_ended(spool: Spool) -> None:
-    """Send what a stage that has ended could not."""
     run = _send(spool)
     if run.api.get_run(run.run_id).info.status == "RUNNING":  # it was killed
         run.end("KILLED")
