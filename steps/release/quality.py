@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 from scipy.stats import ttest_1samp
@@ -125,7 +125,7 @@ def cost_of(model: np.ndarray, exported: np.ndarray, served: np.ndarray, approxi
     names = ("export", "precision", "index")
     shares = {
         name: (before - after) / means[0] if means[0] else 0.0
-        for name, before, after in zip(names, means, means[1:], strict=False)
+        for name, (before, after) in zip(names, pairwise(means), strict=True)
     }
     return Cost(measured_loss(model, approximate, limit), shares)
 

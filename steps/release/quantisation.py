@@ -120,7 +120,7 @@ def quantise_smoothed(source: Path, target: Path, batches: list[TokenBatch], exa
         smoothed, trial = Path(folder) / "smoothed.onnx", Path(folder) / "trial.onnx"
         smooth(source, smoothed, batches)
         names, few, errors = product_names(smoothed) if exact_share else [], batches[:RANKED], dict[str, float]()
-        exact = embed(source, few) if names else None
+        exact = embed(source, few) if names else np.empty(0)
         for name in names:
             quantise(smoothed, trial, exact=[product for product in names if product != name])
             errors[name] = float(np.linalg.norm(embed(trial, few) - exact, axis=1).mean())

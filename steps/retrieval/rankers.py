@@ -120,8 +120,8 @@ def pair_embeddings(
 
         def embed(batch: list[Pair]) -> Tensor:
             features = ranker(batch_to_device(ranker.preprocess(batch), ranker.device))
-            embedded = features.get("query_embedding")
-            return head_inputs.pop() if embedded is None else embedded  # type: ignore[no-any-return]
+            embedded: Tensor | None = features.get("query_embedding")
+            return head_inputs.pop() if embedded is None else embedded
 
         return _by_batches(embed, ranker, pairs, precision, batch_size)
 
