@@ -1,51 +1,64 @@
 """dags/deployment.yaml, with the file that SLIMTOWER_DEPLOYMENT names laid over it, as checked settings."""
 
-import dataclasses
 import difflib
 import os
 import re
-import types
-import typing
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from slimtower_dags.graph import overlay
+from slimtower_dags.graph import SettingsError, overlay, read_mapping
 
-RUNNERS = ("process", "docker", "kubernetes")
 # a password before @ or in the query; before @ of others than Postgres nothing but one
 _PASSWORD = re.compile(r"(?i)://[^@/]*:[^@]*@|[?&](?:(?:ssl)?password|api.?key|key|token)=|^(?!postgres)[^/]*://.*@")
 
 
-class DeploymentError(ValueError):
-    """A setting is wrong; one line names file, key and fix."""
+def _text(value: Any) -> Any:
+    """A value of an environment or of labels; as YAML spells it where it is no text."""
+    if value is None:
+        raise ValueError('empty; give a text, "" for none')
+    return str(value).lower() if isinstance(value, bool) else str(value) if isinstance(value, int | float) else value
 
 
-@dataclass(frozen=True)
-class Images:
+Texts = dict[Annotated[str, BeforeValidator(str)], Annotated[str, BeforeValidator(_text)]]
+
+
+class Settings(BaseModel):
+    """Every key is known, and every value is of its type."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _know_all_keys(cls, values: Any) -> Any:
+        names = [field.alias or name for name, field in cls.model_fields.items()]
+        for key in values if isinstance(values, dict) else ():
+            if key not in names:
+                raise ValueError(f"{key} is unknown; {_fix(str(key), names)}")
+        return values
+
+
+class Images(Settings):
     """How images are named."""
 
     prefix: str
     tag: str
     gpu_tag: str
-    digests: dict[str, str]
+    digests: Texts
 
 
-@dataclass(frozen=True)
-class Docker:
+class Docker(Settings):
     """The engine at DOCKER_HOST."""
 
     network: str
     cache: str
     mounts: list[dict[str, Any]]
-    pass_: list[str]
+    pass_: list[str] = Field(alias="pass")
 
 
-@dataclass(frozen=True)
-class Kubernetes:
+class Kubernetes(Settings):
     """The cluster in which Airflow runs, or that of its connection `kubernetes_default`."""
 
     namespace: str
@@ -54,14 +67,13 @@ class Kubernetes:
     pull_secrets: list[str]
     cache_claim: str
     user: int
-    node_selector: dict[str, str]
-    gpu_node_selector: dict[str, str]
+    node_selector: Texts
+    gpu_node_selector: Texts
     gpu_tolerations: list[dict[str, Any]]
     start_timeout_s: int
 
 
-@dataclass(frozen=True)
-class Promotion:
+class Promotion(Settings):
     """What happens to a new release."""
 
     approval: bool
@@ -69,8 +81,7 @@ class Promotion:
     deploy_to: str
 
 
-@dataclass(frozen=True)
-class Resources:
+class Resources(Settings):
     """What one task asks for, and how it trains."""
 
     cpus: float
@@ -82,23 +93,22 @@ class Resources:
     processes: int
     micro_batch: int
     timeout_h: float
-    environment: dict[str, str]
+    environment: Texts
 
 
-@dataclass(frozen=True)
-class Deployment:
+class Deployment(Settings):
     """All settings; dags/deployment.yaml says what each means."""
 
-    runner: str
+    runner: Literal["process", "docker", "kubernetes"]
     schedule: str
     window_days: int | None
     recipe: str
-    variables: dict[str, str]
+    variables: Texts
     ref: str
     parallel: int
     retries: int
     retry_delay_s: int
-    environment: dict[str, str]
+    environment: Texts
     images: Images
     docker: Docker
     kubernetes: Kubernetes
@@ -111,20 +121,20 @@ class Deployment:
         return self.stages.get(f"{step}@{cell}", self.stages.get(step, self.defaults))
 
     def check_steps(self, step_names: Set[str]) -> None:
-        """Raise DeploymentError when a key of `stages` is of none of these steps."""
+        """Raise SettingsError when a key of `stages` is of none of these steps."""
         for key in self.stages:
             if key.partition("@")[0] not in step_names:
-                raise DeploymentError(
+                raise SettingsError(
                     f"deployment: stages.{key} is of no step; there are {', '.join(sorted(step_names))}"
                 )
 
     def check_variables(self, names: Sequence[str]) -> None:
-        """Raise DeploymentError when a key of `variables` is none that the recipe reads."""
+        """Raise SettingsError when a key of `variables` is none that the recipe reads."""
         for key in self.variables:
             if key not in names:
                 of = f"is not read by {self.recipe}" if self.recipe else "is of no recipe; name one as `recipe`"
                 fix = f"; {_fix(key, names, 'variables.')}" if names else ""
-                raise DeploymentError(f"deployment: variables.{key} {of}{fix}")
+                raise SettingsError(f"deployment: variables.{key} {of}{fix}")
 
     def image(self, step: str, *, gpu: bool) -> str:
         """The image's name."""
@@ -135,81 +145,39 @@ class Deployment:
 
 
 def read_deployment(folder: Path) -> Deployment:
-    """The settings of `folder`/deployment.yaml and SLIMTOWER_DEPLOYMENT. Raises DeploymentError."""
+    """The settings of `folder`/deployment.yaml and SLIMTOWER_DEPLOYMENT. Raises SettingsError."""
     path = folder / "deployment.yaml"
-    settings = _mapping(path)
+    settings = read_mapping(path)
     if overlay_path := os.environ.get("SLIMTOWER_DEPLOYMENT"):
-        settings = overlay(settings, _mapping(Path(overlay_path)))
+        settings = overlay(settings, read_mapping(Path(overlay_path)))
         path = Path(overlay_path)
     defaults = settings["defaults"]
     stages = settings.pop("stages") or {}
     for key in sorted(stages):  # a step before its cells: `distill` < `distill@4l`
         step, _, cell = key.partition("@")
         stages[key] = overlay(stages.get(step, defaults) if cell else defaults, stages[key] or {})
-    deployment: Deployment = _checked(Deployment, settings | {"stages": {}}, str(path), "")
-    resources = {key: _checked(Resources, value, str(path), f"stages.{key}.") for key, value in stages.items()}
-    if deployment.runner not in RUNNERS:
-        raise DeploymentError(f"{path}: runner is {deployment.runner!r}; choose one of {', '.join(RUNNERS)}")
+    try:
+        deployment = Deployment.model_validate(settings | {"stages": stages})
+    except ValidationError as error:
+        raise SettingsError(f"{path}: {_complaint(error)}") from None
     if _PASSWORD.search(deployment.promote.deploy_to):
-        raise DeploymentError(
+        raise SettingsError(
             f"{path}: promote.deploy_to holds a password, which Airflow shows; give it as PGPASSWORD, QDRANT_API_KEY or"
             " MILVUS_TOKEN, as a secret"
         )
-    return dataclasses.replace(deployment, stages=resources)
+    return deployment
 
 
-def _mapping(path: Path) -> dict[str, Any]:
-    try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DeploymentError(f"{path}: cannot be read ({error.strerror}); correct SLIMTOWER_DEPLOYMENT") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # not UTF-8; 2026-02-31; nested without end
-        raise DeploymentError(f"{path}: not YAML: {error}") from error
-    if not isinstance(loaded, dict):
-        raise DeploymentError(f"{path}: must be a mapping, is {type(loaded).__name__}")
-    return loaded
+def _complaint(error: ValidationError) -> str:
+    """The first bad key, and what is wrong with it."""
+    first = error.errors()[0]
+    key = ".".join(map(str, first["loc"]))
+    if first["type"] == "value_error":
+        return f"{key}: {first['ctx']['error']}" if key else str(first["ctx"]["error"])
+    return f"{key} is {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}"
 
 
-def _checked(kind: Any, values: Any, path: str, where: str) -> Any:
-    """A settings class made from a mapping: every key known, every value of its type."""
-    if not isinstance(values, dict):
-        raise DeploymentError(f"{path}: {where.rstrip('.') or 'the file'} must be a mapping, is {values!r}")
-    hints = {name.rstrip("_"): hint for name, hint in typing.get_type_hints(kind).items()}
-    for key in values:
-        if key not in hints:
-            raise DeploymentError(f"{path}: {where}{key} is unknown; {_fix(str(key), list(hints), where)}")
-    fields = {}
-    for field in dataclasses.fields(kind):
-        name = field.name.rstrip("_")
-        fields[field.name] = _value(hints[name], values[name], path, f"{where}{name}")
-    return kind(**fields)
-
-
-def _fix(key: str, names: Sequence[str], where: str) -> str:
+def _fix(key: str, names: Sequence[str], where: str = "") -> str:
     """The key that may have been meant, else all that there are."""
     near = difflib.get_close_matches(key, names, 1)
     return f"did you mean {where}{near[0]}?" if near else f"there are {', '.join(names)}"
-
-
-def _text(value: Any, path: str, where: str) -> str:
-    """A value of an environment or of labels; as YAML spells it where it is no text."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if value is None or isinstance(value, dict | list):
-        description = "empty" if value is None else repr(value)
-        raise DeploymentError(f'{path}: {where} is {description}; give a text, "" for none')
-    return str(value)
-
-
-def _value(hint: Any, value: Any, path: str, where: str) -> Any:
-    if dataclasses.is_dataclass(hint):
-        return _checked(hint, value, path, f"{where}.")
-    if typing.get_origin(hint) is dict and typing.get_args(hint)[1] is str and isinstance(value, dict):
-        return {str(key): _text(item, path, f"{where}.{key}") for key, item in value.items()}
-    accepted = typing.get_args(hint) if isinstance(hint, types.UnionType) else (typing.get_origin(hint) or hint,)
-    if hint is float:
-        accepted = (int, float)
-    if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
-        names = " or ".join("nothing" if kind is type(None) else kind.__name__ for kind in accepted)
-        raise DeploymentError(f"{path}: {where} is {value!r}; give {names}")
-    return value

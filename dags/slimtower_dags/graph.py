@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,8 +18,8 @@ _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 _WORDS = re.compile(r"[\w, -]+")  # not a place of data, nor a template
 
 
-class GraphError(ValueError):
-    """dvc.yaml, params.yaml or a recipe cannot be made into a graph; one line says why."""
+class SettingsError(ValueError):
+    """A deployment, dvc.yaml, params.yaml or a recipe cannot be used; one line names file and key, and says why."""
 
 
 @dataclass(frozen=True)
@@ -60,21 +61,14 @@ class Graph:
     @property
     def direct(self) -> dict[str, frozenset[str]]:
         """`upstream` without what a stage already waits for through another one (the transitive reduction)."""
-        behind = {address: self._all_before(address) for address in self.stages}
+        behind: dict[str, frozenset[str]] = {}  # each: all that end before it starts
+        for address in TopologicalSorter(self.upstream).static_order():
+            before = self.upstream[address]
+            behind[address] = before.union(*(behind[earlier] for earlier in before))
         return {
             address: before - frozenset[str]().union(*(behind[earlier] for earlier in before))
             for address, before in self.upstream.items()
         }
-
-    def _all_before(self, address: str) -> frozenset[str]:
-        """Addresses of every stage that has to end before this one starts."""
-        reached, waiting = set[str](), list(self.upstream[address])
-        while waiting:
-            earlier = waiting.pop()
-            if earlier not in reached:
-                reached.add(earlier)
-                waiting += self.upstream[earlier]
-        return frozenset(reached)
 
     @property
     def leaves(self) -> list[str]:
@@ -87,20 +81,20 @@ def read_graph(root: Path, recipe: str = "", variables: Mapping[str, str] | None
     """The graph of the project in `root` with a recipe's params, filled with `variables`, laid over its own.
 
     Raises:
-        GraphError: names the file and key at fault.
+        SettingsError: names the file and key at fault.
     """
-    params = _mapping(root / "params.yaml")
+    params = read_mapping(root / "params.yaml")
     if recipe:
         params = overlay(params, _recipe(root / recipe, variables or {}))
     stages: dict[str, Stage] = {}
-    entries = _mapping(root / "dvc.yaml").get("stages", {})
+    entries = read_mapping(root / "dvc.yaml").get("stages", {})
     for name, entry in entries.items():
         for stage in _cells(name, entry, params):
-            if any(stage.task_id == existing.task_id for existing in stages.values()):
-                raise GraphError(f"dvc.yaml: two stages would be the task {stage.task_id}; rename one")
+            if stage.task_id in {existing.task_id for existing in stages.values()}:
+                raise SettingsError(f"dvc.yaml: two stages would be the task {stage.task_id}; rename one")
             stages[stage.address] = stage
     if not stages:
-        raise GraphError(f"{root / 'dvc.yaml'}: no stages; dags/ must lie in a checkout of the project")
+        raise SettingsError(f"{root / 'dvc.yaml'}: no stages; dags/ must lie in a checkout of the project")
     upstream = {
         consumer.address: frozenset(
             producer.address
@@ -116,7 +110,7 @@ def read_variables(root: Path, recipe: str = "") -> list[str]:
     """Names of the `${NAME}`s that a recipe of the project in `root` reads, sorted, but for those of the window.
 
     Raises:
-        GraphError: the recipe cannot be read.
+        SettingsError: the recipe cannot be read.
     """
     names = {match[1] for match in _VARIABLE.finditer(_uncommented(root / recipe))} if recipe else set()
     return sorted(names - {"SINCE", "UNTIL"})
@@ -139,7 +133,8 @@ def overlay(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _mapping(path: Path) -> dict[str, Any]:
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The mapping in a file of YAML. Raises SettingsError."""
     return _parsed(_text(path), path)
 
 
@@ -161,18 +156,18 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise GraphError(f"{path}: cannot be read ({error.strerror}); is it in the checkout?") from error
+        raise SettingsError(f"{path}: cannot be read ({error.strerror}); is it in the checkout?") from error
     except UnicodeDecodeError as error:
-        raise GraphError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from error
+        raise SettingsError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from error
 
 
 def _parsed(text: str, path: Path) -> dict[str, Any]:
     try:
         loaded = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise GraphError(f"{path}: not YAML: {error}") from error
+        raise SettingsError(f"{path}: not YAML: {error}") from error
     if not isinstance(loaded, dict):
-        raise GraphError(f"{path}: must be a mapping, is {type(loaded).__name__}")
+        raise SettingsError(f"{path}: must be a mapping, is {type(loaded).__name__}")
     return loaded
 
 
@@ -225,11 +220,11 @@ def _look_up(path: str, context: dict[str, Any], stage: str) -> Any:
     value: Any = context
     for part in path.split("."):
         if not isinstance(value, dict) or part not in value:
-            raise GraphError(f"params.yaml: {path} is not there; stage {stage} of dvc.yaml names it")
+            raise SettingsError(f"params.yaml: {path} is not there; stage {stage} of dvc.yaml names it")
         value = value[part]
     return value
 
 
 def _touch(first: PurePosixPath, second: PurePosixPath) -> bool:
     """Tell whether two paths are the same or one contains the other."""
-    return first == second or first in second.parents or second in first.parents
+    return first.is_relative_to(second) or second.is_relative_to(first)

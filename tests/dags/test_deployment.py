@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from jinja2 import Environment
 from slimtower_dags import variables
-from slimtower_dags.deployment import DeploymentError, read_deployment
-from slimtower_dags.graph import all_variables, read_variables
+from slimtower_dags.deployment import read_deployment
+from slimtower_dags.graph import SettingsError, all_variables, read_variables
 
 from pipeline import recipe as recipes
 from pipeline.params import check_params
@@ -43,16 +43,16 @@ def test_a_cell_inherits_from_its_step_and_a_step_from_the_defaults(
     ("text", "message"),
     [
         ("runer: docker", "runer is unknown; did you mean runner?"),
-        ("runner: dokcer", "runner is 'dokcer'; choose one of process, docker, kubernetes"),
-        ("stages: {teach: {gpu: 1}}", "stages.teach.gpu is unknown; did you mean stages.teach.gpus?"),
-        ("retries: '3'", "retries is '3'; give int"),
-        ("promote: {approval: 1}", "promote.approval is 1; give bool"),
-        ("parallel: true", "parallel is True; give int"),
-        ("window_days: soon", "window_days is 'soon'; give int or nothing"),
-        ("variables: {DATA: }", 'variables.DATA is empty; give a text, "" for none'),
-        ("environment: {SLIMTOWER_MICRO_BATCH: }", "environment.SLIMTOWER_MICRO_BATCH is empty; give a text"),
-        ("variables: {DATA: [a]}", "variables.DATA is ['a']; give a text"),
-        ("kubernetes: [x]", "kubernetes must be a mapping"),
+        ("runner: dokcer", "runner is 'dokcer': input should be 'process', 'docker' or 'kubernetes'"),
+        ("stages: {teach: {gpu: 1}}", "stages.teach: gpu is unknown; did you mean gpus?"),
+        ("retries: '3'", "retries is '3': input should be a valid integer"),
+        ("promote: {approval: 1}", "promote.approval is 1: input should be a valid boolean"),
+        ("parallel: true", "parallel is True: input should be a valid integer"),
+        ("window_days: soon", "window_days is 'soon': input should be a valid integer"),
+        ("variables: {DATA: }", 'variables.DATA: empty; give a text, "" for none'),
+        ("environment: {SLIMTOWER_MICRO_BATCH: }", "environment.SLIMTOWER_MICRO_BATCH: empty; give a text"),
+        ("variables: {DATA: [a]}", "variables.DATA is ['a']: input should be a valid string"),
+        ("kubernetes: [x]", "kubernetes is ['x']: input should be a valid dictionary"),
         ("[", "not YAML"),
     ],
 )
@@ -60,7 +60,7 @@ def test_a_wrong_setting_is_named_with_its_fix(
     text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     laid_over(tmp_path, monkeypatch, text)
-    with pytest.raises(DeploymentError) as caught:
+    with pytest.raises(SettingsError) as caught:
         read_deployment(DAGS)
     assert message in str(caught.value)
     assert "own.yaml" in str(caught.value)
@@ -77,7 +77,7 @@ def test_a_password_in_the_engines_address_is_refused(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     laid_over(tmp_path, monkeypatch, f"promote: {{deploy_to: '{address}'}}")
-    with pytest.raises(DeploymentError, match=r"promote\.deploy_to holds a password.*PGPASSWORD") as caught:
+    with pytest.raises(SettingsError, match=r"promote\.deploy_to holds a password.*PGPASSWORD") as caught:
         read_deployment(DAGS)
     assert "hush" not in str(caught.value)
 
@@ -102,7 +102,7 @@ def test_a_variable_that_the_recipe_does_not_read_is_refused(
 ) -> None:
     path = f"recipes/{recipe}.yaml" if recipe else ""
     laid_over(tmp_path, monkeypatch, f"recipe: '{path}'\nvariables: {{{key}: x}}\n")
-    with pytest.raises(DeploymentError) as caught:
+    with pytest.raises(SettingsError) as caught:
         read_deployment(DAGS).check_variables(read_variables(DAGS.parent, path))
     assert f"variables.{key} is " in str(caught.value) and message in str(caught.value)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from dvc.repo import Repo
-from slimtower_dags.graph import Graph, GraphError, read_graph
+from slimtower_dags.graph import Graph, SettingsError, read_graph
 
 from pipeline.recipe import fill, overlay
 
@@ -152,5 +152,5 @@ def test_what_is_no_graph_ends_with_one_line_that_says_why(
 ) -> None:
     (tmp_path / "params.yaml").write_text(params)
     (tmp_path / "dvc.yaml").write_text(f"stages: {stages}")
-    with pytest.raises(GraphError, match=message):
+    with pytest.raises(SettingsError, match=message):
         read_graph(tmp_path)
