@@ -9,7 +9,6 @@ import pytest
 from scipy import stats
 from stages import distill_params
 
-from bench import distillation
 from bench.distillation import RESULTS, left_out, results_file
 from bench.tables.cells import PAPER, STUDENT, Cell, make_cell, scaled, student_of
 from bench.tables.cells import distill_params as with_student
@@ -17,7 +16,6 @@ from bench.tables.expected import Claim, Entry, Row, Table, read_expected
 from bench.tables.pipeline import Pipeline
 from bench.tables.report import judged_again, unseen_retention
 from bench.tables.verdicts import Measured, claim_line, failures, judged, judgement, near, row_of, worst_of
-from pipeline.params import Params, check_params
 from pipeline.recipe import laid_over
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
@@ -195,67 +193,12 @@ def test_the_13_subsets_of_six_layers() -> None:
 
 
 @pytest.mark.medium
-def test_the_file_holds_the_13_subsets_and_every_table() -> None:
-    expected, said = read_expected(EXPECTED), " ".join((distillation.__doc__ or "").split())
-    assert all(f"{name}," in said or f"{name}." in said for name in expected.tables)
-    layers = expected.tables["layers"].rows
-    assert sorted(row.subset for row in layers.values()) == sorted(PAPER)
-    assert {row.minimum for row in expected.tables["frontier"].rows.values()} == {0.97, 0.98, 0.99, 0.997}
-
-
-@pytest.mark.medium
 def test_the_papers_recipes_are_presets_that_a_table_measures() -> None:
     expected = read_expected(EXPECTED)
     measured = [student for table in expected.tables.values() for student in described(table)]
     assert {name.partition("_")[0] for name in expected.presets} == {"query", "embeddistill", "scalingnote", "lead"}
     for name, preset in expected.presets.items():
         assert preset in measured, name
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize("name", ["qkd_magnitude", "qkd_fresh"])
-def test_the_rows_of_an_ablation_differ_in_what_is_ablated_alone(name: str) -> None:
-    table = read_expected(EXPECTED).tables[name]
-    assert all(claim.split == "dev" for claim in table.claims)
-    rows = dict(zip(table.rows, described(table), strict=True))
-    for claim in table.claims:
-        with_magnitude, without = (rows[name].model_dump() for name in claim.order)
-        [longer_loss], [loss] = with_magnitude.pop("losses"), without.pop("losses")
-        assert (longer_loss.pop("magnitude"), loss.pop("magnitude")) == (True, False)
-        assert (longer_loss, with_magnitude) == (loss, without)
-
-
-@pytest.mark.medium
-def test_scalingnotes_methods_differ_in_towers_and_losses_as_the_paper_says() -> None:
-    table = read_expected(EXPECTED).tables["scalingnote"]
-    rows = dict(zip(table.rows, described(table), strict=True))
-    small, deep = {"start": {"layers": [0, -1]}}, {"start": {"layers": [0, 1, 2, 3, 4, 5]}}
-    methods = {name: (row.model_dump(include={"start"}), row.towers, row.losses[0].kind) for name, row in rows.items()}
-    assert methods == {
-        "twin_bert": (small, "symmetric", "label_softmax"),
-        "scaling_doc": (small, "joint", "label_softmax"),
-        "scaling_dual": (deep, "symmetric", "label_softmax"),
-        "qkd": (small, "asymmetric", "qkd"),
-    }
-    recall = {name: float(table.rows[name].paper["r50"]) for name in table.rows}
-    assert all(recall[better] > recall[worse] for better, worse in (claim.order for claim in table.claims))
-
-
-@pytest.mark.medium
-def test_lead_over_the_frozen_index_stands_beside_lead_as_published() -> None:
-    table = read_expected(EXPECTED).tables["lead_joint"]
-    rows = dict(zip(table.rows, described(table), strict=True))
-    shared = {"start", "batch_size", "max_document_length"}
-    phased = {"epochs", "learning_rate", "teacher_top_k", "labels"}
-    settings = [
-        [row.model_dump(include=shared), *(phase.model_dump(include=phased) for phase in row.phases)]
-        for row in (rows["lead"], rows["frozen"], rows["alignment"])
-    ]
-    assert settings[0] == settings[1] == settings[2], "the same texts, steps and neighbours"
-    assert [rows[name].towers for name in ("lead", "frozen", "alignment")] == ["symmetric", *["asymmetric"] * 2]
-    assert rows["frozen"].then[0].losses == rows["without_joint"].then[0].losses
-    assert {loss.kind for phase in rows["alignment"].phases for loss in phase.losses} == {"embedding"}
-    assert {("frozen", "lead"), ("frozen", "alignment")} <= {(*claim.order,) for claim in table.claims}
 
 
 def described(table: Table) -> list[StudentParams]:
@@ -406,69 +349,6 @@ def test_the_result_of_another_run_than_the_tables_has_its_name(monkeypatch: pyt
     names = {run: results_file("ladder", table(), Path(run)).name for run in ("runs/scifact_medquad", ".", "/x/demo")}
     assert [*names.values()] == ["ladder.json", "ladder.project.json", "ladder.demo.json"]
     assert results_file("t", table(run="."), Path()) == RESULTS / "t.json"
-
-
-def recipe(name: str, **variables: str) -> Params:
-    """params.yaml with a recipe laid over it."""
-    path = ROOT / "recipes" / f"{name}.yaml"
-    raw = laid_over(read_mapping(ROOT / "params.yaml"), path.read_text(encoding="utf-8"), variables, path)
-    return check_params(raw, path.name)
-
-
-@pytest.mark.medium
-def test_what_is_shown_on_public_sets_is_shown_on_the_demo_with_the_same_teachers_and_students() -> None:
-    public = recipe("cross_encoder_teacher", DATA="data", EPOCHS="1.0", TEXTS="7000")
-    demo = recipe("demo_teachers")
-    for name in ("dense", "cls", "dual", "late"):
-        assert demo.teach.described(name) == public.teach.described(name), name
-    dual, special = (
-        demo.teach.described(name).model_dump(exclude={"pooling", "scale"}) for name in ("dual", "special")
-    )
-    assert special == dual, "two forms of dual pooling, whose products want other scales"
-    assert demo.embed == public.embed
-    assert demo.score.model_dump(exclude={"teachers"}) == public.score.model_dump(exclude={"teachers"})
-    tables = read_expected(EXPECTED).tables
-    for name in ("ce_to_de", "responses", "lead_frozen", "lead_joint"):
-        shown, shown_on_demo = tables[name], tables[f"{name}_demo"]
-        students = {row: each.student for row, each in shown.rows.items()}
-        assert students == {row: shown_on_demo.rows[row].student for row in students}
-        assert {(*claim.order,) for claim in shown.claims} <= {(*claim.order,) for claim in shown_on_demo.claims}
-        for field in ("common", "validation_texts", "tolerance"):
-            assert getattr(shown, field) == getattr(shown_on_demo, field), (name, field)
-
-
-@pytest.mark.medium
-def test_the_label_free_tables_use_no_judgement_and_differ_in_their_data_alone() -> None:
-    tables = read_expected(EXPECTED).tables
-    scifact, medquad, demo = (tables[f"label_free_{name}"] for name in ("scifact", "medquad", "demo"))
-    assert (scifact.sets, medquad.sets, demo.sets) == (["scifact"], ["medquad"], ["api"])
-    rows, claims = zip(
-        *(
-            (
-                [(name, row.description, row.student) for name, row in each.rows.items()],
-                [(claim.order, claim.paper) for claim in each.claims],
-            )
-            for each in (scifact, medquad, demo)
-        ),
-        strict=True,
-    )
-    assert rows[0] == rows[1] == rows[2] and claims[0] == claims[1] == claims[2]
-    models = {"DATA": "data", "SCORERS": "late,cross", "LATE": "late", "CROSS": "cross", "TEXTS": "{late: 2, cross: 1}"}
-    public, on_demo = recipe("label_free", **models), recipe("label_free_demo", **models)
-    assert on_demo.embed.model_dump(exclude={"parts"}) == public.embed.model_dump(exclude={"parts"})
-    assert set(public.embed.parts) - set(on_demo.embed.parts) == {"generated_queries"}
-    assert on_demo.score == public.score and on_demo.candidates == public.candidates
-    for name, trained in (("dense", {}), ("cross", {}), ("late", {"learning_rate", "temperature", "checkpoint_steps"})):
-        teachers = [run.teach.described(name).model_dump(exclude=set(trained)) for run in (on_demo, public)]
-        assert teachers[0] == teachers[1], name
-    phases = [phase for student in described(scifact) for phase in student.phases]
-    assert all(phase.labels == "pseudo" or not phase.needs(Need.CANDIDATES) for phase in phases)
-    assert not any(phase.needs(Need.LABELS) for phase in phases)
-    refined, longer = (
-        StudentParams.model_validate(scifact.rows[f"2l.{name}"].student).then[0] for name in ("refined", "longer")
-    )
-    assert refined.teachers == longer.teachers == ["late"], "the same texts"
-    assert refined.epochs == longer.epochs
 
 
 @pytest.mark.medium

@@ -1,6 +1,5 @@
 """Tables of teachers by what they are trained on: what is read, planned, kept, compared and written."""
 
-import subprocess
 import sys
 from argparse import Namespace
 from collections import defaultdict
@@ -16,7 +15,7 @@ from rank_fakes import liked, write_rank_world
 from scipy import stats
 from stages import write_ingest, write_mine
 from teach_fakes import PARAMS as TEACHER
-from whole_run import git_copy, run_ingest, write_beir
+from whole_run import run_ingest, write_beir
 
 from bench.tables.pipeline import Pipeline
 from bench.teachers import __main__ as bench
@@ -186,15 +185,6 @@ def test_claims_and_expectations_have_verdicts_that_are_written_printed_and_judg
     assert part["claims"] == [], "of rows that were not measured nothing is claimed"
     with pytest.raises(UserError, match="b was not compared with a on dev queries; measure it again"):
         verdicts(found, claimed({"order": ["b", "a"], "split": "dev", "paper": "x"}))
-
-
-def test_every_table_of_the_file_claims_what_must_be_shown() -> None:
-    tables = read_tables(Path("bench/teachers.yaml")).tables
-    claims = {name: {(*claim.order, claim.says, claim.p) for claim in each.claims} for name, each in tables.items()}
-    assert ("judged", "zero_shot", "better", 0.01) in claims["medquad"]
-    assert ("judged", "zero_shot", "no worse", 0.05) in claims["scifact"]
-    sources = {claim.order[0] for claim in tables["demo"].claims}
-    assert {"clicks", "multi_hop", "relevance", "judged", "debiased", "round"} <= sources
 
 
 def test_rows_with_other_queries_are_not_compared() -> None:
@@ -387,28 +377,3 @@ def test_a_table_is_measured_written_and_kept(
     written.unlink()
     with pytest.raises(UserError, match=r"tiny\.json: not found; measure the table first"):
         run("--judge")
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-@pytest.mark.timeout(1200)
-def test_rows_share_stages_through_the_pipeline(tiny_tower: Path, tmp_path: Path) -> None:
-    root = tmp_path / "project"
-    whole = described(tiny_tower) | {"seeds": [1]}  # teachers that nothing trains: what is mined is compared
-    whole["tables"]["tiny"]["common"]["teach"]["teacher"]["dense"]["epochs"] = 0.0
-    del whole["tables"]["tiny"]["rows"]["deep"]["teach"]
-    environment = git_copy(root, {"bench/teachers.yaml": yaml.safe_dump(whole, sort_keys=False)})
-    environment["DATA"] = str(write_data(tmp_path / "beir"))
-
-    def stages(*words: str) -> tuple[list[str], str]:
-        command = [sys.executable, "-m", "bench.teachers", "tiny", *words]
-        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        ran = [line.split("'")[1] for line in done.stdout.splitlines() if line.startswith("Running stage")]
-        return sorted(ran), done.stderr
-
-    mining = [f"mine@{signal}" for signal in ("click", "judged", "relevance")]
-    assert stages("--only", "judged")[0] == sorted(["ingest", "candidates", *mining])
-    ran, said = stages()
-    assert ran == mining and said.count("known") == 2, "what rows have alike runs once"
-    assert set(read_json(root / "bench/results/teachers/tiny.json")["rows"]) == {"zero_shot", "judged", "deep"}

@@ -1,19 +1,15 @@
 """The mining benchmark's log and its pairwise baseline."""
 
-import math
 import random
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from mine_logs import engine_in, engine_table
 
 from bench import zipf_log
 from bench.mining import pairwise
 from steps.core.tables import read_table
-from steps.mine.association import click_associations
 
 QUERIES = 3_000
 Tables = dict[str, pa.Table]
@@ -126,29 +122,3 @@ def test_pairwise_equals_a_double_loop() -> None:
         assert found == double_loop(scores, givers, threshold, top, least)
         total += len(found)
     assert total > 1_000
-
-
-@pytest.mark.medium
-def test_mining_finds_the_same_number_and_a_query_has_at_least_five(log: Tables, tmp_path: Path) -> None:
-    clicked = log["impressions"].filter(log["impressions"]["clicked"])
-    giver_ids = set(clicked["query_id"].to_pylist())
-    rows = [row for row in log["queries"].to_pylist() if row["split"] == "train"]
-    held = [sorted(int(term[1:]) for term in row["text"].split()) for row in rows]
-    df = Counter(term for terms in held for term in terms)
-    idf = {term: math.log(1 + (len(rows) - count + 0.5) / (count + 0.5)) for term, count in df.items()}
-    terms, importances = np.full((len(rows), 8), -1), np.zeros((len(rows), 8))
-    for at, query in enumerate(held):
-        terms[at, : len(query)] = query
-        importances[at, : len(query)] = [idf[term] / math.fsum(idf[t] for t in query) for term in query]
-    lends = np.array([row["query_id"] in giver_ids for row in rows])
-    found = pairwise(terms, importances, lends, threshold=0.1, top_terms=2, min_terms=2)
-
-    at, slot = np.nonzero(terms >= 0)
-    given = zip(at.tolist(), terms[at, slot].tolist(), importances[at, slot].tolist(), strict=True)
-    with engine_in(tmp_path) as engine:
-        table = engine_table(engine, {"query": pa.int64(), "term": pa.int64(), "importance": pa.float64()}, given)
-        givers = engine_table(engine, {"query": pa.int64()}, [(at,) for at in np.flatnonzero(lends).tolist()])
-        mined = click_associations(engine, table, givers, threshold=0.1, top_terms=2, min_terms=2, cap=len(rows))
-        kept = engine.rows(mined.strongest).to_pylist()
-    assert sorted([row["query"], row["other_query"]] for row in kept) == found.tolist()
-    assert mined.total == len(found) >= 5 * len(rows)
