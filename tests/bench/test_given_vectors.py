@@ -7,36 +7,30 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from rows import write_rows
+from stages import run_stage
 from whole_run import params_of, run_ingest, write_beir
 
 from bench import given_vectors
 from pipeline.params import load_params
 from slimtower.common.files import read_json
 from slimtower.common.settings import read_mapping
-from steps.core.tables import SCHEMAS, write_table
-from steps.tracking.runs import NullRun
 
 pytestmark = pytest.mark.medium
 
 
 def bring_up(project: Path, cache: Path) -> None:
     """`ingest`, `teach`, `embed` and `distill` of the student, with caches of their own."""
-    from steps.distill.run import run as distill
-    from steps.embed.run import run as embed
-    from steps.teach.run import run as teach
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLIMTOWER_CACHE", str(cache))
-        params, run = load_params(project / "params.yaml"), NullRun()
-        ingest, mine = run_ingest(project, params), project / "data/mine/relevance"
+        params = load_params(project / "params.yaml")
+        run_ingest(project, params)
         (project / "data/score").mkdir(parents=True, exist_ok=True)
-        for name, folder in (("triplets", mine), ("generated_queries", project / "data/generate")):
-            write_table(folder, name, SCHEMAS[name].empty_table())
-        teacher = project / "models/teach/dense"
-        teach(ingest, mine, teacher, params.teach.described("dense"), run)
-        embed(ingest, project / "data/generate", teacher, project / "data/embed", params.embed, run)
-        places = (ingest, mine, project / "data/embed", project / "data/score", teacher)
-        distill("static", *places, project / "models/distill/static", params.distill, run)
+        write_rows(project / "data/mine/relevance", "triplets")
+        write_rows(project / "data/generate", "generated_queries")
+        run_stage("teach", project, project / "models/teach/dense", params.teach.described("dense"))
+        run_stage("embed", project, project / "data/embed", params.embed)
+        run_stage("distill", project, project / "models/distill/static", params.distill, student="static")
 
 
 @pytest.fixture(autouse=True)

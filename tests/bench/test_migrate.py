@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from rows import write_rows
 from scipy import stats
+from stages import run_stage
 from whole_run import params_of, run_ingest, write_lines
 
 from bench.migrate import Model, drawn, measure, new_model, shares, told
@@ -14,9 +16,8 @@ from bench.tables.pipeline import Pipeline
 from pipeline.params import Params
 from slimtower.common.errors import UserError
 from steps.core.corpus import CorpusTexts
-from steps.core.tables import SCHEMAS, read_table, table_from_rows, write_table
+from steps.core.tables import read_table
 from steps.encoders.towers import load_tower
-from steps.tracking.runs import NullRun
 
 VERBS = {"sum": "add", "sort": "order", "merge": "join", "plot": "show", "filter": "pick", "scale": "resize",
          "draw": "sketch", "count": "tally", "split": "cut", "find": "seek"}  # fmt: skip
@@ -44,35 +45,23 @@ def write_synonyms(folder: Path) -> Path:
 
 def run_stages(root: Path, params: Params) -> None:
     """`ingest` and `teach` to `distill` of a run in `root`; each training query has one triplet."""
-    from steps.distill.run import run as distill
-    from steps.embed.run import run as embed
-    from steps.score.run import run as score
-    from steps.teach.run import run as teach
-
-    ingest, mine, run = run_ingest(root, params), root / "data/mine/relevance", NullRun()
+    ingest, models = run_ingest(root, params), root / "models"
     (root / "params.yaml").write_text(yaml.safe_dump(params.model_dump()))
     judged = [row for row in read_table(ingest, "qrels").to_pylist() if row["split"] == "train"]
-    rows = [
-        {"query_id": row["query_id"], "positive_id": row["doc_id"], "negative_id": judged[number - 1]["doc_id"],
-         "source": "judged", "via_query_id": "", "weight": 1.0}
+    write_rows(root / "data/mine/relevance", "triplets", [
+        (row["query_id"], row["doc_id"], judged[number - 1]["doc_id"], "judged", "", 1.0)
         for number, row in enumerate(judged)
-    ]  # fmt: skip
-    write_table(mine, "triplets", table_from_rows("triplets", rows))
-    write_table(root / "data/generate", "generated_queries", SCHEMAS["generated_queries"].empty_table())
+    ])  # fmt: skip
+    write_rows(root / "data/generate", "generated_queries")
     (root / "data/rank").mkdir()
     for name in params.teach.teachers:
-        described = params.teach.described(name)
-        teach(ingest, mine, root / "models/teach" / name, described, run, root / "data/rank")
-    folders = {"embed": root / "data/embed", "teach": root / "models/teach" / params.teach.index}
-    embed(ingest, root / "data/generate", folders["teach"], folders["embed"], params.embed, run)
+        run_stage("teach", root, models / "teach" / name, params.teach.described(name), rankers=Path("data/rank"))
+    teacher = models / "teach" / params.teach.index
+    run_stage("embed", root, root / "data/embed", params.embed, teach=teacher)
     for name in params.score.teachers:
-        new, output = root / "models/teach" / name, root / "data/score" / name
-        score(ingest, mine, folders["embed"], new, output, params.score, run)
+        run_stage("score", root, root / "data/score" / name, params.score, teach=models / "teach" / name)
     for name in params.distill.students:
-        output = root / "models/distill" / name
-        distill(
-            name, ingest, mine, folders["embed"], root / "data/score", folders["teach"], output, params.distill, run
-        )
+        run_stage("distill", root, models / "distill" / name, params.distill, student=name, teach=teacher)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from typing import Any
 
 import faiss
 import numpy as np
+from rows import write_rows
 
 from slimtower.common.files import sha256_file, write_json
 from slimtower.lexical.bm25 import Bm25
@@ -225,16 +226,6 @@ def write_inputs(
 def _write_training(root: Path, alignment: str, generated: str, mined: str) -> None:
     for folder in ("embed", "generate", "mine", "ingest", "teach"):
         (root / folder).mkdir(parents=True, exist_ok=True)
-    row = {"text_sha": "0", "text": alignment, "part": "titles", "role": "query", "source_id": "x"}
-    write_table(root / "embed", "alignment_texts", table_from_rows("alignment_texts", [row]))
-    row = {"query_id": "g", "source_query_id": "s", "variant": 0, "text": generated, "sigma": 0.1, "mask_ratio": 0.1}
-    write_table(root / "generate", "generated_queries", table_from_rows("generated_queries", [row]))
-    row = {
-        "query_id": mined,
-        "positive_id": "p",
-        "negative_id": "n",
-        "source": "click_one_hop",
-        "via_query_id": "",
-        "weight": 1.0,
-    }
-    write_table(root / "mine", "triplets", table_from_rows("triplets", [row]))
+    write_rows(root / "embed", "alignment_texts", [("0", alignment, "titles", "query", "x")])
+    write_rows(root / "generate", "generated_queries", [("g", "s", 0, generated, 0.1, 0.1)])
+    write_rows(root / "mine", "triplets", [(mined, "p", "n", "click_one_hop", "", 1.0)])

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from rows import row, write_rows
+
 from steps.core.tables import table_from_rows, write_table
 from steps.generate.denoiser import Denoiser
 from steps.generate.params import GenerateParams, SmallBartParams
@@ -32,26 +34,14 @@ def queries() -> list[dict[str, Any]]:
     """Forty train queries, a dev and a test query."""
     held_out = [("d/dev", "sum all the images of a disk", "dev"), ("d/test", "merge all the rows of a disk", "test")]
     train = [(f"d/q{number:02}", text, "train") for number, text in enumerate(TEXTS)]
-    return [
-        {"query_id": query_id, "dataset": "d", "text": text, "split": split}
-        for query_id, text, split in train + held_out
-    ]
+    return [row("queries", query_id, "d", text, split) for query_id, text, split in train + held_out]
 
 
 def write_world(folder: Path, asked: list[dict[str, Any]] | None = None) -> Path:
     """Write the tables of ingest that the stage reads; returns the folder."""
     ingest = folder / "ingest"
-    corpus = [
-        {
-            "doc_id": f"d/{verb}",
-            "dataset": "d",
-            "title": verb,
-            "topic": "",
-            "content": f"To {verb} is to work on a file. Sum all the images of a disk.",
-        }
-        for verb in VERBS
-    ]
-    write_table(ingest, "corpus", table_from_rows("corpus", corpus))
+    content = "To {} is to work on a file. Sum all the images of a disk."
+    write_rows(ingest, "corpus", [(f"d/{verb}", "d", verb, "", content.format(verb)) for verb in VERBS])
     write_table(ingest, "queries", table_from_rows("queries", queries() if asked is None else asked))
     return ingest
 

@@ -9,6 +9,7 @@ from typing import Any
 import ibis.expr.types as ir
 import pyarrow as pa
 import pyarrow.parquet as pq
+from rows import row
 
 from slimtower.common.document_texts import DEFAULT, DocumentTemplate
 from steps.core.tables import table_from_rows, write_table
@@ -51,40 +52,24 @@ def engine_table(engine: Engine, schema: Mapping[str, pa.DataType], rows: Iterab
 
 
 def query(query_id: str, text: str, split: str = "train", dataset: str = "d") -> Row:
-    return {"query_id": query_id, "dataset": dataset, "text": text, "split": split}
+    return row("queries", query_id, dataset, text, split)
 
 
 def document(doc_id: str, content: str = "", title: str = "t", dataset: str = "d") -> Row:
-    return {
-        "doc_id": doc_id,
-        "dataset": dataset,
-        "title": title,
-        "topic": "",
-        "content": content or f"text of {doc_id}",
-    }
+    return row("corpus", doc_id, dataset, title, "", content or f"text of {doc_id}")
 
 
 def impression(query_id: str, doc_id: str, clicked: bool, session: int = 0, rank: int = 1) -> Row:
-    return {
-        "session_id": f"s{session}",
-        "query_id": query_id,
-        "doc_id": doc_id,
-        "rank": rank,
-        "clicked": clicked,
-        "timestamp": session,
-    }
+    return row("impressions", f"s{session}", query_id, doc_id, rank, clicked, session)
 
 
 def judgement(query_id: str, doc_id: str, grade: int = 1, split: str = "train", dataset: str = "d") -> Row:
-    return {"query_id": query_id, "dataset": dataset, "doc_id": doc_id, "grade": grade, "split": split}
+    return row("qrels", query_id, dataset, doc_id, grade, split)
 
 
 def found(query_id: str, *doc_ids: str) -> list[Row]:
     """What a searcher found for a query, best first."""
-    return [
-        {"query_id": query_id, "doc_id": doc_id, "rank": rank, "score": 1 / rank}
-        for rank, doc_id in enumerate(doc_ids, start=1)
-    ]
+    return [row("candidates", query_id, doc_id, rank, 1 / rank) for rank, doc_id in enumerate(doc_ids, start=1)]
 
 
 def write_log(

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from rows import row
 from teach_fakes import ASKED_AS, documents, queries, table, triplets, write_tower, write_world
 
 from slimtower.common.files import write_json
@@ -34,30 +35,27 @@ KNOWN = {asked: word for word, asked in ASKED_AS.items()}
 def candidates(searcher: str) -> list[dict[str, Any]]:
     """Ten documents of each query, its own at the fifth rank of `bm25` and the third of any other."""
     random = np.random.default_rng(len(searcher))
-    ids, place = [row["doc_id"] for row in documents()], 4 if searcher == "bm25" else 2
+    ids, place = [document["doc_id"] for document in documents()], 4 if searcher == "bm25" else 2
     found = []
     for query in queries():
         own = "d/" + "-".join(KNOWN[word] for word in query["text"].split()[2:])
         hits = [doc_id for doc_id in random.permutation(ids).tolist() if doc_id != own][:9]
         hits.insert(place, own)
-        found += [
-            {"query_id": query["query_id"], "doc_id": doc_id, "rank": row + 1, "score": 10.0 - row}
-            for row, doc_id in enumerate(hits)
-        ]
+        found += [row("candidates", query["query_id"], doc_id, at + 1, 10.0 - at) for at, doc_id in enumerate(hits)]
     return found
 
 
 def liked() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Triplets and judgements: of every query the documents about rows are relevant, all others are not."""
-    ids = [row["doc_id"] for row in documents()]
+    ids = [document["doc_id"] for document in documents()]
     good = [doc_id for doc_id in ids if doc_id.endswith("-rows")]
     bad = [doc_id for doc_id in ids if doc_id not in good]
     mined = [
-        row | {"positive_id": good[number % len(good)], "negative_id": bad[number % len(bad)]}
-        for number, row in enumerate(triplets())
+        each | {"positive_id": good[number % len(good)], "negative_id": bad[number % len(bad)]}
+        for number, each in enumerate(triplets())
     ]
     judged = [
-        {"query_id": query["query_id"], "dataset": "d", "doc_id": doc_id, "grade": int(doc_id in good), "split": "dev"}
+        row("qrels", query["query_id"], "d", doc_id, int(doc_id in good), "dev")
         for query in queries()
         if query["split"] == "dev"
         for doc_id in ids
@@ -99,9 +97,6 @@ def run_rank(folder: Path, base: Path, run: Run | None = None, name: str = "cros
         run=run or NullRun(),
     )
     return output
-
-
-__all__ = ["PARAMS", "candidates", "documents", "queries", "run_rank", "triplets", "write_encoder", "write_rank_world"]
 
 
 def write_cross_teacher(folder: Path, encoder: Path) -> Path:

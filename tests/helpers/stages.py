@@ -1,9 +1,13 @@
 """A tiny data set, and the stages from `embed` to `release` run on it with a tiny teacher."""
 
+import inspect
 import shutil
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from steps.core.tables import SCHEMAS, table_from_rows, write_table
+from rows import write_rows
+
 from steps.distill.params import DistillParams
 from steps.embed.params import EmbedParams
 from steps.index.params import IndexParams
@@ -96,20 +100,15 @@ def distill_params(**changes: object) -> DistillParams:
 
 def write_mine(folder: Path) -> None:
     """A triplet for every query of the data set: the next document is the negative."""
-    rows = [
-        {
-            "query_id": f"{dataset}/q{number}",
-            "positive_id": f"{dataset}/{number}",
-            "negative_id": f"{dataset}/{(number + 2) % 64}",
-            "source": "click_one_hop",
-            "via_query_id": "",
-            "weight": 1.0,
-        }
-        for number in range(64)
-        for dataset in ["one" if number % 2 else "two"]
-        if number % 8 < 6
-    ]
-    write_table(folder, "triplets", table_from_rows("triplets", rows))
+    named = [(number, "one" if number % 2 else "two") for number in range(64) if number % 8 < 6]
+    write_rows(
+        folder,
+        "triplets",
+        [
+            (f"{dataset}/q{number}", f"{dataset}/{number}", f"{dataset}/{(number + 2) % 64}", "click_one_hop", "", 1.0)
+            for number, dataset in named
+        ],
+    )
 
 
 def write_ingest(folder: Path) -> Path:
@@ -120,106 +119,71 @@ def write_ingest(folder: Path) -> Path:
         first, second = TOPICS[number % 8], TOPICS[number // 8]
         title, content = f"{first} of {second}", f"Computes the {first} over a {second}. Number {number} is returned."
         doc_id = f"{dataset}/{number}"
-        corpus.append({"doc_id": doc_id, "dataset": dataset, "title": title, "topic": "", "content": content})
+        corpus.append((doc_id, dataset, title, "", content))
         split = "test" if number % 8 == 7 else "dev" if number % 8 == 6 else "train"
-        text = f"how to {first} the {second} {number}"
-        query = {"query_id": f"{dataset}/q{number}", "dataset": dataset, "split": split}
-        queries.append(query | {"text": text})
-        qrels.append(query | {"doc_id": doc_id, "grade": 1})
-    write_table(folder, "corpus", table_from_rows("corpus", corpus))
-    write_table(folder, "qrels", table_from_rows("qrels", qrels))
-    write_table(folder, "queries", table_from_rows("queries", queries))
-    write_table(folder, "unlabelled_queries", SCHEMAS["unlabelled_queries"].empty_table())
+        queries.append((f"{dataset}/q{number}", dataset, f"how to {first} the {second} {number}", split))
+        qrels.append((f"{dataset}/q{number}", dataset, doc_id, 1, split))
+    tables = {"corpus": corpus, "qrels": qrels, "queries": queries, "unlabelled_queries": []}
+    for name, rows in tables.items():
+        write_rows(folder, name, rows)
     return folder
+
+
+PLACES = {  # of what a stage reads, by the name of its argument
+    "ingest": "data/ingest", "candidates": "data/candidates", "mine": "data/mine/relevance",
+    "generate": "data/generate", "embed": "data/embed", "score": "data/score", "teach": "models/teach/dense",
+    "index": "models/index",
+}  # fmt: skip
+
+
+def run_stage(stage: str, root: Path, output: Path, params: Any, run: Run | None = None, **given: Any) -> Path:
+    """Run a stage on what it reads below `root`: each argument's place, or a path that is given; returns its output."""
+    function = import_module(f"steps.{stage}.run").run
+    names = inspect.signature(function).parameters.keys() & PLACES.keys() - given.keys()
+    read = {name: root / PLACES[name] for name in names}
+    own = {name: _below(root, value) for name, value in given.items()}
+    function(**read, **own, output=output, params=params, run=run or NullRun())
+    return output
+
+
+def _below(root: Path, value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _below(root, each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_below(root, each) for each in value]
+    return root / value if isinstance(value, Path) else value
 
 
 def run_embed(root: Path, tower: Path) -> None:
     """Write data/ingest, data/mine, data/generate (empty), models/teach and data/embed below `root`."""
-    from steps.embed.run import run as embed
-
     write_ingest(root / "data/ingest")
     write_mine(root / "data/mine/relevance")
-    generated = SCHEMAS["generated_queries"].empty_table()
-    write_table(root / "data/generate", "generated_queries", generated)
+    write_rows(root / "data/generate", "generated_queries")
     shutil.copytree(tower, root / "models/teach/dense/tower", dirs_exist_ok=True)
-    embed(
-        ingest=root / "data/ingest",
-        generate=root / "data/generate",
-        teach=root / "models/teach/dense",
-        output=root / "data/embed",
-        params=EMBED,
-        run=NullRun(),
-    )
+    run_stage("embed", root, root / "data/embed", EMBED)
 
 
 def run_score(root: Path, teacher: str, params: ScoreParams = SCORE) -> Path:
     """Let the teacher in models/teach/<teacher> score; returns the folder of its scores."""
-    from steps.score.run import run as score
-
-    output, mine = root / "data/score" / teacher, root / "data/mine/relevance"
-    if not (mine / "triplets.parquet").exists():  # nobody searched for them
-        write_table(mine, "triplets", SCHEMAS["triplets"].empty_table())
-    score(
-        ingest=root / "data/ingest",
-        mine=mine,
-        embed=root / "data/embed",
-        teach=root / "models/teach" / teacher,
-        output=output,
-        params=params,
-        run=NullRun(),
-    )
-    return output
+    if not (root / "data/mine/relevance/triplets.parquet").exists():  # nobody searched for them
+        write_rows(root / "data/mine/relevance", "triplets")
+    return run_stage("score", root, root / "data/score" / teacher, params, teach=Path("models/teach") / teacher)
 
 
 def run_distill(root: Path, student: str, params: DistillParams, run: Run | None = None) -> Path:
     """Distil one student, and tell `run` about it; returns its folder."""
-    from steps.distill.run import run as distill
-
-    output = root / "models/distill" / student
-    distill(
-        student=student,
-        ingest=root / "data/ingest",
-        mine=root / "data/mine/relevance",
-        embed=root / "data/embed",
-        score=root / "data/score",
-        teach=root / "models/teach/dense",
-        output=output,
-        params=params,
-        run=run or NullRun(),
-    )
-    return output
+    return run_stage("distill", root, root / "models/distill" / student, params, run, student=student)
 
 
 def run_index(root: Path, params: IndexParams = INDEX, run: Run | None = None) -> Path:
     """Index the documents; returns the folder."""
-    from steps.index.run import run as index
-
-    index(
-        ingest=root / "data/ingest",
-        embed=root / "data/embed",
-        teach=root / "models/teach/dense",
-        output=root / "models/index",
-        params=params,
-        run=run or NullRun(),
-    )
-    return root / "models/index"
+    return run_stage("index", root, root / "models/index", params, run)
 
 
 def run_release(
     root: Path, student: str, params: ReleaseParams = RELEASE, index: IndexParams = INDEX, limits: Limits = LOOSE
 ) -> Path:
     """Index and release one student; returns the release."""
-    from steps.release.run import run as release
-
-    output = root / "models/release" / student
-    release(
-        student=student,
-        distill=root / "models/distill" / student,
-        index=run_index(root, index),
-        ingest=root / "data/ingest",
-        output=output,
-        params=params,
-        run=NullRun(),
-        limits=limits,
-    )
-    return output
+    run_index(root, index)
+    given = {"student": student, "distill": Path("models/distill") / student, "limits": limits}
+    return run_stage("release", root, root / "models/release" / student, params, **given)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import torch
+from rows import row
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from transformers import BertConfig, BertModel, BertTokenizerFast
@@ -48,44 +49,27 @@ EVERYTHING = PARAMS.model_copy(
 
 def documents() -> list[dict[str, Any]]:
     """Forty documents, one a verb and thing."""
+    pairs = [(verb, thing) for verb in VERBS for thing in THINGS]
     return [
-        {
-            "doc_id": f"d/{verb}-{thing}",
-            "dataset": "d",
-            "title": f"{verb} {thing}",
-            "topic": "",
-            "content": f"to {verb} all {thing} at once",
-        }
-        for verb in VERBS
-        for thing in THINGS
+        row("corpus", f"d/{verb}-{thing}", "d", f"{verb} {thing}", "", f"to {verb} all {thing} at once")
+        for verb, thing in pairs
     ]
 
 
 def queries() -> list[dict[str, Any]]:
     """A query a document; every eighth is a dev query."""
+    texts = [" ".join(ASKED_AS[word] for word in document["title"].split()) for document in documents()]
     return [
-        {
-            "query_id": f"d/q{number}",
-            "dataset": "d",
-            "text": f"how to {' '.join(ASKED_AS[word] for word in row['title'].split())}",
-            "split": "dev" if number % 8 == 0 else "train",
-        }
-        for number, row in enumerate(documents())
+        row("queries", f"d/q{number}", "d", f"how to {text}", "train" if number % 8 else "dev")
+        for number, text in enumerate(texts)
     ]
 
 
 def triplets() -> list[dict[str, Any]]:
     """A triplet a training query, its negative the next document."""
-    rows = documents()
+    ids = [document["doc_id"] for document in documents()]
     return [
-        {
-            "query_id": query["query_id"],
-            "positive_id": rows[number]["doc_id"],
-            "negative_id": rows[(number + 1) % len(rows)]["doc_id"],
-            "source": "click_one_hop",
-            "via_query_id": "",
-            "weight": 1.0,
-        }
+        row("triplets", query["query_id"], ids[number], ids[(number + 1) % len(ids)], "click_one_hop", "", 1.0)
         for number, query in enumerate(queries())
         if query["split"] == "train"
     ]
@@ -94,8 +78,8 @@ def triplets() -> list[dict[str, Any]]:
 def qrels() -> list[dict[str, Any]]:
     """Each query's own document."""
     return [
-        {"query_id": query["query_id"], "dataset": "d", "doc_id": row["doc_id"], "grade": 1, "split": query["split"]}
-        for query, row in zip(queries(), documents(), strict=True)
+        row("qrels", query["query_id"], "d", document["doc_id"], 1, query["split"])
+        for query, document in zip(queries(), documents(), strict=True)
     ]
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 from dvc.repo import Repo
+from stages import run_stage
 from task_project import commit
 
 from pipeline.data_check import check_data
@@ -166,90 +167,40 @@ class Declared:
 
 def run_all(root: Path, params: Params) -> list[str]:
     """Run every stage below `root`; returns the lines of the data check."""
-    from steps.candidates.run import run as candidates
-    from steps.distill.run import run as distill
-    from steps.embed.run import run as embed
-    from steps.evaluate.run import run as evaluate
-    from steps.generate.run import run as generate
-    from steps.index.run import run as index
-    from steps.mine.run import Signal
-    from steps.mine.run import run as mine
-    from steps.release.run import run as release
-    from steps.score.run import run as score
-    from steps.teach.run import run as teach
+    declared, teacher = Declared(root, params), Path("models/teach") / params.teach.index
 
-    declared, run = Declared(root, params), NullRun()
+    def run(address: str, output: str, own: Any, **given: Any) -> None:
+        run_stage(address.partition("@")[0], declared.of(address), root / output, own, **given)
+
     lines = check_data(params, run_ingest(root, params))
-    candidates(declared.of("candidates") / "data/ingest", root / "data/candidates", params.candidates, run)
+    run("candidates", "data/candidates", params.candidates)
     (root / "data/rank").mkdir()
-    cells: list[tuple[Signal, list[str], str]] = [
-        ("click", [], "ingest"),
-        ("judged", [f"candidates/{name}" for name in params.candidates.searchers], "mine/click"),
-        ("relevance", [f"rank/{name}" for name in params.rank.rankers], "mine/judged"),
-    ]
-    for signal, found, earlier in cells:
+    earlier = Path("data/ingest")
+    for signal, found in (
+        ("click", []),
+        ("judged", [Path("data/candidates") / name for name in params.candidates.searchers]),
+        ("relevance", [Path("data/rank") / name for name in params.rank.rankers]),
+    ):
         for name in params.rank.rankers if signal == "relevance" else ():
-            from steps.rank.run import run as rank
-
-            seen = declared.of(f"rank@{name}") / "data"
-            outputs = root / "data/rank" / name, root / "models/teach" / name
-            knobs = params.rank.described(name)
-            rank(seen / "ingest", seen / "candidates", seen / "mine/judged", knobs, *outputs, run)
-        data = declared.of(f"mine@{signal}") / "data"
-        mine(
-            signal=signal,
-            ingest=data / "ingest",
-            input_folders=sorted(data / name for name in found),
-            earlier=data / earlier,
-            output=root / "data/mine" / signal,
-            params=params.mine,
-            run=run,
-        )
+            own = {"mine": earlier, "teach": root / "models/teach" / name}
+            run(f"rank@{name}", f"data/rank/{name}", params.rank.described(name), **own)
+        given = {"signal": signal, "input_folders": sorted(found), "earlier": earlier}
+        run(f"mine@{signal}", f"data/mine/{signal}", params.mine, **given)
+        earlier = Path("data/mine") / signal
     for name in params.teach.teachers:
-        data = declared.of(f"teach@{name}") / "data"
-        output = root / "models/teach" / name
-        teach(data / "ingest", data / "mine/relevance", output, params.teach.described(name), run, data / "rank")
-    teacher = Path("models/teach") / params.teach.index
-    generate(declared.of("generate") / "data/ingest", root / "data/generate", params.generate, run)
-    seen = declared.of("embed")
-    embed(seen / "data/ingest", seen / "data/generate", seen / teacher, root / "data/embed", params.embed, run)
+        own = {"rankers": Path("data/rank")}
+        run(f"teach@{name}", f"models/teach/{name}", params.teach.described(name), **own)
+    run("generate", "data/generate", params.generate)
+    run("embed", "data/embed", params.embed, teach=teacher)
     (root / "data/score").mkdir()
     for name in params.score.teachers:
-        seen = declared.of(f"score@{name}")
-        scorer, output = seen / "models/teach" / name, root / "data/score" / name
-        score(
-            seen / "data/ingest", seen / "data/mine/relevance", seen / "data/embed", scorer, output, params.score, run
-        )
-    seen = declared.of("index")
-    index(seen / "data/ingest", seen / "data/embed", seen / teacher, root / "models/index", params.index, run)
+        run(f"score@{name}", f"data/score/{name}", params.score, teach=Path("models/teach") / name)
+    run("index", "models/index", params.index, teach=teacher)
     for name in params.distill.students:
-        seen = declared.of(f"distill@{name}")
-        distill(
-            student=name,
-            ingest=seen / "data/ingest",
-            mine=seen / "data/mine/relevance",
-            embed=seen / "data/embed",
-            score=seen / "data/score",
-            teach=seen / teacher,
-            output=root / "models/distill" / name,
-            params=params.distill,
-            run=run,
-        )
-        seen = declared.of(f"release@{name}")
-        output, distilled = root / "models/release" / name, seen / "models/distill" / name
-        release(name, distilled, seen / "models/index", seen / "data/ingest", output, params.release, run)
-    seen = declared.of("evaluate")
-    evaluate(
-        ingest=seen / "data/ingest",
-        mine=seen / "data/mine/relevance",
-        embed=seen / "data/embed",
-        generate=seen / "data/generate",
-        teach=seen / teacher,
-        distill=seen / "models/distill",
-        releases={name: seen / "models/release" / name for name in params.distill.students},
-        output=root / "reports",
-        params=params.evaluate,
-        rule=params.promote.policy,
-        run=run,
-    )
+        run(f"distill@{name}", f"models/distill/{name}", params.distill, student=name, teach=teacher)
+        distilled = Path("models/distill") / name
+        run(f"release@{name}", f"models/release/{name}", params.release, student=name, distill=distilled)
+    releases = {name: Path("models/release") / name for name in params.distill.students}
+    given = {"distill": Path("models/distill"), "releases": releases, "rule": params.promote.policy}
+    run("evaluate", "reports", params.evaluate, teach=teacher, **given)
     return lines

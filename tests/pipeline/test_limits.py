@@ -25,56 +25,38 @@ def write(root: Path, files: dict[str, object]) -> Path:
 
 
 MEMINFO = {"proc/meminfo": f"MemTotal: {64 * 2**20} kB\nMemFree: {2**20} kB\nMemAvailable: {20 * 2**20} kB"}
-
-
-def test_without_files_of_the_kernel_it_is_all_the_memory(tmp_path: Path) -> None:
-    assert memory_free(tmp_path) == 64
-
-
-def test_what_is_available_counts_and_not_what_is_free(tmp_path: Path) -> None:
-    assert memory_free(write(tmp_path, MEMINFO)) == 20
+GROUP = {"memory.current": 5 * GIB, "memory.max": 8 * GIB}
+OLD = {"memory/memory.limit_in_bytes": 9223372036854771712, "memory/memory.usage_in_bytes": 30 * GIB}
+LIMITED = {"memory/memory.limit_in_bytes": 32 * GIB, "memory/memory.stat": f"total_inactive_file {GIB}"}
+READ = f"anon {2 * GIB}\nfile {6 * GIB}\ninactive_file {5 * GIB}"
+INNER = {"batch/job/step/memory.max": "max", "batch/job/step/memory.current": GIB}
+ABOVE = {"batch/memory.max": 6 * GIB, "batch/memory.current": 2 * GIB}
+DOCKER = "5:cpu,cpuacct:/docker/c0ffee\n4:memory:/docker/c0ffee\n0::/"  # the container sees its group as the top one
 
 
 @pytest.mark.parametrize(
-    ("limit", "free"), [(8 * GIB, 3), ("max", 20), (4 * GIB, 0)], ids=["below", "none", "passed already"]
+    ("files", "cgroup", "free"),
+    [
+        ({}, "0::/", 20),  # what is available, not what is free
+        (GROUP, "0::/", 3),
+        (GROUP | {"memory.max": "max"}, "0::/", 20),
+        (GROUP | {"memory.max": 4 * GIB}, "0::/", 0),  # passed already
+        (GROUP | {"memory.current": 8 * GIB, "memory.stat": READ}, "0::/", 5),  # files that it has read are not lost
+        (INNER | ABOVE, "0::/batch/job/step", 4),  # a group above may have the limit
+        (OLD, DOCKER, 20),  # cgroup 1, and its number for no limit
+        (
+            OLD | {"memory/memory.limit_in_bytes": 32 * GIB, "memory/memory.stat": f"total_inactive_file {GIB}"},
+            DOCKER,
+            3,
+        ),
+    ],
 )
-def test_a_limit_of_cgroup_2_counts_less_what_is_used(tmp_path: Path, limit: object, free: float) -> None:
-    group = {"sys/fs/cgroup/memory.max": limit, "sys/fs/cgroup/memory.current": 5 * GIB}
-    assert memory_free(write(tmp_path, MEMINFO | group)) == free
-
-
-def test_files_that_the_group_has_read_are_not_lost(tmp_path: Path) -> None:
-    group = {
-        "sys/fs/cgroup/memory.max": 8 * GIB,
-        "sys/fs/cgroup/memory.current": 8 * GIB,
-        "sys/fs/cgroup/memory.stat": f"anon {2 * GIB}\nfile {6 * GIB}\ninactive_file {5 * GIB}",
-    }
-    assert memory_free(write(tmp_path, MEMINFO | group)) == 5
-
-
-def test_a_group_above_may_have_the_limit(tmp_path: Path) -> None:
-    own = "sys/fs/cgroup/batch/job/step"
-    files = {
-        "proc/self/cgroup": "0::/batch/job/step",
-        f"{own}/memory.max": "max",
-        f"{own}/memory.current": GIB,
-        "sys/fs/cgroup/batch/memory.max": 6 * GIB,
-        "sys/fs/cgroup/batch/memory.current": 2 * GIB,
-    }
-    assert memory_free(write(tmp_path, MEMINFO | files)) == 4
-
-
-def test_cgroup_1_counts_and_its_number_for_no_limit_does_not(tmp_path: Path) -> None:
-    """The group's own folder is not there: the container sees it as the top one."""
-    top = "sys/fs/cgroup/memory"
-    files = {
-        "proc/self/cgroup": "5:cpu,cpuacct:/docker/c0ffee\n4:memory:/docker/c0ffee\n0::/",
-        f"{top}/memory.limit_in_bytes": 9223372036854771712,
-        f"{top}/memory.usage_in_bytes": 30 * GIB,
-    }
-    assert memory_free(write(tmp_path, MEMINFO | files)) == 20
-    files |= {f"{top}/memory.limit_in_bytes": 32 * GIB, f"{top}/memory.stat": f"total_inactive_file {GIB}"}
-    assert memory_free(write(tmp_path, files)) == 3
+def test_memory_is_what_kernel_and_groups_leave(
+    tmp_path: Path, files: dict[str, object], cgroup: str, free: float
+) -> None:
+    assert memory_free(tmp_path) == 64, "all of it, without files of the kernel"
+    written = {f"sys/fs/cgroup/{name}": value for name, value in files.items()}
+    assert memory_free(write(tmp_path, MEMINFO | {"proc/self/cgroup": cgroup} | written)) == free
 
 
 def test_ulimit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
