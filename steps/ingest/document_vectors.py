@@ -5,10 +5,10 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,72 +40,49 @@ def write_vectors(folder: Path, documents: Sequence[Document], sources: Mapping[
     ids are left out.
     """
     folder.mkdir()
-    placed = _Placed(folder / "vectors.npy", documents)
+    rows = {document.doc_id: row for row, document in enumerate(documents)} if sources else {}
+    has_vector = np.zeros(len(documents), dtype=bool)
+    matrix: np.memmap | None = None
     report: dict[str, Any] = {}
     for dataset, source in sources.items():
-        other_count = 0
-        for ids, vectors in stream_vectors(source, f"ingest.document_vectors.{dataset}"):
-            other_count += placed.put(dataset, ids, vectors)
+        key, other_count = f"ingest.document_vectors.{dataset}", 0
+        for ids, vectors in stream_vectors(source, key):
+            dim = vectors.shape[1]
+            if matrix is None:
+                matrix = new_array(folder / "vectors.npy", np.float32, (len(documents), dim))
+            if dim != matrix.shape[1]:
+                raise UserError(
+                    f"{key}: vectors of {dim} dimensions beside others of {matrix.shape[1]}; give those of one model"
+                )
+            if not np.isfinite(vectors).all():
+                raise UserError(f"{key}: a vector is not finite; embed its document again")
+            if len(empty := np.flatnonzero(~vectors.any(axis=1))):
+                raise UserError(f"{key}: the vector of {ids[empty[0]]!r} is all zeros; embed its document again")
+            positions = np.array([rows.get(f"{dataset}/{doc_id}", -1) for doc_id in ids], dtype=np.int64)
+            known = np.flatnonzero(positions >= 0)
+            places, first = np.unique(positions[known], return_index=True)
+            again = np.setdiff1d(np.arange(len(known)), first)
+            if len(repeated := np.append(first[has_vector[places]], again)):
+                raise UserError(f"{key}: {ids[known[repeated.min()]]!r} has two vectors or more; give each id one")
+            matrix[positions[known]] = vectors[known]
+            has_vector[places] = True
+            other_count += len(ids) - len(known)
         report[dataset] = {"kind": source.kind, "of_other_ids": other_count}
         if other_count:
             print(
                 f"ingest: {dataset}: {other_count:,} vectors of ids that the corpus has not are left out",
                 file=sys.stderr,
             )
-    if sources:
-        placed.finish()
+    if sources and len(missing := np.flatnonzero(~has_vector)):
+        named = ", ".join(repr(documents[row].doc_id) for row in missing[:_NAMED])
+        raise UserError(
+            f"ingest.document_vectors: {len(missing):,} of {len(documents):,} documents have no vector, such as"
+            f" {named}; ids are those of the source, without its name in front; add the missing ones to the index, or"
+            " take them out of the corpus"
+        )
+    if matrix is not None:
+        matrix.flush()
     write_json(folder / "report.json", report)
-
-
-class _Placed:
-    """The vectors put so far."""
-
-    def __init__(self, path: Path, documents: Sequence[Document]) -> None:
-        self.path, self.documents = path, documents
-        self.rows: dict[str, int] = {}
-        self.there = np.zeros(len(documents), dtype=bool)
-        self.matrix: np.ndarray | None = None
-
-    def put(self, dataset: str, ids: Sequence[str], vectors: np.ndarray) -> int:
-        """Put vectors `(n, dim)` of a data set's own ids into their rows; returns how many ids it does not have."""
-        self.rows = self.rows or {document.doc_id: row for row, document in enumerate(self.documents)}
-        if self.matrix is None:
-            self.matrix = new_array(self.path, np.float32, (len(self.documents), vectors.shape[1]))
-        if vectors.shape[1] != self.matrix.shape[1]:
-            raise UserError(
-                f"ingest.document_vectors.{dataset}: vectors of {vectors.shape[1]} dimensions beside others of"
-                f" {self.matrix.shape[1]}; give those of one model"
-            )
-        if not np.isfinite(vectors).all():
-            raise UserError(f"ingest.document_vectors.{dataset}: a vector is not finite; embed its document again")
-        if len(empty := np.flatnonzero(~vectors.any(axis=1))):
-            raise UserError(
-                f"ingest.document_vectors.{dataset}: the vector of {ids[empty[0]]!r} is all zeros; embed its"
-                " document again"
-            )
-        positions = np.array([self.rows.get(f"{dataset}/{doc_id}", -1) for doc_id in ids], dtype=np.int64)
-        is_known = positions >= 0
-        rows = positions[is_known]
-        if self.there[rows].any() or len(np.unique(rows)) < len(rows):
-            is_repeated = self.there[positions] | (np.bincount(rows, minlength=len(self.there))[positions] > 1)
-            repeated = next(doc_id for doc_id, again in zip(ids, is_known & is_repeated, strict=True) if again)
-            raise UserError(
-                f"ingest.document_vectors.{dataset}: {repeated!r} has two vectors or more; give each id one"
-            )
-        self.matrix[rows], self.there[rows] = vectors[is_known], True
-        return int((~is_known).sum())
-
-    def finish(self) -> None:
-        """UserError where a document has none."""
-        if len(missing := np.flatnonzero(~self.there)):
-            named = ", ".join(repr(self.documents[row].doc_id) for row in missing[:_NAMED])
-            raise UserError(
-                f"ingest.document_vectors: {len(missing):,} of {len(self.documents):,} documents have no vector, such"
-                f" as {named}; ids are those of the source, without its name in front; add the missing ones to the"
-                " index, or take them out of the corpus"
-            )
-        assert isinstance(self.matrix, np.memmap)
-        self.matrix.flush()
 
 
 def stream_vectors(source: VectorSource, key: str) -> Iterator[VectorBatch]:
@@ -114,17 +91,7 @@ def stream_vectors(source: VectorSource, key: str) -> Iterator[VectorBatch]:
     UserError where it cannot be read, or a client is not installed; TransientError where an engine cannot be reached.
     """
     try:
-        match source:
-            case VectorFiles():
-                yield from _files(source, key)
-            case PgvectorTable():
-                yield from _pgvector(source, key)
-            case QdrantCollection():
-                yield from _qdrant(source, key)
-            case MilvusCollection():
-                yield from _milvus(source, key)
-            case _:
-                assert_never(source)
+        yield from _STREAMS[source.kind](source, key)
     except ImportError as error:
         raise UserError(
             f"params.yaml: {key}: kind {source.kind} needs its client ({error}); `pip install {_PACKAGES[source.kind]}`"
@@ -198,7 +165,12 @@ def _pgvector(source: PgvectorTable, key: str) -> Iterator[VectorBatch]:
     from psycopg import sql
 
     try:
-        with psycopg.connect(_address(source.url_variable, f"{key}.url_variable")) as connection:
+        address = _variable(name := source.url_variable, f"{key}.url_variable")
+        if has_unquoted_login(address):
+            raise UserError(
+                f"params.yaml: {key}.url_variable: {name} has several @; write those of user and password as %40"
+            )
+        with psycopg.connect(address) as connection:
             try:
                 register_vector(connection)
             except psycopg.ProgrammingError:
@@ -211,25 +183,20 @@ def _pgvector(source: PgvectorTable, key: str) -> Iterator[VectorBatch]:
             with connection.cursor(name="slimtower") as cursor:  # on the server: rows come some at a time
                 cursor.execute(sql.SQL("SELECT {}, {} FROM {}").format(*columns, table))
                 while rows := cursor.fetchmany(_ROWS):
-                    yield _ids([row[0] for row in rows], key), _stacked([_listed(row[1]) for row in rows], key)
+                    ids, vectors = zip(*rows, strict=True)
+                    yield _ids(ids, key), _stacked(vectors, key)
     except psycopg.OperationalError as error:
         if is_refusal(error):  # a login that fails is one too
             raise UserError(f"params.yaml: {key}: Postgres refused: {line(error)[:300]}; check the address") from None
         raise _unreached(key, error) from None
-    except psycopg.ProgrammingError as error:
-        if error.sqlstate is None:  # its own, of the address, which it repeats with the password
+    except psycopg.Error as error:
+        if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
+            # its own, of the address, which it repeats with the password
             raise UserError(
                 f"params.yaml: {key}.url_variable: {source.url_variable} holds no address that can be read; give"
                 " postgresql://user:password@host/database, with special characters as %20"
             ) from None
         raise UserError(f"params.yaml: {key}: Postgres refused: {error}") from None
-    except psycopg.Error as error:
-        raise UserError(f"params.yaml: {key}: Postgres refused: {error}") from None
-
-
-def _listed(value: Any) -> Any:
-    """A pgvector value, of whatever version, as numbers."""
-    return value.to_numpy() if hasattr(value, "to_numpy") else value
 
 
 def _qdrant(source: QdrantCollection, key: str) -> Iterator[VectorBatch]:
@@ -249,16 +216,11 @@ def _qdrant(source: QdrantCollection, key: str) -> Iterator[VectorBatch]:
                     source.collection, limit=_POINTS, offset=offset, with_payload=payload, with_vectors=vector
                 )
                 if points:
-                    point_ids = [
-                        (point.payload or {})[source.id_field] if source.id_field else point.id for point in points
-                    ]
-                    vectors: list[Any] = [point.vector for point in points]
-                    if source.vector:
-                        vectors = [
-                            named_vectors.get(source.vector) if isinstance(named_vectors, dict) else None
-                            for named_vectors in vectors
-                        ]
-                    yield _ids(point_ids, key), _stacked(vectors, key)
+                    field, name = source.id_field, source.vector
+                    ids = [(point.payload or {})[field] if field else point.id for point in points]
+                    each: list[Any] = [point.vector for point in points]
+                    vectors = [named.get(name) if isinstance(named, dict) else None for named in each] if name else each
+                    yield _ids(ids, key), _stacked(vectors, key)
                 if offset is None:
                     return
     except KeyError as error:
@@ -302,15 +264,16 @@ def _milvus(source: MilvusCollection, key: str) -> Iterator[VectorBatch]:
         raise _unreached(key, error) from None
 
 
-def _ids(values: list[Any], key: str) -> list[str]:
+def _ids(values: Sequence[Any], key: str) -> list[str]:
     if None in values:
         raise UserError(f"params.yaml: {key}: some documents have no id; give each one, or name another field of ids")
     return [str(value) for value in values]
 
 
-def _stacked(vectors: list[Any], key: str) -> np.ndarray:
+def _stacked(vectors: Sequence[Any], key: str) -> np.ndarray:
     try:
-        matrix = np.array([np.asarray(vector, dtype=np.float32) for vector in vectors], dtype=np.float32)
+        each = (vector.to_numpy() if hasattr(vector, "to_numpy") else vector for vector in vectors)  # of pgvector
+        matrix = np.array([np.asarray(vector, dtype=np.float32) for vector in each])
     except (ValueError, TypeError):
         raise UserError(f"params.yaml: {key}: some documents have no vector, or one of another dimension") from None
     if matrix.ndim != 2:
@@ -333,13 +296,12 @@ def _variable(name: str, key: str) -> str:
     return value
 
 
-def _address(name: str, key: str) -> str:
-    if has_unquoted_login(address := _variable(name, key)):
-        raise UserError(f"params.yaml: {key}: {name} has several @; write those of user and password as %40")
-    return address
-
-
 def _unreached(key: str, error: Exception) -> TransientError:
     return TransientError(
         f"params.yaml: {key}: {type(error).__name__}: {error}; check address and name, then run again"
     )
+
+
+_STREAMS: dict[str, Callable[[Any, str], Iterator[VectorBatch]]] = {
+    "files": _files, "pgvector": _pgvector, "qdrant": _qdrant, "milvus": _milvus,
+}  # fmt: skip

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import cache_root, sha256_file, sha256_text, staged_file
 from steps.core.progress import progress
 from steps.ingest import s3
-from steps.ingest.partitions import Below, Entry, Tree, entries, named_span
+from steps.ingest.partitions import Below, Entry, Tree, contents, named_span
 from steps.ingest.table_rows import PATTERNS
 from steps.ingest.times import ALWAYS, Window
 
@@ -85,7 +85,7 @@ def local_folder(location: str, key: str, patterns: Sequence[str]) -> Iterator[P
         yield Path(location)
         return
     files = locate(location, key=key, patterns=patterns)
-    if local and len(files) == local_files(location, key=key, patterns=patterns):
+    if local and len(files) == len(contents(_local_tree(location, key), location, key, ALWAYS, patterns).entries):
         yield Path(location)
         return
     with TemporaryDirectory() as scratch:
@@ -105,23 +105,45 @@ def locate(location: str, *, key: str, window: Window = ALWAYS, patterns: Sequen
     Raises UserError for a location that is missing, refused or empty in the window and for a file that is not as it
     was listed, and TransientError for an endpoint that cannot be reached.
     """
-    if not _is_s3(location):
-        tree = _local_tree(location, key)
-        files = _as_listed(_window_entries(tree, location, key, window, patterns), tree.root, location, key, window)
-        return [Located(entry.name, Path(tree.root, entry.name)) for entry in files]
-    client = s3_client(location, key)
-    with _explained(location, key):
-        tree = _s3_tree(client, location, key)
-        files = _as_listed(_window_entries(tree, location, key, window, patterns), tree.root, location, key, window)
-        paths = [_cached(client.meta.endpoint_url, tree.root, entry) for entry in files]
-        missing = [(entry, path) for entry, path in zip(files, paths, strict=True) if not _is_whole(path, entry.size)]
+    with _opened(location, key) as (tree, client):
+        files = _as_listed(_entries(tree, location, key, window, patterns), tree.root, location, key, window)
+        if client is None:
+            return [Located(entry.name, Path(tree.root, entry.name)) for entry in files]
+        located = [(entry, _cached(client.meta.endpoint_url, tree.root, entry)) for entry in files]
+        missing = [(entry, path) for entry, path in located if not _is_whole(path, entry.size)]
         if missing:
             with ThreadPoolExecutor(_DOWNLOADS) as threads:
                 fixed = is_fixed()  # here: the threads do not see it
                 downloads = threads.map(lambda item: _download(client, tree.root, *item, fixed=fixed), missing)
                 for _ in progress(downloads, len(missing), f"download {location}"):
                     pass
-    return [Located(entry.name, path) for entry, path in zip(files, paths, strict=True)]
+    return [Located(entry.name, path) for entry, path in located]
+
+
+def listing(location: str, *, key: str, window: Window = ALWAYS, patterns: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """{path, bytes, sha256 or (S3) etag} of the files that `locate` gives, sorted by path; downloads nothing."""
+    with _opened(location, key) as (tree, client):
+        return [
+            {"path": entry.name, "bytes": entry.size}
+            | ({"etag": entry.etag} if client else {"sha256": sha256_file(Path(tree.root, entry.name))})
+            for entry in _entries(tree, location, key, window, patterns)
+        ]
+
+
+def is_fixed() -> bool:
+    """Tell whether only listed files may be read."""
+    return _listed.get() is not None
+
+
+@contextmanager
+def _opened(location: str, key: str) -> Iterator[tuple[Tree, Any]]:
+    """The location's tree, and the client, None for a local one; S3's errors inside name key and location."""
+    if not _is_s3(location):
+        yield _local_tree(location, key), None
+        return
+    client = s3_client(location, key)
+    with s3.explained(_where(location, key)):
+        yield _s3_tree(client, location, key), client
 
 
 def _is_whole(path: Path, size: int) -> bool:
@@ -132,56 +154,26 @@ def _is_whole(path: Path, size: int) -> bool:
         return False
 
 
-def listing(location: str, *, key: str, window: Window = ALWAYS, patterns: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """{path, bytes, sha256 or (S3) etag} of the files that `locate` gives, sorted by path; downloads nothing."""
-    if not _is_s3(location):
-        tree = _local_tree(location, key)
-        return [
-            {"path": entry.name, "bytes": entry.size, "sha256": sha256_file(Path(tree.root, entry.name))}
-            for entry in _window_entries(tree, location, key, window, patterns)
-        ]
-    client = s3_client(location, key)
-    with _explained(location, key):
-        files = _window_entries(_s3_tree(client, location, key), location, key, window, patterns)
-    return [{"path": entry.name, "bytes": entry.size, "etag": entry.etag} for entry in files]
-
-
-def local_files(location: str, *, key: str, patterns: Sequence[str]) -> int:
-    """The number of a local folder's files, listed or not."""
-    return len(entries(_local_tree(location, key), location, key, ALWAYS, patterns))
-
-
-def is_fixed() -> bool:
-    """Tell whether only listed files may be read."""
-    return _listed.get() is not None
-
-
-def _window_entries(tree: Tree, location: str, key: str, window: Window, patterns: Sequence[str]) -> list[Entry]:
-    """The entries; unless they were listed, lines on what is left out.
-
-    These are files that look like tables and are of no format that is read, and what may be outside by name alone.
-    """
-    unread, doubtful = list[str](), list[str]()
-    selected = entries(tree, location, key, window, patterns, unread, doubtful)
+def _entries(tree: Tree, location: str, key: str, window: Window, patterns: Sequence[str]) -> list[Entry]:
+    """The entries; of tables, unless they were listed, lines on what is left out by its format or by its name."""
+    here = contents(tree, location, key, window, patterns)
     if is_fixed() or patterns != PATTERNS:
-        return selected
-    if doubtful:
-        files = sum(not name.endswith("/") for name in doubtful)
-        counts = ((files, "files"), (len(doubtful) - files, "folders"))
+        return here.entries
+    if here.doubtful:
         print(
-            f"ingest: {location}: {' and '.join(f'{count:,} {kind}' for count, kind in counts if count)} are left out,"
-            f" as the date in their name is not from ingest.since to ingest.until, such as {min(doubtful)}; where it is"
-            " not that of their rows, rename them",
+            f"ingest: {location}: {len(here.doubtful):,} files or folders are left out, as the date in their name is"
+            f" not from ingest.since to ingest.until, such as {min(here.doubtful)}; where it is not that of their rows,"
+            " rename them",
             file=sys.stderr,
         )
-    if unread:
+    if here.unread:
         endings = ", ".join(pattern.removeprefix("*") for pattern in patterns)
         print(
-            f"ingest: WARNING: {location}: {len(unread):,} files are of no format that is read, such as {min(unread)};"
-            f" they are left out: write them as one of {endings}",
+            f"ingest: WARNING: {location}: {len(here.unread):,} files are of no format that is read, such as"
+            f" {min(here.unread)}; they are left out: write them as one of {endings}",
             file=sys.stderr,
         )
-    return selected
+    return here.entries
 
 
 def _as_listed(available: list[Entry], root: str, location: str, key: str, window: Window) -> list[Entry]:
@@ -305,11 +297,6 @@ def _download(client: Any, root: str, entry: Entry, path: Path, *, fixed: bool) 
             if fixed and error.response["Error"]["Code"] in s3.CHANGED:
                 raise _changed(f"s3://{root}{entry.name}") from None
             raise
-
-
-def _explained(location: str, key: str) -> AbstractContextManager[None]:
-    """S3's errors name params.yaml's key and the location."""
-    return s3.explained(_where(location, key))
 
 
 def _where(location: str, key: str) -> str:

@@ -32,7 +32,10 @@ def without_repeats(log: pa.Table) -> np.ndarray:
 
     For a log with sessions of its own: there, what is equal to the second is one impression that was delivered again.
     """
-    columns = [_numbers(column) for column in log.columns]
+    columns = [
+        codes(column) if pa.types.is_dictionary(column.type) else pc.cast(column, pa.int64()).to_numpy()
+        for column in log.columns
+    ]
     keys = np.zeros(log.num_rows, dtype=np.uint64)
     for column in columns:
         keys = mixed(keys ^ column.astype(np.int64).view(np.uint64))
@@ -43,13 +46,6 @@ def without_repeats(log: pa.Table) -> np.ndarray:
     is_first = np.ones(log.num_rows, dtype=bool)
     is_first[order[1:][again]] = False
     return is_first
-
-
-def _numbers(column: pa.ChunkedArray) -> np.ndarray:
-    """A column as whole numbers."""
-    if pa.types.is_dictionary(column.type):
-        return codes(column)
-    return pc.cast(column, pa.int64()).to_numpy()
 
 
 def without_robots(

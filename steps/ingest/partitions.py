@@ -1,5 +1,6 @@
 """The time that a file's or folder's name says it holds, and the window of time that a run reads. All UTC."""
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -8,7 +9,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from slimtower.common.errors import UserError
-from steps.ingest.times import ALWAYS, Window
+from steps.ingest.times import Window
 
 _YEAR = r"(?P<year>19[7-9]\d|20\d\d)"
 _MONTH, _DAY = r"(?P<month>0[1-9]|1[0-2])", r"(?P<day>0[1-9]|[12]\d|3[01])"
@@ -82,10 +83,6 @@ class Below(NamedTuple):
     dangling: Sequence[str] = ()
 
 
-def _itself(name: str) -> str:
-    return name
-
-
 class Tree(NamedTuple):
     """A source's root (local folder, or bucket and prefix), and what lies right below each folder under it.
 
@@ -95,7 +92,7 @@ class Tree(NamedTuple):
 
     root: str
     children: Callable[[str], Below]
-    real: Callable[[str], str] = _itself
+    real: Callable[[str], str] = str
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
@@ -111,25 +108,34 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
     )
 
 
-def entries(
-    tree: Tree,
-    location: str,
-    key: str,
-    seen: Window,
-    patterns: Sequence[str],
-    unread: list[str] | None = None,
-    doubtful: list[str] | None = None,
-) -> list[Entry]:
-    """Entries of the window, sorted by name, descending only into folders that may hold some.
+class Contents(NamedTuple):
+    """What lies in a window: entries sorted by name, and names of files and folders that are passed over.
+
+    `unread` no pattern has, but for empty files and what is no data. `doubtful` are left out by a date in a file's own
+    name, which may be that of its writing, or by a folder's four digits, which may be no year.
+    """
+
+    entries: list[Entry]
+    unread: list[str]
+    doubtful: list[str]
+
+
+def contents(tree: Tree, location: str, key: str, window: Window, patterns: Sequence[str]) -> Contents:
+    """What lies in the window, descending only into folders that may hold some of it.
 
     However many links lead to a folder or file, it is there once, under its own name where that is seen, else under
-    the first. `unread` gets the names of the window that no pattern has, but for empty files and what is no data;
-    `doubtful` what is left out by a date in a file's own name, which may be that of its writing, or by a folder's four
-    digits, which may be no year.
-    UserError for a link to nothing: it may have been the window's data.
+    the first. UserError for nothing, and for a link to nothing: it may have been the window's data.
     """
     selected: list[tuple[bool, Entry]] = []
-    outside: list[tuple[Window, str]] = []
+    unread, doubtful, outside = list[str](), list[str](), list[tuple[Window, str]]()
+
+    def lies_inside(name: str) -> bool:
+        span = named_span(name)
+        if span and not span.overlaps(window):
+            outside.append((span, name))
+            return False
+        return True
+
     folders, visited = [(False, "")], set[str]()
     while folders:
         linked, folder = heappop(folders)  # those that no link leads to come first
@@ -138,7 +144,7 @@ def entries(
         visited.add(here)
         below = tree.children(folder)
         for name in below.dangling:
-            if not _is_hidden(name) and _in_window(name, seen, outside):
+            if not _is_hidden(name) and lies_inside(name):
                 raise UserError(
                     f"params.yaml: {key}: {tree.root.rstrip('/')}/{name} is a link to nothing, and what it stood for"
                     " would be missing; fix or remove it"
@@ -146,36 +152,32 @@ def entries(
         for name in below.folders:
             if _is_hidden(name):
                 continue
-            if _in_window(name, seen, outside):
+            if lies_inside(name):
                 heappush(folders, (linked or _is_link(tree, name, here), name))
-            elif doubtful is not None and _BARE_YEAR.search(name):
+            elif _BARE_YEAR.search(name):
                 doubtful.append(name)
         for entry in below.files:
             if _is_hidden(entry.name):
                 continue
             if not matches(entry.name, patterns):
-                if (
-                    unread is not None
-                    and entry.size
-                    and not _NO_DATA.search(entry.name)
-                    and _in_window(entry.name, seen)
-                ):
+                span = named_span(entry.name)
+                if entry.size and not _NO_DATA.search(entry.name) and (span is None or span.overlaps(window)):
                     unread.append(entry.name)
-            elif _in_window(entry.name, seen, outside):
+            elif lies_inside(entry.name):
                 _check_name(entry.name, tree, key)
                 selected.append((linked or _is_link(tree, entry.name, here), entry))
-            elif doubtful is not None:
+            else:
                 doubtful.append(entry.name)
     if selected:
         once = {tree.real(entry.name): entry for _, entry in sorted(selected, reverse=True)}  # the first is kept
-        return sorted(once.values())
+        return Contents(sorted(once.values()), unread, doubtful)
     matching = f" that matches {', '.join(patterns)}" if patterns else ""
     if not outside:
         raise UserError(f"params.yaml: {key}: {location} holds no file{matching}; name another place")
     first, last = min(outside)[1], max(outside)[1]
     raise UserError(
         f"params.yaml: {key}: {location} holds no file{matching} from ingest.since to ingest.until"
-        f" ({_window_text(seen)}); its partitions outside of it go from {first} to {last}; move the window"
+        f" ({_window_text(window)}); its partitions outside of it go from {first} to {last}; move the window"
     )
 
 
@@ -192,18 +194,12 @@ def _is_link(tree: Tree, name: str, folder: str) -> bool:
     return tree.real(name) != f"{folder}{name.removesuffix('/').rpartition('/')[2]}{'/' * name.endswith('/')}"
 
 
-def _in_window(name: str, seen: Window, outside: list[tuple[Window, str]] | None = None) -> bool:
-    span = named_span(name)
-    if span is None or span.overlaps(seen):
-        return True
-    if outside is not None:
-        outside.append((span, name))
-    return False
-
-
-def _window_text(seen: Window) -> str:
-    since = "the first" if seen.start == ALWAYS.start else f"{datetime.fromtimestamp(seen.start, UTC):%Y-%m-%d %H:%M}"
-    until = "the last" if seen.end >= _LAST else f"{datetime.fromtimestamp(seen.end, UTC):%Y-%m-%d %H:%M}"
+def _window_text(window: Window) -> str:
+    sides = zip(window, ("the first", "the last"), strict=True)
+    since, until = (
+        f"{datetime.fromtimestamp(min(side, _LAST), UTC):%Y-%m-%d %H:%M}" if math.isfinite(side) else open_side
+        for side, open_side in sides
+    )
     return f"{since} to {until}, UTC"
 
 

@@ -7,7 +7,8 @@ is told by its header, by a setting, or by which ids join.
 import csv
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -67,7 +68,7 @@ class Layout(NamedTuple):
 
     def named(self) -> str:
         """The columns in words."""
-        return ", ".join(_LETTERS[letter] for letter in self.columns)
+        return self.listed().replace('"', "")
 
 
 def read_judgements(
@@ -211,22 +212,13 @@ def _is_plausible(columns: str, rows: Sequence[Sequence[str]]) -> bool:
 
 def _joining(rows: Iterable[Sequence[str]], layout: Layout, queries: Ids, documents: Ids) -> int:
     """Distinct pairs of a known query and a known document, with a grade."""
-    return len(set(_pairs(rows, layout, queries, documents)))
-
-
-def _pairs(rows: Iterable[Sequence[str]], layout: Layout, queries: Ids, documents: Ids) -> Iterator[tuple[str, str]]:
     query, document, grade = map(layout.position, "qdg")
+    pairs = set()
     for row in rows:
-        if len(row) <= max(query, document, grade):
-            continue
-        pair = queries.find(row[query]), documents.find(row[document])
-        try:
-            if grade >= 0:
-                grade_of(row[grade])
-        except Defect:
-            continue
-        if pair[0] is not None and pair[1] is not None:
-            yield pair[0], pair[1]
+        with suppress(Defect):
+            if len(row) > max(query, document, grade) and (grade < 0 or grade_of(row[grade]) is not None):
+                pairs.add((queries.find(row[query]), documents.find(row[document])))
+    return sum(None not in pair for pair in pairs)
 
 
 def _cells(text: str, delimiter: str) -> list[str]:

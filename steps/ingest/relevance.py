@@ -113,10 +113,17 @@ def read_relevance(
             f"params.yaml: {key}.relevance: none of the {row_count} rows of {source.relevance!r} gives a score"
             f" ({rejects.counts(above)}); name another table or fix {key}.relevance_columns"
         )
-    table = _table(pairs, scores, queries, doc_ids)
-    if repeated := len(pairs) - table.num_rows:
+    pair, score = np.array(pairs, dtype=np.int64), np.array(scores, dtype=np.float32)
+    order = np.lexsort((-score, pair))
+    pair, first = np.unique(pair[order], return_index=True)  # of several scores the highest
+    if repeated := len(pairs) - len(pair):
         facts["relevance_pairs_repeated"] = repeated
-    return table
+    query_at, document_at = np.divmod(pair, max(len(doc_ids), 1))
+    ids = {
+        "query_id": coded(query_at, pa.array(queries, pa.string())),
+        "doc_id": coded(document_at, pa.array(doc_ids, pa.string())),
+    }
+    return pa.table(ids | {"score": pa.array(score[order][first])})
 
 
 def _numbered(ids: Iterable[str]) -> tuple[list[str], dict[str, int]]:
@@ -134,21 +141,6 @@ def _named(rows: Iterator[Row], path: Path, naming: Sequence[str], key: str) -> 
             f" name no query; name the file's column in params.yaml: {key}.relevance_columns"
         )
     return chain(probed, rows)
-
-
-def _table(pairs: array, scores: array, queries: Sequence[str], doc_ids: Sequence[str]) -> pa.Table:
-    """The table, sorted; a pair is its query's place times the number of documents plus its document's place."""
-    pair, score = np.array(pairs, dtype=np.int64), np.array(scores, dtype=np.float32)
-    order = np.lexsort((-score, pair))
-    pair, first = np.unique(pair[order], return_index=True)  # of several scores the highest
-    query, document = np.divmod(pair, max(len(doc_ids), 1))
-    return pa.table(
-        {
-            "query_id": coded(query, pa.array(queries, pa.string())),
-            "doc_id": coded(document, pa.array(doc_ids, pa.string())),
-            "score": pa.array(score[order][first]),
-        }
-    )
 
 
 def _query(

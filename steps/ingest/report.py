@@ -20,9 +20,17 @@ from steps.ingest.source_data import (
     Document,
     Judgement,
     Query,
+    SourceData,
 )
 
 _SPLITS = ("train", "dev", "test", UNLABELLED)
+
+_IMPRESSIONS = {
+    REPEATED: "that the log holds more than once counted once",
+    OF_LONG_SESSIONS: "of sessions above max_session_impressions left out (do people share a session_id or client_id?"
+    " then raise it)",
+    OF_FREQUENT_QUERIES: f"of queries that have more than {MAX_QUERY_IMPRESSIONS:,} left out",
+}
 
 
 def _digest(documents: Iterable[Document]) -> str:
@@ -30,48 +38,43 @@ def _digest(documents: Iterable[Document]) -> str:
 
 
 def build_report(
-    documents: Sequence[Document],
+    sources: Sequence[SourceData],
     queries: Sequence[Query],
     judgements: Sequence[Judgement],
-    impressions: Mapping[str, pa.Table],
+    tables: Mapping[str, Mapping[str, pa.Table]],
     simulated: Collection[str],
-    facts: dict[str, dict[str, Any]],
     rejects: Rejects,
-    given_triplets: Mapping[str, pa.Table],
 ) -> dict[str, Any]:
-    """The report; `facts` has an entry for every data set, `impressions` for those with sessions.
-
-    `simulated` names the data sets whose sessions no person made, `given_triplets` has those that bring triplets.
-    """
+    """The report; `tables` by name and data set, `simulated` names the data sets whose sessions no person made."""
     datasets: dict[str, dict[str, Any]] = {}
-    for name in sorted(facts):
-        dataset_documents = [document for document in documents if document.dataset == name]
+    impressions, triplets = tables["impressions"], tables["given_triplets"]
+    for data in sorted(sources, key=lambda data: data.name):
         entry: dict[str, Any] = {
-            "documents": len(dataset_documents),
-            "corpus_digest": _digest(dataset_documents),
-            "queries": dict(Counter(query.split for query in queries if query.dataset == name)),
-            "qrels": dict(Counter(row.split for row in judgements if row.dataset == name)),
-            **facts.get(name, {}),
+            "documents": len(data.documents),
+            "corpus_digest": _digest(data.documents),
+            "queries": dict(Counter(query.split for query in queries if query.dataset == data.name)),
+            "qrels": dict(Counter(row.split for row in judgements if row.dataset == data.name)),
+            **data.facts,
         }
-        if name in impressions:
-            table = impressions[name]
+        if data.name in impressions:
+            table = impressions[data.name]
             entry["sessions"] = {
-                "simulated": name in simulated,
+                "simulated": data.name in simulated,
                 "sessions": distinct(table["session_id"]),
                 "impressions": table.num_rows,
                 "clicks": pc.sum(table["clicked"]).as_py() or 0,
             }
-        if "searches" in entry and name in impressions:
-            entry |= _of_another_evaluation(entry, impressions[name])
-        if name in given_triplets:
-            entry["given_triplets"] = given_triplets[name].num_rows
-        datasets[name] = entry
+            if "searches" in entry:
+                entry |= _of_another_evaluation(entry, table)
+        if data.name in triplets:
+            entry["given_triplets"] = triplets[data.name].num_rows
+        datasets[data.name] = entry
     return {
         "simulated": not impressions.keys().isdisjoint(simulated),
-        "corpus_digest": _digest(documents),
+        "corpus_digest": _digest(document for data in sources for document in data.documents),
         "datasets": datasets,
         UNLABELLED_QUERIES: sum(query.dataset == UNLABELLED_QUERIES for query in queries),
-        "given_triplets": sum(table.num_rows for table in given_triplets.values()),
+        "given_triplets": sum(table.num_rows for table in triplets.values()),
         "rejects": rejects.report(),
     }
 
@@ -122,15 +125,9 @@ def _clauses(entry: Mapping[str, Any]) -> list[str]:
         simulated = " simulated" if sessions["simulated"] else ""
         clauses.append(f"{sessions['sessions']:,}{simulated} sessions with {sessions['clicks']:,} clicks")
     left_out = entry.get("impressions_left_out", {})
-    if repeated := left_out.get(REPEATED):
-        clauses.append(f"{repeated:,} impressions that the log holds more than once counted once")
-    if of_sessions := left_out.get(OF_LONG_SESSIONS):
-        clauses.append(
-            f"{of_sessions:,} impressions of sessions above max_session_impressions left out (do people share a"
-            " session_id or client_id? then raise it)"
-        )
-    if of_queries := left_out.get(OF_FREQUENT_QUERIES):
-        clauses.append(f"{of_queries:,} impressions of queries that have more than {MAX_QUERY_IMPRESSIONS:,} left out")
+    for reason, clause in _IMPRESSIONS.items():
+        if count := left_out.get(reason):
+            clauses.append(f"{count:,} impressions {clause}")
     if entry["qrels"].get("test"):
         by = " by clicks" if entry.get("judgements_from_clicks") else ""
         clauses.append(f"{entry['qrels']['test']:,} test judgements{by}")

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,24 +15,15 @@ from steps.ingest.coded_columns import among
 from steps.ingest.document_vectors import write_vectors
 from steps.ingest.locations import one_file
 from steps.ingest.params import IngestParams
-from steps.ingest.rejects import Reject, Rejects
+from steps.ingest.rejects import Rejects
 from steps.ingest.report import build_report, counts, data_digest, metrics, summary
 from steps.ingest.source import ReadContext
-from steps.ingest.source_data import (
-    UNLABELLED,
-    UNLABELLED_QUERIES,
-    Answers,
-    Document,
-    Judgement,
-    Query,
-    Satisfaction,
-    SourceData,
-)
+from steps.ingest.source_data import UNLABELLED, UNLABELLED_QUERIES, Document, Judgement, Query, SourceData
 from steps.ingest.splits import without_evaluation_texts
 from steps.ingest.tsv_files import TERM_SCORES, read_term_scores, read_unlabelled
 from steps.tracking.runs import Run
 
-_Row = Document | Query | Judgement | Satisfaction | Answers | Reject
+_TABLES = ("impressions", "relevance", "given_triplets")  # tables that sources bring as such
 
 
 def run(*, output: Path, params: IngestParams, run: Run) -> None:
@@ -55,61 +46,35 @@ def run(*, output: Path, params: IngestParams, run: Run) -> None:
         term_scores = read_term_scores(one_file(params.term_scores, f"ingest.{TERM_SCORES}"), rejects)
     queries = without_evaluation_texts(queries, {text for data in datasets for text in data.held_out}, rejects)
     query_ids = {query.query_id for query in queries}
+    documents = [document for data in datasets for document in data.documents]
     judgements = [row for data in datasets for row in data.judgements if row.query_id in query_ids]
-    labels: dict[str, list[Satisfaction] | list[Answers]] = {
+    rows: dict[str, Iterable[Any]] = {
+        "corpus": documents,
+        "queries": [query for query in queries if query.split != UNLABELLED],
+        UNLABELLED_QUERIES: [query for query in queries if query.split == UNLABELLED],
+        "qrels": judgements,
         "satisfaction": [row for data in datasets for row in data.satisfaction if row.query_id in query_ids],
         "answers": [row for data in datasets for row in data.answers if row.query_id in query_ids],
+        "rejects": rejects.rows,
     }
-    documents = [document for data in datasets for document in data.documents]
     template = DocumentTemplate(params.document)
     for data in datasets:
-        if bare := sum(
-            not template.text(document.title, document.topic, document.content) for document in data.documents
-        ):
-            data.facts["documents_without_text"] = bare
-        unread = sum(
-            bool(document.topic) and document.topic.lower() not in document.title.lower() for document in data.documents
-        )
-        if unread and not template.names_topic:  # one that the title holds is read
-            data.facts["topics_unread"] = unread
-    relevance = {
-        data.name: _of_queries(data, "relevance", query_ids) for data in datasets if data.relevance is not None
-    }
-    impressions = {
-        data.name: _of_queries(data, "impressions", query_ids) for data in datasets if data.impressions is not None
-    }
-    triplets = {
-        data.name: _of_queries(data, "given_triplets", query_ids)
-        for data in datasets
-        if data.given_triplets is not None
-    }
+        _count_unread(data, template)
+    tables = {name: _of_queries(datasets, name, query_ids) for name in _TABLES}
     simulated = {source.name for source in params.sources if source.simulates_sessions}
-    impressions |= _simulated(simulated, documents, queries, judgements, params, template)
-    report = build_report(
-        documents,
-        queries,
-        judgements,
-        impressions,
-        simulated | {data.name for data in datasets if data.sessions_simulated},
-        {data.name: data.facts for data in datasets},
-        rejects,
-        triplets,
-    )
+    tables["impressions"] |= _simulated(simulated, documents, queries, judgements, params, template)
+    simulated |= {data.name for data in datasets if data.sessions_simulated}
+    report = build_report(datasets, queries, judgements, tables, simulated, rejects)
     report["term_scores"] = term_scores.num_rows
 
     with staged_folder(output) as folder:
-        write_table(folder, "corpus", _sorted_table("corpus", documents), metadata=template.metadata)
+        for name, table_rows in rows.items():
+            metadata = template.metadata if name == "corpus" else None
+            write_table(folder, name, _sorted_table(name, table_rows), metadata=metadata)
         write_vectors(folder / "document_vectors", sorted(documents), params.document_vectors)
-        write_table(folder, "queries", _sorted_table("queries", (q for q in queries if q.split != UNLABELLED)))
-        unlabelled = (query for query in queries if query.split == UNLABELLED)
-        write_table(folder, UNLABELLED_QUERIES, _sorted_table(UNLABELLED_QUERIES, unlabelled))
-        write_table(folder, "qrels", _sorted_table("qrels", judgements))
-        for name, rows in labels.items():
-            write_table(folder, name, _sorted_table(name, rows))
-        write_table(folder, "rejects", _sorted_table("rejects", rejects.rows))
-        for name, tables in (("impressions", impressions), ("relevance", relevance), ("given_triplets", triplets)):
-            write_table(folder, name, *(tables[dataset] for dataset in sorted(tables)))
-        write_table(folder, "term_scores", term_scores)
+        for name, of_datasets in tables.items():
+            write_table(folder, name, *(of_datasets[dataset] for dataset in sorted(of_datasets)))
+        write_table(folder, TERM_SCORES, term_scores)
         write_json(folder / "report.json", report)
     print("\n".join(summary(report)))
     run.param("corpus_digest", report["corpus_digest"])
@@ -122,15 +87,25 @@ def run(*, output: Path, params: IngestParams, run: Run) -> None:
     run.artifact(output / "report.json")
 
 
-def _of_queries(
-    data: SourceData, name: Literal["relevance", "impressions", "given_triplets"], query_ids: Collection[str]
-) -> pa.Table:
-    """The source's rows of the table less those of queries that the leakage guard rejected, which are counted."""
-    table: pa.Table = getattr(data, name)
-    rows = table.filter(among(table["query_id"], query_ids))
-    if lost := table.num_rows - rows.num_rows:
-        data.facts[f"{name}_of_left_out_queries"] = lost
-    return rows
+def _count_unread(data: SourceData, template: DocumentTemplate) -> None:
+    """Note how many documents have no text, or a topic, for this template; a topic that the title holds is read."""
+    bare = sum(not template.text(row.title, row.topic, row.content) for row in data.documents)
+    topics = sum(bool(row.topic) and row.topic.lower() not in row.title.lower() for row in data.documents)
+    unread = 0 if template.names_topic else topics
+    data.facts |= {
+        fact: count for fact, count in (("documents_without_text", bare), ("topics_unread", unread)) if count
+    }
+
+
+def _of_queries(datasets: Iterable[SourceData], name: str, query_ids: Collection[str]) -> dict[str, pa.Table]:
+    """A table by data set, less rows of queries that the leakage guard rejected, which are counted."""
+    tables: dict[str, pa.Table] = {}
+    for data in datasets:
+        if (table := getattr(data, name)) is not None:
+            tables[data.name] = table.filter(among(table["query_id"], query_ids))
+            if lost := table.num_rows - tables[data.name].num_rows:
+                data.facts[f"{name}_of_left_out_queries"] = lost
+    return tables
 
 
 def _simulated(
@@ -158,7 +133,7 @@ def _simulated(
     }
 
 
-def _sorted_table(name: str, rows: Iterable[_Row]) -> pa.Table:
-    """The named table of rows that have its columns, sorted."""
+def _sorted_table(name: str, rows: Iterable[Any]) -> pa.Table:
+    """The named table of rows that have its columns as attributes."""
     in_order = sorted(rows)
     return table_from_columns(name, ([getattr(row, column) for row in in_order] for column in SCHEMAS[name].names))

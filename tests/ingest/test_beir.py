@@ -216,14 +216,6 @@ def test_queries_with_answers_and_no_judgement_do_not_train(
     assert "2 queries that answers.jsonl names and no judgement left out" in capsys.readouterr().out
 
 
-def test_a_query_named_by_a_broken_row_alone_is_still_held_out(beir: Maker) -> None:
-    rows = [(f"q{n}", f"d{n}", 1) for n in range(21, 24)]
-    data, _ = read(
-        beir({"qrels/test.tsv": qrels(("q20", "d20", "high"), *rows), "qrels/train.tsv": qrels(("q0", "d0", 1))})
-    )
-    assert "toy/q20" not in {query.query_id for query in data.queries if query.split in {"train", "unlabelled"}}
-
-
 @pytest.mark.parametrize("blank", ["\u00a0", "\u3000", "\x1f", " "])
 def test_an_id_before_any_blank_is_that_id(beir: Maker, blank: str) -> None:
     rows = [(f"q{n}", f"d{n}", 1) for n in range(21, 24)]
@@ -449,16 +441,6 @@ def test_train_queries_that_spell_an_evaluation_query_are_left_out(beir: Maker, 
         assert {(1, "evaluation_query_text"), (31, "evaluation_query_text")} <= {(r["line"], r["reason"]) for r in lost}
         kept = {row["query_id"] for row in rows}
         assert {row["query_id"] for row in read_table(tmp_path / "out", "qrels").to_pylist()} <= kept
-
-
-def test_two_sources_guard_each_other(beir: Maker, tmp_path: Path) -> None:
-    second = beir().rename(tmp_path / "second")
-    first = beir({"queries.jsonl": lines(*({"_id": f"q{n}", "text": f"question {n + 20}"} for n in range(30)))})
-    sources = [{"name": name, "kind": "beir", "path": str(path)} for name, path in (("one", second), ("two", first))]
-    rows = read_table(ingest_logs.ingest(tmp_path, ingest_logs.params(*sources)), "queries").to_pylist()
-    evaluated = {row["text"] for row in rows if row["split"] in ("dev", "test")}
-    assert {row["dataset"] for row in rows} == {"one", "two"}
-    assert not evaluated & {row["text"] for row in rows if row["split"] == "train"}
 
 
 def test_a_rerun_writes_the_same_bytes_and_a_failure_leaves_the_old_output(beir: Maker, tmp_path: Path) -> None:

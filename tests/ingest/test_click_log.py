@@ -64,13 +64,6 @@ def test_a_file_beside_its_own_gz_is_refused(tmp_path: Path) -> None:
         (folder / name).unlink()
 
 
-def test_queries_that_differ_in_signs_of_their_words_are_not_one(tmp_path: Path) -> None:
-    texts = ["sort in c++", "Sort in C++?", "sort in c#", "sort in c", "sort in C!"]
-    rows = [shown(text, day, clicked=True) for day, text in enumerate(texts)]
-    out = ingest(tmp_path, params(click_log(tmp_path, [*rows, shown("a test", 6, clicked=True)])))
-    assert texts_by_split(out) == {"train": ["sort in c", "sort in c#", "sort in c++"], "test": ["a test"]}
-
-
 def test_values_of_every_spelling_are_read_and_bad_ones_are_rejects_of_their_line(tmp_path: Path) -> None:
     good = [
         shown("a query", 0) | {"clk": "true", "ts": "2026-01-01T00:00:00Z"},

@@ -45,26 +45,25 @@ TEXTS = [row["q"].encode() for row in ROWS]
 NOT_UTF8 = [TEXTS[0], b"caf\xe9 \xff", *TEXTS[2:]]
 
 
-@pytest.mark.parametrize("kind", [pa.timestamp("s"), pa.timestamp("ms"), pa.timestamp("us"), pa.timestamp("us", "UTC")])
-@pytest.mark.parametrize("extreme", ["largest", "smallest"])
-def test_a_time_outside_the_calendar_is_a_reject(tmp_path: Path, kind: pa.DataType, extreme: str) -> None:
-    unit = {"s": 1, "ms": 1000, "us": 10**6}[kind.unit]
-    largest = LARGEST // (1000 if kind.unit == "s" else 1)  # Parquet has no seconds: they are written as milliseconds
-    values = [row["ts"] * unit for row in ROWS]
-    values[SPOILT - 1] = largest if extreme == "largest" else -largest
+TIMES = {  # units a second, and the largest; Parquet has no seconds: they are written as milliseconds
+    pa.timestamp("s"): (1, LARGEST // 1000),
+    pa.timestamp("ms"): (1000, LARGEST),
+    pa.timestamp("us", "UTC"): (10**6, LARGEST),
+    pa.date32(): (1 / 86_400, 2**31 - 1),
+}
+
+
+@pytest.mark.parametrize("kind", TIMES)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_time_outside_the_calendar_is_a_reject(tmp_path: Path, kind: pa.DataType, sign: int) -> None:
+    units, largest = TIMES[kind]
+    values = [int(row["ts"] * units) for row in ROWS]
+    values[SPOILT - 1] = sign * largest
     out = ingest(tmp_path, params(log_with(tmp_path, "ts", times(values, kind))))
     assert reasons(out) == [("log/path/log.parquet", SPOILT, "bad_timestamp")]
     assert len(rows_of(out, "impressions", "rank")) == len(ROWS) - 1
-    assert '"q": "spoilt"' in rows_of(out, "rejects", "raw")[0]
-
-
-@pytest.mark.parametrize("day", [2**31 - 1, -(2**31), 3_000_000, -800_000])
-def test_a_day_outside_the_calendar_is_a_reject(tmp_path: Path, day: int) -> None:
-    days = [row["ts"] // 86_400 for row in ROWS]
-    days[SPOILT - 1] = day
-    out = ingest(tmp_path, params(log_with(tmp_path, "ts", times(days, pa.date32()))))
-    assert reasons(out) == [("log/path/log.parquet", SPOILT, "bad_timestamp")]
-    assert f'"ts": {day}' in rows_of(out, "rejects", "raw")[0]
+    raw = rows_of(out, "rejects", "raw")[0]
+    assert '"q": "spoilt"' in raw and (kind != pa.date32() or f'"ts": {sign * largest}' in raw)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])

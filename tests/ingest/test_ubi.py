@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from ingest_logs import DAY, FIRST, corpus, ingest, params, reasons, rows_of, texts_by_split, write
 
@@ -77,22 +75,17 @@ def test_hits_or_else_impression_events_are_what_was_shown(tmp_path: Path) -> No
     assert rows_of(out, "qrels", "doc_id", "split") == [("shop/d3", "test")]
 
 
-def test_exports_of_the_indexes_are_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["hits and bulk", "nested columns", "JSON in columns"])
+def test_exports_of_the_indexes_are_read(tmp_path: Path, form: str) -> None:
     hits = [{"_index": "ubi_queries", "_id": row["query_id"], "_source": row} for row in SEARCHES]
     bulk = [line for row in EVENTS for line in ({"index": {"_index": "ubi_events"}}, row)]
-    out = ingest(tmp_path, params(ubi(tmp_path, hits, bulk), max_reject_ratio=0.0))
-    assert impressions(out) == EXPECTED
-
-
-@pytest.mark.parametrize("nested", [True, False])
-def test_parquet_with_nested_columns_or_json_in_them(tmp_path: Path, nested: bool) -> None:
-    source = ubi(tmp_path, SEARCHES, EVENTS)
-    attributes = "event_attributes"
-    events = EVENTS if nested else [row | {attributes: json.dumps(row[attributes])} for row in EVENTS]
-    pq.write_table(pa.Table.from_pylist(events), tmp_path / "e.parquet")
-    pq.write_table(pa.Table.from_pylist(SEARCHES), tmp_path / "q.parquet")
-    changed = source | {"queries": str(tmp_path / "q.parquet"), "events": str(tmp_path / "e.parquet")}
-    assert impressions(ingest(tmp_path, params(changed, max_reject_ratio=0.0))) == EXPECTED
+    source = ubi(tmp_path, hits, bulk)
+    if "columns" in form:
+        name = "event_attributes"
+        events = EVENTS if "nested" in form else [row | {name: json.dumps(row[name])} for row in EVENTS]
+        source["events"] = str(write(tmp_path / "e.parquet", events))
+        source["queries"] = str(write(tmp_path / "q.parquet", SEARCHES))
+    assert impressions(ingest(tmp_path, params(source, max_reject_ratio=0.0))) == EXPECTED
 
 
 def test_bad_searches_and_events_are_rejects_of_their_line(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from slimtower.common.files import sha256_file
 from steps.ingest.listing import list_sources
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import Query
-from steps.ingest.splits import without_evaluation_texts
 from steps.ingest.tsv_files import read_unlabelled
 
 
@@ -52,24 +51,6 @@ def test_duplicates_do_not_count_against_the_limit_but_defects_do(tmp_path: Path
     path.write_bytes(b"same\n" * 50 + b"web\t\n")
     with pytest.raises(UserError, match=r"1 of 51 rows.*empty_text 1"):
         read(path, ratio=0.01)
-
-
-def test_evaluation_queries_are_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "more.tsv"
-    path.write_text("web\tHow tall -- is K2\nweb\tsomething else\nweb\tWho wrote Faust?\n")
-    queries, rejects = read(path)
-    test = Query("toy/q1", "toy", "how tall is k2?", "test", "toy/queries.jsonl", 1)
-    everything = [test, *queries]
-    kept = without_evaluation_texts(everything, {"who wrote faust"}, rejects)
-    assert [query.text for query in kept] == ["how tall is k2?", "something else"]
-    assert [(row.source, row.line, row.reason) for row in rejects.rows] == [
-        ("unlabelled_queries/more.tsv", 1, "evaluation_query_text"),
-        ("unlabelled_queries/more.tsv", 3, "evaluation_query_text"),
-    ]
-
-
-API = {"name": "api", "kind": "api_docs", "packages": ["numpy"], "max_documents": 100, "test_queries": 2,
-       "dev_queries": 1}  # fmt: skip
 
 
 def test_listing_names_files_by_digest_and_not_by_place(tmp_path: Path) -> None:
