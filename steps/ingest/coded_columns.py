@@ -1,6 +1,7 @@
-"""Text columns that may be dictionaries of text, worked on without spelling them out: a log's text is gigabytes."""
+"""Large columns: of text that may be dictionaries, as a log's text is gigabytes; and of numbers that are added to."""
 
-from collections.abc import Collection
+from array import array
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,17 @@ def among(column: pa.ChunkedArray, texts: Collection[str]) -> pa.ChunkedArray:
         return pc.is_in(column, value_set=values)
     memberships = [pc.is_in(chunk.dictionary, value_set=values).take(chunk.indices) for chunk in column.chunks]
     return pa.chunked_array(memberships, pa.bool_())
+
+
+def columns(codes: str) -> list[array]:
+    """Columns of numbers in little memory, empty, each of a type as of `array`."""
+    return [array(code) for code in codes]
+
+
+def append(columns: Sequence[array], *values: float) -> None:
+    """Add a row."""
+    for column, value in zip(columns, values, strict=True):
+        column.append(value)
 
 
 def mixed(values: np.ndarray) -> np.ndarray:

@@ -3,7 +3,8 @@
 import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain, groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,13 @@ import pyarrow as pa
 from slimtower.common.errors import UserError
 from steps.core.texts import fold
 from steps.ingest.coded_columns import coded
-from steps.ingest.locations import table_files
 from steps.ingest.log_splits import query_id
+from steps.ingest.log_tables import Tables
 from steps.ingest.rows import Defect, LeftOut
 from steps.ingest.search_log import SearchLog
 from steps.ingest.source import LogSource, ReadContext, RelevanceColumns, ScoredSource
 from steps.ingest.source_data import Document
-from steps.ingest.table_rows import PLAIN, PROBED_ROWS, Form, Row, read_rows
+from steps.ingest.table_rows import PROBED_ROWS, Row
 from steps.ingest.values import Ids, as_id, as_query, unwrapped
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -60,7 +61,6 @@ def log_relevance(
         by_id=names.ids(ids),
         by_text=dict(zip(log.keys, ids, strict=True)),
         documents={original: document.doc_id for original, document in documents.items()},
-        form=source.form,
     )
 
 
@@ -72,7 +72,6 @@ def read_relevance(
     by_id: Mapping[str, str],
     documents: Mapping[str, str],
     by_text: Mapping[str, str] | None = None,
-    form: Form = PLAIN,
 ) -> pa.Table:
     """The table `relevance` of a source, sorted; of equal pairs the highest score, how many being one of the `facts`.
 
@@ -82,7 +81,7 @@ def read_relevance(
     """
     key, columns, rejects = context.key, source.relevance_columns, context.rejects
     by_text, is_log = by_text or {}, by_text is not None
-    above = f"{source.name}/relevance"
+    tables = Tables(source, "relevance", context)
     required = {getattr(columns, ours): f"{key}.relevance_columns.{ours}" for ours in ("doc_id", "score")}
     named = columns.model_fields_set & {"query_id", "query"}
     required |= {getattr(columns, ours): f"{key}.relevance_columns.{ours}" for ours in sorted(named)}
@@ -92,10 +91,8 @@ def read_relevance(
     pairs, scores = array("q"), array("f")
     row_count = 0
     known_queries, known_documents = Ids(by_id), Ids(documents)
-    for file in table_files(source.relevance, f"{key}.relevance"):
-        name = f"{above}/{file.name}"
-        rows = read_rows(file.path, required=required, optional=naming, source=name, rejects=rejects, form=form)
-        for row in _named(rejects.watched(rows, name, file.path), file.path, naming, key):
+    for name, named_rows in groupby(tables.rows(required, naming), itemgetter(0)):
+        for row in _named((row for _, row in named_rows), tables.files[name], naming, key):
             row_count += 1
             with rejects.guard(name, row.line, row.raw):
                 query = _query(row, columns, by_id, known_queries, by_text)
@@ -107,14 +104,14 @@ def read_relevance(
                 score = _score(row.values.get(columns.score))
                 pairs.append(query_numbers[query] * len(doc_ids) + document_numbers[documents[document]])
                 scores.append(score)
-    rejects.check(above, source.relevance)
+    tables.check(has_settings=is_log)
     if row_count and not pairs:
         raise UserError(
             f"params.yaml: {key}.relevance: none of the {row_count} rows of {source.relevance!r} gives a score"
-            f" ({rejects.counts(above)}); name another table or fix {key}.relevance_columns"
+            f" ({rejects.counts(tables.name)}); name another table or fix {key}.relevance_columns"
         )
-    pair, score = np.array(pairs, dtype=np.int64), np.array(scores, dtype=np.float32)
-    order = np.lexsort((-score, pair))
+    pair, values = np.array(pairs, dtype=np.int64), np.array(scores, dtype=np.float32)
+    order = np.lexsort((-values, pair))
     pair, first = np.unique(pair[order], return_index=True)  # of several scores the highest
     if repeated := len(pairs) - len(pair):
         facts["relevance_pairs_repeated"] = repeated
@@ -123,7 +120,7 @@ def read_relevance(
         "query_id": coded(query_at, pa.array(queries, pa.string())),
         "doc_id": coded(document_at, pa.array(doc_ids, pa.string())),
     }
-    return pa.table(ids | {"score": pa.array(score[order][first])})
+    return pa.table(ids | {"score": pa.array(values[order][first])})
 
 
 def _numbered(ids: Iterable[str]) -> tuple[list[str], dict[str, int]]:

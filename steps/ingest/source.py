@@ -12,7 +12,7 @@ from slimtower.common.names import LONGEST
 from slimtower.common.settings import Strict
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import SourceData
-from steps.ingest.table_rows import PATTERNS, Form
+from steps.ingest.table_rows import PATTERNS, PLAIN, Form
 from steps.ingest.times import ALWAYS, Window, iso_time
 
 
@@ -133,6 +133,11 @@ class ScoredSource(Source):
     relevance_columns: RelevanceColumns = RelevanceColumns()
     """What that table calls its columns."""
 
+    @property
+    def form(self) -> Form:
+        """How the text files of its tables are written."""
+        return PLAIN
+
 
 class CorpusColumns(Strict):
     """What a corpus file calls its columns; a title or topic that is not named here may be absent."""
@@ -184,7 +189,6 @@ class LogSource(ScoredSource):
 
     @property
     def form(self) -> Form:
-        """How its text files are written."""
         return Form(self.encoding, self.delimiter)
 
     def log_locations(self, key: str, **logs: tuple[str, Window]) -> Iterator[Location]:

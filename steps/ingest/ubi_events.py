@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from slimtower.common.errors import UserError
-from steps.core.progress import progress
-from steps.ingest.locations import table_files
+from steps.ingest.coded_columns import append, columns
+from steps.ingest.log_tables import Tables
 from steps.ingest.rejects import Clicks, Rejects
 from steps.ingest.rows import Defect, LeftOut, MissingTarget, json_value
 from steps.ingest.source import LogSource, ReadContext
-from steps.ingest.table_rows import Row, read_rows
+from steps.ingest.table_rows import Row
 from steps.ingest.times import Window
 from steps.ingest.ubi_searches import AFTER, BEFORE, Searches
 from steps.ingest.values import Ids, Reading, as_id, detect_rank_from, rank_of, unwrapped
@@ -39,7 +39,6 @@ class Impressions(NamedTuple):
 
 def read_events(
     source: LogSource,
-    place: str,
     click_actions: Sequence[str],
     impression_actions: Sequence[str],
     context: ReadContext,
@@ -54,32 +53,18 @@ def read_events(
     are read, for the searches inside. Raises UserError for a missing file or column, too many defect rows, events of
     which none is a click, or where most clicks are lost.
     """
-    key, rejects = context.key, context.rejects
     reader = _Reader(source, click_actions, impression_actions, context.window, searches, documents)
-    required = dict.fromkeys(("action_name", "timestamp"), f"{key}.events")
-    above = f"{source.name}/events"
-    for file in table_files(place, f"{key}.events", context.window.longer(SESSION_SECONDS)):
-        name = f"{above}/{file.name}"
-        reader.files.append(name)
-        rows = read_rows(
-            file.path,
-            required=required,
-            optional=["query_id", _ATTRIBUTES, *_FLAT],
-            source=name,
-            rejects=rejects,
-            form=source.form,
-        )
-        rows = rejects.watched(rows, name, file.path)
-        for row in progress(rows, None, f"events of {name}"):
-            with rejects.guard(name, row.line, row.raw):
-                reader.add(row)
-    reader.check_actions(f"params.yaml: {key}.click_actions", click_actions)
-    impressions = reader.impressions(rejects)
-    subject = f"params.yaml: {key}.events, {place}"
-    rejects.check(above, place, has_settings=True)
-    rejects.check_log(reader.files, subject, other_rows=sum(reader.left_out.values()))
+    required = dict.fromkeys(("action_name", "timestamp"), f"{context.key}.events")
+    tables = Tables(source, "events", context, context.window.longer(SESSION_SECONDS))
+    for name, row in tables.rows(required, ["query_id", _ATTRIBUTES, *_FLAT]):
+        with context.rejects.guard(name, row.line, row.raw):
+            reader.add(row, name)
+    reader.check_actions(f"params.yaml: {context.key}.click_actions", click_actions)
+    impressions = reader.impressions(context.rejects)
+    tables.check_log(other_rows=sum(reader.left_out.values()))
     reader.clicks.check(
-        subject, "query_response_hit_ids and object_id must both be ids of the corpus, not an engine's own numbers"
+        tables.subject,
+        "query_response_hit_ids and object_id must both be ids of the corpus, not an engine's own numbers",
     )
     return impressions, dict(sorted(reader.left_out.items()))
 
@@ -105,17 +90,18 @@ class _Reader:
         reasons = ("clicks_after_test_from", "impressions_after_test_from", "not_of_a_search", "outside_window")
         self.left_out = Counter(dict.fromkeys(reasons, 0))
         self.clicked = bytearray(len(searches.documents))
-        self.pairs, self.ranks = array("q"), array("i")  # of impressions; ranks as they are spelled
-        self.odd_places, self.odd_files, self.odd_lines = array("q"), array("i"), array("q")  # of rank 0 or none
+        self.shown = columns("qi")  # pair of each impression, and its rank as it is spelled
+        self.odd = columns("qiq")  # of rank 0 or none: place in `shown`, file and line
         self.late_clicks = array("q")  # pairs
         self.files: list[str] = []  # the last is the one being read
-        # Clicks whose impression is known only when all events are read: what, at which rank, and where it was read.
-        self.click_pairs, self.click_ranks = array("q"), array("i")
-        self.click_files, self.click_lines = array("i"), array("q")
+        # Clicks whose impression is known only when all events are read: pair, rank, file and line.
+        self.later_clicks = columns("qiiq")
         self.originals = list(documents)
 
-    def add(self, row: Row) -> None:
-        """Take one event in; Defect when it is one that counts and cannot be used."""
+    def add(self, row: Row, name: str) -> None:
+        """Take one event of a file in; Defect when it is one that counts and cannot be used."""
+        if not self.files or name != self.files[-1]:
+            self.files.append(name)
         action, search_id = unwrapped(row.values.get("action_name")), unwrapped(row.values.get("query_id"))
         if not isinstance(action, str | None):
             raise LeftOut("wrong_type")
@@ -163,11 +149,8 @@ class _Reader:
             ordinal = _ordinal(values)
             rank = _NO_RANK if ordinal is None or ordinal == "" else rank_of(ordinal, 0)
             if rank < 1:
-                self.odd_places.append(len(self.pairs))
-                self.odd_files.append(len(self.files) - 1)
-                self.odd_lines.append(row.line)
-            self.pairs.append(pair)
-            self.ranks.append(rank)
+                append(self.odd, len(self.shown[0]), len(self.files) - 1, row.line)
+            append(self.shown, pair, rank)
 
     def _click(self, row: Row, search: int | None, late: bool) -> None:
         if search is None:
@@ -177,10 +160,7 @@ class _Reader:
             self.left_out["clicks_after_test_from"] += 1
             self.late_clicks.append(pair)
         elif not self._has_hits(search):
-            self.click_pairs.append(pair)
-            self.click_ranks.append(_rank_or_none(values))
-            self.click_files.append(len(self.files) - 1)
-            self.click_lines.append(row.line)
+            append(self.later_clicks, pair, _rank_or_none(values), len(self.files) - 1, row.line)
         else:
             start, end = self.searches.starts[search], self.searches.starts[search + 1]
             try:
@@ -225,34 +205,35 @@ class _Reader:
         """Everything that was shown; clicks on what was not become rejects."""
         searches, width = self.searches, max(len(self.documents), 1)
         by_hits = np.repeat(np.arange(len(searches.ids)), np.diff(np.array(searches.starts)))
-        click_pairs = np.array(self.click_pairs, dtype=np.int64)
+        click_pairs = np.array(self.later_clicks[0], dtype=np.int64)
         pairs, ranks = self._ranked(rejects)
         order = np.lexsort((ranks, pairs))
         pairs, at = np.unique(pairs[order], return_index=True)  # of several events the one of the lowest ordinal
         ranks = ranks[order][at]
         for index in np.flatnonzero(~np.isin(click_pairs, pairs)).tolist():
-            file, line = self.files[self.click_files[index]], self.click_lines[index]
-            rejects.add_defect(file, line, MissingTarget(_NEVER_SHOWN), self._raw(self.click_pairs[index]))
+            pair, _, file_number, line = (column[index] for column in self.later_clicks)
+            file = self.files[file_number]
+            rejects.add_defect(file, line, MissingTarget(_NEVER_SHOWN), self._raw(pair))
             self.clicks.lose(f"line {line} of {file} ({_NEVER_SHOWN})")
-        columns = Impressions(
+        everything = Impressions(
             np.concatenate([by_hits, pairs // width]),
             np.concatenate([np.array(searches.documents, dtype=np.int64), pairs % width]),
             np.concatenate([np.array(searches.ranks, dtype=np.int32), ranks]),
             np.concatenate([np.frombuffer(self.clicked, dtype=np.bool_), np.isin(pairs, click_pairs)]),
         )
-        late = ~columns.clicked & np.isin(columns.searches * width + columns.documents, self.late_clicks)
+        late = ~everything.clicked & np.isin(everything.searches * width + everything.documents, self.late_clicks)
         searches.impressions_late += int(late.sum())
-        order = np.lexsort((columns.ranks, columns.searches))
+        order = np.lexsort((everything.ranks, everything.searches))
         order = order[~late[order]]
-        return Impressions(*(column[order] for column in columns))
+        return Impressions(*(column[order] for column in everything))
 
     def _ranked(self, rejects: Rejects) -> tuple[np.ndarray, np.ndarray]:
         """Pairs that events show, and their ranks from 1 on; those without one become rejects if others have one."""
-        pairs, ranks = np.array(self.pairs, dtype=np.int64), np.array(self.ranks, dtype=np.int32)
+        pairs, ranks = (np.array(column) for column in self.shown)
         impressions = sum(self.of_searches[action] for action in self.actions - self.click_actions)
-        if not impressions and len(self.click_pairs) and not self._any_hits():
+        if not impressions and len(self.later_clicks[0]) and not self._any_hits():
             self._say("no search has hits and no event is an impression, so what was clicked is all that was shown")
-            pairs, ranks = np.array(self.click_pairs, dtype=np.int64), np.array(self.click_ranks, dtype=np.int32)
+            pairs, ranks, *_ = (np.array(column) for column in self.later_clicks)
             return pairs, np.where(ranks < 1, self._by_order(pairs), ranks).astype(np.int32)
         if len(ranks) and (ranks == _NO_RANK).all():
             self._say(f"no impression has a {'.'.join(_RANKS[0])}, so their order in the files is their rank")
@@ -262,7 +243,7 @@ class _Reader:
         if setting is None and rank_from == 0:
             self._say("ranks begin with 0 (else set rank_from: 1)")
         bad = ranks < rank_from
-        for index, file, line in zip(self.odd_places, self.odd_files, self.odd_lines, strict=True):
+        for index, file, line in zip(*self.odd, strict=True):
             if bad[index]:
                 reason = "missing_field" if ranks[index] == _NO_RANK else "bad_rank"
                 rejects.add(self.files[file], line, reason, self._raw(int(pairs[index])))

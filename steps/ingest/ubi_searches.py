@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from steps.core.progress import progress
-from steps.ingest.locations import table_files
+from steps.ingest.log_tables import Tables
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, MissingTarget, json_value
 from steps.ingest.search_log import SearchLog
 from steps.ingest.source import LogSource, ReadContext
-from steps.ingest.table_rows import Gaps, Row, read_rows
+from steps.ingest.table_rows import Row
 from steps.ingest.times import Window
 from steps.ingest.values import Ids, Reading, as_id, as_query, unwrapped
 
@@ -58,9 +57,7 @@ class Searches:
         return np.unique(keys, return_inverse=True)[1].astype(np.int32)
 
 
-def read_searches(
-    source: LogSource, place: str, context: ReadContext, log: SearchLog, documents: Mapping[str, int]
-) -> Searches:
+def read_searches(source: LogSource, context: ReadContext, log: SearchLog, documents: Mapping[str, int]) -> Searches:
     """Read the searches in the window, and note their queries in the log; `documents`: number by original id.
 
     A search without text (browsing) becomes a reject that counts as no defect, as does one delivered twice and one
@@ -70,34 +67,14 @@ def read_searches(
     A search belongs to the window of its first response; of its others those inside count. One whose first row, as
     read, cannot be used is left out.
     """
-    key, rejects = f"{context.key}.queries", context.rejects
-    required = dict.fromkeys(("query_id", "user_query", "timestamp"), key)
-    reader = _Reader(log, documents, context.window, rejects, source)
-    above = f"{source.name}/queries"
-    source_names: list[str] = []
-    files = table_files(place, key, context.window)
-    gaps = Gaps("user_query") if len(files) > 1 else None  # a small file may be all browsing
-    for file in files:
-        name = f"{above}/{file.name}"
-        source_names.append(name)
-        rows = read_rows(
-            file.path,
-            required=required,
-            optional=["client_id", "query_response_id", "query_response_hit_ids"],
-            source=name,
-            rejects=rejects,
-            gaps=gaps,
-            form=source.form,
-        )
-        rows = rejects.watched(rows, name, file.path)
-        for row in progress(rows, None, f"searches of {name}"):
-            with rejects.guard(name, row.line, row.raw):
-                reader.add(row, name)
-    rejects.check(above, place, has_settings=True)
-    if gaps:
-        gaps.check(required)
-    outside = reader.searches.left_out()["outside_window"]
-    rejects.check_log(source_names, f"params.yaml: {key}, {place}", other_rows=outside)
+    required = dict.fromkeys(("query_id", "user_query", "timestamp"), f"{context.key}.queries")
+    optional = ("client_id", "query_response_id", "query_response_hit_ids")
+    reader = _Reader(log, documents, context.window, context.rejects, source)
+    tables = Tables(source, "queries", context, context.window)
+    for name, row in tables.rows(required, optional, gap="user_query"):  # a small file may be all browsing
+        with context.rejects.guard(name, row.line, row.raw):
+            reader.add(row, name)
+    tables.check_log(other_rows=reader.searches.left_out()["outside_window"])
     return reader.finished()
 
 

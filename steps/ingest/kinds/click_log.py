@@ -10,17 +10,16 @@ from pydantic import Field, model_validator
 
 from slimtower.common.files import sha256_text
 from slimtower.common.settings import Strict
-from steps.core.progress import progress
-from steps.ingest.locations import table_files
 from steps.ingest.log_corpus import read_corpus
 from steps.ingest.log_splits import add_log
+from steps.ingest.log_tables import Tables
 from steps.ingest.rejects import Clicks
 from steps.ingest.relevance import QueryNames, log_relevance
 from steps.ingest.rows import MissingTarget
 from steps.ingest.search_log import SearchLog
 from steps.ingest.source import Location, LogSource, Name, ReadContext
 from steps.ingest.source_data import SourceData
-from steps.ingest.table_rows import Row, read_rows
+from steps.ingest.table_rows import Row
 from steps.ingest.times import Window
 from steps.ingest.values import Ids, Reading, as_id, as_query, detect_blank, detect_rank_from
 
@@ -99,24 +98,13 @@ class ClickLogSource(LogSource):
 
         Raises UserError for a missing file or column, a log without test queries, or too many defect rows.
         """
-        key, rejects = context.key, context.rejects
         documents = read_corpus(self, context)
         data = SourceData(self.name, documents=list(documents.values()))
         reader = _Reader(self, context, {original: number for number, original in enumerate(documents)})
-        above = f"{self.name}/path"
-        files = {f"{above}/{file.name}": file for file in table_files(self.path, f"{key}.path", context.window)}
-
-        def rows() -> Iterator[tuple[str, Row]]:
-            for name, file in files.items():
-                file_rows = read_rows(file.path, required=reader.required, source=name, rejects=rejects, form=self.form)
-                watched = rejects.watched(file_rows, name, file.path)
-                yield from ((name, row) for row in progress(watched, None, f"impressions of {name}"))
-
-        reader.add_rows(rows())
-        subject = f"params.yaml: {key}.path, {self.path}"
-        rejects.check(above, self.path, has_settings=True)
-        rejects.check_log(list(files), subject, other_rows=reader.outside)
-        reader.clicks.check(subject, "give the corpus of this log, or mend its doc_id")
+        tables = Tables(self, "path", context, context.window)
+        reader.add_rows(tables.rows(reader.required))
+        tables.check_log(other_rows=reader.outside)
+        reader.clicks.check(tables.subject, "give the corpus of this log, or mend its doc_id")
         data.facts["impressions_left_out"] = {"outside_window": reader.outside}
         add_log(data, reader.log, self, context, has_sessions=bool(self.columns.session_id))
         data.relevance = log_relevance(self, context, reader.log, reader.names, documents, data.facts)

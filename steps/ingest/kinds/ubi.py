@@ -53,9 +53,9 @@ class UbiSource(LogSource):
         data = SourceData(self.name, documents=list(documents.values()))
         numbers = {original: number for number, original in enumerate(documents)}
         log = SearchLog()
-        searches = read_searches(self, self.queries, context, log, numbers)
+        searches = read_searches(self, context, log, numbers)
         actions = (self.click_actions, self.impression_actions)
-        impressions, events_left_out = read_events(self, self.events, *actions, context, searches, numbers)
+        impressions, events_left_out = read_events(self, *actions, context, searches, numbers)
         queries, times = np.array(searches.queries, dtype=np.int32), np.array(searches.times, dtype=np.int64)
         for start in range(0, len(impressions.searches), _BATCH_ROWS):
             shown_by, doc_numbers, ranks, clicked = (column[start : start + _BATCH_ROWS] for column in impressions)
