@@ -62,7 +62,6 @@ def table_files(location: str, key: str, window: Window = ALWAYS) -> list[Locate
 
 
 def _plain(name: str) -> str:
-    """The name, its ending in lower case."""
     stem, dot, ending = name.rpartition(".")
     return f"{stem}{dot}{ending.lower()}"
 

@@ -116,7 +116,6 @@ def add_log(
 
 
 def _split(log: SearchLog, source: LogSource, cut: float, seed: int) -> np.ndarray:
-    """Split of every query by its number: int8 (queries,)."""
     split = np.where(np.array(log.first_times, dtype=np.int64) >= cut, _TEST, _TRAIN).astype(np.int8)
     before = {log.keys[number]: number for number in np.flatnonzero(split == _TRAIN).tolist()}
     order = seeded_order(before, seed, f"dev of {source.name}")

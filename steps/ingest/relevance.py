@@ -124,7 +124,6 @@ def read_relevance(
 
 
 def _numbered(ids: Iterable[str]) -> tuple[list[str], dict[str, int]]:
-    """The distinct ids in their order, and the place of each."""
     in_order = sorted(set(ids))
     return in_order, {text: number for number, text in enumerate(in_order)}
 

@@ -112,7 +112,6 @@ def summary(report: Mapping[str, Any]) -> list[str]:
 
 
 def _clauses(entry: Mapping[str, Any]) -> list[str]:
-    """The clauses of a data set's line."""
     queries = entry["queries"]
     named = [f"{queries[split]:,} {split}" for split in _SPLITS if queries.get(split)]
     clauses = [

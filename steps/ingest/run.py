@@ -134,6 +134,5 @@ def _simulated(
 
 
 def _sorted_table(name: str, rows: Iterable[Any]) -> pa.Table:
-    """The named table of rows that have its columns as attributes."""
     in_order = sorted(rows)
     return table_from_columns(name, ([getattr(row, column) for row in in_order] for column in SCHEMAS[name].names))

@@ -104,7 +104,6 @@ def _plain(value: Any) -> str:
 
 
 def _formed(text: str, form: str) -> float | None:
-    """Seconds of a text that has the form."""
     try:
         moment = datetime.strptime(text, form)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
@@ -125,7 +124,6 @@ def _counted(value: Any) -> float | None:
 
 
 def _iso(text: str) -> float | None:
-    """Seconds of a date or time, also of one in digits alone."""
     if re.fullmatch(r"\d+\.\d+", text):  # counts; Python would read a day, any sign, and the time of that day
         return None
     try:

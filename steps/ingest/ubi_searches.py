@@ -171,7 +171,6 @@ class _Reader:
         return True
 
     def _show(self, hits: Mapping[str, None], row: Row, name: str) -> None:
-        """Add the hits of a row to the last response."""
         searches = self.searches
         doc_ids = [self.doc_ids.find(hit) for hit in hits]
         unknown = doc_ids.count(None)

@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,16 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     content = "".join(f"{line}\n" for line in lines).encode()
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     return path
+
+
+def jsonl(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Lines of JSON."""
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+def set_in(rows: Iterable[dict[str, Any]], **change: Callable[[Any], Any]) -> list[dict[str, Any]]:
+    """The rows with these values changed."""
+    return [row | {name: value(row[name]) for name, value in change.items()} for row in rows]
 
 
 def corpus(folder: Path, documents: int = 6) -> Path:

@@ -1,25 +1,15 @@
 """What other programs write differently in a BEIR folder is read if it cannot be mistaken, and else refused."""
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ingest_logs import ingest, params, rows_of
+from ingest_logs import ingest, jsonl, params, rows_of, set_in
 
 from slimtower.common.errors import UserError
 
 Rows = list[dict[str, Any]]
 RATIO = {"max_reject_ratio": 0.01}
-
-
-def jsonl(rows: Rows) -> str:
-    return "".join(f"{json.dumps(row)}\n" for row in rows)
-
-
-def set_in(rows: Rows, **change: Callable[[Any], Any]) -> Rows:
-    return [row | {name: value(row[name]) for name, value in change.items()} for row in rows]
 
 
 DOCUMENTS = [{"_id": f"{n}", "title": f"title {n}", "text": f"text {n}"} for n in range(40)]

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from ingest_logs import ingest, params, rows_of
+from ingest_logs import ingest, jsonl, params, rows_of, set_in
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
@@ -48,14 +48,6 @@ def corpus(folder: Path, **changes: Any) -> str:
 
 def csv(rows: Rows, sign: str = ",") -> str:
     return "\n".join([sign.join(rows[0]), *(sign.join(map(str, row.values())) for row in rows), ""])
-
-
-def jsonl(rows: Rows) -> str:
-    return "".join(f"{json.dumps(row)}\n" for row in rows)
-
-
-def set_in(rows: Rows, **change: Callable[[Any], Any]) -> Rows:
-    return [row | {name: value(row[name]) for name, value in change.items()} for row in rows]
 
 
 def click_log(folder: Path, name: str, content: bytes, **settings: Any) -> dict[str, Any]:

@@ -50,7 +50,6 @@ class ClickedValues(Strict):
 
 
 def _spellings(value: Any) -> list[str]:
-    """The texts that a value in a list of YAML may have been."""
     if isinstance(value, bool):
         return ["yes", "true"] if value else ["no", "false"]
     return ["" if value is None else str(value).strip().lower()]
