@@ -7,16 +7,12 @@ from steps.frame.stage import stage_main
 from steps.tracking.runs import Run
 
 
-def main() -> None:
-    """Search."""
+def body(params: CandidatesParams, run: Run) -> None:
+    """Search with the queries of ingest."""
+    from steps.candidates.run import run as candidates
 
-    def body(params: CandidatesParams, run: Run) -> None:
-        from steps.candidates.run import run as candidates
-
-        candidates(Path("data/ingest"), Path("data/candidates"), params, run)
-
-    stage_main("candidates", CandidatesParams, body)
+    candidates(Path("data/ingest"), Path("data/candidates"), params, run)
 
 
 if __name__ == "__main__":
-    main()
+    stage_main("candidates", CandidatesParams, body)

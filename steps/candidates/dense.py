@@ -31,8 +31,7 @@ def by_dense(
 ) -> Iterator[pa.Table]:
     """The table `candidates`, some queries at a time: `depth` documents that are most similar, as the base compares.
 
-    Embeddings are kept below SLIMTOWER_CACHE; those of the corpus lie in the folder `scratch` meanwhile. UserError for
-    a base that compares by distances or cuts vectors.
+    Embeddings are kept below SLIMTOWER_CACHE. UserError for a base that compares by distances or cuts vectors.
     """
     if not query_sets:  # the corpus need not be read
         return

@@ -27,8 +27,7 @@ class DatasetQueries(NamedTuple):
 def select_queries(ingest: Path, params: CandidatesParams) -> list[DatasetQueries]:
     """Training queries, at most `max_queries` drawn by seed (0 = no limit), and DEV_QUERIES judged dev queries.
 
-    Of `queries: judged` those training queries alone that have a relevant document. Nobody where no training query is
-    left. Test queries never.
+    Of `queries: judged` those training queries alone that have a relevant document; none at all without any of these.
     """
     queries, qrels = (read_table(ingest, name) for name in ("queries", "qrels"))
     queries = queries.sort_by([("dataset", "ascending"), ("query_id", "ascending")])
@@ -50,12 +49,10 @@ def select_queries(ingest: Path, params: CandidatesParams) -> list[DatasetQuerie
         rows = random.choice(rows, size=params.max_queries, replace=False)
     dev = np.flatnonzero(pc.and_(develops, judged).to_numpy())
     dev = random.choice(dev, size=min(len(dev), DEV_QUERIES), replace=False)
-    queries_by_dataset: dict[str, DatasetQueries] = {}
-    for row in queries.take(np.sort(np.concatenate([rows, dev]))).to_pylist():
-        selected = queries_by_dataset.setdefault(row["dataset"], DatasetQueries(row["dataset"], [], []))
-        selected.ids.append(row["query_id"])
-        selected.texts.append(row["text"])
-    return list(queries_by_dataset.values())
+    drawn = queries.take(np.sort(np.concatenate([rows, dev])))
+    names, datasets = ("query_id", "text"), drawn["dataset"].unique().to_pylist()
+    tables = [(dataset, drawn.filter(pc.equal(drawn["dataset"], dataset))) for dataset in datasets]
+    return [DatasetQueries(dataset, *(table[name].to_pylist() for name in names)) for dataset, table in tables]
 
 
 def candidate_rows(

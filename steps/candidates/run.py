@@ -4,7 +4,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import assert_never
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,30 +24,24 @@ _MOST_EMPTY = 0.2  # share of the queries that may find nothing before a warning
 def run(ingest: Path, output: Path, params: CandidatesParams, run: Run) -> None:
     """Write `output/<searcher>/candidates.parquet` of each searcher, ranks from 1, and `output/report.json`.
 
-    A query searches its own data set. Asked are training queries, and some judged dev queries, with which a ranker is
-    measured. What a searcher finds says nothing of relevance.
+    A query searches its own data set. What a searcher finds says nothing of relevance.
     """
     query_sets = select_queries(ingest, params)
     counts: dict[str, int] = {}
     with staged_folder(output) as staging:
         for searcher in params.searchers:
             with TemporaryDirectory(prefix=".scratch.", dir=staging) as scratch:
-                match searcher:
-                    case "bm25":
-                        tables = by_bm25(ingest, query_sets, params.depth)
-                    case "dense":
-                        from steps.candidates.dense import by_dense  # loads torch
+                if searcher == "bm25":
+                    tables = by_bm25(ingest, query_sets, params.depth)
+                else:
+                    from steps.candidates.dense import by_dense  # loads torch
 
-                        tables = by_dense(ingest, query_sets, Path(scratch), params)
-                    case _:
-                        assert_never(searcher)
+                    tables = by_dense(ingest, query_sets, Path(scratch), params)
                 path = stream_table(staging / searcher, "candidates", tables)
             counts[searcher] = pq.read_metadata(path).num_rows
             _warn(searcher, query_sets, path)
-        write_json(
-            staging / "report.json",
-            {"queries": {query_set.dataset: len(query_set.ids) for query_set in query_sets}, "candidates": counts},
-        )
+        queries = {query_set.dataset: len(query_set.ids) for query_set in query_sets}
+        write_json(staging / "report.json", {"queries": queries, "candidates": counts})
     run.metrics({f"candidates.{name}": count for name, count in counts.items()})
     run.artifact(output / "report.json")
 
@@ -64,7 +57,6 @@ def by_bm25(ingest: Path, query_sets: Sequence[DatasetQueries], depth: int) -> I
 
 
 def _warn(searcher: str, query_sets: Sequence[DatasetQueries], path: Path) -> None:
-    """Say so of each data set of which many queries found nothing."""
     table = pq.read_table(path, columns=["query_id", "rank"])
     answered = set(table.filter(pc.equal(table["rank"], 1))["query_id"].to_pylist())
     for query_set in query_sets:

@@ -80,7 +80,6 @@ def vectors_of(answer: dict[str, Any], count: int) -> np.ndarray:
 
 
 def _numbers(embedding: Any) -> Any:
-    """The numbers of an embedding, which may be base64 of float32."""
     if isinstance(embedding, str):
         return np.frombuffer(base64.b64decode(embedding, validate=True), dtype="<f4")
     return embedding

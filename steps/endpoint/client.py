@@ -94,8 +94,8 @@ class TokenLedger:
         handle.seek(self._offset)
         while (line := handle.readline()).endswith(b"\n"):
             self._offset += len(line)
-            if len(figures := line.split()) in (2, 3):  # lines of earlier versions have two
-                self._count(*map(int, figures))
+            if b"." not in line:
+                self._count(*map(int, line.split()))
 
     def _write(self, handle: BinaryIO, *figures: int) -> None:
         torn = handle.seek(0, os.SEEK_END) - self._offset  # what a killed run left of a line
@@ -105,7 +105,7 @@ class TokenLedger:
         self._offset += torn + len(line)
         self._count(*figures)
 
-    def _count(self, tokens: int = 0, estimated: int = 0, reserved: int = 0) -> None:
+    def _count(self, tokens: int = 0, estimated: int = 0, reserved: int = 0) -> None:  # lines may have two figures
         self.tokens, self.estimated = self.tokens + tokens, self.estimated + estimated
         self.reserved += reserved
 
@@ -217,7 +217,6 @@ class Client:
             raise failed
 
     def _embed_batch(self, batch: Batch) -> np.ndarray:
-        """The batch's vectors, after as many tries as are allowed."""
         problem = ""
         for attempt in range(self.connection.tries):
             with self.wait_clock.during(waiting=1):
@@ -284,7 +283,6 @@ class Client:
         return None, "", vectors
 
     def _mask(self, text: str) -> str:
-        """On one line, short, and without the key."""
         plain = text.replace(self._key, "***") if self._key else text
         return " ".join(redacted(plain).split())[:300]
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -75,14 +75,6 @@ class Model(Strict):
         return json.dumps(self.model_dump(exclude={"max_length"}), sort_keys=True)
 
 
-@dataclass
-class SharedState:
-    """What the endpoints of one tower have together where they send the same: a client, and answers."""
-
-    clients: dict[str, Client] = field(default_factory=dict)
-    caches: dict[str, VectorCache] = field(default_factory=dict)
-
-
 class Endpoint(InputModule):
     """Embeddings of one role by a server. Its tokenizer only counts: the model's own is not known.
 
@@ -96,12 +88,16 @@ class Endpoint(InputModule):
         """Without `probes` the server is asked for them; UserError where it has another model than it once had."""
         super().__init__()
         self.model, self.connection, self.tokenizer = model, connection, tokenizer
-        self._count, self._shared = _without_limits(tokenizer), SharedState()
+        self._count = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())  # reads a text whole
+        self._count.no_truncation()
+        self._count.no_padding()
+        self._clients: dict[str, Client] = {}
+        self._caches: dict[str, VectorCache] = {}
         self.probes = self._first_probes() if probes is None else probes
 
     def share(self, other: "Endpoint") -> None:
         """Ask as the other does, and know what it knows, where both send the same."""
-        self._shared = other._shared
+        self._clients, self._caches = other._clients, other._caches
 
     def get_embedding_dimension(self) -> int:
         """Dimensions of its vectors."""
@@ -181,38 +177,35 @@ class Endpoint(InputModule):
 
     @property
     def _cache(self) -> VectorCache:
-        if (cache := self._shared.caches.get(self._key)) is None:
-            cache = VectorCache(cache_root() / "vectors" / self._key, "float32")
-            self._shared.caches[self._key] = cache
-        return cache
+        if self._key not in self._caches:
+            self._caches[self._key] = VectorCache(cache_root() / "vectors" / self._key, "float32")
+        return self._caches[self._key]
 
     @cached_property
     def spent(self) -> TokenLedger:
         """Tokens that all answers to this model's name have cost."""
-        return TokenLedger(
-            cache_root() / "endpoint" / f"spent-{sha256(self.model.model.encode()).hexdigest()[:24]}.txt"
-        )
+        name = sha256(self.model.model.encode()).hexdigest()[:24]
+        return TokenLedger(cache_root() / "endpoint" / f"spent-{name}.txt")
 
     @property
     def _client(self) -> Client:
         """Asks the server, which is the one that it was."""
-        if (client := self._shared.clients.get(self._key)) is None:
+        if self._key not in self._clients:
             client = self._connect(self.get_embedding_dimension())
             if not _alike(self._request_vectors(client, PROBES), self.probes):
                 raise self._changed_error()
-            self._shared.clients[self._key] = client
-        return client
+            self._clients[self._key] = client
+        return self._clients[self._key]
 
     def _connect(self, dim: int) -> Client:
         return Client(self.model.model, self.model.dimensions, self.model.body, self.connection, self.spent, dim)
 
     def _request_vectors(self, client: Client, texts: Sequence[str]) -> np.ndarray:
-        """Their vectors by the server, whatever is known."""
-        keyed = ((str(number).encode(), text) for number, text in enumerate(texts))
+        keyed = ((number.to_bytes(8), text) for number, text in enumerate(texts))  # their order is that of the texts
         by_key = dict[bytes, np.ndarray]()
         for batch, vectors in client.answers(batches(keyed, self.tokens, self.connection)):
             by_key |= dict(zip(batch.keys, vectors, strict=True))
-        return np.stack([by_key[str(number).encode()] for number in range(len(texts))])
+        return np.stack([by_key[key] for key in sorted(by_key)])
 
     def _first_probes(self) -> np.ndarray:
         """The probes saved for a model of this name, so that it stays the same to the bit, or new ones."""
@@ -279,14 +272,6 @@ def announce(jobs: Iterable[tuple[Endpoint, Iterable[str]]], caption: str) -> in
             " embed fewer texts"
         )
     return count
-
-
-def _without_limits(tokenizer: Any) -> Tokenizer:
-    """The tokenizer's inner one, which reads a text whole."""
-    copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    copy.no_truncation()
-    copy.no_padding()
-    return copy
 
 
 def _alike(first: np.ndarray, second: np.ndarray) -> bool:

@@ -11,7 +11,6 @@ from slimtower.common.settings import Strict, Variable
 
 
 def _paths(value: Any, inside: str = "") -> Iterator[str]:
-    """Dotted names of all fields, those inside others and inside lists too."""
     if isinstance(value, dict):
         for name, item in value.items():
             yield f"{inside}{name}"

@@ -1,6 +1,6 @@
 """x' = Dec(Enc(mask(x)) + eps): a seq2seq model that writes variants of texts (EmbedDistill, Sec. 4.3)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,8 +38,6 @@ class Variants:
     texts: list[str]
     masked_share: float
     """Masked tokens over all maskable tokens."""
-    state_deviation: float
-    """Root mean square of the encoder states' coordinates, to which sigma compares."""
 
 
 def load_denoiser(params: GenerateParams) -> Denoiser:
@@ -47,9 +45,8 @@ def load_denoiser(params: GenerateParams) -> Denoiser:
 
     UserError when it cannot be loaded, has no mask token, or has fewer positions than MAX_TOKENS.
     """
-    name = params.model
-    loaded = _load(name, "generate.model", 'facebook/bart-base, or "" for the small BART trained here')
-    _check_positions(loaded, "model", name, MAX_TOKENS)
+    name, instead = params.model, 'facebook/bart-base, or "" for the small BART trained here'
+    loaded = _load(name, "model", instead, MAX_TOKENS)
     if loaded.tokenizer.mask_token_id is None or loaded.tokenizer.pad_token_id is None:
         raise UserError(
             f"params.yaml: generate.model {name!r} has no mask or padding token; choose a model of the BART family"
@@ -62,27 +59,21 @@ def load_writer(params: GenerateParams) -> Denoiser:
 
     UserError when it cannot be loaded, or has fewer positions than DOCUMENT_TOKENS.
     """
-    name = params.document_model
     instead = 'doc2query/msmarco-t5-base-v1, or "" for titles and sentences alone'
-    loaded = _load(name, "generate.document_model", instead)
-    _check_positions(loaded, "document_model", name, DOCUMENT_TOKENS)
-    return loaded
+    return _load(params.document_model, "document_model", instead, DOCUMENT_TOKENS)
 
 
-def _check_positions(loaded: Denoiser, knob: str, name: str, read: int) -> None:
-    positions = positions_of(loaded.model)
+def _load(name: str, knob: str, instead: str, read: int) -> Denoiser:
+    folder = resolve_base(name)
+    with loading(folder, f"generate.{knob} a seq2seq folder or a reachable name such as {instead}"):
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False)
+        check_tokenizer(tokenizer, model, folder)
+    positions = positions_of(model)
     if positions is not None and read > positions:
         raise UserError(
             f"params.yaml: generate.{knob}: {name} has {positions} positions, but reads {read} tokens; name another one"
         )
-
-
-def _load(name: str, key: str, instead: str) -> Denoiser:
-    folder = resolve_base(name)
-    with loading(folder, f"{key} a seq2seq folder or a reachable name such as {instead}"):
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False)
-        check_tokenizer(tokenizer, model, folder)
     tokens = {name: value for name, value in model.generation_config.to_dict().items() if name.endswith("_token_id")}
     model.generation_config = GenerationConfig(**tokens)  # all else that it was saved with is said by the params
     return Denoiser(model.float().to(device()).eval(), tokenizer)
@@ -93,44 +84,46 @@ def write_variants(
 ) -> Variants:
     """Decode one variant of each text under noise of deviation `sigma`; equal arguments give equal texts."""
     generator = torch.Generator().manual_seed(seed)
+    masked = maskable_total = 0
+
+    def write(batch: list[str]) -> list[str]:
+        nonlocal masked, maskable_total
+        ids, attention, maskable = tokenize(denoiser, batch, MAX_TOKENS)
+        hidden_ids = mask_tokens(ids, maskable, MASK_RATIO, denoiser.tokenizer.mask_token_id, generator)
+        masked += int((hidden_ids != ids).sum())
+        maskable_total += int(maskable.sum())
+        states = encoder_states(denoiser.model, hidden_ids, attention)
+        return decode(denoiser, add_noise(states, sigma, generator), attention)
+
+    written = _by_length(texts, params.batch_size, seed, f"generate, sigma {sigma:g}", write)
+    return Variants(written, masked / max(1, maskable_total))
+
+
+def _by_length(
+    texts: Sequence[str], batch_size: int, seed: int, caption: str, write: Callable[[list[str]], list[str]]
+) -> list[str]:
+    """What `write` makes of each text, in batches of texts of like length."""
     order = sorted(range(len(texts)), key=lambda index: (len(texts[index]), index))
     written = [""] * len(texts)
-    masked = maskable_total = 0
-    squares = coordinates = 0.0
     with torch.random.fork_rng(), torch.inference_mode():
         torch.manual_seed(seed)  # sampling in `generate` draws from the global generator
-        starts = range(0, len(order), params.batch_size)
-        for start in progress(starts, len(starts), f"generate, sigma {sigma:g}"):
-            rows = order[start : start + params.batch_size]
-            ids, attention, maskable = tokenize(denoiser, [texts[index] for index in rows], MAX_TOKENS)
-            hidden_ids = mask_tokens(ids, maskable, MASK_RATIO, denoiser.tokenizer.mask_token_id, generator)
-            masked += int((hidden_ids != ids).sum())
-            maskable_total += int(maskable.sum())
-            states = encoder_states(denoiser.model, hidden_ids, attention)
-            real = states[attention.to(states.device).bool()]
-            squares += float(real.float().square().sum())
-            coordinates += real.numel()
-            decoded = decode(denoiser, add_noise(states, sigma, generator), attention)
-            for index, text in zip(rows, decoded, strict=True):
+        starts = range(0, len(order), batch_size)
+        for start in progress(starts, len(starts), caption):
+            rows = order[start : start + batch_size]
+            for index, text in zip(rows, write([texts[index] for index in rows]), strict=True):
                 written[index] = text
-    return Variants(written, masked / max(1, maskable_total), (squares / max(1.0, coordinates)) ** 0.5)
+    return written
 
 
 def write_queries(writer: Denoiser, documents: Sequence[str], seed: int, params: GenerateParams) -> list[str]:
     """A query for each document, of which the first DOCUMENT_TOKENS are read (doc2query: Nogueira et al., 2019)."""
-    order = sorted(range(len(documents)), key=lambda index: (len(documents[index]), index))
-    written = [""] * len(documents)
-    at_once = max(1, params.batch_size * MAX_TOKENS // DOCUMENT_TOKENS)  # as many tokens as of queries
-    with torch.random.fork_rng(), torch.inference_mode():
-        torch.manual_seed(seed)
-        starts = range(0, len(order), at_once)
-        for start in progress(starts, len(starts), "queries of documents"):
-            rows = order[start : start + at_once]
-            ids, attention, _ = tokenize(writer, [documents[index] for index in rows], DOCUMENT_TOKENS)
-            decoded = decode(writer, encoder_states(writer.model, ids, attention), attention)
-            for index, text in zip(rows, decoded, strict=True):
-                written[index] = text
-    return written
+    batch_size = max(1, params.batch_size * MAX_TOKENS // DOCUMENT_TOKENS)  # as many tokens as of queries
+
+    def write(batch: list[str]) -> list[str]:
+        ids, attention, _ = tokenize(writer, batch, DOCUMENT_TOKENS)
+        return decode(writer, encoder_states(writer.model, ids, attention), attention)
+
+    return _by_length(documents, batch_size, seed, "queries of documents", write)
 
 
 def tokenize(denoiser: Denoiser, texts: list[str], limit: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -144,10 +137,8 @@ def tokenize(denoiser: Denoiser, texts: list[str], limit: int) -> tuple[Tensor, 
 
 def encoder_states(model: Any, ids: Tensor, attention: Tensor) -> Tensor:
     """Enc(x): last encoder states `(batch, tokens, dim)` on the model's device."""
-    encoder = model.get_encoder()
-    states: Tensor = encoder(
-        input_ids=ids.to(model.device), attention_mask=attention.to(model.device)
-    ).last_hidden_state
+    outputs = model.get_encoder()(input_ids=ids.to(model.device), attention_mask=attention.to(model.device))
+    states: Tensor = outputs.last_hidden_state
     return states
 
 

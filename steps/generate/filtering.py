@@ -1,5 +1,6 @@
 """Which generated texts are kept, and how similar they are to what they were written from."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -28,11 +29,8 @@ class Filtered:
 
     def count(self, positions: Collection[int]) -> dict[str, int]:
         """Dropped texts among the positions, by reason."""
-        counts = dict.fromkeys(REASONS, 0)
-        for position in positions:
-            if position in self.dropped:
-                counts[self.dropped[position]] += 1
-        return counts
+        counts = Counter(self.dropped[position] for position in positions if position in self.dropped)
+        return {reason: counts[reason] for reason in REASONS}
 
 
 def filter_texts(
@@ -40,22 +38,17 @@ def filter_texts(
 ) -> Filtered:
     """Keep what is new: not empty, no evaluation query, no copy of its source, not there already.
 
-    `texts[i]` was written from `sources[i]`; `evaluation` and `existing` hold folded texts: dev and test queries, and
-    training queries. All comparisons are on folded texts. The first of several equal texts stays.
+    `texts[i]` was written from `sources[i]`; `evaluation` (dev and test queries) and `existing` hold folded texts. The
+    first of several equal texts stays.
     """
     seen = set(existing)
     selected: list[int] = []
     dropped: dict[int, str] = {}
     for position, (text, source) in enumerate(zip(texts, sources, strict=True)):
         key = fold(text)
-        if not key:
-            dropped[position] = "empty"
-        elif key in evaluation:
-            dropped[position] = "evaluation_query"
-        elif key == fold(source):
-            dropped[position] = "copy"
-        elif key in seen:
-            dropped[position] = "duplicate"
+        found = (not key, key in evaluation, key == fold(source), key in seen)
+        if any(found):
+            dropped[position] = REASONS[found.index(True)]
         else:
             seen.add(key)
             selected.append(position)

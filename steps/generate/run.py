@@ -39,9 +39,9 @@ JUDGE_SAMPLE = 500  # new queries a sigma that the judge reads
 def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
     """Write `output/generated_queries.parquet` and `output/report.json`.
 
-    The BART writes a variant a sigma of each source: training queries and, where there are fewer than `least_sources`,
-    titles and sentences. With `document_model` that model reads documents in their place, once. Without sources the
-    table is empty and the report says so. UserError when a model cannot be loaded.
+    The BART writes a variant a sigma of each source: training queries and, if they are fewer than `least_sources`,
+    titles and sentences. With `document_model` that model reads documents in their place, once. UserError when a model
+    cannot be loaded.
     """
     queries = read_table(ingest, "queries").to_pylist()
     evaluation = set(evaluation_keys(queries))
@@ -49,9 +49,7 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
     query_sources = from_queries(train, params.max_queries, params.seed)
     missing = max(0, params.least_sources - len(query_sources)) if params.max_queries else 0
     has_writer = bool(params.document_model)
-    document_sources = (
-        from_documents(ingest, evaluation, missing, params.seed, whole_documents=has_writer) if missing else []
-    )
+    document_sources = from_documents(ingest, evaluation, missing, params.seed, whole_documents=has_writer)
     sources = query_sources if has_writer else query_sources + document_sources
     rows: list[dict[str, Any]] = []
     report: dict[str, Any] = {
@@ -74,20 +72,30 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
             documents = corpus_columns(ingest, ["title", "content"])
             sample = corpus_sample(documents, evaluation, CORPUS_TEXTS, params.seed)
             training_texts = [row["text"] for row in train] if train else [source.text for source in document_sources]
-            denoiser = train_denoiser(
-                sampled(training_texts, params.small.max_queries, params.seed) + sample, params, run
-            )
+            training_texts = sampled(training_texts, params.small.max_queries, params.seed)
+            denoiser = train_denoiser(training_texts + sample, params, run)
         rows, report["sigmas"] = generate(denoiser, judge, sources, evaluation, existing, params, run)
         report["model"] = params.model or "small BART trained on these queries"
     if writer:
-        new = from_writer(
-            writer, document_sources, evaluation, existing.union(fold(row["text"]) for row in rows), params
-        )
+        texts = write_queries(writer, [source.text for source in document_sources], params.seed, params)
+        existing |= {fold(row["text"]) for row in rows}
+        filtered = filter_texts(texts, [source.text for source in document_sources], evaluation, existing)
+        new = [_row(document_sources[position], 0, texts[position], 0.0, 0.0) for position in filtered.selected]
         report["document_model"] = {"model": params.document_model, "read": len(document_sources), "queries": len(new)}
         rows += new
     report["queries"] = len(rows)
     run.metric("queries", len(rows))
-    _write(output, rows, report, run)
+    with staged_folder(output) as staging:
+        write_table(staging, "generated_queries", table_from_rows("generated_queries", rows))
+        write_json(staging / "report.json", report)
+    run.artifact(output / "report.json")
+    for entry in report["sigmas"]:
+        print(
+            f"generate: noise {entry['sigma']:g}: {entry['kept']:,} of {entry['written']:,} queries kept;"
+            f" {entry['share_not_copied']:.0%} differ from the query that each was written from. Their cosine to it is"
+            f" {entry['cosine_to_source']:.2f}, to a random query {entry['cosine_to_another_source']:.2f}",
+            file=sys.stderr,
+        )
 
 
 def sampled(texts: list[str], limit: int, seed: int) -> list[str]:
@@ -126,15 +134,6 @@ def generate(
     return rows, entries
 
 
-def from_writer(
-    writer: Denoiser, sources: list[Source], evaluation: set[str], existing: set[str], params: GenerateParams
-) -> list[dict[str, Any]]:
-    """Rows of what a model writes from whole documents: one each, less the dropped."""
-    texts = write_queries(writer, [source.text for source in sources], params.seed, params)
-    filtered = filter_texts(texts, [source.text for source in sources], evaluation, existing)
-    return [_row(sources[position], 0, texts[position], 0.0, 0.0) for position in filtered.selected]
-
-
 def _row(source: Source, variant: int, text: str, sigma: float, mask_ratio: float) -> dict[str, Any]:
     return {
         "query_id": f"{source.name}#{variant}",
@@ -171,7 +170,6 @@ def measure(
         "kept": len(selected),
         "dropped": filtered.count(positions),
         "masked_share": variants.masked_share,
-        "encoder_state_deviation": variants.state_deviation,
         "share_not_copied": 1 - copied / len(sources),
         "content_word_overlap": float(np.mean(overlap)) if overlap else 0.0,
         "cosine_to_source": float(cosines_to_source.mean()),
@@ -180,17 +178,3 @@ def measure(
         "judged": len(sample),
         "examples": [{"source": sources[index], "generated": variants.texts[index]} for index in sample[:EXAMPLES]],
     }
-
-
-def _write(output: Path, rows: list[dict[str, Any]], report: dict[str, Any], run: Run) -> None:
-    with staged_folder(output) as staging:
-        write_table(staging, "generated_queries", table_from_rows("generated_queries", rows))
-        write_json(staging / "report.json", report)
-    run.artifact(output / "report.json")
-    for entry in report["sigmas"]:
-        print(
-            f"generate: noise {entry['sigma']:g}: {entry['kept']:,} of {entry['written']:,} queries kept;"
-            f" {entry['share_not_copied']:.0%} differ from the query that each was written from. Their cosine to it is"
-            f" {entry['cosine_to_source']:.2f}, to a random query {entry['cosine_to_another_source']:.2f}",
-            file=sys.stderr,
-        )

@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -90,20 +91,19 @@ def schedule(step: int, steps: int) -> float:
 def batches(ids: Sequence[Sequence[int]], size: int, steps: int, seed: int) -> Iterator[list[int]]:
     """`steps` batches of row numbers, epoch after epoch in new order, rows of like length together."""
     order = random.Random(seed)
-    remaining = steps
-    while True:
-        rows = list(range(len(ids)))
-        order.shuffle(rows)
-        epoch = []
-        for start in range(0, len(rows), 50 * size):
-            window = sorted(rows[start : start + 50 * size], key=lambda row: len(ids[row]))
-            epoch += [window[first : first + size] for first in range(0, len(window), size)]
-        order.shuffle(epoch)
-        for batch in epoch:
-            if remaining == 0:
-                return
-            remaining -= 1
-            yield batch
+
+    def epochs() -> Iterator[list[int]]:
+        while True:
+            rows = list(range(len(ids)))
+            order.shuffle(rows)
+            epoch = []
+            for start in range(0, len(rows), 50 * size):
+                window = sorted(rows[start : start + 50 * size], key=lambda row: len(ids[row]))
+                epoch += [window[first : first + size] for first in range(0, len(window), size)]
+            order.shuffle(epoch)
+            yield from epoch
+
+    return islice(epochs(), steps)
 
 
 def padded(ids: Sequence[Sequence[int]], rows: Sequence[int]) -> Tensor:
@@ -128,14 +128,8 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int) -> PreTrainedTokenize
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token="<s>",
-        eos_token="</s>",
-        unk_token="<unk>",
-        pad_token="<pad>",
-        mask_token="<mask>",
-    )
+    names = dict(zip(("bos_token", "pad_token", "eos_token", "unk_token", "mask_token"), SPECIAL_TOKENS, strict=True))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
 
 
 def new_small_bart(tokens: int, positions: int, seed: int, *, width: int, heads: int) -> BartForConditionalGeneration:

@@ -38,12 +38,11 @@ def from_documents(ingest: Path, evaluation: set[str], limit: int, seed: int, *,
     new one displaces few. No text is an evaluation query, and none comes twice.
     """
     sources: dict[str, Source] = {}
+    at_once = max(2 * limit, _FEWEST)
     turn, before = 0, -1
     while before < len(sources) < limit:
         before = len(sources)
-        for doc_id, texts in _in_order(
-            ingest, evaluation, max(2 * limit, _FEWEST), seed, whole_documents=whole_documents
-        ):
+        for doc_id, texts in _in_order(ingest, evaluation, at_once, seed, whole_documents=whole_documents):
             if new := [text for text in texts if fold(text) not in sources]:
                 text = Random(f"{seed} {doc_id} {turn}").choice(new)
                 sources[fold(text)] = Source(f"{doc_id}#document{turn or ''}", text)
@@ -98,9 +97,4 @@ def corpus_sample(documents: Iterable[Sequence[str]], evaluation: set[str], limi
 
 def query_like(title: str, content: str) -> list[str]:
     """The title and the sentences of a document that are about as long as queries."""
-    return [text for text in _texts(title, content) if len(words_of(text)) in SENTENCE_WORDS]
-
-
-def _texts(title: str, content: str) -> Iterator[str]:
-    yield title
-    yield from sentences(content)
+    return [text for text in (title, *sentences(content)) if len(words_of(text)) in SENTENCE_WORDS]

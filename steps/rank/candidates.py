@@ -1,6 +1,6 @@
 """What the searchers found: documents of a query among which the ranker finds the best."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from slimtower.common.errors import UserError
-from steps.core.tables import SCHEMAS, table_path
-
-_ROWS = 2**17  # in memory at once
+from steps.core.tables import table_path
 
 
 def searchers(folder: Path) -> list[str]:
@@ -26,29 +24,25 @@ def queries_with_candidates(folder: Path) -> set[str]:
     """Ids of the queries for which some searcher found documents."""
     query_ids: set[str] = set()
     for name in searchers(folder):
-        for batch in _batches(folder / name, ["query_id"]):
-            query_ids.update(pc.unique(batch["query_id"]).to_pylist())
+        with pq.ParquetFile(table_path(folder / name, "candidates")) as table:
+            for batch in table.iter_batches(columns=["query_id"]):
+                query_ids.update(pc.unique(batch["query_id"]).to_pylist())
     return query_ids
 
 
 def read_candidates(folder: Path, searcher: str, query_ids: Iterable[str], depth: int) -> pa.Table:
     """A searcher's documents of some queries up to rank `depth`, as the table `candidates`."""
-    selected = pa.array(sorted(query_ids), pa.string())
-    batches = [
-        batch.filter(pc.and_(pc.less_equal(batch["rank"], depth), pc.is_in(batch["query_id"], selected)))
-        for batch in _batches(folder / searcher, SCHEMAS["candidates"].names)
-    ]
-    return pa.Table.from_batches(batches, SCHEMAS["candidates"])
+    chosen = (pc.field("rank") <= depth) & pc.field("query_id").isin(pa.array(sorted(query_ids), pa.string()))
+    # the project may lie in run=5/, which is no partition
+    return pq.read_table(table_path(folder / searcher, "candidates"), filters=chosen, partitioning=None)
 
 
 def union(folder: Path, query_ids: Iterable[str], depth: int) -> dict[str, list[str]]:
     """Documents of each query that any searcher ranks up to `depth`, each once, in the order of their ids."""
-    tables = [
-        read_candidates(folder, name, query_ids, depth).select(["query_id", "doc_id"]) for name in searchers(folder)
-    ]
+    tables = [read_candidates(folder, name, query_ids, depth) for name in searchers(folder)]
     once = pa.concat_tables(tables).group_by(["query_id", "doc_id"]).aggregate([])
-    named: dict[str, list[str]] = {}
     once = once.sort_by([("query_id", "ascending"), ("doc_id", "ascending")])
+    named: dict[str, list[str]] = {}
     for query_id, doc_id in zip(once["query_id"].to_pylist(), once["doc_id"].to_pylist(), strict=True):
         named.setdefault(query_id, []).append(doc_id)
     return named
@@ -61,8 +55,3 @@ def draw_ids(ids: Iterable[str], limit: int, seed: int) -> list[str]:
         return ordered
     rows = np.random.default_rng(seed).choice(len(ordered), size=limit, replace=False)
     return [ordered[row] for row in np.sort(rows).tolist()]
-
-
-def _batches(folder: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(table_path(folder, "candidates")) as table:
-        yield from table.iter_batches(_ROWS, columns=columns)

@@ -39,14 +39,14 @@ Scores = list[dict[str, float]]
 def bm25_scores(ingest: Path, query_pairs: Sequence[Pairs]) -> Scores:
     """BM25 over the whole data set; 0 without a shared term."""
     by_query: Scores = [{} for _ in query_pairs]
+    named = {doc_id for pairs in query_pairs for doc_id in pairs.doc_ids}
     for dataset in sorted({pairs.dataset for pairs in query_pairs}):
         engine = corpus_bm25(ingest, dataset)
-        named = {doc_id for pairs in query_pairs if pairs.dataset == dataset for doc_id in pairs.doc_ids}
         rows = {doc_id: row for row, doc_id in enumerate(engine.doc_ids) if doc_id in named}
-        for scores, pairs in zip(by_query, query_pairs, strict=True):
+        for number, pairs in enumerate(query_pairs):
             if pairs.dataset == dataset:
                 values = engine.scores(pairs.text, np.array([rows[doc_id] for doc_id in pairs.doc_ids], dtype=np.int64))
-                scores.update(zip(pairs.doc_ids, values.tolist(), strict=True))
+                by_query[number] = dict(zip(pairs.doc_ids, values.tolist(), strict=True))
     return by_query
 
 
@@ -60,10 +60,7 @@ def base_scores(query_pairs: Sequence[Pairs], texts: Mapping[str, str], params: 
 def tower_scores(
     tower: SentenceTransformer, query_pairs: Sequence[Pairs], texts: Mapping[str, str], params: CrossEncoderParams
 ) -> Scores:
-    """Similarity of a tower's embeddings.
-
-    texts: those of the documents, by id.
-    """
+    """Similarity of a tower's embeddings; `texts` are those of the documents, by id."""
     ids = sorted({doc_id for pairs in query_pairs for doc_id in pairs.doc_ids})
     rows = {doc_id: row for row, doc_id in enumerate(ids)}
     embed = partial(encode, tower, precision=params.precision, batch_size=params.batch_size)
@@ -124,9 +121,8 @@ def measure(
         "bm25": mean_auc(dev, bm25_scores(ingest, query_pairs))["mean"],
         "base": mean_auc(dev, base_scores(query_pairs, texts, params))["mean"] if base_embeds else None,
     }
-    ids, grades = [query.query_id for query in dev], {query.query_id: query.grades for query in dev}
     rank_scores = [-np.arange(len(query.baseline), dtype=np.float64) for query in dev]
-    before = ndcg_at_10(grades, ids, [query.baseline for query in dev], rank_scores)
+    before = _ndcg(dev, [query.baseline for query in dev], rank_scores)
     after = reranked_ndcg(dev, scored)
     return {
         "n": len(dev),
@@ -177,7 +173,12 @@ def reranked_ndcg(dev: list[DevQuery], scored: Scores) -> np.ndarray:
     """nDCG@10 of each query, its candidates in the order of their scores, `(queries,)`."""
     pools = [query.candidates for query in dev]
     values = [np.array([by_id[doc_id] for doc_id in ids]) for ids, by_id in zip(pools, scored, strict=True)]
-    return ndcg_at_10({query.query_id: query.grades for query in dev}, [query.query_id for query in dev], pools, values)
+    return _ndcg(dev, pools, values)
+
+
+def _ndcg(dev: list[DevQuery], doc_ids: list[list[str]], scores: list[np.ndarray]) -> np.ndarray:
+    grades = {query.query_id: query.grades for query in dev}
+    return ndcg_at_10(grades, list(grades), doc_ids, scores)
 
 
 def mean_auc(dev: list[DevQuery], scored: Scores) -> dict[str, Any]:

@@ -50,17 +50,15 @@ def training_queries(queries: pa.Table, candidates: Path) -> dict[str, str]:
     Never a dev or test query, nor one that reads like one.
     """
     refused, with_candidates = refused_queries(queries), queries_with_candidates(candidates)
-    texts = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
-    return {
-        query_id: text for query_id, text in texts.items() if query_id in with_candidates and query_id not in refused
-    }
+    selected = with_candidates - refused.keys()
+    rows = zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True)
+    return {query_id: text for query_id, text in rows if query_id in selected}
 
 
 def draw_queries(queries: Mapping[str, str], params: CrossEncoderParams) -> dict[str, str]:
     """At most `max_queries` of them (0 = all), drawn by seed."""
-    return {
-        query_id: queries[query_id] for query_id in draw_ids(queries, params.max_queries or len(queries), params.seed)
-    }
+    ids = draw_ids(queries, params.max_queries or len(queries), params.seed)
+    return {query_id: queries[query_id] for query_id in ids}
 
 
 def sampled_pairs(
@@ -68,11 +66,9 @@ def sampled_pairs(
 ) -> list[tuple[str, str]]:
     """Texts of queries and of candidates of theirs, drawn by seed."""
     ids = draw_ids(queries, SAMPLE, params.seed)
-    pools = union(candidates, ids, DEPTH)
-    rows = [(query_id, doc_id) for query_id, doc_ids in pools.items() for doc_id in doc_ids]
+    rows = _pairs(union(candidates, ids, DEPTH))
     sample = [rows[row] for row in sample_rows(len(rows), params.seed).tolist()]
-    texts = texts_of(ingest, {doc_id for _, doc_id in sample})
-    check_documents(sorted({doc_id for _, doc_id in sample}), texts, ingest)
+    texts = _texts(ingest, sample)
     return [(queries[query_id], texts[doc_id]) for query_id, doc_id in sample]
 
 
@@ -95,18 +91,26 @@ def relevance_tables(
     settings = (fingerprint, resolve_precision(params.precision), *made_by)
     for start in range(0, len(ids), QUERIES):
         pools = union(candidates, ids[start : start + QUERIES], DEPTH)
-        rows = [(query_id, doc_id) for query_id, doc_ids in pools.items() for doc_id in doc_ids]
-        texts = texts_of(ingest, {doc_id for _, doc_id in rows})
-        check_documents(sorted({doc_id for _, doc_id in rows}), texts, ingest)
-        scores, computed = _scores(
-            ranker, settings, [(queries[query_id], doc_id) for query_id, doc_id in rows], texts, params
-        )
+        rows = _pairs(pools)
+        asked = [(queries[query_id], doc_id) for query_id, doc_id in rows]
+        scores, computed = _scores(ranker, settings, asked, _texts(ingest, rows), params)
         scored.queries += len(pools)
         scored.scores += len(rows)
         scored.shards_computed += computed
         scored.smallest = min(scored.smallest, float(scores.min(initial=math.inf)))
         scored.largest = max(scored.largest, float(scores.max(initial=-math.inf)))
         yield table_from_columns("relevance", [[row[0] for row in rows], [row[1] for row in rows], scores.tolist()])
+
+
+def _pairs(pools: Mapping[str, list[str]]) -> list[tuple[str, str]]:
+    return [(query_id, doc_id) for query_id, doc_ids in pools.items() for doc_id in doc_ids]
+
+
+def _texts(ingest: Path, pairs: list[tuple[str, str]]) -> dict[str, str]:
+    doc_ids = {doc_id for _, doc_id in pairs}
+    texts = texts_of(ingest, doc_ids)
+    check_documents(sorted(doc_ids), texts, ingest)
+    return texts
 
 
 def _scores(

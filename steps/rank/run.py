@@ -30,10 +30,9 @@ def run(
 ) -> None:
     """Write `output/relevance.parquet`, `teach/tower` (a CrossEncoder folder), and a `report.json` in both.
 
-    `output/tower` is a copy of the latter, for the stage `teach`, which depends on the rankers' folder as a whole.
-    `candidates` has a folder for each searcher, `mine` the triplets. `epochs: 0` keeps the base as it is, which has to
-    be a cross encoder then. A run that was killed continues its training and its scoring. UserError without
-    candidates, and without a usable triplet when epochs are asked for.
+    `output/tower` is a copy for the stage `teach`, which depends on the rankers' folder as a whole. `candidates` has a
+    folder for each searcher. `epochs: 0` keeps the base as it is, which has to be a cross encoder then. A killed run
+    continues its training and its scoring. UserError without candidates, or a usable triplet to train on.
     """
     names = searchers(candidates)
     queries = read_table(ingest, "queries")
@@ -57,8 +56,7 @@ def run(
     if cut := cut_pairs(ranker, sampled_pairs(chosen, ingest, candidates, params)):
         cut.tell("rank", f"rank.ranker.{output.name}.{cut.knob}")
     base_embeds = has_random_head(ranker, base, params.seed)  # else it is a cross encoder already
-    facts: dict[str, Any] = {"kind": params.kind, "base": params.base, "epochs": params.epochs}
-    facts["cut_pairs"] = cut and cut.share
+    facts: dict[str, Any] = params.model_dump(include={"kind", "base", "epochs"}) | {"cut_pairs": cut and cut.share}
     checkpoints: Path | None = None
     if params.epochs > 0:
         choice = choose_lists(read_table(mine, "triplets"), queries, ingest, params)
@@ -96,8 +94,7 @@ def run(
         )
         write_json(model / "report.json", facts)
         write_json(staging / "report.json", facts | {"searchers": names, "scored": scored.report()})
-    counts = {"scored_queries": scored.queries, "scores": scored.scores, "shards_computed": scored.shards_computed}
-    run.metrics(counts)
+    run.metrics({"scored_queries": scored.queries, "scores": scored.scores, "shards_computed": scored.shards_computed})
     run.model(teach / "tower", "ranker")
     run.artifact(output / "report.json")
     if checkpoints:  # last: where the tracking server is away, the next try goes on from them
@@ -112,26 +109,17 @@ def tell(quality: dict[str, Any] | None, run: Run) -> None:
             file=sys.stderr,
         )
         return
-    run.metrics({name: quality[name] for name in ("ndcg_candidates", "ndcg_reranked", "p_value")})
+    before, after, p_value = (quality[name] for name in ("ndcg_candidates", "ndcg_reranked", "p_value"))
+    run.metrics({"ndcg_candidates": before, "ndcg_reranked": after, "p_value": p_value})
     areas = {name: quality["auc"][of] for name, of in (("auc", "mean"), ("auc_bm25", "bm25"), ("auc_base", "base"))}
     run.metrics({name: area for name, area in areas.items() if area is not None})
+    shown = ["unknown" if area is None else f"{area:.4f}" for area in areas.values()]
     searcher = "BM25" if quality["searcher"] == "bm25" else quality["searcher"]
-    numbers = (
-        f"nDCG@10 on {quality['n']} dev queries: {searcher} {quality['ndcg_candidates']:.4f}, re-ranked"
-        f" {quality['ndcg_reranked']:.4f} (one-sided paired t-test p = {quality['p_value']:.2g}); AUC"
-        f" {_format_area(areas['auc'])} (BM25 {_format_area(areas['auc_bm25'])}, the base's embeddings"
-        f" {_format_area(areas['auc_base'])})"
+    advice = "train it on more triplets or epochs, or mine without it: set rank.rankers: []"
+    better = quality["reranking_is_better"]
+    verdict = describe_gain("the ranker", searcher, after > before, better, quality["n"], advice)
+    print(
+        f"rank: nDCG@10 on {quality['n']} dev queries: {searcher} {before:.4f}, re-ranked {after:.4f} (one-sided paired"
+        f" t-test p = {p_value:.2g}); AUC {shown[0]} (BM25 {shown[1]}, the base's embeddings {shown[2]}); {verdict}",
+        file=sys.stderr,
     )
-    verdict = describe_gain(
-        "the ranker",
-        searcher,
-        quality["ndcg_reranked"] > quality["ndcg_candidates"],
-        quality["reranking_is_better"],
-        quality["n"],
-        "train it on more triplets or epochs, or mine without it: set rank.rankers: []",
-    )
-    print(f"rank: {numbers}; {verdict}", file=sys.stderr)
-
-
-def _format_area(area: float | None) -> str:
-    return "unknown" if area is None else f"{area:.4f}"

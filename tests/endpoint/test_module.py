@@ -199,14 +199,14 @@ def test_a_full_disk_does_not_let_it_ask_and_pay_again(
     assert len(server.bodies) == 1
 
 
-def test_a_key_in_the_address_is_refused() -> None:
-    for url in ("https://me:hush@host/v1", "https://host/v1?api-key=hush"):
-        with pytest.raises(ValueError, match="base_url"):
-            endpoint_params(url)
-
-
-@pytest.mark.parametrize("url", ["http://host:PORT/v1", "http://[::1/v1", "http://:8080/v1", "https://host:99999/v1"])
-def test_an_address_that_no_client_could_ask_is_refused(url: str) -> None:
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://me:hush@host/v1", "https://host/v1?api-key=hush", "http://host:PORT/v1", "http://[::1/v1",
+        "http://:8080/v1", "https://host:99999/v1",
+    ],
+)  # fmt: skip
+def test_an_address_with_a_key_or_that_no_client_could_ask_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"base_url"):
         endpoint_params(url)
 

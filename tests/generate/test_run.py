@@ -90,7 +90,7 @@ def test_a_missing_judge_is_refused_before_anything_is_trained(tmp_path: Path, m
 def test_two_models_that_write_the_same_query_give_it_once(
     tmp_path: Path, judge: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage, "write_variants", lambda _, texts, *__: Variants(["the same"] * len(texts), 0.1, 1.0))
+    monkeypatch.setattr(stage, "write_variants", lambda _, texts, *__: Variants(["the same"] * len(texts), 0.1))
     monkeypatch.setattr(stage, "write_queries", lambda _, texts, *__: ["The same!", *["another"] * (len(texts) - 1)])
     folder = str(write_bart(tmp_path / "bart"))
     changes = {"model": folder, "document_model": folder, "least_sources": 44}
@@ -102,7 +102,7 @@ def test_a_planted_leak_is_removed_and_counted(tmp_path: Path, judge: Path, monk
     def leaking(denoiser: Denoiser, texts: list[str], sigma: float, seed: int, params: GenerateParams) -> Variants:
         written = [f"{text} quickly {sigma}" for text in texts]
         written[4] = "MERGE all the rows, of a disk"  # the test query
-        return Variants(written, 0.1, 1.0)
+        return Variants(written, 0.1)
 
     monkeypatch.setattr(stage, "write_variants", leaking)
     folder = write_bart(tmp_path / "bart")
