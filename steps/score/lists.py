@@ -42,23 +42,19 @@ class Lists:
         """
         near, missed, positions = self._shard(start, stop)
         first = shards.get_or_compute(compute, list(self.texts[start:stop]), np.searchsorted(rows, near))
+        values = first.reshape(near.size, *first.shape[2:])
         if not len(missed):
-            return first, first.reshape(near.size, *first.shape[2:])
+            return first, values
         texts = [self.texts[position] for position in missed[:, 0].tolist()]
         more = shards.get_or_compute(compute, texts, np.searchsorted(rows, missed[:, 1:]))[:, 0]
-        values = np.concatenate([first.reshape(near.size, *first.shape[2:]), more])
-        return first, values[np.argsort(positions, kind="stable")]
+        return first, np.concatenate([values, more])[np.argsort(positions, kind="stable")]
 
     def _shard(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Nearest documents, positives, and the positions of the texts of both, one after the other."""
         near = self.nearest[start:stop]
-        first, last = np.searchsorted(self.missed[:, 0], [start, stop])
-        missed = self.missed[first:last]
-        return (
-            near,
-            missed,
-            np.concatenate([np.repeat(np.arange(start, start + len(near)), near.shape[1]), missed[:, 0]]),
-        )
+        missed = self.missed[slice(*np.searchsorted(self.missed[:, 0], [start, stop]))]
+        repeated = np.repeat(np.arange(start, start + len(near)), near.shape[1])
+        return near, missed, np.concatenate([repeated, missed[:, 0]])
 
 
 def lists_of(

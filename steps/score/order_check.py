@@ -1,7 +1,7 @@
 """Does a teacher order the documents that the index's teacher finds better than that one does?"""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,10 +26,6 @@ class Orders:
     p_worse: float
     p_better: float
 
-    def as_dict(self) -> dict[str, float]:
-        """For the report."""
-        return asdict(self)
-
     def describe(self, teacher: str) -> str:
         """One line; a WARNING if students that learn these scores may learn a worse order."""
         text = (
@@ -42,16 +38,14 @@ class Orders:
         return text if self.p_better <= SIGNIFICANT else f"{text}, which may be chance"
 
 
-@dataclass
 class OrderCheck:
     """Collects both orders, a shard of texts at a time.
 
     `nearest` `(texts, k)` are rows of documents, the nearest first; `answers` has rows of answers by a text's position.
     """
 
-    nearest: np.ndarray
-    answers: Mapping[int, np.ndarray]
-    _ndcgs: list[np.ndarray] = field(default_factory=list)
+    def __init__(self, nearest: np.ndarray, answers: Mapping[int, np.ndarray]) -> None:
+        self.nearest, self.answers, self._ndcgs = nearest, answers, list[np.ndarray]()
 
     def add(self, start: int, scores: np.ndarray) -> None:
         """Take the teacher's scores `(texts, k)` of the texts from `start` on."""
@@ -66,10 +60,8 @@ class OrderCheck:
         qrels = {str(position): dict.fromkeys(map(str, self.answers[position].tolist()), 1) for position in positions}
         documents = [list(map(str, self.nearest[position].tolist())) for position in positions]
         falling = [-np.arange(self.nearest.shape[1], dtype=np.float32)] * len(positions)
-        teacher_scores = [scores[position - start] for position in positions]
-        self._ndcgs.append(
-            np.stack([ndcg_at_10(qrels, names, documents, values) for values in (falling, teacher_scores)], axis=1)
-        )
+        orders = (falling, [scores[position - start] for position in positions])
+        self._ndcgs.append(np.stack([ndcg_at_10(qrels, names, documents, values) for values in orders], axis=1))
 
     def orders(self) -> Orders | None:
         """Means of both orders; None of too few queries, or of lists of one document."""

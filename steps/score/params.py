@@ -11,20 +11,19 @@ from steps.core.params import Name
 Count = Annotated[int, Field(ge=0)]
 
 
-def _most_texts(value: Any) -> Any:
-    if not isinstance(value, dict):
-        if not _is_count(value):
-            raise ValueError("give a whole number, 0 for all, or one for each teacher, such as {cross: 8000}")
-        return value
-    for name, count in value.items():
-        if not _is_count(count):
-            raise ValueError(f"{name} is {count!r}; give a whole number, 0 for all")
-        key_name(name if isinstance(name, str) else "")
-    return value
-
-
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _most_texts(value: Any) -> Any:
+    if isinstance(value, dict):
+        for name, count in value.items():
+            if not _is_count(count):
+                raise ValueError(f"{name} is {count!r}; give a whole number, 0 for all")
+            key_name(name if isinstance(name, str) else "")
+    elif not _is_count(value):
+        raise ValueError("give a whole number, 0 for all, or one for each teacher, such as {cross: 8000}")
+    return value
 
 
 MostTexts = Annotated[Count | dict[Name, Count], BeforeValidator(_most_texts)]

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,22 +37,21 @@ SEED = 7  # draws texts and positives
 
 def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params: ScoreParams, run: Run) -> None:
     """Write the table `scores`: every alignment text, or `max_texts` of them drawn by seed, with each of its nearest
-    documents, or the nearest `depth`, the nearest first. Behind them stand known positives of a training query that are
-    not among these, by `mine` and the judgements: at most `params.positives`, so that students learn of them too.
+    documents, or the nearest `depth`, the nearest first; behind them at most `params.positives` known positives of a
+    training query that are not among these.
 
     With `params.pairs` a teacher that embeds pairs also leaves `pairs.npy`, `(scored texts, pairs, dim)`: see `Scorer`.
     With `params.layers` one whose layers score leaves `layers.npy`: a row for each of the table's, a column for each
-    layer. A line warns where these scores have nothing to teach, or where training queries whose answers are known say
-    that this teacher orders documents worse than the index's does.
-
-    `embed` holds texts and nearest documents, `teach` is the folder of the teacher that scores. Shards of texts are
-    kept below SLIMTOWER_CACHE, so a run that was killed repeats one at most. UserError for a score that is not finite.
+    layer. A line warns if these scores have nothing to teach, or order known answers worse than the index does.
+    Shards of texts are kept below SLIMTOWER_CACHE, for a killed run. UserError for a score that is not finite.
     """
     table = read_table(embed, "alignment_texts")
     texts = table["text"].to_pylist()
     nearest = np.load(embed / "nearest.npy")
     _check_nearest(embed, nearest, len(texts), ingest)
-    chosen = _choose_rows(len(texts), params.texts_of(output.name), SEED)
+    chosen, limit = np.arange(len(texts)), params.texts_of(output.name)
+    if limit and len(texts) > limit:
+        chosen = np.sort(np.random.default_rng((SEED, 6)).choice(len(texts), size=limit, replace=False))
     texts, nearest = [texts[row] for row in chosen.tolist()], nearest[chosen, : params.depth or None]
     positives = positive_rows(ingest, mine, table) if params.positives else {}
     lists = lists_of(texts, nearest, positives, chosen, params.positives, SEED)
@@ -69,21 +69,19 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
         scorer.announce(texts)
         made_by = code_digest(type(scorer).__module__), *library_versions()
         settings = (teacher.id, resolve_precision(params.precision), *made_by)
-        shards = ScoreShards(settings, digests)
+        job = _Job(lists, rows, scorer, settings, digests, params.shard_texts)
+        shards = job.shards()
         observed = positive_rows(ingest, mine, table, OBSERVED)
         answers = {position: observed[row] for position, row in enumerate(chosen.tolist()) if row in observed}
         stats = _ScoreStats(Sample(len(texts)), OrderCheck(nearest, answers))
-        tables = _tables(lists, chosen, rows, scorer, shards, params.shard_texts, stats)
-        stream_table(staging, "scores", tables)
+        stream_table(staging, "scores", _tables(job, chosen, shards, stats))
         near = nearest[:, : params.pairs]
         if near.size and scorer.embeds:
-            pairs = ScoreShards((*settings, "pairs"), digests)
-            dim = _write_pairs(staging / "pairs.npy", texts, near, rows, scorer, pairs, params)
+            dim = _write_pairs(staging / "pairs.npy", job, near)
             embedded["pairs"] = {"documents": near.shape[1], "dim": dim, "embeds": scorer.embeds}
         if params.layers and scorer.layered and len(lists):
-            layered = ScoreShards((*settings, "layers"), digests)
             sample = Sample(len(texts))
-            embedded["layers"] = _write_layers(staging / "layers.npy", lists, rows, scorer, layered, params, sample)
+            embedded["layers"] = _write_layers(staging / "layers.npy", job, sample)
             by_layer = layer_targets(sample.all())
             embedded["layer_targets"] = {str(layer): figures.as_dict() for layer, figures in by_layer.items()}
             if warning := layers_warning(by_layer, output.name):
@@ -102,7 +100,7 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
             )
         if orders := stats.order.orders():
             print(f"score: {orders.describe(output.name)}", file=sys.stderr)
-        report = {
+        report: dict[str, Any] = {
             "teacher": asdict(teacher),
             "computed_in": resolve_precision(params.precision),
             "texts": len(texts),
@@ -112,21 +110,18 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
             "cut": cut and cut.share,
             "score": stats.spread(),
             "targets": targets.as_dict() if targets else None,
-            "orders": orders.as_dict() if orders else None,
+            "orders": asdict(orders) if orders else None,
         }
         write_json(staging / "report.json", report | embedded)
     run.param("teacher_fingerprint", teacher.id)
     run.metrics({"scores": stats.count, "shards_computed": shards.computed})
-    run.metrics({f"score.{name}": value for name, value in (stats.spread() or {}).items()})
-    measured = targets.as_dict() if targets else {}
-    run.metrics({f"targets.{name}": value for name, value in measured.items() if isinstance(value, int | float)})
-    run.metrics({f"orders.{name}": value for name, value in (orders.as_dict() if orders else {}).items()})
+    for group in ("score", "targets", "orders"):
+        figures = (report[group] or {}).items()
+        run.metrics({f"{group}.{name}": value for name, value in figures if isinstance(value, int | float)})
 
 
 @dataclass
 class _ScoreStats:
-    """Statistics of the scores so far."""
-
     sample: Sample
     order: OrderCheck
     count: int = 0
@@ -135,11 +130,7 @@ class _ScoreStats:
     total: float = 0.0
 
     def add(self, scores: np.ndarray) -> None:
-        if not np.isfinite(scores).all():
-            raise UserError(
-                f"score: a text and a document have the score {scores[~np.isfinite(scores)][0]}; set score.precision:"
-                " fp32, or train the teacher again"
-            )
+        _check_finite(scores, "a score of a text and a document")
         if scores.size:
             self.count += scores.size
             self.smallest = min(self.smallest, float(scores.min()))
@@ -151,91 +142,80 @@ class _ScoreStats:
         return {"min": self.smallest, "mean": self.total / self.count, "max": self.largest} if self.count else None
 
 
-def _tables(
-    lists: Lists,
-    chosen: np.ndarray,
-    rows: np.ndarray,
-    scorer: Scorer,
-    shards: ScoreShards,
-    shard_texts: int,
-    stats: _ScoreStats,
-) -> Iterator[pa.Table]:
-    """The table `scores`, a shard of texts at a time; `chosen` are the rows of the texts, `rows` of the documents."""
-    starts = range(0, len(lists.texts), shard_texts)
-    for start in progress(starts, len(starts), "score"):
-        positions, documents = lists.pairs(start, start + shard_texts)
-        near, scores = lists.get_or_compute(start, start + shard_texts, rows, shards, scorer.scores)
+@dataclass(frozen=True)
+class _Job:
+    """Who scores which lists; `rows` are those of their documents, `settings` and `digests` what results hang on."""
+
+    lists: Lists
+    rows: np.ndarray
+    scorer: Scorer
+    settings: tuple[str, ...]
+    digests: np.ndarray
+    shard_texts: int
+
+    def shards(self, *kind: str) -> ScoreShards:
+        return ScoreShards((*self.settings, *kind), self.digests)
+
+    def blocks(self, caption: str) -> Iterator[tuple[int, int]]:
+        starts = range(0, len(self.lists.texts), self.shard_texts)
+        return ((start, start + self.shard_texts) for start in progress(starts, len(starts), caption))
+
+
+def _tables(job: _Job, chosen: np.ndarray, shards: ScoreShards, stats: _ScoreStats) -> Iterator[pa.Table]:
+    """The table `scores`, a shard of texts at a time; `chosen` are the rows of the texts."""
+    for block in job.blocks("score"):
+        positions, documents = job.lists.pairs(*block)
+        near, scores = job.lists.get_or_compute(*block, job.rows, shards, job.scorer.scores)
         stats.add(scores)
         stats.sample.add(near)
-        stats.order.add(start, near)
+        stats.order.add(block[0], near)
         yield pa.table([chosen[positions], documents, scores], schema=SCHEMAS["scores"])
 
 
-def _write_layers(
-    target: Path,
-    lists: Lists,
-    rows: np.ndarray,
-    scorer: Scorer,
-    shards: ScoreShards,
-    params: ScoreParams,
-    sample: Sample,
-) -> int:
+def _write_layers(target: Path, job: _Job, sample: Sample) -> int:
     """Write the layers' scores of all pairs, in the order of the table, float16 `(pairs, layers)`; returns `layers`.
     `sample` takes from those of nearest documents, `(texts, k, layers)`.
 
     Each layer's largest score of a list is subtracted, as a softmax does: so 16 bits are exact where shares are large.
     """
-    layers, offset = 0, 0
-    starts = range(0, len(lists.texts), params.shard_texts)
-    for start in progress(starts, len(starts), "score by layers"):
-        positions, _ = lists.pairs(start, start + params.shard_texts)
-        near, layer_scores = lists.get_or_compute(start, start + params.shard_texts, rows, shards, scorer.layer_scores)
+    layers, offset, shards = 0, 0, job.shards("layers")
+    for block in job.blocks("score by layers"):
+        positions, _ = job.lists.pairs(*block)
+        near, scores = job.lists.get_or_compute(*block, job.rows, shards, job.scorer.layer_scores)
         sample.add(near)
-        if not np.isfinite(layer_scores).all():
-            raise UserError("score: a layer's score is not finite; set score.precision: fp32, or train it again")
+        _check_finite(scores, "a layer's score")
         if not layers:
-            layers = layer_scores.shape[1]
-            written = new_array(target, np.float16, (len(lists), layers))
+            layers = scores.shape[1]
+            written = new_array(target, np.float16, (len(job.lists), layers))
         firsts = np.flatnonzero(np.diff(positions, prepend=-1))
-        largest = np.repeat(np.maximum.reduceat(layer_scores, firsts), np.diff(firsts, append=len(positions)), axis=0)
-        written[offset : offset + len(layer_scores)] = np.maximum(layer_scores - largest, np.finfo(np.float16).min)
-        offset += len(layer_scores)
+        largest = np.repeat(np.maximum.reduceat(scores, firsts), np.diff(firsts, append=len(positions)), axis=0)
+        written[offset : offset + len(scores)] = np.maximum(scores - largest, np.finfo(np.float16).min)
+        offset += len(scores)
     return layers
 
 
-def _choose_rows(texts: int, limit: int, seed: int) -> np.ndarray:
-    """Rows of the texts that are scored, ascending; `limit` 0 = all."""
-    if not limit or texts <= limit:
-        return np.arange(texts)
-    return np.sort(np.random.default_rng((seed, 6)).choice(texts, size=limit, replace=False))
-
-
-def _write_pairs(
-    target: Path,
-    texts: list[str],
-    nearest: np.ndarray,
-    rows: np.ndarray,
-    scorer: Scorer,
-    shards: ScoreShards,
-    params: ScoreParams,
-) -> int:
+def _write_pairs(target: Path, job: _Job, nearest: np.ndarray) -> int:
     """Write the scorer's embeddings of each text with its `nearest` documents; returns their dimension."""
-    dim = 0
-    starts = range(0, len(texts), params.shard_texts)
-    for start in progress(starts, len(starts), "embed pairs"):
-        block = slice(start, start + params.shard_texts)
-        embeddings = shards.get_or_compute(scorer.pair_embeddings, texts[block], np.searchsorted(rows, nearest[block]))
-        if not np.isfinite(embeddings).all():
-            raise UserError("score: an embedding of a pair is not finite; set score.precision: fp32, or train it again")
+    dim, shards = 0, job.shards("pairs")
+    for start, stop in job.blocks("embed pairs"):
+        positions = np.searchsorted(job.rows, nearest[start:stop])
+        embeddings = shards.get_or_compute(job.scorer.pair_embeddings, list(job.lists.texts[start:stop]), positions)
+        _check_finite(embeddings, "an embedding of a pair")
         if not dim:
             dim = embeddings.shape[2]
             written = new_array(target, np.float32, (*nearest.shape, dim))
-        written[block] = embeddings
+        written[start:stop] = embeddings
     return dim
 
 
+def _check_finite(values: np.ndarray, subject: str) -> None:
+    if not (finite := np.isfinite(values)).all():
+        raise UserError(
+            f"score: {subject} is {values[~finite][0]}; set score.precision: fp32, or train the teacher again"
+        )
+
+
 def _sampled_pairs(lists: Lists, ingest: Path, seed: int) -> list[tuple[str, str]]:
-    """Texts with the text of one of their documents, drawn by seed."""
     positions, rows = lists.pairs(0, len(lists.texts))
     sample = sample_rows(len(positions), seed)
     named = np.unique(rows[sample])
@@ -245,7 +225,6 @@ def _sampled_pairs(lists: Lists, ingest: Path, seed: int) -> list[tuple[str, str
 
 
 def _check_nearest(embed: Path, nearest: np.ndarray, texts: int, ingest: Path) -> None:
-    """UserError unless `nearest` is of these texts and documents."""
     documents = len(CorpusTexts(ingest))
     if len(nearest) != texts or (nearest.size and int(nearest.max()) >= documents):
         raise UserError(

@@ -8,6 +8,7 @@ from typing import Any
 
 from rows import write_rows
 
+from steps.core.corpus import CorpusTexts
 from steps.distill.params import DistillParams
 from steps.embed.params import EmbedParams
 from steps.index.params import IndexParams
@@ -161,6 +162,11 @@ def run_embed(root: Path, tower: Path) -> None:
     write_rows(root / "data/generate", "generated_queries")
     shutil.copytree(tower, root / "models/teach/dense/tower", dirs_exist_ok=True)
     run_stage("embed", root, root / "data/embed", EMBED)
+
+
+def corpus_texts(root: Path) -> list[str]:
+    """The documents as teachers read them."""
+    return list(CorpusTexts(root / "data/ingest"))
 
 
 def run_score(root: Path, teacher: str, params: ScoreParams = SCORE) -> Path:

@@ -7,9 +7,8 @@ import pytest
 import torch
 from rank_fakes import write_cross_teacher
 from sentence_transformers import CrossEncoder
-from stages import SCORE, reading, run_score
+from stages import SCORE, corpus_texts, reading, run_score
 
-from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.files import read_json
 from slimtower.common.fingerprints import fingerprint
 from steps.core.tables import read_table
@@ -77,43 +76,20 @@ def test_the_fingerprint_of_a_ranker_follows_its_weights_length_and_head(teach: 
     assert fingerprint(tmp_path / "moved").weights != first.weights
 
 
-def test_the_stage_scores_with_a_ranker(teach: Path, tmp_path: Path, embedded: Path) -> None:
-    (tmp_path / "data").mkdir()
-    for name in ("ingest", "embed"):
-        (tmp_path / "data" / name).symlink_to(embedded / "data" / name)
-    output = run_score(tmp_path, "cross")
-    found = read_table(output, "scores")
-    texts = read_table(embedded / "data/embed", "alignment_texts")["text"].to_pylist()
-    documents = read_table(embedded / "data/ingest", "corpus").to_pylist()
-    corpus = [DocumentTemplate().text(row["title"], "", row["content"]) for row in documents]
-    rows = np.linspace(0, found.num_rows - 1, 20).astype(int)
-    plain = CrossEncoder(str(teach / "tower"), device="cpu")
-    for row in rows.tolist():
-        text_row, doc_row, score = (found[name][row].as_py() for name in ("text_row", "doc_row", "score"))
-        expected = plain.predict([(texts[text_row], corpus[doc_row])], activation_fn=torch.nn.Identity())[0]
-        assert score == pytest.approx(expected, abs=1e-5)
-    assert read_json(output / "report.json")["teacher"]["weights"] == fingerprint(teach / "tower").weights
-    assert sorted(path.name for path in output.iterdir()) == ["report.json", "scores.parquet"]
-
-
 @pytest.mark.parametrize("pooling", ["cls", "special_tokens", "segments"])
 def test_the_stage_keeps_embeddings_of_pairs_where_they_are_asked_for(
-    teach: Path, tmp_path: Path, embedded: Path, own_cache: Path, pooling: Pooling
+    teach: Path, tmp_path: Path, linked: Path, own_cache: Path, pooling: Pooling
 ) -> None:
     if pooling != "cls":
         made = dual_pooled(str(tmp_path / "model/encoder"), pooling, 0.1, 24)
         made.save_pretrained(str(teach / "tower"), create_model_card=False)
-    (tmp_path / "data").mkdir()
-    for name in ("ingest", "embed"):
-        (tmp_path / "data" / name).symlink_to(embedded / "data" / name)
     output = run_score(tmp_path, "cross", SCORE.model_copy(update={"pairs": 2}))
-    found, nearest = np.load(output / "pairs.npy"), np.load(embedded / "data/embed/nearest.npy")
+    found, nearest = np.load(output / "pairs.npy"), np.load(linked / "data/embed/nearest.npy")
     assert found.shape == (len(nearest), 2, 16) and found.dtype == np.float32
     kind = "joint" if pooling == "cls" else "pooled"
     assert read_json(output / "report.json")["pairs"] == {"documents": 2, "dim": 16, "embeds": kind}
-    texts = read_table(embedded / "data/embed", "alignment_texts")["text"].to_pylist()
-    documents = read_table(embedded / "data/ingest", "corpus").to_pylist()
-    corpus = [DocumentTemplate().text(row["title"], "", row["content"]) for row in documents]
+    texts = read_table(linked / "data/embed", "alignment_texts")["text"].to_pylist()
+    corpus = corpus_texts(linked)
     ranker = load_ranker(teach / "tower")
     scores = read_table(output, "scores")["score"].to_numpy().reshape(nearest.shape)
     head = ranker.model.classifier if pooling == "cls" else None  # type: ignore[union-attr]

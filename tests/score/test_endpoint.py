@@ -29,45 +29,36 @@ def server(tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         yield state
 
 
-@pytest.fixture
-def root(embedded: Path, tmp_path: Path) -> Path:
-    """A run in which `embed` is done, with a place of its own for teachers and scores."""
-    (tmp_path / "run/data").mkdir(parents=True)
-    for name in ("ingest", "embed"):
-        (tmp_path / "run/data" / name).symlink_to(embedded / "data" / name)
-    return tmp_path / "run"
-
-
 def test_its_scores_are_the_models_there_and_each_text_is_paid_for_once(
-    server: EmbeddingServer, root: Path, tmp_path: Path
+    server: EmbeddingServer, linked: Path, tmp_path: Path
 ) -> None:
-    teach(root / "models/teach/rented", server)
-    output = run_score(root, "rented")
+    teach(linked / "models/teach/rented", server)
+    output = run_score(linked, "rented")
     found = read_table(output, "scores")["score"].to_numpy()
-    texts = read_table(root / "data/embed", "alignment_texts")["text"].to_pylist()
-    documents = list(CorpusTexts(root / "data/ingest"))
+    texts = read_table(linked / "data/embed", "alignment_texts")["text"].to_pylist()
+    documents = list(CorpusTexts(linked / "data/ingest"))
     model = load_tower(tmp_path / "new")
     asked, held = (model.encode(some, normalize_embeddings=True).astype(np.float64) for some in (texts, documents))
-    nearest = np.load(root / "data/embed/nearest.npy")
+    nearest = np.load(linked / "data/embed/nearest.npy")
     expected = np.stack([held[rows] @ vector for rows, vector in zip(nearest, asked, strict=True)])
     np.testing.assert_allclose(found, expected.reshape(-1), atol=1e-5)
     read = {documents[row] for row in np.unique(nearest)}
     assert all(server.paid[text] == (text in texts or text in read) for text in {*texts, *documents} - {*PROBES})
     requests = len(server.bodies)
-    run_score(root, "rented")
+    run_score(linked, "rented")
     assert len(server.bodies) == requests
 
 
-def test_scoring_stops_before_it_passes_the_budget(server: EmbeddingServer, root: Path) -> None:
-    teach(root / "models/teach/rented", server, {"max_tokens_total": 150})
+def test_scoring_stops_before_it_passes_the_budget(server: EmbeddingServer, linked: Path) -> None:
+    teach(linked / "models/teach/rented", server, {"max_tokens_total": 150})
     with pytest.raises(UserError, match=r"to ask tiny for.*max_tokens_total is 150"):
-        run_score(root, "rented")
-    assert set(server.paid) == set(PROBES) and not (root / "data/score/rented").exists()
+        run_score(linked, "rented")
+    assert set(server.paid) == set(PROBES) and not (linked / "data/score/rented").exists()
 
 
-def test_embedding_all_anew_is_priced_by_the_apis_tokens(server: EmbeddingServer, root: Path) -> None:
-    tower = load_tower(teach(root / "models/teach/rented", server), "document")
-    texts = list(CorpusTexts(root / "data/ingest"))
+def test_embedding_all_anew_is_priced_by_the_apis_tokens(server: EmbeddingServer, linked: Path) -> None:
+    tower = load_tower(teach(linked / "models/teach/rented", server), "document")
+    texts = list(CorpusTexts(linked / "data/ingest"))
     vectors, cost = reading(tower, texts)
     tokenizer = tower[0].tokenizer
     assert cost["tokens"] == tokens_of(tower, texts) == sum(len(tokenizer(text)["input_ids"]) for text in texts)

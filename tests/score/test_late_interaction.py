@@ -11,22 +11,15 @@ import numpy as np
 import pytest
 from late_fakes import write_late_teacher
 from sentence_transformers import MultiVectorEncoder
-from stages import SCORE, reading, run_score
+from stages import SCORE, corpus_texts, reading, run_score
 
 import steps.retrieval.late_interaction as late
-from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.errors import TransientError, UserError
 from slimtower.common.fingerprints import fingerprint
 from steps.core.tables import read_table
 from steps.retrieval.late_interaction import TokenVectors, max_similarities
 from steps.scorers import open_scorer
 from steps.scorers.late_interaction import LateInteractionScorer
-
-
-def test_max_similarity_by_hand() -> None:
-    query = np.array([[1.0, 0.0], [0.0, 2.0]])
-    documents = [np.array([[3.0, 1.0], [0.0, 5.0]]), np.array([[-1.0, -2.0]]), np.array([[0.5, 0.5], [0.25, 0.25]])]
-    assert max_similarities(query, documents).tolist() == [3 + 10, -1 - 4, 0.5 + 1]
 
 
 def test_blocks_of_documents_give_what_one_pair_gives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,16 +36,11 @@ def test_blocks_of_documents_give_what_one_pair_gives(monkeypatch: pytest.Monkey
 
 @pytest.mark.medium
 def test_the_stage_scores_by_max_similarity_of_float16_vectors(
-    tmp_path: Path, tiny_tower: Path, embedded: Path, own_cache: Path
+    tmp_path: Path, tiny_tower: Path, linked: Path, own_cache: Path
 ) -> None:
     teach = write_late_teacher(tmp_path / "models/teach/late", tiny_tower)
-    (tmp_path / "data").mkdir()
-    for name in ("ingest", "embed"):
-        (tmp_path / "data" / name).symlink_to(embedded / "data" / name)
     found = read_table(run_score(tmp_path, "late"), "scores")
-    texts = read_table(embedded / "data/embed", "alignment_texts")["text"].to_pylist()
-    rows = read_table(embedded / "data/ingest", "corpus").to_pylist()
-    corpus = [DocumentTemplate().text(row["title"], "", row["content"]) for row in rows]
+    texts, corpus = read_table(linked / "data/embed", "alignment_texts")["text"].to_pylist(), corpus_texts(linked)
     plain = MultiVectorEncoder(str(teach / "tower"), device="cpu")
     for row in np.linspace(0, found.num_rows - 1, 20).astype(int).tolist():
         text_row, doc_row, score = (found[name][row].as_py() for name in ("text_row", "doc_row", "score"))
@@ -77,10 +65,8 @@ def test_a_killed_reading_repeats_one_shard_and_leaves_the_same_vectors(
         assert isinstance(made, LateInteractionScorer)
         return made
 
-    places = np.array([[0, 10], [9, 4]])
-    texts = ["how many words", "which document"]
     whole = scorer()
-    expected = whole.scores(texts, places)
+    expected = whole.scores(TEXTS, PLACES)
     ends, tokens = whole.documents.ends, whole.documents.file.read_bytes()
     whole.finish()
 
@@ -97,10 +83,10 @@ def test_a_killed_reading_repeats_one_shard_and_leaves_the_same_vectors(
 
     monkeypatch.setattr(late, "token_vectors", killed)
     with pytest.raises(KeyboardInterrupt):
-        scorer().scores(texts, places)
+        scorer().scores(TEXTS, PLACES)
     read.clear()
     again = scorer()
-    np.testing.assert_array_equal(again.scores(texts, places), expected)
+    np.testing.assert_array_equal(again.scores(TEXTS, PLACES), expected)
     assert read == [3]
     np.testing.assert_array_equal(again.documents.ends, ends)
     assert again.documents.file.read_bytes() == tokens

@@ -9,9 +9,8 @@ import pytest
 import torch
 from late_fakes import write_late_teacher
 from rank_fakes import write_cross_teacher
-from stages import SCORE, reading, run_score
+from stages import SCORE, corpus_texts, reading, run_score
 
-from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.files import read_json, write_json
 from slimtower.common.fingerprints import fingerprint
 from steps.core.tables import read_table
@@ -125,8 +124,7 @@ def test_the_stage_leaves_a_row_of_layers_for_each_of_the_tables(
     assert layers.shape == (len(table), read_json(output / "report.json")["layers"]) and layers.dtype == np.float16
     assert read_json(output / "report.json")["positives"] > 0
     texts = read_table(tmp_path / "data/embed", "alignment_texts")["text"].to_pylist()
-    rows = read_table(tmp_path / "data/ingest", "corpus").to_pylist()
-    corpus = [DocumentTemplate().text(row["title"], "", row["content"]) for row in rows]
+    corpus = corpus_texts(tmp_path)
     params = SCORE.model_copy(update={"batch_size": 4})
     folder = tmp_path / "models/teach" / kind
     asked = open_scorer(folder, fingerprint(folder / "tower").id, corpus, tmp_path / "texts", reading(params))
@@ -140,10 +138,7 @@ def test_the_stage_leaves_a_row_of_layers_for_each_of_the_tables(
         assert (layers[places].max(axis=0) == 0).all()
 
 
-def test_a_teacher_whose_layers_do_not_score_leaves_none(tmp_path: Path, embedded: Path, tiny_tower: Path) -> None:
-    (tmp_path / "data").mkdir()
-    for name in ("ingest", "embed"):
-        (tmp_path / "data" / name).symlink_to(embedded / "data" / name)
+def test_a_teacher_whose_layers_do_not_score_leaves_none(tmp_path: Path, linked: Path, tiny_tower: Path) -> None:
     shutil.copytree(tiny_tower, tmp_path / "models/teach/other/tower")
     write_json(tmp_path / "models/teach/other/report.json", {"kind": "dual_encoder"})
     output = run_score(tmp_path, "other", SCORE.model_copy(update={"layers": True}))

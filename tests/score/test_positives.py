@@ -5,10 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stages import SCORE, run_score
+from stages import SCORE, corpus_texts, run_score
 from towers import other_weights
 
-from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.files import read_json, write_json
 from steps.core.tables import SCHEMAS, read_table, table_from_rows, write_table
 from steps.distill.candidates import Candidates
@@ -65,8 +64,7 @@ def test_positives_stand_behind_the_nearest_documents_and_other_texts_stay_as_th
     assert [row["text_row"] for row in found] == sorted(row["text_row"] for row in found)
     nearest, known = np.load(root / "data/embed/nearest.npy")[:, :3], positives(root)
     texts = read_table(root / "data/embed", "alignment_texts")["text"].to_pylist()
-    corpus = read_table(root / "data/ingest", "corpus").to_pylist()
-    held = [DocumentTemplate().text(row["title"], row["topic"], row["content"]) for row in corpus]
+    held = corpus_texts(root)
     tower = load_tower(root / "models/teach/other/tower")
     extra = 0
     for text in range(len(texts)):

@@ -12,11 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import transformers
-from stages import SCORE, run_score
+from stages import SCORE, corpus_texts, run_score
 from towers import other_weights
 
 import steps.score.run as stage
-from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json, write_json
 from slimtower.common.fingerprints import fingerprint
@@ -58,10 +57,7 @@ def shards(cache: Path) -> list[Path]:
 def test_a_score_is_the_inner_product_of_the_other_teachers_own_embeddings(root: Path) -> None:
     output = run_score(root, "other")
     texts = read_table(root / "data/embed", "alignment_texts")["text"].to_pylist()
-    documents = [
-        DocumentTemplate().text(row["title"], row["topic"], row["content"])
-        for row in read_table(root / "data/ingest", "corpus").to_pylist()
-    ]
+    documents = corpus_texts(root)
     nearest = np.load(root / "data/embed/nearest.npy")
     tower = load_tower(root / "models/teach/other/tower")
     asked, held = (
@@ -159,7 +155,7 @@ def test_what_cannot_be_scored_is_said(root: Path, tmp_path: Path, monkeypatch: 
     monkeypatch.undo()
     monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(DualEncoderScorer, "scores", lambda self, texts, places: np.full(places.shape, np.nan))
-    with pytest.raises(UserError, match=r"have the score nan; set score\.precision: fp32"):
+    with pytest.raises(UserError, match=r"document is nan; set score\.precision: fp32"):
         run_score(tmp_path, "other")
     folder.unlink()
     folder.mkdir()
