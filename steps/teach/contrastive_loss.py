@@ -57,7 +57,6 @@ class ContrastiveLoss(MultipleNegativesRankingLoss):
         return torch.stack([self._loss_of(view, labels) for view in views]).sum()
 
     def _loss_of(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
-        """Softmax and margin terms of one dimension."""
         in_softmax = embeddings if self.params.hard_negatives in {"softmax", "both"} else embeddings[:2]
         value = super().compute_loss_from_embeddings(in_softmax, labels)
         if self.params.hard_negatives in {"margin", "both"}:

@@ -36,7 +36,10 @@ if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive
     from steps.tracking.runs import Run
 
 PassOn = Callable[[Tensor, Tensor, bool], None]
+"""Backward pass from a piece's embeddings, by their gradient; whether it is the batch's last."""
 Features = dict[str, Any]
+"""What a tower reads: tensors whose first dimension is the batch, and settings that go to every piece."""
+ROLE_OF_COLUMN = {"query": "query", "positive": "document", "negative": "document"}
 SCALE = 2  # what the product of the matrices is multiplied by: alpha / rank
 
 
@@ -52,19 +55,13 @@ def train_tower(
 ) -> None:
     """Train the tower in place for `params.epochs`, from the checkpoint in `checkpoints` if a killed run left one.
 
-    Processes that torchrun started train it together, on the batches and to the weights of one process, up to the order
-    of summation (with dropout 0); those of `accelerate launch` may shard it. No document that is among a query's
-    `positives` counts as its negative in a batch. LoRA's matrices are merged into the tower at the end. UserError if
-    the loss stops being a finite number.
+    Processes that torchrun started train it together, to the weights of one process up to the order of summation (with
+    dropout 0); those of `accelerate launch` may shard it. No document among a query's `positives` is its negative in
+    a batch. LoRA's matrices are merged in the end. UserError if the loss stops being a finite number.
     """
     in_batch = InBatch(triplets, positives)
-    columns: dict[str, list[Any]] = {
-        "query": cut_to_tokens(tower, [triplet.query for triplet in triplets], params.max_query_length),
-        "positive": [triplet.positive for triplet in triplets],
-    }
-    if params.loss.hard_negatives != "none":
-        columns["negative"] = [triplet.negative for triplet in triplets]
-    columns["label"] = in_batch.numbers
+    data = training_data(triplets, in_batch, params.loss.hard_negatives)
+    data["query"] = cut_to_tokens(tower, data["query"], params.max_query_length)
     tower.model_card_data.generate_widget_examples = False
     networks = networks_of(tower)
     torch.manual_seed(params.seed)  # LoRA's matrices
@@ -76,7 +73,7 @@ def train_tower(
         trainer = (trainer_class or ContrastiveTrainer)(
             model=trained,
             args=_arguments(trained, params, checkpoints),
-            train_dataset=Dataset.from_dict(columns),
+            train_dataset=Dataset.from_dict(data),
             loss=loss_class(trained, params.temperature, params.loss, in_batch),
             callbacks=[LossLog(run, "teacher", "teach.teacher", "raise temperature or set precision: fp32")],
         )
@@ -87,6 +84,17 @@ def train_tower(
         with fast_attention(trained, params.precision, params.max_document_length):
             trainer.train_on(checkpoints, "teach")
     tower.eval()
+
+
+def training_data(triplets: Sequence[TextTriplet], in_batch: InBatch, hard_negatives: str) -> dict[str, list[Any]]:
+    """Columns of texts, and `label`: numbers of queries and documents; the column `negative` unless they are `none`."""
+    data: dict[str, list[Any]] = {
+        "query": [triplet.query for triplet in triplets],
+        "positive": [triplet.positive for triplet in triplets],
+    }
+    if hard_negatives != "none":
+        data["negative"] = [triplet.negative for triplet in triplets]
+    return data | {"label": in_batch.numbers}
 
 
 class ContrastiveTrainer(ShardedTrainer, SentenceTransformerTrainer):
@@ -142,31 +150,24 @@ def cut_to_tokens(tower: SentenceTransformer, texts: list[str], limit: int) -> l
     encoded = route(tower, "query").tokenizer(
         texts, add_special_tokens=False, truncation=True, max_length=limit, return_offsets_mapping=True
     )
-    return [
-        text[: offsets[-1][1]] if len(offsets) == limit else text
-        for text, offsets in zip(texts, encoded["offset_mapping"], strict=True)
-    ]
+    cuts = zip(texts, encoded["offset_mapping"], strict=True)
+    return [text[: offsets[-1][1]] if len(offsets) == limit else text for text, offsets in cuts]
 
 
 def _arguments(
     tower: SentenceTransformer, params: Contrastive, checkpoints: Path
 ) -> SentenceTransformerTrainingArguments:
-    roles = {"query": "query", "positive": "document", "negative": "document"}
     arguments = SentenceTransformerTrainingArguments(
         **shared_arguments(params, checkpoints, params.batch_size),
         weight_decay=params.weight_decay,
         batch_sampler=BatchSamplers.NO_DUPLICATES,  # a text twice in a batch would be its own negative
-        prompts={column: tower.prompts.get(role) or "" for column, role in roles.items()},
-        router_mapping=roles if isinstance(tower[0], Router) else {},
+        prompts={column: tower.prompts.get(role) or "" for column, role in ROLE_OF_COLUMN.items()},
+        router_mapping=ROLE_OF_COLUMN if isinstance(tower[0], Router) else {},
         dataloader_drop_last=world() > 1,  # the library insists on it there
     )
     arguments.dataloader_drop_last = False  # our processes share the last batch, whatever its size
     use_one_gpu(arguments)
     return arguments
-
-
-"""Backward pass from a piece's embeddings, by their gradient; whether it is the batch's last."""
-"""What a tower reads: tensors whose first dimension is the batch, and settings that go to every piece."""
 
 
 def backward(
@@ -217,14 +218,12 @@ def backward(
 
 def _embed(tower: nn.Module, columns: Sequence[Features], rows: Tensor) -> Tensor:
     """Embeddings of these rows of every column, `(rows, columns, ..., dim)`."""
-    return torch.stack([tower(_take(column, rows))["sentence_embedding"] for column in columns], dim=1)
 
+    def take(value: Any) -> Any:
+        return value[rows.to(value.device)] if isinstance(value, Tensor) and value.ndim else value
 
-def _take(column: Features, rows: Tensor) -> Features:
-    return {
-        name: value[rows.to(value.device)] if isinstance(value, Tensor) and value.ndim else value
-        for name, value in column.items()
-    }
+    pieces = ({name: take(value) for name, value in column.items()} for column in columns)
+    return torch.stack([tower(piece)["sentence_embedding"] for piece in pieces], dim=1)
 
 
 @contextmanager

@@ -49,12 +49,10 @@ def teach(inputs: Inputs, output: Path, params: CrossEncoder, run: Run) -> None:
     """
     ingest, mine, _ = inputs
     ranker = load_untrained(params)
-    report: dict[str, Any] = {"kind": params.kind, "base": params.base, "epochs": params.epochs}
-    report["pooling"] = params.pooling
-    queries = read_table(ingest, "queries")
+    report: dict[str, Any] = params.model_dump(include={"kind", "base", "epochs", "pooling"})
     checkpoints: Path | None = None
     if params.epochs > 0:
-        choice = choose_lists(read_table(mine, "triplets"), queries, ingest, params)
+        choice = choose_lists(read_table(mine, "triplets"), read_table(ingest, "queries"), ingest, params)
         if not choice.chosen:
             raise UserError(
                 f"{mine / 'triplets.parquet'}: no usable triplet (left out: {choice.left_out}); give click logs or"
@@ -149,19 +147,14 @@ def tell(measured: dict[str, Any] | None, run: Run) -> None:
             file=sys.stderr,
         )
         return
-    run.metrics({"ndcg_teacher": measured["ndcg"], "ndcg_bm25": measured["ndcg_bm25"], "p_value": measured["p_value"]})
-    verdict = describe_gain(
-        "the cross encoder",
-        "BM25",
-        measured["ndcg"] > measured["ndcg_bm25"],
-        measured["beats_bm25"],
-        measured["n"],
-        "train it on more triplets or epochs, or do without it: take it out of score.teachers",
-    )
+    before, after, p_value = (measured[name] for name in ("ndcg_bm25", "ndcg", "p_value"))
+    run.metrics({"ndcg_teacher": after, "ndcg_bm25": before, "p_value": p_value})
+    advice = "train it on more triplets or epochs, or do without it: take it out of score.teachers"
+    better = measured["beats_bm25"]
+    verdict = describe_gain("the cross encoder", "BM25", after > before, better, measured["n"], advice)
     print(
         f"teach: nDCG@10 on {measured['n']} dev queries, of the first {measured['documents']} documents that BM25 finds"
-        f" for each: in random order {measured['ndcg_random']:.4f}, in BM25's {measured['ndcg_bm25']:.4f}, in the"
-        f" teacher's {measured['ndcg']:.4f} (one-sided paired t-test p ="
-        f" {measured['p_value']:.2g}); {verdict}",
+        f" for each: in random order {measured['ndcg_random']:.4f}, in BM25's {before:.4f}, in the teacher's"
+        f" {after:.4f} (one-sided paired t-test p = {p_value:.2g}); {verdict}",
         file=sys.stderr,
     )

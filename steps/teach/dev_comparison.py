@@ -1,6 +1,6 @@
 """Does the trained teacher beat its base? Both search the same documents for the same dev queries."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,10 +8,11 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from steps.core.corpus import CorpusRows
-from steps.core.judged import JudgedSet
+from steps.core.judged import JudgedSet, read_judged_sets
 from steps.core.measures import ndcg_at_10_of_matrix
 from steps.encoders.precision import Precision
 from steps.encoders.towers import encode
+from steps.teach.kinds.on_triplets import OnTriplets
 from steps.training.comparison import is_better, p_of_gain
 from steps.training.documents import texts_of
 
@@ -26,16 +27,16 @@ class DevTask:
     documents: dict[str, str]
 
 
-def dev_tasks(judged: Sequence[JudgedSet], ingest: Path, limit: int, distractors: int, seed: int) -> list[DevTask]:
-    """At most `limit` dev queries by seed, a task a data set: their judged documents and `distractors` more."""
-    random = np.random.default_rng(seed)
+def dev_tasks(ingest: Path, params: OnTriplets) -> list[DevTask]:
+    """At most `dev_queries` dev queries by seed, a task a data set: their judged documents and `dev_documents` more."""
+    random = np.random.default_rng(params.seed)
     tasks = []
-    for subset in draw_queries(judged, limit, random):
+    for subset in draw_queries(read_judged_sets(ingest, ["dev"]), params.dev_queries, random):
         corpus = CorpusRows(ingest, ["doc_id", "dataset"])
         dataset_ids = {doc_id for doc_id, dataset in corpus if dataset == subset.dataset}
         graded = {doc_id for grades in subset.qrels.values() for doc_id in grades}
         candidates = sorted(dataset_ids - graded)
-        sample = random.choice(len(candidates), size=min(distractors, len(candidates)), replace=False)
+        sample = random.choice(len(candidates), size=min(params.dev_documents, len(candidates)), replace=False)
         chosen = (graded & dataset_ids).union(candidates[index] for index in sample)
         tasks.append(DevTask(subset, dict(sorted(texts_of(ingest, chosen).items()))))
     return tasks
@@ -47,15 +48,12 @@ def draw_queries(judged: Sequence[JudgedSet], limit: int, random: np.random.Gene
     if len(queries) > limit:
         queries = [queries[index] for index in np.sort(random.choice(len(queries), size=limit, replace=False))]
     chosen = set(queries)
-    return [subset for item in judged if (subset := _only(item, chosen)).query_ids]
-
-
-def _only(judged: JudgedSet, queries: Collection[str]) -> JudgedSet:
-    """The set with some of its queries."""
-    rows = [row for row, query in enumerate(judged.query_ids) if query in queries]
-    ids = [judged.query_ids[row] for row in rows]
-    qrels = {query: judged.qrels[query] for query in ids}
-    return replace(judged, query_ids=ids, texts=[judged.texts[row] for row in rows], qrels=qrels)
+    subsets = []
+    for item in judged:
+        rows = [row for row, query in enumerate(item.query_ids) if query in chosen]
+        ids, texts = ([column[row] for row in rows] for column in (item.query_ids, item.texts))
+        subsets.append(replace(item, query_ids=ids, texts=texts, qrels={query: item.qrels[query] for query in ids}))
+    return [subset for subset in subsets if subset.query_ids]
 
 
 def ndcg_per_query(

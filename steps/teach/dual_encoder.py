@@ -17,7 +17,6 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import staged_folder, write_json
 from slimtower.common.fingerprints import fingerprint
 from slimtower.common.names import ROLES
-from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, table_path
 from steps.encoders.bases import resolve_base
 from steps.encoders.batch_check import check_tower_batches
@@ -43,8 +42,7 @@ from steps.training.params import of_no_weight
 def teach(inputs: Inputs, output: Path, params: DualEncoder, run: Run) -> None:
     """Write `output/tower` (a SentenceTransformer folder), `output/report.json`, and what the tower was before.
 
-    A base that is a Router has a query and a document tower of different weights, as has an untied one: both train, and
-    both are kept.
+    Both towers of a base that is a Router, or is untied, train and are kept.
     """
 
     def base() -> SentenceTransformer:
@@ -70,11 +68,10 @@ def teach_tower(
 ) -> None:
     """Train what `base` makes as its kind does, and write it to `output`, with the report and what it was before.
 
-    The latter where it is trained: `output/earlier/base`, which reads texts as the trained tower does, and beside it
+    The latter if it is trained: `output/earlier/base`, which reads texts as the trained tower does, and beside it
     of each round but the last `round_0` and so on: towers that `evaluate` can compare it with. `base` is called once
     more for it, as training would have to hold a second copy of the weights.
-    `rounds.ranker` names one of the rankers.
-    `epochs: 0` saves the base's weights as they are; so does, with a line that says so, data without click log and
+    `epochs: 0` saves the base's weights as they are; so do, with a line that says so, data without click log and
     relevance table. UserError when epochs are asked for and of such data no triplet is usable.
     Of several processes rank 0 alone evaluates and writes.
     """
@@ -82,20 +79,15 @@ def teach_tower(
     ranker = ranker_of(rankers, params.rounds)
     tower = base()
     tell_prompts(tower, params)
-    queries = read_table(ingest, "queries")
-    epochs = params.epochs
-    report: dict[str, Any] = {"base": params.base, "kind": params.kind, "epochs": epochs, "comparison": None}
-    report["rounds"] = []
+    report: dict[str, Any] = params.model_dump(include={"base", "kind", "epochs"}) | {"comparison": None, "rounds": []}
     rounds: Rounds | None = None
-    if epochs > 0 and nothing_to_mine(ingest, mine):
-        epochs = 0.0
-        report |= {"epochs": epochs, "note": f"zero-shot: {keeps_base(params)}"}
-    if epochs > 0:
-        triplets = read_table(mine, "triplets")
+    if params.epochs > 0 and nothing_to_mine(ingest, mine):
+        report |= {"epochs": 0.0, "note": f"zero-shot: {keeps_base(params)}"}
+    elif params.epochs > 0:
+        triplets, queries = read_table(mine, "triplets"), read_table(ingest, "queries")
         choice = usable_triplets(triplets, queries, ingest, mine, params)
-        report |= choice.facts(math.ceil(epochs) * (1 + params.rounds.more))
-        judged = read_judged_sets(ingest, ["dev"])
-        tasks = dev_tasks(judged, ingest, params.dev_queries, params.dev_documents, params.seed)
+        report |= choice.facts(math.ceil(params.epochs) * (1 + params.rounds.more))
+        tasks = dev_tasks(ingest, params)
 
         def measure(caption: str) -> dict[str, float]:
             return ndcg_per_query(tower, tasks, params.precision, ENCODE_BATCH, caption) if rank() == 0 else {}
@@ -147,8 +139,8 @@ def usable_triplets(
             " for a zero-shot one"
         )
     unused = choice.mostly_unused(params.max_triplets, math.ceil(params.epochs))
-    for warning in filter(None, (unused, of_no_weight(choice.left_out), choice.too_few_texts(params.batch_size))):
-        if rank() == 0:
+    for warning in (unused, of_no_weight(choice.left_out), choice.too_few_texts(params.batch_size)):
+        if warning and rank() == 0:
             print(f"teach: {warning}", file=sys.stderr)
     return choice
 
@@ -160,10 +152,7 @@ def nothing_to_mine(ingest: Path, mine: Path) -> bool:
 
 
 def limit_length(tower: SentenceTransformer, params: Contrastive) -> None:
-    """Let the tower read `max_document_length` tokens; UserError when its positions end before that, or it has none.
-
-    So is one without a fast tokenizer.
-    """
+    """Let the tower read `max_document_length` tokens; UserError if it cannot, or has no fast tokenizer."""
     for role in ROLES:
         first = route(tower, role)[0]
         network = getattr(first, "auto_model", None)
@@ -196,7 +185,7 @@ def untie_towers(tower: SentenceTransformer, base: str) -> SentenceTransformer:
         raise UserError(f"teach.teacher: base {base} has two towers already; set untied: false")
     sides: list[list[Any]] = [copy.deepcopy(list(tower)) for _ in ROLES]
     return SentenceTransformer(
-        modules=[Router.for_query_document(query_modules=sides[0], document_modules=sides[1])],
+        modules=[Router.for_query_document(*sides)],
         device=device(),
         prompts={name: text or "" for name, text in tower.prompts.items()},
         default_prompt_name=tower.default_prompt_name,
@@ -216,11 +205,10 @@ def check_dims(tower: SentenceTransformer, params: Contrastive) -> None:
 
 
 def make_inner_product(tower: SentenceTransformer, base: str) -> None:
-    """Let the inner product of embeddings be the tower's similarity, which is what the index compares by.
+    """Let the inner product of embeddings, by which the index compares, be the tower's similarity.
 
-    A cosine tower without normalisation gets it as a module; UserError for distances, and for a Router of which one
-    route alone normalises what is compared by dot product: release and search expect both to, or none. UserError too
-    for one that cuts its vectors.
+    A cosine tower without normalisation gets it as a module; UserError for distances, for one that cuts its vectors,
+    and for a dot product of which one route alone normalises: release and search expect both to, or none.
     """
     if tower.similarity_fn_name not in {"cosine", "dot"}:
         raise UserError(
@@ -240,17 +228,13 @@ def make_inner_product(tower: SentenceTransformer, base: str) -> None:
 
 def tell_comparison(comparison: dict[str, Any], run: Run) -> None:
     """Log the comparison, and say in one line whether training was worth it."""
-    run.metrics({name: comparison[name] for name in ("ndcg_base", "ndcg_teacher", "p_value")})
-    numbers = (
-        f"nDCG@10 on {comparison['n']} dev queries: base {comparison['ndcg_base']:.4f},"
-        f" teacher {comparison['ndcg_teacher']:.4f} (one-sided paired t-test p = {comparison['p_value']:.2g})"
+    before, after, p_value = (comparison[name] for name in ("ndcg_base", "ndcg_teacher", "p_value"))
+    run.metrics({"ndcg_base": before, "ndcg_teacher": after, "p_value": p_value})
+    beats, queries = comparison["teacher_beats_base"], comparison["n"]
+    advice = "set its epochs: 0.0, or change learning rate or data"
+    verdict = describe_gain("the trained teacher", "its base", after > before, beats, queries, advice)
+    print(
+        f"teach: nDCG@10 on {queries} dev queries: base {before:.4f}, teacher {after:.4f} (one-sided paired t-test"
+        f" p = {p_value:.2g}); {verdict}",
+        file=sys.stderr,
     )
-    verdict = describe_gain(
-        "the trained teacher",
-        "its base",
-        comparison["ndcg_teacher"] > comparison["ndcg_base"],
-        comparison["teacher_beats_base"],
-        comparison["n"],
-        "set its epochs: 0.0, or change learning rate or data",
-    )
-    print(f"teach: {numbers}; {verdict}", file=sys.stderr)

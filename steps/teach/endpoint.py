@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer.modules import Normalize
@@ -11,7 +10,6 @@ from transformers import AutoTokenizer
 from slimtower.common.errors import UserError, line
 from slimtower.common.files import staged_folder, write_json
 from slimtower.common.fingerprints import fingerprint
-from slimtower.common.names import ROLES
 from steps.encoders.bases import resolve_base
 from steps.encoders.towers import check_fast
 from steps.endpoint.module import Endpoint, Model
@@ -33,23 +31,14 @@ def teach(inputs: Inputs, output: Path, params: EndpointParams, run: Run) -> Non
             " name a folder or a model on the hub with a fast tokenizer"
         ) from None
     check_fast(tokenizer, f"teach.teacher: tokenizer {params.tokenizer}")
-    routes, probes = {}, dict[str, np.ndarray]()
-    for role in ROLES:
-        reads = params.query if role == "query" else params.document
-        model = Model(
-            model=params.model,
-            dimensions=params.dimensions,
-            body=reads.body,
-            max_length=reads.max_length,
-        )
-        if model.sent() not in probes:
-            probes[model.sent()] = Endpoint(model, params.connection, tokenizer).probes
-        routes[role] = [Endpoint(model, params.connection, tokenizer, probes[model.sent()])]
+    endpoints: list[Endpoint] = []
+    for reads in (params.query, params.document):
+        model = Model(model=params.model, dimensions=params.dimensions, body=reads.body, max_length=reads.max_length)
+        probes = next((other.probes for other in endpoints if other.model.sent() == model.sent()), None)
+        endpoints.append(Endpoint(model, params.connection, tokenizer, probes))
+    routes = Router.for_query_document([endpoints[0]], [endpoints[1]])
     tower = SentenceTransformer(
-        modules=[
-            Router.for_query_document(query_modules=routes["query"], document_modules=routes["document"]),  # type: ignore[arg-type]
-            *([Normalize()] if params.similarity == "cosine" else []),
-        ],
+        modules=[routes, Normalize()] if params.similarity == "cosine" else [routes],
         device="cpu",
         prompts={"query": params.query.prompt, "document": params.document.prompt},
         similarity_fn_name=params.similarity,

@@ -61,16 +61,6 @@ class SearchedCorpus:
         return [doc_id for row, (doc_id,) in enumerate(CorpusRows(self.ingest, ["doc_id"])) if row in selected]
 
 
-@dataclass(frozen=True)
-class Hits:
-    """The best documents of some queries as rows of the corpus, -1 where there are fewer, with scores; best first."""
-
-    rows: np.ndarray  # int32 (queries, depth)
-    scores: np.ndarray  # float32 (queries, depth)
-    query: np.ndarray  # (triplets,), which of the queries a triplet's is
-    positive_scores: np.ndarray  # float32 (triplets,)
-
-
 def mine_negatives(
     tower: SentenceTransformer,
     triplets: Sequence[TextTriplet],
@@ -81,33 +71,43 @@ def mine_negatives(
 ) -> np.ndarray:
     """A new negative for each triplet as a row of the corpus, -1 where the search has none: int64 `(triplets,)`.
 
-    `rounds` of the params says which hits may be one: see `allowed_rows`; with a ranker, see `checked_negatives` too.
-    `number` is that of the round. Vectors lie in the folder `scratch`, where a killed search finds them again.
+    See `allowed_rows` and, with a ranker, `checked_negatives`. `number` is that of the round. Vectors lie in the folder
+    `scratch`, where a killed search finds them again.
     """
-    vectors = _embed_documents(tower, searched, params, scratch)
+    scratch.mkdir(parents=True, exist_ok=True)
+    embed_once(
+        tower,
+        scratch.parent.name,
+        "document",
+        searched.texts(),
+        scratch / "documents.npy",
+        dtype="float32",
+        precision=params.precision,
+        batch_size=ENCODE_BATCH,
+        shard_texts=_SHARD,
+        caption="embed documents",
+        caches=scratch,
+    )
+    vectors = np.load(scratch / "documents.npy", mmap_mode="r")
     positive_ids = [searched.positives[fold(triplet.query)] for triplet in triplets]
     rows, datasets = _locate_documents(searched.ingest, set().union(*positive_ids))
     positive_rows = np.array([rows[triplet.positive_id] for triplet in triplets])
-    hits = _search(tower, triplets, positive_rows, vectors, datasets, params, number)
-    used = np.unique(np.concatenate([hits.rows.ravel(), np.array(list(rows.values()), dtype=np.int64)]))
+    query_of, hits, scores, positive_scores = _search(tower, triplets, positive_rows, vectors, datasets, params, number)
+    used = np.unique(np.concatenate([hits.ravel(), np.array(list(rows.values()), dtype=np.int64)]))
     keys = _text_keys(searched, used[used >= 0], len(vectors))
 
     def fit(index: int) -> np.ndarray:
-        query = hits.query[index]
+        query, positive = query_of[index], float(positive_scores[index])
         positives = np.array([rows[doc_id] for doc_id in positive_ids[index] if doc_id in rows])
-        return allowed_rows(
-            hits.rows[query], hits.scores[query], float(hits.positive_scores[index]), positives, keys, params.rounds
-        )
+        return allowed_rows(hits[query], scores[query], positive, positives, keys, params.rounds)
 
     fits, seed = map(fit, range(len(triplets))), (params.seed, number)
     if searched.ranker:
         return checked_negatives(
             fits, triplets, searched.texts, searched.ranker, RANKER_MARGIN, params.precision, seed, scratch
         )
-    luck = np.random.default_rng(seed).random(len(triplets))
-    negatives = [
-        choices[int(share * len(choices))] if len(choices) else -1 for share, choices in zip(luck, fits, strict=True)
-    ]
+    draws = zip(np.random.default_rng(seed).random(len(triplets)), fits, strict=True)
+    negatives = [choices[int(share * len(choices))] if len(choices) else -1 for share, choices in draws]
     return np.array(negatives, dtype=np.int64)
 
 
@@ -122,28 +122,6 @@ def allowed_rows(
     ranked, reached = rows[rule.skip : rule.depth], scores[rule.skip : rule.depth]
     far = (ranked >= 0) & (reached <= positive - rule.margin * abs(positive))
     return np.sort(ranked[far & ~np.isin(keys[ranked], keys[positives])])
-
-
-def _embed_documents(
-    tower: SentenceTransformer, searched: SearchedCorpus, params: Contrastive, scratch: Path
-) -> np.ndarray:
-    """Vectors of all documents, float32 `(documents, dim)`, as a memory map."""
-    scratch.mkdir(parents=True, exist_ok=True)
-    target = scratch / "documents.npy"
-    embed_once(
-        tower,
-        scratch.parent.name,
-        "document",
-        searched.texts(),
-        target,
-        dtype="float32",
-        precision=params.precision,
-        batch_size=ENCODE_BATCH,
-        shard_texts=_SHARD,
-        caption="embed documents",
-        caches=scratch,
-    )
-    return np.load(target, mmap_mode="r")
 
 
 def _locate_documents(ingest: Path, doc_ids: Set[str]) -> tuple[dict[str, int], dict[str, np.ndarray]]:
@@ -169,29 +147,30 @@ def _search(
     datasets: Mapping[str, np.ndarray],
     params: Contrastive,
     number: int,
-) -> Hits:
-    """Search the data set of each triplet's query."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Search the data set of each triplet's query.
+
+    Which of the queries each triplet has `(triplets,)`; their best documents as rows of the corpus and scores, best
+    first, `(queries, depth)`, -1 where there are fewer; the scores of positives `(triplets,)`.
+    """
     queries = sorted({(triplet.dataset, triplet.query) for triplet in triplets})
     row_of = {query: row for row, query in enumerate(queries)}
     texts = cut_to_tokens(tower, [text for _, text in queries], params.max_query_length)
     query = np.array([row_of[triplet.dataset, triplet.query] for triplet in triplets])
-    hits = Hits(
-        np.full((len(queries), params.rounds.depth), -1, dtype=np.int32),
-        np.full((len(queries), params.rounds.depth), -np.inf, dtype=np.float32),
-        query,
-        np.zeros(len(triplets), dtype=np.float32),
-    )
+    hits = np.full((len(queries), params.rounds.depth), -1, dtype=np.int32)
+    scores = np.full(hits.shape, -np.inf, dtype=np.float32)
+    positive_scores = np.zeros(len(triplets), dtype=np.float32)
     blocks = list(_blocks([dataset for dataset, _ in queries]))
     for dataset, block in progress(blocks, len(blocks), f"search for round {number}"):
         query_vectors = encode(tower, texts[block], "query", precision=params.precision, batch_size=ENCODE_BATCH)
         own_rows = datasets.get(dataset, np.zeros(0, np.int64))
-        scores, rows = best_documents(query_vectors, vectors, params.rounds.depth, own_rows)
-        hits.rows[block, : rows.shape[1]], hits.scores[block, : rows.shape[1]] = rows, scores
+        best_scores, rows = best_documents(query_vectors, vectors, params.rounds.depth, own_rows)
+        hits[block, : rows.shape[1]], scores[block, : rows.shape[1]] = rows, best_scores
         members = np.flatnonzero((query >= block.start) & (query < block.stop))
-        hits.positive_scores[members] = np.einsum(
+        positive_scores[members] = np.einsum(
             "td,td->t", query_vectors[query[members] - block.start], vectors[positive_rows[members]]
         )
-    return hits
+    return query, hits, scores, positive_scores
 
 
 def _blocks(datasets: Sequence[str]) -> Iterator[tuple[str, slice]]:

@@ -45,8 +45,7 @@ class InBatch:
     def relevant(self, numbers: Tensor) -> Tensor:
         """Whether a document is relevant to a query but is not its row's positive: bool `(batch, 2 * batch)`.
 
-        `numbers` int64 `(batch, 3)` are those of a batch's queries, positives and negatives; columns are the positives,
-        then the negatives.
+        `numbers` int64 `(batch, 3)` are those of queries, positives and negatives; columns: positives, then negatives.
         """
         self.pairs = self.pairs.to(numbers.device)
         pairs = numbers[:, :1] * self.documents + torch.cat([numbers[:, 1], numbers[:, 2]])

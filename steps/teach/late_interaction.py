@@ -20,7 +20,6 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import staged_folder, write_json
 from slimtower.common.fingerprints import fingerprint
 from slimtower.common.names import ROLES
-from steps.core.judged import read_judged_sets
 from steps.core.leases import release_and_delete
 from steps.core.progress import progress
 from steps.core.tables import read_table
@@ -41,16 +40,12 @@ from steps.tracking.runs import Run
 
 
 def teach(inputs: Inputs, output: Path, params: LateInteraction, run: Run) -> None:
-    """Write `output/tower` (a MultiVectorEncoder folder) and `output/report.json`.
-
-    `epochs: 0` saves the base as it is; so does, with a line that says so, data without click log and relevance table.
-    UserError when epochs are asked for and of such data no triplet is usable.
-    """
+    """Write `output/tower` (a MultiVectorEncoder folder) and `output/report.json`; untrained if `teach_tower` is."""
     ingest, mine, _ = inputs
     model = late_interaction_model(params)
     tell_prompts(model, params)
-    report: dict[str, Any] = {"base": params.base, "kind": params.kind, "epochs": params.epochs, "comparison": None}
-    report["dim"] = model.get_embedding_dimension()
+    report: dict[str, Any] = params.model_dump(include={"base", "kind", "epochs"})
+    report |= {"comparison": None, "dim": model.get_embedding_dimension()}
     checkpoints: Path | None = None
     if params.epochs > 0 and nothing_to_mine(ingest, mine):
         report |= {"epochs": 0.0, "note": f"zero-shot: {keeps_base(params)}"}
@@ -59,8 +54,7 @@ def teach(inputs: Inputs, output: Path, params: LateInteraction, run: Run) -> No
         choice = usable_triplets(triplets, queries, ingest, mine, params)
         positives = known_positives(triplets, queries, ingest, named_documents(choice.chosen))
         report |= choice.facts(math.ceil(params.epochs))
-        judged = read_judged_sets(ingest, ["dev"])
-        tasks = dev_tasks(judged, ingest, params.dev_queries, params.dev_documents, params.seed)
+        tasks = dev_tasks(ingest, params)
         before = _ndcg(model, tasks, params, "base on dev")
         code = ("steps.teach.late_interaction_training",)
         checkpoints = checkpoint_folder(model, choice.chosen, positives, params, code=code)
@@ -119,14 +113,12 @@ def late_interaction_model(params: LateInteraction) -> MultiVectorEncoder:
 def is_late_interaction(base: str) -> bool:
     """Whether a folder or a model on the hub holds a vector a token: sentence-transformers', PyLate's or Stanford's."""
 
-    def settings(name: str) -> dict[str, Any]:
-        if not (path := load_file_path(base, name)):
-            return {}
+    def settings(name: str) -> Any:
+        path = load_file_path(base, name)
         try:
-            config: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+            return json.loads(Path(path).read_text(encoding="utf-8")) if path else {}
         except ValueError as error:
             raise not_loaded(base, error, "a late interaction model's folder, or its name on the hub") from None
-        return config
 
     saved_as = settings("config_sentence_transformers.json").get("model_type")
     native = "HF_ColBERT" in (settings("config.json").get("architectures") or [])
@@ -142,34 +134,24 @@ def _of_encoder(base: str, params: LateInteraction) -> MultiVectorEncoder:
             " late interaction model"
         )
     modules: list[nn.Module] = [first]
+    of_tokens = {"module_input_name": "token_embeddings"}
     if params.dim:
         with torch.random.fork_rng():
             torch.manual_seed(params.seed)
-            modules.append(
-                Dense(
-                    first.get_embedding_dimension(),
-                    params.dim,
-                    bias=False,
-                    activation_function=nn.Identity(),
-                    module_input_name="token_embeddings",
-                )
-            )
-    modules += [MultiVectorMask(), Normalize(module_input_name="token_embeddings")]
+            modules.append(Dense(first.get_embedding_dimension(), params.dim, False, nn.Identity(), **of_tokens))
+    modules += [MultiVectorMask(), Normalize(**of_tokens)]
     prompts = {name: text or "" for name, text in tower.prompts.items()}
     return MultiVectorEncoder(modules=modules, device=device(), prompts=prompts)
 
 
 def _ndcg(model: MultiVectorEncoder, tasks: list[DevTask], params: LateInteraction, caption: str) -> dict[str, float]:
-    """nDCG@10 of every dev query, by MaxSim with each of its task's documents."""
 
     def scores(queries: list[str], texts: list[str]) -> np.ndarray:
-        query_vectors = token_vectors(model, queries, "query", precision=params.precision, batch_size=ENCODE_BATCH)
+        embed = partial(token_vectors, model, precision=params.precision, batch_size=ENCODE_BATCH)
+        query_vectors = embed(queries, "query")
         columns, starts = [], range(0, len(texts), PIECE)
         for start in progress(starts, len(starts), caption):
-            piece = texts[start : start + PIECE]
-            document_vectors = token_vectors(
-                model, piece, "document", precision=params.precision, batch_size=ENCODE_BATCH
-            )
+            document_vectors = embed(texts[start : start + PIECE], "document")
             columns.append(np.stack([max_similarities(query, document_vectors) for query in query_vectors]))
         return np.concatenate(columns, axis=1)
 

@@ -18,6 +18,7 @@ from sentence_transformers.multi_vector_encoder.losses import (
 from sentence_transformers.multi_vector_encoder.scoring import colbert_scores
 from torch import Tensor, nn
 
+from steps.teach.contrastive_training import ROLE_OF_COLUMN, training_data
 from steps.teach.in_batch import InBatch, Positives
 from steps.teach.kinds.late_interaction import LateInteraction
 from steps.teach.training_triplets import TextTriplet, turns_of
@@ -43,31 +44,20 @@ def train_late_interaction(
     checkpoints: Path,
     run: "Run",
 ) -> None:
-    """Train the model in place for `params.epochs`, from the checkpoint in `checkpoints` if a killed run left one.
-
-    No document that is among a query's `positives` counts as its negative in a batch. UserError if the loss stops
-    being a finite number.
-    """
+    """Train the model in place, as `train_tower` does, but in one process."""
     in_batch = InBatch(triplets, positives)
-    columns: dict[str, list[Any]] = {
-        "query": [triplet.query for triplet in triplets],
-        "positive": [triplet.positive for triplet in triplets],
-    }
-    if params.hard_negatives != "none":
-        columns["negative"] = [triplet.negative for triplet in triplets]
-    roles = {"query": "query", "positive": "document", "negative": "document"}
+    data = training_data(triplets, in_batch, params.hard_negatives)
     arguments = MultiVectorEncoderTrainingArguments(
         **shared_arguments(params, checkpoints, params.batch_size),
         batch_sampler=BatchSamplers.NO_DUPLICATES,  # a text twice in a batch would be its own negative
-        prompts={column: model.prompts.get(roles[column]) or "" for column in columns},
+        prompts={column: model.prompts.get(role) or "" for column, role in ROLE_OF_COLUMN.items() if column in data},
     )
-    columns["label"] = in_batch.numbers
     use_one_gpu(arguments)
     model.model_card_data.generate_widget_examples = False
     trainer = LateInteractionTrainer(
         model=model,
         args=arguments,
-        train_dataset=Dataset.from_dict(columns),
+        train_dataset=Dataset.from_dict(data),
         loss=objective(model, params.temperature, in_batch),
         callbacks=[LossLog(run, "teacher", "teach.teacher", "raise temperature or set precision: fp32")],
     )
@@ -89,14 +79,13 @@ def objective(model: MultiVectorEncoder, temperature: float, in_batch: InBatch |
     A document that is known to be relevant to another row's query is none of its negatives (`in_batch`). With
     SLIMTOWER_MICRO_BATCH the batch is read in pieces, with the gradients of the whole (gradient caching).
     """
-    size, scores = micro_batch(), MaskedScores(in_batch)
+    scores = MaskedScores(in_batch)
+    knobs: dict[str, Any] = {"scale": 1 / temperature, "similarity_fct": scores}
     loss: nn.Module
-    if size is None:
-        loss = MultiVectorMultipleNegativesRankingLoss(model, scale=1 / temperature, similarity_fct=scores)
+    if (size := micro_batch()) is None:
+        loss = MultiVectorMultipleNegativesRankingLoss(model, **knobs)
     else:
-        loss = CachedMultiVectorMultipleNegativesRankingLoss(
-            model, scale=1 / temperature, similarity_fct=scores, mini_batch_size=size
-        )
+        loss = CachedMultiVectorMultipleNegativesRankingLoss(model, **knobs, mini_batch_size=size)
     loss.register_forward_pre_hook(lambda _, inputs: scores.begin(len(inputs[0]) - 1, inputs[1]))
     return loss
 

@@ -15,11 +15,9 @@ from steps.tracking.runs import Run
 
 
 def teach(inputs: Inputs, output: Path, params: LlmDualEncoder, run: Run) -> None:
-    """Write `output/tower` (a SentenceTransformer folder, in the base's dtype), `output/report.json`,
-    and what the towers were before.
+    """Write `output/tower` (a SentenceTransformer folder, in the base's dtype), `output/report.json`, earlier towers.
 
-    Of texts of titles and contents the first line is the title: UserError where documents are made without a line
-    break behind it.
+    UserError if documents have no line break behind the title: the first line of a text is taken for it.
     """
     template = corpus_template(inputs.ingest)
     if "\n" not in template.text("a", "", "b"):

@@ -89,7 +89,6 @@ def _load(base: str) -> Transformer:
 
 
 def _check_causal(network: Any, base: str) -> None:
-    """UserError when the state of a token depends on what follows it."""
     ids = torch.arange(8).unsqueeze(0)
     with torch.inference_mode():
         full, prefix = (
@@ -126,6 +125,5 @@ def _prompt_documents(transformer: Transformer) -> None:
 
 
 def _begins_with_bos(transformer: Transformer) -> bool:
-    """Whether the tokenizer of the base puts a token of beginning before texts."""
     tokenizer: Any = transformer.tokenizer
     return tokenizer.bos_token_id is not None and tokenizer("a").input_ids[0] == tokenizer.bos_token_id

@@ -59,7 +59,6 @@ class StatesBefore(Module):
 
 
 def _before(matches: Tensor, last: Tensor) -> Tensor:
-    """Position before the first place where `(batch, length)` is true, `(batch,)`."""
     return torch.where(matches.any(dim=1), matches.int().argmax(dim=1) - 1, last)
 
 

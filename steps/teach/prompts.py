@@ -1,7 +1,8 @@
 """What a teacher puts in front of a query and of a document."""
 
 import sys
-from typing import Protocol
+
+from sentence_transformers import MultiVectorEncoder, SentenceTransformer
 
 from slimtower.common.names import ROLES
 from steps.encoders.towers import DOCUMENT_PROMPTS
@@ -11,13 +12,7 @@ from steps.training.distributed import rank
 _USED = {*ROLES, *DOCUMENT_PROMPTS}  # names of prompts that are read
 
 
-class HasPrompts(Protocol):
-    """A model that is saved with its prompts."""
-
-    prompts: dict[str, str | None]
-
-
-def set_prompts(model: HasPrompts, params: Prompted) -> None:
+def set_prompts(model: SentenceTransformer | MultiVectorEncoder, params: Prompted) -> None:
     """Let a model have the prompts that the params give; a prompt of null stays as the model was saved.
 
     That of documents takes the place of one for passages or for a corpus too.
@@ -29,19 +24,18 @@ def set_prompts(model: HasPrompts, params: Prompted) -> None:
         model.prompts |= dict.fromkeys(["document", *aliases], params.document_prompt)
 
 
-def tell_prompts(model: HasPrompts, params: object) -> None:
-    """Say what is put in front of queries and documents, where anything is, and which saved prompts are not used.
-
-    The latter where a role has no prompt that the model or the params name. Rank 0 alone does.
-    """
+def tell_prompts(model: SentenceTransformer | MultiVectorEncoder, params: object) -> None:
+    """On rank 0 say what is in front of queries and documents, and which saved prompts are used for neither."""
+    if rank() > 0:
+        return
     prompts = {role: model.prompts.get(role) or "" for role in ROLES}
     bare = [knob for role in ROLES if not prompts[role] and getattr(params, knob := f"{role}_prompt", "") is None]
     unused = [f"{name} {text!r}" for name, text in model.prompts.items() if text and name not in _USED]
-    if bare and unused and rank() == 0:
+    if bare and unused:
         print(
             f"teach: these saved prompts are used for neither queries nor documents: {', '.join(unused)}; where they"
             f" belong to one, set {' and '.join(bare)}",
             file=sys.stderr,
         )
-    if any(prompts.values()) and rank() == 0:
+    if any(prompts.values()):
         print(f"teach: prompts: query {prompts['query']!r}, document {prompts['document']!r}", file=sys.stderr)

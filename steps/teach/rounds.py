@@ -64,7 +64,7 @@ class Rounds:
         names = []
         for number, folder in enumerate(self.folders[:-1]):
             names.append(name := f"round_{number}")
-            tower.load_state_dict(torch.load(folder / _TRAINED, map_location="cpu", weights_only=True))
+            tower.load_state_dict(_load(folder / _TRAINED))
             tower.save_pretrained(str(output / name), create_model_card=False, safe_serialization=True)
         return names
 
@@ -133,8 +133,6 @@ def checkpoint_folder(
 
 
 class _RoundRun(NullRun):
-    """Metrics of a later round under names of their own: its steps begin at 1 again."""
-
     def __init__(self, run: Run, number: int) -> None:
         self.run, self.number = run, number
 
@@ -143,12 +141,14 @@ class _RoundRun(NullRun):
         self.run.metrics({f"round_{self.number}.{name}": value for name, value in values.items()}, step)
 
 
+def _load(path: Path) -> dict[str, torch.Tensor]:
+    weights: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    return weights
+
+
 def _take_up(tower: SentenceTransformer, folder: Path) -> bool:
-    """Load the weights that a killed run had finished a round with, if it had and they can be read."""
     path = folder / _TRAINED
-    weights = load_checkpoint_or_none(
-        path, lambda file: torch.load(file, map_location="cpu", weights_only=True), "teach"
-    )
+    weights = load_checkpoint_or_none(path, _load, "teach")
     check_agreed(int(weights is not None), f"{folder}: {_SHARED}")
     if weights is None:
         return False
@@ -175,10 +175,7 @@ def _next_triplets(
     number: int,
     folder: Path,
 ) -> tuple[list[TextTriplet], dict[str, int]]:
-    """The triplets with new negatives where the tower finds any, and how many have one and have not.
-
-    Rank 0 finds them and leaves them in the folder of the round before, for the other processes and a later run.
-    """
+    """The triplets with new negatives, of which rank 0 leaves rows in `folder`, and how many have one and have not."""
     path, scratch = folder / "negatives.npy", folder / "search"
     if rank() == 0 and load_checkpoint_or_none(path, np.load, "teach") is None:
         negatives = mine_negatives(tower, triplets, searched, params, number, scratch)
@@ -191,16 +188,11 @@ def _next_triplets(
     rows = np.load(path)
     new = np.unique(rows[rows >= 0])
     documents = dict(zip(new.tolist(), zip(searched.texts(new), searched.ids(new), strict=True), strict=True))
-    changed = [
-        replace(
-            triplet,
-            negative=negative,
-            negative_id=doc_id,
-            luck=(triplet.luck - math.ceil(params.epochs) * triplet.chance) % 1,  # turns go on
-        )
-        for triplet, row in zip(triplets, rows.tolist(), strict=True)
-        for negative, doc_id in [documents.get(row, (triplet.negative, triplet.negative_id))]
-    ]
+    changed = []
+    for triplet, row in zip(triplets, rows.tolist(), strict=True):
+        negative, doc_id = documents.get(row, (triplet.negative, triplet.negative_id))
+        luck = (triplet.luck - math.ceil(params.epochs) * triplet.chance) % 1  # turns go on
+        changed.append(replace(triplet, negative=negative, negative_id=doc_id, luck=luck))
     count = int((rows >= 0).sum())
     return changed, {"new_negatives": count, "kept_negatives": len(rows) - count}
 
@@ -212,7 +204,6 @@ def _report_round(
     before: Mapping[str, float],
     after: Mapping[str, float],
 ) -> dict[str, Any]:
-    """What the report says of a round, after telling it."""
     report: dict[str, Any] = {"round": number, **counts, "comparison": None, "against_previous": None}
     message = (
         f"teach: round {number}: {counts['new_negatives']:,} of {sum(counts.values()):,} triplets have a new negative"
@@ -221,19 +212,12 @@ def _report_round(
         against = compare(before, after)
         worse = compare(base=after, teacher=before)["teacher_beats_base"]  # the same test the other way round
         report["comparison"] = compare(base, after)
-        report["against_previous"] = {
-            "ndcg_previous": against["ndcg_base"],
-            "ndcg_teacher": against["ndcg_teacher"],
-            "p_value": against["p_value"],
-        }
-        message += (
-            f"; nDCG@10 on {against['n']} dev queries {against['ndcg_teacher']:.4f}, before it"
-            f" {against['ndcg_base']:.4f}"
-        )
+        previous, now = against["ndcg_base"], against["ndcg_teacher"]
+        gain = {"ndcg_previous": previous, "ndcg_teacher": now, "p_value": against["p_value"]}
+        report["against_previous"] = gain
+        message += f"; nDCG@10 on {against['n']} dev queries {now:.4f}, before it {previous:.4f}"
         if worse:
-            message += (
-                f"; WARNING: worse than without this round; set rounds.more: {number - 1}, or change skip or margin"
-            )
+            message += f"; WARNING: worse than without it; set rounds.more: {number - 1}, or change skip or margin"
     if rank() == 0:
         print(message, file=sys.stderr)
     return report

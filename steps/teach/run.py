@@ -10,10 +10,9 @@ from steps.training.distributed import rank
 
 
 def run(ingest: Path, mine: Path, output: Path, params: Teacher, run: Run, rankers: Path = Path("data/rank")) -> None:
-    """Write what a teacher leaves: `output/tower`, `output/report.json`, which names its `kind`, and `output/earlier`.
+    """Write `output/tower`, `output/report.json`, which names its `kind`, and `output/earlier`, what it was before.
 
-    The last has the towers that it was before, and their names as `towers.json`; of most kinds there are none. Below
-    `rankers` lies a folder of each ranker of the run.
+    `rankers` has a folder for each ranker of the run.
     """
     importlib.import_module(f"steps.teach.{params.kind}").teach(Inputs(ingest, mine, rankers), output, params, run)
     if rank() == 0 and not (output / FOLDER / LIST).is_file():

@@ -81,9 +81,7 @@ class TripletChoice:
 
     def too_few_texts(self, batch_size: int) -> str | None:
         """Why an epoch leaves triplets out, else None: it has as many steps as if every batch were full."""
-        distinct = min(
-            len({triplet.query for triplet in self.chosen}), len({triplet.positive for triplet in self.chosen})
-        )
+        distinct = min(len({getattr(triplet, name) for triplet in self.chosen}) for name in ("query", "positive"))
         if distinct >= (full := min(batch_size, len(self.chosen))):
             return None
         return (
@@ -111,8 +109,7 @@ def choose_triplets(
     queries_by_id = {query_id: (text, dataset) for query_id, text, dataset in names}
     (query_ids, query), (sources, source) = factorize(triplets["query_id"]), factorize(triplets["source"])
     (positive_ids, positive), (negative_ids, negative) = (
-        factorize(triplets["positive_id"]),
-        factorize(triplets["negative_id"]),
+        factorize(triplets[name]) for name in ("positive_id", "negative_id")
     )
     documents = texts_of(ingest, {*positive_ids, *negative_ids})
     check_ids("query_id", query_ids, queries_by_id, ingest)
@@ -134,20 +131,12 @@ def choose_triplets(
     weights = triplets["weight"].to_numpy()[usable].astype(np.float64) * factor[usable]
     rows, turns = draw(weights, limit, seed)
     left_out["not_drawn"] = len(usable) - len(rows)
-    chosen = [
-        TextTriplet(
-            queries_by_id[query_ids[query[row]]][0],
-            documents[positive_ids[positive[row]]],
-            documents[negative_ids[negative[row]]],
-            sources[source[row]],
-            positive_ids[positive[row]],
-            negative_ids[negative[row]],
-            queries_by_id[query_ids[query[row]]][1],
-            chance,
-            luck,
-        )
-        for row, chance, luck in zip(usable[rows].tolist(), turns.chances.tolist(), turns.luck.tolist(), strict=True)
-    ]
+    chosen = []
+    for row, chance, luck in zip(usable[rows].tolist(), turns.chances.tolist(), turns.luck.tolist(), strict=True):
+        text, dataset = queries_by_id[query_ids[query[row]]]
+        near_id, far_id = positive_ids[positive[row]], negative_ids[negative[row]]
+        texts = text, documents[near_id], documents[far_id]
+        chosen.append(TextTriplet(*texts, sources[source[row]], near_id, far_id, dataset, chance, luck))
     return TripletChoice(chosen, left_out)
 
 
@@ -172,7 +161,6 @@ def known_positives(
 
 
 def _read_clicks(ingest: Path) -> Iterator[tuple[str, str]]:
-    """(query_id, doc_id) of the impressions that were clicked."""
     log = pq.ParquetFile(table_path(ingest, "impressions"))
     for batch in log.iter_batches(columns=["query_id", "doc_id", "clicked"]):
         clicked = batch.filter(batch["clicked"])

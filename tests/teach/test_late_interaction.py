@@ -42,18 +42,6 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return found | load_file(folder / "tower/1_Dense/model.safetensors")
 
 
-def test_scores_are_sums_of_the_best_product_of_each_query_token() -> None:
-    queries = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [9.0, 9.0]]])
-    documents = torch.tensor([[[[2.0, 1.0], [0.0, 3.0]]], [[[-1.0, -1.0], [8.0, 8.0]]]])
-    found = training.exact_scores(
-        queries,
-        documents,
-        queries_mask=torch.tensor([[True, True], [True, False]]),
-        documents_mask=torch.tensor([[[True, True]], [[True, False]]]),
-    )
-    assert found.tolist() == [[2 + 3, -1 - 1], [3, -2]]
-
-
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("micro_batch", ["", "3"])
 def test_the_loss_is_the_softmax_over_all_documents_of_the_batch(

@@ -156,16 +156,6 @@ def test_nothing_pushes_a_row_s_own_negative_away_that_is_known_to_be_relevant(
         assert pulls is not None and not pulls[5].any() and pulls[4].any()
 
 
-@pytest.mark.medium
-@pytest.mark.parametrize("form", FORMS)
-def test_gradients_are_those_of_the_loss(tower: SentenceTransformer, form: dict[str, Any]) -> None:
-    loss = ContrastiveLoss(tower, 0.3, PARAMS.loss.model_copy(update=form))
-    parts = [torch.tensor(part, requires_grad=True) for part in vectors(3, count=3)]
-    assert torch.autograd.gradcheck(
-        lambda *given: loss.compute_loss_from_embeddings(list(given), torch.empty(0)), parts
-    )
-
-
 def test_defaults_are_the_library_s_loss_to_the_bit(tower: SentenceTransformer) -> None:
     found = []
     for loss in (
@@ -197,13 +187,6 @@ def test_a_tower_of_inner_products_compares_whole_vectors_by_them_and_first_dime
     by_product = np.maximum(0.0, [9.0 - q @ near + q @ far for q, near, far in zip(*parts, strict=True)])
     found = value(tower, 1.0, PARAMS.loss.model_copy(update=form), parts, torch.float64)
     assert found == pytest.approx(whole + by_product.mean() + short, rel=1e-12)
-
-
-def test_loss_falls_as_the_positive_nears_and_rises_as_the_negative_does(tower: SentenceTransformer) -> None:
-    queries, positives, negatives = vectors(2, count=4)
-    before = value(tower, 0.5, EVERY_TERM, [queries, positives, negatives], torch.float64)
-    moved = [queries, positives + 0.1 * queries, negatives - 0.1 * queries]
-    assert value(tower, 0.5, EVERY_TERM, moved, torch.float64) < before
 
 
 def test_a_dimension_is_named_once() -> None:

@@ -60,9 +60,6 @@ def test_prompts_of_the_params_are_saved_with_the_tower_and_told(
     np.testing.assert_allclose(tower.encode_query(TEXTS), behind(ASKED, bare), atol=1e-6)
     np.testing.assert_allclose(tower.encode_document(TEXTS), behind(HELD, bare), atol=1e-6)
     assert not np.allclose(tower.encode_document(TEXTS), behind("", bare), atol=1e-3)
-
-
-def test_without_prompts_nothing_is_told(tmp_path: Path, base: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made(tmp_path, base)
     assert "prompt" not in capsys.readouterr().err
 

@@ -42,14 +42,6 @@ WORDS = "0.model.embeddings.word_embeddings.weight"
 NONE = np.zeros(0, dtype=np.int64)
 
 
-def test_only_ranks_behind_skip_down_to_depth_are_allowed() -> None:
-    rows, scores = np.array([9, 3, 7, 1, 5, 2]), np.array([0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
-    rule = RoundParams(more=1, skip=2, depth=5, margin=0.0, ranker="")
-    assert allowed_rows(rows, scores, 1.0, NONE, KEYS, rule).tolist() == [1, 5, 7]
-    assert allowed_rows(np.array([4, 8, 6, -1, -1, -1]), scores, 1.0, NONE, KEYS, rule).tolist() == [6]
-    assert allowed_rows(np.array([4, -1, -1, -1, -1, -1]), scores, 1.0, NONE, KEYS, rule).tolist() == []
-
-
 @pytest.mark.parametrize(
     ("positive", "margin", "expected"),
     [
@@ -66,12 +58,6 @@ def test_a_negative_stays_a_share_of_the_positive_s_score_below_it(
     rows, scores = np.arange(4), np.array([0.9, 0.45, 0.3, -0.12])
     rule = RoundParams(more=1, skip=0, depth=4, margin=margin, ranker="")
     assert allowed_rows(rows, scores, positive, NONE, KEYS, rule).tolist() == expected
-
-
-def test_no_positive_and_no_text_equal_to_one_is_allowed() -> None:
-    rows, scores, keys = np.array([5, 4, 3, 2, 1]), np.zeros(5), KEYS.copy()
-    keys[3] = keys[20]  # row 3 reads like row 20, a positive that was not found
-    assert allowed_rows(rows, scores, 1.0, np.array([4, 20]), keys, ALL).tolist() == [1, 2, 5]
 
 
 def two_data_sets(folder: Path) -> tuple[Path, Path]:
@@ -394,27 +380,28 @@ def test_what_a_round_continues_from_follows_from_what_it_searches(
     save_file({name: weight + 1 for name, weight in weights.items()}, ranker / "model.safetensors")
     assert checked.digest() != of_ranker
     tower, chosen = load_tower(base), [TextTriplet("q", "p", "n", "judged", "x", "y", "d")]
-    folders = {
-        rounds.checkpoint_folder(tower, chosen, {}, params(base, 1), "0 a"),
-        rounds.checkpoint_folder(tower, chosen, {}, params(base, 1), "1 a"),
-        rounds.checkpoint_folder(tower, chosen, {}, params(base, 1), "0 b"),
-        rounds.checkpoint_folder(tower, [replace(chosen[0], negative="m")], {}, params(base, 1), "0 a"),
-        rounds.checkpoint_folder(tower, chosen, {}, params(base, 2), "0 a"),
-        rounds.checkpoint_folder(
-            tower, chosen, {}, params(base, 1, loss=PARAMS.loss.model_copy(update={"dims": [4]})), "0 a"
-        ),
-    }
-    rule = params(base, 1).rounds.model_copy(update={"ranker": "cross"})
-    folders.add(rounds.checkpoint_folder(tower, chosen, {}, params(base, 1, rounds=rule), "0 a"))
+    given = params(base, 1)
+    dims, rule = given.loss.model_copy(update={"dims": [4]}), given.rounds.model_copy(update={"ranker": "cross"})
+    folders = set()
+
+    def add(of_round: str = "0 a", triplets: list[TextTriplet] = chosen, known: Any = None, **changes: Any) -> None:
+        knobs = given.model_copy(update=changes)
+        folders.add(rounds.checkpoint_folder(tower, triplets, known or {}, knobs, of_round))
+
+    for of_round in ("0 a", "1 a", "0 b"):
+        add(of_round)
+    add(triplets=[replace(chosen[0], negative="m")])
+    for changes in ({"rounds": params(base, 2).rounds}, {"loss": dims}, {"rounds": rule}):
+        add(**changes)
     for library in (torch, transformers, sentence_transformers):
         with monkeypatch.context() as patch:
             patch.setattr(library, "__version__", "99.0.0")
-            folders.add(rounds.checkpoint_folder(tower, chosen, {}, params(base, 1), "0 a"))
+            add()
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    folders.add(rounds.checkpoint_folder(tower, chosen, {}, params(base, 1), "0 a"))
+    add()
     tower.register_parameter("scale", nn.Parameter(torch.tensor(2.0)))  # a weight without dimensions
-    folders.add(rounds.checkpoint_folder(tower, chosen, {}, params(base, 1), "0 a"))
-    folders.add(rounds.checkpoint_folder(tower, chosen, {"q": {"z"}}, params(base, 1), "0 a"))
+    add()
+    add(known={"q": {"z"}})
     assert len(folders) == 13
 
 

@@ -57,10 +57,10 @@ def embeddings(folder: Path) -> np.ndarray:
 
 @pytest.mark.medium
 def test_epochs_zero_saves_the_base_as_it_is(tmp_path: Path, base: Path) -> None:
-    output = train(tmp_path, base, epochs=0.0)
-    before, after = load_file(base / "model.safetensors"), load_file(output / "tower" / "model.safetensors")
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    ingest, _ = write_world(tmp_path)
+    output = tmp_path / "teach"
+    params = PARAMS.model_copy(update={"base": str(base), "epochs": 0.0})
+    teach(ingest, tmp_path / "never mined", output, params, NullRun())
     assert sha256_file(base / "model.safetensors") == sha256_file(output / "tower" / "model.safetensors")
     np.testing.assert_array_equal(embeddings(base), embeddings(output / "tower"))
     assert load_tower(output / "tower").max_seq_length == PARAMS.max_document_length
@@ -93,13 +93,6 @@ def test_a_model_has_one_fingerprint_however_it_is_loaded(
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
         found.add(read_json(train(tmp_path / str(offline), base, epochs=0.0) / "report.json")["fingerprint"])
     assert len(found) == 1
-
-
-def test_epochs_zero_needs_no_triplets(tmp_path: Path, base: Path) -> None:
-    ingest, _ = write_world(tmp_path)
-    params = PARAMS.model_copy(update={"base": str(base), "epochs": 0.0})
-    teach(ingest, tmp_path / "never mined", tmp_path / "teach", params, NullRun())
-    assert (tmp_path / "teach" / "tower" / "modules.json").is_file()
 
 
 @pytest.mark.slow
@@ -152,14 +145,51 @@ def test_no_triplet_of_a_log_is_an_error_that_names_the_fix(tmp_path: Path, base
         teach(ingest, mine, tmp_path / "teach", params, NullRun())
 
 
-def test_a_length_beyond_the_positions_is_an_error(tmp_path: Path, base: Path) -> None:
-    with pytest.raises(UserError, match=r"teach.teacher: max_document_length is 65, but .* has 64 positions"):
-        train(tmp_path, base, max_document_length=65)
+def saved(base: Path, folder: Path, **changes: Any) -> Path:
+    """The tower with changed settings."""
+    tower = load_tower(base)
+    for name, value in changes.items():
+        setattr(tower, name, value)
+    tower.save_pretrained(str(folder), create_model_card=False)
+    return folder
 
 
-def test_a_table_of_tokens_is_refused_as_a_base(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"base .*static is no transformer; take an encoder"):
-        train(tmp_path, write_static(tmp_path / "static", ["add"]), epochs=0.0)
+def static(base: Path, folder: Path) -> Path:
+    return write_static(folder, ["add"])
+
+
+def far(base: Path, folder: Path) -> Path:
+    return saved(base, folder, similarity_fn_name="euclidean")
+
+
+def short(base: Path, folder: Path) -> Path:
+    """Vectors are cut behind Normalize: the index would compare what is not of unit length."""
+    return saved(base, folder, truncate_dim=8)
+
+
+def mixed(base: Path, folder: Path) -> Path:
+    modules = [load_tower(base)[0], Pooling(16, ("cls", "mean"))]
+    SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(folder), create_model_card=False)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("make", "changes", "complaint"),
+    [
+        (saved, {"max_document_length": 65}, r"teach.teacher: max_document_length is 65, but .* has 64 positions"),
+        (saved, {"loss": PARAMS.loss.model_dump() | {"dims": [4, 16, 99]}},
+         r"loss\.dims has \[16, 99\], but .* has 16 dimensions, .*; name smaller ones"),
+        (static, {}, r"base .* is no transformer; take an encoder"),
+        (far, {}, "compares by euclidean"),
+        (short, {}, r"cuts its vectors to 8 dimensions .*set index\.dim: 8"),
+        (mixed, {"pooling": "cls"}, r"base .* has no pooling of one kind to set; set pooling: auto"),
+    ],
+)  # fmt: skip
+def test_a_base_that_cannot_be_the_teacher_is_refused(
+    tmp_path: Path, base: Path, make: Any, changes: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(UserError, match=complaint):
+        train(tmp_path, make(base, tmp_path / "changed"), epochs=0.0, **changes)
 
 
 @pytest.mark.parametrize("network", [XLMRobertaModel, XLMRobertaForSequenceClassification])
@@ -218,11 +248,6 @@ def test_triplets_of_half_the_weight_train_in_every_second_epoch_also_after_a_ki
     assert all(torch.equal(tensor, two[name]) for name, tensor in one.items())
 
 
-def test_dimensions_that_the_tower_does_not_have_are_an_error(tmp_path: Path, base: Path) -> None:
-    with pytest.raises(UserError, match=r"loss\.dims has \[16, 99\], but .* has 16 dimensions, .*; name smaller ones"):
-        train(tmp_path, base, loss=PARAMS.loss.model_dump() | {"dims": [4, 16, 99]})
-
-
 @pytest.mark.medium
 def test_a_cosine_tower_without_normalisation_gets_it(tmp_path: Path, base: Path) -> None:
     tower = load_tower(base)
@@ -231,23 +256,6 @@ def test_a_cosine_tower_without_normalisation_gets_it(tmp_path: Path, base: Path
     output = train(tmp_path, tmp_path / "bare", epochs=0.0)
     lengths = np.linalg.norm(embeddings(output / "tower"), axis=1)
     np.testing.assert_allclose(lengths, 1.0, atol=1e-5)
-
-
-def test_a_tower_that_compares_by_distance_is_refused(tmp_path: Path, base: Path) -> None:
-    tower = load_tower(base)
-    tower.similarity_fn_name = "euclidean"
-    tower.save_pretrained(str(tmp_path / "far"), create_model_card=False)
-    with pytest.raises(UserError, match="compares by euclidean"):
-        train(tmp_path, tmp_path / "far", epochs=0.0)
-
-
-def test_a_tower_that_cuts_its_vectors_is_refused(tmp_path: Path, base: Path) -> None:
-    """They are cut behind Normalize: the index would compare what is not of unit length."""
-    tower = load_tower(base)
-    tower.truncate_dim = 8
-    tower.save_pretrained(str(tmp_path / "cut"), create_model_card=False)
-    with pytest.raises(UserError, match=r"cuts its vectors to 8 dimensions .*set index\.dim: 8"):
-        train(tmp_path, tmp_path / "cut", epochs=0.0)
 
 
 @pytest.mark.medium
@@ -263,14 +271,6 @@ def test_pooling_can_be_set(tmp_path: Path, base: Path, pooling: str, expected: 
             state = states.mean(dim=0) if expected is None else states[expected]
             unit = (state / state.norm()).numpy()
             np.testing.assert_allclose(encode(tower, [row["content"]], "document")[0], unit, atol=1e-5)
-
-
-def test_pooling_of_several_kinds_is_left_alone(tmp_path: Path, base: Path) -> None:
-    tower = load_tower(base)
-    mixed = SentenceTransformer(modules=[tower[0], Pooling(16, ("cls", "mean"))], device="cpu")
-    mixed.save_pretrained(str(tmp_path / "mixed"), create_model_card=False)
-    with pytest.raises(UserError, match=r"base .*mixed has no pooling of one kind to set; set pooling: auto"):
-        train(tmp_path, tmp_path / "mixed", epochs=0.0, pooling="cls")
 
 
 LORA = {"rank": 4, "target_modules": ["query", "value"]}

@@ -10,7 +10,6 @@ from teach_fakes import PARAMS, documents, queries, table, triplets, write_world
 from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.errors import UserError
 from slimtower.common.settings import validated
-from steps.core.judged import JudgedSet
 from steps.core.tables import write_table
 from steps.core.texts import fold
 from steps.teach.dev_comparison import dev_tasks
@@ -29,13 +28,6 @@ def choose(
     with TemporaryDirectory() as ingest:
         write_table(Path(ingest), "corpus", table("corpus", corpus or documents()))
         return choose_triplets(*read, limit, 5, Path(ingest), source_weights or {})
-
-
-def test_texts_are_query_and_whole_documents() -> None:
-    first = choose(triplets()).chosen[0]
-    assert first.query == "how to add fields"
-    assert first.positive == "sum columns. to sum all columns at once"
-    assert first.negative == "sum vectors. to sum all vectors at once"
 
 
 def test_a_query_that_reads_like_an_evaluation_query_never_trains() -> None:
@@ -73,8 +65,10 @@ def test_documents_read_as_the_template_of_the_corpus_says(tmp_path: Path) -> No
     chosen = choose_triplets(table("triplets", triplets()), table("queries", queries()), 1000, 5, tmp_path, {})
     texts = {f"{row['topic']}: {row['content']}".strip(" ") for row in rows}
     assert {text for triplet in chosen.chosen for text in (triplet.positive, triplet.negative)} <= texts
-    judged = [JudgedSet(rows[0]["dataset"], "dev", ["q"], ["text"], {"q": {rows[0]["doc_id"]: 1}})]
-    [task] = dev_tasks(judged, tmp_path, 5, 3, seed=1)
+    asked = {"query_id": "q", "dataset": "d", "split": "dev"}
+    write_table(tmp_path, "queries", table("queries", [asked | {"text": "text"}]))
+    write_table(tmp_path, "qrels", table("qrels", [asked | {"doc_id": rows[0]["doc_id"], "grade": 1}]))
+    [task] = dev_tasks(tmp_path, PARAMS.model_copy(update={"dev_documents": 3}))
     assert set(task.documents.values()) <= texts and len(task.documents) == 4
 
 
@@ -113,11 +107,6 @@ def test_a_source_of_weight_zero_is_left_out_and_counted() -> None:
     assert list(choice.by_source) == ["click_one_hop"]
     assert choice.left_out["source_weight_zero"] == sum(row["source"] == "judged" for row in mined)
     assert choice.left_out["not_drawn"] == 0
-
-
-def test_a_limit_of_zero_is_none() -> None:
-    mined = of_two_sources()
-    assert len(choose(mined, limit=0).chosen) == len(mined)
 
 
 def test_a_choice_that_leaves_most_unused_says_so_with_its_reason() -> None:
