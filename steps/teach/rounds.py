@@ -217,7 +217,9 @@ def _report_round(
         report["against_previous"] = gain
         message += f"; nDCG@10 on {against['n']} dev queries {now:.4f}, before it {previous:.4f}"
         if worse:
-            message += f"; WARNING: worse than without it; set rounds.more: {number - 1}, or change skip or margin"
+            message += (
+                f"; WARNING: worse than without this round; set rounds.more: {number - 1}, or change skip or margin"
+            )
     if rank() == 0:
         print(message, file=sys.stderr)
     return report
