@@ -185,7 +185,7 @@ def untie_towers(tower: SentenceTransformer, base: str) -> SentenceTransformer:
         raise UserError(f"teach.teacher: base {base} has two towers already; set untied: false")
     sides: list[list[Any]] = [copy.deepcopy(list(tower)) for _ in ROLES]
     return SentenceTransformer(
-        modules=[Router.for_query_document(*sides)],
+        modules=[Router.for_query_document(sides[0], sides[1])],
         device=device(),
         prompts={name: text or "" for name, text in tower.prompts.items()},
         default_prompt_name=tower.default_prompt_name,

@@ -134,7 +134,7 @@ def _of_encoder(base: str, params: LateInteraction) -> MultiVectorEncoder:
             " late interaction model"
         )
     modules: list[nn.Module] = [first]
-    of_tokens = {"module_input_name": "token_embeddings"}
+    of_tokens: dict[str, Any] = {"module_input_name": "token_embeddings"}
     if params.dim:
         with torch.random.fork_rng():
             torch.manual_seed(params.seed)
