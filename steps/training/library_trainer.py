@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from datasets import Dataset
@@ -24,6 +24,7 @@ from steps.encoders.precision import Precision, resolve_precision
 from steps.encoders.towers import trains_with_plain_attention
 from steps.training.checkpoint_files import acquire
 from steps.training.distributed import agreed_step, barrier, rank
+from steps.training.params import TripletTraining
 from steps.training.triplets import Turns
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
@@ -35,17 +36,7 @@ STAGING = "staging"  # where a checkpoint is written before it gets its name
 _FILES = "files.json"  # of a checkpoint: the size of each of its files
 
 
-class Knobs(Protocol):
-    """The knobs that such trainings have in common."""
-
-    epochs: float
-    learning_rate: float
-    checkpoint_steps: int
-    precision: Precision
-    seed: int
-
-
-def shared_arguments(knobs: Knobs, checkpoints: Path, batch_size: int) -> dict[str, Any]:
+def shared_arguments(knobs: TripletTraining, checkpoints: Path, batch_size: int) -> dict[str, Any]:
     """Arguments of the library's trainers: AdamW with linear decay, checkpoints below a folder."""
     return {
         "output_dir": str(checkpoints),

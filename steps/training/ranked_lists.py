@@ -2,10 +2,10 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,19 +13,10 @@ import pyarrow as pa
 from steps.core.judged import read_judged_sets
 from steps.core.texts import fold
 from steps.training.documents import random_documents, texts_of
-from steps.training.params import weights_of
+from steps.training.params import RankerTraining, weights_of
 from steps.training.triplets import check_ids, draw, factorize, refused_queries
 
 RANDOM_NEGATIVES = 1  # documents of the same data set besides, taken for negatives
-
-
-class ListKnobs(Protocol):
-    """Which triplets are drawn, and how many negatives a positive gets."""
-
-    negatives: int
-    max_triplets: int
-    source_weights: dict[str, float]
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -51,11 +42,8 @@ class ListChoice:
     @property
     def negatives_per_positive(self) -> float:
         """Negatives of all lists per positive; nan without lists."""
-        return (
-            sum(len(ranked_list.negatives) for ranked_list in self.chosen) / len(self.chosen)
-            if self.chosen
-            else math.nan
-        )
+        negatives = sum(len(ranked_list.negatives) for ranked_list in self.chosen)
+        return negatives / len(self.chosen) if self.chosen else math.nan
 
     def mostly_unused(self, limit: int) -> str | None:
         """What says that the limit they were drawn by leaves more than half of the usable triplets out, else None."""
@@ -78,7 +66,7 @@ class ListChoice:
         )
 
 
-def choose_lists(triplets: pa.Table, queries: pa.Table, ingest: Path, params: ListKnobs) -> ListChoice:
+def choose_lists(triplets: pa.Table, queries: pa.Table, ingest: Path, params: RankerTraining) -> ListChoice:
     """The triplets that may train, by weight as `draw` has it, and of these the negatives of each positive.
 
     A triplet's weight is multiplied by that of its source. A list has at most `negatives` of the triplets' negatives
@@ -88,10 +76,8 @@ def choose_lists(triplets: pa.Table, queries: pa.Table, ingest: Path, params: Li
     Only texts of documents that are in a list, and of positives, are read, and triplets that are not drawn are numbers.
     UserError for ids that the tables in `ingest` do not hold.
     """
-    queries_by_id = {
-        query_id: (text, dataset)
-        for query_id, text, dataset in zip(*_columns(queries, "query_id", "text", "dataset"), strict=True)
-    }
+    query_ids, query_texts, datasets = (queries[name].to_pylist() for name in ("query_id", "text", "dataset"))
+    queries_by_id = dict(zip(query_ids, zip(query_texts, datasets, strict=True), strict=True))
     check_ids("query_id", triplets["query_id"].unique().to_pylist(), queries_by_id, ingest)
     judged = {
         query_id: {doc_id for doc_id, grade in grades.items() if grade > 0}
@@ -140,7 +126,7 @@ class _TripletDraw(NamedTuple):
 
 
 def _draw_triplets(
-    triplets: pa.Table, refused: Mapping[str, str], judged: Mapping[str, set[str]], params: ListKnobs
+    triplets: pa.Table, refused: Mapping[str, str], judged: Mapping[str, set[str]], params: RankerTraining
 ) -> _TripletDraw:
     """Draw of the triplets that may train. A log has many: but for the drawn ones they are numbers."""
     query_ids, query = factorize(triplets["query_id"])
@@ -186,7 +172,3 @@ def _keys(judged: Mapping[str, set[str]], query_ids: list[str], doc_ids: list[st
         if doc_id in position_of
     ]
     return np.array(keys, dtype=np.int64)
-
-
-def _columns(table: pa.Table, *names: str) -> Iterable[list]:
-    return (table[name].to_pylist() for name in names)

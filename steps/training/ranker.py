@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from steps.encoders.precision import resolve_precision
 from steps.encoders.towers import positions_of
 from steps.training.checkpoint_files import model_key
 from steps.training.library_trainer import (
-    Knobs,
     LossLog,
     WholeCheckpoints,
     fast_attention,
@@ -30,7 +29,8 @@ from steps.training.library_trainer import (
     shared_arguments,
     use_one_gpu,
 )
-from steps.training.ranked_lists import RANDOM_NEGATIVES, ListChoice, ListKnobs, RankedList
+from steps.training.params import RankerTraining
+from steps.training.ranked_lists import RANDOM_NEGATIVES, ListChoice, RankedList
 from steps.training.triplets import Turns
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
@@ -40,19 +40,10 @@ if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive
 _SURE = 1e4  # ListNet's label of a positive: of its softmax over labels, 0 for the others, nothing is left for these
 
 
-class RankerKnobs(Knobs, ListKnobs, Protocol):
-    """The knobs that trainings of cross encoders have in common."""
-
-    base: str
-    loss: Literal["bce", "softmax", "lambda"]
-    batch_size: int
-    max_length: int
-
-
 def train_ranker(
     ranker: CrossEncoder,
     choice: ListChoice,
-    params: RankerKnobs,
+    params: RankerTraining,
     checkpoints: Path,
     run: "Run",
     *,
@@ -90,7 +81,7 @@ class RankerTrainer(WholeCheckpoints, CrossEncoderTrainer):
     """The library's trainer, with checkpoints that appear whole."""
 
 
-def objective(ranker: CrossEncoder, params: RankerKnobs, weight: float) -> nn.Module:
+def objective(ranker: CrossEncoder, params: RankerTraining, weight: float) -> nn.Module:
     """The loss of a batch of rows.
 
     `bce`: mean over pairs of `-(w y log s(x) + (1 - y) log(1 - s(x)))`, x the logit, s the sigmoid, y the label, w
@@ -132,13 +123,13 @@ def turns_of_rows(chosen: list[RankedList], loss: str) -> Turns:
     return Turns(chances / chances.max(), luck)
 
 
-def _rows_a_step(params: RankerKnobs) -> int:
+def _rows_a_step(params: RankerTraining) -> int:
     """Rows that make up `batch_size` pairs: a list has as many as it may have documents."""
     documents = 1 + params.negatives + RANDOM_NEGATIVES
     return params.batch_size if params.loss == "bce" else max(1, params.batch_size // documents)
 
 
-def training_facts(choice: ListChoice, params: RankerKnobs) -> dict[str, Any]:
+def training_facts(choice: ListChoice, params: RankerTraining) -> dict[str, Any]:
     """What a cross encoder was trained on, for the report."""
     return {
         "lists": len(choice.chosen),
@@ -150,7 +141,7 @@ def training_facts(choice: ListChoice, params: RankerKnobs) -> dict[str, Any]:
     }
 
 
-def check_length(ranker: CrossEncoder, params: RankerKnobs, section: str = "rank.ranker") -> None:
+def check_length(ranker: CrossEncoder, params: RankerTraining, section: str = "rank.ranker") -> None:
     """UserError when the base's positions end before `max_length`."""
     positions = positions_of(ranker.model)
     if positions is not None and params.max_length > positions:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NoReturn
+from typing import Any, Generic
 
 from slimtower.common.errors import (
     EXIT_BUG,
@@ -77,33 +77,25 @@ def shared_stage_main(
 
 def _launch(stage: _Stage[Section]) -> None:
     """Start the ranks and wait for them, and end as the one that failed first did; one process needs no ranks."""
+    code: int | None = None
     try:
         processes, hosts = _number("SLIMTOWER_PROCESSES"), _number("SLIMTOWER_HOSTS")
-        code = _run_shared(stage, processes, hosts) if processes * hosts > 1 else None
+        if processes * hosts > 1 and stage.shares(load_section(stage.name, stage.model)):
+            code = _run_ranks(stage, processes, hosts)
+        elif processes * hosts > 1:
+            code = None if hosts == 1 or _host_rank(hosts) == 0 else 0
+            on_host = "" if code is None else ", on host 0"
+            print(f"{stage.name}: one process does this{on_host}; no other is started", file=sys.stderr)
     except UserError:
         with record_exit():
             raise
     if code is None:
         stage.main()
         return
-    _end_as(code)
-
-
-def _run_shared(stage: _Stage[Section], processes: int, hosts: int) -> int | None:
-    """The exit code of ranks; without any that of a host with nothing to do, None on the one that does it alone."""
-    if stage.shares(load_section(stage.name, stage.model)):
-        return _run_ranks(stage, processes, hosts)
-    first = hosts == 1 or _host_rank(hosts) == 0
-    print(f"{stage.name}: one process does this{'' if first else ', on host 0'}; no other is started", file=sys.stderr)
-    return None if first else 0
-
-
-def _end_as(code: int) -> NoReturn:
-    """Exit with a code, and record it: rank 0 may have been taken down, or killed, for what another rank did."""
     last = read_exit(Path(os.environ.get(VARIABLE, "")))
     if last and last[0] == code:  # with what rank 0 says about it
         raise SystemExit(code)
-    with record_exit():
+    with record_exit():  # rank 0 may have been taken down, or killed, for what another rank did
         raise SystemExit(code)
 
 
@@ -118,7 +110,6 @@ def _number(name: str, default: str = "1", minimum: int = 1) -> int:
 def _run_ranks(stage: _Stage[Section], processes: int, hosts: int) -> int:
     """Run this command in `processes` ranks of this host; returns its exit code, or raises why they failed."""
     require_cuda()
-    load_section(stage.name, stage.model)
     import torch
     from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,42 +17,24 @@ from steps.training.library_trainer import set_dropout
 pytestmark = pytest.mark.medium
 
 
-def _pooling(tower: SentenceTransformer) -> None:
-    tower[1].pooling_mode = "cls"
+def _add(weight: Any) -> None:
+    weight.data[7, 3] += 1
 
 
-def _similarity(tower: SentenceTransformer) -> None:
-    tower.similarity_fn_name = "dot"
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "pooling": lambda tower: setattr(tower[1], "pooling_mode", "cls"),
+    "similarity": lambda tower: setattr(tower, "similarity_fn_name", "dot"),
+    "prompt": lambda tower: tower.prompts.update(document="passage: "),
+    "normalisation": lambda tower: tower.pop(2),
+    "activation": lambda tower: setattr(tower[0].auto_model.config, "hidden_act", "relu"),
+    "letters": lambda tower: setattr(tower.tokenizer.backend_tokenizer, "normalizer", None),
+    "word": lambda tower: tower.tokenizer.add_tokens(["slimtower"]),
+    "weight": lambda tower: _add(tower[0].auto_model.embeddings.word_embeddings.weight),
+}
 
 
-def _prompt(tower: SentenceTransformer) -> None:
-    tower.prompts["document"] = "passage: "
-
-
-def _normalisation(tower: SentenceTransformer) -> None:
-    del tower[2]
-
-
-def _activation(tower: SentenceTransformer) -> None:
-    tower[0].auto_model.config.hidden_act = "relu"
-
-
-def _letters(tower: SentenceTransformer) -> None:
-    tower.tokenizer.backend_tokenizer.normalizer = None
-
-
-def _word(tower: SentenceTransformer) -> None:
-    tower.tokenizer.add_tokens(["slimtower"])
-
-
-def _weight(tower: SentenceTransformer) -> None:
-    tower[0].auto_model.embeddings.word_embeddings.weight.data[7, 3] += 1
-
-
-@pytest.mark.parametrize(
-    "change", [_pooling, _similarity, _prompt, _normalisation, _activation, _letters, _word, _weight]
-)
-def test_another_model_has_another_key(tiny_tower: Path, change: Callable[[SentenceTransformer], None]) -> None:
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_another_model_has_another_key(tiny_tower: Path, change: Callable[[Any], object]) -> None:
     tower = load_tower(tiny_tower)
     before = model_key(tower)
     change(tower)

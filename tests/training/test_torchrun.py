@@ -22,7 +22,7 @@ from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
 from steps.teach.params import TeachParams
 from steps.tracking.runs import NullRun
 from steps.training import torchrun
-from steps.training.torchrun import _end_as, _launch, _meeting_point, _number, _Stage, explain, shared_stage_main
+from steps.training.torchrun import _launch, _meeting_point, _number, _Stage, explain, shared_stage_main
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,16 +47,14 @@ def test_a_killed_rank_counts_before_the_errors_that_it_caused(tmp_path: Path) -
     assert explain(tmp_path, {0: 1, 1: -signal.SIGSEGV}) == 128 + signal.SIGSEGV
 
 
-def test_of_tracebacks_the_earliest_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_tracebacks_the_earliest_is_shown_and_what_rank_0_said_not_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert explain(tmp_path, {0: 75, 1: -signal.SIGTERM}) == 75 and not capsys.readouterr().err
     leave(tmp_path, 0, 1, "Traceback: connection closed by peer", 9)
     leave(tmp_path, 1, 1, "Traceback: a bug", 5)
     assert explain(tmp_path, {0: 1, 1: 1}) == 1
     assert capsys.readouterr().err == "process 1 of the training failed:\nTraceback: a bug\n"
-
-
-def test_what_rank_0_said_itself_is_not_said_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert explain(tmp_path, {0: 75, 1: -signal.SIGTERM}) == 75
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -73,20 +71,23 @@ def test_the_launcher_has_the_last_word(
 ) -> None:
     write_json(tmp_path / "exit", {"code": left[0], "line": left[1]})
     monkeypatch.setenv(VARIABLE, str(tmp_path / "exit"))
-    with pytest.raises(SystemExit) as ended:
-        _end_as(code)
-    assert ended.value.code == code
+    assert launched(monkeypatch, lambda *_: code) == code
     assert read_exit(tmp_path / "exit") == recorded
 
 
-@pytest.mark.medium
+def launched(monkeypatch: pytest.MonkeyPatch, ranks: Callable[..., int]) -> object:
+    """The exit code of a stage in two processes that end so."""
+    monkeypatch.setenv("SLIMTOWER_PROCESSES", "2")
+    monkeypatch.setattr(torchrun, "_run_ranks", ranks)
+    with pytest.raises((SystemExit, OutOfMemory)) as ended:
+        _launch(_Stage("teach", TeachParams, lambda params, run: None, None))
+    return getattr(ended.value, "code", ended.type)
+
+
 def test_a_killed_rank_is_recorded_as_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_json(tmp_path / "exit", {"code": 143, "line": "exited with 143"})
     monkeypatch.setenv(VARIABLE, str(tmp_path / "exit"))
-    monkeypatch.setenv("SLIMTOWER_PROCESSES", "2")
-    monkeypatch.setattr(torchrun, "_run_ranks", lambda *given: explain(tmp_path / "none", {1: -signal.SIGKILL}))
-    with pytest.raises(OutOfMemory):
-        _launch(_Stage("teach", TeachParams, lambda params, run: None, None))
+    assert launched(monkeypatch, lambda *_: explain(tmp_path / "none", {1: -signal.SIGKILL})) is OutOfMemory
     assert (read_exit(tmp_path / "exit") or (0, ""))[0] == 137
 
 
