@@ -1,6 +1,6 @@
 """Cross encoders: scores of pairs of a text and a document, and embeddings of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -31,40 +31,33 @@ class CrossEncoderScorer(Scorer):
     layered = True
 
     def __init__(self, teach: Path, fingerprint: str, documents: Texts, scratch: Path, reading: Reading) -> None:
-        """`fingerprint` is not needed; the texts lie in the file `scratch` while they are read."""
         self.reading, self.ranker = reading, load_ranker(teach / "tower")
         self.embeds = "pooled" if is_dual_pooled(self.ranker) else "joint"
         self.documents = TextFile(scratch, documents)
 
     def scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
-        """Logit of each text with each of its documents, cut to what the ranker reads: float32 `(texts, k)`."""
-        pairs, (precision, batch_size, _) = self._pairs(texts, documents), self.reading
-        return pair_scores(self.ranker, pairs, precision=precision, batch_size=batch_size).reshape(documents.shape)
+        return self._read(pair_scores, texts, documents).reshape(documents.shape)
 
     def cut(self, pairs: Sequence[Pair]) -> Cut | None:
-        """Of the pairs, which it reads at once."""
         return cut_pairs(self.ranker, pairs)
 
     def pair_embeddings(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
-        """With dual pooling the text's embedding given each document, else the embedding of both: `(texts, k, dim)`."""
-        pairs, (precision, batch_size, _) = self._pairs(texts, documents), self.reading
-        embeddings = pair_embeddings(self.ranker, pairs, precision=precision, batch_size=batch_size)
-        return embeddings.reshape(*documents.shape, -1)
+        return self._read(pair_embeddings, texts, documents)
 
     def layer_scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
         """What its head, or its pooling, makes of each layer's states: float32 `(texts, k, layers)`."""
-        pairs, (precision, batch_size, _) = self._pairs(texts, documents), self.reading
-        scores = pair_layer_scores(self.ranker, pairs, precision=precision, batch_size=batch_size)
-        return scores.reshape(*documents.shape, -1)
+        return self._read(pair_layer_scores, texts, documents)
 
-    def _pairs(self, texts: list[str], documents: np.ndarray) -> list[Pair]:
-        """Each text with the text of each of its documents."""
+    def _read(self, compute: Callable[..., np.ndarray], texts: list[str], documents: np.ndarray) -> np.ndarray:
+        """What `compute` makes of each text with each of its documents, `(texts, k, ...)`."""
         text_of = self.documents.read(np.unique(documents))
-        return [(text, text_of[row]) for text, rows in zip(texts, documents.tolist(), strict=True) for row in rows]
+        pairs = [(text, text_of[row]) for text, rows in zip(texts, documents.tolist(), strict=True) for row in rows]
+        precision, batch_size, _ = self.reading
+        values = compute(self.ranker, pairs, precision=precision, batch_size=batch_size)
+        return values.reshape(*documents.shape, -1)
 
     @classmethod
     def reranker(cls, tower: Path, scratch: Path, precision: Precision, batch_size: int) -> Reranker:
-        """It reads every pair."""
         return CrossEncoderReranker(tower, precision, batch_size)
 
     @classmethod
@@ -80,7 +73,6 @@ class CrossEncoderReranker:
         self.ranker, self.precision, self.batch_size = load_ranker(tower), precision, batch_size
 
     def scores(self, queries: list[str], candidates: Sequence[np.ndarray], read_texts: ReadTexts) -> list[np.ndarray]:
-        """Its logits."""
         rows = np.unique(np.concatenate(candidates))
         texts = dict(zip(rows.tolist(), read_texts(rows), strict=True))
         pairs = [
@@ -104,6 +96,5 @@ class CrossEncoderNetwork:
         self.length = min(ranker.max_seq_length or max_pair_length, max_pair_length)
 
     def scores(self, texts: list[str], documents: list[str], pairs: np.ndarray, layers: Sequence[int]) -> Tensor:
-        """Each pair is read once."""
         text_pairs = [(texts[text], documents[document]) for text, document in pairs.T.tolist()]
         return layer_logits(self.model, text_pairs, [self.depth - 1, *layers], self.length)

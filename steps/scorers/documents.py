@@ -1,20 +1,19 @@
 """Documents that scorers read more than once: their texts, and their vectors, on disk."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from steps.core.vector_store import Texts
 from steps.retrieval.late_interaction import PIECE, TokenVectors
-from steps.scorers.base import ReadTexts
+from steps.scorers.base import ReadTexts, check_finite
 
 
 class TextFile:
     """A file of texts, UTF-8, one behind the other, and where each of them ends."""
 
     def __init__(self, path: Path, texts: Texts) -> None:
-        """Write them."""
         lengths = np.zeros(len(texts) + 1, dtype=np.int64)
         with path.open("wb") as handle:
             for row, text in enumerate(texts):
@@ -31,21 +30,30 @@ class TextFile:
         return texts
 
 
-class CandidateVectors:
-    """Vectors of documents, which `embed` reads once each; they are kept on disk."""
+class VectorReranker:
+    """Compares vectors of queries with those of candidates, each of which is read once; they are kept on disk."""
 
-    def __init__(self, scratch: Path, dim: int, embed: Callable[[list[str]], list[np.ndarray]]) -> None:
-        """`embed` gives float `(vectors, dim)` of each text."""
-        self.vectors, self.embed = TokenVectors(scratch, dim), embed
+    def __init__(
+        self,
+        scratch: Path,
+        dim: int,
+        embed: Callable[..., list[np.ndarray]],
+        compare: Callable[[np.ndarray, list[np.ndarray]], np.ndarray],
+    ) -> None:
+        """`embed(texts, role=)` gives float `(vectors, dim)` of each text; `compare` a score for each of the second."""
+        self.vectors, self.embed, self.compare = TokenVectors(scratch, dim), embed, compare
         self.positions: dict[int, int] = {}
 
-    def of(self, candidates: Sequence[np.ndarray], read_texts: ReadTexts) -> Iterator[list[np.ndarray]]:
-        """Vectors of each query's candidates, rows of the corpus; those of one query at a time are in memory."""
+    def scores(self, queries: list[str], candidates: Sequence[np.ndarray], read_texts: ReadTexts) -> list[np.ndarray]:
+        """As of `Reranker`."""
         rows = np.unique(np.concatenate(candidates))
         unread = np.array([row for row in rows.tolist() if row not in self.positions], dtype=np.int64)
+        query_vectors = self.embed(queries, role="query")
         texts = list(read_texts(unread)) if len(unread) else []
         for start in range(0, len(texts), PIECE):
-            self.vectors.append(self.embed(texts[start : start + PIECE]))
+            self.vectors.append(self.embed(texts[start : start + PIECE], role="document"))
         self.positions |= {row: len(self.positions) + number for number, row in enumerate(unread.tolist())}
-        for document_rows in candidates:
-            yield [self.vectors[self.positions[row]] for row in document_rows.tolist()]
+        return [
+            check_finite(self.compare(query, [self.vectors[self.positions[row]] for row in document_rows.tolist()]))
+            for query, document_rows in zip(query_vectors, candidates, strict=True)
+        ]

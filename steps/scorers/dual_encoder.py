@@ -1,18 +1,19 @@
 """A dual encoder's scores: inner products of its embeddings."""
 
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
+from slimtower.common.names import Role
 from steps.core.vector_store import Texts
 from steps.encoders.cut_texts import Cut, cut_documents
 from steps.encoders.precision import Precision
 from steps.encoders.towers import encode, load_tower, route
 from steps.encoders.vector_cache import embed_once
-from steps.scorers.base import Reading, ReadTexts, Reranker, Scorer, check_finite
-from steps.scorers.documents import CandidateVectors
+from steps.scorers.base import Reading, Reranker, Scorer, check_finite
+from steps.scorers.documents import VectorReranker
 
 _TEXTS = 256  # multiplied at once: a copy of their documents' vectors is made
 
@@ -23,7 +24,6 @@ class DualEncoderScorer(Scorer):
     kind = "dual_encoder"
 
     def __init__(self, teach: Path, fingerprint: str, documents: Texts, scratch: Path, reading: Reading) -> None:
-        """`fingerprint` is the id of the tower's; the vectors lie in the file `scratch` while they are used."""
         self.reading, self.fingerprint, self.texts, self.scratch = reading, fingerprint, documents, scratch
         tower = load_tower(teach / "tower")  # once, as both roles of a server know what either has been answered
         self.document_tower, self.query_tower = route(tower, "document"), route(tower, "query")
@@ -38,20 +38,16 @@ class DualEncoderScorer(Scorer):
             self.texts,
             self.scratch,
             dtype="float32",
-            precision=self.reading.precision,
-            batch_size=self.reading.batch_size,
-            shard_texts=self.reading.shard_texts,
+            **self.reading._asdict(),
             caption="embed documents",
         )
         vectors: np.ndarray = np.load(self.scratch, mmap_mode="r")
         return vectors
 
     def cut(self, pairs: Sequence[tuple[str, str]]) -> Cut | None:
-        """Of the documents, each once."""
         return cut_documents(self.document_tower, sorted({document for _, document in pairs}))
 
     def scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
-        """Inner product of each text's vector with those of its documents `(texts, k)`: float32 `(texts, k)`."""
         precision, batch_size, _ = self.reading
         queries = encode(self.query_tower, texts, "query", precision=precision, batch_size=batch_size)
         scores = np.empty(documents.shape, dtype=np.float32)
@@ -62,26 +58,12 @@ class DualEncoderScorer(Scorer):
 
     @classmethod
     def reranker(cls, tower: Path, scratch: Path, precision: Precision, batch_size: int) -> Reranker:
-        """A dual encoder beside the index's own, which reads each document once."""
-        return DualEncoderReranker(tower, scratch, precision, batch_size)
-
-
-class DualEncoderReranker:
-    """A tower, and vectors of the candidates."""
-
-    def __init__(self, tower: Path, scratch: Path, precision: Precision, batch_size: int) -> None:
         model = load_tower(tower)
-        self.embed = partial(encode, model, precision=precision, batch_size=batch_size)
-        self.documents = CandidateVectors(scratch, model.get_embedding_dimension() or 0, self._embed_documents)
 
-    def _embed_documents(self, texts: list[str]) -> list[np.ndarray]:
-        return list(check_finite(self.embed(texts, role="document"))[:, None])
+        def embed(texts: list[str], role: Role) -> list[np.ndarray]:
+            return list(check_finite(encode(model, texts, role, precision=precision, batch_size=batch_size))[:, None])
 
-    def scores(self, queries: list[str], candidates: Sequence[np.ndarray], read_texts: ReadTexts) -> list[np.ndarray]:
-        """Inner products."""
-        documents = self.documents.of(candidates, read_texts)
-        query_vectors = self.embed(queries, role="query")
-        return [
-            check_finite(np.concatenate(vectors).astype(np.float32) @ query)
-            for query, vectors in zip(query_vectors, documents, strict=True)
-        ]
+        def compare(query: np.ndarray, vectors: list[np.ndarray]) -> np.ndarray:
+            return np.asarray(np.concatenate(vectors).astype(np.float32) @ query[0])
+
+        return VectorReranker(scratch, model.get_embedding_dimension() or 0, embed, compare)

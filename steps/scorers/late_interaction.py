@@ -29,8 +29,8 @@ from steps.retrieval.late_interaction import (
     token_states,
     token_vectors,
 )
-from steps.scorers.base import Network, Reading, ReadTexts, Reranker, Scorer, check_finite
-from steps.scorers.documents import CandidateVectors, TextFile
+from steps.scorers.base import Network, Reading, Reranker, Scorer
+from steps.scorers.documents import TextFile, VectorReranker
 
 _TEXTS, _DOCUMENTS = 256, 32  # whose states of layers are in memory at once: 100 MB at 100 tokens of 6 times 384
 
@@ -49,27 +49,24 @@ class LateInteractionScorer(Scorer):
         """
         self.reading, self.texts, self.model = reading, documents, load_late_interaction(teach / "tower")
         self.scratch = scratch
+        precision, batch_size, _ = reading
+        self.embed = partial(token_vectors, self.model, precision=precision, batch_size=batch_size)
         code = code_digest("steps.retrieval.late_interaction")
         settings = (fingerprint, resolve_precision(reading.precision), code, *library_versions())
         self.folder = cache_root() / "token_vectors" / digest_of_texts(settings, documents)
-        acquire(
-            self.folder, "score: waits for another run with this teacher and these documents"
-        )  # it may make ours too
+        acquire(self.folder, "score: waits for another run with this teacher and these documents")
         self.documents = TokenVectors(self.folder, self.model.get_embedding_dimension() or 0)
 
     def scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
-        """MaxSim of each text with each of its documents, `(texts, k)` positions: float32 `(texts, k)`."""
-        queries = token_vectors(
-            self.model, texts, "query", precision=self.reading.precision, batch_size=self.reading.batch_size
-        )
-        self._read_documents()
+        queries = self.embed(texts, "query")
+        # Only now: of a run that was finished before no text is to be scored.
+        self.documents.fill(self.model, self.texts, **self.reading._asdict(), caption="embed documents' tokens")
         scores = np.empty(documents.shape, dtype=np.float32)
         for row, query in enumerate(queries):
             scores[row] = max_similarities(query, [self.documents[document] for document in documents[row].tolist()])
         return scores
 
     def cut(self, pairs: Sequence[tuple[str, str]]) -> Cut | None:
-        """Of the documents, each once."""
         return cut_of_tokens(self.model, sorted({document for _, document in pairs}))
 
     def layer_scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
@@ -77,16 +74,15 @@ class LateInteractionScorer(Scorer):
 
         The states of a document are too many to be kept: it is read again for each few hundred texts that ask for it.
         """
-        embed = partial(token_vectors, self.model, precision=self.reading.precision, batch_size=self.reading.batch_size)
         with giving_layers(self.model) as layers:
             scores = np.empty((*documents.shape, layers), dtype=np.float32)
             for start in range(0, len(texts), _TEXTS):
                 positions = documents[start : start + _TEXTS]
-                queries = embed(texts[start : start + _TEXTS], "query")
+                queries = self.embed(texts[start : start + _TEXTS], "query")
                 distinct = np.unique(positions)
                 for first in range(0, len(distinct), _DOCUMENTS):
                     piece = distinct[first : first + _DOCUMENTS]
-                    states = embed([*self.document_texts.read(piece).values()], "document")
+                    states = self.embed([*self.document_texts.read(piece).values()], "document")
                     for text, column in zip(*np.nonzero(np.isin(positions, piece)), strict=True):
                         document = states[int(np.searchsorted(piece, positions[text, column]))]
                         scores[start + text, column] = layer_similarities(queries[text], document, layers)
@@ -97,49 +93,20 @@ class LateInteractionScorer(Scorer):
         """The documents' texts, for who needs them in another order."""
         return TextFile(self.scratch, self.texts)
 
-    def _read_documents(self) -> None:
-        """Only once a text is to be scored: of a run that was finished before none is."""
-        self.documents.fill(
-            self.model,
-            self.texts,
-            precision=self.reading.precision,
-            batch_size=self.reading.batch_size,
-            shard_texts=self.reading.shard_texts,
-            caption="embed documents' tokens",
-        )
-
     def finish(self) -> None:
         """Remove the vectors: they are many times larger than the texts."""
         release_and_delete(self.folder)
 
     @classmethod
     def reranker(cls, tower: Path, scratch: Path, precision: Precision, batch_size: int) -> Reranker:
-        """It reads each document once."""
-        return LateInteractionReranker(tower, scratch, precision, batch_size)
+        model = load_late_interaction(tower)
+        embed = partial(token_vectors, model, precision=precision, batch_size=batch_size)
+        return VectorReranker(scratch, model.get_embedding_dimension() or 0, embed, max_similarities)
 
     @classmethod
     def network(cls, tower: Path, max_length: int, max_document_length: int) -> Network:
         """It reads of a text as many tokens as it is made for."""
         return LateInteractionNetwork(tower, max_document_length)
-
-
-class LateInteractionReranker:
-    """A model, and token vectors of the candidates."""
-
-    def __init__(self, tower: Path, scratch: Path, precision: Precision, batch_size: int) -> None:
-        model = load_late_interaction(tower)
-        self.embed = partial(token_vectors, model, precision=precision, batch_size=batch_size)
-        dim = model.get_embedding_dimension() or 0
-        self.documents = CandidateVectors(scratch, dim, partial(self.embed, role="document"))
-
-    def scores(self, queries: list[str], candidates: Sequence[np.ndarray], read_texts: ReadTexts) -> list[np.ndarray]:
-        """MaxSim."""
-        documents = self.documents.of(candidates, read_texts)
-        query_vectors = self.embed(queries, role="query")
-        return [
-            check_finite(max_similarities(query, vectors))
-            for query, vectors in zip(query_vectors, documents, strict=True)
-        ]
 
 
 class LateInteractionNetwork:
@@ -155,7 +122,6 @@ class LateInteractionNetwork:
         self.length = min(length, max_document_length)
 
     def scores(self, texts: list[str], documents: list[str], pairs: np.ndarray, layers: Sequence[int]) -> Tensor:
-        """Each text and each document is read once."""
         query_states, query_mask = token_states(self.model, texts, "query", layers)
         document_states, document_mask = token_states(self.model, documents, "document", layers, self.length)
         sides = list(zip(query_states, document_states, strict=True))
