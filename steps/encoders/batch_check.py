@@ -1,14 +1,13 @@
 """Does a text have the same vector alone and beside a longer one? Else what is indexed depends on the batches."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from slimtower.common.errors import UserError
-from slimtower.common.names import ROLES, Role
+from slimtower.common.names import ROLES
 from steps.encoders.towers import encode, endpoint_of, route
 
 _TEXTS = ("a", "two words", "a text of a few more words", "how do I sum the rows of a table?")
@@ -35,12 +34,9 @@ def check_batches(embed: Callable[[list[str]], list[np.ndarray]], tokenizer: Any
     if distance <= _ALIKE * float(np.linalg.norm(middles, axis=1).mean()) or farthest <= _MAX_SHIFT * distance:
         return
     side = getattr(tokenizer, "padding_side", "right")
-    then = (
-        "its tokenizer pads on the left, which moves a text to other positions: set padding_side: right in"
-        " tokenizer_config.json"
-        if side == "left"
-        else f"take a model whose padding (on the {side}) does not count"
-    )
+    then = f"take a model whose padding (on the {side}) does not count"
+    if side == "left":
+        then = "padding on the left moves it to other positions: set padding_side: right in tokenizer_config.json"
     raise UserError(
         f"{name}: the vector of a text depends on the texts beside it in a batch: it moves by"
         f" {farthest / distance:.0%} of the distance between texts; {then}"
@@ -52,8 +48,4 @@ def check_tower_batches(tower: SentenceTransformer, name: str) -> None:
     for role in ROLES:
         if endpoint_of(tower, role) is None:
             tokenizer = getattr(route(tower, role)[0], "tokenizer", None)
-            check_batches(partial(_vectors, tower, role), tokenizer, name)
-
-
-def _vectors(tower: SentenceTransformer, role: Role, texts: list[str]) -> list[np.ndarray]:
-    return list(encode(tower, texts, role))
+            check_batches(lambda texts: list(encode(tower, texts, role)), tokenizer, name)  # noqa: B023

@@ -110,13 +110,8 @@ def _join_names(names: Iterable[str]) -> str:
 
 def _wrapper(missing: Iterable[str], unexpected: Iterable[str]) -> str:
     """What the file puts before the name of a missing weight; empty where it puts nothing."""
-    suffixes = tuple(f".{name}" for name in missing)
-    wrapped = next((name for name in unexpected if name.endswith(suffixes)), "") if suffixes else ""
-    return (
-        wrapped.removesuffix(next((suffix for suffix in suffixes if wrapped.endswith(suffix)), "")) + "."
-        if wrapped
-        else ""
-    )
+    pairs = ((name, suffix) for name in unexpected for suffix in (f".{weight}" for weight in missing))
+    return next((name.removesuffix(suffix) + "." for name, suffix in pairs if name.endswith(suffix)), "")
 
 
 def _check_files(folder: Path) -> None:
