@@ -141,7 +141,7 @@ def test_it_says_what_is_missing() -> None:
         loss().values(outputs(tensor(STATES)), targets(tensor(TEACHER), None), batch())
     with pytest.raises(ValueError, match="over the whole batch"):
         loss(weights_by="batch").values(outputs(tensor(STATES)), targets(tensor(TEACHER), tensor(DOCUMENTS)), batch())
-    with pytest.raises(ValidationError, match="dims are of embeddings"):
+    with pytest.raises(ValidationError, match="leave dims out"):
         loss(dims=[2])
 
 

@@ -7,10 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -169,12 +169,11 @@ class Loss(Strict, ABC):
 
     needs: ClassVar[frozenset[Need]] = frozenset()
     moves_teacher: ClassVar[bool] = False  # whether a teacher that trains along learns from its scores here
-    takes_teacher: ClassVar[bool] = (
-        False  # whether it can name another teacher than the index's, though it needs no scores
-    )
+    takes_teacher: ClassVar[bool] = False  # whether it can name another teacher, though it needs no scores
     is_single: ClassVar[bool] = False  # whether a training has one such loss at most
     looks_inside: ClassVar[bool] = False  # whether it reads more of the index teacher than its vectors
     is_for_bench: ClassVar[bool] = False  # whether another teacher of it is one that the stage `distill` does not have
+    undivided: ClassVar[str] = ""  # what it does, if it has no use for first dimensions
 
     kind: str
     """What the loss is."""
@@ -184,6 +183,12 @@ class Loss(Strict, ABC):
     """"" = the index teacher; losses of scores can learn those of one of score.teachers instead."""
     dims: Dims = Field(default_factory=list)
     """First dimensions along which it is taken as well (Matryoshka)."""
+
+    @model_validator(mode="after")
+    def _dims_are_of_embeddings(self) -> Self:
+        if self.dims and self.undivided:
+            raise ValueError(f"dims are of a student's embeddings, {self.kind} {self.undivided}; leave dims out")
+        return self
 
     @abstractmethod
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:

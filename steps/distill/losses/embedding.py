@@ -49,7 +49,6 @@ class Embedding(Loss):
     """To the teacher's vector of the text."""
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
-        """Distance of each text's pair, `(n,)`."""
         return distances(self.distance, outputs.queries, targets.queries)
 
 
@@ -88,7 +87,6 @@ class DocumentEmbedding(Loss):
     """To the teacher's vector of the document."""
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
-        """The same mean for each text, `(n,)`; 0 without candidates."""
         if not len(targets.documents):
             return outputs.queries.sum(dim=1) * 0
         if outputs.documents is None:

@@ -31,7 +31,6 @@ class LabelLoss(Loss):
     """Whether only a text's own candidates are its negatives, not those of the batch."""
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
-        """Value of each text, `(n,)`; 0 for one without label."""
         scores = student_scores(outputs, targets) / self.temperature
         labels = batch.label.to(scores.dtype)
         mask = batch.counts & batch.is_own if self.own_candidates else batch.counts
@@ -50,7 +49,6 @@ class LabelSoftmax(LabelLoss):
     """Divides the scores."""
 
     def rows(self, scores: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
-        """Loss of each row, `(n,)`."""
         return softmax_cross_entropy(scores, labels, mask)
 
 
@@ -60,7 +58,6 @@ class LabelBinary(LabelLoss):
     kind: Literal["label_binary"]
 
     def rows(self, scores: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
-        """Loss of each row, `(n,)`."""
         return binary_cross_entropy(scores, labels, mask)
 
 

@@ -5,10 +5,10 @@
 | layer_distillation | pooled states of both models' layers `(n, k, width)` | LEAD, Eq. 4-8 |
 """
 
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
@@ -51,6 +51,7 @@ class LayerDistillation(Loss):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.CANDIDATES, Need.LAYERS})
     is_single: ClassVar[bool] = True
     looks_inside: ClassVar[bool] = True
+    undivided: ClassVar[str] = "compares states of layers"
 
     kind: Literal["layer_distillation"]
     """The layers of another `teacher` scored (score.layers) or train along."""
@@ -80,13 +81,11 @@ class LayerDistillation(Loss):
         return self.reweighting and self.weights_by == "batch"
 
     def complain_of_start(self, start: str) -> str:
-        """A student without layers that train has nothing to compare."""
         if start == "static":
             return "compares layers, and a static embedding has none; leave it out"
         return "compares layers, and an adapter's encoder stays as it is; leave it out" if start == "adapter" else ""
 
     def complain_of_scoring(self, scoring: Scoring) -> str:
-        """The teacher's layers have to score, and `score` to keep that."""
         if scoring.layers and "layers" in scoring.gives:
             return ""
         return (
@@ -95,7 +94,6 @@ class LayerDistillation(Loss):
         )
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
-        """Value of each text, `(n,)`; 0 without candidates."""
         layers = targets.layers
         if layers is None or outputs.layers is None:
             raise ValueError("layer_distillation compares states of layers, but there are none")
@@ -111,7 +109,6 @@ class LayerDistillation(Loss):
         return (self._weights(teacher, layers, batch) * diverging).sum(dim=1)
 
     def _weights(self, teacher: Tensor, layers: LayerTargets, batch: Batch) -> Tensor:
-        """Of each text's pairs of layers, `(n, k)` or `(1, k)`, without gradient."""
         if not self.reweighting:
             return torch.full_like(teacher[:1, :, 0], 1 / teacher.shape[1])
         if self.weights_by == "text":
@@ -121,12 +118,6 @@ class LayerDistillation(Loss):
         else:
             losses = layers.losses.to(teacher)[None, :]
         return layer_weights(losses)
-
-    @model_validator(mode="after")
-    def _states_are_whole(self) -> Self:
-        if self.dims:
-            raise ValueError("dims are of embeddings, layer_distillation compares states of layers; leave dims out")
-        return self
 
 
 def products(texts: Tensor, documents: Tensor) -> Tensor:

@@ -8,10 +8,10 @@
 The student's own label loss, Eq. 11, is label_softmax.
 """
 
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from steps.distill.losses.base import Batch, Loss, Need, Outputs, Targets
@@ -32,9 +32,7 @@ class MutualKL(ShareLoss):
     reverse: bool = True
     """Whether the second term counts."""
 
-    def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-        """Loss of each row, `(n,)`; 0 for equal scores."""
-        student, teacher = self.scaled(student, teacher, mask)
+    def compare(self, student: Tensor, teacher: Tensor, mask: Tensor, label: Tensor) -> Tensor:
         there = divergence(teacher, student, mask)
         return there + divergence(student, teacher, mask) if self.reverse else there
 
@@ -47,20 +45,14 @@ class TeacherLabelSoftmax(Loss):
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.CANDIDATES, Need.LABELS, Need.JOINT})
     moves_teacher: ClassVar[bool] = True
+    undivided: ClassVar[str] = "trains the teacher"
 
     kind: Literal["teacher_label_softmax"]
     """`teacher` names the one that trains along: that of the index, a late_interaction or a cross_encoder."""
     temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
     """Divides the scores."""
 
-    @model_validator(mode="after")
-    def _scores_are_the_teachers(self) -> Self:
-        if self.dims:
-            raise ValueError("dims are of a student, teacher_label_softmax trains the teacher; leave dims out")
-        return self
-
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
-        """Value of each text, `(n,)`; 0 for one without label."""
         teacher_scores = targets.scores[self.teacher]
         scores = teacher_scores.values / self.temperature
         losses = softmax_cross_entropy(scores, batch.label.to(scores.dtype), batch.counts & teacher_scores.is_scored)

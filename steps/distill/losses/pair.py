@@ -11,11 +11,11 @@ to the teacher's dim' by a linear layer that trains along and is no part of the 
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from steps.distill.losses.base import Batch, Loss, Need, Outputs, Scoring, Targets, exact
@@ -32,12 +32,10 @@ class PairEmbeddings(Provider):
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
-        """The table's."""
         table = self.table
         return {"documents": table.documents, "values": table.values, "positions": table.positions}
 
     def values(self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Pairs:
-        """The embeddings of these texts, and where their documents are among the candidates."""
         return self.table.of(rows, documents)
 
 
@@ -45,6 +43,7 @@ class PairLoss(Loss):
     """Base of the losses here: mean distance over a text's documents."""
 
     takes_teacher: ClassVar[bool] = True
+    undivided: ClassVar[str] = "compares a cross encoder's embeddings"
     embeds: ClassVar[Literal["pooled", "joint"]]  # what its teacher has to embed
 
     teacher: str = Field(min_length=1)
@@ -52,23 +51,15 @@ class PairLoss(Loss):
     distance: Distance = "l2"
     """To its embedding."""
 
-    @model_validator(mode="after")
-    def _whole_vectors(self) -> Self:
-        if self.dims:
-            raise ValueError("dims: first dimensions of a cross encoder's embeddings mean nothing; leave them out")
-        return self
-
     @abstractmethod
     def head(self, dim: int, target_dim: int) -> nn.Module:
         """What maps the student's side of `dim` dimensions to the teacher's `target_dim`."""
 
     def provider(self, setting: Setting) -> Provider:
-        """The teacher's embeddings of pairs, and the linear layer."""
         table = setting.sources.pairs(self.teacher, self.embeds)
         return PairEmbeddings(table, self.head(setting.sources.vectors.shape[1], table.values.shape[2]))
 
     def complain_of_scoring(self, scoring: Scoring) -> str:
-        """The teacher has to embed pairs, as this loss learns them, and `score` to keep them."""
         if not scoring.pairs:
             return "learns embeddings of pairs, but score.pairs is 0; set it to 1 or more"
         if self.embeds == scoring.embeds:
@@ -77,7 +68,6 @@ class PairLoss(Loss):
         return f"learns the embeddings of a cross encoder with {wanted}; name such a teacher"
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
-        """Mean distance of each text, `(n,)`; 0 for one none of whose documents counts."""
         pairs = targets.provided[self.name]
         projected = self.project(outputs, targets).expand(pairs.values.shape)
         losses = distances(self.distance, projected.flatten(end_dim=1), pairs.values.flatten(end_dim=1))
@@ -101,11 +91,9 @@ class PooledEmbedding(PairLoss):
     kind: Literal["pooled_embedding"]
 
     def head(self, dim: int, target_dim: int) -> nn.Module:
-        """`proj`: `(n, dim)` to `(n, target_dim)`."""
         return nn.Linear(dim, target_dim)
 
     def project(self, outputs: Outputs, targets: Targets) -> Tensor:
-        """`(n, 1, dim')`."""
         projected: Tensor = outputs.heads[self.name](outputs.queries)
         return projected[:, None]
 
@@ -122,11 +110,9 @@ class JointEmbedding(PairLoss):
     kind: Literal["joint_embedding"]
 
     def head(self, dim: int, target_dim: int) -> nn.Module:
-        """`W`: `(n, p, 3 dim)` to `(n, p, target_dim)`."""
         return nn.Linear(3 * dim, target_dim)
 
     def project(self, outputs: Outputs, targets: Targets) -> Tensor:
-        """`(n, p, dim')`."""
         pairs = targets.provided[self.name]
         queries, candidates = exact(
             outputs.queries, targets.documents if outputs.documents is None else outputs.documents
@@ -137,6 +123,5 @@ class JointEmbedding(PairLoss):
         return joined
 
     def counts(self, targets: Targets) -> Tensor:
-        """Of those the ones whose document is a candidate."""
         pairs = targets.provided[self.name]
         return pairs.is_embedded & pairs.is_candidate

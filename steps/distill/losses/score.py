@@ -40,23 +40,21 @@ class ScoreLoss(Loss):
     """Whether only the scores of a text's own candidates count, where the teacher has scored those of the batch."""
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
-        """Value of each text, `(n,)`; 0 for one without a scored candidate."""
         scores = targets.scores[self.teacher]
-        return self.rows(student_scores(outputs, targets), scores.values, self.mask(targets, batch))
+        mask = scores.is_scored & batch.is_own if self.own_candidates else scores.is_scored
+        return self.rows(student_scores(outputs, targets), scores.values, mask, batch.label)
 
-    def mask(self, targets: Targets, batch: Batch) -> Tensor:
-        """Which candidates are compared, boolean `(n, m)`."""
-        is_scored = targets.scores[self.teacher].is_scored
-        return is_scored & batch.is_own if self.own_candidates else is_scored
-
-    def scaled(self, student: Tensor, teacher: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Both sides, exact, divided by their temperatures, and 0 where the mask is False."""
+    def rows(self, student: Tensor, teacher: Tensor, mask: Tensor, label: Tensor | None = None) -> Tensor:
+        """Loss of each row of `(n, m)` scores; candidates where the mask is False are as if they were not there."""
         student, teacher = masked(student, teacher, mask)
-        return student / self.temperature, teacher / (self.teacher_temperature or self.temperature)
+        teacher = teacher / (self.teacher_temperature or self.temperature)
+        return self.compare(
+            student / self.temperature, teacher, mask, torch.zeros_like(mask) if label is None else label
+        )
 
     @abstractmethod
-    def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-        """Loss of each row of `(n, m)` scores; candidates where the mask is False are as if they were not there."""
+    def compare(self, student: Tensor, teacher: Tensor, mask: Tensor, label: Tensor) -> Tensor:
+        """`rows` of both sides, exact, divided by their temperatures, and 0 where the mask is False."""
 
 
 class ShareLoss(ScoreLoss):
@@ -73,9 +71,8 @@ class ScoreSoftmax(ShareLoss):
 
     kind: Literal["score_softmax"]
 
-    def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-        """Loss of each row, `(n,)`; equal scores give the entropy of the teacher's distribution, not 0."""
-        student, teacher = self.scaled(student, teacher, mask)
+    def compare(self, student: Tensor, teacher: Tensor, mask: Tensor, label: Tensor) -> Tensor:
+        """Equal scores give the entropy of the teacher's distribution, not 0."""
         return softmax_cross_entropy(student, functional.softmax(only(teacher, mask), dim=1), mask)
 
 
@@ -84,9 +81,8 @@ class ScoreBinary(ScoreLoss):
 
     kind: Literal["score_binary"]
 
-    def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-        """Loss of each row, `(n,)`; equal scores give the entropies of the teacher's labels, not 0."""
-        student, teacher = self.scaled(student, teacher, mask)
+    def compare(self, student: Tensor, teacher: Tensor, mask: Tensor, label: Tensor) -> Tensor:
+        """Equal scores give the entropies of the teacher's labels, not 0."""
         return binary_cross_entropy(student, torch.sigmoid(teacher), mask)
 
 
@@ -95,9 +91,7 @@ class ScoreSquared(ScoreLoss):
 
     kind: Literal["score_squared"]
 
-    def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-        """Loss of each row, `(n,)`."""
-        student, teacher = self.scaled(student, teacher, mask)
+    def compare(self, student: Tensor, teacher: Tensor, mask: Tensor, label: Tensor) -> Tensor:
         return (student - teacher).square().sum(dim=1)
 
 
@@ -106,9 +100,7 @@ class ScoreKl(ShareLoss):
 
     kind: Literal["score_kl"]
 
-    def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-        """Loss of each row, `(n,)`; 0 for equal distributions."""
-        student, teacher = self.scaled(student, teacher, mask)
+    def compare(self, student: Tensor, teacher: Tensor, mask: Tensor, label: Tensor) -> Tensor:
         log_taught = functional.log_softmax(only(teacher, mask), dim=1).masked_fill(~mask, 0)
         taught = log_taught.exp().masked_fill(~mask, 0)
         return (taught * log_taught).sum(dim=1) + softmax_cross_entropy(student, taught, mask)
@@ -122,18 +114,8 @@ class ScoreMargin(ScoreLoss):
 
     kind: Literal["score_margin"]
 
-    def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
-        """Value of each text, `(n,)`; 0 for one with fewer than two scored candidates."""
-        scores, mask = targets.scores[self.teacher].values, self.mask(targets, batch)
-        return self.margins(student_scores(outputs, targets), scores, mask, batch.label)
-
-    def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-        """Loss of each row, `(n,)`, of texts without label."""
-        return self.margins(student, teacher, mask, torch.zeros_like(mask))
-
-    def margins(self, student: Tensor, teacher: Tensor, mask: Tensor, label: Tensor) -> Tensor:
-        """Loss of each row, `(n,)`."""
-        student, teacher = self.scaled(student, teacher, mask)
+    def compare(self, student: Tensor, teacher: Tensor, mask: Tensor, label: Tensor) -> Tensor:
+        """0 for a text with fewer than two scored candidates."""
         preferred = teacher.masked_fill(~mask, -torch.inf).masked_fill(label & mask, torch.inf)
         if not mask.shape[1]:
             return (student + teacher).sum(dim=1)
