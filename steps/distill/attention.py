@@ -45,11 +45,9 @@ class AttentionMaps(Provider):
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
-        """Which teacher it is, unless that is the index's."""
         return {"teacher": np.frombuffer(bytes.fromhex(self.teacher), dtype=np.uint8)} if self.teacher else {}
 
     def values(self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Maps of the student and of the teacher."""
         return tensors["student"], tensors["teacher"]
 
     def forward(self, tokens: Tokens, rows: np.ndarray) -> dict[str, Tensor]:
@@ -67,16 +65,11 @@ class AttentionMaps(Provider):
 def provide_attention(setting: Setting, teacher: str) -> AttentionMaps:
     """Maps of the student and of a teacher's transformer, "" for the index's."""
     if not teacher:
-        return AttentionMaps(setting.student, query_network(setting.teacher), setting.precision)
-    folder = setting.tower_of(teacher)
+        network = getattr(load_tower(setting.teacher, "query")[0], "auto_model", None)
+        return AttentionMaps(setting.student, network, setting.precision)
+    folder = setting.teacher.parents[1] / teacher / "tower"
     network = other_network(folder, setting.student)
     return AttentionMaps(setting.student, network, setting.precision, fingerprint(folder).id)
-
-
-def query_network(tower: Path) -> Any:
-    """The transformer of the query tower in a folder; None where it has none."""
-    first: Any = load_tower(tower, "query")[0]
-    return getattr(first, "auto_model", None)
 
 
 def other_network(folder: Path, student: Any) -> Any:

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+
+from steps.distill.losses.base import Batch
 
 
 @dataclass(frozen=True)
@@ -14,6 +17,10 @@ class CandidateBatch:
     label: np.ndarray
     counts: np.ndarray
     is_own: np.ndarray
+
+    def batch(self, texts: np.ndarray, device: torch.device) -> Batch:
+        """Those of some texts, by position or mask, as losses read them."""
+        return Batch(*(torch.from_numpy(mask[texts]).to(device) for mask in (self.label, self.counts, self.is_own)))
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,5 @@ class Candidates:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """All that a batch's candidates follow from."""
         owners = [[row, document] for row, docs in sorted(self.positives.items()) for document in docs.tolist()]
         return {"positives": np.array(owners), "nearest": self.nearest}

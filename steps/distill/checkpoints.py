@@ -6,8 +6,8 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import sentence_transformers
@@ -15,19 +15,14 @@ import torch
 import transformers
 from torch import nn
 
-from slimtower.common.errors import line
 from slimtower.common.files import cache_root, staged_file
 from steps.core.code import code_digest
 from steps.core.leases import release_and_delete
 from steps.distill.losses.base import Loss
-from steps.training.checkpoint_files import acquire, is_cut, model_key
+from steps.training.checkpoint_files import acquire, load_checkpoint_or_none, model_key
 from steps.training.distributed import agreed_step, check_agreed, rank
 
-_UNLIKE = (
-    "the processes of this training do not begin with the same student, texts and knobs; give all hosts the same"
-    " packages, params.yaml and inputs"
-)
-_JOINT = ("steps.distill.joint",)
+_UNLIKE = "the hosts begin with different students, texts or knobs; give all the same packages, params.yaml and inputs"
 CHECKPOINT_SECONDS = 60.0  # between two checkpoints: what a killed run repeats at most, beside its start
 
 
@@ -49,7 +44,6 @@ class Checkpoints:
     """The newest state of one training: weights, optimizer, schedule, random numbers and how far it has come."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` belongs to this training alone."""
         self.folder, self.saved_at = folder, time.monotonic()
 
     def due(self) -> bool:
@@ -75,7 +69,8 @@ class Checkpoints:
         While another run trains the same, it waits.
         """
         acquire(self.folder, "distill")
-        state = self._load_state()
+        read = partial(torch.load, map_location="cpu", weights_only=True)
+        state = load_checkpoint_or_none(self.folder / "state.pt", read, "distill")
         for name, value in (state["done"] if state else {}).items():
             setattr(done, name, value)
         agreed_step(done.step, str(self.folder))
@@ -92,18 +87,6 @@ class Checkpoints:
         """Forget the training; call it when its student is written."""
         release_and_delete(self.folder)
 
-    def _load_state(self) -> dict[str, Any] | None:
-        path = self.folder / "state.pt"
-        if not path.is_file():
-            return None
-        try:
-            return torch.load(path, map_location="cpu", weights_only=True)
-        except (RuntimeError, EOFError, OSError, ValueError, UnpicklingError) as error:
-            if not is_cut(error):
-                raise
-            print(f"distill: {path} cannot be read ({line(error)[:80]}); begins anew", file=sys.stderr)
-            return None
-
 
 def training_folder(module: nn.Module, arrays: dict[str, Any], knobs: dict[str, Any], losses: Iterable[Loss]) -> Path:
     """Folder below SLIMTOWER_CACHE of all trainings of this model, texts, targets, knobs and this code alone.
@@ -111,7 +94,7 @@ def training_folder(module: nn.Module, arrays: dict[str, Any], knobs: dict[str, 
     UserError when the processes of one training differ in them.
     """
     modules = {type(loss).__module__ for loss in losses}  # nobody imports these by name
-    code = [code_digest("steps.distill.trainer", "steps.distill.objective", *_JOINT, *modules)]
+    code = [code_digest("steps.distill.trainer", "steps.distill.objective", "steps.distill.joint", *modules)]
     code += [package.__version__ for package in (torch, transformers, sentence_transformers)]
     key = hashlib.sha256(json.dumps([knobs, code], sort_keys=True).encode())
     key.update(model_key(module))

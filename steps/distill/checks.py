@@ -17,12 +17,12 @@ from steps.distill.losses.layer import LayerDistillation
 from steps.distill.losses.score import ScoreLoss
 from steps.distill.mixture import texts_an_epoch
 from steps.distill.params import VECTORS_ALONE, Phase, StudentParams, wants_inside
-from steps.distill.students import Student
-from steps.distill.targets import LayerTable, ScoreTable
+from steps.distill.student import Student
+from steps.distill.targets import ScoreTable
 from steps.distill.tokens import Tokens
 from steps.encoders.towers import positions_of
 from steps.endpoint.module import Endpoint
-from steps.retrieval.target_entropy import Sample, check_teacher_targets, layer_targets, layers_warning
+from steps.retrieval.target_entropy import check_teacher_targets, layer_targets, layers_warning
 
 LARGEST_GRAPH = 2**31 - 2**24  # bytes; a protobuf has 2 GiB at most
 
@@ -55,25 +55,18 @@ def check_temperatures(losses: Sequence[Loss], scores: Mapping[str, ScoreTable],
     for loss in losses:
         if not (isinstance(loss, ScoreLoss) and loss.of_shares and loss.teacher in scores):
             continue
-        table = scores[loss.teacher]
-        is_complete = (table.documents[:, :count] >= 0).all(axis=1)
-        sample = Sample(int(is_complete.sum()))
-        sample.add(table.scores[is_complete, :count])
-        figures = check_teacher_targets(sample.all(), loss.teacher_temperature or loss.temperature)
+        temperature = loss.teacher_temperature or loss.temperature
+        figures = check_teacher_targets(scores[loss.teacher].sampled(count), temperature)
         if figures and (warning := figures.warning(loss.teacher)):
             print(f"distill: WARNING: {loss.kind}: {warning}", file=sys.stderr)
 
 
-def check_layer_temperature(loss: LayerDistillation, table: LayerTable, count: int, layers: Sequence[int]) -> None:
+def check_layer_temperature(loss: LayerDistillation, table: ScoreTable, count: int, layers: Sequence[int]) -> None:
     """A warning where layers of another teacher are flat or one-hot at the temperature at which they are learned.
 
     `layers`: those that may be paired, numbered from 0.
     """
-    complete_rows = np.flatnonzero((table.documents[:, :count] >= 0).all(axis=1))
-    sample = Sample(len(complete_rows))
-    sample.add(complete_rows)
-    scores = table.values[table.positions[sample.all(), :count]].astype(np.float32)
-    figures = layer_targets(scores, loss.teacher_temperature or loss.temperature, layers)
+    figures = layer_targets(table.sampled(count), loss.teacher_temperature or loss.temperature, layers)
     if warning := layers_warning(figures, loss.teacher):
         print(f"distill: WARNING: {loss.kind}: {warning}", file=sys.stderr)
 

@@ -1,6 +1,7 @@
 """What a transformer starts from: the teacher's layers, a pretrained encoder, or random weights."""
 
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -55,25 +56,17 @@ def layer_subset(teacher_folder: Path, layers: list[int], *, prompts: bool = Fal
 
 def _check_saved(tower: SentenceTransformer, layers: list[int]) -> None:
     """UserError unless the tower, saved and loaded again, has the same weights and embeds a text as before."""
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, suppress(UserError):  # of weights that do not fit
         tower.save_pretrained(folder, create_model_card=False)
-        same = _loads_as(tower, folder)
-    if not same:
-        raise UserError(
-            f"distill.student: layers {layers}: once saved and loaded they are another model, as this teacher's layers"
-            " differ in kind; keep its first layer first, or start from base or fresh"
-        )
-
-
-def _loads_as(tower: SentenceTransformer, folder: str) -> bool:
-    """Whether the model in a folder has the tower's weights and embeds a text as the tower does."""
-    try:
         again = load_tower(folder)
-    except UserError:  # its weights do not fit
-        return False
-    ours, theirs = (encode(model, ["a short text"], "query") for model in (tower, again))
-    close = np.allclose(ours, theirs, atol=1e-4 * float(np.abs(ours).max()))
-    return close and tower.state_dict().keys() == again.state_dict().keys()
+        ours, theirs = (encode(model, ["a short text"], "query") for model in (tower, again))
+        close = np.allclose(ours, theirs, atol=1e-4 * float(np.abs(ours).max()))
+        if close and tower.state_dict().keys() == again.state_dict().keys():
+            return
+    raise UserError(
+        f"distill.student: layers {layers}: once saved and loaded they are another model, as this teacher's layers"
+        " differ in kind; keep its first layer first, or start from base or fresh"
+    )
 
 
 def pretrained(base: str, teacher: SentenceTransformer) -> SentenceTransformer:

@@ -1,5 +1,6 @@
 """Teachers that train along with a student: the index's with both towers or its documents alone, or one that scores."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,20 +11,19 @@ from torch import Tensor, nn
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import write_json
-from slimtower.common.names import Role
+from slimtower.common.names import ROLES, Role
 from steps.distill.candidates import Candidates
 from steps.distill.checks import check_document_tokens
 from steps.distill.layer_pooling import depth_of, pooling_of
-from steps.distill.layer_store import compared
+from steps.distill.layer_store import LayerTeacher, compared
 from steps.distill.losses.base import LayerTargets, Scores, Targets
-from steps.distill.students import Student, TransformerStudent
+from steps.distill.student import Student
+from steps.distill.students import TransformerStudent
 from steps.distill.targets import StoredTeachers, Teachers
 from steps.distill.tokens import Tokens
 from steps.encoders.precision import Precision
 from steps.encoders.towers import autocast, device, load_tower, route, trains_with_plain_attention
 from steps.scorers.base import Network
-
-_ROLES: tuple[Role, Role] = ("query", "document")
 
 
 class TrainedTower:
@@ -32,7 +32,7 @@ class TrainedTower:
     def __init__(self, folder: Path, precision: Precision) -> None:
         self.model = load_tower(folder).eval()
         self.precision = precision
-        self.towers = {role: TransformerStudent(route(self.model, role)) for role in _ROLES}
+        self.towers = {role: TransformerStudent(route(self.model, role)) for role in ROLES}
         self.depth = min(depth_of(student.tower) for student in self.towers.values())
 
     def tokenize(self, role: Role, texts: list[str], max_length: int) -> Tokens:
@@ -40,82 +40,79 @@ class TrainedTower:
         tower = self.towers[role].tower
         prompt = tower.prompts.get(role) or ""
         if prompt and not pooling_of(tower, "the teacher").include_prompt:
-            raise UserError(
-                "distill.student: the teacher leaves its prompt out of its pooling; targets: joint takes none that does"
-            )
+            raise UserError("distill.student: targets: joint takes no teacher that leaves its prompt out when it pools")
         tokens = self.towers[role].tokenize([prompt + text for text in texts], max_length)
         check_document_tokens(self.towers[role], tokens)
         return tokens
 
-    def embed(self, role: Role, tokens: Tokens, rows: np.ndarray, layers: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Embeddings before their normalisation, `(n, dim)`, and pooled states `(n, len(layers), width)`."""
-        return self.towers[role].embed_layers(tokens, rows, layers)
+
+@dataclass(frozen=True)
+class TrainedTeacher(Teachers, LayerTeacher):
+    """A teacher that trains along: its scores and its layers' have a gradient; what it does not give is `stored`."""
+
+    stored: StoredTeachers
+    precision: Precision
+
+    @property
+    @abstractmethod
+    def depth(self) -> int:
+        """How many layers it has."""
+
+    def scores(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> LayerTargets:
+        with torch.no_grad(), autocast(self.precision):
+            tensors = self.forward(rows, documents, layers)
+        return self.layer_targets({name: tensor.float() for name, tensor in tensors.items()}, rows, documents, layers)
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write it as the stage `teach` leaves a teacher of its kind."""
 
 
 @dataclass(frozen=True)
-class JointTeacher:
+class JointTeacher(TrainedTeacher):
     """Targets of a tower that trains: its embeddings of texts and documents and its layers' scores, with gradient."""
 
     tower: TrainedTower
     texts: Tokens
     documents: Tokens
-    stored: StoredTeachers
 
     @property
     def depth(self) -> int:
-        """How many layers it has."""
         return self.tower.depth
 
     @property
     def modules(self) -> Sequence[nn.Module]:
-        """The tower."""
         return [self.tower.model]
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
-        """The stored ones and the tokens that it reads."""
-        tokens = {"joint.ids": self.texts.ids, "joint.offsets": self.texts.offsets}
-        tokens |= {"joint.document_ids": self.documents.ids, "joint.document_offsets": self.documents.offsets}
-        return dict(self.stored.arrays) | tokens
+        return {**self.stored.arrays, **self.texts.arrays("joint"), **self.documents.arrays("joint documents")}
 
     def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
-        """Embeddings and states of these layers, of the texts and of the documents."""
-        queries, states = self.tower.embed("query", self.texts, rows, layers)
+        queries, states = self.tower.towers["query"].embed_layers(self.texts, rows, layers)
         tensors = {"teacher.queries": queries, "teacher.query_layers": states}
         if len(documents):
-            embeddings, document_states = self.tower.embed("document", self.documents, documents, layers)
-            tensors |= {"teacher.documents": embeddings, "teacher.document_layers": document_states}
+            vectors, document_states = self.tower.towers["document"].embed_layers(self.documents, documents, layers)
+            tensors |= {"teacher.documents": vectors, "teacher.document_layers": document_states}
         return tensors
 
     def targets(self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Targets:
-        """As stored ones, but for the vectors and what follows from them."""
         queries = self.tower.towers["query"].normalised(tensors["teacher.queries"])
-        if not len(documents):
-            return self.stored.with_scores(queries, queries[:0], rows, documents)
-        vectors = self.tower.towers["document"].normalised(tensors["teacher.documents"])
-        return self.stored.with_scores(queries, vectors, rows, documents)
-
-    def scores(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> LayerTargets:
-        """What these layers give the documents for the texts at present, without gradient."""
-        with torch.no_grad(), autocast(self.tower.precision):
-            tensors = self.forward(rows, documents, layers)
-        return self.layer_targets({name: tensor.float() for name, tensor in tensors.items()}, rows, documents, layers)
+        vectors = tensors.get("teacher.documents", queries[:0])
+        return self.stored.with_scores(queries, self.tower.towers["document"].normalised(vectors), rows, documents)
 
     def layer_targets(
         self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]
     ) -> LayerTargets:
-        """Scores of all documents; the student has documents of its own."""
         states = tensors["teacher.query_layers"]
-        document_states = tensors["teacher.document_layers"] if len(documents) else states[:0]
-        return compared(states, document_states)
+        return compared(states, tensors.get("teacher.document_layers", states[:0]))
 
     def save(self, folder: Path) -> None:
-        """Write the tower."""
         self.tower.model.save_pretrained(str(folder), create_model_card=False)
 
 
 @dataclass(frozen=True)
-class JointDocuments:
+class JointDocuments(Teachers):
     """Teachers whose vectors of documents are those of a tower that trains: their scores stay the stored ones."""
 
     reader: Student
@@ -124,24 +121,19 @@ class JointDocuments:
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
-        """Those of the teachers, and the documents' tokens."""
-        tokens = {"document_ids": self.tokens.ids, "document_offsets": self.tokens.offsets}
-        return {**self.stored.arrays, **tokens}
+        return {**self.stored.arrays, **self.tokens.arrays("documents")}
 
     @property
     def modules(self) -> Sequence[nn.Module]:
-        """The document tower, and what trains besides."""
-        return (*self.stored.modules, self.reader.tower)
+        return [self.reader.tower]
 
     def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
-        """The tower's embeddings of the candidates, `(m, dim)`, with gradient, and what the teachers make."""
         tensors = self.stored.forward(rows, documents)
         if len(documents):
             tensors["joint documents"] = self.reader.normalised(self.reader.embed(self.tokens, documents))
         return tensors
 
     def targets(self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Targets:
-        """What the teachers say, but for the vectors of the documents."""
         targets = self.stored.targets(tensors, rows, documents)
         return replace(targets, documents=tensors["joint documents"]) if len(documents) else targets
 
@@ -167,7 +159,7 @@ def joint_documents(
 
 
 @dataclass(frozen=True)
-class JointScores:
+class JointScores(TrainedTeacher):
     """Targets of a late interaction model or a cross encoder that trains: its scores and its layers', with gradient.
 
     The vectors stay those of the index teacher, so its documents can be what a student is scored against.
@@ -177,30 +169,25 @@ class JointScores:
     network: Network
     texts: Sequence[str]
     documents: Sequence[str]
-    digest: bytes  # of the tower as it began and of how it reads these texts
+    digest: str  # hex, of the tower as it began and of how it reads these texts
     candidates: Candidates
-    stored: StoredTeachers
-    precision: Precision
     whole_batch: bool  # it reads all candidates of the batch with each text; else the text's own
 
     @property
     def depth(self) -> int:
-        """How many layers it has."""
         return self.network.depth
 
     @property
     def modules(self) -> Sequence[nn.Module]:
-        """The network."""
         return [self.network.model]
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
-        """The stored ones, and what it reads."""
-        return dict(self.stored.arrays) | {"joint.scores": np.frombuffer(self.digest, dtype=np.uint8)}
+        return {**self.stored.arrays, "joint.scores": np.frombuffer(bytes.fromhex(self.digest), dtype=np.uint8)}
 
     def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
         """Scores of the documents, `(n, 1 + len(layers), m)`: its own, then the layers'; 0 where it reads none."""
-        text, column = np.nonzero(self._pair_mask(rows, documents))
+        text, column = np.nonzero(self._pair_mask(rows, documents).numpy())
         used, document = np.unique(column, return_inverse=True)
         texts = [self.texts[row] for row in rows.tolist()]
         pair_scores = self.network.scores(
@@ -211,33 +198,21 @@ class JointScores:
         return {"teacher.scores": matrix.index_put(at, pair_scores).transpose(1, 2)}
 
     def targets(self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Targets:
-        """As stored ones, and its scores."""
         targets = self.stored.targets(tensors, rows, documents)
-        scores = Scores(tensors["teacher.scores"][:, 0], self._scored_mask(rows, documents))
+        scores = Scores(tensors["teacher.scores"][:, 0], self._pair_mask(rows, documents).to(device()))
         return replace(targets, scores={**targets.scores, self.name: scores})
-
-    def scores(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> LayerTargets:
-        """What these layers give the documents for the texts at present, without gradient."""
-        with torch.no_grad(), autocast(self.precision):
-            tensors = self.forward(rows, documents, layers)
-        return self.layer_targets(tensors, rows, documents, layers)
 
     def layer_targets(
         self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]
     ) -> LayerTargets:
-        """Scores alone: it has no states of documents."""
-        return LayerTargets(tensors["teacher.scores"][:, 1:], self._scored_mask(rows, documents))
+        return LayerTargets(tensors["teacher.scores"][:, 1:], self._pair_mask(rows, documents).to(device()))
 
     def save(self, folder: Path) -> None:
         """Write it as the stage `teach` leaves a teacher of its kind."""
         self.network.model.save_pretrained(str(folder / "tower"), create_model_card=False)
         write_json(folder / "report.json", {"kind": self.network.kind})
 
-    def _pair_mask(self, rows: np.ndarray, documents: np.ndarray) -> np.ndarray:
-        """Which documents it reads with each text, boolean `(n, m)`."""
+    def _pair_mask(self, rows: np.ndarray, documents: np.ndarray) -> Tensor:
         if self.whole_batch:
-            return np.ones((len(rows), len(documents)), dtype=bool)
-        return self.candidates.own_mask(rows, documents)
-
-    def _scored_mask(self, rows: np.ndarray, documents: np.ndarray) -> Tensor:
-        return torch.from_numpy(self._pair_mask(rows, documents)).to(device())
+            return torch.ones((len(rows), len(documents)), dtype=torch.bool)
+        return torch.from_numpy(self.candidates.own_mask(rows, documents))

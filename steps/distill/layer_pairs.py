@@ -106,7 +106,6 @@ class Projection(nn.Module):
         self.register_buffer("matrix", matrix, persistent=False)
 
     def forward(self, states: Tensor) -> Tensor:
-        """`states @ matrix`."""
         return states @ self.matrix.to(states.dtype)
 
 

@@ -26,14 +26,12 @@ class LayerPooling(nn.Module):
         self.register_buffer("projection", projection)
 
     def forward(self, features: dict[str, Any]) -> dict[str, Any]:
-        """Add `sentence_embedding`, `(n, layers * width)`."""
         states = pooled_states(self.pooling, features, self.layers)
         if self.projection is not None:
             states = states.float() @ self.projection
         return features | {"sentence_embedding": states.flatten(1)}
 
     def get_embedding_dimension(self) -> int:
-        """Numbers in a text's row."""
         pooled = int(self.pooling.get_embedding_dimension())
         return len(self.layers) * (pooled if self.projection is None else self.projection.shape[1])
 

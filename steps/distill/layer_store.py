@@ -1,11 +1,11 @@
 """The index teacher's states of layers, of texts and documents, read once and kept below SLIMTOWER_CACHE."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from steps.core.versions import library_versions
 from steps.distill.layer_pooling import LayerPooling, pooling_of, random_projection
 from steps.distill.losses.base import LayerTargets
 from steps.distill.losses.layer import products
-from steps.distill.targets import LayerTable
+from steps.distill.targets import ScoreTable
 from steps.encoders.precision import Precision, resolve_precision
 from steps.encoders.towers import device, encode, load_tower
 from steps.training.distributed import barrier, rank
@@ -28,31 +28,25 @@ from steps.training.distributed import barrier, rank
 _FORMAT = 1
 _SHARD_TEXTS = 2048
 _BATCH = 64
-_NAMES: dict[Role, str] = {"query": "texts", "document": "documents"}
 
 
-class LayerTeacher(Protocol):
+class LayerTeacher(ABC):
     """A teacher whose layers score documents: by their states, by scores that are stored, or as it trains along."""
 
     @property
+    @abstractmethod
     def arrays(self) -> Mapping[str, np.ndarray]:
         """All that the scores follow from, besides weights."""
 
     def scores(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> LayerTargets:
         """What these layers, numbered from 0, give the documents for the texts, without gradient."""
+        return self.layer_targets({}, rows, documents, layers)
 
+    @abstractmethod
     def layer_targets(
         self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]
     ) -> LayerTargets:
         """The same with all that a student needs; `tensors`: what a running teacher computed, or puts in its place."""
-
-
-class WholeTeacher(LayerTeacher, Protocol):
-    """One all of whose layers can be asked for; a student reads none of its states."""
-
-    @property
-    def depth(self) -> int:
-        """How many layers it has."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +61,6 @@ class StateTable:
     columns: Sequence[int] | None = None
 
     def of(self, rows: np.ndarray, positions: np.ndarray) -> Tensor:
-        """States of these rows and of the layers at these positions, float32 `(n, k, width)`."""
         at = np.searchsorted(self.rows, rows)
         positions = positions if self.columns is None else np.array(self.columns)[positions]
         states = self.states[at[:, None], positions[None, :]]
@@ -75,7 +68,7 @@ class StateTable:
 
 
 @dataclass(frozen=True)
-class StoredLayers:
+class StoredLayers(LayerTeacher):
     """Scores of a frozen dual encoder's layers: inner products of stored states."""
 
     layers: Sequence[int]  # those that are stored, numbered from 0
@@ -85,24 +78,15 @@ class StoredLayers:
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
-        """Which states they are: they follow from the tower, the texts and the documents."""
         key = np.frombuffer(self.key, dtype=np.uint8)
         return {"layers.key": key, "layers.texts": self.texts.rows, "layers.documents": self.documents.rows}
-
-    def scores(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> LayerTargets:
-        """Scores of all documents, and their states."""
-        return self.layer_targets({}, rows, documents, layers)
 
     def layer_targets(
         self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]
     ) -> LayerTargets:
-        """Scores of all documents, and their states."""
-        positions = self._positions(layers)
+        positions = np.searchsorted(np.array(self.layers), np.array(layers))
         states = self.documents.of(documents, positions)
         return compared(self.texts.of(rows, positions), states, states)
-
-    def _positions(self, layers: Sequence[int]) -> np.ndarray:
-        return np.searchsorted(np.array(self.layers), np.array(layers))
 
 
 def compared(texts: Tensor, documents: Tensor, shared: Tensor | None = None) -> LayerTargets:
@@ -115,32 +99,24 @@ def compared(texts: Tensor, documents: Tensor, shared: Tensor | None = None) -> 
 
 
 @dataclass(frozen=True)
-class ScoredLayers:
+class ScoredLayers(LayerTeacher):
     """Scores of another teacher's layers, of any kind: those that the stage `score` stored (LEAD, Eq. 2 to 5)."""
 
-    table: LayerTable
+    table: ScoreTable
 
     @property
     def depth(self) -> int:
-        """How many layers scored."""
         return int(self.table.values.shape[1])
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
-        """The stored ones."""
-        table = self.table
-        return {"layers.documents": table.documents, "layers.places": table.positions, "layers.values": table.values}
-
-    def scores(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> LayerTargets:
-        """Scores of the texts' own documents."""
-        values, is_scored = self.table.of(rows, documents, layers)
-        return LayerTargets(torch.from_numpy(values).to(device()), torch.from_numpy(is_scored).to(device()))
+        return {f"layers.{name}": array for name, array in vars(self.table).items()}
 
     def layer_targets(
         self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]
     ) -> LayerTargets:
-        """The same: it has no states of documents."""
-        return self.scores(rows, documents, layers)
+        values, is_scored = self.table.of(rows, documents)
+        return LayerTargets(values[:, list(layers)], is_scored)
 
 
 @dataclass(frozen=True)
@@ -180,8 +156,12 @@ class LayerReader:
         if rank() == 0 and not file.is_file():
             tower = self._tower(role)
             cache = VectorCache(folder, "float16")
-            encoded = partial(_encoded, tower, role, self.precision)
-            cache.fill(texts, encoded, _SHARD_TEXTS, f"distill: layers of {_NAMES[role]}")
+
+            def read(chunk: list[str]) -> Embeddings:
+                states = encode(tower, chunk, role, precision=self.precision, batch_size=_BATCH)
+                return Embeddings(states, np.zeros(len(chunk), dtype=np.float32))
+
+            cache.fill(texts, read, _SHARD_TEXTS, f"distill: layers of {role} texts")
             with staged_file(file) as staging:
                 cache.write(texts, staging, tower.get_embedding_dimension() or 0)
         barrier()
@@ -205,8 +185,3 @@ class LayerReader:
     def projection(self, width: int) -> Tensor | None:
         """What its states of `width` are multiplied by, `(width, state_dim)`; None where they stay whole."""
         return random_projection(width, self.state_dim) if 0 < self.state_dim < width else None
-
-
-def _encoded(tower: SentenceTransformer, role: Role, precision: Precision, texts: list[str]) -> Embeddings:
-    vectors = encode(tower, texts, role, precision=precision, batch_size=_BATCH)
-    return Embeddings(vectors, np.zeros(len(texts), dtype=np.float32))

@@ -1,8 +1,8 @@
 """How long a training goes, and how its learning rate follows: a count of steps, or until it has converged."""
 
 import math
+from abc import ABC, abstractmethod
 from itertools import pairwise
-from typing import Protocol
 
 from steps.distill.checkpoints import Done
 from steps.distill.params import Convergence
@@ -13,20 +13,23 @@ HALVINGS = 4  # of the first look that counts: earlier ones, for the clock alone
 VALIDATIONS = 8  # over a training of a fixed length
 
 
-class Length(Protocol):
+class Length(ABC):
     """When a training looks at its held-out texts, and when it ends. Steps count from 1."""
 
     @property
+    @abstractmethod
     def steps(self) -> int | None:
         """All steps; None as long as nobody knows."""
 
+    @abstractmethod
     def factor(self, step: int) -> float:
         """What multiplies the learning rate once `step` steps are done: above 0 while there is one to go."""
 
+    @abstractmethod
     def should_validate(self, step: int) -> bool:
         """Whether the held-out texts are read after this step; after the last one they are anyway."""
 
-    def record(self, step: int, quality: float, seconds: float) -> None:
+    def record(self, step: int, quality: float, seconds: float) -> None:  # noqa: B027  # a count follows from nothing
         """Take note of the quality on held-out texts after a step, and of the seconds gone.
 
         0 is the teacher's mean vector for every text, 1 the teacher: cosines lie close together where a teacher's
@@ -34,31 +37,24 @@ class Length(Protocol):
         """
 
 
-class Counted:
+class Counted(Length):
     """A given number of steps; the learning rate rises over the warm-up and falls in a line over the rest."""
 
     def __init__(self, steps: int, warmup_ratio: float) -> None:
-        """`warmup_ratio` is the share of the steps that warms up."""
         self._steps, self._warmup = steps, max(1, round(steps * warmup_ratio))
 
     @property
     def steps(self) -> int:
-        """All steps."""
         return self._steps
 
     def factor(self, step: int) -> float:
-        """Up to 1, then down to 0 after the last step."""
         return min((step + 1) / self._warmup, (self._steps - step) / max(1, self._steps - self._warmup + 1), 1.0)
 
     def should_validate(self, step: int) -> bool:
-        """A few times, evenly."""
         return step % max(1, self._steps // VALIDATIONS) == 0 and step != self._steps
 
-    def record(self, step: int, quality: float, seconds: float) -> None:
-        """Changes nothing."""
 
-
-class UntilConverged:
+class UntilConverged(Length):
     """As many steps as help: the rate stays up while the quality on held-out texts rises, then goes down in a line.
 
     Looks lie a quarter more steps apart each time, so that a gain means the same early and late: what a quarter more
@@ -81,18 +77,15 @@ class UntilConverged:
 
     @property
     def steps(self) -> int | None:
-        """All steps, once the rate has started to fall."""
         start = self._done.falls_from
         return min(start + max(1, round(start * DECAY / (1 - DECAY))), self._limits.max_steps) if start else None
 
     def factor(self, step: int) -> float:
-        """Up to 1 over the warm-up, 1 until it has converged, then down to 0 after the last step."""
         rises = min((step + 1) / self._warmup, 1.0)
         start, steps = self._done.falls_from, self.steps
         return rises if steps is None else min(rises, max(0.0, (steps - step) / (steps - start)))
 
     def should_validate(self, step: int) -> bool:
-        """At each doubling up to `_first`, then at each quarter more."""
         return self.steps is None and step >= self._after(int(self._done.seen[-1][0]) if self._done.seen else 0)
 
     def _after(self, step: int) -> int:
@@ -104,7 +97,6 @@ class UntilConverged:
         return next(candidate for candidate in early if candidate > step)
 
     def record(self, step: int, quality: float, seconds: float) -> None:
-        """Decide whether the rate starts to fall."""
         seen, limits = self._done.seen, self._limits
         if self.steps is not None:
             return

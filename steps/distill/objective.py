@@ -12,7 +12,7 @@ from steps.distill.layer_alignment import LayerAlignment
 from steps.distill.layer_pairs import Pairs
 from steps.distill.losses.base import Batch, Loss, Need, Outputs, Units
 from steps.distill.providers import Provider
-from steps.distill.students import Student
+from steps.distill.student import Student
 from steps.distill.targets import Teachers
 from steps.distill.tokens import Tokens
 
@@ -58,14 +58,13 @@ class Objective:
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         """All that it reads besides the texts and the teacher's vectors of them."""
-        arrays: dict[str, np.ndarray] = {}
+        arrays = dict(self.teachers.arrays)
         if self.candidates is not None:
-            arrays = dict(self.teachers.arrays) | self.candidates.arrays
-        else:  # what needs no candidates
-            stored = self.teachers.arrays
-            arrays = {name: stored[name] for name in stored if name == "lengths"}
+            arrays |= self.candidates.arrays
+        else:  # nothing else is read
+            arrays = {name: array for name, array in arrays.items() if name == "lengths"}
         if self.document_tokens is not None:
-            arrays |= {"document_ids": self.document_tokens.ids, "document_offsets": self.document_tokens.offsets}
+            arrays |= self.document_tokens.arrays("documents")
         for loss, provider in self.providers.items():
             arrays |= {f"{loss}.{name}": array for name, array in provider.arrays.items()}
         return arrays if self.layers is None else arrays | dict(self.layers.teacher.arrays)
@@ -79,8 +78,8 @@ class Objective:
         student's of the batch's candidates, `(m, dim)`; besides them what a running teacher makes. Where layers are
         compared, `queries.layers` and `documents.layers` are the pooled states of the student's, `(n, k, width)`.
         """
-        documents = self._documents(rows, step)
-        pairs = self._pairs(rows, step)
+        candidates, pairs = self._draw_candidates(rows, step), self._pairs(rows, step)
+        documents = _NONE if candidates is None else candidates.documents
         tensors = self._embed(student, "queries", tokens, piece, pairs)
         if self.document_tokens is not None and len(documents):
             tensors |= self._embed(student, "documents", self.document_tokens, documents, pairs)
@@ -97,7 +96,6 @@ class Objective:
         return {name: embeddings, f"{name}.layers": states}
 
     def _pairs(self, rows: np.ndarray, step: int) -> Pairs | None:
-        """Layers that are paired at this step."""
         candidates = self._draw_candidates(rows, step)
         return None if self.layers is None or candidates is None else self.layers.at(step, rows, candidates)
 
@@ -108,18 +106,18 @@ class Objective:
         candidates = self._draw_candidates(rows, step)
         documents = _NONE if candidates is None else candidates.documents
         targets = self.teachers.targets(tensors, piece, documents).measured_in(self.units)
-        provided = {
-            loss: provider.values(_named(tensors, loss), piece, documents) for loss, provider in self.providers.items()
-        }
+        provided = {}
+        for name, provider in self.providers.items():
+            own = {key.removeprefix(f"{name}."): tensors[key] for key in tensors if key.startswith(f"{name}.")}
+            provided[name] = provider.values(own, piece, documents)
         targets = replace(targets, provided=provided)
         pairs = self._pairs(rows, step)
         if self.layers is not None and candidates is not None and pairs is not None:
             targets = replace(targets, layers=self.layers.targets(tensors, piece, rows, candidates, pairs))
-        document_vectors = tensors.get("documents")
         outputs = Outputs(
             queries=student.normalised(tensors["queries"]),
             raw=tensors["queries"],
-            documents=None if document_vectors is None else student.normalised(document_vectors),
+            documents=student.normalised(tensors["documents"]) if "documents" in tensors else None,
             heads=self.heads,
             layers=tensors.get("queries.layers"),
             document_layers=tensors.get("documents.layers"),
@@ -135,12 +133,7 @@ class Objective:
             terms[name] = loss.weight * torch.stack(values).mean(dim=0).sum() / max(1, counted)
         return terms
 
-    def _documents(self, rows: np.ndarray, step: int) -> np.ndarray:
-        candidates = self._draw_candidates(rows, step)
-        return _NONE if candidates is None else candidates.documents
-
     def _draw_candidates(self, rows: np.ndarray, step: int) -> CandidateBatch | None:
-        """The candidates of the batch, drawn once for all its pieces."""
         if self.candidates is None:
             return None
         if self.last is None or self.last[0] != step or not np.array_equal(self.last[1], rows):
@@ -155,14 +148,4 @@ class Objective:
             nothing = torch.zeros((len(piece), 0), dtype=torch.bool, device=like.device)
             return Batch(nothing, nothing, nothing), 0
         positions = np.searchsorted(rows, piece)
-        masks = (
-            torch.from_numpy(mask[positions]).to(like.device)
-            for mask in (candidates.label, candidates.counts, candidates.is_own)
-        )
-        return Batch(*masks), int(candidates.label.sum())
-
-
-def _named(tensors: Mapping[str, Tensor], loss: str) -> dict[str, Tensor]:
-    """The tensors of a loss' provider, by its own names for them."""
-    start = f"{loss}."
-    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
+        return candidates.batch(positions, like.device), int(candidates.label.sum())

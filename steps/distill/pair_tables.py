@@ -42,7 +42,6 @@ class PairTable:
         return mean_length(self.values[:, 0])
 
     def of(self, rows: np.ndarray, documents: np.ndarray) -> Pairs:
-        """Those of some texts, and where their documents are among sorted `documents` `(m,)`."""
         text_documents, at = self.documents[rows], self.positions[rows]
         positions = np.searchsorted(documents, text_documents).clip(max=max(0, len(documents) - 1))
         is_candidate = (

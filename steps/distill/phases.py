@@ -12,9 +12,9 @@ from slimtower.common.errors import UserError
 from slimtower.common.fingerprints import fingerprint
 from steps.distill.candidates import Candidates
 from steps.distill.checks import check_candidates, check_document_tokens, check_temperatures
-from steps.distill.joint import JointScores, JointTeacher, TrainedTower, joint_documents
+from steps.distill.joint import JointScores, JointTeacher, TrainedTeacher, TrainedTower, joint_documents
 from steps.distill.layer_alignment import LayerAlignment, layer_alignment
-from steps.distill.layer_store import ScoredLayers, WholeTeacher
+from steps.distill.layer_store import ScoredLayers
 from steps.distill.losses.base import Need, Units
 from steps.distill.losses.layer import LayerDistillation
 from steps.distill.objective import Objective
@@ -22,7 +22,7 @@ from steps.distill.params import DistillParams, Phase, StudentParams
 from steps.distill.providers import Provider, Setting
 from steps.distill.sources import Sources
 from steps.distill.starts import Static
-from steps.distill.students import Student
+from steps.distill.student import Student
 from steps.distill.targets import OnlineTeacher, ScoreTable, StoredTeachers, Teachers, units_of
 from steps.distill.tokens import Tokens
 from steps.distill.trainer import Schedule
@@ -33,51 +33,12 @@ from steps.scorers.base import Network
 
 
 @dataclass(frozen=True)
-class Training:
-    """One training of the student, and the rows of the texts that it sees."""
-
-    objective: Objective
-    schedule: Schedule
-    rows: np.ndarray
-
-
-def trainings(
-    chosen: StudentParams,
-    student: Student,
-    teacher: Path,
-    sources: Sources,
-    training: np.ndarray,
-    params: DistillParams,
-    *,
-    cosine: bool,
-) -> Iterator[Training]:
-    """The student's own training, then those of `then`; each is made when its turn comes. None with epochs: 0.0.
+class Trainings:
+    """The student's own training, then those of `then`: what their losses need is loaded, nothing else.
 
     `teacher` is the index teacher's folder, which compares by `cosine` or by inner product; `training` are the rows of
-    the texts that train. The learning rate of a static embedding is one of vectors of length 1, and follows theirs.
+    the texts that train.
     """
-    units = units_of(sources.vectors, sources.documents)
-    make = ObjectiveMaker(chosen, student, teacher, cosine, sources, training, params, units)
-    longer = units.queries if isinstance(chosen.start, Static) else 1.0  # a table is as long as the vectors
-    for number, phase in enumerate(chosen.phases if chosen.trains else ()):
-        schedule = Schedule(
-            name="distill" if number == 0 else f"distill, phase {number + 1}",
-            prefix="" if number == 0 else f"phase{number + 1}.",
-            epochs=phase.epochs,
-            batch_size=chosen.batch_size,
-            learning_rate=phase.learning_rate * longer,
-            warmup_ratio=chosen.warmup_ratio,
-            weight_decay=chosen.weight_decay,
-            embedding_lr_multiplier=chosen.embedding_lr_multiplier,
-            at_least_an_epoch=number == 0,  # later phases see the same texts again
-        )
-        objective = make.objective(phase)
-        yield Training(objective, schedule, make.rows(phase, objective.providers.values()))
-
-
-@dataclass(frozen=True)
-class ObjectiveMaker:
-    """Makes objectives from what the stages before have written: what the losses need is loaded, nothing else."""
 
     chosen: StudentParams
     student: Student
@@ -86,9 +47,34 @@ class ObjectiveMaker:
     sources: Sources
     training: np.ndarray
     params: DistillParams
-    units: Units
     tables: dict[tuple[str, int], ScoreTable] = field(default_factory=dict)  # by teacher and documents a text
     networks: dict[str, Network] = field(default_factory=dict)  # those that train along, by teacher
+
+    def __iter__(self) -> Iterator[tuple[Objective, Schedule, np.ndarray]]:
+        """Each with the rows of the texts that it sees, made when its turn comes; none with epochs: 0.0.
+
+        The learning rate of a static embedding is one of vectors of length 1, and follows theirs.
+        """
+        chosen, longer = self.chosen, self.units.queries if isinstance(self.chosen.start, Static) else 1.0
+        for number, phase in enumerate(chosen.phases if chosen.trains else ()):
+            schedule = Schedule(
+                name="distill" if number == 0 else f"distill, phase {number + 1}",
+                prefix="" if number == 0 else f"phase{number + 1}.",
+                epochs=phase.epochs,
+                batch_size=chosen.batch_size,
+                learning_rate=phase.learning_rate * longer,
+                warmup_ratio=chosen.warmup_ratio,
+                weight_decay=chosen.weight_decay,
+                embedding_lr_multiplier=chosen.embedding_lr_multiplier,
+                at_least_an_epoch=number == 0,  # later phases see the same texts again
+            )
+            objective = self.objective(phase)
+            yield objective, schedule, self.rows(phase, objective.providers.values())
+
+    @cached_property
+    def units(self) -> Units:
+        """Mean lengths of the teacher's vectors."""
+        return units_of(self.sources.vectors, self.sources.documents)
 
     def objective(self, phase: Phase) -> Objective:
         """The objective of a phase; UserError when a loss has nothing to compare."""
@@ -102,21 +88,15 @@ class ObjectiveMaker:
         return Objective(phase.losses, teachers, candidates, document_tokens, self.units, providers, layers)
 
     def rows(self, phase: Phase, providers: Iterable[Provider]) -> np.ndarray:
-        """Rows of the texts of a phase: all that train, or only those with scores or with something that
-        a loss' provider has.
-
-        UserError without any.
-        """
+        """Rows of the texts that a phase trains on: all, or those with scores, or of a provider; UserError for none."""
         scored = [self._scores(name, phase.teacher_top_k).scored for name in phase.teachers]
         scored += [provider.has for provider in providers if provider.has is not None]
         if not scored:
             return self.training
         rows: np.ndarray = self.training[np.any(scored, axis=0)[self.training]]
         if not len(rows):
-            raise UserError(
-                f"distill.student: no training text has scores of {', '.join(phase.all_teachers)};"
-                " raise score.max_texts"
-            )
+            teachers = ", ".join(phase.all_teachers)
+            raise UserError(f"distill.student: no training text has scores of {teachers}; raise score.max_texts")
         return rows
 
     def _scores(self, teacher: str, count: int) -> ScoreTable:
@@ -133,22 +113,17 @@ class ObjectiveMaker:
             scores={name: self._scores(name, phase.teacher_top_k) for name in phase.teachers},
         )
         teachers: Teachers = stored
+        precision, longest = self.params.precision, self.chosen.max_document_length
         if phase.trained and candidates is not None:
             return self._joint_scores(phase, phase.trained, candidates, stored)
         if phase.targets == "joint":
-            queries = self.trained_tower.tokenize(
-                "query", self.sources.texts["text"].to_pylist(), self.params.max_length
-            )
-            texts, longest = self.sources.document_texts(), self.chosen.max_document_length
-            return JointTeacher(
-                self.trained_tower, queries, self.trained_tower.tokenize("document", texts, longest), stored
-            )
+            queries = self.trained_tower.tokenize("query", self.sources.strings, self.params.max_length)
+            documents = self.trained_tower.tokenize("document", self.sources.document_texts(), longest)
+            return JointTeacher(stored, precision, self.trained_tower, queries, documents)
         if phase.targets == "online":
-            texts = self.sources.texts["text"].to_pylist()
-            teachers = OnlineTeacher(load_tower(self.teacher, "query"), texts, stored, self.params.precision)
+            teachers = OnlineTeacher(load_tower(self.teacher, "query"), self.sources.strings, stored, precision)
         if self.chosen.towers == "joint":
-            documents, longest = self.sources.document_texts(), self.chosen.max_document_length
-            return joint_documents(self.teacher, documents, longest, self.params.precision, teachers)
+            return joint_documents(self.teacher, self.sources.document_texts(), longest, precision, teachers)
         return teachers
 
     def _joint_scores(self, phase: Phase, name: str, candidates: Candidates, stored: StoredTeachers) -> JointScores:
@@ -157,20 +132,12 @@ class ObjectiveMaker:
         lengths = self.params.max_length, self.chosen.max_document_length
         if name not in self.networks:
             self.networks[name] = open_network(folder, *lengths)
-        texts, documents = self.sources.texts["text"].to_pylist(), self.sources.document_texts()
+        texts, documents = self.sources.strings, self.sources.document_texts()
         digest = digest_of_texts((fingerprint(folder / "tower").id, lengths), [*texts, *documents])
         network = self.networks[name]
-        return JointScores(
-            name,
-            network,
-            texts,
-            documents,
-            bytes.fromhex(digest),
-            candidates,
-            stored,
-            self.params.precision,
-            whole_batch=(phase.joint_candidates or network.candidates) == "batch",
-        )
+        whole = (phase.joint_candidates or network.candidates) == "batch"
+        precision = self.params.precision
+        return JointScores(stored, precision, name, network, texts, documents, digest, candidates, whole)
 
     def _providers(self, phase: Phase) -> dict[str, Provider]:
         """Those of the losses that have one; what is random in them is drawn by the seed."""
@@ -189,23 +156,19 @@ class ObjectiveMaker:
         asking = [loss for loss in phase.losses if isinstance(loss, LayerDistillation)]
         if not asking or candidates is None:
             return None
-        scorer: WholeTeacher | None = None
-        if isinstance(teachers, JointTeacher | JointScores):
+        scorer: TrainedTeacher | ScoredLayers | None = None
+        if isinstance(teachers, TrainedTeacher):
             scorer = teachers
         elif name := asking[0].teacher:
             scorer = ScoredLayers(self.sources.layer_scores(name, phase.teacher_top_k))
-        own_documents = self.chosen.towers == "symmetric"
+        own = self.chosen.towers == "symmetric"
         return layer_alignment(
-            asking[0], self.student, self.teacher, scorer, self.sources, candidates, self.training, self.params,
-            own_documents=own_documents,
-        )  # fmt: skip
+            asking[0], self.student, self.teacher, scorer, self.sources, candidates, self.training, self.params, own
+        )
 
     def _candidates(self, phase: Phase) -> Candidates:
         nearest = self.sources.nearest(phase.teacher_top_k)
-        if phase.labels == "pseudo":
-            positives = {row: nearest[row, :1] for row in range(len(nearest))}
-        else:
-            positives = self.sources.positives
+        positives = dict(enumerate(nearest[:, :1])) if phase.labels == "pseudo" else self.sources.positives
         parts = np.array(self.sources.texts["part"].to_pylist())[self.training]
         seen = np.isin(parts, [part for part, times in self.params.repeats.items() if times > 0])
         check_candidates(phase, positives, self.training[seen])

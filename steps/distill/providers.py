@@ -18,14 +18,10 @@ from steps.encoders.precision import Precision
 class Setting(NamedTuple):
     """What a provider can be made of: the student, the index teacher's tower, and what earlier stages have written."""
 
-    student: Any  # steps.distill.students.Student
+    student: Any  # steps.distill.student.Student
     teacher: Path
     sources: Any  # steps.distill.sources.Sources
     precision: Precision
-
-    def tower_of(self, teacher: str) -> Path:
-        """The folder of another teacher's tower."""
-        return self.teacher.parents[1] / teacher / "tower"
 
 
 class Provider:

@@ -15,21 +15,14 @@ from slimtower.common.fingerprints import fingerprint
 from steps.core.leakage import check_leaks, evaluation_keys
 from steps.core.tables import read_table, write_table
 from steps.distill.checkpoints import Checkpoints, training_folder
-from steps.distill.checks import (
-    check_endpoint,
-    check_repeats,
-    check_size,
-    check_student,
-    check_targets,
-)
-from steps.distill.joint import JointDocuments, JointScores, JointTeacher
+from steps.distill.checks import check_endpoint, check_repeats, check_size, check_student, check_targets
+from steps.distill.joint import JointDocuments, TrainedTeacher
 from steps.distill.mixture import hold_out, rows_of
-from steps.distill.params import DistillParams, StudentParams
-from steps.distill.phases import Training, trainings
+from steps.distill.params import DistillParams
+from steps.distill.phases import Trainings
 from steps.distill.ranking import describe_ranking, expected_retention, ranking_kept
 from steps.distill.sources import Sources
-from steps.distill.starts import Adapter, Base
-from steps.distill.students import Student, router, untrained
+from steps.distill.students import router, untrained
 from steps.distill.trainer import Alignment, embed_held_out, train, validate
 from steps.encoders.precision import resolve_precision
 from steps.encoders.towers import load_tower
@@ -62,7 +55,7 @@ def run(
     if embedded["teacher"] != asdict(teacher):
         raise UserError(f"{embed}: embedded by another teacher than {teach / 'tower'}; run `dvc repro embed` again")
     sources = Sources(ingest, mine, embed, score)
-    texts = sources.texts["text"].to_pylist()
+    texts = sources.strings
     check_leaks(
         ((f"{embed}/alignment_texts.parquet", text) for text in texts),
         evaluation_keys(read_table(ingest, "queries").to_pylist()),
@@ -83,34 +76,35 @@ def run(
     prompt = encoder.tower.prompts.get("query") or ""  # of a teacher that stays as it is; students have none
     limit = params.max_length
     if prompt:
-        prompt_tokens = len(encoder.tower.tokenizer.tokenize(prompt))
-        limit = min(limit + prompt_tokens, encoder.tower.max_seq_length or sys.maxsize)
-    data = Alignment(
-        tokens=encoder.tokenize(
-            [prompt + text if used else "" for text, used in zip(texts, is_used.tolist(), strict=True)], limit
-        ),
-        vectors=sources.vectors,
-        parts=parts,
-        training=training,
-        validation=validation,
-    )
+        longer = limit + len(encoder.tower.tokenizer.tokenize(prompt))
+        limit = min(longer, encoder.tower.max_seq_length or longer)
+    read = [prompt + text if used else "" for text, used in zip(texts, is_used.tolist(), strict=True)]
+    data = Alignment(encoder.tokenize(read, limit), sources.vectors, parts, training, validation)
     dims = [dim for phase in chosen.phases for loss in phase.losses for dim in loss.dims]
     check_student(encoder, data.tokens, sources.vectors.shape[1], dims)
     measured = dict.fromkeys(("texts_seen", "steps", "seconds", "still_rising", "ended_by_clock"), 0.0)
     finished = []
-    documents = tower
-    cosine = tower.similarity_fn_name == "cosine"
-    trained: JointTeacher | JointScores | None = None
-    for current in trainings(chosen, encoder, teach / "tower", sources, training, params, cosine=cosine):
-        alignment = replace(data, training=current.rows)
-        checkpoints = Checkpoints(_folder(encoder, alignment, current, chosen, params))
-        figures = train(encoder, current.objective, alignment, current.schedule, params, run, checkpoints)
+    documents, cosine = tower, tower.similarity_fn_name == "cosine"
+    trained: TrainedTeacher | None = None
+    for objective, schedule, rows in Trainings(chosen, encoder, teach / "tower", cosine, sources, training, params):
+        alignment = replace(data, training=rows)
+        knobs = chosen.model_dump() | {
+            "phase": schedule.name,
+            "repeats": params.repeats,
+            "convergence": params.convergence.model_dump(),
+            "seed": params.seed,
+            "computes_in": resolve_precision(params.precision),
+        }
+        arrays = data.tokens.arrays("texts") | {"parts": parts, "targets": data.vectors, "training": rows}
+        folder = training_folder(encoder.tower, arrays | objective.arrays, knobs, objective.losses.values())
+        checkpoints = Checkpoints(folder)
+        figures = train(encoder, objective, alignment, schedule, params, run, checkpoints)
         finished.append(checkpoints)
-        if isinstance(current.objective.teachers, JointDocuments):
-            current.objective.teachers.reader.finish()
-            documents = current.objective.teachers.reader.tower
-        elif isinstance(current.objective.teachers, JointTeacher | JointScores):
-            trained = current.objective.teachers
+        if isinstance(objective.teachers, JointDocuments):
+            objective.teachers.reader.finish()
+            documents = objective.teachers.reader.tower
+        elif isinstance(objective.teachers, TrainedTeacher):
+            trained = objective.teachers
         measured |= {key: measured[key] + figures[key] for key in ("texts_seen", "steps", "seconds")}
         measured |= {key: max(measured[key], figures[key]) for key in ("still_rising", "ended_by_clock")}
         measured["validation_cosine"] = figures["validation_cosine"]
@@ -148,7 +142,7 @@ def run(
             "spec": chosen.model_dump(exclude={"seed"}),
             "seed": params.seed,
             "start": next(iter(type(chosen.start).model_fields)),
-            "base": _base(chosen),
+            "base": getattr(chosen.start, "base", getattr(chosen.start, "adapter", None)),
             "losses": [loss.name for loss in chosen.losses],
             "dims": sorted(set(dims)),
             "teacher": asdict(teacher),
@@ -164,27 +158,3 @@ def run(
     run.model(output / "query_encoder", f"query-encoder-{student}")
     for checkpoints in finished:  # last: where the tracking server is away, the next try goes on from them
         checkpoints.remove()
-
-
-def _base(chosen: StudentParams) -> str | None:
-    """The encoder that the student starts from, where it has a name of its own."""
-    match chosen.start:
-        case Base(base=name) | Adapter(adapter=name):
-            return name
-    return None
-
-
-def _folder(
-    student: Student, data: Alignment, training: Training, chosen: StudentParams, params: DistillParams
-) -> Path:
-    """Where this training's checkpoint lies, by all that its result depends on."""
-    knobs = chosen.model_dump() | {
-        "phase": training.schedule.name,
-        "repeats": params.repeats,
-        "convergence": params.convergence.model_dump(),
-        "seed": params.seed,
-        "computes_in": resolve_precision(params.precision),
-    }
-    arrays = {"ids": data.tokens.ids, "offsets": data.tokens.offsets, "parts": data.parts, "targets": data.vectors}
-    arrays |= {"training": data.training} | training.objective.arrays
-    return training_folder(student.tower, arrays, knobs, training.objective.losses.values())

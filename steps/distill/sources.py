@@ -13,7 +13,7 @@ from steps.core.corpus import CorpusTexts
 from steps.core.positives import positive_rows
 from steps.core.tables import read_table
 from steps.distill.pair_tables import PairTable
-from steps.distill.targets import LayerTable, ScoreTable
+from steps.distill.targets import ScoreTable
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,12 @@ class Sources:
     def texts(self) -> pa.Table:
         """The table `alignment_texts`."""
         return read_table(self.embed, "alignment_texts")
+
+    @cached_property
+    def strings(self) -> list[str]:
+        """The texts themselves."""
+        strings: list[str] = self.texts["text"].to_pylist()
+        return strings
 
     @cached_property
     def vectors(self) -> np.ndarray:
@@ -69,10 +75,9 @@ class Sources:
         UserError where it scored other documents, or fewer.
         """
         documents, positions = self._listed(teacher, count)
-        values = read_table(self.score / teacher, "scores")["score"].to_numpy()
-        return ScoreTable(documents, np.where(positions >= 0, values[positions], np.float32(0)))
+        return ScoreTable(documents, positions, read_table(self.score / teacher, "scores")["score"].to_numpy())
 
-    def layer_scores(self, teacher: str, count: int) -> LayerTable:
+    def layer_scores(self, teacher: str, count: int) -> ScoreTable:
         """The same by each of its layers; UserError where these did not score."""
         path = self.score / teacher / "layers.npy"
         if not path.is_file():
@@ -84,7 +89,7 @@ class Sources:
         values = np.load(path, mmap_mode="r")
         if int(positions.max(initial=-1)) >= len(values):
             raise UserError(f"{path}: is of another table of scores; run `dvc repro score` again")
-        return LayerTable(documents, positions, values)
+        return ScoreTable(documents, positions, values)
 
     def _listed(self, teacher: str, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Documents of each text that a teacher scored, as of `ScoreTable`, and their rows in the table `scores`."""

@@ -1,7 +1,6 @@
 """Static embeddings: the teacher's vector of each token, weighed, and rows for frequent words and pairs of words."""
 
 from collections import Counter
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ from torch.nn import functional
 
 from slimtower.common.errors import UserError
 from steps.distill.starts import StaticEncoder
+from steps.distill.student import Student
 from steps.distill.tokens import Tokens, tokenize
-from steps.distill.unnormalised import Unnormalised
 from steps.encoders.towers import device
 
 _PIECES = 512  # of a phrase, at most
@@ -26,25 +25,6 @@ _MIN_COUNT = 2  # occurrences that a phrase needs: the row of one seen once woul
 _WORDS = Split(Regex(r"\w+"), behavior="removed", invert=True)  # where added tokens match, whatever the pre-tokenizer
 _BEFORE = "qzxj"  # no phrase
 _TRIED = 8
-
-
-@dataclass(frozen=True)
-class Pieces:
-    """What each token consists of, end to end: token t is `ids[offsets[t]:offsets[t + 1]]`."""
-
-    ids: np.ndarray
-    offsets: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def of(self, tokens: Tokens) -> Tokens:
-        """The texts with every token replaced by its pieces."""
-        counts = np.diff(self.offsets)[tokens.ids]
-        ends = np.cumsum(counts)
-        within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
-        opened = self.ids[np.repeat(self.offsets[tokens.ids], counts) + within]
-        return Tokens(opened, np.concatenate([[0], ends])[tokens.offsets], np.diff(tokens.offsets))
 
 
 def inverse_document_frequency(tokens: Tokens, vocabulary: int) -> np.ndarray:
@@ -55,7 +35,7 @@ def inverse_document_frequency(tokens: Tokens, vocabulary: int) -> np.ndarray:
     return np.log1p(len(tokens) / (1.0 + frequency))
 
 
-class StaticStudent:
+class StaticStudent(Student):
     """One vector a token and their mean: a student without a transformer.
 
     While it trains, the row of a phrase is what the phrase adds to the rows of its pieces and of the words within it,
@@ -65,20 +45,18 @@ class StaticStudent:
 
     pads = False
 
-    def __init__(self, tower: SentenceTransformer, pieces: Pieces, *, learned_weights: bool = False) -> None:
+    def __init__(self, tower: SentenceTransformer, pieces: Tokens, *, learned_weights: bool = False) -> None:
         """`tower` begins with the table; `pieces` are what its tokens consist of."""
-        self.tower, self.pieces = tower, pieces
-        self.unnormalised = Unnormalised(tower)
+        super().__init__(tower)
+        self.pieces = pieces
         self._table: Any = tower[0]  # learned weights lie in it, so that checkpoints hold them
         ones = torch.ones(len(pieces), device=self.token_rows().device)
         self._table.register_parameter("weights", nn.Parameter(ones) if learned_weights else None)
 
     def tokenize(self, texts: list[str], max_length: int) -> Tokens:
-        """The texts' tokens, cut to `max_length`, each replaced by its pieces."""
-        return self.pieces.of(tokenize(texts, self.tower.tokenizer, max_length, special=False))
+        return tokenize(texts, self.tower.tokenizer, max_length, special=False).opened(self.pieces)
 
     def embed(self, tokens: Tokens, rows: np.ndarray) -> Tensor:
-        """Embeddings of the rows' texts before the final normalisation, `(len(rows), dim)`."""
         pieces = [tokens.row(row) for row in rows]
         starts = np.cumsum([0] + [len(piece) for piece in pieces[:-1]])
         divisors = tokens.lengths(rows) if tokens.sizes is None else tokens.sizes[rows]
@@ -88,14 +66,9 @@ class StaticStudent:
         rows_of = self._table.embedding.weight
         total = functional.embedding_bag(ids, rows_of, offsets, mode="sum", per_sample_weights=weights)
         features: dict[str, Tensor] = {"sentence_embedding": total / sizes[:, None]}
-        return self.unnormalised.embed(features, start=1)
-
-    def normalised(self, raw: Tensor) -> Tensor:
-        """Embeddings of length 1 where the tower normalises, else as they are."""
-        return self.unnormalised.normalised(raw)
+        return self._embedding_of(features, start=1)
 
     def token_rows(self) -> nn.Parameter:
-        """The table, `(vocabulary, dim)`."""
         rows: nn.Parameter = self._table.embedding.weight
         return rows
 
@@ -128,7 +101,7 @@ def static_embedding(
     return StaticStudent(tower, pieces, learned_weights=params.token_weights == "learned")
 
 
-def _pieces(phrases: list[str], tokenizer: Tokenizer, first_id: int) -> Pieces:
+def _pieces(phrases: list[str], tokenizer: Tokenizer, first_id: int) -> Tokens:
     """A token of the teacher's is itself; a phrase is its pieces, the added words within it, and itself."""
     number = {phrase: first_id + index for index, phrase in enumerate(phrases)}
     pieces = tokenize([f" {phrase}" for phrase in phrases], tokenizer, _PIECES, special=False)
@@ -137,7 +110,7 @@ def _pieces(phrases: list[str], tokenizer: Tokenizer, first_id: int) -> Pieces:
         words = [number[word] for word in phrase.split(" ") if word in number and word != phrase]
         parts.append([*pieces.row(index).tolist(), *words, number[phrase]])
     ends = np.cumsum([0] + [len(part) for part in parts])
-    return Pieces(np.array([piece for part in parts for piece in part]), ends)
+    return Tokens(np.array([piece for part in parts for piece in part]), ends)
 
 
 def table_tower(teacher: SentenceTransformer, tokenizer: Any, rows: np.ndarray) -> SentenceTransformer:

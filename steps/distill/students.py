@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 
 import numpy as np
 import torch
@@ -17,42 +17,19 @@ from steps.distill.params import DistillParams, StudentParams
 from steps.distill.sources import Sources
 from steps.distill.starts import Adapter, Base, Fresh, Layers, Static
 from steps.distill.static_embedding import static_embedding
+from steps.distill.student import Student
 from steps.distill.tokens import Tokens, tokenize
-from steps.distill.unnormalised import Unnormalised
 from steps.encoders.towers import device, load_tower, remembering_states, trains_with_plain_attention
 
 
-class Student(Protocol):
-    """A query tower under training; `pads`: whether a text costs as much as the longest of its batch."""
-
-    tower: SentenceTransformer
-    pads: bool
-
-    def tokenize(self, texts: list[str], max_length: int) -> Tokens:
-        """The texts' tokens, cut to `max_length`."""
-
-    def embed(self, tokens: Tokens, rows: np.ndarray) -> Tensor:
-        """Embeddings of the rows' texts before the final normalisation, `(len(rows), dim)`, with gradient."""
-
-    def normalised(self, raw: Tensor) -> Tensor:
-        """Embeddings as they are served: of length 1 where the tower normalises, else as they are."""
-
-    def token_rows(self) -> nn.Parameter:
-        """The embeddings of its tokens, `(vocabulary, hidden size)`."""
-
-    def finish(self) -> None:
-        """Make the tower what it is to be saved as; its embeddings stay the same."""
-
-
-class TransformerStudent:
+class TransformerStudent(Student):
     """A transformer with its pooling, projected to the teacher's dimension where its own differs."""
 
     pads = True
 
     def __init__(self, tower: SentenceTransformer, *, plain_attention: bool = False) -> None:
         """`plain_attention`: trains without PyTorch's fused attention, which computes the same."""
-        self.tower = tower
-        self.unnormalised = Unnormalised(tower)
+        super().__init__(tower)
         self.pad = tower.tokenizer.pad_token_id or 0
         self.attention = self.network.config._attn_implementation
         if plain_attention:
@@ -60,17 +37,14 @@ class TransformerStudent:
 
     @property
     def network(self) -> Any:
-        """Its transformer."""
         first: Any = self.tower[0]
         return first.auto_model
 
     def tokenize(self, texts: list[str], max_length: int) -> Tokens:
-        """The texts' tokens, with those that the tokenizer puts around a text, cut to `max_length`."""
         return tokenize(texts, self.tower.tokenizer, max_length, special=True)
 
     def embed(self, tokens: Tokens, rows: np.ndarray) -> Tensor:
-        """Embeddings of the rows' texts before the final normalisation, `(len(rows), dim)`."""
-        return self.unnormalised.embed(self.features(tokens, rows))
+        return self._embedding_of(self.features(tokens, rows))
 
     def embed_layers(self, tokens: Tokens, rows: np.ndarray, layers: Sequence[int]) -> tuple[Tensor, Tensor]:
         """The same, and pooled states of these layers, numbered from 0, `(len(rows), len(layers), width)`."""
@@ -80,7 +54,7 @@ class TransformerStudent:
         with remembering_states(self.network):
             features = self.tower[0](self.features(tokens, rows))
         states = pooled_states(self.tower[1], features, layers)
-        return self.unnormalised.embed(features, start=1), states
+        return self._embedding_of(features, start=1), states
 
     def features(self, tokens: Tokens, rows: np.ndarray) -> dict[str, Tensor]:
         """What its network reads of the rows' texts, padded to the longest."""
@@ -93,17 +67,11 @@ class TransformerStudent:
             "attention_mask": torch.from_numpy(mask.astype(np.int64)).to(self.tower.device),
         }
 
-    def normalised(self, raw: Tensor) -> Tensor:
-        """Embeddings of length 1 where the tower normalises, else as they are."""
-        return self.unnormalised.normalised(raw)
-
     def token_rows(self) -> nn.Parameter:
-        """The input embeddings of its tokens, `(vocabulary, hidden size)`."""
         rows: nn.Parameter = self.network.get_input_embeddings().weight
         return rows
 
     def finish(self) -> None:
-        """Its own attention again."""
         self.network.set_attn_implementation(self.attention)
 
 
@@ -112,7 +80,7 @@ def untrained(
 ) -> Student:
     """The student that `chosen` describes, before its training."""
     teacher = load_tower(teacher_folder, "query")
-    longest = _longest(chosen, params)
+    longest = max(params.max_length, chosen.max_document_length if chosen.towers == "symmetric" else 0)
     match chosen.start:
         case Static(static=described):
             return static_embedding(teacher, sources.embed, texts, described, params.max_length)
@@ -127,13 +95,6 @@ def untrained(
         case _:
             assert_never(chosen.start)
     return TransformerStudent(tower, plain_attention=trains_with_plain_attention(params.precision, longest))
-
-
-def _longest(chosen: StudentParams, params: DistillParams) -> int:
-    """Tokens of the longest text that it reads."""
-    if chosen.towers == "symmetric":
-        return max(params.max_length, chosen.max_document_length)
-    return params.max_length
 
 
 def router(student: SentenceTransformer, documents: SentenceTransformer) -> SentenceTransformer:

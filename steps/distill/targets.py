@@ -1,8 +1,8 @@
 """What the teachers say of a batch: read from what earlier stages stored, or computed by a teacher that runs along."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from steps.distill.losses.base import Scores, Targets, Units, similarities
 from steps.distill.pair_tables import mean_length, to_device
 from steps.encoders.precision import Precision
 from steps.encoders.towers import autocast, device
+from steps.retrieval.target_entropy import Sample
 
 
 def units_of(vectors: np.ndarray, documents: np.ndarray) -> Units:
@@ -22,48 +23,36 @@ def units_of(vectors: np.ndarray, documents: np.ndarray) -> Units:
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """One teacher's scores of each text's own documents: `documents` and `scores` `(texts, k)`.
+    """One teacher's scores of each text's own documents, or its layers' scores.
 
-    Documents of a text that it did not score are -1.
+    `documents` `(texts, k)`, -1 for those of a text that it did not score; `positions` `(texts, k)`: their rows in
+    `values`, `(pairs,)` or `(pairs, layers)`.
     """
 
     documents: np.ndarray
-    scores: np.ndarray
+    positions: np.ndarray
+    values: np.ndarray  # of layers memory-mapped
 
     @property
     def scored(self) -> np.ndarray:
         """Which texts have scores, boolean `(texts,)`."""
         return np.asarray((self.documents >= 0).any(axis=1))
 
-    def of(self, rows: np.ndarray, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Scores `(n, m)` of sorted `documents` `(m,)`, 0 where there is none, and where there is one."""
-        values = np.zeros((len(rows), len(documents)), dtype=np.float32)
-        is_scored = np.zeros(values.shape, dtype=bool)
-        text, column, position = match_documents(self.documents[rows], documents)
-        values[text, position] = self.scores[rows[text], column]
-        is_scored[text, position] = True
-        return values, is_scored
-
-
-@dataclass(frozen=True)
-class LayerTable:
-    """What the layers of one teacher give each text's own documents.
-
-    `documents` `(texts, k)`, -1 for none; `positions` `(texts, k)`: their rows in `values` `(pairs, layers)`.
-    """
-
-    documents: np.ndarray
-    positions: np.ndarray
-    values: np.ndarray  # memory-mapped
-
-    def of(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Scores `(n, layers, m)` of sorted `documents` `(m,)`, 0 where there is none, and where there is, `(n, m)`."""
-        values = np.zeros((len(rows), len(documents), len(layers)), dtype=np.float32)
+    def of(self, rows: np.ndarray, documents: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Scores `(n, m)`, or `(n, layers, m)`, of sorted `documents` `(m,)`, 0 for none; and where there are some."""
+        values = np.zeros((len(rows), len(documents), *self.values.shape[1:]), dtype=np.float32)
         is_scored = np.zeros(values.shape[:2], dtype=bool)
         text, column, position = match_documents(self.documents[rows], documents)
-        values[text, position] = self.values[self.positions[rows[text], column]][:, list(layers)]
+        values[text, position] = self.values[self.positions[rows[text], column]]
         is_scored[text, position] = True
-        return values.transpose(0, 2, 1), is_scored
+        return to_device(np.moveaxis(values, 1, -1)), torch.from_numpy(is_scored).to(device())
+
+    def sampled(self, count: int) -> np.ndarray:
+        """Scores of a sample of the texts all of whose `count` nearest documents have some, `(n, count, ...)`."""
+        positions = self.positions[(self.documents[:, :count] >= 0).all(axis=1), :count]
+        sample = Sample(len(positions))
+        sample.add(positions)
+        return np.asarray(self.values[sample.all()], dtype=np.float32)
 
 
 def match_documents(text_documents: np.ndarray, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -74,29 +63,33 @@ def match_documents(text_documents: np.ndarray, documents: np.ndarray) -> tuple[
     return text, column, positions[text, column]
 
 
-class Teachers(Protocol):
+class Teachers(ABC):
     """Where targets come from."""
 
     @property
+    @abstractmethod
     def arrays(self) -> Mapping[str, np.ndarray]:
         """All that they follow from, besides weights and the stored vectors of the texts."""
 
     @property
     def modules(self) -> Sequence[nn.Module]:
         """Teachers that train along with the student."""
+        return ()
 
     def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
         """What a running teacher computes for a piece of a batch, by name; with gradient where it trains.
 
         `layers`: those of its layers, numbered from 0, that are paired with the student's.
         """
+        return {}
 
+    @abstractmethod
     def targets(self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Targets:
         """What all teachers say of these texts and documents; `tensors` come from `forward`, or stand in for it."""
 
 
 @dataclass(frozen=True)
-class StoredTeachers:
+class StoredTeachers(Teachers):
     """The index teacher's vectors as `embed` wrote them, and other teachers' scores as `score` did."""
 
     vectors: np.ndarray  # (texts, dim), memory-mapped
@@ -104,7 +97,6 @@ class StoredTeachers:
     cosine: bool
     lengths: np.ndarray | None = None  # (texts,)
     scores: Mapping[str, ScoreTable] = field(default_factory=dict)
-    modules: Sequence[nn.Module] = ()
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
@@ -113,15 +105,10 @@ class StoredTeachers:
         if self.lengths is not None:
             arrays["lengths"] = self.lengths
         for name, table in self.scores.items():
-            arrays |= {f"scores.{name}.documents": table.documents, f"scores.{name}.scores": table.scores}
+            arrays |= {f"scores.{name}.{part}": array for part, array in vars(table).items()}
         return arrays
 
-    def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
-        """Nothing runs."""
-        return {}
-
     def targets(self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Targets:
-        """Read what is stored."""
         queries, candidates = to_device(self.vectors[rows]), to_device(self.documents[documents])
         return self.with_scores(queries, candidates, rows, documents)
 
@@ -130,29 +117,25 @@ class StoredTeachers:
         values = similarities(queries, candidates, cosine=self.cosine)
         scores = {"": Scores(values, torch.ones_like(values, dtype=torch.bool))}
         for name, table in self.scores.items():
-            table_scores, is_scored = table.of(rows, documents)
-            scores[name] = Scores(to_device(table_scores), torch.from_numpy(is_scored).to(device()))
+            scores[name] = Scores(*table.of(rows, documents))
         lengths = None if self.lengths is None else to_device(self.lengths[rows])
         return Targets(queries, candidates, self.cosine, lengths, scores)
 
 
 @dataclass(frozen=True)
-class OnlineTeacher:
+class OnlineTeacher(Teachers):
     """The index teacher itself, frozen, reads each text again; documents, scores and lengths are the stored ones."""
 
     tower: SentenceTransformer
     texts: Sequence[str]
     stored: StoredTeachers
     precision: Precision = "fp32"
-    modules: Sequence[nn.Module] = ()
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
-        """The stored ones."""
         return self.stored.arrays
 
     def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
-        """Its embeddings of the texts, `(n, dim)`, without gradient."""
         with torch.inference_mode(), autocast(self.precision):
             embeddings = self.tower.encode_query(
                 [self.texts[row] for row in rows], show_progress_bar=False, convert_to_tensor=True
@@ -160,6 +143,5 @@ class OnlineTeacher:
         return {"teacher": embeddings.float().clone()}
 
     def targets(self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Targets:
-        """As stored ones, but for the vectors of the texts."""
         candidates = to_device(self.stored.documents[documents])
         return self.stored.with_scores(tensors["teacher"], candidates, rows, documents)

@@ -25,9 +25,21 @@ class Tokens:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
+    def arrays(self, name: str) -> dict[str, np.ndarray]:
+        """What a checkpoint's key has of them."""
+        return {f"{name}.ids": self.ids, f"{name}.offsets": self.offsets}
+
     def lengths(self, rows: np.ndarray) -> np.ndarray:
         """Number of tokens of each row, `(len(rows),)`."""
         return self.offsets[rows + 1] - self.offsets[rows]
+
+    def opened(self, pieces: "Tokens") -> "Tokens":
+        """The texts with every token t replaced by `pieces.row(t)`."""
+        counts = np.diff(pieces.offsets)[self.ids]
+        ends = np.cumsum(counts)
+        within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
+        ids = pieces.ids[np.repeat(pieces.offsets[self.ids], counts) + within]
+        return Tokens(ids, np.concatenate([[0], ends])[self.offsets], np.diff(self.offsets))
 
     def row(self, row: int) -> np.ndarray:
         """Token ids of one text."""

@@ -3,8 +3,8 @@
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import TYPE_CHECKING, Literal
 
@@ -20,7 +20,7 @@ from steps.distill.length import Counted, Length, UntilConverged
 from steps.distill.mixture import epoch_rows
 from steps.distill.objective import Objective
 from steps.distill.params import DistillParams
-from steps.distill.students import Student
+from steps.distill.student import Student
 from steps.distill.tokens import Tokens, length_batches
 from steps.encoders.towers import autocast
 from steps.training.distributed import broadcast, gather, micro_batch, rank, sum_over_ranks, world
@@ -29,10 +29,6 @@ if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive
     from steps.tracking.runs import Run
 
 LOG_EVERY = 20  # steps
-_RISING = (
-    "{}: ended at a ceiling (distill.convergence.{} {:g}) with a held-out cosine of {:.4f} that was still rising; raise"
-    " the ceiling"
-)
 
 
 @dataclass(frozen=True)
@@ -87,23 +83,35 @@ def train(
     length: Length = UntilConverged(params.convergence, schedule.warmup_ratio, done, epoch)
     if schedule.epochs != "auto":
         length = Counted(max(1, math.ceil(schedule.epochs * steps_of_epoch)), schedule.warmup_ratio)
-    optimizer = _optimizer(student, list(objective.modules.values()), schedule)
+    optimizer = _optimizer(student, objective, schedule)
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, length.factor)
     checkpoints.load(trained, optimizer, rate, done)
     baseline = mean_vector_cosine(data.vectors[data.validation])
     batches = islice(_batches(data, schedule, params, pads=student.pads), done.step, length.steps)
     seen = done.step + steps_of_epoch  # the step by which this process has seen each text
-    meter = LossMeter(objective.names, data.vectors, done.moved, seen, resumed=bool(done.step))
+    meter = LossMeter(objective.names, data.vectors, set(done.moved), seen, resumed=bool(done.step))
     started = time.perf_counter() - done.seconds
-    first, figures = done.step, dict[str, float]()
-    steps = progress(
-        batches,
-        lambda: length.steps - first if length.steps else None,
-        schedule.name,
-        lambda: _so_far(figures, length, params),
-        "steps",
-    )
-    for step, rows in enumerate(steps, start=first + 1):
+    first, limits, figures = done.step, params.convergence, dict[str, float]()
+
+    def so_far() -> str:
+        parts = [f"{name} {value:.3g}" for name, value in figures.items()]
+        if length.steps is None:
+            parts.append(
+                f"ends when the cosine stops rising, or at {limits.max_steps:,} steps, {limits.max_minutes:g} min"
+            )
+        return ", ".join(parts)
+
+    def log_validation() -> tuple[float, float]:
+        """Mean cosine on the held-out texts, and the seconds gone; the first process' values for all of them."""
+        cosine = validate(student, data, params, done.step) if rank() == 0 else math.nan
+        run.metric(f"{schedule.prefix}validation_cosine", cosine, step=done.step)
+        cosine, seconds = broadcast([cosine, done.seconds])
+        return cosine, seconds
+
+    def remaining() -> int | None:
+        return length.steps - first if length.steps else None
+
+    for step, rows in enumerate(progress(batches, remaining, schedule.name, so_far, "steps"), start=first + 1):
         terms = _backward(student, objective, data, rows, params, step)
         norm = nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
@@ -112,9 +120,8 @@ def train(
         done.step, done.texts, done.seconds = step, done.texts + len(rows), time.perf_counter() - started
         meter.add(terms, rows)
         if length.should_validate(step):
-            cosine, seconds = _log_validation(student, data, schedule, params, run, done)
-            length.record(step, (cosine - baseline) / (1 - baseline), seconds)
-            figures["held-out cosine"] = cosine
+            figures["held-out cosine"], seconds = log_validation()
+            length.record(step, (figures["held-out cosine"] - baseline) / (1 - baseline), seconds)
         last = step == length.steps
         if step % LOG_EVERY == 0 or last:
             logged = meter.close(step) | {"learning_rate": float(rate.get_last_lr()[0])}
@@ -126,41 +133,22 @@ def train(
             checkpoints.save(trained, optimizer, rate, done)
         if last:
             break
-    cosine, _ = _log_validation(student, data, schedule, params, run, done)
+    cosine, _ = log_validation()
     if done.rising:
         ceiling = "max_minutes" if done.by_clock else "max_steps"
-        print(_RISING.format(schedule.name, ceiling, getattr(params.convergence, ceiling), cosine), file=sys.stderr)
+        print(
+            f"{schedule.name}: ended at a ceiling (distill.convergence.{ceiling} {getattr(limits, ceiling):g}) with a"
+            f" held-out cosine of {cosine:.4f} that was still rising; raise the ceiling",
+            file=sys.stderr,
+        )
     return {
         "texts_seen": done.texts,
         "steps": done.step,
         "seconds": done.seconds,
-        "texts_per_second": done.texts / done.seconds if done.seconds else 0.0,
         "validation_cosine": cosine,
         "still_rising": float(done.rising),
         "ended_by_clock": float(done.by_clock),
     }
-
-
-def _so_far(figures: Mapping[str, float], length: Length, params: DistillParams) -> str:
-    """The last loss and the last cosine on held-out texts; and what ends the training, until its length is known."""
-    parts = [f"{name} {figures[name]:.3g}" for name in ("loss", "held-out cosine") if name in figures]
-    if length.steps is None:
-        limits = params.convergence
-        parts.append(
-            f"ends when the cosine stops rising, after {limits.max_steps:,} steps or {limits.max_minutes:g} minutes at"
-            " the latest"
-        )
-    return ", ".join(parts)
-
-
-def _log_validation(
-    student: Student, data: Alignment, schedule: Schedule, params: DistillParams, run: "Run", done: Done
-) -> tuple[float, float]:
-    """Mean cosine on the held-out texts, logged, and the seconds gone; the first process' values for all of them."""
-    cosine = validate(student, data, params, done.step) if rank() == 0 else math.nan
-    run.metric(f"{schedule.prefix}validation_cosine", cosine, step=done.step)
-    cosine, seconds = broadcast([cosine, done.seconds])
-    return cosine, seconds
 
 
 def _backward(
@@ -208,27 +196,22 @@ def _backward(
     return terms
 
 
+@dataclass
 class LossMeter:
-    """The loss' terms since the last report, and which of them have ever moved the student."""
+    """The loss' terms since the last report, and which of them have ever moved the student.
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        vectors: np.ndarray,
-        moved: Sequence[str] = (),
-        seen: int = 0,
-        *,
-        resumed: bool = False,
-    ) -> None:
-        """`vectors` are the targets, in which the reason for a broken loss is looked for first.
+    `vectors` are the targets, in which the reason for a broken loss is looked for first. `moved` are the terms that had
+    a gradient, some before a killed run was continued (`resumed`), which may not have told of its last steps. `seen`:
+    the step by which each text was seen since.
+    """
 
-        `moved` are the terms that had a gradient before a killed run was continued (`resumed`); that run may not have
-        told of its last steps. `seen`: the step by which each text was seen since.
-        """
-        self.names, self.vectors, self.moved = names, vectors, set(moved)
-        self.seen, self.resumed = seen, resumed
-        self.terms: list[dict[str, tuple[Tensor, Tensor]]] = []
-        self.rows: list[np.ndarray] = []
+    names: Sequence[str]
+    vectors: np.ndarray
+    moved: set[str] = field(default_factory=set)
+    seen: int = 0
+    resumed: bool = False
+    terms: list[dict[str, tuple[Tensor, Tensor]]] = field(default_factory=list)
+    rows: list[np.ndarray] = field(default_factory=list)
 
     def add(self, terms: dict[str, tuple[Tensor, Tensor]], rows: np.ndarray) -> None:
         """Remember a step: this process' share of each term and whether it had a gradient, and the texts' rows."""
@@ -270,15 +253,14 @@ def _batches(data: Alignment, schedule: Schedule, params: DistillParams, *, pads
                 f" {len(data.training)} that may train; give larger numbers, or raise score.max_texts"
             )
         lengths = data.tokens.lengths(rows) if pads else np.zeros(len(rows), dtype=np.int64)
-        batches = length_batches(lengths, schedule.batch_size, (params.seed, 3, epoch))
-        for positions in batches:
+        for positions in length_batches(lengths, schedule.batch_size, (params.seed, 3, epoch)):
             yield np.sort(rows[positions])
 
 
-def _optimizer(student: Student, extra_modules: Sequence[nn.Module], schedule: Schedule) -> torch.optim.Optimizer:
+def _optimizer(student: Student, objective: Objective, schedule: Schedule) -> torch.optim.Optimizer:
     """AdamW; biases and norms are not decayed, nor are token embeddings, which have a learning rate of their own."""
     tokens = student.token_rows()
-    modules = (student.tower, *extra_modules)
+    modules = (student.tower, *objective.modules.values())
     trained = [weight for module in modules for weight in module.parameters() if weight.requires_grad]
     weights = [weight for weight in trained if weight is not tokens]
     rate, decay = schedule.learning_rate, schedule.weight_decay
@@ -291,10 +273,7 @@ def _optimizer(student: Student, extra_modules: Sequence[nn.Module], schedule: S
 
 
 def validate(student: Student, data: Alignment, params: DistillParams, step: int) -> float:
-    """Mean cosine between student and teacher on the held-out texts.
-
-    UserError when it is not a finite number.
-    """
+    """Mean cosine between student and teacher on the held-out texts; UserError when it is not a finite number."""
     targets = torch.from_numpy(np.asarray(data.vectors[data.validation], dtype=np.float32))
     embedded = torch.from_numpy(embed_held_out(student, data, params))
     mean = float(nn.functional.cosine_similarity(embedded, targets, dim=1).mean())

@@ -25,11 +25,6 @@ _ORIGIN_KEYS = ("_name_or_path", "transformers_version")  # where it was read fr
 _PASSING = re.compile(r" at 0x[0-9a-f]+|\bp=[0-9.]+")  # of a process, and the dropout that a training has set
 
 
-def is_cut(error: Exception) -> bool:
-    """Whether what torch raised is of the file's contents: of some cut ones it is EINVAL, all else is the system's."""
-    return not isinstance(error, OSError) or error.errno == errno.EINVAL
-
-
 def load_checkpoint_or_none(path: Path, load: Callable[[Path], Loaded], stage: str) -> Loaded | None:
     """What `load` makes of a file; None without one.
 
@@ -41,7 +36,7 @@ def load_checkpoint_or_none(path: Path, load: Callable[[Path], Loaded], stage: s
     except FileNotFoundError:
         return None
     except (RuntimeError, EOFError, OSError, ValueError, UnpicklingError) as error:
-        if not is_cut(error):
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # of some cut files it is EINVAL
             raise
         if rank() == 0:
             print(f"{stage}: {path} cannot be read ({line(error)[:80]}); begins anew", file=sys.stderr)

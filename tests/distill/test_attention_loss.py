@@ -15,7 +15,7 @@ from stages import ALIGNED, FAST, distill_params, run_distill
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from slimtower.common.fingerprints import fingerprint
-from steps.distill.attention import AttentionMaps, attention_maps, other_network, query_network
+from steps.distill.attention import AttentionMaps, attention_maps, other_network
 from steps.distill.losses.attention import Attention
 from steps.distill.losses.base import Batch, Outputs, Targets
 from steps.distill.objective import Objective
@@ -60,7 +60,7 @@ def test_value_is_the_formula_and_its_gradient_is_right() -> None:
 
 @pytest.mark.medium
 def test_maps_are_those_of_each_text_alone_and_of_the_layers_that_answer(tiny_tower: Path) -> None:
-    tower = query_network(tiny_tower)
+    tower = load_tower(tiny_tower)[0].auto_model
     student = TransformerStudent(load_tower(tiny_tower))
     pair = AttentionMaps(student, tower, "fp32")
     tokens = student.tokenize(["how to sum the axis", "window"], 32)

@@ -29,7 +29,7 @@ from steps.distill.checks import (
 from steps.distill.losses.layer import LayerDistillation
 from steps.distill.losses.score import ScoreKl, ScoreMargin, ScoreSoftmax
 from steps.distill.params import Phase
-from steps.distill.targets import LayerTable, ScoreTable
+from steps.distill.targets import ScoreTable
 from steps.distill.tokens import Tokens
 from steps.distill.trainer import LossMeter, _batches, mean_vector_cosine
 from steps.encoders.towers import load_tower
@@ -173,7 +173,7 @@ def test_a_term_that_never_moved_the_student_is_named() -> None:
 
 @pytest.mark.parametrize("resumed", [False, True])
 def test_no_term_is_named_before_each_text_was_seen_nor_where_a_kill_hid_steps(resumed: bool) -> None:
-    meter = LossMeter(["l2", "label_softmax"], np.ones((4, 2)), ["l2"], 40, resumed=resumed)
+    meter = LossMeter(["l2", "label_softmax"], np.ones((4, 2)), {"l2"}, 40, resumed=resumed)
     meter.add(a_step(l2=(0.5, True), label_softmax=(0.0, False)), np.arange(2))
     meter.close(20)
     meter.check_terms(20)
@@ -267,9 +267,8 @@ def test_a_teachers_scores_are_judged_at_the_temperature_at_which_they_are_learn
     random = np.random.default_rng(4)
     documents = np.tile(np.arange(6), (200, 1))
     documents[50:, 4:], documents[100:] = -1, -1
-    table = ScoreTable(
-        documents, np.where(documents >= 0, random.normal(scale=3, size=documents.shape), 0).astype(np.float32)
-    )
+    values = random.normal(scale=3, size=documents.size).astype(np.float32)
+    table = ScoreTable(documents, np.arange(documents.size).reshape(documents.shape), values)
     check_temperatures([loss], {"late": table}, 4)
     told = capsys.readouterr().err
     assert re.search(f"distill: WARNING: .*{said}", told) if said else not told
@@ -300,7 +299,7 @@ def test_layers_of_a_teacher_are_judged_at_the_temperature_at_which_they_are_lea
     values = np.float16(random.normal(size=(1200, 3)) * scales)
     values[600:] = 3e4
     loss = LayerDistillation(kind="layer_distillation", layers=2, teacher="late", **knobs)
-    check_layer_temperature(loss, LayerTable(documents, places, values), 4, range(3))
+    check_layer_temperature(loss, ScoreTable(documents, places, values), 4, range(3))
     told = capsys.readouterr().err
     assert not told or "over 4 documents" in told
     assert re.search(f"distill: WARNING: layer_distillation: layers of .*{said}", told) if said else not told
@@ -310,9 +309,9 @@ def test_only_layers_that_may_be_paired_are_judged(capsys: pytest.CaptureFixture
     documents, places = np.tile(np.arange(4), (200, 1)), np.arange(800).reshape(200, 4)
     values = np.float16(np.random.default_rng(4).normal(size=(800, 3)) * [1e-4, 1e-4, 1.0])
     loss = LayerDistillation(kind="layer_distillation", layers=1, teacher="cls", selection="last")
-    check_layer_temperature(loss, LayerTable(documents, places, values), 4, [2])
+    check_layer_temperature(loss, ScoreTable(documents, places, values), 4, [2])
     assert capsys.readouterr().err == ""
-    check_layer_temperature(loss, LayerTable(documents, places, values), 4, [1])
+    check_layer_temperature(loss, ScoreTable(documents, places, values), 4, [1])
     assert "cls teach nothing at temperature 1 over 4 documents of a text (flat: 2): set" in capsys.readouterr().err
 
 

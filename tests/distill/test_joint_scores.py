@@ -22,7 +22,7 @@ from steps.distill.candidates import CandidateBatch
 from steps.distill.checkpoints import Checkpoints
 from steps.distill.objective import Objective
 from steps.distill.params import DistillParams
-from steps.distill.phases import trainings
+from steps.distill.phases import Trainings
 from steps.distill.sources import Sources
 from steps.distill.students import Student, untrained
 from steps.retrieval.late_interaction import load_late_interaction
@@ -62,8 +62,8 @@ def made(root: Path, student: dict[str, Any], rows: np.ndarray) -> tuple[Student
     sources = Sources(data / "ingest", data / "mine/relevance", data / "embed", data / "score")
     chosen = params.described("it")
     found = untrained(chosen, tower, sources, ["a text"], params)
-    [training] = trainings(chosen, found, tower, sources, rows, params, cosine=True)
-    return found, training.objective, sources
+    [(objective, *_)] = Trainings(chosen, found, tower, True, sources, rows, params)
+    return found, objective, sources
 
 
 def late_scores(model: Any, text: str, document: str) -> Tensor:

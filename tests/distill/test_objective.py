@@ -171,7 +171,9 @@ def test_embeddings_alone_need_no_candidates() -> None:
 def test_another_teachers_scores_count_for_a_texts_own_documents_alone() -> None:
     own = np.array([[(3 * row + at) % 15 for at in range(2)] for row in range(12)])
     given = RNG.normal(size=(12, 2)).astype(np.float32)
-    teachers = StoredTeachers(VECTORS, DOCUMENTS, cosine=True, scores={"cross": ScoreTable(own, given)})
+    teachers = StoredTeachers(
+        VECTORS, DOCUMENTS, cosine=True, scores={"cross": ScoreTable(own, np.arange(24).reshape(12, 2), given.ravel())}
+    )
     loss = ScoreSoftmax(kind="score_softmax", teacher="cross", temperature=0.5)
     found = terms(Objective([loss], teachers, Candidates({}, own, 1)), Table(), ROWS, ROWS, 1)
     total = 0.0

@@ -24,7 +24,7 @@ from steps.distill.losses.base import Batch, Outputs, Targets
 from steps.distill.losses.layer import LayerDistillation
 from steps.distill.sources import Sources
 from steps.distill.students import TransformerStudent
-from steps.distill.targets import LayerTable
+from steps.distill.targets import ScoreTable
 from steps.encoders.towers import load_tower
 
 pytestmark = pytest.mark.medium
@@ -58,7 +58,8 @@ def test_a_tables_layers_are_those_of_the_pairs_wherever_they_stand() -> None:
     places = np.array([[5, 2, -1], [0, 4, 1], [-1, -1, -1]])
     values = draw.normal(size=(6, 4)).astype(np.float16)
     asked, rows, layers = np.array([1, 3, 7, 8]), np.array([2, 0, 1]), (1, 3)
-    found, known = LayerTable(documents, places, values).of(rows, asked, layers)
+    layered = ScoredLayers(ScoreTable(documents, places, values)).scores(rows, asked, layers)
+    found, known = layered.scores, layered.is_scored
     assert found.shape == (3, 2, 4) and known.shape == (3, 4)
     for text, row in enumerate(rows.tolist()):
         for column, document in enumerate(asked.tolist()):
@@ -87,7 +88,7 @@ def test_the_loss_is_equations_6_to_8_over_a_texts_own_candidates(root: Path, na
     table = read.layer_scores(name, 2)
     made: LayerAlignment = layer_alignment(
         loss, student, root / "models/teach/dense/tower", ScoredLayers(table), read, candidates, rows, params,
-        own_documents=False,
+        False,
     )  # fmt: skip
     drawn = candidates.of(rows, 5)
     pairs = made.at(5, rows, drawn)

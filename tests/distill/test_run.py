@@ -14,7 +14,7 @@ from slimtower.serving.release import load_release
 from steps.core.cosines import cosines
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.distill.initialisation import layer_subset
-from steps.distill.static_embedding import Pieces, StaticStudent, table_tower
+from steps.distill.static_embedding import StaticStudent, table_tower
 from steps.distill.students import TransformerStudent
 from steps.distill.tokens import Tokens, tokenize
 from steps.encoders.towers import encode, load_tower
@@ -37,21 +37,25 @@ def test_all_layers_are_the_teacher_itself(tiny_tower: Path) -> None:
     np.testing.assert_allclose(embedded, encode(teacher, TEXTS, "query"), atol=1e-6)
 
 
-def test_layers_the_teacher_lacks_are_refused(tiny_tower: Path) -> None:
-    with pytest.raises(UserError, match=r"layers \[4, -5\] do not exist; the teacher's are 0 to 3"):
-        subset(tiny_tower, [0, 4, -5])
-
-
-def test_a_layer_that_is_named_twice_is_refused(tiny_tower: Path) -> None:
-    with pytest.raises(UserError, match=r"layers \[0, 3, -1\] of the teacher's 4 name one twice"):
-        subset(tiny_tower, [0, 3, -1])
+@pytest.mark.parametrize(
+    ("layers", "complaint"),
+    [
+        ([0, 4, -5], r"layers \[4, -5\] do not exist; the teacher's are 0 to 3"),
+        ([0, 3, -1], r"layers \[0, 3, -1\] of the teacher's 4 name one twice"),
+    ],
+)
+def test_layers_that_the_teacher_lacks_or_that_are_named_twice_are_refused(
+    tiny_tower: Path, layers: list[int], complaint: str
+) -> None:
+    with pytest.raises(UserError, match=complaint):
+        subset(tiny_tower, layers)
 
 
 def test_a_static_embedding_is_the_normalised_mean_of_its_rows(tiny_tower: Path) -> None:
     teacher = load_tower(tiny_tower)
     rows = np.random.default_rng(0).normal(size=(30522, 32)).astype(np.float32)
     tokens = tokenize(TEXTS, teacher.tokenizer, 32, special=False)
-    each_itself = Pieces(np.arange(len(rows)), np.arange(len(rows) + 1))
+    each_itself = Tokens(np.arange(len(rows)), np.arange(len(rows) + 1))
     student = StaticStudent(table_tower(teacher, teacher.tokenizer, rows), each_itself)
     with torch.inference_mode():
         embedded = student.normalised(student.embed(tokens, np.arange(3))).numpy()
@@ -63,20 +67,23 @@ def test_a_static_embedding_is_the_normalised_mean_of_its_rows(tiny_tower: Path)
 @pytest.mark.parametrize("student", ["static", "2l"])
 def test_training_brings_a_student_closer_to_its_teacher(embedded: Path, student: str) -> None:
     output = run_distill(embedded, student, distill_params())
-    longer = distill_params(student={
-        "static": distill_params().student["static"].model_dump() | {"epochs": 10.0},
-        "2l": distill_params().student["2l"].model_dump() | {"epochs": 10.0},
-    })  # fmt: skip
+    known = {name: distill_params().student[name].model_dump() for name in ("static", "2l")}
+    longer = distill_params(student={name: spec | {"epochs": 10.0} for name, spec in known.items()})
     short = read_json(output / "report.json")["validation_cosine"]
     long = read_json(run_distill(embedded, student, longer) / "report.json")["validation_cosine"]
     assert long > short
 
 
-def test_a_teachers_prompts_are_learned_not_spoken(tiny_tower: Path, tmp_path: Path) -> None:
-    teacher = load_tower(tiny_tower)
+def embed_with_prompts(root: Path, tower: Path) -> SentenceTransformer:
+    teacher = load_tower(tower)
     teacher.prompts = {"query": "find: ", "document": "read: "}
-    teacher.save_pretrained(str(tmp_path / "tower"), create_model_card=False)
-    run_embed(tmp_path, tmp_path / "tower")
+    teacher.save_pretrained(str(root / "tower"), create_model_card=False)
+    run_embed(root, root / "tower")
+    return teacher
+
+
+def test_a_teachers_prompts_are_learned_not_spoken(tiny_tower: Path, tmp_path: Path) -> None:
+    teacher = embed_with_prompts(tmp_path, tiny_tower)
     targets = np.load(tmp_path / "data/embed/alignment.npy").astype(np.float32)
     first = read_table(tmp_path / "data/embed", "alignment_texts")["text"].to_pylist()[:4]
     np.testing.assert_allclose(
@@ -95,10 +102,7 @@ def test_a_teachers_prompts_are_learned_not_spoken(tiny_tower: Path, tmp_path: P
 def test_a_teacher_that_stays_as_it_is_is_a_student_with_its_prompt_and_is_released(
     tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    teacher = load_tower(tiny_tower)
-    teacher.prompts = {"query": "find: ", "document": "read: "}
-    teacher.save_pretrained(str(tmp_path / "tower"), create_model_card=False)
-    run_embed(tmp_path, tmp_path / "tower")
+    teacher = embed_with_prompts(tmp_path, tiny_tower)
     still = {
         "whole": {"start": {"layers": [0, 1, 2, 3]}, "epochs": 0.0},
         "table": {"start": {"static": {}}, "epochs": 0.0},
@@ -136,21 +140,19 @@ def test_a_students_own_seed_stands_in_place_of_the_sections(embedded: Path) -> 
     assert weights[0] == weights[1] and specs[0] == specs[1]
 
 
-def test_a_loss_that_is_no_number_stops_the_run(embedded: Path) -> None:
-    bad = {
-        "2l": TWO_LAYERS | {"start": {"layers": [0]}, "learning_rate": 1e30, "epochs": 5.0},
-        "static": distill_params().student["static"],
-    }
-    with pytest.raises(UserError, match="lower the student's learning_rate"):
-        run_distill(embedded, "2l", distill_params(student=bad))
-
-
-def test_a_last_step_that_breaks_the_student_stops_the_run(embedded: Path) -> None:
-    bad = distill_params().student | {
-        "2l": TWO_LAYERS | {"start": {"layers": [0]}, "learning_rate": 1e39, "epochs": 0.01}
-    }
-    with pytest.raises(UserError, match="cosine on held-out texts is nan at step 1; lower the student's learning_rate"):
-        run_distill(embedded, "2l", distill_params(student=bad))
+@pytest.mark.parametrize(
+    ("rate", "epochs", "complaint"),
+    [
+        (1e30, 5.0, "lower the student's learning_rate"),
+        (1e39, 0.01, "cosine on held-out texts is nan at step 1; lower the student's learning_rate"),
+    ],
+)
+def test_a_loss_or_a_student_that_is_no_number_stops_the_run(
+    embedded: Path, rate: float, epochs: float, complaint: str
+) -> None:
+    bad = TWO_LAYERS | {"start": {"layers": [0]}, "learning_rate": rate, "epochs": epochs}
+    with pytest.raises(UserError, match=complaint):
+        run_distill(embedded, "2l", distill_params(student=distill_params().student | {"2l": bad}))
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from stages import STATIC, distill_params, run_distill, run_release
 from slimtower.common.errors import UserError
 from slimtower.serving.query_encoder import load_query_encoder
 from steps.distill.params import StudentParams
-from steps.distill.phases import trainings
+from steps.distill.phases import Trainings
 from steps.distill.starts import StaticEncoder
-from steps.distill.static_embedding import Pieces, StaticStudent, check_token_rows, static_embedding, table_tower
+from steps.distill.static_embedding import StaticStudent, check_token_rows, static_embedding, table_tower
 from steps.distill.tokens import Tokens
 from steps.encoders.towers import load_tower
 
@@ -51,7 +51,7 @@ def embeddings_of(made: StaticStudent) -> np.ndarray:
 def test_learned_weights_lie_where_the_table_does(tiny_tower: Path) -> None:
     teacher = load_tower(tiny_tower)
     tower = table_tower(teacher, teacher.tokenizer, np.zeros((30522, 32), dtype=np.float32)).to("meta")  # as on a GPU
-    StaticStudent(tower, Pieces(np.arange(30522), np.arange(30523)), learned_weights=True)
+    StaticStudent(tower, Tokens(np.arange(30522), np.arange(30523)), learned_weights=True)
     assert {weight.device.type for weight in tower.parameters()} == {"meta"}
 
 
@@ -83,7 +83,7 @@ def test_a_phrase_starts_as_the_sum_of_its_pieces(embedded: Path, tiny_tower: Pa
 
 
 def test_pieces_replace_each_token() -> None:
-    pieces = Pieces(np.array([0, 1, 2, 0, 1, 3]), np.array([0, 1, 2, 3, 6]))  # token 3 is 0, 1 and itself
+    pieces = Tokens(np.array([0, 1, 2, 0, 1, 3]), np.array([0, 1, 2, 3, 6]))  # token 3 is 0, 1 and itself
     opened = pieces.of(Tokens(np.array([3, 2, 1, 3]), np.array([0, 2, 4])))
     assert opened.ids.tolist() == [0, 1, 3, 2, 1, 0, 1, 3]
     assert opened.offsets.tolist() == [0, 4, 8]
@@ -125,5 +125,5 @@ def test_the_learning_rate_follows_the_length_of_the_teachers_vectors(length: fl
     sources: Any = SimpleNamespace(vectors=vectors, documents=vectors)
     chosen = StudentParams.model_validate(STATIC | {"learning_rate": 0.01})
     params: Any = SimpleNamespace(precision="fp32", seed=1)
-    [training] = trainings(chosen, params, Path(), sources, np.arange(5), params, cosine=False)
-    assert training.schedule.learning_rate == pytest.approx(rate)
+    [(_, schedule, _)] = Trainings(chosen, params, Path(), False, sources, np.arange(5), params)
+    assert schedule.learning_rate == pytest.approx(rate)

@@ -124,22 +124,23 @@ def test_every_objective_lowers_its_loss(root: Path, student: dict[str, Any], mo
     np.testing.assert_allclose(np.linalg.norm(tower.encode_query(TEXTS), axis=1), 1, atol=1e-5)
 
 
-def test_a_symmetric_students_documents_are_its_own(root: Path) -> None:
-    output = run_distill(root, "it", one(STUDENTS["symmetric"]))
-    alone = SentenceTransformer(str(output / "query_encoder"), device="cpu")
-    routed = SentenceTransformer(str(output / "router"), device="cpu")
-    teacher = SentenceTransformer(str(root / "models/teach/dense/tower"), device="cpu")
+def opened(root: Path, student: dict[str, Any]) -> tuple[SentenceTransformer, SentenceTransformer]:
+    """Its router, and the teacher; the route of queries is the student itself."""
+    output = run_distill(root, "it", one(student))
+    folders = output / "query_encoder", output / "router", root / "models/teach/dense/tower"
+    alone, routed, teacher = (SentenceTransformer(str(folder), device="cpu") for folder in folders)
     np.testing.assert_allclose(routed.encode_query(TEXTS), alone.encode(TEXTS), atol=1e-6)
-    np.testing.assert_allclose(routed.encode_document(TEXTS), alone.encode(TEXTS), atol=1e-6)
+    return routed, teacher
+
+
+def test_a_symmetric_students_documents_are_its_own(root: Path) -> None:
+    routed, teacher = opened(root, STUDENTS["symmetric"])
+    np.testing.assert_allclose(routed.encode_document(TEXTS), routed.encode_query(TEXTS), atol=1e-6)
     assert np.abs(routed.encode_document(TEXTS) - teacher.encode(TEXTS)).max() > 1e-3
 
 
 def test_the_teachers_document_tower_trains_along_with_a_joint_student(root: Path) -> None:
-    output = run_distill(root, "it", one(STUDENTS["joint"]))
-    alone = SentenceTransformer(str(output / "query_encoder"), device="cpu")
-    routed = SentenceTransformer(str(output / "router"), device="cpu")
-    teacher = SentenceTransformer(str(root / "models/teach/dense/tower"), device="cpu")
-    np.testing.assert_allclose(routed.encode_query(TEXTS), alone.encode(TEXTS), atol=1e-6)
+    routed, teacher = opened(root, STUDENTS["joint"])
     assert np.abs(routed.encode_document(TEXTS) - teacher.encode(TEXTS)).max() > 1e-3
     assert np.abs(routed.encode_document(TEXTS) - routed.encode_query(TEXTS)).max() > 1e-3
     trained = routed[0].sub_modules["document"][0].auto_model.state_dict()  # type: ignore[union-attr]
@@ -147,8 +148,7 @@ def test_the_teachers_document_tower_trains_along_with_a_joint_student(root: Pat
     assert trained.keys() == before.keys()
     moved = [name for name in before if name.startswith("encoder") and name.endswith("dense.weight")]
     assert moved and not any(torch.equal(trained[name], before[name]) for name in moved)
-    still = one(STUDENTS["joint"] | {"learning_rate": 1e-30})
-    unmoved = SentenceTransformer(str(run_distill(root, "it", still) / "router"), device="cpu")
+    unmoved, _ = opened(root, STUDENTS["joint"] | {"learning_rate": 1e-30})
     np.testing.assert_allclose(unmoved.encode_document(TEXTS), teacher.encode(TEXTS), atol=1e-5)
 
 

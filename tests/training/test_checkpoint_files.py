@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from steps.distill.checkpoints import Checkpoints
 from steps.training.checkpoint_files import load_checkpoint_or_none
 
 MEGABYTE = 2**20
@@ -19,10 +18,8 @@ def test_a_cut_file_is_none(tmp_path: Path, left: int, capsys: pytest.CaptureFix
     path = tmp_path / "state.pt"
     torch.save({"weights": torch.zeros(MEGABYTE)}, path)
     os.truncate(path, left)
-    assert Checkpoints(tmp_path)._load_state() is None
     assert load_checkpoint_or_none(path, lambda file: torch.load(file, weights_only=True), "teach") is None
-    said = capsys.readouterr().err.splitlines()
-    assert [line.partition(" cannot be read (")[0] for line in said] == [f"distill: {path}", f"teach: {path}"]
+    assert capsys.readouterr().err.startswith(f"teach: {path} cannot be read (") and not path.exists()
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ENOMEM])
@@ -35,7 +32,4 @@ def test_a_file_that_the_system_cannot_read_now_is_kept(tmp_path: Path, number: 
 
     with pytest.raises(OSError, match=re.escape(os.strerror(number))):
         load_checkpoint_or_none(path, refused, "teach")
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match=re.escape(os.strerror(number))):
-        patch.setattr(torch, "load", refused)
-        Checkpoints(tmp_path)._load_state()
     assert path.exists()
