@@ -103,12 +103,6 @@ def test_query_distillation_compares_lengths_before_normalisation() -> None:
     assert without.tolist() == pytest.approx(directions, rel=1e-12)  # 2 - (2 + lambda) cos: lengths say nothing
 
 
-def test_query_distillation_is_least_where_both_are_equal() -> None:
-    teacher = torch.tensor(pairs(4)[0])
-    loss = QueryDistillation(kind="qkd")
-    assert values(loss, teacher, teacher).tolist() == pytest.approx([-1.0] * 7)
-
-
 def test_document_embeddings_are_compared_once_for_all_texts() -> None:
     own, frozen = (torch.tensor(side) for side in pairs(6))
     queries = torch.zeros(3, 5, dtype=torch.float64)

@@ -83,27 +83,6 @@ def test_masked_candidates_change_neither_value_nor_gradient(loss: Rows, broken:
     assert scores.grad[torch.tensor([0, 1, 3])][mask[torch.tensor([0, 1, 3])]].all()
 
 
-def test_a_second_relevant_document_of_the_batch_is_not_pushed_away() -> None:
-    scores = torch.tensor([[2.0, 1.5, -1.0]], requires_grad=True)
-    labels, mask = torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[True, False, True]])
-    value = mean(softmax_cross_entropy, scores, labels, mask)
-    value.backward()
-    assert value.item() == pytest.approx(math.log(1 + math.exp(-3)))
-    assert scores.grad is not None
-    assert scores.grad[0].tolist() == pytest.approx([-1 / (1 + math.exp(3)), 0, 1 / (1 + math.exp(3))])
-
-
-def test_softmax_rows_without_a_label_are_not_in_the_mean() -> None:
-    loss, rows = softmax_cross_entropy, torch.tensor([0, 1, 3])
-    labelled = mean(loss, torch.tensor(SCORES)[rows], torch.tensor(LABELS)[rows])
-    assert float(mean(loss, torch.tensor(SCORES), torch.tensor(LABELS))) == pytest.approx(float(labelled), rel=1e-12)
-
-
-def test_binary_rows_without_a_label_are_in_the_mean() -> None:
-    value = mean(binary_cross_entropy, torch.zeros(2, 3), torch.zeros(2, 3))
-    assert value.item() == pytest.approx(3 * math.log(2))
-
-
 @EVERY
 def test_rows_without_a_candidate_are_not_in_the_mean(loss: Rows) -> None:
     mask = torch.tensor(MASK)

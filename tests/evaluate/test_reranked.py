@@ -42,8 +42,8 @@ def test_scores_that_are_no_numbers_rank_nothing(world: Path, monkeypatch: pytes
         (cross_encoder, "pair_scores", "cross"),
         (late_interaction, "max_similarities", "late"),
     ):
-        scorer = open_reranker(world / "teachers" / given, world / "scratch", "fp32", 4)
         monkeypatch.setattr(module, broken, lambda *_, **__: np.array([1.0, np.nan], dtype=np.float32))
+        scorer = open_reranker(world / "teachers" / given, world / "scratch", "fp32", 4)
         with pytest.raises(UserError, match="the score nan; train that teacher again"):
             scorer.scores(["one"], [np.array([0, 1])], lambda rows: [f"text {row}" for row in rows])
 
