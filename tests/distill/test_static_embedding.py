@@ -84,7 +84,7 @@ def test_a_phrase_starts_as_the_sum_of_its_pieces(embedded: Path, tiny_tower: Pa
 
 def test_pieces_replace_each_token() -> None:
     pieces = Tokens(np.array([0, 1, 2, 0, 1, 3]), np.array([0, 1, 2, 3, 6]))  # token 3 is 0, 1 and itself
-    opened = pieces.of(Tokens(np.array([3, 2, 1, 3]), np.array([0, 2, 4])))
+    opened = Tokens(np.array([3, 2, 1, 3]), np.array([0, 2, 4])).opened(pieces)
     assert opened.ids.tolist() == [0, 1, 3, 2, 1, 0, 1, 3]
     assert opened.offsets.tolist() == [0, 4, 8]
     assert opened.sizes is not None and opened.sizes.tolist() == [2, 2]
