@@ -139,7 +139,7 @@ class Bench:
     ) -> Trial:
         served = embed_each(load_query_encoder(serving).encode, self.texts)
         exact, approximate = (ndcg(self.release, self.queries, served, kind) for kind in ("flat", "ann"))
-        per_dataset = zip(self.queries, model, exported, exact, approximate, strict=True)
+        values = zip(model, exported, exact, approximate, strict=True)
         sampled = rows_of([*self.queries, *self.samples.values()])[len(self.queries) :]
         close = np.nan_to_num(cosines(served, self.model), nan=-1.0)
         return Trial(
@@ -149,7 +149,9 @@ class Bench:
             cosine_mean=float(close.mean()),
             cosine_min=float(close.min()),
             parity=measured_loss(np.concatenate(model), np.concatenate(exact), limits.parity) if model else None,
-            costs={judged.dataset: cost_of(*values, limits.total) for judged, *values in per_dataset},
+            costs={
+                judged.dataset: cost_of(*each, limits.total) for judged, each in zip(self.queries, values, strict=True)
+            },
             unjudged={
                 dataset: closeness(dataset, self.few[dataset], self.model[rows], served[rows])
                 for dataset, rows in zip(self.samples, sampled, strict=True)
