@@ -10,7 +10,7 @@ from typing import Any
 from slimtower.common.errors import guarded
 from slimtower.common.files import read_json
 from steps.evaluate.drawing import Mark, draw_frontier
-from steps.evaluate.frontier import Point, bm25_share, mean_ndcg, message, panels
+from steps.evaluate.frontier import bm25_share, message, panels
 
 RESULTS = Path("bench/results/demo.json")
 EXPORT = Path("bench/results/teacher_export.json")
@@ -26,11 +26,10 @@ _INT8 = "teacher, ONNX int8"
 
 def picture(metrics: dict[str, Any], export: dict[str, Any], scheme: str) -> str:
     """A file's text: the teacher, the teacher in int8, the students, and all with BM25, against the time of a query."""
-    points = sorted((_point(metrics, model) for model in metrics["latency"]), key=lambda point: point.p50_ms)
     title = "\n".join(message(metrics))
     plain = metrics | {"choice": metrics["choice"] | {"student": None}}  # a ring would need a legend
     bm25 = bm25_share(metrics) or 0.0
-    drawn = draw_frontier(panels(plain, points, [_int8(export)]), bm25, _INCHES, title)
+    drawn = draw_frontier(panels(plain, [_int8(export)]), bm25, _INCHES, title)
     return as_file(drawn, scheme)
 
 
@@ -43,12 +42,6 @@ def as_file(drawn: str, scheme: str) -> str:
     _, _, width, height = (float(value) for value in re.findall(r'viewBox="([^"]*)"', drawn)[0].split())
     size = f'width="{_PIXELS}" height="{_PIXELS * height / width:.0f}"'
     return drawn.replace("<svg ", f'<svg xmlns="http://www.w3.org/2000/svg" {size} ', 1)
-
-
-def _point(metrics: dict[str, Any], model: str) -> Point:
-    kept = metrics["retention"].get(model, {"mean_of_ratios": 1.0, "ci95_low": 1.0, "ci95_high": 1.0})
-    share, low, high = (kept[key] for key in ("mean_of_ratios", "ci95_low", "ci95_high"))
-    return Point(model, metrics["latency"][model]["p50_ms"], share, low, high, mean_ndcg(metrics, model))
 
 
 def _int8(export: dict[str, Any]) -> Mark:

@@ -8,6 +8,7 @@ from typing import Any
 from slimtower.common.errors import TransientError
 from slimtower.common.files import read_json, sha256_file
 from steps.core.tables import table_path
+from steps.evaluate.judging import Folders
 from steps.tracking.run_ids import git_commit
 from steps.tracking.runs import Run
 
@@ -30,14 +31,6 @@ _SOURCES = {  # of mined triplets, in the order in which they are told
 
 
 @dataclass(frozen=True)
-class Stage:
-    """What an earlier stage reported, under a title."""
-
-    title: str
-    facts: Facts
-
-
-@dataclass(frozen=True)
 class Background:
     """What the report tells beside the measurements."""
 
@@ -50,7 +43,8 @@ class Background:
     cut: str
     """That the teacher reads documents not to their end, in a sentence; "" if it reads all of them."""
     training_seconds: Mapping[str, float]
-    stages: Sequence[Stage]
+    stages: Mapping[str, Facts]
+    """What an earlier stage reported, by its title."""
     mined: Sequence[Mapping[str, str]]
     sources: Facts
     """What each source of mined triplets is."""
@@ -58,30 +52,30 @@ class Background:
     origin: Facts = field(default_factory=list)
 
 
-def read_background(
-    ingest: Path, mine: Path, embed: Path, generate: Path, teach: Path, distill: Path, students: Sequence[str]
-) -> Background:
+def read_background(folders: Folders, students: Sequence[str]) -> Background:
     """Collect the earlier stages' own reports; UserError when one is missing."""
     ingested, mined, embedded, taught, generated = (
-        read_json(folder / _REPORT) for folder in (ingest, mine, embed, teach, generate)
+        read_json(folder / _REPORT)
+        for folder in (folders.ingest, folders.mine, folders.embed, folders.teach, folders.generate)
     )
     datasets = ingested.get("datasets", {})
     sessions = {name: entry["sessions"]["simulated"] for name, entry in datasets.items() if "sessions" in entry}
     simulated = sorted(name for name, is_simulated in sessions.items() if is_simulated)
-    stages = [
-        Stage("Ingestion", facts({key: value for key, value in ingested.items() if key != "simulated"})),  # of any set
-        Stage("Mining", facts(mined)),
-        Stage("Teacher", facts({key: value for key, value in taught.items() if key != "comparison"})),  # of a sample
-        Stage("Generated queries", generation_facts(generated)),
-    ]
+    stages = {
+        "Ingestion": facts({key: value for key, value in ingested.items() if key != "simulated"}),  # of any set
+        "Mining": facts(mined),
+        "Teacher": facts({key: value for key, value in taught.items() if key != "comparison"}),  # of a sample
+        "Generated queries": generation_facts(generated),
+    }
+    seconds = {student: float(read_json(folders.distill / student / _REPORT)["seconds"]) for student in students}
     return Background(
         simulated=simulated,
         judged_by_clicks=sorted(name for name, entry in datasets.items() if entry.get("judgements_from_clicks")),
         base=taught.get("base") or taught["model"],  # of a teacher behind an API its name
         trained=bool(taught.get("epochs")),
         cut=_cut(embedded),
-        training_seconds={student: float(read_json(distill / student / _REPORT)["seconds"]) for student in students},
-        stages=[stage for stage in stages if stage.facts],
+        training_seconds=seconds,
+        stages={title: rows for title, rows in stages.items() if rows},
         mined=mined_examples(mined),
         sources=mined_sources(mined, simulated, all_simulated=len(simulated) == len(sessions)),
         generated=generated_examples(generated, _EXAMPLES),
@@ -89,7 +83,6 @@ def read_background(
 
 
 def _cut(embedded: Mapping[str, Any]) -> str:
-    """The sentence on the documents that are longer than what the teacher reads, from one in a hundred on."""
     share, limit = embedded.get("cut_documents") or 0.0, embedded.get("document_tokens")
     if share < _CUT:
         return ""
@@ -110,14 +103,15 @@ def facts(values: Mapping[str, Any], prefix: str = "") -> Facts:
 
 
 def _format_value(value: object) -> str | None:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-    if isinstance(value, str) and 0 < len(value) <= _LONGEST:
-        return None if len(value) >= _DIGEST_LENGTH and " " not in value else value
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+        case str() if 0 < len(value) <= _LONGEST and (len(value) < _DIGEST_LENGTH or " " in value):
+            return value
     return None
 
 
@@ -125,8 +119,7 @@ def generation_facts(report: Mapping[str, Any]) -> Facts:
     """Facts of `generate`, which reports once for each noise level."""
     rows = facts(report)
     for entry in report.get("sigmas", []):
-        level = entry.get("sigma")
-        rows += facts({key: value for key, value in entry.items() if key != "sigma"}, f"sigma {level} · ")
+        rows += facts({key: value for key, value in entry.items() if key != "sigma"}, f"sigma {entry.get('sigma')} · ")
     return rows
 
 
@@ -147,10 +140,9 @@ def mined_examples(report: Mapping[str, Any]) -> list[dict[str, str]]:
             "source": source.replace("_", " "),
             "query": sample["query"]["text"],
             "via": (sample.get("via_query") or {}).get("text", ""),
-            "positive": sample["positive"]["title"] or sample["positive"]["content"],
-            "negative": sample["negative"]["title"] or sample["negative"]["content"],
             "why": sample["why"],
         }
+        | {name: sample[name]["title"] or sample[name]["content"] for name in ("positive", "negative")}
         for source, sample in first.items()
     ]
 

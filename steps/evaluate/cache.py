@@ -27,10 +27,9 @@ from steps.evaluate.measuring import (
     RUNS,
     Result,
     Task,
-    measure_earlier,
     measure_fused,
-    measure_lexical,
-    measure_reranked,
+    measure_other,
+    measure_quality,
     measure_student,
     measure_teacher,
     read_result,
@@ -86,8 +85,8 @@ def measure_all(systems: Systems, task: Task) -> Measurements:
         results[system.name] = result
         return result
 
-    judged = replace(task, texts=())
-    all_fused, bm25 = task.params.fused and bool(task.judged), systems.bm25
+    judged, bm25 = replace(task, texts=()), systems.bm25
+    all_fused = task.params.fused and bool(task.judged)
     shared = CachedSearch(bm25.search) if all_fused else bm25.search
 
     def add_fused(dense: Teacher | Student, encode: Encode) -> None:
@@ -95,11 +94,9 @@ def measure_all(systems: Systems, task: Task) -> Measurements:
         add(fused, judged, partial(measure_fused, fused, judged, encode=encode, lexical=shared))
 
     if task.judged:
-        add(bm25, judged, partial(measure_lexical, bm25, judged, search=shared))
-    for earlier in systems.earlier if task.judged else ():
-        add(earlier, judged, partial(measure_earlier, earlier, judged))
-    for reranked in systems.reranked if task.judged else ():
-        add(reranked, judged, partial(measure_reranked, reranked, judged))
+        add(bm25, judged, partial(measure_quality, bm25.name, shared, judged))
+        for other in (*systems.earlier, *systems.reranked):
+            add(other, judged, partial(measure_other, other, judged))
     encode = remembering(systems.teacher.encode)
     teacher = add(systems.teacher, task, partial(measure_teacher, systems.teacher, task, encode=encode))
     if all_fused:
@@ -131,11 +128,12 @@ def time_all(systems: Systems, task: Task) -> tuple[dict[str, Latency], list[str
     single = sample(texts, min(params.latency_queries, len(texts)), params.seed)
     batches = -(-params.latency_queries // THROUGHPUT_BATCH)
     batched = sample(texts, batches * THROUGHPUT_BATCH, params.seed + 1)
+    read, paths, unknown = digest(single, batched, THROUGHPUT_BATCH), {}, {}
     dense: list[Teacher | Student] = [systems.teacher, *systems.students]
-    encoders = {system.name: system for system in dense}
-    texts_digest = digest(single, batched, THROUGHPUT_BATCH)
-    paths = {name: kept_folder(latency_key(system, texts_digest)) / _LATENCY for name, system in encoders.items()}
-    unknown = {name: encoders[name].encode for name, path in paths.items() if not path.is_file()}
+    for system in dense:
+        paths[system.name] = kept_folder(key_of(system.name, system.content, read)) / _LATENCY
+        if not paths[system.name].is_file():
+            unknown[system.name] = system.encode
     if unknown:
         for name, latency in measure(unknown, single, batched, THROUGHPUT_BATCH).items():
             write_json(paths[name], asdict(latency))
@@ -150,11 +148,6 @@ def result_key(system: System | Fused, task: Task, reference: str) -> str:
     params = task.params.model_dump(include={"measures", "latency_queries", "seed"})
     judged, texts = [asdict(item) for item in task.judged], [asdict(item) for item in task.texts]
     return key_of(system.name, system.content, reference, digest(judged, texts), params)
-
-
-def latency_key(system: System, texts_digest: str) -> str:
-    """What a latency depends on, in 32 hex digits; `texts_digest`: digest of what is read, and how."""
-    return key_of(system.name, system.content, texts_digest)
 
 
 def key_of(*values: object) -> str:

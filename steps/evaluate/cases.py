@@ -24,7 +24,6 @@ class CaseQuery:
     """A query, its nDCG@10 by both, and the rank at which each has the first relevant document; None: not found."""
 
     dataset: str
-    split: str
     row: int
     way: Way
     teacher: float
@@ -37,7 +36,6 @@ class CaseQuery:
 class Hit:
     """A document in a list of hits; `start` is how its content begins, `relevant` None where nobody judged it."""
 
-    rank: int
     doc_id: str
     title: str
     start: str
@@ -61,19 +59,13 @@ def choose_cases(teacher: Sequence[Scored], student: Sequence[Scored], count: in
     """
     entries: dict[Way, list[tuple[float, str, CaseQuery]]] = {"lost": [], "gained": []}
     for ours, theirs in zip(student, teacher, strict=True):
-        drop = theirs.values[NDCG] - ours.values[NDCG]
+        judged, drop = ours.judged, theirs.values[NDCG] - ours.values[NDCG]
         for row in np.flatnonzero(drop).tolist():
-            query = CaseQuery(
-                dataset=ours.judged.dataset,
-                split=ours.judged.split,
-                row=row,
-                way="lost" if drop[row] > 0 else "gained",
-                teacher=float(theirs.values[NDCG][row]),
-                student=float(ours.values[NDCG][row]),
-                teacher_rank=_rank(theirs.values[UNCUT][row]),
-                student_rank=_rank(ours.values[UNCUT][row]),
-            )
-            entries[query.way].append((-abs(float(drop[row])), ours.judged.query_ids[row], query))
+            way: Way = "lost" if drop[row] > 0 else "gained"
+            teacher_ndcg, student_ndcg = (float(item.values[NDCG][row]) for item in (theirs, ours))
+            teacher_rank, student_rank = (_rank(item.values[UNCUT][row]) for item in (theirs, ours))
+            query = CaseQuery(judged.dataset, row, way, teacher_ndcg, student_ndcg, teacher_rank, student_rank)
+            entries[way].append((-abs(float(drop[row])), judged.query_ids[row], query))
     return [query for way in entries.values() for _, _, query in sorted(way, key=lambda entry: entry[:2])[:count]]
 
 
@@ -83,14 +75,12 @@ def read_cases(ingest: Path, teacher: Result, student: Result, count: int) -> li
     sets = {item.judged.dataset: item.judged for item in student.of_split("dev")}
     hits = [(teacher.best[query.dataset][query.row], student.best[query.dataset][query.row]) for query in chosen]
     texts = _documents(ingest, {doc_id for both in hits for ids in both for doc_id in ids})
-    return [
-        Case(
-            query,
-            sets[query.dataset].texts[query.row],
-            *(_listed(ids, sets[query.dataset], query.row, texts) for ids in both),
-        )
-        for query, both in zip(chosen, hits, strict=True)
-    ]
+    cases = []
+    for query, both in zip(chosen, hits, strict=True):
+        judged = sets[query.dataset]
+        lists = (listed_hits(ids, judged, query.row, texts) for ids in both)
+        cases.append(Case(query, judged.texts[query.row], *lists))
+    return cases
 
 
 def _documents(ingest: Path, doc_ids: set[str]) -> dict[str, tuple[str, str]]:
@@ -102,17 +92,11 @@ def _documents(ingest: Path, doc_ids: set[str]) -> dict[str, tuple[str, str]]:
     return documents
 
 
-def _listed(doc_ids: Sequence[str], judged: JudgedSet, row: int, texts: Mapping[str, tuple[str, str]]) -> list[Hit]:
+def listed_hits(doc_ids: Sequence[str], judged: JudgedSet, row: int, texts: Mapping[str, tuple[str, str]]) -> list[Hit]:
+    """Hits of the query in this row, with titles and starts of `texts`."""
     grades = judged.qrels[judged.query_ids[row]]
-    return [
-        Hit(
-            rank,
-            doc_id,
-            *texts.get(doc_id, ("", "")),
-            grades[doc_id] >= judged.relevant_from if doc_id in grades else None,
-        )
-        for rank, doc_id in enumerate(doc_ids, start=1)
-    ]
+    relevant = {doc_id: grade >= judged.relevant_from for doc_id, grade in grades.items()}
+    return [Hit(doc_id, *texts.get(doc_id, ("", "")), relevant.get(doc_id)) for doc_id in doc_ids]
 
 
 def _start(content: str) -> str:

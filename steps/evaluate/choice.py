@@ -9,7 +9,6 @@ does, on every data set and with its confidence, by CHOICE_MARGIN.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -33,57 +32,6 @@ REASONS: dict[JudgedOn, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The chosen student and the runner-up, None where the budget leaves none; and the reason in words.
-
-    `best` has the best mean; where a faster one is chosen it is the runner-up, else that is the next best. `ndcg` are
-    means over data sets, and so are `overlap` (with the teacher's top ten), by which students are compared where
-    nothing is judged; of the two pairs one is None. `difference` is how far the runner-up is behind, below 0 where it
-    is ahead, `p_value` that of a paired t-test between the two. `over_budget` maps the students that were left out to
-    their median latency in milliseconds, `bounds` the others but the best to their change against it as the rule
-    bounds it: a share of its mean, on the data set where it is least, from -`margin` on no worse; -1 where too few
-    queries bound nothing. `alike` maps faster ones whose difference to the chosen one may be chance to its `p_value`
-    and their `p50_ms`. `replacing` are the students within the budget that can replace the teacher. `test_difference`
-    and `test_p_value` compare choice and runner-up on the test queries, for readers: nothing is chosen by them.
-    """
-
-    budget_ms: float
-    over_budget: Mapping[str, float]
-    reason: str
-    student: str | None = None
-    p50_ms: float | None = None
-    ndcg: float | None = None
-    runner_up: str | None = None
-    runner_up_p50_ms: float | None = None
-    runner_up_ndcg: float | None = None
-    overlap: float | None = None
-    runner_up_overlap: float | None = None
-    difference: float | None = None
-    p_value: float | None = None
-    best: str | None = None
-    bounds: Mapping[str, float] = field(default_factory=dict)
-    alike: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    margin: float = 0.0
-    confidence: float = 0.0
-    replacing: Sequence[str] = ()
-    test_difference: float | None = None
-    test_p_value: float | None = None
-
-    def with_test(self, ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> "Choice":
-        """The same with the test queries' difference of choice and runner-up, nDCG@10 `(queries,)` a data set."""
-        if not ours or not theirs:
-            return self
-        return replace(
-            self, test_difference=_mean(ours, None) - _mean(theirs, None), test_p_value=_chance(ours, theirs, None)
-        )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Field name -> value; overlaps only where they decided."""
-        named = asdict(self)
-        return named if self.reason == REASONS["nothing"] else {k: v for k, v in named.items() if "overlap" not in k}
-
-
 def ranked(values: Values, p50_ms: Mapping[str, float], weights: Sequence[float] | None = None) -> list[str]:
     """Students by mean over data sets of their values, the best first; of equals the faster one, then by name."""
     return sorted(values, key=lambda student: (-_mean(values[student], weights), p50_ms[student], student))
@@ -97,56 +45,60 @@ def choose(
     judged_on: JudgedOn = "dev",
     weights: Sequence[float] | None = None,
     replacing: Collection[str] = (),
-) -> Choice:
-    """The choice among students whose median latency is within the budget, in milliseconds; 0 = no budget.
+) -> dict[str, Any]:
+    """`choice` of metrics.json, among students whose median latency is within the budget, in milliseconds; 0 = none.
 
-    If some of those are in `replacing`, the choice is among these alone: they can replace the teacher.
-
-    One that is faster than the best goes first if it is shown to be no worse.
-    `weights` of the data sets in a mean; None = alike.
+    If some of those are in `replacing`, the choice is among these alone: they can replace the teacher. One that is
+    faster than the best goes first if it is shown to be no worse. `weights` of the data sets in a mean; None = alike.
     """
     over = {student: value for student, value in p50_ms.items() if 0 < budget_ms < value}
     within = [student for student in ranked(values, p50_ms, weights) if student not in over]
-    eligible = [student for student in within if student in replacing] or within
-    chosen = Choice(
-        budget_ms,
-        over,
-        REASONS[judged_on],
-        margin=rule.margin,
-        confidence=rule.confidence,
-        replacing=[student for student in within if student in replacing],
-    )
+    can_replace = [student for student in within if student in replacing]
+    judged, eligible = judged_on != "nothing", can_replace or within
+    empty = ["student", "p50_ms", "best", "runner_up", "runner_up_p50_ms", "difference", "p_value", "test_difference"]
+    empty += ["test_p_value", "ndcg", "runner_up_ndcg", *(() if judged else ("overlap", "runner_up_overlap"))]
+    choice: dict[str, Any] = dict.fromkeys(empty) | {
+        "budget_ms": budget_ms,
+        "over_budget": over,
+        "reason": REASONS[judged_on],
+        "margin": rule.margin,
+        "confidence": rule.confidence,
+        "replacing": can_replace,
+        "bounds": {},
+        "alike": {},
+    }
     if not within:
-        return chosen
+        return choice
     best = first = eligible[0]
-    if judged_on != "nothing":
-        bounds = {student: _bound(values[student], values[best], rule) for student in eligible[1:]}
-        first = min([best, *(s for s, bound in bounds.items() if bound >= -rule.margin)], key=p50_ms.__getitem__)
-        chosen = replace(chosen, bounds=bounds)
+    if judged:
+        choice["bounds"] = {student: _bound(values[student], values[best], rule) for student in eligible[1:]}
+        no_worse = [student for student, bound in choice["bounds"].items() if bound >= -rule.margin]
+        first = min([best, *no_worse], key=p50_ms.__getitem__)
     if first != best:
-        chosen = replace(chosen, reason=_reason(best, judged_on, rule))
-    mean = _mean(values[first], weights)
-    chosen = replace(chosen, student=first, p50_ms=p50_ms[first], best=best)
-    chosen = replace(chosen, overlap=mean) if judged_on == "nothing" else replace(chosen, ndcg=mean)
+        choice["reason"] = _reason(best, judged_on, rule)
+    measure = "ndcg" if judged else "overlap"
+    choice |= {"student": first, "p50_ms": p50_ms[first], "best": best, measure: _mean(values[first], weights)}
     if len(within) == 1:
-        return chosen
-    if judged_on != "nothing":
-        faster_ones = {s: _chance(values[first], values[s], weights) for s in eligible if p50_ms[s] < p50_ms[first]}
-        chosen = replace(
-            chosen, alike={s: {"p_value": p, "p50_ms": p50_ms[s]} for s, p in faster_ones.items() if is_chance(p)}
-        )
+        return choice
+    for student in eligible if judged else ():
+        if p50_ms[student] < p50_ms[first] and is_chance(chance := _chance(values[first], values[student], weights)):
+            choice["alike"][student] = {"p_value": chance, "p50_ms": p50_ms[student]}
     second = next(student for student in [*eligible, *within] if student != first)
     next_mean = _mean(values[second], weights)
-    chosen = replace(
-        chosen,
-        runner_up=second,
-        runner_up_p50_ms=p50_ms[second],
-        difference=mean - next_mean,
-        p_value=_chance(values[first], values[second], weights),
-    )
-    if judged_on == "nothing":
-        return replace(chosen, runner_up_overlap=next_mean)
-    return replace(chosen, runner_up_ndcg=next_mean)
+    return choice | {
+        "runner_up": second,
+        "runner_up_p50_ms": p50_ms[second],
+        f"runner_up_{measure}": next_mean,
+        "difference": choice[measure] - next_mean,
+        "p_value": _chance(values[first], values[second], weights),
+    }
+
+
+def compare_on_test(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> dict[str, float]:
+    """`choice` of metrics.json on test: choice and runner-up by nDCG@10 `(queries,)` a data set; {} without any."""
+    if not ours or not theirs:
+        return {}
+    return {"test_difference": _mean(ours, None) - _mean(theirs, None), "test_p_value": _chance(ours, theirs, None)}
 
 
 def _chance(student: Sequence[np.ndarray], reference: Sequence[np.ndarray], weights: Sequence[float] | None) -> float:
@@ -188,18 +140,26 @@ def choice_lines(metrics: Mapping[str, Any]) -> list[str]:
             f" {over[fastest]:.3g} ms a query"
         ]
     unit = " ms from text to hits" if fusing(metrics) else " ms"
-    name, judged = served_name(metrics, choice["student"]), choice["ndcg"] is not None
-    split = "dev" if metrics.get("datasets_dev") else "test"
-    figure = (
-        f"nDCG@10 {choice['ndcg']:.4f} on {split}"
-        if judged
-        else f"{choice['overlap']:.1%} of the teacher's top 10 found"
-    )
+    if choice["ndcg"] is None:
+        on_split, figure = "", f"{choice['overlap']:.1%} of the teacher's top 10 found"
+    else:
+        on_split = " on dev" if metrics.get("datasets_dev") else " on test"
+        figure = f"nDCG@10 {choice['ndcg']:.4f}{on_split}"
+    name = served_name(metrics, choice["student"])
     lines = [f"Chosen: {name}, {_why(metrics)}: {figure}, {choice['p50_ms']:.3g}{unit}"]
     if choice["runner_up"] is not None:
-        lines.append(_runner_up_line(metrics, split if judged else "", unit))
+        line = f"Runner-up: {served_name(metrics, choice['runner_up'])}, {choice['runner_up_p50_ms']:.3g}{unit}; "
+        line += _distance(choice["difference"], choice["p_value"], on_split)
+        if choice.get("test_difference") is not None:
+            line += f", {_distance(choice['test_difference'], choice['test_p_value'], ' on test')}"
+        lines.append(line)
     if alike := choice.get("alike"):
-        lines.append(_alike_line(metrics, alike))
+        faster = min(alike, key=lambda student: (alike[student]["p50_ms"], student))
+        slower = times(choice["p50_ms"] / alike[faster]["p50_ms"])
+        lines.append(
+            f"{choice['student']} is {slower} times slower than {served_name(metrics, faster)}, and these queries"
+            f" cannot show which is better (p {significant(alike[faster]['p_value'])})"
+        )
     if over:
         slower = ", ".join(f"{student} ({over[student]:.3g} ms)" for student in sorted(over, key=over.__getitem__))
         lines.append(f"Over the budget: {slower}")
@@ -226,26 +186,5 @@ def _why(metrics: Mapping[str, Any]) -> str:
     return f"the fastest that is, on {split} and with {choice['confidence']:.0%} confidence, {worse}"
 
 
-def _runner_up_line(metrics: Mapping[str, Any], split: str, unit: str) -> str:
-    """The runner-up with its distance to the choice, on the split that decided and on the test queries."""
-    choice = metrics["choice"]
-    line = f"Runner-up: {served_name(metrics, choice['runner_up'])}, {choice['runner_up_p50_ms']:.3g}{unit}; "
-    line += _distance(choice["difference"], choice["p_value"], f" on {split}" if split else "")
-    if choice.get("test_difference") is not None:
-        line += f", {_distance(choice['test_difference'], choice['test_p_value'], ' on test')}"
-    return line
-
-
 def _distance(difference: float, p_value: float, where: str) -> str:
     return f"{abs(difference):.4f} {'lower' if difference >= 0 else 'higher'}{where} (p {significant(p_value)})"
-
-
-def _alike_line(metrics: Mapping[str, Any], alike: Mapping[str, Mapping[str, float]]) -> str:
-    """That a faster student, the fastest of those in `alike`, may be as good as the chosen one."""
-    choice = metrics["choice"]
-    faster = min(alike, key=lambda student: (alike[student]["p50_ms"], student))
-    slower = times(choice["p50_ms"] / alike[faster]["p50_ms"])
-    return (
-        f"{choice['student']} is {slower} times slower than {served_name(metrics, faster)}, and these queries cannot"
-        f" show which is better (p {significant(alike[faster]['p_value'])})"
-    )

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,47 +17,13 @@ from steps.retrieval.noninferiority import resampled_means
 Paired = Mapping[str, tuple[np.ndarray, np.ndarray]]  # data set -> (student, teacher), each `(queries,)`
 
 
-@dataclass(frozen=True)
-class Share:
-    """Retention on one data set, a ratio with its 95 % bootstrap interval."""
+def retention(
+    paired: Paired, samples: int, seed: int, as_one: Sequence[str] = ()
+) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Retention over data sets, and `[data set]`; ratios, 1.0 = as good as the teacher; fields as in metrics.json.
 
-    ratio: float
-    ci95_low: float
-    ci95_high: float
-
-
-@dataclass(frozen=True)
-class Retention:
-    """Retention as ratios (1.0 = as good as the teacher) with a 95 % bootstrap interval of the mean of ratios."""
-
-    mean_of_ratios: float
-    ratio_of_means: float
-    worst: float
-    ci95_low: float
-    ci95_high: float
-    of_set: Mapping[str, Share]
-    """By data set, but those where the teacher has 0; those that count as one are one."""
-
-    def as_dict(self) -> dict[str, float]:
-        """Field name -> value, but for `of_set`."""
-        return {name: value for name, value in asdict(self).items() if name != "of_set"}
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A paired comparison on one data set: two-sided t-test, and queries won, tied and lost by the student."""
-
-    p_value: float
-    wins: int
-    ties: int
-    losses: int
-
-
-def retention(paired: Paired, samples: int, seed: int, as_one: Sequence[str] = ()) -> Retention:
-    """Retention over data sets; those where the teacher scores 0, of which no ratio has a meaning, are left out.
-
-    `as_one`: data sets named `<name>-...` count as one, whose quality is the mean over them. UserError where the
-    teacher scores 0 on all.
+    Data sets where the teacher scores 0, of which no ratio has a meaning, are left out. `as_one`: data sets named
+    `<name>-...` count as one, whose quality is the mean over them. UserError where the teacher scores 0 on all.
     """
     members = {
         name: datasets
@@ -70,25 +35,23 @@ def retention(paired: Paired, samples: int, seed: int, as_one: Sequence[str] = (
             f"models/teach: the teacher's nDCG@10 is 0 on all of {sorted(paired)}: no student has a retention; check"
             " the qrels"
         )
-    students = np.array([np.mean([paired[dataset][0].mean() for dataset in datasets]) for datasets in members.values()])
-    teachers = np.array([np.mean([paired[dataset][1].mean() for dataset in datasets]) for datasets in members.values()])
-    ratios = students / teachers
-    means = bootstrap_means(paired, samples, seed)
-    resampled = np.stack(
-        [_ratio(np.mean([means[dataset] for dataset in datasets], axis=0)) for datasets in members.values()]
+    students, teachers = (
+        np.array([np.mean([paired[dataset][at].mean() for dataset in datasets]) for datasets in members.values()])
+        for at in (0, 1)
     )
-    low, high = _middle(np.mean(resampled, axis=0))
-    return Retention(
-        mean_of_ratios=float(ratios.mean()),
-        ratio_of_means=float(students.mean() / teachers.mean()),
-        worst=float(ratios.min()),
-        ci95_low=low,
-        ci95_high=high,
-        of_set={
-            name: Share(float(ratio), *_middle(draws))
-            for name, ratio, draws in zip(members, ratios, resampled, strict=True)
-        },
-    )
+    ratios, means = students / teachers, bootstrap_means(paired, samples, seed)
+    joint = [np.mean([means[dataset] for dataset in datasets], axis=0) for datasets in members.values()]
+    resampled = np.stack([ours / theirs for ours, theirs in joint])
+    overall = {
+        "mean_of_ratios": float(ratios.mean()),
+        "ratio_of_means": float(students.mean() / teachers.mean()),
+        "worst": float(ratios.min()),
+    }
+    by_set = {
+        name: {"ratio": float(ratio)} | _interval(draws)
+        for name, ratio, draws in zip(members, ratios, resampled, strict=True)
+    }
+    return overall | _interval(np.mean(resampled, axis=0)), by_set
 
 
 def bootstrap_means(paired: Paired, samples: int, seed: int) -> dict[str, np.ndarray]:
@@ -101,22 +64,17 @@ def bootstrap_means(paired: Paired, samples: int, seed: int) -> dict[str, np.nda
     return resampled
 
 
-def _ratio(means: np.ndarray) -> np.ndarray:
-    """Student / teacher of `(2, samples)`."""
-    return np.asarray(means[0] / means[1])
-
-
-def _middle(values: np.ndarray) -> tuple[float, float]:
+def _interval(values: np.ndarray) -> dict[str, float]:
     """Ends of the middle 95 %."""
     low, high = np.quantile(values, [0.025, 0.975])
-    return float(low), float(high)
+    return {"ci95_low": float(low), "ci95_high": float(high)}
 
 
-def compare(student: np.ndarray, teacher: np.ndarray) -> Comparison:
-    """Paired two-sided t-test over queries, and who wins them."""
+def compare(student: np.ndarray, teacher: np.ndarray) -> dict[str, float]:
+    """Paired two-sided t-test over queries, and the queries that the student wins, ties and loses."""
     difference = student - teacher
-    won, tied, lost = (int(count.sum()) for count in (difference > 0, difference == 0, difference < 0))
-    return Comparison(p_value([difference]), won, tied, lost)
+    counts = {"wins": difference > 0, "ties": difference == 0, "losses": difference < 0}
+    return {"p_value": p_value([difference])} | {name: int(count.sum()) for name, count in counts.items()}
 
 
 def is_gain(difference: float, p_value: float) -> bool:
@@ -161,22 +119,16 @@ def figures(values: Mapping[str, np.ndarray], samples: int, seed: int) -> dict[s
     A retention is `ratio`, `ci95_low` and `ci95_high`: the ratio of the means, with the percentile bootstrap over
     queries, all models drawn together (Efron and Tibshirani 1993, ch. 13). Without any where the teacher has 0.
     """
-    teacher = values[TEACHER]
-    named: dict[str, Any] = {
-        "queries": len(teacher),
-        "ndcg": {model: float(scores.mean()) for model, scores in values.items()},
-        "retention": {},
-    }
-    if teacher.mean() <= 0:
-        return named
-    compared = [model for model in values if model != TEACHER]
-    resampled = resampled_means(np.stack([teacher, *(values[model] for model in compared)], axis=1), samples, seed)
-    resampled = resampled[resampled[:, 0] > 0]  # of the rest no ratio is defined
-    for column, model in enumerate(compared, start=1):
-        low, high = np.quantile(resampled[:, column] / resampled[:, 0], [0.025, 0.975])
-        ratio = float(values[model].mean() / teacher.mean())
-        named["retention"][model] = {"ratio": ratio, "ci95_low": float(low), "ci95_high": float(high)}
-    return named
+    teacher, retained = values[TEACHER], {}
+    compared = [model for model in values if model != TEACHER] if teacher.mean() > 0 else []
+    if compared:
+        resampled = resampled_means(np.stack([teacher, *(values[model] for model in compared)], axis=1), samples, seed)
+        resampled = resampled[resampled[:, 0] > 0]  # of the rest no ratio is defined
+        for column, model in enumerate(compared, start=1):
+            ratio = float(values[model].mean() / teacher.mean())
+            retained[model] = {"ratio": ratio} | _interval(resampled[:, column] / resampled[:, 0])
+    ndcg = {model: float(scores.mean()) for model, scores in values.items()}
+    return {"queries": len(teacher), "ndcg": ndcg, "retention": retained}
 
 
 def bootstrap_p_value(difference: np.ndarray, samples: int, seed: int) -> float:
@@ -218,13 +170,9 @@ def of_one_spec(distill: Path, students: Sequence[str]) -> list[list[str]]:
 def spreads(retained: Mapping[str, Mapping[str, float]], groups: Sequence[Sequence[str]]) -> dict[str, dict[str, Any]]:
     """Mean and standard deviation of the retention of each group, by its first student; {} where nothing is judged."""
     by_student = {}
-    for group in groups if retained else ():
-        values = np.array([retained[student]["mean_of_ratios"] for student in group])
-        by_student[group[0]] = {
-            "others": list(group[1:]),
-            "mean": float(values.mean()),
-            "sd": float(values.std(ddof=1)),
-        }
+    for first, *others in groups if retained else ():
+        values = np.array([retained[student]["mean_of_ratios"] for student in (first, *others)])
+        by_student[first] = {"others": others, "mean": float(values.mean()), "sd": float(values.std(ddof=1))}
     return by_student
 
 

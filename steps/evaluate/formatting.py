@@ -1,7 +1,7 @@
 """Figures, names and blocks of the report as people read them: on the page, in Markdown, in a terminal."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
@@ -22,6 +22,11 @@ def size(count: float) -> str:
 def milliseconds(value: float) -> str:
     """Milliseconds with the digits that a timing can bear: 0.0102 -> 0.010, 0.677 -> 0.68, 12.94 -> 12.9."""
     return f"{value:.{3 if value < 0.1 else 2 if value < 10 else 1 if value < 100 else 0}f}"
+
+
+def format_measure(values: Mapping[str, float], measure: str) -> str:
+    """A value with four digits, a dash where the data set has no such measure."""
+    return f"{values[measure]:.4f}" if measure in values else "–"
 
 
 def rounded(count: float) -> int:

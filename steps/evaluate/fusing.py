@@ -54,26 +54,6 @@ class Fused:
         return search
 
 
-@dataclass(frozen=True)
-class FusionFigures:
-    """On one data set: the fusion, what dev queries say of it, and median milliseconds of a query and of its parts.
-
-    `carried`: the release answers so, from a BM25 index of `bytes`. `dev` None: no dev query is judged. Queries are
-    timed one by one on one thread, over the index that serves; an endpoint is asked for every one, known or not.
-    """
-
-    fusion: Mapping[str, Any]
-    told: str
-    carried: bool
-    dev: Mapping[str, Any] | None
-    p50_ms: float
-    encode_ms: float
-    search_ms: float
-    bm25_ms: float
-    fusion_ms: float
-    bytes: int = 0
-
-
 class CachedSearch:
     """A search that keeps the first DEEPEST hits of each query, so that a fusion of them searches nothing again."""
 
@@ -120,21 +100,26 @@ def choice_on(dev: JudgedSet | None, dense: Search, lexical: Search, carried: An
 
 def figures(
     system: Fused, dataset: str, choice: FusionChoice | None, texts: Sequence[str], timed: int, seed: int
-) -> tuple[AnyFusion, FusionFigures]:
-    """The fusion, carried, chosen, or else the standard one, and its figures; `timed` of the texts are timed."""
+) -> tuple[AnyFusion, dict[str, Any]]:
+    """The fusion, carried, chosen, or else the standard one, and what `fused` of metrics.json says of it.
+
+    `timed` of the texts are timed one by one on one thread, over the index that serves; an endpoint is asked for every
+    one, known or not.
+    """
     carried = system.carried(dataset)
     fusion = carried or (choice.fusion if choice else STANDARD)
     parts = _parts(system, dataset, fusion, sample(texts, timed, seed))
-    dev = None
-    if choice:
-        dev = {field: value for field, value in vars(choice).items() if field != "fusion"} | {"wins": choice.wins}
     medians = np.median(np.column_stack([parts.sum(axis=1), parts]), axis=0) * 1000
-    total, encode, search, bm25, fuse = medians.tolist()
-    size = folder_bytes(system.dense.release.folder / "lexical" / dataset) if carried else 0
-    measured = FusionFigures(
-        fusion.model_dump(), str(fusion), carried is not None, dev, total, encode, search, bm25, fuse, size
-    )
-    return fusion, measured
+    names = ("p50_ms", "encode_ms", "search_ms", "bm25_ms", "fusion_ms")
+    dev = {name: value for name, value in vars(choice).items() if name != "fusion"} if choice else {}
+    return fusion, {
+        "fusion": fusion.model_dump(),
+        "told": str(fusion),
+        "carried": carried is not None,
+        "dev": dev | {"wins": choice.wins} if choice else None,
+        **dict(zip(names, medians.tolist(), strict=True)),
+        "bytes": folder_bytes(system.dense.release.folder / "lexical" / dataset) if carried else 0,
+    }
 
 
 def _parts(system: Fused, dataset: str, fusion: AnyFusion, texts: Sequence[str]) -> np.ndarray:

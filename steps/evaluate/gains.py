@@ -1,7 +1,7 @@
 """Students against the teacher by every measure, what training and BM25 bring, and students as their releases serve."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,7 @@ def fusion_gains(results: Mapping[str, Result]) -> dict[str, dict[str, dict[str,
                 for baseline, system in (("dense", dense), ("bm25", BM25))
                 if dataset in values
             }
-            gains.setdefault(dataset, {})[dense] = asdict(figures) | against
+            gains.setdefault(dataset, {})[dense] = dict(figures) | against
     return gains
 
 
@@ -82,7 +82,7 @@ def _line(dataset: str, dense: str, figures: Mapping[str, Any]) -> str:
 
 
 def _against(fused: np.ndarray, baseline: np.ndarray) -> dict[str, Any]:
-    return {"difference": float((fused - baseline).mean())} | asdict(compare(fused, baseline))
+    return {"difference": float((fused - baseline).mean())} | compare(fused, baseline)
 
 
 def as_served(name: str, results: Mapping[str, Result]) -> Result:
@@ -110,15 +110,13 @@ def served_ms(
     fused = {name: fused_sets(name, results) for name in alone}
     if not any(fused.values()):
         return alone
-    searched = {
-        dataset: kinds["ann" if "ann" in kinds else "flat"].p50_ms
-        for dataset, kinds in results[TEACHER].indexes.items()
-    }
+    indexes = results[TEACHER].indexes
+    searched = {dataset: kinds["ann" if "ann" in kinds else "flat"]["p50_ms"] for dataset, kinds in indexes.items()}
     return {
         name: max(
             [encoded]
             + [encoded + search_ms for dataset, search_ms in searched.items() if dataset not in fused[name]]
-            + [results[fused_name(name)].fusions[dataset].p50_ms for dataset in fused[name]]
+            + [results[fused_name(name)].fusions[dataset]["p50_ms"] for dataset in fused[name]]
         )
         for name, encoded in alone.items()
     }
@@ -127,7 +125,7 @@ def served_ms(
 def fused_sets(name: str, results: Mapping[str, Result]) -> set[str]:
     """Data sets on which a system, the teacher or a student, is released with BM25 fused in."""
     fused = results.get(fused_name(name))
-    return {dataset for dataset, figures in fused.fusions.items() if figures.carried} if fused else set()
+    return {dataset for dataset, figures in fused.fusions.items() if figures["carried"]} if fused else set()
 
 
 def gain_lines(metrics: Mapping[str, Any]) -> list[str]:
@@ -137,7 +135,7 @@ def gain_lines(metrics: Mapping[str, Any]) -> list[str]:
     lines = []
     for tower, gain in metrics["gain_overall"].items():
         before, after = (
-            sum(models[name]["nDCG@10"] for models in quality.values()) / len(quality) for name in (tower, "teacher")
+            sum(models[name][NDCG] for models in quality.values()) / len(quality) for name in (tower, TEACHER)
         )
         line = (
             f"Teacher against {tower}: nDCG@10 {after:.4f} and {before:.4f} on {split}"

@@ -1,8 +1,7 @@
 """Where students lose, and why: slices of the test queries, perturbed queries, geometry, and cases to read."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,12 @@ from steps.core.texts import words
 from steps.evaluate.cache import Measurements, kept_folder, key_of
 from steps.evaluate.cases import Case, read_cases
 from steps.evaluate.comparing import figures as shares_of
-from steps.evaluate.composition import Evaluation
 from steps.evaluate.figures import every_figure, measured_figures
 from steps.evaluate.figures.base import EvaluatedTower, Figure, Measured
 from steps.evaluate.gains import fused_sets
+from steps.evaluate.judging import Folders
 from steps.evaluate.measuring import Result, Task
+from steps.evaluate.metrics import Evaluation
 from steps.evaluate.params import BOOTSTRAP_SAMPLES, EvaluateParams
 from steps.evaluate.slicing import QueryFacts, Slice, count_searches, count_words, slice_queries, training_texts
 from steps.evaluate.systems import TEACHER, Student, Systems, Teacher, digest, fused_name
@@ -41,71 +41,58 @@ class Insight:
 
 
 def look_closer(
-    ingest: Path,
-    embed: Path,
-    generate: Path,
-    systems: Systems,
-    task: Task,
-    measurements: Measurements,
-    evaluation: Evaluation,
+    folders: Folders, systems: Systems, task: Task, measurements: Measurements, evaluation: Evaluation
 ) -> Insight:
     """All is of encoders; slices and changed queries of students as served too, and cases of these alone.
 
-    Where a student's release fuses, slices have the teacher with BM25 as well, if it was measured. Folders are earlier
-    stages'.
+    Where a student's release fuses, slices have the teacher with BM25 as well, if it was measured.
     """
-    tests, params = task.test_sets(), task.params
-    facts = read_query_facts(ingest, embed, generate, tests, task.user_slices)
+    tests, params, results = task.test_sets(), task.params, measurements.results
+    facts = read_query_facts(folders, tests, task.user_slices)
     sliced = [part for judged in tests for part in slice_queries(judged, facts, params.slices)]
     chosen = measured_figures(params)
-    measured = measure_figures(chosen, systems, task, measurements.results[TEACHER])
+    measured = measure_figures(chosen, systems, task, results[TEACHER])
     towers = [TEACHER, *(student.name for student in systems.students)] if tests else []
-    values = {name: measurements.results[name].ndcg("test") for name in towers}
-    carried = {name: sets for name in evaluation.served if (sets := fused_sets(name, measurements.results))}
-    if carried and fused_name(TEACHER) in measurements.results:
+    values = {name: results[name].ndcg("test") for name in towers}
+    carried = {name: sets for name in evaluation.served if (sets := fused_sets(name, results))}
+    if carried and fused_name(TEACHER) in results:
         carried[TEACHER] = set.union(*carried.values())
-    fused = {
-        fused_name(name): _only(measurements.results[fused_name(name)].ndcg("test"), sets)
-        for name, sets in carried.items()
-    }
+    for name, sets in carried.items():
+        both = results[fused_name(name)].ndcg("test")
+        values[fused_name(name)] = {dataset: scores for dataset, scores in both.items() if dataset in sets}
+    keys = [figure.key() for figure in every_figure() if figure.analysis]
     return Insight(
         metrics={
-            "slices": slice_figures(values | fused, sliced, params),
-            **{figure.key(): {} for figure in every_figure() if figure.analysis},
-            **{figure.key(): figure.merge(measured[figure.key()], values | fused, params.seed) for figure in chosen},
+            "slices": slice_figures(values, sliced, params),
+            **{key: {} for key in keys},
+            **{figure.key(): figure.merge(measured[figure.key()], values, params.seed) for figure in chosen},
         },
         slices=slice_table(tests, sliced),
-        cases=read_cases(ingest, measurements.results[TEACHER], evaluation.served[evaluation.best], EXAMPLES),
+        cases=read_cases(folders.ingest, results[TEACHER], evaluation.served[evaluation.best], EXAMPLES),
         notes=_left_out(tests, facts),
         measured=measured,
     )
 
 
 def read_query_facts(
-    ingest: Path, embed: Path, generate: Path, tests: Sequence[JudgedSet], user_slices: Mapping[str, Sequence[str]]
+    folders: Folders, tests: Sequence[JudgedSet], user_slices: Mapping[str, Sequence[str]]
 ) -> QueryFacts:
     """What training texts, log and a user's table say of the test queries."""
     vocabulary = {word for judged in tests for text in judged.texts for word in words(text)}
     return QueryFacts(
-        training=count_words(vocabulary, training_texts(ingest, embed, generate)) if vocabulary else {},
-        searches=count_searches(ingest, [query for judged in tests for query in judged.query_ids]),
+        training=count_words(vocabulary, training_texts(folders)) if vocabulary else {},
+        searches=count_searches(folders.ingest, [query for judged in tests for query in judged.query_ids]),
         user_slices=user_slices,
     )
 
 
-def _only(values: Mapping[str, np.ndarray], sets: Collection[str]) -> dict[str, np.ndarray]:
-    return {dataset: scores for dataset, scores in values.items() if dataset in sets}
-
-
 def _left_out(tests: Sequence[JudgedSet], facts: QueryFacts) -> list[str]:
     """A line where some data sets have no slices by how often a query is asked."""
-    names = [
-        judged.dataset for judged in tests if len({facts.searches.get(query, 0) for query in judged.query_ids}) < 2
-    ]
-    if not names:
-        return []
-    has = "has no search log" if len(names) == 1 else "have no search log"
-    return [f"{', '.join(names)} {has}, so results are not split into frequent and rare queries"]
+    counts = {judged.dataset: {facts.searches.get(query, 0) for query in judged.query_ids} for judged in tests}
+    names = [dataset for dataset, searches in counts.items() if len(searches) < 2]
+    has = "has" if len(names) == 1 else "have"
+    line = f"{', '.join(names)} {has} no search log, so results are not split into frequent and rare queries"
+    return [line] if names else []
 
 
 def slice_figures(
@@ -122,14 +109,12 @@ def slice_figures(
 def slice_table(tests: Sequence[JudgedSet], sliced: Sequence[Slice]) -> pa.Table:
     """The table `slices`: a row for each query of each slice."""
     ids = {judged.dataset: judged.query_ids for judged in tests}
-    return table_from_rows(
-        "slices",
-        (
-            {"query_id": ids[part.dataset][row], "dataset": part.dataset, "slice": part.name}
-            for part in sliced
-            for row in part.rows
-        ),
-    )
+    rows = [
+        {"query_id": ids[part.dataset][row], "dataset": part.dataset, "slice": part.name}
+        for part in sliced
+        for row in part.rows
+    ]
+    return table_from_rows("slices", rows)
 
 
 def measure_figures(chosen: Sequence[Figure], systems: Systems, task: Task, teacher: Result) -> dict[str, Measured]:
@@ -138,21 +123,18 @@ def measure_figures(chosen: Sequence[Figure], systems: Systems, task: Task, teac
     Nothing where nothing is judged. What is known is not measured again: each is kept below SLIMTOWER_CACHE/evaluate.
     """
     measured: dict[str, dict[str, dict[str, Any]]] = {figure.key(): {} for figure in chosen}
-    towers: list[Teacher | Student] = [systems.teacher, *systems.students] if task.test_sets() else []
+    tests, seed, reference = task.test_sets(), task.params.seed, systems.teacher.content
+    queries = digest([asdict(judged) for judged in tests])
+    towers: list[Teacher | Student] = [systems.teacher, *systems.students] if tests else []
     for tower in towers:
-        on_sets = [
-            EvaluatedTower(tower, judged, teacher.embeddings[judged.dataset], task.params.seed)
-            for judged in task.test_sets()
-        ]
-        tests = digest([asdict(evaluated.judged) for evaluated in on_sets])
+        on_sets = [EvaluatedTower(tower, judged, teacher.embeddings[judged.dataset], seed) for judged in tests]
         for figure in chosen:
             code = code_digest(type(figure).__module__)
-            key = key_of(
-                figure.key(), tower.name, tower.content, systems.teacher.content, tests, task.params.seed, code
-            )
+            key = key_of(figure.key(), tower.name, tower.content, reference, queries, seed, code)
             path = kept_folder(key) / "figure.json"
             if not path.is_file():
                 values = {evaluated.judged.dataset: figure.measure(evaluated) for evaluated in on_sets}
                 write_json(path, {dataset: value for dataset, value in values.items() if value is not None})
-            measured[figure.key()][tower.name] = read_json(path)
-    return {key: {model: by_set for model, by_set in row.items() if by_set} for key, row in measured.items()}
+            if by_set := read_json(path):
+                measured[figure.key()][tower.name] = by_set
+    return dict(measured)

@@ -1,6 +1,6 @@
 """What is asked: judged sets, or texts where nothing is judged; and that nothing was trained on the queries."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +28,18 @@ _ENOUGH = 20  # held out; with fewer, texts of documents are read as queries too
 _MAX_TEXTS = 500  # texts of a data set
 
 
+@dataclass(frozen=True)
+class Folders:
+    """Outputs of the earlier stages but for the releases."""
+
+    ingest: Path
+    mine: Path
+    embed: Path
+    generate: Path
+    teach: Path
+    distill: Path
+
+
 def read_evaluation_sets(ingest: Path, params: EvaluateParams) -> list[JudgedSet]:
     """The judged sets of SPLITS; UserError for a threshold of a data set that is not judged."""
     judged = read_judged_sets(ingest, SPLITS)
@@ -35,15 +47,15 @@ def read_evaluation_sets(ingest: Path, params: EvaluateParams) -> list[JudgedSet
     if unknown := sorted(params.min_relevance.keys() - set(datasets)):
         raise UserError(f"evaluate.min_relevance names {unknown[0]!r}; the judged data sets are {', '.join(datasets)}")
     answering = answering_documents(ingest, judged) if answer_measures(params.measures) else {}
-    satisfaction = _satisfaction(ingest) if SAT in params.measures else {}
+    labels: dict[str, dict[str, int]] = defaultdict(dict)
+    for row in read_table(ingest, "satisfaction").to_pylist() if SAT in params.measures else ():
+        labels[row["query_id"]][row["doc_id"]] = row["grade"]
     return [
         replace(
             item,
             relevant_from=params.min_relevance.get(item.dataset, 1),
             satisfaction={
-                query: satisfaction[query]
-                for query in (*item.query_ids, *item.without_relevant)
-                if query in satisfaction
+                query: labels[query] for query in (*item.query_ids, *item.without_relevant) if query in labels
             },
             answering={query: docs for query in item.query_ids if (docs := answers.get(query)) is not None},
             ignore_identical_ids=params.ignore_identical_ids,
@@ -55,22 +67,20 @@ def read_evaluation_sets(ingest: Path, params: EvaluateParams) -> list[JudgedSet
 
 def unmeasured_lines(judged: Sequence[JudgedSet], params: EvaluateParams) -> list[str]:
     """A line for what `params.measures` asks for and no query has the data of."""
-    of_answers, of_labels = answer_measures(params.measures), [SAT] if SAT in params.measures else []
-    of_pairs = [REL] if REL in params.measures else []
+    answers = answer_measures(params.measures)
     checks = [
-        (of_pairs, any(map(_irrelevant, judged)), "a document judged irrelevant: a grade of 0 in qrels"),
-        (of_answers, any(item.answering for item in judged), "an answer string: a BEIR folder's answers.jsonl"),
-        (of_labels, any(item.satisfaction for item in judged), "a second label: the fourth column of qrels"),
+        ([REL], any(map(_irrelevant, judged)), "a document judged irrelevant: a grade of 0 in qrels"),
+        (answers, any(item.answering for item in judged), "an answer string: a BEIR folder's answers.jsonl"),
+        ([SAT], any(item.satisfaction for item in judged), "a second label: the fourth column of qrels"),
     ]
     return [
         f"{', '.join(names)}: no value, as no judged query has {need} gives them; else take it out of evaluate.measures"
         for names, has_data, need in checks
-        if names and not has_data
+        if names and set(names) <= set(params.measures) and not has_data
     ]
 
 
 def _irrelevant(judged: JudgedSet) -> bool:
-    """Whether a judged pair is not relevant."""
     rows = [*judged.qrels.values(), *(grades for _, grades in judged.without_relevant.values())]
     return any(grade < judged.relevant_from for row in rows for grade in row.values())
 
@@ -94,46 +104,27 @@ def own_document_lines(ingest: Path, judged: Sequence[JudgedSet]) -> list[str]:
     ]
 
 
-def _satisfaction(ingest: Path) -> dict[str, dict[str, int]]:
-    """`[query id][document id]` -> label; {} where no source brought such labels."""
-    labels: dict[str, dict[str, int]] = {}
-    for row in read_table(ingest, "satisfaction").to_pylist():
-        labels.setdefault(row["query_id"], {})[row["doc_id"]] = row["grade"]
-    return labels
-
-
-def audit_leaks(ingest: Path, mine: Path, embed: Path, generate: Path) -> dict[str, int]:
+def audit_leaks(folders: Folders) -> dict[str, int]:
     """Compare every training text with the dev and test queries of all data sets after folding case and punctuation.
 
     Training texts: the alignment texts, the generated queries, and the queries that mined triplets name. UserError
     with the count and three examples when one of them equals an evaluation query.
     """
-    queries = read_table(ingest, "queries").to_pylist()
-    texts = {row["query_id"]: row["text"] for row in queries}
-    held_out = evaluation_keys(queries)
-    training = _training_texts(mine, embed, generate, texts)
-    compared = check_leaks(
-        progress(training, len(training), "leak audit"),
-        held_out,
-        "remove them from the training data and run the stages from `mine` on again",
-    )
-    return {"checked_texts": compared, "evaluation_queries": len(held_out), "leaks": 0}
-
-
-def _training_texts(mine: Path, embed: Path, generate: Path, texts: dict[str, str]) -> list[tuple[str, str]]:
-    """(file, text) of everything that trained a model; `texts` are the ingested queries by id."""
-    pairs = []
-    for folder, name in ((embed, "alignment_texts"), (generate, "generated_queries")):
+    queries = read_table(folders.ingest, "queries").to_pylist()
+    texts, held_out = {row["query_id"]: row["text"] for row in queries}, evaluation_keys(queries)
+    training = []
+    for folder, name in ((folders.embed, "alignment_texts"), (folders.generate, "generated_queries")):
         source = str(folder / f"{name}.parquet")
-        pairs += [(source, text) for text in read_table(folder, name).column("text").to_pylist()]
-    source = str(mine / "triplets.parquet")
-    triplets = read_table(mine, "triplets")
+        training += [(source, text) for text in read_table(folder, name).column("text").to_pylist()]
+    source, triplets = str(folders.mine / "triplets.parquet"), read_table(folders.mine, "triplets")
     named = {*triplets.column("query_id").to_pylist(), *triplets.column("via_query_id").to_pylist()}
     for query_id in sorted(named - {""}):  # one-hop triplets go via no query
         if query_id not in texts:
             raise UserError(f"{source}: query {query_id!r} is not among the ingested queries; run `mine` again")
-        pairs.append((source, texts[query_id]))
-    return pairs
+        training.append((source, texts[query_id]))
+    remedy = "remove them from the training data and run the stages from `mine` on again"
+    compared = check_leaks(progress(training, len(training), "leak audit"), held_out, remedy)
+    return {"checked_texts": compared, "evaluation_queries": len(held_out), "leaks": 0}
 
 
 @dataclass(frozen=True)
@@ -143,10 +134,6 @@ class Texts:
     dataset: str
     texts: list[str]
     parts: dict[str, int]
-
-    def describe(self) -> str:
-        """The texts in words: `40 unlabelled queries that trained no student`."""
-        return describe_parts(self.parts)
 
 
 def describe_parts(parts: Mapping[str, int]) -> str:
@@ -199,11 +186,11 @@ def _held_out(students: Iterable[Path]) -> list[tuple[str, str, str]]:
     """(part, source id, text) of the texts that every student held out, generated ones and their like left out."""
     tables = [read_table(folder, "held_out") for folder in students]
     common = set.intersection(*(set(table["text_sha"].to_pylist()) for table in tables))
-    return [
-        (row["part"], row["source_id"], row["text"])
-        for row in tables[0].to_pylist()
-        if row["text_sha"] in common and row["part"] in QUERIES | DOCUMENTS
-    ]
+    rows = tables[0].filter(
+        pc.field("text_sha").isin(pa.array(sorted(common), pa.string()))
+        & pc.field("part").isin(sorted(QUERIES | DOCUMENTS))
+    )
+    return [(row["part"], row["source_id"], row["text"]) for row in rows.to_pylist()]
 
 
 def _document_texts(ingest: Path, dataset: str) -> list[str]:

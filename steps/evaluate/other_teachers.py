@@ -2,7 +2,6 @@
 
 from array import array
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -18,8 +17,9 @@ from steps.core.corpus import CorpusRows, CorpusTexts, corpus_columns
 from steps.encoders.precision import Precision, resolve_precision
 from steps.encoders.towers import encode, load_tower
 from steps.encoders.vector_cache import embed_once
+from steps.evaluate.judging import Folders
 from steps.evaluate.params import BATCH_SIZE, EvaluateParams
-from steps.evaluate.systems import BM25, TEACHER, Earlier, Hits, Reranked, Search, Teacher, dense_search, digest
+from steps.evaluate.systems import BM25, TEACHER, Hits, Other, Search, Teacher, dense_search, digest
 from steps.retrieval.exact_search import best_documents
 from steps.scorers import open_reranker
 
@@ -27,28 +27,18 @@ _SHARD = 4096  # documents between two savings of their vectors
 _BLOCK = 16_384  # documents whose vectors are cut at once
 
 
-@dataclass(frozen=True)
-class Reading:
-    """How an earlier tower reads documents and queries, so that it compares with the teacher.
-
-    `dim`: dimensions of the index. `computed_in`: what the teacher's documents were computed in.
-    """
-
-    dim: int
-    computed_in: Precision
-
-
-def open_earlier(ingest: Path, embed: Path, teach: Path, dim: int, students: Collection[str]) -> list[Earlier]:
+def open_earlier(folders: Folders, dim: int, students: Collection[str]) -> list[Other]:
     """The towers that `towers.json` in `teach/earlier` names, in order; none of a teacher that was not trained.
 
-    `embed` is the folder of the teacher's documents, `dim` that of the index. UserError when a tower is missing, or a
-    student has its name.
+    They read documents as the teacher's in `embed` were read, and give vectors of the index's `dim` dimensions.
+    UserError when a tower is missing, or a student has its name.
     """
-    reading = Reading(dim, read_json(embed / "report.json")["computed_in"])
-    shared = sha256_file(ingest / "corpus.parquet"), asdict(reading), code_digest("steps.evaluate.other_teachers")
+    precision, code = read_json(folders.embed / "report.json")["computed_in"], "steps.evaluate.other_teachers"
+    reading = {"dim": dim, "computed_in": precision}
+    shared = sha256_file(folders.ingest / "corpus.parquet"), reading, code_digest(code)
     towers = []
-    for name in read_json(teach / "earlier" / "towers.json"):
-        folder = teach / "earlier" / name
+    for name in read_json(folders.teach / "earlier" / "towers.json"):
+        folder = folders.teach / "earlier" / name
         if name in {BM25, TEACHER, *students}:
             raise UserError(
                 f"evaluate.earlier_towers: {folder} and another system are both named {name!r}; rename the student"
@@ -56,14 +46,19 @@ def open_earlier(ingest: Path, embed: Path, teach: Path, dim: int, students: Col
         if not folder.is_dir():
             raise UserError(f"{folder}: not found; run `dvc pull`, or `dvc repro` to train the teacher again")
         tower_id = fingerprint(folder).id
-        towers.append(
-            Earlier(name, digest(tower_id, *shared), partial(search_corpus, folder, tower_id, ingest, reading))
-        )
+        search_in = partial(search_corpus, folder, tower_id, folders.ingest, dim, precision)
+        towers.append(Other(name, digest(tower_id, *shared), search_in))
     return towers
 
 
 def search_corpus(
-    folder: Path, tower_id: str, ingest: Path, reading: Reading, datasets: Collection[str], scratch: Path
+    folder: Path,
+    tower_id: str,
+    ingest: Path,
+    dim: int,
+    precision: Precision,
+    datasets: Collection[str],
+    scratch: Path,
 ) -> Search:
     """Exact search, by the tower in a folder, in all documents of some data sets; `tower_id` is its fingerprint's id.
 
@@ -86,16 +81,16 @@ def search_corpus(
         CorpusTexts(ingest, np.array(chosen, dtype=np.int64)),
         scratch / "documents.npy",
         dtype="float32",
-        precision=reading.computed_in,
+        precision=precision,
         batch_size=BATCH_SIZE,
         shard_texts=_SHARD,
         caption=f"embed documents, {folder.name}",
     )
-    vectors = _cut(scratch / "documents.npy", reading.dim)
+    vectors = _cut(scratch / "documents.npy", dim)
     rows = {name: np.array(values, dtype=np.int64) for name, values in positions.items()}
 
     def search(dataset: str, texts: list[str], k: int) -> Hits:
-        query_vectors = truncate(encode(tower, texts, "query", batch_size=BATCH_SIZE), reading.dim)
+        query_vectors = truncate(encode(tower, texts, "query", batch_size=BATCH_SIZE), dim)
         dataset_rows, ids = rows[dataset], doc_ids[dataset]
         scores, best = best_documents(query_vectors, vectors, k, dataset_rows)
         return list(scores), [[ids[at] for at in line] for line in np.searchsorted(dataset_rows, best).tolist()]
@@ -115,7 +110,7 @@ def _cut(path: Path, dim: int) -> np.ndarray:
     return first
 
 
-def open_reranked(ingest: Path, teachers: Path, teacher: Teacher, params: EvaluateParams) -> list[Reranked]:
+def open_reranked(ingest: Path, teachers: Path, teacher: Teacher, params: EvaluateParams) -> list[Other]:
     """A system for each of `evaluate.rerankers`, whose folders lie below `teachers`; UserError where one is missing."""
     shared = (sha256_file(ingest / "corpus.parquet"), teacher.content, params.rerank_depth)
     computed = resolve_precision("auto"), code_digest("steps.evaluate.other_teachers")
@@ -125,41 +120,37 @@ def open_reranked(ingest: Path, teachers: Path, teacher: Teacher, params: Evalua
         if not (folder / "tower").is_dir():
             raise UserError(f"{folder}/tower: not found; run `dvc repro` to train {name!r}, or take it off rerankers")
         content = digest(fingerprint(folder / "tower").id, *shared, *computed)
-        systems.append(Reranked(name, content, partial(rerank, ingest, folder, teacher, params)))
+        search_in = partial(rerank, ingest, folder, teacher, params.rerank_depth)
+        systems.append(Other(name, content, search_in, comparable=False))
     return systems
 
 
-def rerank(ingest: Path, folder: Path, teacher: Teacher, params: EvaluateParams, scratch: Path) -> Search:
-    """Search with the index's teacher, then put its first `rerank_depth` hits into the order of the one in `folder`.
+def rerank(
+    ingest: Path, folder: Path, teacher: Teacher, depth: int, datasets: Collection[str], scratch: Path
+) -> Search:
+    """Search with the index's teacher, then put its first `depth` hits into the order of the one in `folder`.
 
-    Hits behind these keep the teacher's order, with scores below.
+    Hits behind these keep the teacher's order, with scores below. `datasets`: of any, whatever is named.
     """
     reranker = open_reranker(folder, scratch, "auto", BATCH_SIZE)
     rows = {doc_id: row for row, (doc_id,) in enumerate(corpus_columns(ingest, ["doc_id"]))}
     first = dense_search(teacher.encode, teacher.release)
 
-    def read_texts(chosen_rows: np.ndarray) -> list[str]:
-        return list(CorpusTexts(ingest, chosen_rows))
-
     def search(dataset: str, texts: list[str], k: int) -> Hits:
         _, doc_ids = first(dataset, texts, k)
-        candidates = [
-            np.array([rows[doc_id] for doc_id in ids[: params.rerank_depth]], dtype=np.int64) for ids in doc_ids
-        ]
-        scored = reranker.scores(texts, candidates, read_texts)
-        return reordered(doc_ids, scored)
+        candidates = [np.array([rows[doc_id] for doc_id in ids[:depth]], dtype=np.int64) for ids in doc_ids]
+        return reordered(doc_ids, reranker.scores(texts, candidates, lambda chosen: list(CorpusTexts(ingest, chosen))))
 
     return search
 
 
 def reordered(hits: list[list[str]], scored: list[np.ndarray]) -> Hits:
     """Each query's hits, the first by their scores, equal ones and those that have none in their old order."""
-    scores: list[np.ndarray] = []
-    doc_ids: list[list[str]] = []
-    for ids, query_scores in zip(hits, scored, strict=True):
-        order = np.argsort(-query_scores, kind="stable")
-        behind = ids[len(query_scores) :]
-        below = (query_scores.min() if len(query_scores) else 0.0) - 1.0 - np.arange(len(behind), dtype=np.float32)
-        scores.append(np.concatenate([query_scores[order], below]).astype(np.float32))
-        doc_ids.append([ids[index] for index in order.tolist()] + behind)
-    return scores, doc_ids
+    result: Hits = ([], [])
+    for ids, scores in zip(hits, scored, strict=True):
+        order = np.argsort(-scores, kind="stable")
+        behind = ids[len(scores) :]
+        below = (scores.min() if len(scores) else 0.0) - 1.0 - np.arange(len(behind), dtype=np.float32)
+        result[0].append(np.concatenate([scores[order], below]).astype(np.float32))
+        result[1].append([ids[index] for index in order.tolist()] + behind)
+    return result

@@ -1,7 +1,6 @@
 """`reports/report.html`: one self-contained page, the answer first and what only researchers read folded."""
 
 import re
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -9,36 +8,31 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from slimtower.common.files import staged_file
-from steps.evaluate.background import (
-    Background,
-)
+from steps.evaluate.background import Background
 from steps.evaluate.choice import choice_lines
 from steps.evaluate.comparing import seed_lines, significant
-from steps.evaluate.composition import Evaluation
 from steps.evaluate.drawing import NARROW, WIDE, draw_frontier
 from steps.evaluate.figures import shown_figures
-from steps.evaluate.formatting import as_html, milliseconds, percent, size, times
-from steps.evaluate.frontier import Point, bm25_share, by_set, message, panels, table_rows, worst_slices
+from steps.evaluate.formatting import as_html, format_measure, milliseconds, percent, size, times
+from steps.evaluate.frontier import bm25_share, by_set, by_speed, message, panels, table_rows, worst_slices
 from steps.evaluate.gains import gain_lines
 from steps.evaluate.insight import Insight
 from steps.evaluate.latency import processor
 from steps.evaluate.metrics import Metrics
 from steps.evaluate.served import behind_api, fusing, served_name
-from steps.evaluate.summary import format_measure, measured, share_of
-from steps.evaluate.systems import fused_name
+from steps.evaluate.summary import measured, share_of
+from steps.evaluate.systems import BM25, TEACHER, fused_name
 from steps.evaluate.verdict import headline, left_out_lines, verdict_lines
 from steps.retrieval.dataset_groups import counted_sets, units
 
 _API_NOTE = " The teacher is behind an API: its time is that of requests, which nothing here computes."
 
 
-def write_report(path: Path, evaluation: Evaluation, background: Background, insight: Insight) -> None:
+def write_report(path: Path, metrics: Metrics, best: str, background: Background, insight: Insight) -> None:
     """Render the page; every number in it comes from the metrics or from an earlier stage's report.
 
     If nothing is judged, the page tells how close students are to the teacher, and draws nothing.
     """
-    metrics, points = evaluation.metrics | insight.metrics, evaluation.points
-    best, rows = evaluation.best, table_rows(metrics, points)
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -46,16 +40,10 @@ def write_report(path: Path, evaluation: Evaluation, background: Background, ins
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "percent": percent,
-        "significant": significant,
-        "shown": format_measure,
-        "size": size,
-        "milliseconds": milliseconds,
-        "times": times,
-        "fused_name": fused_name,
-    }
-    students = [point for point in points if point.model != "teacher"]
+    formats = (percent, significant, format_measure, size, milliseconds, times, fused_name)
+    environment.filters |= {function.__name__: function for function in formats}
+    rows, students = table_rows(metrics), [model for model in by_speed(metrics) if model != TEACHER]
+    models, rerankers = _models(metrics)
     page = environment.get_template("report.html.j2").render(
         metrics=metrics,
         measures=measured(metrics),
@@ -63,7 +51,6 @@ def write_report(path: Path, evaluation: Evaluation, background: Background, ins
         quality_dev=counted_sets(metrics, "datasets_dev"),
         size_of=partial(_size_of, metrics),
         share_of=partial(share_of, metrics),
-        teacher=next(point for point in points if point.model == "teacher"),
         students=students,
         served=metrics["served"],
         rows=rows,
@@ -72,16 +59,16 @@ def write_report(path: Path, evaluation: Evaluation, background: Background, ins
         message=message(metrics) if rows else (),
         losses=worst_slices(metrics, best),
         unread=sorted(name for name, sizes in metrics["queries"].items() if "test" in sizes and "dev" not in sizes),
-        models=_models(metrics, points),
-        rerankers=_rerankers(metrics, points),
-        best=next(point for point in points if point.model == best),
+        models=models,
+        rerankers=rerankers,
+        best=best,
         insight=insight,
         headline=headline(metrics),
         verdict_lines=verdict_lines(metrics, best),
         fusing=partial(fusing, metrics),
         served_name=partial(served_name, metrics),
-        worst_set={point.model: _worst_set(metrics, point.model) for point in students},
-        frontier=_frontier(points, metrics),
+        worst_set=partial(_worst_set, metrics),
+        frontier=_frontier(metrics),
         sections=partial(_sections, metrics, insight),
         choice=[*choice_lines(metrics), *seed_lines(metrics), *left_out_lines(metrics)],
         gains=gain_lines(metrics),
@@ -116,23 +103,17 @@ def _best_row(metrics: Metrics) -> str:
     return student or ""
 
 
-def _models(metrics: Metrics, points: Sequence[Point]) -> list[str]:
-    """The systems in the order in which they are shown: those without a latency first, re-rankers among them.
+def _models(metrics: Metrics) -> tuple[list[str], list[str]]:
+    """The systems in the order in which they are shown, and the re-rankers, which come first.
 
-    Behind a dense model comes what fuses it with BM25, where that was measured.
+    Those without a latency precede the others. Behind a dense model comes what fuses it with BM25, if it was measured.
     """
     measured = {model for models in metrics["datasets"].values() for model in models}
-    dense = [name for point in points for name in (point.model, fused_name(point.model))]
-    names = ["bm25", *metrics["gain_overall"]]
-    names += [name for name in dense if name in measured or name in metrics["latency"]]
-    return [*_rerankers(metrics, points), *names]
-
-
-def _rerankers(metrics: Metrics, points: Sequence[Point]) -> list[str]:
-    """The systems that put the teacher's hits into an order of their own: those that are none of the others."""
-    measured = {model for models in metrics["datasets"].values() for model in models}
-    dense = {name for point in points for name in (point.model, fused_name(point.model))}
-    return sorted(measured - dense - {"bm25", *metrics["gain_overall"]})
+    alone = [BM25, *metrics["gain_overall"]]
+    dense = [name for model in by_speed(metrics) for name in (model, fused_name(model))]
+    rerankers = sorted(measured - {*alone, *dense})  # they are none of the others
+    shown = [name for name in dense if name in measured or name in metrics["latency"]]
+    return [*rerankers, *alone, *shown], rerankers
 
 
 def _size_of(metrics: Metrics, dataset: str, split: str) -> int:
@@ -142,18 +123,18 @@ def _size_of(metrics: Metrics, dataset: str, split: str) -> int:
 
 
 def _worst_set(metrics: Metrics, student: str) -> str:
-    """The data set on which a student keeps least; "" where none is judged."""
-    return min(
-        metrics["retention_by_set"], key=lambda name: metrics["retention_by_set"][name][student]["ratio"], default=""
-    )
+    """The data set on which a student keeps least."""
+    return min(metrics["retention_by_set"], key=lambda name: metrics["retention_by_set"][name][student]["ratio"])
 
 
-def _frontier(points: Sequence[Point], metrics: Metrics) -> Markup:
-    """The drawing of the frontier, wide and narrow; nothing if nothing is judged."""
+def _frontier(metrics: Metrics) -> Markup:
+    """The drawing of the frontier, for screens and for phones; nothing if nothing is judged."""
     bm25 = bm25_share(metrics)
-    if bm25 is None:
-        return Markup()
-    return _both(lambda width: draw_frontier(panels(metrics, points), bm25, width))
+    widths = () if bm25 is None else (("wide", WIDE), ("narrow", NARROW))
+    return Markup("").join(
+        Markup('<div class="{}">{}</div>').format(name, Markup(draw_frontier(panels(metrics), bm25 or 0.0, width)))
+        for name, width in widths
+    )
 
 
 def _sections(metrics: Metrics, insight: Insight, part: str) -> Markup:
@@ -162,12 +143,4 @@ def _sections(metrics: Metrics, insight: Insight, part: str) -> Markup:
         Markup("<h{0}>{1}</h{0}>\n{2}").format(2 if part == "unjudged" else 3, figure.title, as_html(blocks))
         for figure, blocks in shown_figures(metrics, insight.measured)
         if figure.part == part
-    )
-
-
-def _both(draw: Callable[[float], str]) -> Markup:
-    """A drawing for screens and one for phones; the page shows the one that fits."""
-    return Markup("").join(
-        Markup('<div class="{}">{}</div>').format(name, Markup(draw(width)))
-        for name, width in (("wide", WIDE), ("narrow", NARROW))
     )

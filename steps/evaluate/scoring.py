@@ -99,27 +99,20 @@ def answering_documents(ingest: Path, judged: Iterable[JudgedSet]) -> dict[str, 
     doc_ids: dict[str, dict[str, list[str]]] = {}
     starts: dict[str, dict[str, list[tuple[list[str], str]]]] = {}  # data set, first token -> answers and their queries
     for item in judged:
-        for query in item.query_ids:
-            if query in answers:
-                doc_ids.setdefault(item.dataset, {})[query] = []
-                by_token = starts.setdefault(item.dataset, defaultdict(list))
-                for answer in answers[query]:
-                    by_token[answer[0]].append((answer, query))
+        for query in answers.keys() & set(item.query_ids):
+            doc_ids.setdefault(item.dataset, {})[query] = []
+            by_token = starts.setdefault(item.dataset, defaultdict(list))
+            for answer in answers[query]:
+                by_token[answer[0]].append((answer, query))
     if not doc_ids:
         return {}
     for doc_id, dataset, content in corpus_columns(ingest, ["doc_id", "dataset", "content"]):
         if dataset in starts:
-            for query in _answered(tokens(content), starts[dataset]):
+            text, by_first = tokens(content), starts[dataset]
+            pairs = (pair for token in by_first.keys() & set(text) for pair in by_first[token])
+            for query in {query for answer, query in pairs if holds(text, answer)}:
                 doc_ids[dataset][query].append(doc_id)
     return doc_ids
-
-
-def _answered(text: Sequence[str], starts: Mapping[str, Sequence[tuple[list[str], str]]]) -> set[str]:
-    """Queries with an answer in a text."""
-    queries = set()
-    for token in starts.keys() & set(text):
-        queries |= {query for answer, query in starts[token] if holds(text, answer)}
-    return queries
 
 
 _SCORES = 2_000_000  # hits in memory at once
@@ -127,13 +120,11 @@ _SCORES = 2_000_000  # hits in memory at once
 
 def pooled_auc(names: Iterable[str], search: Search, judged: JudgedSet, depth: int) -> dict[str, float]:
     """Those of REL and SAT that are named and have pairs of both kinds; `depth`: hits that are asked for at first."""
-    labels = {name: labels for name in (REL, SAT) if name in names and (labels := _pair_labels(judged, name))}
+    labels = {name: _pair_labels(judged, name) for name in (REL, SAT) if name in names}
     labels = {name: by_pair for name, by_pair in labels.items() if len(set(by_pair.values())) == 2}
-    if not labels:
-        return {}
-    doc_ids: dict[str, set[str]] = {}
+    doc_ids: dict[str, set[str]] = defaultdict(set)
     for query, doc in set().union(*labels.values()):
-        doc_ids.setdefault(query, set()).add(doc)
+        doc_ids[query].add(doc)
     scores = _pair_scores(search, judged, doc_ids, depth)
     return {
         name: auc(np.array([scores.get(pair, -np.inf) for pair in by_pair]), np.array(list(by_pair.values())))
@@ -225,7 +216,8 @@ def score_and_keep(
 
     `take`: how hits are taken from the search (steps/core/judged.py).
     """
-    ranked = [measure for measure in measures if measure not in answer_measures(measures)]
+    answers = answer_measures(measures)
+    ranked = [measure for measure in measures if measure not in answers]
     chunks: dict[str, list[np.ndarray]] = {}
     best: Hits = ([], [])
     starts = range(0, len(judged.query_ids), _CHUNK)
@@ -236,10 +228,9 @@ def score_and_keep(
             search_chunk = partial(search, judged.dataset, judged.texts[start : start + _CHUNK])
             scores, doc_ids = take(judged, ids, search_chunk, k)
             values = per_query([*ranked, "RR"], judged.qrels, ids, doc_ids, scores, judged.relevant_from)
-            values[UNCUT] = values["RR"]
-            values = {measure: values[measure] for measure in (*ranked, UNCUT)}
+            values = {measure: values[measure] for measure in ranked} | {UNCUT: values["RR"]}
             if judged.answering:
-                values |= score_answers(answer_measures(measures), judged.answering, ids, doc_ids, scores)
+                values |= score_answers(answers, judged.answering, ids, doc_ids, scores)
             for measure, chunk in values.items():
                 chunks.setdefault(measure, []).append(chunk)
             best[0].extend(row[:BEST].copy() for row in scores)  # a view would keep all hits in memory

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from steps.evaluate.systems import TEACHER
+from steps.evaluate.systems import TEACHER, fused_name
 
 
 def fusing(metrics: Mapping[str, Any], student: str = "") -> list[str]:
@@ -32,3 +32,13 @@ def served_name(metrics: Mapping[str, Any], student: str) -> str:
     if not sets:
         return student
     return f"{student} with BM25{'' if len(sets) == len(metrics['queries']) else ' on ' + ', '.join(sets)}"
+
+
+def served_systems(metrics: Mapping[str, Any], dataset: str) -> dict[str, str]:
+    """Student -> the system, alone or fused, by which its release answers on a data set; by metrics.json."""
+    return {name: fused_name(name) if dataset in fusing(metrics, name) else name for name in metrics["retention"]}
+
+
+def fused_bytes(metrics: Mapping[str, Any], student: str) -> int:
+    """Size of the BM25 indexes that a student's release carries; by metrics.json."""
+    return sum(metrics["fused"][dataset][student]["bytes"] for dataset in fusing(metrics, student))

@@ -3,7 +3,7 @@
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from slimtower.common.errors import UserError
 from steps.core.judged import JudgedSet
 from steps.core.tables import table_path
 from steps.core.texts import words, words_of
+from steps.evaluate.judging import Folders
 
 MIN_QUERIES = 20  # queries; a slice of fewer says nothing
 _LENGTHS = (4, 8)  # words: up to 4, 5 to 8, 9 and more
@@ -58,7 +59,7 @@ class QueryFacts:
 def slice_queries(judged: JudgedSet, facts: QueryFacts, patterns: Mapping[str, str]) -> list[Slice]:
     """Every slice of one judged set that holds at least MIN_QUERIES queries, in the order in which they are shown.
 
-    `patterns`: a user's slices, name -> regular expression that is looked for in the text, case ignored.
+    `patterns`: a user's slices, name -> regular expression that is looked for in the text.
     """
     named: dict[str, Sequence[bool]] = {
         **_of_lengths(judged.texts),
@@ -68,15 +69,14 @@ def slice_queries(judged: JudgedSet, facts: QueryFacts, patterns: Mapping[str, s
         "no question": [not asks(text) for text in judged.texts],
         "negation": [negates(text) for text in judged.texts],
         "number": [any(letter.isdigit() for letter in text) for text in judged.texts],
-        "capitalised name": [capitalised(text) for text in judged.texts],
+        "capitalised name": [bool(names_of(text)) for text in judged.texts],
         "rare word": [rare(words(text), facts.training) for text in judged.texts],
         "rare name": [rare(names_of(text), facts.training) for text in judged.texts],
     }
     user_names = sorted({name for query in judged.query_ids for name in facts.user_slices.get(query, ())})
     if clashes := sorted({*patterns, *user_names} & named.keys() | patterns.keys() & set(user_names)):
         raise UserError(f"evaluate.slices, slice_table: {clashes} are slices already; give yours other names")
-    for name, rule in patterns.items():
-        named[name] = _find_matches(judged.texts, re.compile(rule).search)
+    named |= {name: [bool(re.search(rule, text)) for text in judged.texts] for name, rule in patterns.items()}
     for name in user_names:
         named[name] = [name in facts.user_slices.get(query, ()) for query in judged.query_ids]
     slices = [Slice(judged.dataset, name, np.flatnonzero(inside)) for name, inside in named.items()]
@@ -91,11 +91,6 @@ def asks(text: str) -> bool:
 def negates(text: str) -> bool:
     """Whether an English word of it denies something."""
     return bool(_APOSTROPHE_T.search(text)) or not _NEGATES.isdisjoint(words(text))
-
-
-def capitalised(text: str) -> bool:
-    """Whether a word after the first begins with a capital letter; False where every word does, as in a title."""
-    return bool(names_of(text))
 
 
 def names_of(text: str) -> list[str]:
@@ -181,14 +176,12 @@ def user_rows(path: Path, columns: Sequence[str], key: str) -> Iterator[tuple[st
 
 def _of_lengths(texts: Sequence[str]) -> dict[str, list[bool]]:
     """By number of words, as blanks part them: the names are those of the promotion gate."""
-    lengths, edges = [len(text.split()) for text in texts], [0, *_LENGTHS]
-    named = {}
-    for low, high in zip(edges, [*_LENGTHS, None], strict=True):
-        label = (
-            f"up to {high} words" if low == 0 else f"{low + 1} to {high} words" if high else f"{low + 1} words and more"
-        )
-        named[label] = [low < length and (high is None or length <= high) for length in lengths]
-    return named
+    lengths, (short, long) = [len(text.split()) for text in texts], _LENGTHS
+    return {
+        f"up to {short} words": [length <= short for length in lengths],
+        f"{short + 1} to {long} words": [short < length <= long for length in lengths],
+        f"{long + 1} words and more": [length > long for length in lengths],
+    }
 
 
 def _of_searches(searches: Sequence[int]) -> dict[str, list[bool]]:
@@ -208,28 +201,24 @@ def _of_unseen(texts: Sequence[str], training: Mapping[str, int]) -> dict[str, l
     }
 
 
-def _find_matches(texts: Iterable[str], matches: Callable[[str], object]) -> list[bool]:
-    return [bool(matches(text)) for text in texts]
-
-
 _ROWS = 65_536  # in memory at once
 
 
-def training_texts(ingest: Path, embed: Path, generate: Path) -> Iterator[str]:
+def training_texts(folders: Folders) -> Iterator[str]:
     """The texts that students may be aligned on: of documents, unlabelled, generated and training queries, each once.
 
     Of the last two some may be alignment texts and some not (`embed.max_part_texts`): where some are, all are read. A
     part that `embed.parts` leaves out trains no student, and is not read.
     """
     partly_aligned, parts = pa.array(["generated_queries", "train_queries"], pa.string()), set[str]()
-    for batch in _batches(table_path(embed, "alignment_texts"), ["text", "part"]):
+    for batch in _batches(table_path(folders.embed, "alignment_texts"), ["text", "part"]):
         parts.update(batch["part"].unique().to_pylist())
         yield from batch.filter(pc.invert(pc.is_in(batch["part"], partly_aligned)))["text"].to_pylist()
     if "generated_queries" in parts:
-        for batch in _batches(table_path(generate, "generated_queries"), ["text"]):
+        for batch in _batches(table_path(folders.generate, "generated_queries"), ["text"]):
             yield from batch["text"].to_pylist()
     if "train_queries" in parts:
-        for batch in _batches(table_path(ingest, "queries"), ["text", "split"]):
+        for batch in _batches(table_path(folders.ingest, "queries"), ["text", "split"]):
             yield from batch.filter(pc.equal(batch["split"], "train"))["text"].to_pylist()
 
 

@@ -1,6 +1,6 @@
 """An evaluation in short: report.md for a pull request, the table of a terminal, and MLflow's charts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +12,28 @@ from steps.core.measures import NDCG
 from steps.evaluate.choice import choice_lines
 from steps.evaluate.comparing import seed_lines, significant
 from steps.evaluate.figures import shown_figures
-from steps.evaluate.formatting import Table, as_markdown, as_text, markdown_table, milliseconds, percent, times
+from steps.evaluate.formatting import (
+    Table,
+    as_markdown,
+    as_text,
+    format_measure,
+    markdown_table,
+    milliseconds,
+    percent,
+    times,
+)
 from steps.evaluate.gains import fusion_lines, gain_lines
 from steps.evaluate.metrics import VERSION
-from steps.evaluate.params import HEADLINE
-from steps.evaluate.served import fusing, served_name
+from steps.evaluate.served import fusing, served_name, served_systems
 from steps.evaluate.systems import TEACHER, fused_name
 from steps.evaluate.verdict import headline, left_out_lines, verdict_lines
 from steps.retrieval.dataset_groups import counted_sets
 
 _SLICES = 5  # of a data set
-_COLUMNS = 3  # measures that a terminal has room for
+_MEASURES = 3  # that a terminal has room for
 _FIRST = ("nDCG@10", "RR@10", "R@100")
-# metrics.json, data set, model, and the data set's models -> cell
-Column = Callable[[Mapping[str, Any], str, str, Mapping[str, Mapping[str, float]]], str]
+_SHORT = ("retention %", "p50 ms", "queries/s", "MB")
+_LONG = (NDCG, "of the teacher's", "95 % interval", "p, Holm", "p50, ms")
 
 
 def results_table(reports: Path) -> str:
@@ -40,12 +48,10 @@ def results_table(reports: Path) -> str:
     if metrics.get("settings", {}).get("version") != VERSION:
         raise UserError(f"{path}: of another version of the format; run `dvc repro evaluate` to write it anew")
     names = measured(metrics)
-    names = [*(name for name in _FIRST if name in names), *(name for name in names if name not in _FIRST)][:_COLUMNS]
-    columns = {name: _measure(name) for name in names} | _SHORT
+    names = [*(name for name in _FIRST if name in names), *(name for name in names if name not in _FIRST)][:_MEASURES]
     lines: list[str] = []
-    for dataset, models in counted_sets(metrics).items():
-        table = quality_table(metrics, dataset, models, columns)
-        lines += ["", f"{dataset} (test queries)", *as_text([table])[1:]]
+    for dataset in counted_sets(metrics):
+        lines += ["", f"{dataset} (test queries)", *as_text([quality_table(metrics, dataset, (*names, *_SHORT))])[1:]]
     for figure, blocks in shown_figures(metrics, {}, short=True):
         lines += ["", figure.title, *as_text(blocks)]
     lines += [*left_out_lines(metrics), *choice_lines(metrics), *seed_lines(metrics)]
@@ -55,23 +61,14 @@ def results_table(reports: Path) -> str:
 
 def summary(metrics: Mapping[str, Any], best: str, origin: Sequence[tuple[str, str]] = ()) -> str:
     """Markdown of metrics.json; `best` is the student that the verdict is of, `origin` what the figures come from."""
-    quality = counted_sets(metrics)
-    introduction = _kept_of_all(metrics, best) if quality else _not_tested(metrics, best)
-    sentences = headline(metrics)
+    quality, sentences = counted_sets(metrics), headline(metrics)
+    lines = [*(f"- **{line}**" for line in sentences), *([""] if sentences else [])]
+    lines += [_kept_of_all(metrics, best) if quality else _not_tested(metrics, best), ""]
     details = (*choice_lines(metrics), *left_out_lines(metrics), *verdict_lines(metrics, best))
-    lines = [
-        *(f"- **{line}**" for line in sentences),
-        *([""] if sentences else []),
-        introduction,
-        "",
-        *(f"- {line}" for line in details),
-    ]
-    for dataset, models in quality.items():
-        lines += [
-            "",
-            f"**{dataset}**, test queries",
-            *as_markdown([quality_table(metrics, dataset, models, _LONG, "model")]),
-        ]
+    lines += [f"- {line}" for line in details]
+    for dataset in quality:
+        table = quality_table(metrics, dataset, _LONG, "model")
+        lines += ["", f"**{dataset}**, test queries", *as_markdown([table])]
         slices = metrics["slices"].get(dataset, {})
         parts = {name: row for name, row in slices.items() if row["queries"] < metrics["queries"][dataset]["test"]}
         if rows := _slices(parts, best):
@@ -107,17 +104,34 @@ def _kept_of_all(metrics: Mapping[str, Any], best: str) -> str:
     )
 
 
-def quality_table(
-    metrics: Mapping[str, Any],
-    dataset: str,
-    models: Mapping[str, Mapping[str, float]],
-    columns: Mapping[str, Column],
-    head: str = "",
-) -> Table:
-    """A row a model, best first, with these columns; `head` of the models' names."""
-    ordered = sorted(models, key=lambda name: (-models[name][NDCG], name))
-    rows = [[model, *(column(metrics, dataset, model, models) for column in columns.values())] for model in ordered]
+def quality_table(metrics: Mapping[str, Any], dataset: str, columns: Sequence[str], head: str = "") -> Table:
+    """A row a model, best first, with these columns of `_cells`; `head` of the models' names."""
+    models = counted_sets(metrics)[dataset]
+    rows = []
+    for model in sorted(models, key=lambda name: (-models[name][NDCG], name)):
+        cells = _cells(metrics, dataset, model, models)
+        rows.append([model, *(cells.get(column, "–") for column in columns)])
     return Table([head, *columns], rows)
+
+
+def _cells(
+    metrics: Mapping[str, Any], dataset: str, model: str, models: Mapping[str, Mapping[str, float]]
+) -> dict[str, str]:
+    """What a terminal and report.md can show of a model, by column; `models`: the data set's."""
+    share, speed = share_of(metrics, dataset, model), metrics["latency"].get(model)
+    tested = metrics["against_teacher"].get(dataset, {}).get(model)
+    kept = percent(models[model][NDCG] / models[TEACHER][NDCG]) if models[TEACHER][NDCG] else "–"
+    return {
+        **{name: format_measure(models[model], name) for name in models[model]},
+        "retention %": kept.removesuffix("\u00a0%"),
+        "of the teacher's": kept,
+        "95 % interval": _interval(share) if share else "",
+        "p, Holm": significant(tested[NDCG]["p_holm"]).removeprefix("= ") if tested else "",
+        "p50 ms": f"{speed['p50_ms']:.2f}" if speed else "-",
+        "p50, ms": milliseconds(speed["p50_ms"]) if speed else "",
+        "queries/s": f"{speed['qps']:.0f}" if speed else "-",
+        "MB": f"{metrics['sizes'][model]['bytes'] / 1e6:.1f}" if model in metrics["sizes"] else "-",
+    }
 
 
 def measured(metrics: Mapping[str, Any]) -> list[str]:
@@ -138,112 +152,52 @@ def share_of(metrics: Mapping[str, Any], dataset: str, model: str) -> dict[str, 
     return None
 
 
-def format_measure(values: Mapping[str, float], measure: str) -> str:
-    """A value with four digits, a dash where the data set has no such measure."""
-    return f"{values[measure]:.4f}" if measure in values else "–"
-
-
-def _measure(name: str) -> Column:
-    return lambda metrics, dataset, model, models: format_measure(models[model], name)
-
-
-def _kept(metrics: Mapping[str, Any], dataset: str, model: str, models: Mapping[str, Mapping[str, float]]) -> str:
-    teacher = models[TEACHER][NDCG]
-    return percent(models[model][NDCG] / teacher) if teacher else "–"
-
-
-def _kept_interval(
-    metrics: Mapping[str, Any], dataset: str, model: str, models: Mapping[str, Mapping[str, float]]
-) -> str:
-    share = share_of(metrics, dataset, model)
-    return _interval(share) if share else ""
-
-
-def _holm(metrics: Mapping[str, Any], dataset: str, model: str, models: Mapping[str, Mapping[str, float]]) -> str:
-    tested = metrics["against_teacher"].get(dataset, {}).get(model)
-    return significant(tested[NDCG]["p_holm"]).removeprefix("= ") if tested else ""
-
-
-def _cost(part: str, key: str, shown: Callable[[float], str], otherwise: str = "-") -> Column:
-    def column(metrics: Mapping[str, Any], dataset: str, model: str, models: Mapping[str, Mapping[str, float]]) -> str:
-        return shown(metrics[part][model][key]) if model in metrics[part] else otherwise
-
-    return column
-
-
-_SHORT: dict[str, Column] = {
-    "retention %": lambda *row: _kept(*row).removesuffix("\u00a0%"),
-    "p50 ms": _cost("latency", "p50_ms", "{:.2f}".format),
-    "queries/s": _cost("latency", "qps", "{:.0f}".format),
-    "MB": _cost("sizes", "bytes", lambda count: f"{count / 1e6:.1f}"),
-}
-_LONG: dict[str, Column] = {NDCG: _measure(NDCG), "of the teacher's": _kept, "95 % interval": _kept_interval}
-_LONG |= {"p, Holm": _holm, "p50, ms": _cost("latency", "p50_ms", milliseconds, "")}
-
-
 def _slices(slices: Mapping[str, Any], best: str) -> list[str]:
     """Those that `best` keeps least on, where the interval of some student lies below the teacher; none: no lines."""
-    lost = {
-        name: row
-        for name, row in slices.items()
-        if best in row["retention"] and any(share["ci95_high"] < 1 for share in _students(row).values())
-    }
-    worst = sorted(lost, key=lambda name: float(lost[name]["retention"][best]["ratio"]))[:_SLICES]
-    students = list(dict.fromkeys(student for name in worst for student in _students(lost[name])))
+    kept = {name: dict(row["retention"]) for name, row in slices.items()}
+    for shares in kept.values():
+        shares.pop(fused_name(TEACHER), None)
+    lost = [
+        name
+        for name, shares in kept.items()
+        if best in shares and any(share["ci95_high"] < 1 for share in shares.values())
+    ]
+    worst = sorted(lost, key=lambda name: float(kept[name][best]["ratio"]))[:_SLICES]
+    students = list(dict.fromkeys(student for name in worst for student in kept[name]))
     rows = []
     for name in worst:
-        shares = lost[name]["retention"]
-        cells = [_format_share(shares[student]) if student in shares else "" for student in students]
-        rows.append([name, f"{lost[name]['queries']:,}", *cells])
+        row = (kept[name].get(student) for student in students)
+        cells = [f"{percent(share['ratio'])} ({_interval(share)})" if share else "" for share in row]
+        rows.append([name, f"{slices[name]['queries']:,}", *cells])
     return markdown_table(["slice", "queries", *students], rows) if rows else []
-
-
-def _students(row: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
-    return {name: share for name, share in row["retention"].items() if name != fused_name(TEACHER)}
-
-
-def _format_share(share: Mapping[str, float]) -> str:
-    return f"{percent(share['ratio'])} ({_interval(share)})"
 
 
 def _interval(share: Mapping[str, float]) -> str:
     return f"{share['ci95_low'] * 100:.1f} – {share['ci95_high'] * 100:.1f}"
 
 
-def main_figures(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """HEADLINE of the chosen student as its release serves it; what was not measured is left out.
+def charts(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """HEADLINE of the chosen student as its release serves it, and beside it groups of charts.
 
     nDCG@10 is the mean over data sets, `p50_ms` is text to hits, and `times_as_fast` compares it with the teacher's.
+    The groups: nDCG@10 of each system, retention and latency of each student. What was not measured is left out.
     """
-    student = metrics["choice"]["student"]
-    if student not in metrics["served"]:
-        return {}
-    served = metrics["served"]
-    figures = {"p50_ms": served[student]["p50_ms"]}
-    if TEACHER in served:
+    quality, served, student = counted_sets(metrics), metrics["served"], metrics["choice"]["student"]
+    everywhere = set.intersection(*(set(models) for models in quality.values())) if quality else ()
+    figures: dict[str, float] = {}
+    if student:
+        figures["p50_ms"] = served[student]["p50_ms"]
         figures["times_as_fast"] = served[TEACHER]["p50_ms"] / served[student]["p50_ms"]
-    if quality := counted_sets(metrics):
-        fused = set(fusing(metrics, student))
-        scores = [
-            sets[fused_name(student) if dataset in fused and fused_name(student) in sets else student][NDCG]
-            for dataset, sets in quality.items()
-        ]
+    if student and quality:
+        scores = [models[served_systems(metrics, dataset)[student]][NDCG] for dataset, models in quality.items()]
         figures["nDCG_at_10"] = float(np.mean(scores))
-        figures["teacher_nDCG_at_10"] = float(np.mean([sets[TEACHER][NDCG] for sets in quality.values()]))
+        figures["teacher_nDCG_at_10"] = float(np.mean([models[TEACHER][NDCG] for models in quality.values()]))
         figures["retention"] = served[student]["mean_of_ratios"]
-    return {name: figures[name] for name in HEADLINE if name in figures}
-
-
-def charts(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The headline, and beside it groups of charts: nDCG@10 of each system, retention and latency of each student."""
-    quality = counted_sets(metrics)
-    systems = sorted({name for sets in quality.values() for name in sets})
-    figures = {
-        f"nDCG_at_10/{name}": float(np.mean([sets[name][NDCG] for sets in quality.values()]))
-        for name in systems
-        if all(name in sets for sets in quality.values())
-    }
-    for name, served in metrics["served"].items():
-        figures |= {f"p50_ms/{name}": served["p50_ms"]}
-        figures |= {f"retention/{name}": served["mean_of_ratios"]} if "mean_of_ratios" in served else {}
-    return main_figures(metrics) | {name.replace("+", " with "): value for name, value in figures.items()}
+    for name in everywhere:
+        label = f"nDCG_at_10/{name.replace('+', ' with ')}"
+        figures[label] = float(np.mean([models[name][NDCG] for models in quality.values()]))
+    for name, row in served.items():
+        figures[f"p50_ms/{name}"] = row["p50_ms"]
+        if "mean_of_ratios" in row:
+            figures[f"retention/{name}"] = row["mean_of_ratios"]
+    return figures

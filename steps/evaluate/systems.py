@@ -80,30 +80,20 @@ class Student:
 
 
 @dataclass(frozen=True)
-class Earlier:
-    """A tower that the teacher was before, such as `base` or `round_0`; `content` as in `Lexical`.
+class Other:
+    """A system of which quality alone is measured: a tower that the teacher was before, or one that re-ranks its hits.
 
-    `search_in` lets it read the documents of some data sets, with their vectors in an empty folder, to search them.
+    `search_in` opens it to search some data sets; what it makes of documents lies in an empty folder meanwhile.
+    `comparable`: its scores mean the same whatever the query.
     """
 
     name: str
     content: str
     search_in: Callable[[Collection[str], Path], Search]
+    comparable: bool = True
 
 
-@dataclass(frozen=True)
-class Reranked:
-    """Another teacher that puts the best hits of the index's teacher into its own order; `content` as in `Lexical`.
-
-    `search_in` opens it; what it makes of documents lies in an empty folder meanwhile.
-    """
-
-    name: str
-    content: str
-    search_in: Callable[[Path], Search]
-
-
-System = Lexical | Teacher | Earlier | Student | Reranked
+System = Lexical | Teacher | Student | Other
 
 
 @dataclass(frozen=True)
@@ -113,8 +103,8 @@ class Systems:
     bm25: Lexical
     teacher: Teacher
     students: Sequence[Student]
-    earlier: Sequence[Earlier] = ()
-    reranked: Sequence[Reranked] = ()
+    earlier: Sequence[Other] = ()
+    reranked: Sequence[Other] = ()
 
 
 def open_systems(ingest: Path, teach: Path, releases: Mapping[str, Path]) -> Systems:
@@ -122,17 +112,18 @@ def open_systems(ingest: Path, teach: Path, releases: Mapping[str, Path]) -> Sys
 
     UserError when a release is missing, damaged, or was distilled from another teacher.
     """
-    opened = open_releases(releases, teach)
-    first = next(iter(opened.values()))  # every release carries the same index
+    students = [
+        Student(name, release.manifest.checksum, release, tower_encoder(release))
+        for name, release in open_releases(releases, teach).items()
+    ]
+    release, tower = students[0].release, teach / "tower"  # every release carries the same index
+    manifest, behind_api = release.manifest, "Endpoint" in tower_facts(tower, "query")["modules"]
+    content = digest(fingerprint(tower).id, manifest.index_manifest, manifest.index_files)
+    size = None if behind_api else tower_bytes(tower, "query")
     return Systems(
         Lexical(sha256_file(ingest / "corpus.parquet"), bm25_search(ingest)),
-        Teacher(
-            digest(fingerprint(teach / "tower").id, first.manifest.index_manifest, first.manifest.index_files),
-            first,
-            _teacher_encoder(teach / "tower", first.manifest.dim),
-            None if _behind_api(teach / "tower") else tower_bytes(teach / "tower", "query"),
-        ),
-        [Student(name, release.manifest.checksum, release, tower_encoder(release)) for name, release in opened.items()],
+        Teacher(content, release, _teacher_encoder(tower, manifest.dim), size),
+        students,
     )
 
 
@@ -145,13 +136,12 @@ def open_releases(folders: Mapping[str, Path], teach: Path) -> dict[str, Release
             raise UserError(f"params.yaml: distill.students names {student!r}, a model of its own; rename the student")
         if not folder.is_dir():
             raise UserError(f"{folder}: not found; distil and release the student {student!r} first (`dvc repro`)")
-        release = load_release(folder)
-        if release.manifest.teacher != teacher:
+        releases[student] = load_release(folder)
+        if releases[student].manifest.teacher != teacher:
             raise UserError(
                 f"{folder}/manifest.json: made from another teacher than {teach}/tower; run `dvc repro` to release"
                 f" {student!r} again"
             )
-        releases[student] = release
     return releases
 
 
@@ -178,10 +168,6 @@ def tower_encoder(release: Release) -> Encode:
     """The release's student in fp32, as trained; loaded when the first text is read."""
     tower = cache(lambda: student_tower(release))
     return lambda texts: truncate(encode(tower(), texts, "query"), release.manifest.dim)
-
-
-def _behind_api(tower: Path) -> bool:
-    return "Endpoint" in tower_facts(tower, "query")["modules"]
 
 
 def _teacher_encoder(folder: Path, dim: int) -> Encode:

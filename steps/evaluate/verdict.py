@@ -4,6 +4,7 @@ If the release adds BM25 and the teacher has none, the comparison is also made l
 with BM25 on both sides.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -14,7 +15,7 @@ from steps.core.measures import NDCG
 from steps.evaluate.formatting import milliseconds, percent, rounded, size, times
 from steps.evaluate.gains import fused_sets
 from steps.evaluate.measuring import Result
-from steps.evaluate.served import behind_api, fusing, served_ms_ratio, served_name
+from steps.evaluate.served import behind_api, fused_bytes, fusing, served_ms_ratio, served_name
 from steps.evaluate.systems import TEACHER, fused_name
 from steps.retrieval.dataset_groups import units
 from steps.retrieval.noninferiority import Answer, NonInferiority
@@ -49,17 +50,15 @@ def like_for_like(
 
     Of data sets on which a student's release fuses; `both` if the teacher was measured fused.
     """
-    fused_teacher = results.get(fused_name(TEACHER))
-    rows: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
-    for name in students:
-        sets = fused_sets(name, results)
-        pairs = {"alone": (results[name].ndcg_by_id("test"), teacher)} if sets else {}
-        if sets and fused_teacher:
-            pairs["both"] = (results[fused_name(name)].ndcg_by_id("test"), fused_teacher.ndcg_by_id("test"))
-        for kind, (ours, theirs) in pairs.items():
-            compared = verdicts({name: ours}, {dataset: theirs[dataset] for dataset in theirs if dataset in sets}, rule)
-            for dataset, row in compared.items():
-                rows.setdefault(dataset, {}).setdefault(name, {})[kind] = row[name]
+    rows: dict[str, dict[str, dict[str, dict[str, Any]]]] = defaultdict(lambda: defaultdict(dict))
+    pairs = [("alone", name, name, teacher) for name in students]
+    if fused_teacher := results.get(fused_name(TEACHER)):
+        pairs += [("both", name, fused_name(name), fused_teacher.ndcg_by_id("test")) for name in students]
+    for kind, name, system, reference in pairs:
+        if sets := fused_sets(name, results):
+            theirs = {dataset: values for dataset, values in reference.items() if dataset in sets}
+            for dataset, row in verdicts({name: results[system].ndcg_by_id("test")}, theirs, rule).items():
+                rows[dataset][name][kind] = row[name]
     return rows
 
 
@@ -101,12 +100,11 @@ def lexical_lines(metrics: Mapping[str, Any]) -> list[str]:
 
 def verdict_lines(metrics: Mapping[str, Any], student: str) -> list[str]:
     """The figures behind a student's sentence, a line each: change and interval by data set, then the costs."""
-    rows = {dataset: row[student] for dataset, row in metrics["verdict"].items()}
-    if not rows:
+    if not metrics["verdict"]:
         return []
     margin, confidence = metrics["settings"]["margin"], metrics["settings"]["confidence"]
     lines = []
-    for dataset, row in rows.items():
+    for dataset, row in ((dataset, row[student]) for dataset, row in metrics["verdict"].items()):
         lines.append(
             f"{dataset}: {row['answer']}. nDCG@10 changes by {row['change']:+.1%}, from {row['low']:+.1%} to"
             f" {row['high']:+.1%} with {confidence:.0%} confidence ({-margin:+.1%} is allowed, {row['queries']:,}"
@@ -186,14 +184,9 @@ def _names(metrics: Mapping[str, Any], datasets: Iterable[str]) -> str:
 
 def _compare_both(metrics: Mapping[str, Any], student: str) -> str:
     """How a student does beside a teacher that has BM25 as well, where its release adds BM25."""
-    rows = [
-        row[student]["both"]
-        for row in metrics.get("like_for_like", {}).values()
-        if "both" in row.get(student, {}) and row[student]["both"]["answer"] == "no"
-    ]
-    if not rows:
-        return ""
-    return f" With BM25 on both sides it loses {_share(max(-row['change'] for row in rows))}."
+    rows = [row.get(student, {}).get("both") for row in metrics.get("like_for_like", {}).values()]
+    losses = [-row["change"] for row in rows if row and row["answer"] == "no"]
+    return f" With BM25 on both sides it loses {_share(max(losses))}." if losses else ""
 
 
 def _unjudged(metrics: Mapping[str, Any], students: Sequence[str]) -> list[str]:
@@ -230,8 +223,7 @@ def _cost(metrics: Mapping[str, Any], student: str) -> str:
     action = "from text to hits" if fusing(metrics) else "to encode"
     line = f"A query takes {ours} ms {action}, the teacher's {theirs} ms"
     line += f". The query side has {size(sizes[student]['bytes'])}"
-    if not behind_api(metrics):
-        line += f", the teacher's {size(sizes[TEACHER]['bytes'])}"
-    if lexical := sum(metrics["fused"][dataset][student]["bytes"] for dataset in fusing(metrics, student)):
+    line += "" if behind_api(metrics) else f", the teacher's {size(sizes[TEACHER]['bytes'])}"
+    if lexical := fused_bytes(metrics, student):
         line += f"; its BM25 index adds {size(lexical)}"
     return f"{line}. The teacher is behind an API" if behind_api(metrics) else line

@@ -10,7 +10,7 @@ import pytest
 from evaluate_fakes import RULE
 from scipy import stats
 
-from steps.evaluate.choice import CHOICE_MARGIN, choice_lines, choose
+from steps.evaluate.choice import CHOICE_MARGIN, choice_lines, choose, compare_on_test
 from steps.evaluate.comparing import p_value
 from steps.evaluate.drawing import NARROW, WIDE, Mark, Panel, draw_frontier
 from steps.retrieval.noninferiority import FEWEST
@@ -38,17 +38,17 @@ def values(quality: dict[str, float]) -> dict[str, list[np.ndarray]]:
 )
 def test_the_budget_decides_who_may_be_chosen(budget: float, first: Any, second: Any, over: list[str]) -> None:
     choice = choose(values(QUALITY), P50, budget, RULE)
-    assert (choice.student, choice.runner_up) == (first, second)
-    assert choice.over_budget == {name: P50[name] for name in over}
-    assert (choice.p50_ms, choice.runner_up_p50_ms) == (P50.get(first), P50.get(second))
-    assert [choice.ndcg, choice.runner_up_ndcg] == pytest.approx([QUALITY.get(first), QUALITY.get(second)])
-    assert choice.difference == (pytest.approx(QUALITY[first] - QUALITY[second]) if second else None)
+    assert (choice["student"], choice["runner_up"]) == (first, second)
+    assert choice["over_budget"] == {name: P50[name] for name in over}
+    assert (choice["p50_ms"], choice["runner_up_p50_ms"]) == (P50.get(first), P50.get(second))
+    assert [choice["ndcg"], choice["runner_up_ndcg"]] == pytest.approx([QUALITY.get(first), QUALITY.get(second)])
+    assert choice["difference"] == (pytest.approx(QUALITY[first] - QUALITY[second]) if second else None)
 
 
 def test_of_equals_the_faster_is_chosen_then_the_first_by_name() -> None:
     same = values({"a": 0.5, "b": 0.5, "c": 0.5})
     choice = choose(same, {"a": 2.0, "b": 1.0, "c": 1.0}, 0.0, RULE)
-    assert (choice.student, choice.runner_up, choice.difference, choice.p_value) == ("b", "c", 0.0, 1.0)
+    assert (choice["student"], choice["runner_up"], choice["difference"], choice["p_value"]) == ("b", "c", 0.0, 1.0)
 
 
 def noisy(queries: int, loss: float, noise: float) -> dict[str, list[np.ndarray]]:
@@ -66,35 +66,35 @@ def noisy(queries: int, loss: float, noise: float) -> dict[str, list[np.ndarray]
 def test_the_fastest_that_is_no_worse_than_the_best_is_chosen() -> None:
     times = {"slow": 4.0, "fast": 1.0}
     choice = choose(noisy(5000, 0.002, 0.02), times, 0.0, RULE)
-    assert (choice.student, choice.runner_up, choice.best) == ("fast", "slow", "slow")
-    assert choice.difference == pytest.approx(-0.0007, abs=1e-6) and choice.ndcg == pytest.approx(0.6993)
-    assert -RULE.margin < choice.bounds["fast"] < -0.002
-    assert choice.reason == (
+    assert (choice["student"], choice["runner_up"], choice["best"]) == ("fast", "slow", "slow")
+    assert choice["difference"] == pytest.approx(-0.0007, abs=1e-6) and choice["ndcg"] == pytest.approx(0.6993)
+    assert -RULE.margin < choice["bounds"]["fast"] < -0.002
+    assert choice["reason"] == (
         "fastest that is shown to lose less than 0.50% of the best one's (slow) nDCG@10 on dev, with 95% confidence"
     )
-    metrics = {"choice": choice.as_dict(), "latency": {"teacher": {}, **times}, "datasets_dev": {"a": {}}}
+    metrics = {"choice": choice, "latency": {"teacher": {}, **times}, "datasets_dev": {"a": {}}}
     assert choice_lines(metrics) == [
         "Chosen: fast, the fastest that is, on dev and with 95% confidence, at most 0.5% worse than slow, the best of"
         " 2: nDCG@10 0.6993 on dev, 1 ms",
         "Runner-up: slow, 4 ms; 0.0007 higher on dev (p < 0.001)",
     ]
     outside = choose(noisy(5000, 0.008, 0.02), times, 0.0, RULE)
-    assert (outside.student, outside.runner_up, outside.reason) == ("slow", "fast", "best mean nDCG@10 on dev")
-    assert outside.bounds["fast"] < -0.008, "on the data set where it is worst"
+    assert (outside["student"], outside["runner_up"], outside["reason"]) == ("slow", "fast", "best mean nDCG@10 on dev")
+    assert outside["bounds"]["fast"] < -0.008, "on the data set where it is worst"
 
 
 def test_a_slower_one_that_cannot_be_told_from_a_faster_one_is_said_to_be_so() -> None:
     few, times = noisy(100, 0.002, 0.3), {"slow": 4.0, "fast": 0.05}
     choice = choose(few, times, 0.0, RULE)
     behind = [ours - theirs for ours, theirs in zip(few["slow"], few["fast"], strict=True)]
-    assert choice.student == "slow" and choice.alike == {"fast": {"p_value": p_value(behind), "p50_ms": 0.05}}
-    metrics = {"choice": choice.as_dict(), "latency": times, "datasets_dev": {"a": {}}}
+    assert choice["student"] == "slow" and choice["alike"] == {"fast": {"p_value": p_value(behind), "p50_ms": 0.05}}
+    metrics = {"choice": choice, "latency": times, "datasets_dev": {"a": {}}}
     assert choice_lines(metrics)[2] == (
         f"slow is 80 times slower than fast, and these queries cannot show which is better (p = {p_value(behind):.3f})"
     )
-    assert choose(few, {"slow": 0.05, "fast": 4.0}, 0.0, RULE).alike == {}, "it is the faster one"
-    assert choose(noisy(5000, 0.02, 0.02), times, 0.0, RULE).alike == {}, "it is surely worse"
-    assert choose(few, times, 0.0, RULE, judged_on="nothing").alike == {}
+    assert choose(few, {"slow": 0.05, "fast": 4.0}, 0.0, RULE)["alike"] == {}, "it is the faster one"
+    assert choose(noisy(5000, 0.02, 0.02), times, 0.0, RULE)["alike"] == {}, "it is surely worse"
+    assert choose(few, times, 0.0, RULE, judged_on="nothing")["alike"] == {}
 
 
 @pytest.mark.medium
@@ -108,7 +108,7 @@ def test_the_margin_of_the_choice_lets_chance_pass_and_two_percent_not() -> None
             slow = random.choice([0.0, 0.4, 0.6, 1.0], 600, p=[0.1, 0.12, 0.28, 0.5])
             fast = slow - loss * 0.72 + np.where(random.random(600) < 0.25, random.normal(0, 0.32, 600), 0)
             choice = choose({"slow": [slow], "fast": [fast]}, {"slow": 4.0, "fast": 0.05}, 0.0, rule)
-            taken[loss] += choice.student == "fast"
+            taken[loss] += choice["student"] == "fast"
     assert taken[0.0] >= 36 and taken[0.02] <= 9
 
 
@@ -119,16 +119,16 @@ def test_a_handful_of_queries_shows_no_student_to_be_no_worse() -> None:
             "slow": [np.full(queries, 0.99), np.full(500, 0.7)],
             "fast": [np.full(queries, 0.99), np.full(500, 0.69999)],
         }
-        assert choose(alike, times, 0.0, RULE).student == "slow"
+        assert choose(alike, times, 0.0, RULE)["student"] == "slow"
     enough = {"slow": [np.full(FEWEST, 0.99)], "fast": [np.full(FEWEST, 0.989)]}
-    assert choose(enough, times, 0.0, RULE).student == "fast"
+    assert choose(enough, times, 0.0, RULE)["student"] == "fast"
 
 
 def test_the_difference_is_tested_as_scipy_does() -> None:
     random = np.random.default_rng(3)
     ours, theirs = random.uniform(size=(2, 30)), random.uniform(size=(2, 30))
     one = choose({"a": [ours[0]], "b": [theirs[0]]}, {"a": 1.0, "b": 1.0}, 0.0, RULE)
-    assert one.p_value == pytest.approx(stats.ttest_rel(ours[0], theirs[0]).pvalue)
+    assert one["p_value"] == pytest.approx(stats.ttest_rel(ours[0], theirs[0]).pvalue)
     # the sum of two means is the difference of the one and the negative of the other: Welch's test of two samples
     first, second = ours[0] - theirs[0], (ours[1] - theirs[1])[:7]
     assert p_value([first, second]) == pytest.approx(stats.ttest_ind(first, -second, equal_var=False).pvalue)
@@ -145,7 +145,7 @@ def test_without_variance_there_is_no_doubt_and_with_one_query_nothing_but() -> 
 
 def said(budget: float, dev: bool = True) -> list[str]:
     metrics = {
-        "choice": choose(values(QUALITY), P50, budget, RULE).as_dict(),
+        "choice": choose(values(QUALITY), P50, budget, RULE),
         "latency": {"teacher": {}, **{name: {} for name in QUALITY}},
         "datasets_dev": {"api": {}} if dev else {},
     }
@@ -169,14 +169,14 @@ def test_the_choice_is_said_with_its_runner_up_and_who_was_too_slow() -> None:
 
 def test_without_judgements_the_overlap_with_the_teacher_decides() -> None:
     choice = choose(values(QUALITY), P50, 0.5, RULE, judged_on="nothing")
-    assert (choice.student, choice.ndcg, choice.runner_up_ndcg) == ("2l", None, None)
-    assert [choice.overlap, choice.runner_up_overlap] == pytest.approx([0.65, 0.62])
-    metrics = {"choice": choice.as_dict(), "latency": {"teacher": {}, **{name: {} for name in QUALITY}}}
+    assert (choice["student"], choice["ndcg"], choice["runner_up_ndcg"]) == ("2l", None, None)
+    assert [choice["overlap"], choice["runner_up_overlap"]] == pytest.approx([0.65, 0.62])
+    metrics = {"choice": choice, "latency": {"teacher": {}, **{name: {} for name in QUALITY}}}
     assert choice_lines(metrics)[0] == (
         "Chosen: 2l, the closest to the teacher of 3 within 0.5 ms a query, as nothing is judged:"
         " 65.0% of the teacher's top 10 found, 0.38 ms"
     )
-    assert "overlap" not in choose(values(QUALITY), P50, 0.0, RULE).as_dict()
+    assert "overlap" not in choose(values(QUALITY), P50, 0.0, RULE)
 
 
 @pytest.mark.medium
@@ -217,18 +217,18 @@ def test_no_label_of_the_drawing_covers_another(width: float) -> None:
 def test_the_choice_is_among_those_that_can_replace_the_teacher() -> None:
     for replacing, first in (([], "4l"), (["1l"], "1l"), (["static", "2l"], "2l"), (["nobody"], "4l")):
         choice = choose(values(QUALITY), P50, 0.0, RULE, replacing=replacing)
-        assert choice.student == first and set(choice.replacing) == set(replacing) & set(QUALITY)
-        assert choice.runner_up and choice.runner_up != first
+        assert choice["student"] == first and set(choice["replacing"]) == set(replacing) & set(QUALITY)
+        assert choice["runner_up"] and choice["runner_up"] != first
     within = choose(values(QUALITY), P50, 0.1, RULE, replacing=["2l"])
-    assert within.student == "static", "the one that could is over the budget"
+    assert within["student"] == "static", "the one that could is over the budget"
 
 
 def test_the_test_difference_stands_beside_the_one_on_dev_and_decides_nothing() -> None:
     random = np.random.default_rng(9)
     choice = choose(noisy(5000, 0.002, 0.02), {"slow": 4.0, "fast": 1.0}, 0.0, RULE)
     fast, slow = random.uniform(size=(2, 50))
-    found = choice.with_test([fast], [slow])
-    assert (found.student, found.test_difference) == ("fast", pytest.approx(fast.mean() - slow.mean()))
-    assert found.test_p_value == pytest.approx(stats.ttest_rel(fast, slow).pvalue)
-    metrics = {"choice": found.as_dict(), "latency": {"teacher": {}, "slow": {}, "fast": {}}, "datasets_dev": {"a": {}}}
+    found = choice | compare_on_test([fast], [slow])
+    assert (found["student"], found["test_difference"]) == ("fast", pytest.approx(fast.mean() - slow.mean()))
+    assert found["test_p_value"] == pytest.approx(stats.ttest_rel(fast, slow).pvalue)
+    metrics = {"choice": found, "latency": {"teacher": {}, "slow": {}, "fast": {}}, "datasets_dev": {"a": {}}}
     assert " on dev " in choice_lines(metrics)[1] and " on test " in choice_lines(metrics)[1]

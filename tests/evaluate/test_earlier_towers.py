@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluate_fakes import RULE, FakeRelease, evaluate, fake_systems, params, write_inputs
+from evaluate_fakes import RULE, FakeRelease, evaluate, fake_systems, folders_of, params, write_inputs
 from scipy.stats import ttest_rel
 from sentence_transformers import SentenceTransformer
 from towers import other_weights
@@ -27,12 +27,13 @@ from steps.evaluate import run as stage
 from steps.evaluate.cache import measure_all
 from steps.evaluate.comparing import is_gain
 from steps.evaluate.gains import gain_lines, gains
-from steps.evaluate.measuring import Result, Task, measure_earlier
+from steps.evaluate.judging import Folders
+from steps.evaluate.measuring import Result, Task, measure_other
 from steps.evaluate.other_teachers import open_earlier
 from steps.evaluate.params import SPLITS
 from steps.evaluate.scoring import Scored
 from steps.evaluate.summary import results_table
-from steps.evaluate.systems import Earlier, Systems, dense_search
+from steps.evaluate.systems import Other, Systems, dense_search
 from steps.tracking.runs import NullRun
 
 TEMPLATE = "{title} | {topic}: {content}"
@@ -59,8 +60,8 @@ def world(tmp_path: Path, tiny_tower: Path) -> Path:
     return tmp_path
 
 
-def opened(root: Path, dim: int = DIM, students: Collection[str] = ()) -> list[Earlier]:
-    return open_earlier(root / "ingest", root / "embed", root / "teach", dim, students)
+def opened(root: Path, dim: int = DIM, students: Collection[str] = ()) -> list[Other]:
+    return open_earlier(folders_of(root), dim, students)
 
 
 def task_of(root: Path) -> Task:
@@ -98,7 +99,7 @@ def test_a_tower_searches_the_whole_corpus_as_a_float64_ranking_does(world: Path
     assert len(task.judged) == 4
     for name, system in zip(("base", "round_0"), opened(world, dim), strict=True):
         (folder := tmp_path / f"result {name}").mkdir()
-        result = measure_earlier(system, task, folder / "runs")
+        result = measure_other(system, task, folder / "runs")
         assert result.name == system.name == name
         assert [path.name for path in folder.iterdir()] == ["runs"], "no vectors are kept with the result"
         for scored, judged in zip(result.scored, task.judged, strict=True):
@@ -107,7 +108,7 @@ def test_a_tower_searches_the_whole_corpus_as_a_float64_ranking_does(world: Path
             np.testing.assert_allclose(scored.values["nDCG@10"], wanted, atol=1e-12)
 
 
-def with_earlier(root: Path, earlier: list[Earlier]) -> Systems:
+def with_earlier(root: Path, earlier: list[Other]) -> Systems:
     release: Any = FakeRelease(write_documents(root))
     systems = fake_systems(root, release.documents_by_set, **{"static": 1, "2l": 4})
     return replace(systems, earlier=earlier)
@@ -183,7 +184,7 @@ def test_a_killed_reading_goes_on_where_it_was(world: Path, monkeypatch: pytest.
 @pytest.mark.medium
 def test_where_nothing_is_judged_no_tower_reads_anything(tmp_path: Path) -> None:
     systems = fake_systems(tmp_path, write_inputs(tmp_path, judged=()), **{"static": 1, "2l": 4})
-    systems = replace(systems, earlier=[Earlier("base", "x", no_reading)])  # type: ignore[arg-type]
+    systems = replace(systems, earlier=[Other("base", "x", no_reading)])  # type: ignore[arg-type]
     evaluate(systems, tmp_path)
     metrics = json.loads((tmp_path / "reports/metrics.json").read_text())
     assert metrics["gain"] == metrics["gain_dev"] == metrics["gain_overall"] == {}
@@ -241,13 +242,13 @@ def test_a_line_warns_where_training_did_not_help() -> None:
     assert is_gain(0.1, 0.05) and not is_gain(0.0, 0.01) and not is_gain(0.1, 0.051)
 
 
-def fake_earlier(documents: dict[str, dict[str, str]], **known: int) -> list[Earlier]:
+def fake_earlier(documents: dict[str, dict[str, str]], **known: int) -> list[Other]:
     """Towers that read so many words of a query."""
 
     def search_in(release: Any) -> Any:
         return lambda datasets, scratch: dense_search(release.encode, release)
 
-    return [Earlier(name, f"reads {words}", search_in(FakeRelease(documents, words))) for name, words in known.items()]
+    return [Other(name, f"reads {words}", search_in(FakeRelease(documents, words))) for name, words in known.items()]
 
 
 @pytest.fixture(scope="module")
@@ -316,11 +317,10 @@ def test_the_stage_opens_earlier_towers_only_when_asked(
     towers: list[list[str]] = []
     monkeypatch.setattr(stage, "open_systems", lambda *_: systems)
     monkeypatch.setattr(stage, "evaluate", lambda opened, *_: towers.append([each.name for each in opened.earlier]))
-    folders = [world / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")]
 
     def run(earlier_towers: bool) -> None:
-        releases = {"static": world / "static"}
-        stage.run(*folders, releases, world / "reports", params(earlier_towers=earlier_towers), RULE, NullRun())
+        releases, given = {"static": world / "static"}, params(earlier_towers=earlier_towers)
+        stage.run(folders_of(world), releases, world / "reports", given, RULE, NullRun())
 
     run(False)
     run(True)
@@ -341,19 +341,10 @@ def test_the_teacher_itself_as_an_earlier_tower_is_equal_to_it_over_the_real_ind
     write_json(teach / "earlier/towers.json", ["base", "round_0"])
     for folder in (root / "data/ingest", root / "data/mine/relevance", root / "data/generate", teach):
         write_json(folder / "report.json", {"base": "a"})
-    stage.run(
-        root / "data/ingest",
-        root / "data/mine/relevance",
-        root / "data/embed",
-        root / "data/generate",
-        teach,
-        root / "models/distill",
-        {name: root / "models/release" / name for name in ("static", "2l")},
-        root / "reports",
-        params(earlier_towers=True),
-        RULE,
-        NullRun(),
-    )
+    data = (root / "data" / name for name in ("ingest", "mine/relevance", "embed", "generate"))
+    releases = {name: root / "models/release" / name for name in ("static", "2l")}
+    folders = Folders(*data, teach, root / "models/distill")
+    stage.run(folders, releases, root / "reports", params(earlier_towers=True), RULE, NullRun())
     metrics = json.loads((root / "reports/metrics.json").read_text())
     for models in (metrics["datasets"]["one"], metrics["datasets_dev"]["two"]):
         assert models["base"] == pytest.approx(models["teacher"], abs=1e-6)

@@ -18,6 +18,7 @@ from steps.core.tables import read_table, write_table
 from steps.endpoint import module as endpoint
 from steps.evaluate.cache import Measurements, measure_all
 from steps.evaluate.fusing import CachedSearch, Fused, figures
+from steps.evaluate.judging import Folders
 from steps.evaluate.measuring import Task
 from steps.evaluate.params import SPLITS
 from steps.evaluate.run import run
@@ -77,7 +78,7 @@ def by_hand(systems: Systems, root: Path, found: Measurements) -> None:
     result = found.results["static+bm25"]
     release: Any = systems.students[0].release
     for item in result.of_split("dev"):
-        raw = result.fusions[item.judged.dataset].fusion
+        raw = result.fusions[item.judged.dataset]["fusion"]
         fusion = (WeightedSum if raw["kind"] == "weighted_sum" else ReciprocalRank).model_validate(dict(raw))
         both = [
             search(item.judged.dataset, item.judged.texts, fusion.depth)
@@ -128,7 +129,7 @@ def test_dense_hits_of_a_fusion_are_of_the_index_that_serves(
     found = measure_all(systems, task_of(tmp_path)).results
     for dense in ("teacher", "static"):
         for dev in found[dense].of_split("dev"):
-            told = found[f"{dense}+bm25"].fusions[dev.judged.dataset].dev
+            told = found[f"{dense}+bm25"].fusions[dev.judged.dataset]["dev"]
             assert told is not None and told["dense"] < 0.2 < dev.values["nDCG@10"].mean()
 
 
@@ -168,7 +169,7 @@ def test_an_endpoint_is_asked_anew_while_it_is_timed(tmp_path: Path) -> None:
     systems = fake_systems(tmp_path, write_inputs(tmp_path), encode)
     _, found = figures(Fused(systems.teacher, systems.bm25), "api", None, ["matrix", "graph"], 3, 1)
     assert len(anew) == 3 and endpoint._anew.get() is None
-    assert found.encode_ms < 40, "limits hold back 50 ms, which is no part of it"
+    assert found["encode_ms"] < 40, "limits hold back 50 ms, which is no part of it"
 
 
 @pytest.mark.medium
@@ -207,9 +208,16 @@ def test_what_a_release_carries_is_told_as_released(hybrid: Path, tmp_path: Path
     for folder, report in (("ingest", {"simulated": False}), ("mine/relevance", {}), ("generate", {})):
         write_json(data / folder / "report.json", report)
     write_json(models / "teach/dense/report.json", {"base": "tiny"})
-    folders = data / "ingest", data / "mine/relevance", data / "embed", data / "generate", models / "teach/dense"
+    folders = (data / name for name in ("ingest", "mine/relevance", "embed", "generate"))
     releases = {"static": models / "release/static"}
-    run(*folders, models / "distill", releases, root / "reports", params(), RULE, NullRun())
+    run(
+        Folders(*folders, models / "teach/dense", models / "distill"),
+        releases,
+        root / "reports",
+        params(),
+        RULE,
+        NullRun(),
+    )
     metrics = json.loads((root / "reports/metrics.json").read_text())
     assert set(metrics["fused"]) == {"one", "two"}, "test queries of one, dev queries of two"
     assert all(set(row) == {"static"} and row["static"]["carried"] for row in metrics["fused"].values())

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluate_fakes import params, write_inputs
+from evaluate_fakes import folders_of, params, write_inputs
 from pydantic import ValidationError
 from sklearn.metrics import roc_auc_score
 
@@ -170,7 +170,7 @@ def test_the_own_id_counts_nowhere_else_either() -> None:
 def test_what_is_relevant_from_a_higher_grade_on_is_so_everywhere() -> None:
     judged = JudgedSet("s", "test", ["s/q"], ["x"], {"s/q": {"s/1": 1, "s/2": 2}}, relevant_from=2)
     assert judged_pairs(judged, [["s/3"]])[2].tolist() == [False, True, False]
-    assert [hit.relevant for hit in cases._listed(["s/1", "s/2", "s/3"], judged, 0, {})] == [False, True, None]
+    assert [hit.relevant for hit in cases.listed_hits(["s/1", "s/2", "s/3"], judged, 0, {})] == [False, True, None]
 
 
 def test_queries_that_are_documents_themselves_are_told(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_measures_are_checked_and_named_as_ir_measures_names_them() -> None:
 
 
 def audit(root: Path) -> dict[str, int]:
-    return audit_leaks(root / "ingest", root / "mine", root / "embed", root / "generate")
+    return audit_leaks(folders_of(root))
 
 
 def test_clean_inputs_are_counted(tmp_path: Path) -> None:

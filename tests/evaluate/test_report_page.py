@@ -9,7 +9,7 @@ import evaluate_fakes
 import numpy as np
 import pytest
 from browser import Browser, find_browser
-from evaluate_fakes import evaluate, fake_systems, hybrid_systems, params, write_inputs
+from evaluate_fakes import evaluate, fake_systems, folders_of, hybrid_systems, params, write_inputs
 
 from slimtower.common.files import read_json, write_json
 from steps.evaluate.background import mined_examples, read_background
@@ -80,8 +80,7 @@ def test_the_page_says_if_the_teacher_does_not_read_documents_to_their_end(
     for name in ("ingest", "mine", "generate", "teach"):
         write_json(tmp_path / name / "report.json", {"base": "b"})
     write_json(tmp_path / "embed/report.json", report)
-    folders = [tmp_path / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")]
-    cut = read_background(*folders, students=[]).cut
+    cut = read_background(folders_of(tmp_path), []).cut
     assert cut.startswith(sentence) and bool(cut) == bool(sentence)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluate_fakes import RULE, fake_systems, params, write_inputs
+from evaluate_fakes import RULE, fake_systems, folders_of, params, write_inputs
 from late_fakes import write_late_teacher
 from rank_fakes import write_encoder
 from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer
@@ -18,10 +18,10 @@ from steps.core.judged import read_judged_sets
 from steps.core.measures import NDCG
 from steps.core.tables import read_table
 from steps.evaluate.cache import measure_all
-from steps.evaluate.measuring import Task, measure_reranked
+from steps.evaluate.measuring import Task, measure_other
 from steps.evaluate.other_teachers import open_reranked, reordered
 from steps.evaluate.params import SPLITS
-from steps.evaluate.run import Folders, evaluate
+from steps.evaluate.run import evaluate
 from steps.evaluate.systems import Systems, dense_search
 from steps.retrieval.rankers import load_ranker
 from steps.scorers import cross_encoder, late_interaction, open_reranker
@@ -79,7 +79,7 @@ def test_the_order_is_the_other_teachers_own_over_the_first_hits(
     monkeypatch.setenv("SLIMTOWER_PRECISION", "fp32")  # as the library computes below
     systems = opened(world, name)
     [system] = systems.reranked
-    search = system.search_in(tmp_path / "scratch")
+    search = system.search_in([], tmp_path / "scratch")
     rows = read_table(world / "ingest", "corpus").to_pylist()
     texts = {row["doc_id"]: DocumentTemplate().text(row["title"], "", row["content"]) for row in rows}
     folder = str(world / "teachers" / name / "tower")
@@ -118,13 +118,12 @@ def test_it_is_a_system_of_the_report_measured_once_and_again_when_it_changes(wo
         rerankers=["late"], rerank_depth=DEPTH + 1)))  # fmt: skip
     assert measure_all(again, task).measured == ["late"]
     (folder := world / "result").mkdir()
-    result = measure_reranked(systems.reranked[0], task, folder / "runs")
+    result = measure_other(systems.reranked[0], task, folder / "runs")
     assert [path.name for path in folder.iterdir()] == ["runs"], "no vectors are kept with the result"
     for one, other in zip(result.scored, found.results["late"].scored, strict=True):
         np.testing.assert_array_equal(one.values[NDCG], other.values[NDCG])
 
-    parts = [world / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")]
-    evaluate(systems, Folders(*parts), world / "reports", given, RULE, NullRun())
+    evaluate(systems, folders_of(world), world / "reports", given, RULE, NullRun())
     models = set(read_table(world / "reports", "per_query")["model"].to_pylist())
     assert models == {"bm25", "teacher", "static", "late"}
 
@@ -135,4 +134,4 @@ def test_what_cannot_rerank_is_said(world: Path) -> None:
         opened(world, "gone")
     write_json(world / "teachers/late/report.json", {"kind": "endpoint"})
     with pytest.raises(UserError, match=r"kind 'endpoint' re-ranks nothing; take it off"):
-        opened(world, "late").reranked[0].search_in(world / "scratch")
+        opened(world, "late").reranked[0].search_in([], world / "scratch")

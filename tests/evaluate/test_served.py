@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,6 @@ from steps.core.judged import JudgedSet
 from steps.core.tables import read_table
 from steps.evaluate import slicing
 from steps.evaluate.figures import perturbed
-from steps.evaluate.figures.indexes import IndexFigures
-from steps.evaluate.fusing import FusionFigures
 from steps.evaluate.gains import as_served, served_ms
 from steps.evaluate.insight import slice_figures
 from steps.evaluate.latency import Latency
@@ -24,16 +23,14 @@ from steps.evaluate.summary import results_table
 from steps.evaluate.verdict import like_for_like
 
 
-def figures(carried: bool, p50_ms: float) -> FusionFigures:
-    return FusionFigures({}, "", carried, None, p50_ms, 0.0, 0.0, 0.0, 0.0)
+def figures(carried: bool, p50_ms: float) -> dict[str, Any]:
+    return {"carried": carried, "p50_ms": p50_ms}
 
 
-def result(name: str, value: float, fusions: dict[str, FusionFigures] | None = None) -> Result:
+def result(name: str, value: float, fusions: dict[str, dict[str, Any]] | None = None) -> Result:
     sets = [JudgedSet(dataset, "dev", ["q"], ["text"], {}) for dataset in ("a", "b")]
     scored = [Scored(judged, {"nDCG@10": np.array([value])}) for judged in sets]
-    indexes = {
-        name: {"flat": IndexFigures(1, 9.0), "ann": IndexFigures(1, at)} for name, at in (("a", 1.0), ("b", 3.0))
-    }
+    indexes = {name: {"flat": {"p50_ms": 9.0}, "ann": {"p50_ms": at}} for name, at in (("a", 1.0), ("b", 3.0))}
     best = {name: [[str(value)]] for name in ("a", "b")}
     return Result(name, scored, fusions=fusions or {}, best=best, indexes=indexes if name == "teacher" else {})
 
@@ -56,7 +53,7 @@ def test_values_hits_and_times_are_those_of_what_each_release_answers() -> None:
 def test_like_is_held_against_like_where_a_release_adds_bm25() -> None:
     sets = [JudgedSet(dataset, "test", [f"q{i}" for i in range(40)], [], {}) for dataset in ("a", "b")]
 
-    def measured(name: str, value: float, fusions: dict[str, FusionFigures] | None = None) -> Result:
+    def measured(name: str, value: float, fusions: dict[str, dict[str, Any]] | None = None) -> Result:
         scored = [Scored(judged, {"nDCG@10": np.full(40, value)}) for judged in sets]
         return Result(name, scored, fusions=fusions or {})
 

@@ -15,11 +15,11 @@ from steps.core.tables import table_from_rows, write_table
 from steps.evaluate import slicing
 from steps.evaluate.comparing import figures
 from steps.evaluate.figures.perturbed import drawn_rows, perturb, perturbed_set
+from steps.evaluate.judging import Folders
 from steps.evaluate.slicing import (
     MIN_QUERIES,
     QueryFacts,
     asks,
-    capitalised,
     count_searches,
     count_words,
     names_of,
@@ -117,11 +117,11 @@ def test_training_texts_and_sessions_are_counted(tmp_path: Path) -> None:
         for at, text in enumerate(("sort all", "a"))
     ]
     write_table(tmp_path, "generated_queries", table_from_rows("generated_queries", made))
-    texts = list(training_texts(tmp_path, tmp_path, tmp_path))
+    texts = list(training_texts(Folders(*[tmp_path] * 6)))
     assert texts == ["Sort, sort them", "sort all", "a", "sort it"]  # each once, and those that are not aligned on
     assert count_words({"sort", "find"}, texts) == {"sort": 3, "find": 0}
     write_table(tmp_path, "alignment_texts", table_from_rows("alignment_texts", aligned[:1]))
-    assert list(training_texts(tmp_path, tmp_path, tmp_path)) == ["Sort, sort them"], "no student reads the others"
+    assert list(training_texts(Folders(*[tmp_path] * 6))) == ["Sort, sort them"], "no student reads the others"
     assert count_searches(tmp_path, ["q1"]) == {}
     shown = [
         {"session_id": session, "query_id": query, "doc_id": doc, "rank": 1, "clicked": False, "timestamp": 0}
@@ -146,7 +146,7 @@ def test_training_texts_and_sessions_are_counted(tmp_path: Path) -> None:
     ],
 )
 def test_forms_of_a_query(text: str, question: bool, negation: bool, name: bool) -> None:
-    assert (asks(text), negates(text), capitalised(text)) == (question, negation, name)
+    assert (asks(text), negates(text), bool(names_of(text))) == (question, negation, name)
 
 
 def test_a_users_table_is_text_and_its_rows_are_of_test_queries(

@@ -21,6 +21,7 @@ from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, write_table
 from steps.evaluate import run as stage
 from steps.evaluate.background import read_background
+from steps.evaluate.judging import Folders
 from steps.evaluate.measuring import Task, measure_teacher
 from steps.evaluate.scoring import write_hits
 from steps.evaluate.summary import results_table, summary
@@ -102,7 +103,7 @@ def test_the_page_says_whose_judgements_are_clicks(tmp_path: Path) -> None:
         ingest = tmp_path / str(clicked)
         entry = {"judgements_from_clicks": True} if clicked else {}
         write_json(ingest / "report.json", {"simulated": True, "datasets": {"log": entry}})
-        background = read_background(ingest, *[tmp_path] * 5, students=[])
+        background = read_background(Folders(ingest, *[tmp_path] * 5), [])
         assert background.judged_by_clicks == (["log"] if clicked else [])
 
 
@@ -116,7 +117,7 @@ def test_only_what_is_simulated_is_called_so(tmp_path: Path) -> None:
         write_json(
             ingest / "report.json", {"simulated": "a" in names, "datasets": {each: sessions[each] for each in names}}
         )
-        background = read_background(ingest, *[tmp_path] * 5, students=[])
+        background = read_background(Folders(ingest, *[tmp_path] * 5), [])
         assert background.simulated == (["a"] if "a" in names else [])
         assert [source for source, _ in background.sources] == ["click one hop", "judged", "relevance one hop", "given"]
         assert background.sources[0][1].startswith(f"the positive was clicked{told}; the negative was shown")
@@ -363,18 +364,8 @@ def test_where_nothing_is_judged_the_closest_to_the_teacher_is_chosen(
     assert {path.name for path in reports.iterdir()} == {
         "metrics.json", "report.html", "report.md", "frontier.csv", "per_query.parquet", "slices.parquet", "runs",
     }  # fmt: skip
-    empty = (
-        "datasets",
-        "datasets_dev",
-        "retention",
-        "retention_by_set",
-        "significance",
-        "against_teacher",
-        "agreement",
-        "shares",
-    )
-    for key in (*empty, "serving", "geometry", "queries"):
-        assert metrics[key] == {}
+    of_quality = ("datasets", "datasets_dev", "retention", "retention_by_set", "significance", "against_teacher")
+    assert all(metrics[key] == {} for key in (*of_quality, "agreement", "shares", "serving", "geometry", "queries"))
     assert metrics["closeness_texts"] == {name: {"sentences": 20} for name in ("api", "med")}
     close = {name: [row[name]["overlap"] for row in metrics["closeness"].values()] for name in ("2l", "static")}
     choice = metrics["choice"]

@@ -16,9 +16,9 @@ from slimtower.serving.release import Documents
 from steps.core.tables import table_from_rows, write_table
 from steps.core.texts import words
 from steps.evaluate import run as stage
+from steps.evaluate.judging import Folders
 from steps.evaluate.latency import Encode
 from steps.evaluate.params import EvaluateParams
-from steps.evaluate.run import Folders
 from steps.evaluate.systems import Lexical, Student, Systems, Teacher, bm25_search
 from steps.retrieval.noninferiority import NonInferiority
 from steps.tracking.runs import NullRun, Run
@@ -156,10 +156,14 @@ def hybrid_systems(root: Path, judged: tuple[str, ...] = ("api", "med")) -> Syst
     return replace(fake_systems(root, documents), students=students)
 
 
+def folders_of(root: Path) -> Folders:
+    """Those below `root` that `write_inputs` writes."""
+    return Folders(*(root / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
+
+
 def evaluate(systems: Systems, root: Path, given: EvaluateParams | None = None, run: Run | None = None) -> Path:
     """Run the stage over what `write_inputs` wrote below `root`; returns its output."""
-    folders = Folders(*(root / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
-    stage.evaluate(systems, folders, root / "reports", given or params(), RULE, run or NullRun())
+    stage.evaluate(systems, folders_of(root), root / "reports", given or params(), RULE, run or NullRun())
     return root / "reports"
 
 

@@ -47,8 +47,8 @@ def story(seed: int, suffix: str) -> tuple[str, str, dict[str, dict[str, Any]], 
         "sizes": {"teacher": {"bytes": 1}},
         "queries": {"api": {}},
     }
-    assert choice.student
-    return headline(metrics)[0], choice.student, found["api"], sets
+    assert choice["student"]
+    return headline(metrics)[0], choice["student"], found["api"], sets
 
 
 def gate(student: str, sets: dict[str, dict[str, np.ndarray]]) -> Any:

@@ -93,15 +93,20 @@ class Figure(ABC):
 
         `values[system][data set]`: nDCG@10 of the test queries, of fused systems as well.
         """
-        named: dict[str, Any] = {}
-        for model, by_set in measured.items():
-            for dataset, value in by_set.items():
-                named.setdefault(dataset, {})[model] = value
-        return named
+        return by_data_set(measured)
 
     @abstractmethod
     def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterable[Block]:
         """Paragraphs, tables and drawings below its title; `value` is what metrics.json has of it, never empty."""
+
+
+def by_data_set(by_model: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """`[data set][model]` of `[model][data set]`."""
+    named: dict[str, dict[str, Any]] = {}
+    for model, by_set in by_model.items():
+        for dataset, value in by_set.items():
+            named.setdefault(dataset, {})[model] = value
+    return named
 
 
 def cells(value: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, Any]]:

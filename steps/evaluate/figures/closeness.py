@@ -1,7 +1,6 @@
 """Data sets that nobody judged: how close students come to the teacher, on texts that trained none of them."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -55,27 +54,11 @@ class NotJudged(Figure):
             )
 
 
-@dataclass(frozen=True)
-class Closeness:
-    """One student on the texts of one data set, each `(texts,)`.
-
-    `cosines` to the teacher's embeddings; `overlaps`: share of the teacher's ten nearest documents that are among the
-    student's, both over the exact index.
-    """
-
-    cosines: np.ndarray
-    overlaps: np.ndarray
-
-    def as_dict(self) -> dict[str, float]:
-        """Key of metrics.json -> value."""
-        return {"cosine": float(self.cosines.mean()), "overlap": float(self.overlaps.mean())}
-
-
 def measure_closeness(
     release: Release, dataset: str, teacher_vectors: np.ndarray, student_vectors: np.ndarray
-) -> Closeness:
-    """Closeness from the embeddings of the same texts by the teacher and by the student: `(texts, dim)` each."""
+) -> dict[str, np.ndarray]:
+    """`cosine` and `overlap` by text, `(texts,)` each, from both embeddings of the same texts, `(texts, dim)` each."""
     nearest, hits = (
         release.search(dataset, vectors, NEIGHBOURS, "flat")[1] for vectors in (teacher_vectors, student_vectors)
     )
-    return Closeness(cosines(teacher_vectors, student_vectors), overlaps(nearest, hits))
+    return {"cosine": cosines(teacher_vectors, student_vectors), "overlap": overlaps(nearest, hits)}

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,14 +9,18 @@ import numpy as np
 from slimtower.serving.release import Release
 from steps.core.measures import NDCG
 from steps.evaluate.figures.base import Figure, Part, RenderContext, cells
-from steps.evaluate.formatting import Block, Table, milliseconds, size
+from steps.evaluate.formatting import Block, Table, format_measure, milliseconds, size
 from steps.evaluate.latency import Encode, one_thread, sample
+from steps.evaluate.params import HITS
 from steps.evaluate.scoring import Scored, score
 from steps.evaluate.systems import dense_search
 
 
 class Indexes(Figure):
-    """`indexes.<set>.<kind>` of metrics.json: the fields of `IndexFigures`, of flat (exact) and ann (served)."""
+    """`indexes.<set>.<kind>.bytes, p50_ms, nDCG@10` of metrics.json, of flat (exact) and ann (served).
+
+    Milliseconds are of one search for ten hits; no nDCG@10 of the teacher's queries if these are not judged.
+    """
 
     title = "Index"
     part: ClassVar[Part] = "speed"
@@ -29,58 +32,30 @@ class Indexes(Figure):
         yield Table(
             ["data set", "index", "size", "search p50, ms", NDCG],
             [
-                [dataset, kind, size(measured["bytes"]), milliseconds(measured["p50_ms"]), _quality(measured)]
-                for dataset, kind, measured in cells(value)
+                [dataset, kind, size(row["bytes"]), milliseconds(row["p50_ms"]), format_measure(row, NDCG)]
+                for dataset, kind, row in cells(value)
             ],
         )
 
 
-def _quality(measured: Mapping[str, Any]) -> str:
-    return f"{measured[NDCG]:.4f}" if NDCG in measured else "–"
-
-
-@dataclass(frozen=True)
-class IndexFigures:
-    """Bytes on disk, median milliseconds of one search for ten hits, nDCG@10 of the teacher's queries if judged."""
-
-    bytes: int
-    p50_ms: float
-    ndcg: float | None = None
-
-    def as_dict(self) -> dict[str, float]:
-        """Key of metrics.json -> value."""
-        named = {"bytes": self.bytes, "p50_ms": self.p50_ms}
-        return named if self.ndcg is None else named | {NDCG: self.ndcg}
-
-
 def measure_indexes(
-    release: Release, encode: Encode, exact: Sequence[Scored], timed: int, k: int, seed: int
-) -> dict[str, dict[str, IndexFigures]]:
-    """Figures of every index kind of a release, per data set: `result[dataset][kind]`; one thread, `timed` searches.
+    release: Release, encode: Encode, dataset: str, texts: Sequence[str], timed: int, seed: int, flat: Scored | None
+) -> dict[str, dict[str, float]]:
+    """`[kind]` of one data set: bytes on disk, median milliseconds of `timed` searches for ten hits, one thread.
 
-    `exact`: the teacher's scores over the flat index, one entry a data set.
+    `flat`: the teacher's scores over the exact index, if queries are judged: then nDCG@10 of each index as well.
     """
-    result: dict[str, dict[str, IndexFigures]] = {}
-    for flat in exact:
-        judged = flat.judged
-        result[judged.dataset] = timed_indexes(release, encode, judged.dataset, judged.texts, timed, seed)
-        for kind, figures in result[judged.dataset].items():
-            search = dense_search(encode, release, kind)
-            scored = flat if kind == "flat" else score(f"teacher, {kind}", search, judged, k)
-            result[judged.dataset][kind] = replace(figures, ndcg=scored.means()[NDCG])
-    return result
-
-
-def timed_indexes(
-    release: Release, encode: Encode, dataset: str, texts: Sequence[str], timed: int, seed: int
-) -> dict[str, IndexFigures]:
-    """Size and speed of each index kind of one data set, without its nDCG."""
     vectors = encode(sample(texts, timed, seed))
-    return {
-        kind: IndexFigures(release.index_bytes(dataset, kind), _median_search(release, dataset, vectors, kind))
-        for kind in ("flat", "ann")
-        if kind in release.kinds(dataset)  # the exact index may be the only one
-    }
+    measured: dict[str, dict[str, float]] = {}
+    for kind in ("flat", "ann"):
+        if kind in release.kinds(dataset):  # the exact index may be the only one
+            p50_ms = _median_search(release, dataset, vectors, kind)
+            measured[kind] = {"bytes": release.index_bytes(dataset, kind), "p50_ms": p50_ms}
+            if flat:
+                search = dense_search(encode, release, kind)
+                scored = flat if kind == "flat" else score(f"teacher, {kind}", search, flat.judged, HITS)
+                measured[kind][NDCG] = scored.means()[NDCG]
+    return measured
 
 
 def _median_search(release: Release, dataset: str, vectors: np.ndarray, kind: str) -> float:

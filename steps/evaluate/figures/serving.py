@@ -1,7 +1,6 @@
 """What serving costs on test queries: in PyTorch, exported over the exact index, and as served."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +15,11 @@ K = 10
 
 
 class Serving(Figure):
-    """`serving.<set>.<student>` of metrics.json: `model`, `exact`, `served` and `lost` of `ServingCost`."""
+    """`serving.<set>.<student>` of metrics.json: mean test nDCG@10 after each step from training to what serves.
+
+    `model` in PyTorch and fp32, `exact` exported, both over the exact index, `served` exported over the index that
+    serves; `lost`: the share of `model` that `served` lacks.
+    """
 
     title = "From training to service"
     part: ClassVar[Part] = "speed"
@@ -42,31 +45,16 @@ class Serving(Figure):
         )
 
 
-@dataclass(frozen=True)
-class ServingCost:
-    """Mean test nDCG@10 of one student on one data set after each step from its training to what serves."""
-
-    model: float
-    """fp32, in PyTorch, over the exact index."""
-    exact: float
-    """The exported encoder over the exact index."""
-    served: float
-    """The exported encoder over the index that serves."""
-
-    def as_dict(self) -> dict[str, float]:
-        """Key of metrics.json -> value; `lost` is the share of `model` that `served` lacks."""
-        return asdict(self) | {"lost": 1 - self.served / self.model if self.model else 0.0}
-
-
-def measure_serving(student: Student, scored: Sequence[Scored]) -> dict[str, ServingCost]:
+def measure_serving(student: Student, scored: Sequence[Scored]) -> dict[str, dict[str, float]]:
     """By data set; `scored` are the student's test scores as exported, over the exact index."""
-    costs: dict[str, ServingCost] = {}
+    costs, release = {}, student.release
     for item in scored:
-        trained = dense_search(remembering(student.trained), student.release)
+        trained = dense_search(remembering(student.trained), release)
         before = score(f"{student.name}, PyTorch", trained, item.judged, K, exact=True)
-        served = dense_search(remembering(student.encode), student.release, "ann")
-        exact = "ann" not in student.release.kinds(item.judged.dataset)
-        after = score(f"{student.name}, served", served, item.judged, K, exact=exact)
-        means = (float(np.mean(step.values[NDCG])) for step in (before, item, after))
-        costs[item.judged.dataset] = ServingCost(*means)
+        answering = dense_search(remembering(student.encode), release, "ann")
+        exact = "ann" not in release.kinds(item.judged.dataset)
+        after = score(f"{student.name}, served", answering, item.judged, K, exact=exact)
+        model, exported, served = (float(np.mean(step.values[NDCG])) for step in (before, item, after))
+        lost = 1 - served / model if model else 0.0
+        costs[item.judged.dataset] = {"model": model, "exact": exported, "served": served, "lost": lost}
     return costs
