@@ -84,7 +84,6 @@ def read_cases(ingest: Path, teacher: Result, student: Result, count: int) -> li
 
 
 def _documents(ingest: Path, doc_ids: set[str]) -> dict[str, tuple[str, str]]:
-    """Title and start of the content of some documents of the corpus, by id."""
     ids, documents = pa.array(sorted(doc_ids), pa.string()), {}
     for batch in corpus_batches(ingest, ["doc_id", "title", "content"]) if doc_ids else ():
         for row in batch.filter(pc.is_in(batch["doc_id"], ids)).to_pylist():
@@ -100,7 +99,6 @@ def listed_hits(doc_ids: Sequence[str], judged: JudgedSet, row: int, texts: Mapp
 
 
 def _start(content: str) -> str:
-    """How a text begins, cut behind a word."""
     text = " ".join(content.split())
     return text if len(text) <= _START else text[:_START].rsplit(" ", 1)[0] + " …"
 

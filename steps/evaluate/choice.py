@@ -102,7 +102,6 @@ def compare_on_test(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) ->
 
 
 def _chance(student: Sequence[np.ndarray], reference: Sequence[np.ndarray], weights: Sequence[float] | None) -> float:
-    """p-value of the mean difference of both."""
     return p_value([ours - theirs for ours, theirs in zip(student, reference, strict=True)], weights)
 
 

@@ -65,7 +65,6 @@ def bootstrap_means(paired: Paired, samples: int, seed: int) -> dict[str, np.nda
 
 
 def _interval(values: np.ndarray) -> dict[str, float]:
-    """Ends of the middle 95 %."""
     low, high = np.quantile(values, [0.025, 0.975])
     return {"ci95_low": float(low), "ci95_high": float(high)}
 

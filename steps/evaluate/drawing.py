@@ -18,21 +18,10 @@ from steps.evaluate.formatting import milliseconds, percent
 
 # Colours that occur nowhere else in a drawing; each becomes a variable of the page, which knows light and dark.
 INK, MUTED, GRID, STUDENT, TEACHER, CARD = "#010203", "#040506", "#070809", "#0a0b0c", "#0d0e0f", "#101112"
+_VARIABLES = {INK: "ink", MUTED: "muted", GRID: "line", STUDENT: "student", TEACHER: "teacher", CARD: "card"}
 WIDE, NARROW = 8.8, 4.4  # inches: for a screen, and for a phone
-STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "slimtower",
-    "font.family": "sans-serif",
-    "font.size": 10,
-}
-_VARIABLES = {
-    INK: "var(--ink)",
-    MUTED: "var(--muted)",
-    GRID: "var(--line)",
-    STUDENT: "var(--student)",
-    TEACHER: "var(--teacher)",
-    CARD: "var(--card)",
-}
+STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "slimtower", "font.family": "sans-serif"}
+STYLE |= {"font.size": 10}
 
 
 def style(width: float) -> dict[Any, Any]:
@@ -72,7 +61,7 @@ def inline(figure: Figure, description: str) -> str:
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
     svg = svg.replace("xlink:href", "href").replace("'DejaVu Sans', ", "")
     for colour, variable in _VARIABLES.items():
-        svg = svg.replace(colour, variable)
+        svg = svg.replace(colour, f"var(--{variable})")
     return svg
 
 
@@ -138,7 +127,6 @@ def draw_frontier(panels: Sequence[Panel], bm25: float, width: float = WIDE, tit
 
 
 def _describe(marks: Sequence[Mark]) -> str:
-    """The figures for a person who does not see the picture."""
     return ", ".join(
         f"{mark.name} {mark.retention:.1%} at {milliseconds(mark.p50_ms)} ms{' (chosen)' * mark.chosen}"
         for mark in marks
@@ -151,7 +139,7 @@ def _scale(axes: Axes, panels: Sequence[Panel], bm25: float, *, crowded: bool) -
     times = [mark.p50_ms for mark in marks] + [panel.budget_ms for panel in panels if panel.budget_ms]
     axes.set_xscale("log")
     axes.set_xlim(min(times) / 1.8, max(times) * 4)
-    low, high = _range(marks)
+    low, high = min(mark.ci95_low for mark in marks) * 100, max(mark.ci95_high for mark in marks) * 100
     if bm25 * 100 >= low - (high - low):
         low = min(low, bm25 * 100)
     room = max((high - low) * 0.3, 1.0)
@@ -162,26 +150,14 @@ def _scale(axes: Axes, panels: Sequence[Panel], bm25: float, *, crowded: bool) -
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _range(marks: Sequence[Mark]) -> tuple[float, float]:
-    """The lowest and the highest end of the intervals, in percent."""
-    return min(mark.ci95_low for mark in marks) * 100, max(mark.ci95_high for mark in marks) * 100
-
-
 def _draw_bm25(axes: Axes, bm25: float) -> None:
     """A line, or an arrow at the lower edge if BM25 lies below it."""
     low, _ = axes.get_ylim()
     below = bm25 * 100 < low
     if not below:
         axes.axhline(bm25 * 100, color=MUTED, linewidth=1, linestyle=(0, (4, 4)))
-    axes.annotate(
-        f"BM25 alone {percent(bm25)}{' ↓' if below else ''}",
-        (1, low if below else bm25 * 100),
-        xycoords=("axes fraction", "data"),
-        xytext=(-2, 4),
-        textcoords="offset points",
-        ha="right",
-        color=MUTED,
-    )
+    text, point = f"BM25 alone {percent(bm25)}{' ↓' if below else ''}", (1, low if below else bm25 * 100)
+    _note(axes, text, point, ("axes fraction", "data"), (-2, 4))
 
 
 def _draw_budget(axes: Axes, budget_ms: float) -> None:
@@ -189,15 +165,14 @@ def _draw_budget(axes: Axes, budget_ms: float) -> None:
     axes.axvline(budget_ms, color=MUTED, linewidth=1, linestyle=(0, (1, 2)), zorder=1)
     left, right = axes.get_xlim()
     room = math.log(budget_ms / left) < 0.8 * math.log(right / left)
-    axes.annotate(
-        f"budget {budget_ms:g} ms",
-        (budget_ms, 0),
-        xycoords=("data", "axes fraction"),
-        xytext=(5 if room else -5, 18),
-        textcoords="offset points",
-        ha="left" if room else "right",
-        color=MUTED,
-    )
+    _note(axes, f"budget {budget_ms:g} ms", (budget_ms, 0), ("data", "axes fraction"), (5 if room else -5, 18))
+
+
+def _note(
+    axes: Axes, text: str, point: tuple[float, float], units: tuple[str, str], offset: tuple[float, float]
+) -> None:
+    side = "left" if offset[0] > 0 else "right"
+    axes.annotate(text, point, xycoords=units, xytext=offset, textcoords="offset points", ha=side, color=MUTED)
 
 
 def _draw_mark(axes: Axes, mark: Mark) -> None:
@@ -269,7 +244,6 @@ def _write(axes: Axes, mark: Mark, lines: Sequence[str], centre: tuple[float, fl
 
 
 def _overlap(box: _Box, other: _Box) -> float:
-    """The area that two boxes share."""
     wide, tall = (min(box[side + 2], other[side + 2]) - max(box[side], other[side]) for side in (0, 1))
     return max(wide, 0.0) * max(tall, 0.0)
 

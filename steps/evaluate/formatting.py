@@ -121,9 +121,8 @@ def _columns(table: Table) -> list[str]:
 
 
 def _one_line(cell: str | Cell) -> str:
-    if isinstance(cell, str):
-        return cell
-    return f"{cell.text} ({cell.small})" if cell.small else cell.text
+    text, small = (cell, "") if isinstance(cell, str) else (cell.text, cell.small)
+    return f"{text} ({small})" if small else text
 
 
 def _html(block: Block) -> Markup:
@@ -146,7 +145,6 @@ def _html(block: Block) -> Markup:
 
 
 def _html_cell(cell: str | Cell) -> Markup:
-    if isinstance(cell, str):
-        return Markup("<td>{}</td>").format(cell)
-    small = Markup('<span class="small">{}</span>').format(cell.small) if cell.small else ""
-    return Markup("<td>{}{}</td>").format(cell.text, small)
+    text, small = (cell, "") if isinstance(cell, str) else (cell.text, cell.small)
+    below = Markup('<span class="small">{}</span>').format(small) if small else ""
+    return Markup("<td>{}{}</td>").format(text, below)

@@ -1,5 +1,6 @@
 """Students against the teacher by every measure, what training and BM25 bring, and students as their releases serve."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,23 +26,19 @@ from steps.retrieval.noninferiority import FEWEST
 
 
 def gains(teacher: Result, earlier: Mapping[str, Result]) -> dict[str, dict[str, Any]]:
-    """The teacher against every earlier tower: the parts `gain`, `gain_dev` and `gain_overall` of metrics.json.
-
-    `gain_overall[tower]` is the mean over data sets of the mean difference, and its p-value, on dev, or on test where
-    there are no dev queries.
-    """
+    """The teacher against every earlier tower: the parts `gain`, `gain_dev` and `gain_overall` of metrics.json."""
     parts: dict[str, dict[str, Any]] = {"gain": {}, "gain_dev": {}, "gain_overall": {}}
     for split, part in (("dev", "gain_dev"), ("test", "gain")):  # the first that there is says whether training helped
-        for name, tower in earlier.items():
+        after = teacher.ndcg(split)
+        shares = weights(list(after), AS_ONE)
+        for name, tower in earlier.items() if after else ():
             before = tower.ndcg(split)
-            differences = {dataset: values - before[dataset] for dataset, values in teacher.ndcg(split).items()}
-            for dataset, values in teacher.ndcg(split).items():
+            for dataset, values in after.items():
                 parts[part].setdefault(dataset, {})[name] = _against(values, before[dataset])
-            if differences and name not in parts["gain_overall"]:
-                shares = weights(list(differences), AS_ONE)
-                mean = float(np.average([values.mean() for values in differences.values()], weights=shares))
-                chance = p_value(list(differences.values()), shares)
-                parts["gain_overall"][name] = {"difference": mean, "p_value": chance}
+            differences = [values - before[dataset] for dataset, values in after.items()]
+            mean = float(np.average([values.mean() for values in differences], weights=shares))
+            overall = {"difference": mean, "p_value": p_value(differences, shares)}
+            parts["gain_overall"].setdefault(name, overall)
     return parts
 
 
@@ -67,16 +64,12 @@ def fusion_lines(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _line(dataset: str, dense: str, figures: Mapping[str, Any]) -> str:
-    dev, test = figures["dev"], figures.get("against_dense")
+    dev, test, verdict = figures["dev"], figures.get("against_dense"), "not compared on dev queries"
     start = f"{fused_name(dense)} on {dataset}{', as released' if figures['carried'] else ''}"
-    if dev is None:
-        verdict = "not compared on dev queries"
-    else:
+    if dev is not None:
         finding = "better beyond chance" if dev["wins"] else "not shown to be better"
-        verdict = (
-            f"{finding} on {dev['queries']} dev queries, nDCG@10 {dev['dense']:.4f} to {dev['fused']:.4f}"
-            f" (p {significant(dev['p_value'])})"
-        )
+        verdict = f"{finding} on {dev['queries']} dev queries, nDCG@10 {dev['dense']:.4f} to {dev['fused']:.4f}"
+        verdict += f" (p {significant(dev['p_value'])})"
     on_test = f"; {test['difference']:+.4f} on test (p {significant(test['p_value'])})" if test else ""
     return f"{start}: {verdict}{on_test}; {figures['told']}; {figures['p50_ms']:.3g} ms from text to hits"
 
@@ -162,7 +155,7 @@ def significance(teacher: Result, students: Mapping[str, Result], samples: int, 
 
     `samples`: resamplings of the bootstrap. A query that a measure has no value of counts in no test of it.
     """
-    outcomes: dict[tuple[str, str, str], dict[str, float]] = {}
+    families: dict[str, dict[tuple[str, str], dict[str, float]]] = defaultdict(dict)
     for name, student in students.items():
         for ours, theirs in zip(student.of_split("test"), teacher.of_split("test"), strict=True):
             for measure in ours.values.keys() - {UNCUT}:
@@ -171,11 +164,10 @@ def significance(teacher: Result, students: Mapping[str, Result], samples: int, 
                 outcome = {"difference": float(difference.mean()), "p_value": p_value([difference])}
                 if len(difference) >= FEWEST:
                     outcome["p_bootstrap"] = bootstrap_p_value(difference, samples, seed)
-                outcomes[measure, ours.judged.dataset, name] = outcome
+                families[measure][ours.judged.dataset, name] = outcome
     tests: dict[str, Any] = {}
-    for measure in sorted({measure for measure, _, _ in outcomes}, key=lambda item: (item != NDCG, item)):
-        family = {key: values for key, values in outcomes.items() if key[0] == measure}
+    for measure, family in families.items():
         adjusted = holm([outcome["p_value"] for outcome in family.values()])
-        for ((_, dataset, name), outcome), p_holm in zip(family.items(), adjusted, strict=True):
+        for ((dataset, name), outcome), p_holm in zip(family.items(), adjusted, strict=True):
             tests.setdefault(dataset, {}).setdefault(name, {})[measure] = outcome | {"p_holm": p_holm}
     return tests

@@ -194,7 +194,6 @@ def _held_out(students: Iterable[Path]) -> list[tuple[str, str, str]]:
 
 
 def _document_texts(ingest: Path, dataset: str) -> list[str]:
-    """The title, else the first sentence, of each document of a data set."""
     rows = corpus_columns(ingest, ["dataset", "title", "content"])
     texts = (title or next(iter(sentences(content)), "") for name, title, content in rows if name == dataset)
     return [text for text in texts if text.strip()]

@@ -68,12 +68,11 @@ def measure(
         for _ in progress(range(_PASSES), _PASSES, "throughput"):
             for name, encode in encoders.items():
                 passes[name].append(sum(_seconds(encode, batch, waited) for batch in batches))
-    return {name: _latency(times[name], len(batched) / float(np.median(passes[name]))) for name in encoders}
-
-
-def _latency(seconds: list[float], qps: float) -> Latency:
-    p50, p99 = np.quantile(np.array(seconds), [0.5, 0.99]) * 1000
-    return Latency(float(p50), float(p99), qps)
+    latencies = {}
+    for name in encoders:
+        p50, p99 = np.quantile(np.array(times[name]), [0.5, 0.99]) * 1000
+        latencies[name] = Latency(float(p50), float(p99), len(batched) / float(np.median(passes[name])))
+    return latencies
 
 
 def _seconds(encode: Encode, texts: list[str], waited: WaitTime) -> float:

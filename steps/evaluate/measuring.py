@@ -187,7 +187,7 @@ def measure_student(system: Student, task: Task, runs: Path, encode: Encode, tea
     result, release = measure_quality(system.name, dense_search(encode, system.release), task, runs), system.release
     return replace(
         result,
-        bytes=system.bytes,
+        bytes=release.model_bytes,
         serving=measure_serving(system, result.of_split("test")),
         closeness={
             item.dataset: measure_closeness(release, item.dataset, teacher.embeddings[item.dataset], encode(item.texts))

@@ -117,18 +117,15 @@ def _models(metrics: Metrics) -> tuple[list[str], list[str]]:
 
 
 def _size_of(metrics: Metrics, dataset: str, split: str) -> int:
-    """Number of evaluated queries of a data set, or of those that count as one under its name."""
     members = [sizes for name, sizes in metrics["queries"].items() if dataset in units([name], [dataset])]
     return sum(sizes.get(split, 0) for sizes in members)
 
 
 def _worst_set(metrics: Metrics, student: str) -> str:
-    """The data set on which a student keeps least."""
     return min(metrics["retention_by_set"], key=lambda name: metrics["retention_by_set"][name][student]["ratio"])
 
 
 def _frontier(metrics: Metrics) -> Markup:
-    """The drawing of the frontier, for screens and for phones; nothing if nothing is judged."""
     bm25 = bm25_share(metrics)
     widths = () if bm25 is None else (("wide", WIDE), ("narrow", NARROW))
     return Markup("").join(

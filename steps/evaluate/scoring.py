@@ -143,7 +143,6 @@ def auc(scores: np.ndarray, relevant: np.ndarray) -> float:
 
 
 def _pair_labels(judged: JudgedSet, name: str) -> dict[tuple[str, str], bool]:
-    """Whether each judged pair is a good one."""
     relevance = judged.qrels | {query: dict(judgements) for query, (_, judgements) in judged.without_relevant.items()}
     grades, threshold = (relevance, judged.relevant_from) if name == REL else (judged.satisfaction, 1)
     return {(query, doc): grade >= threshold for query, row in grades.items() for doc, grade in row.items()}

@@ -131,15 +131,13 @@ def read_user_slices(path: Path, query_ids: Container[str]) -> dict[str, list[st
     Rows of queries that are not among `query_ids` are left out, and a line says how many. UserError as `user_rows` has
     it, and if all rows are left out.
     """
-    key, left_out = "evaluate.slice_table", list[str]()
+    rows = list(user_rows(path, ["query_id", "slice"], "evaluate.slice_table"))
     slices: dict[str, list[str]] = {}
-    for query, name in user_rows(path, ["query_id", "slice"], key):
+    for query, name in rows:
         if query in query_ids:
             slices.setdefault(query, []).append(name)
-        else:
-            left_out.append(query)
-    if left_out:
-        notice = f"{key}: {path}: {len(left_out):,} rows, such as {left_out[0]!r}, name no test query"
+    if left_out := [query for query, _ in rows if query not in query_ids]:
+        notice = f"evaluate.slice_table: {path}: {len(left_out):,} rows, such as {left_out[0]!r}, name no test query"
         if not slices:
             raise UserError(
                 f"{notice}, nor does any other; write ids as data/ingest has them, with the data set in front"
@@ -156,22 +154,21 @@ def user_rows(path: Path, columns: Sequence[str], key: str) -> Iterator[tuple[st
     if not path.is_file():
         raise UserError(f"{key}: {path} not found; give a file with the columns {', '.join(columns)}")
     try:
-        options = pacsv.ParseOptions(delimiter="\t" if path.suffix == ".tsv" else ",")
-        as_text = pacsv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string()))
-        table = (
-            pq.read_table(path)
-            if path.suffix == ".parquet"
-            else pacsv.read_csv(path, parse_options=options, convert_options=as_text)
-        )
+        if path.suffix == ".parquet":
+            table = pq.read_table(path)
+        else:
+            options = pacsv.ParseOptions(delimiter="\t" if path.suffix == ".tsv" else ",")
+            as_text = pacsv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string()))
+            table = pacsv.read_csv(path, parse_options=options, convert_options=as_text)
         if missing := set(columns) - set(table.column_names):
             raise UserError(f"{key}: {path} lacks the column {min(missing)}; it has {table.column_names}")
-        arrays = [table[column].cast(pa.string()) for column in columns]
+        arrays = {column: table[column].cast(pa.string()).to_pylist() for column in columns}
     except (pa.ArrowException, KeyError) as error:  # the latter for a column that is there twice
         raise UserError(f"{key}: {path} cannot be read ({error}); give Parquet, .csv or .tsv in UTF-8") from None
-    rows = list(zip(*(values.to_pylist() for values in arrays), strict=True))
-    if empty := [name for row in rows for name, value in zip(columns, row, strict=True) if not (value or "").strip()]:
-        raise UserError(f"{key}: {path}: a row has no {empty[0]}; give each one")
-    return iter(rows)
+    for column, values in arrays.items():
+        if not all((value or "").strip() for value in values):
+            raise UserError(f"{key}: {path}: a row has no {column}; give each one")
+    return zip(*arrays.values(), strict=True)
 
 
 def _of_lengths(texts: Sequence[str]) -> dict[str, list[bool]]:

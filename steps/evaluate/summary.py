@@ -84,7 +84,6 @@ def summary(metrics: Mapping[str, Any], best: str, origin: Sequence[tuple[str, s
 
 
 def _not_tested(metrics: Mapping[str, Any], best: str) -> str:
-    """What is known of a student where no test query is judged."""
     untested = "; no test query is judged" if metrics["datasets_dev"] else ""
     return f"**{best}** was chosen: {metrics['choice']['reason']}{untested}."
 

@@ -73,11 +73,6 @@ class Student:
         """As it serves."""
         return self.release.encode
 
-    @property
-    def bytes(self) -> int:
-        """Size of the encoder that serves, on disk."""
-        return self.release.model_bytes
-
 
 @dataclass(frozen=True)
 class Other:

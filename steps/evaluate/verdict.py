@@ -86,16 +86,12 @@ def headline(metrics: Mapping[str, Any]) -> list[str]:
     }
     answers = {name: overall(row["answer"] for row in rows[name].values()) for name in students}
     ordered = sorted(students, key=lambda name: (_ORDER[answers[name]], metrics["served"][name]["p50_ms"], name))
-    return [*(_sentence(metrics, name, answers[name], rows[name]) for name in ordered), *lexical_lines(metrics)]
-
-
-def lexical_lines(metrics: Mapping[str, Any]) -> list[str]:
-    """That BM25 alone is no worse than the teacher, in one sentence that names the data sets; from metrics.json."""
-    sets = [dataset for dataset, row in metrics.get("lexical", {}).items() if row["answer"] == "yes"]
-    if not sets:
-        return []
-    where = "" if len(sets) == len(metrics["lexical"]) else f" for {', '.join(sets)}"
-    return [f"BM25 alone is enough{where}: its hits are no worse than the teacher's, and it needs no encoder."]
+    lines = [_sentence(metrics, name, answers[name], rows[name]) for name in ordered]
+    lexical = metrics.get("lexical", {})
+    if sets := [dataset for dataset, row in lexical.items() if row["answer"] == "yes"]:
+        where = "" if len(sets) == len(lexical) else f" for {', '.join(sets)}"
+        lines.append(f"BM25 alone is enough{where}: its hits are no worse than the teacher's, and it needs no encoder.")
+    return lines
 
 
 def verdict_lines(metrics: Mapping[str, Any], student: str) -> list[str]:
@@ -149,7 +145,6 @@ def _sentence(metrics: Mapping[str, Any], student: str, answer: Answer, rows: Ro
 
 
 def _gain(rows: Rows) -> str:
-    """What a student that may replace the teacher loses or gains on its worst data set."""
     dataset, row = min(rows.items(), key=lambda item: float(item[1]["change"]))
     queries = sum(judgement["queries"] for judgement in rows.values())
     where = f"on {queries:,} queries" if len(rows) == 1 else f"on {dataset}, the worst of {len(rows)} data sets"
@@ -190,14 +185,12 @@ def _compare_both(metrics: Mapping[str, Any], student: str) -> str:
 
 
 def _unjudged(metrics: Mapping[str, Any], students: Sequence[str]) -> list[str]:
-    """What is known of students if no test query is judged."""
-    rows = metrics["closeness"]
-    overlaps = {name: float(np.mean([row[name]["overlap"] for row in rows.values()])) for name in students if rows}
-    ordered = sorted(overlaps, key=lambda name: (-overlaps[name], name))
+    rows = metrics["closeness"].values()
+    overlaps = {name: float(np.mean([row[name]["overlap"] for row in rows])) for name in students if rows}
     return [
         f"{name} finds {percent(overlaps[name])} of the teacher's ten nearest documents and is"
         f" {_speed(metrics, name)}. No test query is judged, so how good these are is not known."
-        for name in ordered
+        for name in sorted(overlaps, key=lambda name: (-overlaps[name], name))
     ]
 
 
@@ -217,7 +210,6 @@ def _share(value: float) -> str:
 
 
 def _cost(metrics: Mapping[str, Any], student: str) -> str:
-    """Milliseconds and bytes against the teacher's."""
     sizes, served = metrics["sizes"], metrics["served"]
     ours, theirs = (milliseconds(served[name]["p50_ms"]) for name in (student, TEACHER))
     action = "from text to hits" if fusing(metrics) else "to encode"

@@ -122,7 +122,7 @@ def test_only_what_is_simulated_is_called_so(tmp_path: Path) -> None:
         assert [source for source, _ in background.sources] == ["click one hop", "judged", "relevance one hop", "given"]
         assert background.sources[0][1].startswith(f"the positive was clicked{told}; the negative was shown")
         assert "simulated" not in str(background.sources[1:])
-        assert not any("simulated" in name for name, _ in background.stages[0].facts if "·" not in name)
+        assert not any("simulated" in name for name, _ in background.stages["Ingestion"] if "·" not in name)
 
 
 @pytest.mark.medium

@@ -1,13 +1,14 @@
 """How far two systems find the same: rank-biased overlap, and the overlap of their first ten hits."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from steps.evaluate.figures.base import NEIGHBOURS, Figure, Part, RenderContext, cells, overlaps
-from steps.evaluate.formatting import Block, Table, percent
+from steps.evaluate.figures.base import NEIGHBOURS, Figure, Part, RenderContext, model_table, overlaps
+from steps.evaluate.formatting import Block, percent
 from steps.evaluate.scoring import read_hits
 
 PERSISTENCE = 0.9  # p: how likely a reader goes on to the next hit; the first ten then weigh 86 %
@@ -23,14 +24,8 @@ class AgreementWithTheTeacher(Figure):
     part: ClassVar[Part] = "tests"
 
     def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterator[Block]:
-        """A row a student."""
-        yield Table(
-            ["data set", "student", "same top 10", "rank-biased overlap"],
-            [
-                [dataset, student, percent(same["overlap"]), f"{same['rbo']:.3f}"]
-                for dataset, student, same in cells(value)
-            ],
-        )
+        heads = ["student", "same top 10", "rank-biased overlap"]
+        yield model_table(heads, value, lambda same: [percent(same["overlap"]), f"{same['rbo']:.3f}"])
         yield (
             "*Same top 10*: the share of the teacher's first ten hits that the student has among its own. *Rank-biased"
             " overlap* (p = 0.9) compares both rankings from the top; it is 1 if they are equal."
@@ -64,17 +59,15 @@ def agreement(runs: Iterable[Path], reference: str, systems: Sequence[str]) -> d
 
     `overlap`: share of the reference's first ten that are among the system's.
     """
-    files: dict[str, dict[str, Path]] = {}
-    for path in runs:
+    hits: dict[str, dict[str, dict[str, list[str]]]] = defaultdict(dict)
+    for path in sorted(runs):
         dataset, _, system = path.name.removesuffix(".run").partition(".")
-        files.setdefault(dataset, {})[system] = path
-    agreements: dict[str, dict[str, dict[str, float]]] = {}
-    for dataset, by_system in sorted(files.items()):
-        reference_hits = read_hits(by_system[reference])
-        agreements[dataset] = {
-            name: _means(reference_hits, read_hits(by_system[name])) for name in systems if name in by_system
-        }
-    return agreements
+        if system in {reference, *systems}:
+            hits[dataset][system] = read_hits(path)
+    return {
+        dataset: {name: _means(own[reference], own[name]) for name in systems if name in own}
+        for dataset, own in hits.items()
+    }
 
 
 def _means(reference: Mapping[str, Sequence[str]], system: Mapping[str, Sequence[str]]) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """What a figure of the report is, and what it is given: a tower on the judged test queries of one data set."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from steps.core.judged import JudgedSet, other_hits
-from steps.evaluate.formatting import Block
+from steps.evaluate.formatting import Block, Cell, Table
 from steps.evaluate.systems import Student, Teacher
 
 NEIGHBOURS = 10  # documents and queries that are near
@@ -109,11 +109,12 @@ def by_data_set(by_model: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str
     return named
 
 
-def cells(value: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, Any]]:
-    """(data set, model, its value) of a figure's value `[data set][model]`, by the names of the data sets."""
-    for dataset, by_model in sorted(value.items()):
-        for model, cell in by_model.items():
-            yield dataset, model, cell
+def model_table(
+    heads: Sequence[str], value: Mapping[str, Mapping[str, Any]], row: Callable[[Any], Sequence[str | Cell]]
+) -> Table:
+    """A row for each data set and model of a figure's value `[data set][model]`: both names, and `row` of its value."""
+    rows = [[dataset, model, *row(cell)] for dataset, models in sorted(value.items()) for model, cell in models.items()]
+    return Table(["data set", *heads], rows)
 
 
 def overlaps(expected: Sequence[Sequence[str]], hits: Sequence[Sequence[str]]) -> np.ndarray:

@@ -25,7 +25,6 @@ class NotJudged(Figure):
     in_short = True
 
     def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterator[Block]:
-        """A row a student, the closest first, and what each data set was measured on."""
         latency, sizes = context.metrics["latency"], context.metrics["sizes"]
         yield (
             "These data sets have no judged test queries. *Same top 10*: the share of the teacher's ten nearest"

@@ -1,7 +1,7 @@
 """How far the approximate index must be searched until a tower loses at most 1 % against its own exact search."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import faiss
@@ -12,9 +12,9 @@ from slimtower.serving.index_files import apply_settings, shards_of
 from slimtower.serving.release import Release
 from steps.core.judged import JudgedSet, other_hits, tied_hits
 from steps.core.measures import ndcg_at_10
-from steps.evaluate.figures.base import EvaluatedTower, Figure, Part, RenderContext, cells
+from steps.evaluate.figures.base import EvaluatedTower, Figure, Part, RenderContext, model_table
 from steps.evaluate.figures.perturbed import drawn_rows
-from steps.evaluate.formatting import Block, Table, percent
+from steps.evaluate.formatting import Block, percent
 
 ALLOWED = 0.01  # share of the exact search's nDCG@10
 _STEPS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024]
@@ -24,7 +24,12 @@ _QUERIES = 500  # of a data set, drawn with the seed
 
 
 class SearchEffort(Figure):
-    """`effort.<set>.<model>` of metrics.json: the fields of `Effort`."""
+    """`effort.<set>.<model>` of metrics.json: `knob` is faiss' name for lists or graph nodes visited.
+
+    `needed`: the least setting that loses at most ALLOWED, no key where none does; `served`: that of the release;
+    `most`: the greatest that was tried, where lists are probed all of them; `lost`: share of the exact nDCG@10 that is
+    lost at `needed`, or at `most`.
+    """
 
     title = "Search effort"
     part: ClassVar[Part] = "speed"
@@ -34,63 +39,26 @@ class SearchEffort(Figure):
         """Of up to _QUERIES queries."""
         rows = drawn_rows(len(evaluated.vectors), _QUERIES, evaluated.seed)
         ids, texts = ([values[row] for row in rows] for values in (evaluated.judged.query_ids, evaluated.judged.texts))
-        effort = measure_effort(
-            evaluated.tower.release, replace(evaluated.judged, query_ids=ids, texts=texts), evaluated.vectors[rows]
-        )
-        return effort.as_dict() if effort else None
+        judged = replace(evaluated.judged, query_ids=ids, texts=texts)
+        return measure_effort(evaluated.tower.release, judged, evaluated.vectors[rows])
 
     def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterator[Block]:
-        """A row a model."""
         yield (
             "How many lists of the index must be probed (nprobe), or candidates kept (efSearch), until a model loses at"
             " most 1 % of the nDCG@10 of its own exact search. If even probing all lists is not enough, the loss comes"
             " from vector compression."
         )
-        yield Table(
-            ["data set", "model", "setting", "needed", "as served", "tried up to", "lost"],
-            [
-                [
-                    dataset,
-                    model,
-                    effort["knob"],
-                    _needed(effort),
-                    f"{effort['served']:,}",
-                    f"{effort['most']:,}",
-                    percent(effort["lost"]),
-                ]
-                for dataset, model, effort in cells(value)
-            ],
-        )
+
+        def row(effort: Mapping[str, Any]) -> list[str]:
+            other = "none is enough" if effort["knob"] == "nprobe" else "more"
+            numbers = [f"{effort[key]:,}" if key in effort else other for key in ("needed", "served", "most")]
+            return [effort["knob"], *numbers, percent(effort["lost"])]
+
+        yield model_table(["model", "setting", "needed", "as served", "tried up to", "lost"], value, row)
 
 
-def _needed(effort: Mapping[str, Any]) -> str:
-    if "needed" in effort:
-        return f"{effort['needed']:,}"
-    return "none is enough" if effort["knob"] == "nprobe" else "more"
-
-
-@dataclass(frozen=True)
-class Effort:
-    """One tower over one data set's index: `knob` is faiss' name for lists or graph nodes visited.
-
-    `needed`: the least setting that loses at most ALLOWED, None where none does; `served`: that of the release; `most`:
-    the greatest that was tried, where lists are probed all of them; `lost`: share of the exact nDCG@10 that is lost at
-    `needed`, or at `most`.
-    """
-
-    knob: str
-    needed: int | None
-    served: int
-    most: int
-    lost: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Key of metrics.json -> value; without `needed` where no setting is enough."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-
-def measure_effort(release: Release, judged: JudgedSet, vectors: np.ndarray) -> Effort | None:
-    """Of embeddings `(queries, dim)` of a judged set by one tower; None for an index without such a setting.
+def measure_effort(release: Release, judged: JudgedSet, vectors: np.ndarray) -> dict[str, Any] | None:
+    """`effort` of metrics.json, of embeddings `(queries, dim)` of a judged set; None for an index that has no knob.
 
     The release's index is left as it serves.
     """
@@ -98,13 +66,10 @@ def measure_effort(release: Release, judged: JudgedSet, vectors: np.ndarray) -> 
     if "ann" not in release.kinds(dataset):
         return None
     index, served = release.index(dataset, "ann"), release.entries[dataset]["indexes"]["ann"]["settings"]
-    steps = ladder(index)
-    if steps is None:
+    steps, exact = ladder(index), _ndcg(release, judged, vectors, "flat")
+    if steps is None or exact == 0:
         return None
     knob, values = steps
-    exact = _ndcg(release, judged, vectors, "flat")
-    if exact == 0:
-        return None
     lost, at = 0.0, values[-1]
     try:
         for at in values:
@@ -114,7 +79,8 @@ def measure_effort(release: Release, judged: JudgedSet, vectors: np.ndarray) -> 
                 break
     finally:
         apply_settings(index, served)
-    return Effort(knob, at if lost <= ALLOWED else None, int(served.get(knob, 0)), values[-1], lost)
+    effort = {"knob": knob, "served": int(served.get(knob, 0)), "most": values[-1], "lost": lost}
+    return effort | ({"needed": at} if lost <= ALLOWED else {})
 
 
 def ladder(index: faiss.Index) -> tuple[str, Sequence[int]] | None:

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from steps.evaluate.drawing import NARROW, WIDE, draw_histograms
-from steps.evaluate.figures.base import EvaluatedTower, Figure, Measured, Part, RenderContext, cells
-from steps.evaluate.formatting import Block, Drawing, Table
+from steps.evaluate.figures.base import EvaluatedTower, Figure, Measured, Part, RenderContext, model_table
+from steps.evaluate.formatting import Block, Drawing
 from steps.evaluate.systems import Student
 
 PAIRS = 20_000  # pairs of queries of a data set that are looked at; all where there are no more
@@ -46,18 +46,19 @@ class DistanceToTheTeacher(Figure):
         }
 
     def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterator[Block]:
-        """A row a student, and a histogram of the pairs of each."""
         yield (
             "How far a student places queries from where the teacher places them. Training lowers this distance. The"
             " documents are the teacher's own."
         )
         keys = ("pairs_mean", "pairs_p05", "pairs_p50", "pairs_p95")
-        rows = [
-            [dataset, student, f"{distances['query_term']:.3f}"]
-            + ["–" if distances[key] is None else f"{distances[key]:+.3f}" for key in keys]
-            for dataset, student, distances in cells(value)
-        ]
-        yield Table(["data set", "student", "distance", "pairs: mean", "5\u00a0%", "median", "95\u00a0%"], rows)
+        yield model_table(
+            ["student", "distance", "pairs: mean", "5\u00a0%", "median", "95\u00a0%"],
+            value,
+            lambda distances: [
+                f"{distances['query_term']:.3f}",
+                *("–" if distances[key] is None else f"{distances[key]:+.3f}" for key in keys),
+            ],
+        )
         yield (
             "The pairs are pairs of test queries: their distance by the teacher less their distance by the student, as"
             " in Fig. 4 of [EmbedDistill](https://arxiv.org/abs/2301.12005) (Kim et al., 2023). At 0 the student keeps"

@@ -8,8 +8,8 @@ import numpy as np
 
 from slimtower.serving.release import Release
 from steps.core.measures import NDCG
-from steps.evaluate.figures.base import Figure, Part, RenderContext, cells
-from steps.evaluate.formatting import Block, Table, format_measure, milliseconds, size
+from steps.evaluate.figures.base import Figure, Part, RenderContext, model_table
+from steps.evaluate.formatting import Block, format_measure, milliseconds, size
 from steps.evaluate.latency import Encode, one_thread, sample
 from steps.evaluate.params import HITS
 from steps.evaluate.scoring import Scored, score
@@ -27,14 +27,11 @@ class Indexes(Figure):
     position = 2
 
     def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterator[Block]:
-        """A row an index."""
         yield "The teacher searches ten hits in the exact index (flat) and in the index that serves (ann)."
-        yield Table(
-            ["data set", "index", "size", "search p50, ms", NDCG],
-            [
-                [dataset, kind, size(row["bytes"]), milliseconds(row["p50_ms"]), format_measure(row, NDCG)]
-                for dataset, kind, row in cells(value)
-            ],
+        yield model_table(
+            ["index", "size", "search p50, ms", NDCG],
+            value,
+            lambda row: [size(row["bytes"]), milliseconds(row["p50_ms"]), format_measure(row, NDCG)],
         )
 
 

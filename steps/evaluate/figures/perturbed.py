@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from steps.evaluate.slicing import MIN_QUERIES
 from steps.evaluate.systems import TEACHER, Search, Student, dense_search, fused_name, remembering
 
 Perturbation = Literal["typos", "word_order", "prefix"]
-PERTURBATIONS: tuple[Perturbation, ...] = ("typos", "word_order", "prefix")  # that test queries are measured under
+PERTURBATIONS = get_args(Perturbation)  # that test queries are measured under
 _LONG = 4  # letters; a slip in a shorter word would often make another word
 _TYPED = (0.5, 0.8)  # share of the characters that a prefix keeps
 QUERIES = 200  # of a data set, drawn with the seed
@@ -109,7 +109,11 @@ def perturbed_set(judged: JudgedSet, rows: np.ndarray, kind: Perturbation, seed:
     """Some queries of a judged set with changed texts, by row; the change depends on query id, kind and seed alone."""
     ids = [judged.query_ids[row] for row in rows]
     texts = [
-        perturb(judged.texts[row], kind, np.random.default_rng([seed, zlib.crc32(query.encode()), _ORDER[kind]]))
+        perturb(
+            judged.texts[row],
+            kind,
+            np.random.default_rng([seed, zlib.crc32(query.encode()), PERTURBATIONS.index(kind)]),
+        )
         for row, query in zip(rows, ids, strict=True)
     ]
     return replace(judged, query_ids=ids, texts=texts, qrels={query: judged.qrels[query] for query in ids})
@@ -142,7 +146,6 @@ def _typo(text: str, generator: np.random.Generator) -> str:
 
 
 def _word_order(text: str, generator: np.random.Generator) -> str:
-    """Its words, as blanks part them, in another order."""
     tokens = text.split()
     if len(set(tokens)) < 2:
         return text
@@ -152,7 +155,6 @@ def _word_order(text: str, generator: np.random.Generator) -> str:
 
 
 def _prefix(text: str, generator: np.random.Generator) -> str:
-    """The first half to four fifths of its characters."""
     return text[: max(1, round(len(text) * generator.uniform(*_TYPED)))].rstrip() or text
 
 
@@ -161,4 +163,3 @@ _CHANGES: Mapping[Perturbation, Callable[[str, np.random.Generator], str]] = {
     "word_order": _word_order,
     "prefix": _prefix,
 }
-_ORDER: Mapping[Perturbation, int] = {kind: position for position, kind in enumerate(_CHANGES)}

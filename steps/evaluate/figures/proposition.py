@@ -7,7 +7,6 @@ the proposition's own setting with embeddings `(a e_q, b)` of queries and `(e_d,
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,19 +14,22 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from steps.core.judged import JudgedSet
-from steps.evaluate.figures.base import NEIGHBOURS, EvaluatedTower, Figure, Part, RenderContext, cells
+from steps.evaluate.figures.base import NEIGHBOURS, EvaluatedTower, Figure, Part, RenderContext, model_table
 from steps.evaluate.figures.geometry import comparable
-from steps.evaluate.formatting import Block, Table
+from steps.evaluate.formatting import Block
 from steps.evaluate.systems import Student, document_rows, document_vectors
 
 _AT_ONCE = 10_000  # pairs whose embeddings are in memory
 
 
 class BoundOnTheError(Figure):
-    """`proposition.<set>.<student>` of metrics.json: the fields of `Proposition`.
+    """`proposition.<set>.<student>` of metrics.json: the formal statement's terms (Proposition 3, App. C.1).
 
-    `pairs` are judged ones, and its ten best hits and ten random documents as irrelevant where nobody judged them.
-    `gap` is the distillation loss less the teacher's, at most `bound`.
+    `pairs`, over which they are means, are judged ones, and each query's ten best hits and ten random documents as
+    irrelevant where nobody judged them. `gap`, the distillation loss less the teacher's own, is at most `bound`, which
+    is `2 K_Q document_term + 2 K_D query_term + K_Q K_D label_term`, K the longest embeddings; `document_term` is 0, as
+    documents are the teacher's own. Distances are on the score scale, `scale` s + `offset`. `student_label_term`: the
+    same as the teacher's, of the student's scores.
     """
 
     title = "An upper bound on the student's extra error"
@@ -50,13 +52,11 @@ class BoundOnTheError(Figure):
         if not len(relevant):
             return None
         theirs, ours = comparable(evaluated.teacher_vectors, evaluated.vectors)
-        bound = measure_proposition(
+        return measure_proposition(
             theirs, ours, queries, lambda part: document_vectors(release, dataset, rows[part]), relevant
         )
-        return asdict(bound)
 
     def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterator[Block]:
-        """A row a student."""
         yield (
             "Proposition 1 of [EmbedDistill](https://arxiv.org/abs/2301.12005) (Kim et al., 2023) over judged pairs,"
             " the teacher's ten best hits and ten random documents of each query. Documents without a judgement count"
@@ -64,36 +64,15 @@ class BoundOnTheError(Figure):
             " The *gap* is the student's distillation loss less the teacher's loss; it is at most the *bound*."
         )
         terms = ("query_term", "label_term", "student_label_term", "gap", "bound")
-        yield Table(
-            ["data set", "student", "pairs", "a", "b", "query term", "label term", "its own", "gap", "bound"],
-            [
-                [dataset, student, f"{bound['pairs']:,}", f"{bound['scale']:.2f}", f"{bound['offset']:.2f}"]
-                + [f"{bound[term]:.3f}" for term in terms]
-                for dataset, student, bound in cells(value)
+        yield model_table(
+            ["student", "pairs", "a", "b", "query term", "label term", "its own", "gap", "bound"],
+            value,
+            lambda bound: [
+                f"{bound['pairs']:,}",
+                *(f"{bound[name]:.2f}" for name in ("scale", "offset")),
+                *(f"{bound[term]:.3f}" for term in terms),
             ],
         )
-
-
-@dataclass(frozen=True)
-class Proposition:
-    """The terms of the formal statement (Proposition 3, App. C.1) for one student, expectations over the pairs.
-
-    `gap`, the distillation loss less the teacher's own loss, is what the proposition bounds; `bound` is
-    `2 K_Q document_term + 2 K_D query_term + K_Q K_D label_term`, K the longest embeddings. Distances are on the score
-    scale. `student_label_term`: the same as the teacher's, of the student's scores.
-    """
-
-    scale: float
-    offset: float
-    pairs: int
-    relevant: int
-    query_term: float
-    label_term: float
-    student_label_term: float
-    gap: float
-    bound: float
-    document_term: float = 0.0
-    """The documents are the teacher's own."""
 
 
 def judged_pairs(judged: JudgedSet, extra_docs: Sequence[Sequence[str]]) -> tuple[np.ndarray, list[str], np.ndarray]:
@@ -141,7 +120,7 @@ def measure_proposition(
     queries: np.ndarray,
     documents: Callable[[slice], np.ndarray],
     relevant: np.ndarray,
-) -> Proposition:
+) -> dict[str, float]:
     """Of the queries' embeddings `(n, dim)` by both, and of pairs: rows of queries and labels `(pairs,)`.
 
     `documents` gives the embeddings of the documents of some pairs, `(some, dim)`; few are held at once.
@@ -166,21 +145,21 @@ def measure_proposition(
     query_rows = np.unique(queries)
     longest_query = math.hypot(scale * max(_longest(vectors[query_rows]) for vectors in (student, teacher)), offset)
     longest_document = math.hypot(max_norm, 1.0)
-    return Proposition(
-        scale=scale,
-        offset=offset,
-        pairs=len(relevant),
-        relevant=int(relevant.sum()),
-        query_term=query_term,
-        label_term=label_term,
-        student_label_term=float(np.abs(expit(student_logits) - relevant).mean()),
-        gap=_entropy(student_logits, says) - _entropy(teacher_logits, relevant.astype(np.float64)),
-        bound=2 * longest_document * query_term + longest_query * longest_document * label_term,
-    )
+    return {
+        "scale": scale,
+        "offset": offset,
+        "pairs": len(relevant),
+        "relevant": int(relevant.sum()),
+        "query_term": query_term,
+        "document_term": 0.0,
+        "label_term": label_term,
+        "student_label_term": float(np.abs(expit(student_logits) - relevant).mean()),
+        "gap": _entropy(student_logits, says) - _entropy(teacher_logits, relevant.astype(np.float64)),
+        "bound": 2 * longest_document * query_term + longest_query * longest_document * label_term,
+    }
 
 
 def _longest(vectors: np.ndarray) -> float:
-    """Greatest length of vectors `(n, dim)`."""
     return float(np.linalg.norm(vectors.astype(np.float64), axis=1).max())
 
 

@@ -1,7 +1,6 @@
 """Semantic IDs as a way to find documents: how many relevant ones lie under a query's first codes."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,9 +8,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from slimtower.serving.release import Release
-from steps.core.judged import JudgedSet
-from steps.evaluate.figures.base import EvaluatedTower, Figure, Part, RenderContext, cells
-from steps.evaluate.formatting import Block, Cell, Table, percent
+from steps.evaluate.figures.base import EvaluatedTower, Figure, Part, RenderContext, model_table
+from steps.evaluate.formatting import Block, Cell, percent
 from steps.evaluate.systems import document_rows, document_vectors
 
 _SAMPLE = 100_000  # documents that the centroids are found from
@@ -36,55 +34,41 @@ class SemanticIds(Figure):
             return None
         relevant = [[doc for doc, grade in judged.qrels[query].items() if grade >= judged.relevant_from]
                     for query in judged.query_ids]  # fmt: skip
-        rows = iter(document_rows(release, judged.dataset, [doc for docs in relevant for doc in docs]).tolist())
-        relevant_rows = [[row for row in (next(rows) for _ in docs) if row >= 0] for docs in relevant]
+        indexed = iter(document_rows(release, judged.dataset, [doc for docs in relevant for doc in docs]).tolist())
+        relevant_rows = [[row for row in (next(indexed) for _ in docs) if row >= 0] for docs in relevant]
         if not any(relevant_rows):
             return None
-        agreement = measure_codes(codes, judged, relevant_rows, evaluated.vectors)
-        return {name: {str(count): value for count, value in enumerate(row, 1)} for name, row in agreement.items()}
+        asked = [query for query, rows in enumerate(relevant_rows) if rows]  # those with a document in the index
+        documents, books = codes
+        queries = query_codes(evaluated.vectors[asked], books)
+        shares = prefix_recall(queries, documents, [relevant_rows[query] for query in asked])
+        return {
+            name: {str(count): value for count, value in enumerate(row, 1)}
+            for name, row in zip(("recall", "documents"), shares, strict=True)
+        }
 
     def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterator[Block]:
-        """A row a model."""
         yield (
             "Documents and queries have codes, coarse to fine. Shown is the share of the relevant documents whose first"
             " codes equal the query's; below it the same share of all documents."
         )
-        counts = list(
-            dict.fromkeys(
-                count for row in value.values() for agreement in row.values() for count in agreement["recall"]
-            )
-        )
-        yield Table(
-            ["data set", "model", *(f"{count} code{'s' if count != '1' else ''}" for count in counts)],
-            [
-                [dataset, model]
-                + [
-                    Cell(percent(agreement["recall"][count]), f"{agreement['documents'][count] * 100:.2g}\u00a0%")
-                    if count in agreement["recall"]
-                    else "–"
-                    for count in counts
-                ]
-                for dataset, model, agreement in cells(value)
-            ],
-        )
+        counts = list(dict.fromkeys(count for row in value.values() for own in row.values() for count in own["recall"]))
+
+        def shares(own: Mapping[str, Any]) -> list[str | Cell]:
+            recall, documents = own["recall"], own["documents"]
+            return [
+                Cell(percent(recall[count]), f"{documents[count] * 100:.2g}\u00a0%") if count in recall else "–"
+                for count in counts
+            ]
+
+        yield model_table(["model", *(f"{count} code{'s' * (count != '1')}" for count in counts)], value, shares)
 
 
-@dataclass(frozen=True)
-class Codes:
-    """Codes of a data set's documents, `(documents, levels)` in the order of the index, and centroids by level.
+def read_codes(release: Release, dataset: str, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Semantic IDs of a release, None without any: codes of documents, `(documents, levels)`, and centroids.
 
-    `books`: float32 `(levels, codes, dim)`; a code that no document looked at has is NaN.
-    """
-
-    documents: np.ndarray
-    books: np.ndarray
-
-
-def read_codes(release: Release, dataset: str, seed: int) -> Codes | None:
-    """Semantic IDs of a release, None without any.
-
-    A release holds the documents' codes alone. A centroid is the mean of what the documents of its code leave over, of
-    up to 100,000 drawn with the seed.
+    A release holds the documents' codes alone, in the order of the index. A centroid is the mean of what the documents
+    of its code leave over, of up to 100,000 drawn with the seed.
     """
     path: Path = release.folder / "index" / dataset / "semantic_ids.parquet"
     if not path.is_file():
@@ -93,11 +77,14 @@ def read_codes(release: Release, dataset: str, seed: int) -> Codes | None:
     levels = [name for name in table.column_names if name.startswith("level_")]
     codes = np.stack([table[name].to_numpy() for name in levels], axis=1).astype(np.int64)
     rows = np.sort(np.random.default_rng(seed).permutation(len(codes))[:_SAMPLE])
-    return Codes(codes, centroids(document_vectors(release, dataset, rows), codes[rows], int(codes.max()) + 1))
+    return codes, centroids(document_vectors(release, dataset, rows), codes[rows], int(codes.max()) + 1)
 
 
 def centroids(vectors: np.ndarray, codes: np.ndarray, count: int) -> np.ndarray:
-    """Mean residual of each code and level, `(levels, count, dim)`, of vectors `(n, dim)` with codes `(n, levels)`."""
+    """Mean residual of each code and level, float32 `(levels, count, dim)`, of vectors `(n, dim)`, codes `(n, levels)`.
+
+    NaN of a code that no vector has.
+    """
     residual = vectors.astype(np.float64)
     books = np.full((codes.shape[1], count, vectors.shape[1]), np.nan)
     for level, level_codes in enumerate(codes.T):
@@ -138,17 +125,3 @@ def prefix_recall(
         recalls.append(float(np.mean([(doc_groups[list(docs)] == group).mean() for group, docs in pairs])))
         shares.append(float(sizes[query_groups].mean() / len(documents)))
     return recalls, shares
-
-
-def measure_codes(
-    codes: Codes, judged: JudgedSet, rows: Sequence[Sequence[int]], vectors: np.ndarray
-) -> dict[str, list[float]]:
-    """`recall` and `documents` by number of codes, of a judged set's embeddings `(queries, dim)`.
-
-    `rows`: of the relevant documents of each query; a query without any in the index does not count.
-    """
-    with_relevant = [query for query in range(len(judged.query_ids)) if rows[query]]
-    recall, share = prefix_recall(
-        query_codes(vectors[with_relevant], codes.books), codes.documents, [rows[query] for query in with_relevant]
-    )
-    return {"recall": recall, "documents": share}

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from steps.core.measures import NDCG
-from steps.evaluate.figures.base import Figure, Part, RenderContext, cells
-from steps.evaluate.formatting import Block, Table, percent
+from steps.evaluate.figures.base import Figure, Part, RenderContext, model_table
+from steps.evaluate.formatting import Block, percent
 from steps.evaluate.scoring import Scored, score
 from steps.evaluate.systems import Student, dense_search, remembering
 
@@ -26,22 +26,14 @@ class Serving(Figure):
     position = 1
 
     def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterator[Block]:
-        """A row a student."""
         yield (
             "nDCG@10 of the student as trained (fp32, exact index), after export and quantisation, and with the index"
             " that serves."
         )
-        yield Table(
-            ["data set", "student", "as trained", "exported", "as served", "lost"],
-            [
-                [
-                    dataset,
-                    student,
-                    *(f"{cost[step]:.4f}" for step in ("model", "exact", "served")),
-                    percent(cost["lost"]),
-                ]
-                for dataset, student, cost in cells(value)
-            ],
+        yield model_table(
+            ["student", "as trained", "exported", "as served", "lost"],
+            value,
+            lambda cost: [*(f"{cost[step]:.4f}" for step in ("model", "exact", "served")), percent(cost["lost"])],
         )
 
 

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from steps.core.cosines import cosines
-from steps.evaluate.figures.base import NEIGHBOURS, EvaluatedTower, Figure, Part, RenderContext, cells, overlaps
+from steps.evaluate.figures.base import NEIGHBOURS, EvaluatedTower, Figure, Part, RenderContext, model_table, overlaps
 from steps.evaluate.figures.geometry import PAIRS, draw_pairs
-from steps.evaluate.formatting import Block, Table, percent
+from steps.evaluate.formatting import Block, percent
 from steps.evaluate.systems import Student
 
 _BLOCK = 1024  # queries compared with all others at once
@@ -38,20 +38,17 @@ class Neighbours(Figure):
         )
 
     def render(self, value: Mapping[str, Any], context: RenderContext) -> Iterator[Block]:
-        """A row a model."""
         yield (
             "The share of the teacher's ten nearest documents, and of its ten nearest other test queries, that a"
             " student keeps. The length of the query embeddings. The mean cosine of random pairs of queries: near 1 all"
             " embeddings point in one direction."
         )
-        yield Table(
-            ["data set", "model", "documents kept", "queries kept", "length", "its deviation", "cosine of pairs"],
-            [
-                [dataset, model]
-                + [percent(space[key]) if key in space else "–" for key in ("documents_kept", "queries_kept")]
-                + [f"{space[key]:.3f}" if key in space else "–" for key in ("norm_mean", "norm_std", "anisotropy")]
-                for dataset, model, space in cells(value)
-            ],
+        formats = dict.fromkeys(("documents_kept", "queries_kept"), percent)
+        formats |= dict.fromkeys(("norm_mean", "norm_std", "anisotropy"), "{:.3f}".format)
+        yield model_table(
+            ["model", "documents kept", "queries kept", "length", "its deviation", "cosine of pairs"],
+            value,
+            lambda space: [shown(space[key]) if key in space else "–" for key, shown in formats.items()],
         )
 
 
