@@ -16,24 +16,21 @@ from steps.tracking.runs import Run
 
 def body(params: EvaluateParams, run: Run) -> None:
     """Evaluate the students of params.yaml, never those that happen to lie in a folder."""
-    from steps.evaluate.judging import Folders
     from steps.evaluate.run import run as evaluate
 
     with Bar(None, "evaluate"):  # one line for its dozens of short passes
         evaluate(
-            Folders(
-                Path("data/ingest"),
-                Path("data/mine/relevance"),
-                Path("data/embed"),
-                Path("data/generate"),
-                Path("models/teach") / load_index_teacher(),
-                Path("models/distill"),
-            ),
-            {name: Path("models/release") / name for name in load_students()},
-            Path("reports"),
-            params,
-            load_noninferiority(),
-            run,
+            ingest=Path("data/ingest"),
+            mine=Path("data/mine/relevance"),
+            embed=Path("data/embed"),
+            generate=Path("data/generate"),
+            teach=Path("models/teach") / load_index_teacher(),
+            distill=Path("models/distill"),
+            releases={name: Path("models/release") / name for name in load_students()},
+            output=Path("reports"),
+            params=params,
+            rule=load_noninferiority(),
+            run=run,
         )
 
 

@@ -39,7 +39,12 @@ from steps.tracking.runs import NOTE, Run, shortened
 
 
 def run(
-    folders: Folders,
+    ingest: Path,
+    mine: Path,
+    embed: Path,
+    generate: Path,
+    teach: Path,
+    distill: Path,
     releases: Mapping[str, Path],
     output: Path,
     params: EvaluateParams,
@@ -52,13 +57,14 @@ def run(
     an evaluation query leaked into training, or when a release is missing, damaged, of another teacher or without one
     of the data sets.
     """
-    systems = open_systems(folders.ingest, folders.teach, releases)
+    folders = Folders(ingest, mine, embed, generate, teach, distill)
+    systems = open_systems(ingest, teach, releases)
     if params.earlier_towers:
         systems = replace(systems, earlier=open_earlier(folders, systems.teacher.release.manifest.dim, list(releases)))
         if not systems.earlier:
             print("evaluate: the teacher was not trained, so there is no earlier tower to compare it with")
     if params.rerankers:
-        others = open_reranked(folders.ingest, folders.teach.parent, systems.teacher, params)
+        others = open_reranked(ingest, teach.parent, systems.teacher, params)
         systems = replace(systems, reranked=others)
     evaluate(systems, folders, output, params, rule, run)
 

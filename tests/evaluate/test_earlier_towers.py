@@ -27,7 +27,6 @@ from steps.evaluate import run as stage
 from steps.evaluate.cache import measure_all
 from steps.evaluate.comparing import is_gain
 from steps.evaluate.gains import gain_lines, gains
-from steps.evaluate.judging import Folders
 from steps.evaluate.measuring import Result, Task, measure_other
 from steps.evaluate.other_teachers import open_earlier
 from steps.evaluate.params import SPLITS
@@ -320,7 +319,8 @@ def test_the_stage_opens_earlier_towers_only_when_asked(
 
     def run(earlier_towers: bool) -> None:
         releases, given = {"static": world / "static"}, params(earlier_towers=earlier_towers)
-        stage.run(folders_of(world), releases, world / "reports", given, RULE, NullRun())
+        folders = vars(folders_of(world))
+        stage.run(**folders, releases=releases, output=world / "reports", params=given, rule=RULE, run=NullRun())
 
     run(False)
     run(True)
@@ -343,8 +343,8 @@ def test_the_teacher_itself_as_an_earlier_tower_is_equal_to_it_over_the_real_ind
         write_json(folder / "report.json", {"base": "a"})
     data = (root / "data" / name for name in ("ingest", "mine/relevance", "embed", "generate"))
     releases = {name: root / "models/release" / name for name in ("static", "2l")}
-    folders = Folders(*data, teach, root / "models/distill")
-    stage.run(folders, releases, root / "reports", params(earlier_towers=True), RULE, NullRun())
+    folders = (*data, teach, root / "models/distill")
+    stage.run(*folders, releases, root / "reports", params(earlier_towers=True), RULE, NullRun())
     metrics = json.loads((root / "reports/metrics.json").read_text())
     for models in (metrics["datasets"]["one"], metrics["datasets_dev"]["two"]):
         assert models["base"] == pytest.approx(models["teacher"], abs=1e-6)

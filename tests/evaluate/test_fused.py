@@ -18,7 +18,6 @@ from steps.core.tables import read_table, write_table
 from steps.endpoint import module as endpoint
 from steps.evaluate.cache import Measurements, measure_all
 from steps.evaluate.fusing import CachedSearch, Fused, figures
-from steps.evaluate.judging import Folders
 from steps.evaluate.measuring import Task
 from steps.evaluate.params import SPLITS
 from steps.evaluate.run import run
@@ -211,7 +210,9 @@ def test_what_a_release_carries_is_told_as_released(hybrid: Path, tmp_path: Path
     folders = (data / name for name in ("ingest", "mine/relevance", "embed", "generate"))
     releases = {"static": models / "release/static"}
     run(
-        Folders(*folders, models / "teach/dense", models / "distill"),
+        *folders,
+        models / "teach/dense",
+        models / "distill",
         releases,
         root / "reports",
         params(),

@@ -72,10 +72,10 @@ def test_a_release_that_fuses_is_evaluated_so_even_unasked_and_measured_anew_ali
     found = measure_all(systems, Task(judged, [], evaluate_params(fused=False)))
     assert set(found.results) == {"bm25", "teacher", "static", "static+bm25"}
     fused = found.results["static+bm25"]
-    assert {name: figures.carried for name, figures in fused.fusions.items()} == {"one": True, "two": True}
+    assert {name: figures["carried"] for name, figures in fused.fusions.items()} == {"one": True, "two": True}
     for dataset, figures in fused.fusions.items():
         carried = release.fusion(dataset)
-        assert carried is not None and figures.fusion == carried.model_dump()
+        assert carried is not None and figures["fusion"] == carried.model_dump()
     evaluation = read_evaluation(INGEST, read_test_sets(INGEST), [])
     values = {
         item.judged.dataset: dict(zip(item.judged.query_ids, item.values["nDCG@10"].tolist(), strict=True))
