@@ -6,8 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from slimtower.common.errors import UserError
-from slimtower.engines.contents import K, QueryBatch, contents_digest, recall, sample_vectors
-from slimtower.engines.engine import Engine, Searchable, read_record
+from slimtower.engines.contents import SAMPLE, K, QueryBatch, contents_digest, recall, sample_vectors
+from slimtower.engines.engine import Engine, read_record
+from slimtower.engines.params import DeployParams
 from slimtower.serving.release import Hit, Release
 
 PROBES = (1, 2, 3, 4, 6, 8, 12)  # tried before those of EF where these are lists to read
@@ -30,21 +31,22 @@ class Tuned(NamedTuple):
 class SourceIds:
     """An engine whose documents have the ids of their source, where the release's have a data set's name in front."""
 
-    def __init__(self, engine: Searchable, prefix: str) -> None:
+    def __init__(self, engine: Engine, prefix: str) -> None:
         self.engine, self.prefix = engine, prefix
 
     def search(self, name: str, vectors: np.ndarray, k: int, ef: int) -> list[list[Hit]]:
-        """The engine's hits under the release's ids."""
         rows = self.engine.search(name, vectors, k, ef)
         return [[hit._replace(id=f"{self.prefix}{hit.id}") for hit in row] for row in rows]
 
     def vectors(self, name: str, ids: Sequence[str]) -> dict[str, np.ndarray]:
-        """The stored vectors under the release's ids."""
         vectors = self.engine.vectors(name, [doc.removeprefix(self.prefix) for doc in ids])
         return {f"{self.prefix}{doc}": vector for doc, vector in vectors.items()}
 
 
-def under_its_ids(engine: Searchable, name: str, dataset: str, sample: Sequence[str]) -> Searchable:
+Searchable = Engine | SourceIds
+
+
+def under_its_ids(engine: Engine, name: str, dataset: str, sample: Sequence[str]) -> Searchable:
     """The engine, searched by the ids under which it knows the sample: the release's own, or those of the source."""
     source = SourceIds(engine, f"{dataset}/")
     return source if not engine.vectors(name, sample) and source.vectors(name, sample) else engine
@@ -75,12 +77,7 @@ def tune(
 
 
 def check_recall(
-    name: str,
-    tuned: Tuned,
-    queries: QueryBatch,
-    margin: float,
-    knob: str = "ef",
-    remedy: str = "raise deploy.m",
+    name: str, tuned: Tuned, queries: QueryBatch, margin: float, knob: str = "ef", remedy: str = "raise deploy.m"
 ) -> None:
     """UserError if the engine's recall is below that of the release's own index by more than the margin."""
     if tuned.recall < queries.index_recall - margin:
@@ -121,8 +118,6 @@ def fit_queries(
 def check_shape(engine: Engine, name: str, release: Release) -> None:
     """UserError for other dimensions, or for a metric that orders documents otherwise than the release does."""
     manifest, (dim, metric, _) = release.manifest, engine.shape(name)
-    if manifest.metric != "inner_product":
-        raise UserError(f"{release.folder}: compares by {manifest.metric!r}; engines are told inner_product alone")
     if dim and dim != manifest.dim:
         raise UserError(f"{name}: holds vectors of {dim} dimensions, the encoder makes {manifest.dim}: {_MISMATCH}")
     alike = {"inner_product", ""} | ({"cosine", "l2"} if manifest.normalised else set())
@@ -143,8 +138,8 @@ def check_digest(engine: Engine, name: str, release: Release, dataset: str) -> N
 
 def check_sample(
     engine: Searchable, name: str, release: Release, expected: Mapping[str, np.ndarray], present: float
-) -> int:
-    """Compare stored vectors with a sample of the release's (`expected`); returns how many documents were compared.
+) -> None:
+    """Compare stored vectors with a sample of the release's (`expected`).
 
     UserError if the engine has fewer than the share `present` of them, or if a vector differs.
     """
@@ -155,14 +150,12 @@ def check_sample(
             f" {next(iter(expected))!r}: its ids are others, or it is not whole; {_MISMATCH}"
         )
     scaled = release.manifest.normalised  # an engine that compares by cosine may have scaled them
-    off = {doc: _distance(vector, expected[doc], scaled) for doc, vector in stored.items()}
-    wrong = [doc for doc, distance in off.items() if not distance <= _NEAR]
+    wrong = [doc for doc, vector in stored.items() if not _distance(vector, expected[doc], scaled) <= _NEAR]
     if wrong:
         raise UserError(
-            f"{name}: {len(wrong)} of {len(off)} sampled documents have another vector than the release, such as"
+            f"{name}: {len(wrong)} of {len(stored)} sampled documents have another vector than the release, such as"
             f" {wrong[0]!r} (mean cosine {_mean_cosine(stored, expected):.3f}): {_MISMATCH}"
         )
-    return len(off)
 
 
 _FOREIGN = "build this index anew so that it finds more, or deploy the release without --encoder-only"
@@ -183,26 +176,18 @@ def _mean_cosine(stored: Mapping[str, np.ndarray], expected: Mapping[str, np.nda
 
 
 def check_encoder(
-    engine: Engine,
-    name: str,
-    release: Release,
-    dataset: str,
-    queries: QueryBatch,
-    *,
-    target: float,
-    margin: float,
-    sample: int,
+    engine: Engine, name: str, release: Release, dataset: str, queries: QueryBatch, params: DeployParams
 ) -> tuple[Tuned, int]:
     """Everything above on a collection that is there already and stays as it is; returns how to search it, and by how
     many queries that was found."""
     check_shape(engine, name, release)
     check_digest(engine, engine.target(name) or name, release, dataset)
-    expected = sample_vectors(release, dataset, sample)
+    expected = sample_vectors(release, dataset, SAMPLE)
     searchable = under_its_ids(engine, name, dataset, list(expected))
     check_sample(searchable, name, release, expected, _PRESENT)
     release_ids = frozenset(release.documents(dataset).ids)
     judged, k = fit_queries(searchable, name, queries, release_ids)
     knob = engine.shape(name).knob
-    tuned = tune(searchable, name, judged, target, k, release_ids, knob)
-    check_recall(name, tuned, judged, margin, knob, _FOREIGN)
+    tuned = tune(searchable, name, judged, params.target_recall, k, release_ids, knob)
+    check_recall(name, tuned, judged, params.margin, knob, _FOREIGN)
     return tuned, len(judged.vectors)

@@ -1,11 +1,10 @@
 """MLflow's champion: which release it is, and whether the engine answers with the same one."""
 
-import os
 from pathlib import Path
 from typing import NamedTuple
 
 from slimtower.common.files import folder_digest
-from slimtower.registry.client import client, reaching, tracking_uri
+from slimtower.registry.client import client, reaching, sqlite_file
 
 _PREFIX = "slimtower."  # of the tags that `make promote` sets
 
@@ -17,13 +16,14 @@ class Champion(NamedTuple):
     student: str
     release: str
 
+    def __str__(self) -> str:
+        return f"version {self.version} ({self.student})"
+
 
 def read_champion(name: str) -> Champion | None:
     """The champion of a registered model; None where nothing was promoted."""
-    uri = tracking_uri()
-    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).is_file():
+    if (database := sqlite_file()) and not database.is_file():
         return None  # asking would make the file
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
     with reaching():
         api = client()
         models = api.search_registered_models(filter_string=f"name = '{name}'")
@@ -36,10 +36,11 @@ def read_champion(name: str) -> Champion | None:
 
 def local_release(champion: Champion | None, releases: Path) -> Path | None:
     """The champion's release among those in a folder; None where it is not there, or another of that name is."""
-    folder = releases / champion.student if champion and champion.student else None
-    if folder is None or champion is None or not (folder / "manifest.json").is_file():
+    if champion is None or not champion.student:
         return None
-    return folder if folder_digest(folder) == champion.release else None
+    folder = releases / champion.student
+    same = (folder / "manifest.json").is_file() and folder_digest(folder) == champion.release
+    return folder if same else None
 
 
 def agreement(name: str, champion: Champion | None, student: str, release: str, *, fused: bool) -> str:
@@ -53,7 +54,7 @@ def agreement(name: str, champion: Champion | None, student: str, release: str, 
             return f"{same}, but its own answers are fused with BM25, the engine's are not: encoder and index agree"
         return f"{same}: they agree"
     return (
-        f"models:/{name}@champion is version {champion.version} ({champion.student}), another release than this"
-        f" {student}: they DISAGREE; `make promote STUDENT={student}` or `make rollback` moves the champion, `make"
-        " deploy` without STUDENT= deploys the champion where its release is here"
+        f"models:/{name}@champion is {champion}, another release than this {student}: they DISAGREE; `make promote"
+        f" STUDENT={student}` or `make rollback` moves the champion, `make deploy` without STUDENT= deploys the"
+        " champion where its release is here"
     )

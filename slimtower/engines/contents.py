@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slimtower.common.errors import UserError
 from slimtower.common.files import sha256_text
 from slimtower.common.parquet import read_columns
 from slimtower.engines.engine import Rows
@@ -72,8 +71,7 @@ def load_queries(release: Release, dataset: str, ingest: Path, limit: int) -> Qu
     for line, docs in zip(scores, ids, strict=True):
         last = line[min(K, len(docs)) - 1]
         exact.append(frozenset(docs[: int((line[: len(docs)] >= last - _EQUAL * abs(last)).sum())]))
-    index_recall = recall(release.search(dataset, vectors, K)[1], exact)
-    return QueryBatch(vectors, source, exact, index_recall)
+    return QueryBatch(vectors, source, exact, recall(release.search(dataset, vectors, K)[1], exact))
 
 
 def recall(results: Sequence[Sequence[str]], exact: Sequence[frozenset[str]]) -> float:
@@ -90,7 +88,4 @@ def _texts(release: Release, dataset: str, ingest: Path) -> tuple[list[str], str
         for splits, source in (({"dev"}, "dev queries"), ({"train", "test"}, "queries without a dev split")):
             if texts := [row["text"] for row in rows if row["split"] in splits]:
                 return texts, source
-    texts = [probe.text for probe in release.manifest.probes]
-    if not texts:
-        raise UserError(f"{release.folder}: there are no queries to judge a search by, neither in {ingest} nor probes")
-    return texts, "probes of the release, as there are no dev queries"
+    return [probe.text for probe in release.manifest.probes], "probes of the release, as there are no dev queries"

@@ -26,35 +26,20 @@ _COLLECTION = re.compile(rf"(\w+)_[0-9a-f]{{{_DIGEST}}}")
 
 @dataclass(frozen=True)
 class Deployed:
-    """What answers now. `before`: what answered until then, None where that was the same or nothing."""
+    """What an alias names once it has moved from `live`, with the record that then lies beside it.
+
+    `before`: what answered until then, None if that was the same or nothing.
+    """
 
     alias: str
+    live: str | None
     collection: str
     record: Record
     before: Previous | None
-    filled: int  # documents that this run put in
-    met: bool  # whether the target recall is reached
     there: int  # documents that the collection holds: others may have put some in or taken some out
-    moved: bool = True  # whether the alias named something else, or nothing
-
-
-@dataclass(frozen=True)
-class Ready:
-    """What is to be deployed once its alias moves from `live`; `answers`: it is what answers already."""
-
-    deployed: Deployed
-    live: str | None
-    answers: bool
-
-
-@dataclass(frozen=True)
-class WayBack:
-    """What an alias is to name again, with the record that then lies beside it; `current`: what it names at present."""
-
-    alias: str
-    collection: str
-    record: Record
-    current: Previous
+    filled: int = 0  # documents that this run put in
+    met: bool = True  # whether the target recall is reached
+    answers: bool = False  # whether this is what answers already
 
 
 def alias_of(name: str, dataset: str) -> str:
@@ -63,15 +48,20 @@ def alias_of(name: str, dataset: str) -> str:
     return plain if len(plain) <= _LONGEST else f"{plain[:_CUT]}_{sha256_text(plain)[:8]}"
 
 
+def answering(engine: Engine, alias: str) -> tuple[str | None, Record | None]:
+    """The collection that an alias names, and its record."""
+    live = engine.target(alias)
+    return live, read_record(engine, live) if live else None
+
+
 def check_owner(engine: Engine, alias: str, name: str, dataset: str) -> None:
     """UserError if the alias answers for another model or data set: two can be called alike by `alias_of`."""
-    live = engine.target(alias)
-    record = read_record(engine, live) if live else None
-    if record and ((record.model or name) != name or (record.dataset or dataset) != dataset):
+    live, record = answering(engine, alias)
+    if record and (record.model, record.dataset) != (name, dataset):
         raise UserError(
-            f"{alias}: answers for {record.dataset!r} of the registered model {record.model or name!r}, and {dataset!r}"
-            f" of {name!r} would be called the same; nothing was changed: rename one, deploy to another engine, or,"
-            f" where that one is given up, remove {alias} and {live} by hand"
+            f"{alias}: answers for {record.dataset!r} of the registered model {record.model!r}, and {dataset!r} of"
+            f" {name!r} would be called the same; nothing was changed: rename one, deploy to another engine, or, where"
+            f" that one is given up, remove {alias} and {live} by hand"
         )
 
 
@@ -84,7 +74,7 @@ def prepare(
     alias: str,
     queries: QueryBatch,
     params: DeployParams,
-) -> Ready:
+) -> Deployed:
     """A collection of this release's documents, set up for its student, to which the alias may be moved.
 
     `name`: registered model. UserError if the collection would find less than the release itself by more than the
@@ -92,38 +82,24 @@ def prepare(
     another's. What answers at present goes on answering.
     """
     check_owner(engine, alias, name, dataset)
-    if release.manifest.metric != "inner_product":
-        raise UserError(
-            f"{release.folder}: compares by {release.manifest.metric!r}; engines are told inner_product alone"
-        )
-    digest, settings = contents_digest(release, dataset), _settings(params)
-    live = engine.target(alias)
-    current = read_record(engine, live) if live else None
+    digest, documents = contents_digest(release, dataset), release.manifest.datasets[dataset].vectors
+    settings = Settings(target_recall=params.target_recall, m=params.m, ef_construction=EF_CONSTRUCTION)
+    live, current = answering(engine, alias)
     back = {current.previous.collection} if current and current.previous else set()
-    if (
-        live
-        and current
-        and (current.index, current.release) == (digest, release_digest)
-        and current.made_with(settings)
-    ):
-        if current.settings is None:  # so that later ones can differ
-            current = current.model_copy(update={"settings": settings})
-            engine.keep(live, current.model_dump_json())
+    if live and current and (current.index, current.release, current.settings) == (digest, release_digest, settings):
         _clear(engine, alias, {live, *back})
-        done = Deployed(
-            alias, live, current, None, 0, current.recall >= params.target_recall, engine.count(live), moved=False
-        )
-        return Ready(done, live, answers=True)
+        met = current.recall >= params.target_recall
+        return Deployed(alias, live, live, current, None, engine.count(live), met=met, answers=True)
     plain = f"{alias}_{digest[:_DIGEST]}"
     is_own = live == plain or (current is not None and current.index == digest)
-    if live and is_own and engine.count(live) != release.manifest.datasets[dataset].vectors:
+    if live and is_own and engine.count(live) != documents:
         raise UserError(
-            f"{live}: answers now with {engine.count(live)} documents, and the release has"
-            f" {release.manifest.datasets[dataset].vectors}: others were put in or taken out, and filling it anew would"
-            " undo that; set ef by hand from --encoder-only, or release an index of these documents"
+            f"{live}: answers now with {engine.count(live)} documents, and the release has {documents}: others were put"
+            " in or taken out, and filling it anew would undo that; set ef by hand from --encoder-only, or release an"
+            " index of these documents"
         )
     collection = _choose_collection(engine, alias, plain, digest, queries, settings)
-    _clear(engine, alias, {collection, *([live] if live else []), *back})
+    _clear(engine, alias, {collection, live, *back})
     filled = _fill(engine, release, dataset, collection, params)
     m, tuned = _set_up(engine, collection, queries, params)
     check_sample(engine, collection, release, sample_vectors(release, dataset, SAMPLE), 1.0)
@@ -137,37 +113,34 @@ def prepare(
         manifest=release.manifest.checksum,
         index=digest,
         teacher=release.manifest.teacher,
-        documents=release.manifest.datasets[dataset].vectors,
+        documents=documents,
         m=m,
         ef=tuned.ef,
         recall=tuned.recall,
         settings=settings,
         previous=before,
     )
-    done = Deployed(alias, collection, record, before, filled, tuned.met, record.documents)
-    return Ready(done, live, answers=False)
+    return Deployed(alias, live, collection, record, before, documents, filled, tuned.met)
 
 
-def flip(engine: Engine, ready: Ready) -> Deployed:
+def flip(engine: Engine, done: Deployed) -> Deployed:
     """Let the alias name what was prepared; TransientError if another deployment moved it since."""
-    done = ready.deployed
-    if ready.answers:
+    if done.answers:
         return done
     engine.keep(done.collection, done.record.model_dump_json())  # now: a collection that students share has one
-    if engine.target(done.alias) != ready.live:
+    if engine.target(done.alias) != done.live:
         raise TransientError(f"{done.alias}: another deployment moved it meanwhile; run this one again")
     engine.point(done.alias, done.collection)
     _clear(engine, done.alias, {done.collection, *([done.before.collection] if done.before else [])})
     return done
 
 
-def way_back(engine: Engine, alias: str) -> WayBack | None:
+def way_back(engine: Engine, alias: str) -> Deployed | None:
     """What the alias named before; None if it was rolled back already. UserError if nothing is kept.
 
     Only one is kept: after that there is nothing further back until the next deployment.
     """
-    live = engine.target(alias)
-    current = read_record(engine, live) if live else None
+    live, current = answering(engine, alias)
     if current and current.previous is None and current.rolled_back:
         return None
     if live is None or current is None or current.previous is None:
@@ -180,21 +153,15 @@ def way_back(engine: Engine, alias: str) -> WayBack | None:
     if record is None:
         raise UserError(f"{alias}: {old.collection}, which answered before, is gone; deploy {old.student!r} anew")
     fields = {field: value for field, value in old if field != "collection"}
-    if old.recall is None:  # an earlier version kept none: that of a student of the same collection may be near
-        del fields["recall"]
     restored = record.model_copy(update=fields | {"previous": None, "rolled_back": current.release})
-    return WayBack(alias, old.collection, restored, current.as_previous(live))
+    there = engine.count(old.collection)
+    return Deployed(alias, live, old.collection, restored, current.as_previous(live), there)
 
 
-def roll_back(engine: Engine, back: WayBack) -> Deployed:
+def roll_back(engine: Engine, back: Deployed) -> None:
     """Let the alias name what answered before, with its student."""
     engine.keep(back.collection, back.record.model_dump_json())
     engine.point(back.alias, back.collection)
-    return Deployed(back.alias, back.collection, back.record, back.current, 0, True, engine.count(back.collection))
-
-
-def _settings(params: DeployParams) -> Settings:
-    return Settings(target_recall=params.target_recall, m=params.m, ef_construction=EF_CONSTRUCTION)
 
 
 def _choose_collection(
@@ -207,11 +174,11 @@ def _choose_collection(
     records = {name: read_record(engine, name) for name in _collections(engine, alias)}
     same = {name: record for name, record in records.items() if record and record.index == digest}
     for name, record in same.items():
-        if record.made_with(settings):
+        if record.settings == settings:
             return name
     target = settings.target_recall
     for name, record in same.items():
-        graph = record.settings and record.settings.model_copy(update={"target_recall": target})
+        graph = record.settings.model_copy(update={"target_recall": target})
         if graph == settings and tune(engine, name, queries, target).met:
             return name
     if plain not in same:
@@ -268,23 +235,15 @@ def deployed_aliases(engine: Engine, name: str) -> list[str]:
     """Aliases of a registered model that name a collection; not those of another one whose name goes on behind its."""
     begin = alias_of(name, "")[:_CUT]  # longer aliases go on with a digest
     matches = [_COLLECTION.fullmatch(collection) for collection in engine.names(begin)]
-    aliases = {alias: engine.target(alias) for alias in sorted({match[1] for match in matches if match})}
-    records = {alias: read_record(engine, live) for alias, live in aliases.items() if live}
-    return [alias for alias, record in records.items() if _is_of(name, alias, record)]
-
-
-def _is_of(name: str, alias: str, record: Record | None) -> bool:
-    """Whether an alias answers for a registered model; without a record its beginning has to do."""
-    if record is None or not record.dataset:
-        return alias.startswith(alias_of(name, "")) and (record is None or (record.model or name) == name)
-    return (record.model or name) == name and alias == alias_of(name, record.dataset)
+    records = {alias: answering(engine, alias)[1] for alias in sorted({match[1] for match in matches if match})}
+    return [alias for alias, record in records.items() if record and record.model == name]
 
 
 def _collections(engine: Engine, alias: str) -> list[str]:
     return [name for name in engine.names(alias) if (match := _COLLECTION.fullmatch(name)) and match[1] == alias]
 
 
-def _clear(engine: Engine, alias: str, keep: set[str]) -> None:
+def _clear(engine: Engine, alias: str, keep: set[str | None]) -> None:
     """Drop this alias's collections except those in `keep` and the one it names, which may have changed meanwhile."""
     for name in set(_collections(engine, alias)) - keep - {engine.target(alias)}:
         engine.drop(name)

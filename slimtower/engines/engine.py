@@ -1,14 +1,14 @@
 """What a vector engine must be able to do, and what is kept beside a collection."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from slimtower.common.errors import UserError
 from slimtower.common.settings import Strict, validated
-from slimtower.engines.refusals import is_refusal
 from slimtower.serving.release import Hit
 
 
@@ -37,17 +37,6 @@ class Shape(NamedTuple):
     knob: str = "ef"
 
 
-class Searchable(Protocol):
-    """Collections that answer queries."""
-
-    def search(self, name: str, vectors: np.ndarray, k: int, ef: int) -> list[list[Hit]]:
-        """The best k documents of each of `vectors` `(n, dim)`, by name or alias; `ef`: candidates looked at, or what
-        the index's knob counts."""
-
-    def vectors(self, name: str, ids: Sequence[str]) -> dict[str, np.ndarray]:
-        """The stored vector of each of these documents that is there."""
-
-
 class Engine(ABC):
     """Collections (of Postgres: tables) of ids, titles and vectors, and aliases (views) that name one of them."""
 
@@ -65,18 +54,14 @@ class Engine(ABC):
     def uri_of(cls, to: str) -> str | None:
         """What the client is given for TO; None if TO names another engine."""
 
-    @classmethod
-    def refuses(cls, error: BaseException) -> bool:
-        """Whether the engine would answer so again: a wrong login, missing rights, or what it cannot do."""
-        return is_refusal(error)
-
     @abstractmethod
     def search(self, name: str, vectors: np.ndarray, k: int, ef: int) -> list[list[Hit]]:
-        """As `Searchable` has it."""
+        """The best k documents of each of `vectors` `(n, dim)`, by name or alias; `ef`: candidates looked at, or what
+        the index's knob counts."""
 
     @abstractmethod
     def vectors(self, name: str, ids: Sequence[str]) -> dict[str, np.ndarray]:
-        """As `Searchable` has it."""
+        """The stored vector of each of these documents that is there."""
 
     @abstractmethod
     def names(self, prefix: str) -> list[str]:
@@ -136,33 +121,29 @@ class Settings(Strict):
 
 
 class Previous(Strict):
-    """What answered before: collection, student, digest of its release as MLflow tags it, its ef, recall and settings.
-
-    `recall`: None where an earlier version wrote this.
-    """
+    """What answered before; `release`: digest of the release's files, as MLflow tags it."""
 
     collection: str
     student: str
     release: str
     manifest: str
     ef: int
-    recall: float | None = None
-    settings: Settings | None = None
+    recall: float
+    settings: Settings
 
 
 class Record(Strict):
     """What is kept beside a complete collection.
 
-    `model`: the registered model; it and `dataset` are empty where an earlier version wrote this. `release`: digest of
-    the release's files, as `make promote` tags a version with. `manifest`: checksum of its manifest. `index`: digest of
-    what fills the collection. `ef`: candidates a search has to look at, for `recall` of the exact top ten. `settings`:
-    None where an earlier version wrote this. `rolled_back`: digest of the release that gave way to this one; empty
-    where this one was deployed.
+    `model`: the registered model. `release`: digest of the release's files, as `make promote` tags a version with.
+    `manifest`: checksum of its manifest. `index`: digest of what fills the collection. `ef`: candidates a search has to
+    look at, for `recall` of the exact top ten. `rolled_back`: digest of the release that gave way to this one; empty if
+    this one was deployed.
     """
 
     student: str
-    model: str = ""
-    dataset: str = ""
+    model: str
+    dataset: str
     release: str
     manifest: str
     index: str
@@ -171,7 +152,7 @@ class Record(Strict):
     m: int
     ef: int
     recall: float
-    settings: Settings | None = None
+    settings: Settings
     previous: Previous | None
     rolled_back: str = ""
 
@@ -180,22 +161,13 @@ class Record(Strict):
         fields = {"student", "release", "manifest", "ef", "recall", "settings"}
         return Previous.model_validate(self.model_dump(include=fields) | {"collection": collection})
 
-    def made_with(self, settings: Settings) -> bool:
-        """Whether these are its settings; an earlier version kept none, and `m` alone tells."""
-        return self.settings == settings if self.settings else self.m in settings.m
-
 
 def read_record(engine: Engine, name: str) -> Record | None:
     """What is kept beside a collection; None if it is not complete, or not made here."""
-    import json
-
-    note = engine.note(name)
-    if not note:
-        return None
     try:
-        raw: Any = json.loads(note)
+        raw: Any = json.loads(engine.note(name))
     except ValueError:
-        return None  # a comment of somebody else
+        return None  # none, or a comment of somebody else
     if not isinstance(raw, dict) or "manifest" not in raw:
         return None
     return validated(Record, raw, f"record of {name}")

@@ -8,6 +8,7 @@ from slimtower.common.errors import TransientError, UserError, line
 from slimtower.common.masking import has_unquoted_login, redacted
 from slimtower.engines.engine import Engine
 from slimtower.engines.kinds import kinds
+from slimtower.engines.refusals import is_refusal
 
 _TARGETS = ", ".join(kind.address for kind in kinds())
 
@@ -37,7 +38,7 @@ def open_engine(to: str) -> Iterator[Engine]:
     except Exception as error:
         if isinstance(error, UserError) or type(error).__module__.partition(".")[0] not in packages:
             raise
-        if make.refuses(error):
+        if is_refusal(error):
             raise UserError(
                 f"{redacted(to)}: the engine refused: {line(error)[:300]}; check the login (PGPASSWORD, QDRANT_API_KEY,"
                 " MILVUS_TOKEN), what it may do, and TO"

@@ -5,12 +5,7 @@ import re
 from slimtower.common.errors import PASSING_STATUS, line
 
 # psycopg's classes of what is refused; of a login that fails libpq has the server's words alone
-_POSTGRES = {
-    "ProgrammingError",
-    "NotSupportedError",
-    "DataError",
-    "InvalidAuthorizationSpecification",
-}
+_POSTGRES = {"ProgrammingError", "NotSupportedError", "DataError", "InvalidAuthorizationSpecification"}
 _LOGIN = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|FATAL: .*(?:does not exist|permission denied)"
 )

@@ -8,7 +8,7 @@ from slimtower.common.files import folder_digest, read_json
 from slimtower.common.masking import redacted
 from slimtower.engines.belonging import check_encoder
 from slimtower.engines.champion import Champion, agreement, local_release, read_champion
-from slimtower.engines.contents import RECALL_QUERIES, SAMPLE, K, load_queries
+from slimtower.engines.contents import RECALL_QUERIES, K, load_queries
 from slimtower.engines.deployment import (
     Deployed,
     alias_of,
@@ -43,32 +43,19 @@ def run(
     champion = read_champion(name)
     folder = None if student else local_release(champion, root / "models/release")
     if champion_alone and folder is None:
-        holder = f"version {champion.version} ({champion.student})" if champion else "none"
         raise UserError(
-            f"models:/{name}@champion is {holder}, whose release is not in models/release: nothing was deployed; run"
-            " this where it was released, or without --champion"
+            f"models:/{name}@champion is {champion or 'none'}, whose release is not in models/release: nothing was"
+            " deployed; run this where it was released, or without --champion"
         )
     release = load_release(folder or release_folder(root, student))
     digest, aliases = folder_digest(release.folder), _aliases(name, _chosen(release, datasets))
-
-    def check_champion() -> None:
-        if folder is None:
-            return
-        current = read_champion(name)
-        if current is None or current.release != digest:
-            current_holder = f"version {current.version} ({current.student})" if current else "none"
-            raise UserError(
-                f"models:/{name}@champion is {current_holder} by now, so {release.folder} was not deployed; run it"
-                " again"
-            )
-
     with open_engine(to) as engine:
         ready = {}
         for dataset, alias in aliases.items():  # all of them before the first alias moves: one may be refused
             queries = load_queries(release, dataset, root / "data/ingest", RECALL_QUERIES)
             ready[dataset] = queries, prepare(engine, release, digest, name, dataset, alias, queries, params)
-        if any(not deployment.answers for _, deployment in ready.values()):
-            check_champion()  # hours later, maybe
+        if folder and not all(prepared.answers for _, prepared in ready.values()):
+            _check_champion(name, release.folder, digest)  # hours later, maybe
         for dataset, (queries, prepared) in ready.items():
             done = flip(engine, prepared)
             _say(done, to)
@@ -100,16 +87,7 @@ def run_encoder_only(
         for dataset, alias in aliases.items():
             target = collection or alias
             queries = load_queries(release, dataset, root / "data/ingest", RECALL_QUERIES)
-            tuned, judged = check_encoder(
-                engine,
-                target,
-                release,
-                dataset,
-                queries,
-                target=params.target_recall,
-                margin=params.margin,
-                sample=SAMPLE,
-            )
+            tuned, judged = check_encoder(engine, target, release, dataset, queries, params)
             knob = engine.shape(target).knob
             print(
                 f"deploy: {release.manifest.student} and {target} belong together: {knob} {tuned.ef} finds"
@@ -136,8 +114,8 @@ def run_rollback(root: Path, to: str, name: str, datasets: Sequence[str]) -> Non
             print(f"deploy: {alias} was rolled back already; nothing further back is kept")
         if not any(ways.values()):
             raise UserError(f"{redacted(to)}: {name} was rolled back already; deploy another")
-        for way in filter(None, ways.values()):
-            done = roll_back(engine, way)
+        for done in filter(None, ways.values()):
+            roll_back(engine, done)
             _say(done, to)
             release = local_release(Champion("", done.record.student, done.record.release), root / "models/release")
             fused = release is not None and load_release(release).fusion(done.record.dataset) is not None
@@ -145,16 +123,24 @@ def run_rollback(root: Path, to: str, name: str, datasets: Sequence[str]) -> Non
             print(f"deploy: {agreement(name, champion, done.record.student, done.record.release, fused=fused)}")
 
 
+def _check_champion(name: str, folder: Path, digest: str) -> None:
+    current = read_champion(name)
+    if current is None or current.release != digest:
+        raise UserError(
+            f"models:/{name}@champion is {current or 'none'} by now, so {folder} was not deployed; run it again"
+        )
+
+
 def _given_up(release: Release, dataset: str) -> str:
     """What a fused release loses in an engine, by its own report."""
     path = release.folder / "report.json"
     dev = read_json(path).get("lexical", {}).get(dataset, {}).get("dev") if path.is_file() else None
-    lost = "no judged dev query tells what that loses"
-    if dev:
-        lost = (
-            f"nDCG@10 on {dev['queries']} dev queries {dev['dense']:.4f} in place of {dev['fused']:.4f}"
-            f" ({dev['dense'] - dev['fused']:+.4f})"
-        )
+    lost = (
+        f"nDCG@10 on {dev['queries']} dev queries {dev['dense']:.4f} in place of {dev['fused']:.4f}"
+        f" ({dev['dense'] - dev['fused']:+.4f})"
+        if dev
+        else "no judged dev query tells what that loses"
+    )
     return (
         f"the release fuses {dataset} with BM25, the engine answers with dense hits alone: {lost}; an application can"
         " fuse them itself (docs/engines.md)"
@@ -172,7 +158,7 @@ def _say(done: Deployed, to: str) -> None:
     record = done.record
     change = f" ({done.there} there now: others put some in or took some out)" if done.there != record.documents else ""
     summary = f"{record.student} ({record.manifest[:12]}) over {done.collection}, {record.documents} documents{change}"
-    if not (done.moved or done.filled):
+    if done.answers:
         print(f"deploy: {done.alias} at {redacted(to)} answers for {summary}; nothing to do")
         return
     was = f", was {done.before.student} over {done.before.collection}" if done.before else ""

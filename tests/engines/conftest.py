@@ -9,6 +9,8 @@ import pytest
 from engines import KINDS, postgres
 from stages import run_release
 
+from slimtower.engines.engine import Engine
+from slimtower.engines.engines import open_engine
 from steps.core.tables import read_table, write_table
 
 
@@ -30,6 +32,14 @@ def to(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         pytest.importorskip("qdrant_client")
         return f"qdrant:{tmp_path / 'qdrant'}"
     return str(request.getfixturevalue("database"))
+
+
+@pytest.fixture
+def qdrant(tmp_path: Path) -> Iterator[Engine]:
+    """An empty engine of the kind that needs no server."""
+    pytest.importorskip("qdrant_client")
+    with open_engine(f"qdrant:{tmp_path / 'q'}") as engine:
+        yield engine
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -107,48 +106,32 @@ def test_changed_settings_make_another_deployment(released: Path, to: str) -> No
         assert engine.names("live_") == [second.collection]
 
 
-def test_another_target_that_the_graph_reaches_fills_nothing(released: Path, tmp_path: Path) -> None:
-    pytest.importorskip("qdrant_client")
+def test_another_target_that_the_graph_reaches_fills_nothing(released: Path, qdrant: Engine) -> None:
     folder = released / "models/release/static"
-    with open_engine(f"qdrant:{tmp_path / 'q'}") as engine:
-        _, first = put(engine, folder, ONE)
-        _, lower = put(engine, folder, ONE, PARAMS.model_copy(update={"target_recall": 0.5}))
-        assert (lower.collection, lower.filled) == (first.collection, 0)
-        assert lower.record.settings and lower.record.settings.target_recall == 0.5
-        assert put_back(engine).record.settings == first.record.settings
+    _, first = put(qdrant, folder, ONE)
+    _, lower = put(qdrant, folder, ONE, PARAMS.model_copy(update={"target_recall": 0.5}))
+    assert (lower.collection, lower.filled) == (first.collection, 0)
+    assert lower.record.settings.target_recall == 0.5
+    assert put_back(qdrant).record.settings == first.record.settings
 
 
 def test_a_deployment_never_drops_or_moves_what_another_one_has_put_there(
-    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    released: Path, qdrant: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("qdrant_client")
     folder, others = released / "models/release/static", "live_0123456789ab"
-    with open_engine(f"qdrant:{tmp_path / 'q'}") as engine:
-        for moment in ("_choose_collection", "_set_up"):
-            put(engine, folder, ONE)
-            real = getattr(deployment, moment)
+    for moment in ("_choose_collection", "_set_up"):
+        put(qdrant, folder, ONE)
+        real = getattr(deployment, moment)
 
-            def after_another(*given: Any, real: Callable[..., Any] = real) -> Any:
-                engine.create(others, 8)
-                engine.point("live", others)
-                return real(*given)
+        def after_another(*given: Any, real: Callable[..., Any] = real) -> Any:
+            qdrant.create(others, 8)
+            qdrant.point("live", others)
+            return real(*given)
 
-            with monkeypatch.context() as patch, pytest.raises(TransientError, match="another deployment moved it"):
-                patch.setattr(deployment, moment, after_another)
-                put(engine, folder, ONE, PARAMS.model_copy(update={"m": [5]}))
-            assert engine.target("live") == others
-
-
-def test_a_record_without_settings_counts_as_made_with_the_present_ones(released: Path, tmp_path: Path) -> None:
-    pytest.importorskip("qdrant_client")
-    folder = released / "models/release/static"
-    with open_engine(f"qdrant:{tmp_path / 'q'}") as engine:
-        _, first = put(engine, folder, ONE)
-        engine.keep(first.collection, first.record.model_dump_json(exclude={"settings"}))
-        assert put(engine, folder, ONE)[1].before is None
-        assert read_record(engine, first.collection) == first.record
-        engine.keep(first.collection, first.record.model_dump_json(exclude={"settings"}))
-        assert put(engine, folder, ONE, PARAMS.model_copy(update={"m": [12]}))[1].record.m == 12
+        with monkeypatch.context() as patch, pytest.raises(TransientError, match="another deployment moved it"):
+            patch.setattr(deployment, moment, after_another)
+            put(qdrant, folder, ONE, PARAMS.model_copy(update={"m": [5]}))
+        assert qdrant.target("live") == others
 
 
 def test_documents_that_others_put_into_what_answers_are_not_lost(
@@ -168,14 +151,12 @@ def test_documents_that_others_put_into_what_answers_are_not_lost(
 
 
 def test_a_qdrant_that_keeps_no_record_is_not_flipped_to(
-    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    released: Path, qdrant: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("qdrant_client")
-    with open_engine(f"qdrant:{tmp_path / 'q'}") as engine:
-        monkeypatch.setattr(engine, "note", lambda name: "")  # as a server that does not know the field
-        with pytest.raises(UserError, match=r"from 1\.16 on"):
-            put(engine, released / "models/release/static", ONE)
-        assert engine.target("live") is None
+    monkeypatch.setattr(qdrant, "note", lambda name: "")  # as a server that does not know the field
+    with pytest.raises(UserError, match=r"from 1\.16 on"):
+        put(qdrant, released / "models/release/static", ONE)
+    assert qdrant.target("live") is None
 
 
 KILLED = """
@@ -228,10 +209,10 @@ def _rows(release, dataset: str, vectors: np.ndarray) -> Rows:
     return Rows(0, ids, titles, np.ascontiguousarray(vectors, dtype=np.float32))
 
 
-def _check(engine: Engine, name: str, folder: Path, margin: float = PARAMS.margin):
+def _check(engine: Engine, name: str, folder: Path):
     release = load_release(folder)
     queries = load_queries(release, ONE, folder.parents[2] / "data/ingest", 20)
-    return check_encoder(engine, name, release, ONE, queries, target=0.99, margin=margin, sample=20)
+    return check_encoder(engine, name, release, ONE, queries, PARAMS)
 
 
 @pytest.mark.slow
@@ -246,7 +227,7 @@ def test_only_an_encoder_that_belongs_to_the_index_is_let_in(released: Path, ret
         own = release.index(ONE, "flat").reconstruct_n(0, 32)
         shuffled, mirrored, narrow = own[np.roll(np.arange(32), 1)], -own, own[:, :16]
         for name, vectors, message in (
-            ("shuffled", shuffled, "20 of 20 sampled documents have another vector"),
+            ("shuffled", shuffled, "32 of 32 sampled documents have another vector"),
             ("mirrored", mirrored, r"another vector .* \(mean cosine -1\.000\)"),
             ("narrow", narrow, "holds vectors of 16 dimensions, the encoder makes 32"),
         ):
@@ -258,7 +239,7 @@ def test_only_an_encoder_that_belongs_to_the_index_is_let_in(released: Path, ret
         engine.create("others", 32)
         engine.upsert("others", _rows(release, ONE, own)._replace(ids=[str(62 - 2 * n) for n in range(32)]))
         engine.build("others", Graph(4, 40))
-        with pytest.raises(UserError, match="has 0 of 20 sampled documents"):
+        with pytest.raises(UserError, match="has 0 of 32 sampled documents"):
             _check(engine, "others", folder)
         stored = engine.vectors("others", ["0", "2"])  # an id may be the number of another row
         assert np.allclose([stored["0"], stored["2"]], own[[31, 30]], atol=1e-6) and len(stored) == 2
@@ -267,15 +248,14 @@ def test_only_an_encoder_that_belongs_to_the_index_is_let_in(released: Path, ret
 
 
 @pytest.mark.parametrize("key", ["id", "doc_id"])
-def test_a_payload_of_qdrants_may_hold_whole_numbers_as_ids(tmp_path: Path, key: str) -> None:
+def test_a_payload_of_qdrants_may_hold_whole_numbers_as_ids(qdrant: Engine, key: str) -> None:
     models = pytest.importorskip("qdrant_client").models
-    with open_engine(f"qdrant:{tmp_path / 'qdrant'}") as engine:
-        client, vectors = cast(Any, engine).client, np.eye(4, dtype=np.float32)
-        client.create_collection("theirs", models.VectorParams(size=4, distance=models.Distance.DOT))
-        rows = enumerate(vectors.tolist())
-        client.upsert("theirs", [models.PointStruct(id=100 + n, vector=row, payload={key: n}) for n, row in rows])
-        found = engine.vectors("theirs", ["1", "3", "x", "9" * 30])
-        assert found.keys() == {"1", "3"} and np.array_equal(found["3"], vectors[3])
+    client, vectors = cast(Any, qdrant).client, np.eye(4, dtype=np.float32)
+    client.create_collection("theirs", models.VectorParams(size=4, distance=models.Distance.DOT))
+    rows = enumerate(vectors.tolist())
+    client.upsert("theirs", [models.PointStruct(id=100 + n, vector=row, payload={key: n}) for n, row in rows])
+    found = qdrant.vectors("theirs", ["1", "3", "x", "9" * 30])
+    assert found.keys() == {"1", "3"} and np.array_equal(found["3"], vectors[3])
 
 
 @pytest.mark.parametrize(("added", "prefix"), [(1, ""), (40, ""), (1, "one/")])
@@ -367,12 +347,10 @@ class Worse:
         return [hits[: k // 2] for hits in self.engine.search(name, vectors, k, ef)]
 
 
-def test_an_engine_that_finds_less_than_the_release_is_not_flipped_to(released: Path, tmp_path: Path) -> None:
-    pytest.importorskip("qdrant_client")
-    with open_engine(f"qdrant:{tmp_path / 'q'}") as engine:
-        with pytest.raises(UserError, match=r"finds 50\.00% of the exact top 10 with ef 16.*nothing was changed"):
-            put(Worse(engine), released / "models/release/static", ONE)
-        assert engine.target("live") is None
+def test_an_engine_that_finds_less_than_the_release_is_not_flipped_to(released: Path, qdrant: Engine) -> None:
+    with pytest.raises(UserError, match=r"finds 50\.00% of the exact top 10 with ef 16.*nothing was changed"):
+        put(Worse(qdrant), released / "models/release/static", ONE)
+    assert qdrant.target("live") is None
 
 
 def test_documents_of_equal_score_count_alike() -> None:
@@ -480,11 +458,11 @@ def test_a_rollback_of_several_data_sets_that_was_cut_short_is_finished_by_the_n
         commands.run(root, to, "retriever", student, [], PARAMS)
     done: list[str] = []
 
-    def once(engine: Any, way: Any) -> Any:
+    def once(engine: Any, way: Any) -> None:
         if done:
             raise TransientError(f"{way.alias}: readers hold it; run it again")
         done.append(way.alias)
-        return deployment.roll_back(engine, way)
+        deployment.roll_back(engine, way)
 
     def students() -> list[str]:
         with open_engine(to) as engine:
@@ -571,14 +549,10 @@ def test_what_a_fused_release_gives_up_in_an_engine_is_told_and_an_application_c
     np.testing.assert_allclose(names["scores"], scores[0], atol=1e-5)
 
 
-def test_only_filling_a_postgres_creates_its_extension(server: str) -> None:
+def test_only_filling_a_postgres_creates_its_extension(database: str) -> None:
     psycopg = pytest.importorskip("psycopg")
-    name = f"db_{uuid.uuid4().hex[:8]}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"create database {name}")
-    to = server.replace("/postgres?", f"/{name}?")
     there = "select count(*) from pg_extension where extname = 'vector'"
-    with open_engine(to) as engine, psycopg.connect(to, autocommit=True) as connection:
+    with open_engine(database) as engine, psycopg.connect(database, autocommit=True) as connection:
         with pytest.raises(UserError, match="no such table or view here"):
             engine.shape("gone")
         connection.execute("create table plain (id text, vector real[])")

@@ -56,9 +56,10 @@ def put(
 
 def put_back(engine: Engine, alias: str = "live") -> Deployed:
     """Roll an alias back."""
-    way = way_back(engine, alias)
-    assert way, f"{alias} was rolled back already"
-    return roll_back(engine, way)
+    back = way_back(engine, alias)
+    assert back, f"{alias} was rolled back already"
+    roll_back(engine, back)
+    return back
 
 
 def ndcg(project: Path, dataset: str, hits: Any) -> float:

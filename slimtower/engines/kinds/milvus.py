@@ -40,17 +40,15 @@ class Milvus(Engine):
 
     @classmethod
     def uri_of(cls, to: str) -> str | None:
-        """A server by its scheme, a file by its ending."""
         if to.startswith(("milvus+http://", "milvus+https://")):
             return to.removeprefix("milvus+")
         return to if to.endswith(".db") and "://" not in to else None
 
     def names(self, prefix: str) -> list[str]:
-        """Collections whose name begins so."""
         return [name for name in self.client.list_collections() if name.startswith(prefix)]
 
     def create(self, name: str, dim: int) -> None:
-        """An empty collection that is scanned: it has to have an index to be loaded and counted."""
+        """With an index, though it is scanned: else it could not be loaded and counted."""
         if self.client.has_collection(name):
             self._complete(name)
             return
@@ -61,14 +59,12 @@ class Milvus(Engine):
         self.client.create_collection(name, schema=schema, index_params=self._index("FLAT", {}))
 
     def count(self, name: str) -> int:
-        """Entities of the collection."""
         self._complete(name)
         self._load(name)
         rows = self.client.query(name, filter="", output_fields=["count(*)"], consistency_level="Strong")
         return int(rows[0]["count(*)"])
 
     def upsert(self, name: str, rows: Rows) -> None:
-        """Put entities in; each is in the log on disk when this returns."""
         entities = [
             {"id": doc, "title": title.encode()[:_LONGEST].decode(errors="ignore"), "vector": vector}
             for doc, title, vector in zip(rows.ids, rows.titles, rows.vectors, strict=True)
@@ -76,7 +72,6 @@ class Milvus(Engine):
         self.client.upsert(name, entities)
 
     def build(self, name: str, graph: Graph) -> None:
-        """Build the HNSW index in place of the one that is there."""
         self.client.flush(name)
         self.client.release_collection(name)
         for index in self.client.list_indexes(name):
@@ -87,7 +82,6 @@ class Milvus(Engine):
         self._loaded.add(name)
 
     def search(self, name: str, vectors: np.ndarray, k: int, ef: int) -> list[list[Hit]]:
-        """The best k entities of each vector."""
         self._load(name)
         doc, title, vector, metric, kind = self._fields(name)
         knob = self._knob(name, kind)
@@ -108,7 +102,6 @@ class Milvus(Engine):
         ]
 
     def vectors(self, name: str, ids: Sequence[str]) -> dict[str, np.ndarray]:
-        """The stored vectors of these ids."""
         self._load(name)
         doc, _, vector, *_ = self._fields(name)
         fields = self.client.describe_collection(name)["fields"]
@@ -119,33 +112,28 @@ class Milvus(Engine):
         return {str(row[doc]): np.asarray(row[vector], dtype=np.float32) for row in rows}
 
     def shape(self, name: str) -> Shape:
-        """What schema and index say; UserError for an index that nothing here can tune."""
+        """UserError also for an index of a kind that is not tuned here."""
         _, _, vector, metric, kind = self._fields(name)
         fields = self.client.describe_collection(name)["fields"]
         [dim] = [int(field["params"]["dim"]) for field in fields if field["name"] == vector]
         return Shape(dim, _METRICS.get(metric, metric), self._knob(name, kind))
 
     def note(self, name: str) -> str:
-        """What lies under our key of the properties."""
         return str((self.client.describe_collection(name).get("properties") or {}).get(_NOTE, ""))
 
     def keep(self, name: str, note: str) -> None:
-        """Write our key of the properties."""
         self.client.alter_collection_properties(name, {_NOTE: note})
 
     def target(self, alias: str) -> str | None:
-        """The collection of the alias."""
         named = [name for name in self.names("") if alias in self.client.list_aliases(name)["aliases"]]
         return named[0] if named else None
 
     def point(self, alias: str, name: str) -> None:
-        """Create or move the alias; the collection is in memory by then."""
         self._load(name)
         move = self.client.create_alias if self.target(alias) is None else self.client.alter_alias
         move(collection_name=name, alias=alias)
 
     def drop(self, name: str) -> None:
-        """Drop the collection."""
         self.client.drop_collection(name)
         self._loaded.discard(name)
 
@@ -175,7 +163,6 @@ class Milvus(Engine):
 
     @staticmethod
     def _knob(name: str, kind: str) -> str:
-        """What a search of such an index is set by."""
         if kind not in _KNOBS:
             kinds = ", ".join(filter(None, _KNOBS))
             raise UserError(

@@ -57,66 +57,47 @@ class Postgres(Engine):
 
     @classmethod
     def uri_of(cls, to: str) -> str | None:
-        """By its scheme."""
         return to if to.startswith(("postgresql://", "postgres://")) else None
 
     def names(self, prefix: str) -> list[str]:
-        """Tables whose name begins so."""
         query = "select tablename from pg_tables where schemaname = current_schema() and starts_with(tablename, %s)"
         return [name for (name,) in self.connection.execute(query, (prefix,))]
 
     def create(self, name: str, dim: int) -> None:
-        """An empty table; UserError for more dimensions than pgvector indexes."""
+        """UserError for more dimensions than pgvector indexes."""
         if dim > _INDEXED:
             raise UserError(f"pgvector indexes at most {_INDEXED} dimensions, the index has {dim}; set index.dim")
-        self.connection.execute("create extension if not exists vector")
+        self._run("create extension if not exists vector")
         self._register()
-        self._run(
-            "create table if not exists {} (id text primary key, title text not null, vector vector({}) not null)",
-            self.sql.Identifier(name),
-            self.sql.Literal(dim),
-        )
+        columns = "id text primary key, title text not null, vector vector({}) not null"
+        self._run(f"create table if not exists {{}} ({columns})", name, dim)
 
     def count(self, name: str) -> int:
-        """Rows of the table."""
-        return int(self._run("select count(*) from {}", self.sql.Identifier(name)).fetchone()[0])
+        return int(self._run("select count(*) from {}", name).fetchone()[0])
 
     def upsert(self, name: str, rows: Rows) -> None:
-        """Copy the rows in, in place of those of the same ids, as one transaction."""
-        table = self.sql.Identifier(name)
+        """As one transaction."""
         with self.connection.transaction(), self.connection.cursor() as cursor:
-            cursor.execute(self.sql.SQL("delete from {} where id = any(%s)").format(table), (rows.ids,))
-            copy = self.sql.SQL("copy {} (id, title, vector) from stdin (format binary)").format(table)
+            self._run("delete from {} where id = any(%s)", name, values=(rows.ids,))
+            copy = self._composed("copy {} (id, title, vector) from stdin (format binary)", name)
             with cursor.copy(copy) as copied:
                 copied.set_types(["text", "text", "vector"])
                 for doc, title, vector in zip(rows.ids, rows.titles, rows.vectors, strict=True):
                     copied.write_row((doc, title.replace("\0", " "), vector))  # text of Postgres holds no NUL
 
     def build(self, name: str, graph: Graph) -> None:
-        """Create the HNSW index."""
-        index, table = self.sql.Identifier(f"{name}_hnsw"), self.sql.Identifier(name)
-        self._run("drop index if exists {}", index)
-        self._run(
-            "create index {} on {} using hnsw (vector vector_ip_ops) with (m = {}, ef_construction = {})",
-            index,
-            table,
-            self.sql.Literal(graph.m),
-            self.sql.Literal(max(graph.ef_construction, 2 * graph.m)),
-        )
-        self._run("analyze {}", table)
+        self._run("drop index if exists {}", f"{name}_hnsw")
+        statement = "create index {} on {} using hnsw (vector vector_ip_ops) with (m = {}, ef_construction = {})"
+        self._run(statement, f"{name}_hnsw", name, graph.m, max(graph.ef_construction, 2 * graph.m))
+        self._run("analyze {}", name)
 
     def search(self, name: str, vectors: np.ndarray, k: int, ef: int) -> list[list[Hit]]:
-        """The best k rows of each vector."""
         doc, title, vector, metric, kinds = self._fields(name)
-        query = self.sql.SQL("select {}, {}, {} {} %(v)s from {} order by {} {} %(v)s limit %(k)s").format(
-            self.sql.Identifier(doc),
-            self.sql.Identifier(title) if title else self.sql.Literal(""),
-            self.sql.Identifier(vector),
-            self.sql.SQL(_OPERATORS[metric]),
-            self.sql.Identifier(name),
-            self.sql.Identifier(vector),
-            self.sql.SQL(_OPERATORS[metric]),
-        )
+        operator = self.sql.SQL(_OPERATORS[metric])
+        query = self._composed(
+            "select {}, {}, {} {} %(v)s from {} order by {} {} %(v)s limit %(k)s",
+            doc, title or self.sql.Literal(""), vector, operator, name, vector, operator,
+        )  # fmt: skip
         shift = 1.0 if metric == "cosine" else 0.0  # distances become scores
         results = []
         with self.connection.transaction():
@@ -128,38 +109,31 @@ class Postgres(Engine):
         return results
 
     def vectors(self, name: str, ids: Sequence[str]) -> dict[str, np.ndarray]:
-        """The stored vectors of these ids."""
         doc, _, vector, *_ = self._fields(name)
-        field = self.sql.Identifier(doc)
-        query = self.sql.SQL("select {}::text, {}::vector from {} where {}::text = any(%s)").format(
-            field, self.sql.Identifier(vector), self.sql.Identifier(name), field
-        )
-        return {hit: _array(stored) for hit, stored in self.connection.execute(query, (list(ids),))}
+        query = "select {}::text, {}::vector from {} where {}::text = any(%s)"
+        return {hit: _array(stored) for hit, stored in self._run(query, doc, vector, name, doc, values=(list(ids),))}
 
     def shape(self, name: str) -> Shape:
-        """Dimensions of a stored vector, metric and knob of its index; UserError for an index of another kind."""
+        """Dimensions are those of a stored vector. UserError also for an index of a kind that is not tuned here."""
         _, _, vector, metric, kinds = self._fields(name)
         if kinds and kinds not in ([kind] for kind in _KNOBS):
             raise UserError(
                 f"{name}: its vectors have an index of the kind {' and one of the kind '.join(kinds)}; searches of one"
                 " hnsw or one ivfflat index alone can be tuned here"
             )
-        row = self._run(
-            "select vector_dims({}::vector) from {} limit 1", self.sql.Identifier(vector), self.sql.Identifier(name)
-        ).fetchone()
+        row = self._run("select vector_dims({}::vector) from {} limit 1", vector, name).fetchone()
         return Shape(row[0] if row else 0, metric, _KNOBS[kinds[0]] if kinds else "ef")
 
     def note(self, name: str) -> str:
-        """The table's comment."""
-        return self._comment(name) or ""
+        query = "select obj_description(to_regclass(quote_ident(%s)), 'pg_class')"
+        return self.connection.execute(query, (name,)).fetchone()[0] or ""
 
     def keep(self, name: str, note: str) -> None:
-        """Write the table's comment."""
-        self._run("comment on table {} is {}", self.sql.Identifier(name), self.sql.Literal(note))
+        self._run("comment on table {} is {}", name, self.sql.Literal(note))
 
     def target(self, alias: str) -> str | None:
         """The table that the view's comment names."""
-        named = self._comment(alias)
+        named = self.note(alias)
         return named if named and named in self.names(alias) else None
 
     def point(self, alias: str, name: str) -> None:
@@ -172,70 +146,58 @@ class Postgres(Engine):
 
         deadline = time.monotonic() + _FLIP_S
         while True:
-            try:
-                self._replace(alias, name)
+            with suppress(psycopg.errors.LockNotAvailable), self.connection.transaction():
+                self._run("set local lock_timeout = {}", _LOCK_MS)
+                view = "create or replace view {} as select id, title, vector::vector as vector from {}"
+                self._run(view, alias, name)
+                self._run("comment on view {} is {}", alias, self.sql.Literal(name))
                 return
-            except psycopg.errors.LockNotAvailable:
-                if time.monotonic() > deadline:
-                    raise TransientError(
-                        f"{alias}: others have read it for {_FLIP_S:.0f} s in one transaction (pg_stat_activity says"
-                        " who), and what answered before goes on; run it again when they are done"
-                    ) from None
+            if time.monotonic() > deadline:
+                raise TransientError(
+                    f"{alias}: others have read it for {_FLIP_S:.0f} s in one transaction (pg_stat_activity says"
+                    " who), and what answered before goes on; run it again when they are done"
+                )
             time.sleep(_PAUSE_S)
 
-    def _replace(self, alias: str, name: str) -> None:
-        with self.connection.transaction():
-            self._run("set local lock_timeout = {}", self.sql.Literal(_LOCK_MS))
-            self._run(
-                "create or replace view {} as select id, title, vector::vector as vector from {}",
-                self.sql.Identifier(alias),
-                self.sql.Identifier(name),
-            )
-            self._run("comment on view {} is {}", self.sql.Identifier(alias), self.sql.Literal(name))
-
     def drop(self, name: str) -> None:
-        """Drop the table."""
-        self._run("drop table if exists {}", self.sql.Identifier(name))
+        self._run("drop table if exists {}", name)
 
     def close(self) -> None:
-        """Close the connection."""
         self.connection.close()
 
-    def _run(self, text: str, *parts: Any) -> Any:
-        return self.connection.execute(self.sql.SQL(text).format(*parts))
+    def _composed(self, text: str, *parts: Any) -> Any:
+        """A statement: strings among its parts are names, numbers literals."""
+        makers = {str: self.sql.Identifier, int: self.sql.Literal}
+        return self.sql.SQL(text).format(*(makers.get(type(part), lambda same: same)(part) for part in parts))
 
-    def _comment(self, name: str) -> str | None:
-        quoted = self.sql.Identifier(name).as_string(self.connection)
-        query = "select obj_description(to_regclass(%s), 'pg_class')"
-        comment: str | None = self.connection.execute(query, (quoted,)).fetchone()[0]
-        return comment
+    def _run(self, text: str, *parts: Any, values: Sequence[Any] | None = None) -> Any:
+        return self.connection.execute(self._composed(text, *parts), values)
 
     def _fields(self, name: str) -> _Fields:
         """Of a table or view; looked up once a name."""
         if name not in self._columns:
-            quoted = self.sql.Identifier(name).as_string(self.connection)
             query = (
                 "select attname, format_type(atttypid, null) from pg_attribute"
-                " where attrelid = to_regclass(%s) and attnum > 0 and not attisdropped"
+                " where attrelid = to_regclass(quote_ident(%s)) and attnum > 0 and not attisdropped"
             )
-            columns = dict(self.connection.execute(query, (quoted,)).fetchall())
+            columns = dict(self.connection.execute(query, (name,)).fetchall())
             if not columns:
                 raise UserError(f"{name}: no such table or view here; look at TO and the name")
             vectors = [column for column, kind in columns.items() if kind in ("vector", "halfvec")]
             vector = one_field(vectors, ["vector", "embedding", *vectors], name, "column of type vector")
             doc = one_field(list(columns), ["id", "doc_id"], name, "column of document ids")
-            self._columns[name] = _Fields(doc, "title" if "title" in columns else "", vector, *self._indexed(quoted))
+            self._columns[name] = _Fields(doc, "title" if "title" in columns else "", vector, *self._indexed(name))
         return self._columns[name]
 
-    def _indexed(self, quoted: str) -> tuple[str, list[str]]:
+    def _indexed(self, name: str) -> tuple[str, list[str]]:
         """Metric and kinds of the vector indexes of a table, or of what a view shows."""
         query = (
             "select opcname, amname from pg_index join pg_opclass o on o.oid = any(indclass::oid[])"
-            " join pg_am a on a.oid = opcmethod where indrelid = to_regclass(%(name)s) or indrelid in (select refobjid"
-            " from pg_depend join pg_rewrite r on r.oid = objid and classid = 'pg_rewrite'::regclass"
-            " where ev_class = to_regclass(%(name)s) and refclassid = 'pg_class'::regclass)"
+            " join pg_am a on a.oid = opcmethod where indrelid = to_regclass(quote_ident(%(name)s)) or indrelid in"
+            " (select refobjid from pg_depend join pg_rewrite r on r.oid = objid and classid = 'pg_rewrite'::regclass"
+            " where ev_class = to_regclass(quote_ident(%(name)s)) and refclassid = 'pg_class'::regclass)"
         )
-        rows = self.connection.execute(query, {"name": quoted}).fetchall()
+        rows = self.connection.execute(query, {"name": name}).fetchall()
         indexes = [(re.fullmatch(r"(?:vector|halfvec)_(\w+)_ops", operators), kind) for operators, kind in rows]
         metrics = sorted({"inner_product" if match[1] == "ip" else match[1] for match, _ in indexes if match})
         return metrics[0] if metrics else "", sorted({kind for match, kind in indexes if match})

@@ -4,6 +4,7 @@ import os
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -42,41 +43,32 @@ class Qdrant(Engine):
 
     @classmethod
     def uri_of(cls, to: str) -> str | None:
-        """A server by its scheme, a folder behind `qdrant:`."""
         if to.startswith(("http://", "https://")):
             return to
         return to.removeprefix("qdrant:") or None if to.startswith("qdrant:") else None
 
     def names(self, prefix: str) -> list[str]:
-        """Collections whose name begins so."""
-        return [
-            collection.name
-            for collection in self.client.get_collections().collections
-            if collection.name.startswith(prefix)
-        ]
+        names = [collection.name for collection in self.client.get_collections().collections]
+        return [name for name in names if name.startswith(prefix)]
 
     def create(self, name: str, dim: int) -> None:
-        """An empty collection that does not build a graph yet (m = 0)."""
         if not self.client.collection_exists(name):
             self.client.create_collection(
                 name,
                 vectors_config=self.models.VectorParams(size=dim, distance=self.models.Distance.DOT),
-                hnsw_config=self.models.HnswConfigDiff(m=0),
+                hnsw_config=self.models.HnswConfigDiff(m=0),  # no graph yet
             )
 
     def count(self, name: str) -> int:
-        """Points of the collection."""
         return int(self.client.count(name, exact=True).count)
 
     def upsert(self, name: str, rows: Rows) -> None:
-        """Put points in and wait until they are applied."""
         payloads = [{"id": doc, "title": title} for doc, title in zip(rows.ids, rows.titles, strict=True)]
         numbers = list(range(rows.first, rows.first + len(rows.ids)))
         batch = self.models.Batch(ids=numbers, vectors=rows.vectors.tolist(), payloads=payloads)
         self.client.upsert(name, batch, wait=True)
 
     def build(self, name: str, graph: Graph) -> None:
-        """Set the graph and wait until the optimisers have built it."""
         hnsw_config = self.models.HnswConfigDiff(m=graph.m, ef_construct=graph.ef_construction)
         self.client.update_collection(name, hnsw_config=hnsw_config)
         green, waiting, states = 0, _LONGEST_S, self.models.CollectionStatus
@@ -102,35 +94,26 @@ class Qdrant(Engine):
             self.models.QueryRequest(query=vector, limit=k, params=params, with_payload=["id", "doc_id", "title"])
             for vector in vectors.tolist()
         ]
-        return [
-            [
-                Hit(_id(point), float(point.score), str((point.payload or {}).get("title") or ""))
-                for point in response.points
-            ]
-            for response in self.client.query_batch_points(name, requests)
-        ]
+        responses = self.client.query_batch_points(name, requests)
+        return [[_hit(point) for point in response.points] for response in responses]
 
     def vectors(self, name: str, ids: Sequence[str]) -> dict[str, np.ndarray]:
         """The stored vectors of the points whose payload, or whose own number or UUID, is one of these ids."""
         integers = [int(doc) for doc in ids if doc.isascii() and doc.isdecimal() and len(doc) < 19]
-        fields = [
+        fields: list[Any] = [
             self.models.FieldCondition(key=key, match=self.models.MatchAny(any=values))
             for key in ("id", "doc_id")
             for values in (list(ids), integers)  # a payload may hold either
             if values
         ]
-        conditions: list[Any] = (
-            [*fields, self.models.HasIdCondition(has_id=point_ids)] if (point_ids := _numbers(ids)) else fields
-        )
-        condition = self.models.Filter(should=conditions)
-        points, _ = self.client.scroll(
-            name, condition, limit=2 * len(ids), with_vectors=True, with_payload=["id", "doc_id"]
-        )
+        if point_ids := _numbers(ids):
+            fields.append(self.models.HasIdCondition(has_id=point_ids))
+        condition, payload = self.models.Filter(should=fields), ["id", "doc_id"]
+        points, _ = self.client.scroll(name, condition, limit=2 * len(ids), with_vectors=True, with_payload=payload)
         vectors = {_id(point): np.asarray(point.vector, dtype=np.float32) for point in points}
         return {doc: vectors[doc] for doc in ids if doc in vectors}  # our own numbers are rows, and no ids
 
     def shape(self, name: str) -> Shape:
-        """What the collection's configuration says."""
         if not self.client.collection_exists(name) and self.target(name) is None:
             raise UserError(f"{name}: no such collection or alias here; look at TO and the name")
         config = self.client.get_collection(name).config.params.vectors
@@ -140,22 +123,19 @@ class Qdrant(Engine):
         return Shape(int(config.size), _METRICS.get(metric, metric))
 
     def note(self, name: str) -> str:
-        """What lies under our key of the metadata."""
         return str((self.client.get_collection(name).config.metadata or {}).get(_NOTE, ""))
 
     def keep(self, name: str, note: str) -> None:
-        """Write our key of the metadata; UserError if the server has none."""
+        """UserError if the server keeps no metadata."""
         self.client.update_collection(name, metadata={_NOTE: note})
         if self.note(name) != note:
             raise UserError(f"{name}: this Qdrant keeps no metadata of a collection; from 1.16 on it does: update it")
 
     def target(self, alias: str) -> str | None:
-        """The collection of the alias."""
         targets = {entry.alias_name: entry.collection_name for entry in self.client.get_aliases().aliases}
         return targets.get(alias)
 
     def point(self, alias: str, name: str) -> None:
-        """Create or move the alias, in one request."""
         create = self.models.CreateAlias(collection_name=name, alias_name=alias)
         actions: list[Any] = [self.models.CreateAliasOperation(create_alias=create)]
         if self.target(alias) is not None:
@@ -164,11 +144,9 @@ class Qdrant(Engine):
         self.client.update_collection_aliases(change_aliases_operations=actions)
 
     def drop(self, name: str) -> None:
-        """Delete the collection."""
         self.client.delete_collection(name)
 
     def close(self) -> None:
-        """Close the client."""
         self.client.close()
 
 
@@ -177,16 +155,14 @@ def _id(point: Any) -> str:
     return str(payload.get("id", payload.get("doc_id", point.id)))
 
 
+def _hit(point: Any) -> Hit:
+    return Hit(_id(point), float(point.score), str((point.payload or {}).get("title") or ""))
+
+
 def _numbers(ids: Sequence[str]) -> list[int | str]:
     """Those ids that can be a point's own: numbers and UUIDs."""
-    numbers: list[int | str] = []
+    numbers: list[int | str] = [int(text) for text in ids if text.isdecimal() and int(text) < 2**64]
     for text in ids:
-        if text.isdecimal():
-            if int(text) < 2**64:
-                numbers.append(int(text))
-        else:
-            try:
-                numbers.append(str(uuid.UUID(text)))
-            except ValueError:
-                continue
+        with suppress(ValueError):
+            numbers += [] if text.isdecimal() else [str(uuid.UUID(text))]
     return numbers
