@@ -3,12 +3,13 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from starlette.types import ASGIApp
 
 from slimtower.common.errors import UserError, line
@@ -137,11 +138,16 @@ def status_routes(service: Service, in_flight: Callable[[], int]) -> APIRouter:
     return routes
 
 
-def gauges(service: Service, in_flight: int) -> Iterator[tuple[str, dict[str, str], float]]:
-    """What holds now, in order of names."""
-    current = service.watcher.current
-    yield "slimtower_ready", {}, float(current is not None)
-    yield "slimtower_requests_in_flight", {}, in_flight
-    yield "slimtower_load_failing", {}, len(service.watcher.failures)
-    for served in current.students.values() if current else []:
-        yield "slimtower_release_info", {"system": served.name, **served.identity}, 1
+def gauges(service: Service, in_flight: int) -> list[Metric]:
+    """What holds now."""
+    students = service.watcher.current.students.values() if service.watcher.current else ()
+    info = GaugeMetricFamily("slimtower_release_info", "Releases that answer now.")
+    for served in students:
+        info.add_sample(info.name, {"system": served.name, **served.identity}, 1)
+    failing = len(service.watcher.failures)
+    return [
+        GaugeMetricFamily("slimtower_ready", "Whether there is a release that answers.", bool(students)),
+        GaugeMetricFamily("slimtower_requests_in_flight", "Requests being answered by this process.", in_flight),
+        GaugeMetricFamily("slimtower_load_failing", "Releases, or their source, that cannot be loaded now.", failing),
+        info,
+    ]

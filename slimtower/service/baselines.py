@@ -1,11 +1,12 @@
 """What students are compared with on the page: the teacher's tower and BM25, where their files and torch are there."""
 
 import threading
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,11 +23,6 @@ from slimtower.serving.tower_files import tower_facts
 BM25, TEACHER, FUSED_TEACHER = "bm25", "teacher", "teacher+bm25"
 
 
-class _Lexical(NamedTuple):
-    engine: Bm25
-    titles: dict[str, str]
-
-
 class Baselines:
     """Both are loaded by the first request that names them: torch and a model take seconds."""
 
@@ -34,7 +30,7 @@ class Baselines:
         self.project, self.corpus, self.enabled = project, corpus, enabled
         self._lock = threading.Lock()
         self._tower: tuple[Any, dict[str, str]] | None = None
-        self._lexical: dict[str, tuple[object, _Lexical]] = {}
+        self._lexical: dict[str, tuple[object, Bm25, dict[str, str]]] = {}  # with the state of the corpus, and titles
 
     def names(self, serving: Serving) -> list[str]:
         """Those that could answer; the teacher with BM25 as well where the default student's release fuses."""
@@ -61,38 +57,35 @@ class Baselines:
         """The teacher's embeddings of queries, float32 `(len(texts), dim)`; UserError if it is another's teacher."""
         tower = self._loaded(release)
         with self._lock:  # a tower is not made to be used from several threads
-            return truncate(_encode(tower, texts), release.manifest.dim)
+            return truncate(tower.encode_query(texts, show_progress_bar=False), release.manifest.dim)
 
     def _loaded(self, release: Release) -> Any:
         teacher = release.manifest.teacher
         with self._lock:
             if self._tower is None or self._tower[1] != teacher:
                 tower = self._load(teacher)
-                _encode(tower, [probe.text for probe in release.manifest.probes])  # the first is slow
+                tower.encode_query([probe.text for probe in release.manifest.probes], show_progress_bar=False)  # slow
                 self._tower = tower, teacher
             return self._tower[0]
 
     def bm25(self, dataset: str, texts: list[str], k: int) -> list[list[Hit]]:
         """BM25's hits of each query, best first."""
-        lexical = self._index(dataset)
-        scores, ids = lexical.engine.search(texts, k)
+        _, engine, titles = self._index(dataset)
+        scores, ids = engine.search(texts, k)
         return [
-            [Hit(doc_id, float(score), lexical.titles[doc_id]) for doc_id, score in zip(*line, strict=True)]
+            [Hit(doc_id, float(score), titles[doc_id]) for doc_id, score in zip(*line, strict=True)]
             for line in zip(ids, scores, strict=True)
         ]
 
-    def _index(self, dataset: str) -> _Lexical:
+    def _index(self, dataset: str) -> tuple[object, Bm25, dict[str, str]]:
         with self._lock:
             state = self.corpus.state()
-            cached = self._lexical.get(dataset)
-            if cached and cached[0] == state:
-                return cached[1]
-            ids, titles, texts = self.corpus.texts(dataset)
-            if not ids:
-                raise UserError(f"bm25: the corpus holds nothing of {dataset!r}")
-            lexical = _Lexical(Bm25(ids, texts), dict(zip(ids, titles, strict=True)))
-            self._lexical[dataset] = state, lexical
-            return lexical
+            if dataset not in self._lexical or self._lexical[dataset][0] != state:
+                ids, titles, texts = self.corpus.texts(dataset)
+                if not ids:
+                    raise UserError(f"bm25: the corpus holds nothing of {dataset!r}")
+                self._lexical[dataset] = state, Bm25(ids, texts), dict(zip(ids, titles, strict=True))
+            return self._lexical[dataset]
 
     def _towers(self) -> list[Path]:
         """Those that compute here: one behind an API would be paid for each query, and timed with the network."""
@@ -110,26 +103,18 @@ class Baselines:
         )
 
 
-def _encode(tower: Any, texts: list[str]) -> np.ndarray:
-    """Embeddings of queries by a SentenceTransformer, float32 `(len(texts), dim)`."""
-    vectors: np.ndarray = tower.encode_query(texts, show_progress_bar=False)
-    return vectors
-
-
 def _is_of(folder: Path, digests: dict[str, str]) -> bool:
     """Whether a tower has these digests; one that is checked out at this moment has none yet."""
-    try:
+    with suppress(UserError, OSError):
         return _digests(folder, _state(folder)) == digests
-    except (UserError, OSError):
-        return False
+    return False
 
 
 def _computes_here(tower: Path) -> bool:
     """Whether a folder is a tower that reads queries itself; one that lacks a file does not."""
-    try:
+    with suppress(UserError, OSError):
         return "Endpoint" not in tower_facts(tower, "query")["modules"]
-    except (UserError, OSError):
-        return False
+    return False
 
 
 def _state(folder: Path) -> tuple[tuple[str, int, int, int], ...]:

@@ -99,31 +99,13 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     if arguments.recipe and (arguments.release or arguments.model):
         raise UserError("serve: --recipe takes the releases of its run; leave --release and --model out")
     release = arguments.release or ("" if arguments.model else str(run_root(arguments.recipe) / "models/release"))
-    values = {
+    values = vars(arguments) | {
         "release": str(Path(release)) if release else "",
-        "model": arguments.model,
-        "system": arguments.system,
-        "embeddings_model": arguments.embeddings_model,
         "hosts": named(arguments.hosts) or (LOOPBACK if arguments.host in LOOPBACK else []),
-        "poll_s": arguments.poll,
         "threads": arguments.threads or processors(),
-        "workers": arguments.workers,
-        "max_body": arguments.max_body,
-        "max_batch": arguments.max_batch,
-        "max_text": arguments.max_text,
-        "max_k": arguments.max_k,
-        "rate": arguments.rate,
-        "max_requests": arguments.max_requests,
-        "corpus": arguments.corpus,
-        "corpus_mb": arguments.corpus_mb,
-        "baselines": not arguments.no_baselines,
-        "log": arguments.log,
-        "log_queries": arguments.log_queries,
-        "log_flush_s": arguments.log_flush,
-        "consent": arguments.consent,
-        "retention_days": arguments.retention_days,
         "salt": os.environ.get(SALT) or secrets.token_hex(32),
     }
+    values = {name: value for name, value in values.items() if name in Settings.model_fields}
     return validated(Settings, values, "serve")
 
 
@@ -148,7 +130,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--port", type=int, default=8000, help="port to listen at")
     add("--workers", type=_positive, default=1, help="processes; they share the index's memory")
     add("--threads", type=int, default=0, help="encodings and searches at once in each process (0: one a processor)")
-    add("--poll", type=float, default=10.0, help="seconds between two looks for a new release")
+    add(
+        "--poll",
+        dest="poll_s",
+        metavar="POLL",
+        type=float,
+        default=10.0,
+        help="seconds between two looks for a new release",
+    )
     add("--rate", type=float, default=50.0, help="requests a second of one client to one process; ten queries of a"
         " batch count as one (0: no limit)")  # fmt: skip
     add("--max-requests", type=_positive, default=200, help="requests at once in each process; where there is a"
@@ -160,11 +149,18 @@ def _parser() -> argparse.ArgumentParser:
     add("--corpus", default="", help="folder or s3://bucket/prefix that holds corpus.parquet, as data/ingest does"
         " (what lies beside the releases of a checkout)")  # fmt: skip
     add("--corpus-mb", type=int, default=500, help="largest corpus.parquet read for snippets and BM25 (0: none)")
-    add("--no-baselines", action="store_true", help="none of what the page compares with or shows of the run: teacher,"
-        " BM25, report, example queries of the run's own data")  # fmt: skip
+    add("--no-baselines", dest="baselines", action="store_false", help="none of what the page compares with or shows of"
+        " the run: teacher, BM25, report, example queries of the run's own data")  # fmt: skip
     add("--trusted-proxies", default="", help="addresses whose X-Forwarded-For tells the client, such as 10.0.0.0/8")
     add("--log", default="", help="folder or s3://bucket/prefix of the search log (UBI); none where it is not given")
-    add("--log-flush", type=float, default=60.0, help="seconds between two files of the search log")
+    add(
+        "--log-flush",
+        dest="log_flush_s",
+        metavar="LOG_FLUSH",
+        type=float,
+        default=60.0,
+        help="seconds between two files of the search log",
+    )
     add("--consent", choices=["header", "given"], default="header", help="header: log searches that say"
         " X-Search-Consent: yes; given: log all, you have asked")  # fmt: skip
     add("--retention-days", type=_positive, default=90, help="days that the search log is kept")

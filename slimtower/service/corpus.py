@@ -1,21 +1,21 @@
 """The documents themselves, beside the releases or where `--corpus` says: snippets, whole texts, and BM25's texts."""
 
-import logging
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from slimtower.common.document_texts import template_of
 from slimtower.common.errors import UserError, line
 from slimtower.common.files import cache_root, sha256_text
 from slimtower.common.parquet import read_columns
 from slimtower.service.log_store import log_store
+from slimtower.service.logs import LOGGER
 from slimtower.serving.snippets import snippet
 
-_LOG = logging.getLogger("slimtower.serve")
 _NAME = "corpus.parquet"
 _SNIPPET = 220  # characters
 
@@ -23,7 +23,7 @@ _SNIPPET = 220  # characters
 class Document(NamedTuple):
     """A document's fields."""
 
-    id: str
+    doc_id: str
     dataset: str
     title: str
     topic: str
@@ -69,48 +69,41 @@ class Corpus:
         row = rows.get(doc_id)
         if table is None or row is None:
             return None
-        return Document(doc_id, *(table[name][row].as_py() for name in Document._fields[1:]))
+        return Document(*(table[name][row].as_py() for name in Document._fields))
 
     def documents(self, dataset: str) -> Iterator[Document]:
         """The documents of a data set, in the corpus' order."""
         table, _ = self._load()
-        for batch in table.to_batches(1024) if table is not None else []:
-            for row in batch.to_pylist():
-                if row["dataset"] == dataset:
-                    yield Document(*(row["doc_id" if name == "id" else name] for name in Document._fields))
+        if table is not None:
+            for batch in table.to_batches(1024):
+                yield from (Document(**row) for row in batch.filter(pc.field("dataset") == dataset).to_pylist())
 
     def texts(self, dataset: str) -> tuple[list[str], list[str], list[str]]:
         """Ids, titles, and texts as towers and BM25 read them."""
         table, _ = self._load()
-        template = template_of(table.schema) if table is not None else None
-        rows = [
-            (document.id, document.title, template.text(document.title, document.topic, document.content))
-            for document in self.documents(dataset)
-            if template
-        ]
-        return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+        if table is None:
+            return [], [], []
+        template, documents = template_of(table.schema), list(self.documents(dataset))
+        texts = [template.text(document.title, document.topic, document.content) for document in documents]
+        return [document.doc_id for document in documents], [document.title for document in documents], texts
 
     def _load(self) -> tuple[pa.Table | None, dict[str, int]]:
         with self._lock:
             if (state := self.state()) != self._state:
-                self._table, self._rows = None, {}
-                if (
-                    state is not None
-                    and self.path is not None
-                    and (table := self._table_of(self.path, state)) is not None
-                ):
-                    self._table = table.combine_chunks()
-                    self._rows = {doc_id: row for row, doc_id in enumerate(table["doc_id"].to_pylist())}
+                self._table = self._read(state) if state else None
+                ids = self._table["doc_id"].to_pylist() if self._table is not None else []
+                self._rows = {doc_id: row for row, doc_id in enumerate(ids)}
                 self._state = state
             return self._table, self._rows
 
-    def _table_of(self, path: Path, state: object) -> pa.Table | None:
-        """What the file holds; where it cannot be read searches go on without it, and the log says why."""
+    def _read(self, state: object) -> pa.Table | None:
+        """What the file holds; if it cannot be read searches go on without it, and the log says why."""
+        assert self.path is not None
         try:
-            return read_columns(path, "doc_id", *Document._fields[1:])
+            return read_columns(self.path, *Document._fields).combine_chunks()
         except (UserError, OSError, pa.ArrowException) as error:
             self._broken = state
-            _LOG.error("corpus not read", extra={"data": {"error": line(error)[:300]}})
+            LOGGER.error("corpus not read", extra={"data": {"error": line(error)[:300]}})
             return None
 
 

@@ -14,11 +14,13 @@ from slimtower.common.errors import UserError
 from slimtower.service.limits import charge
 from slimtower.service.messages import REFUSALS, EmbeddingsAnswer, EmbeddingsRequest
 from slimtower.service.problems import Problem
-from slimtower.service.service import Service, add_log_fields
+from slimtower.service.service import Service, note_answer
 from slimtower.service.systems import Served
 from slimtower.serving.dims import truncate
 
 DEFAULT = "default"
+_NO_TEXTS = "input: a text, or a list of texts, is what is embedded here"
+_TOKENS = "input: numbers of tokens mean nothing elsewhere; send text (LangChain: check_embedding_ctx_length=False)"
 _ROLES = ("input_type", "task", "task_type", "prompt_name")  # in which other servers are told what a text is
 _DOCUMENTS = re.compile(r"document|passage|corpus|(?<![a-z])docs?(?![a-z])", re.IGNORECASE)  # in a role of one word
 
@@ -33,13 +35,8 @@ def embedding_routes(service: Service) -> APIRouter:
         _check_queries(body.model_extra or {})
         texts = [body.input] if isinstance(body.input, str) else body.input
         if not _are_texts(texts):
-            message = "input: a text, or a list of texts, is what is embedded here"
-            if all(isinstance(item, int | list) for item in texts):
-                message = (
-                    "input: numbers of tokens mean nothing to another tokenizer; send text (LangChain:"
-                    " check_embedding_ctx_length=False)"
-                )
-            raise Problem(422, message, param="input")
+            tokens = all(isinstance(item, int | list) for item in texts)
+            raise Problem(422, _TOKENS if tokens else _NO_TEXTS, param="input")
         service.check_texts(texts, "input")
         try:
             names = {"", DEFAULT, service.settings.embeddings_model}
@@ -50,10 +47,8 @@ def embedding_routes(service: Service) -> APIRouter:
         if dim not in (dims := sorted({served.release.manifest.dim, *served.release.manifest.dims})):
             raise Problem(422, f"dimensions: this release has {', '.join(map(str, dims))}", param="dimensions")
         charge(request.scope, len(texts))
-        vectors, tokens = await service.run(lambda: _embedded(service, served, texts))
-        add_log_fields(request.scope, system=served.name, queries=len(texts), **served.identity)
-        if service.settings.log_queries:
-            add_log_fields(request.scope, texts=texts)
+        vectors, tokens, encode_ms = await service.run(lambda: _embedded(served, texts))
+        note_answer(service, request.scope, served, served.name, texts, encode_ms)
         return JSONResponse(
             {
                 "object": "list",
@@ -76,12 +71,12 @@ def embedding_routes(service: Service) -> APIRouter:
     return routes
 
 
-def _embedded(service: Service, served: Served, texts: list[str]) -> tuple[np.ndarray, int]:
+def _embedded(served: Served, texts: list[str]) -> tuple[np.ndarray, int, float]:
+    """Vectors, tokens, and the milliseconds of encoding."""
     began = time.perf_counter()
     vectors = served.release.encode(texts)
-    service.metrics.count("slimtower_queries_total", len(texts), system=served.name)
-    service.metrics.time("slimtower_encode_seconds", time.perf_counter() - began, system=served.name)
-    return vectors, sum(len(served.release.encoder.token_ids(text)) for text in texts)
+    seconds = time.perf_counter() - began
+    return vectors, sum(len(served.release.encoder.token_ids(text)) for text in texts), 1e3 * seconds
 
 
 def _check_queries(fields: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from starlette.datastructures import URL
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slimtower.service.messages import K
@@ -105,24 +106,20 @@ class Limits:
         if scope["method"] in _WITHOUT_BODY:
             await self.app(scope, receive, send)
             return
-        parts, size = [], 0
+        body = bytearray()
         try:
             async with asyncio.timeout(_BODY_S):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        return
-                    parts.append(message.get("body", b""))
-                    size += len(parts[-1])
-                    if size > self.max_body:
+                async for part in Request(scope, receive).stream():
+                    body += part
+                    if len(body) > self.max_body:
                         await self._refuse(scope, receive, send, 413, too_large)
                         return
-                    if not message.get("more_body", False):
-                        break
+        except ClientDisconnect:
+            return
         except TimeoutError:
             await self._refuse(scope, receive, send, 408, f"the body did not arrive within {_BODY_S:.0f} s")
             return
-        await self.app(scope, _again(b"".join(parts), receive), send)
+        await self.app(scope, _again(bytes(body), receive), send)
 
     async def _refuse(
         self, scope: Scope, receive: Receive, send: Send, status: int, message: str, retry_s: int = 0

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from slimtower.common.errors import TransientError, UserError, line
 from slimtower.common.files import cache_root, file_lock, last_used, sha256_file, staged_file
@@ -18,37 +18,18 @@ _DIGEST = "sha256"  # an object's metadata
 Lines = Callable[[], Iterable[str]]  # asked for twice where a file is compared, then written
 
 
-class LogStore(Protocol):
-    """Files by their path below the log's root."""
-
-    def write(self, name: str, text: str) -> None:
-        """Write a file whole; UserError or TransientError if that fails."""
-
-    def keep(self, name: str, lines: Lines) -> None:
-        """Write a file whole, line by line, unless it holds these lines already; errors are those of `write`."""
-
-    def names(self) -> Iterator[str]:
-        """All files."""
-
-    def delete(self, name: str) -> None:
-        """Delete a file, if it is there."""
-
-    def fetch(self, name: str, into: Path) -> Path:
-        """A file's path on this machine, below `into` where it lies elsewhere."""
-
-
 class FolderLogStore:
-    """A folder of this machine."""
+    """Files by their path below a folder of this machine."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def write(self, name: str, text: str) -> None:
-        """Write by rename."""
+        """Write a file whole; UserError or TransientError if that fails."""
         self._write(name, [text])
 
     def keep(self, name: str, lines: Lines) -> None:
-        """Write by rename what is not there."""
+        """Write a file whole, line by line, unless it holds these lines already; errors are those of `write`."""
         path = self.root / name
         if not path.is_file() or sha256_file(path) != _digest(lines()):
             self._write(name, lines())
@@ -72,7 +53,7 @@ class FolderLogStore:
             path.parent.rmdir()
 
     def fetch(self, name: str, into: Path) -> Path:
-        """Where the file lies."""
+        """A file's path on this machine; of a store elsewhere it lies below `into`."""
         return self.root / name
 
 
@@ -97,15 +78,15 @@ class S3LogStore:
         return self._client
 
     def write(self, name: str, text: str) -> None:
-        """Put an object: whole, or not at all."""
         with _explained(self._bucket_name):
-            self.client.put_object(Bucket=self.bucket, Key=self.prefix + name, Body=text.encode("utf-8"))
+            self.client.put_object(**self._where(name), Body=text.encode("utf-8"))
 
     def keep(self, name: str, lines: Lines) -> None:
         """Put an object by way of a file in the cache, its digest as metadata, unless that is there."""
-        where, folder = {"Bucket": self.bucket, "Key": self.prefix + name}, cache_root() / "serve"
+        where, folder = self._where(name), cache_root() / "serve"
         with _explained(self._bucket_name):
-            if (digest := self._digest_of(where)) and digest == _digest(lines()):
+            head = self._head(name)
+            if head and head.get("Metadata", {}).get(_DIGEST) == _digest(lines()):
                 return
             folder.mkdir(parents=True, exist_ok=True)
             with TemporaryFile(dir=folder) as file:
@@ -113,41 +94,39 @@ class S3LogStore:
                 file.seek(0)
                 self.client.put_object(**where, Body=file, Metadata=metadata)
 
-    def _digest_of(self, where: dict[str, str]) -> str | None:
+    def _where(self, name: str) -> dict[str, str]:
+        return {"Bucket": self.bucket, "Key": self.prefix + name}
+
+    def _head(self, name: str) -> dict[str, Any] | None:
+        """What S3 says of an object; None if there is none."""
         from botocore.exceptions import ClientError
 
         try:
-            metadata: dict[str, str] = self.client.head_object(**where).get("Metadata", {})
+            head: dict[str, Any] = self.client.head_object(**self._where(name))
+            return head
         except ClientError as error:
             if error.response["Error"]["Code"] in _ABSENT:
                 return None
             raise
-        return metadata.get(_DIGEST)
 
     def names(self) -> Iterator[str]:
-        """All objects."""
         with _explained(self._bucket_name):
             for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self.prefix):
                 for item in page.get("Contents", []):
                     yield item["Key"].removeprefix(self.prefix)
 
     def delete(self, name: str) -> None:
-        """Delete an object."""
         with _explained(self._bucket_name):
-            self.client.delete_object(Bucket=self.bucket, Key=self.prefix + name)
+            self.client.delete_object(**self._where(name))
 
     def fetch(self, name: str, into: Path) -> Path:
         """Download an object unless this version of it lies below `into`; of earlier versions the last one stays."""
-        from botocore.exceptions import ClientError
-
-        where = {"Bucket": self.bucket, "Key": self.prefix + name}
+        where = self._where(name)
         with _explained(self._bucket_name), file_lock(into / ".lock"):
-            try:
-                version = self.client.head_object(**where)["ETag"].strip('"')
-            except ClientError as error:
-                if error.response["Error"]["Code"] in _ABSENT:
-                    raise UserError(f"{self._bucket_name}: no object {where['Key']}; copy it there") from None
-                raise
+            head = self._head(name)
+            if head is None:
+                raise UserError(f"{self._bucket_name}: no object {where['Key']}; copy it there")
+            version = head["ETag"].strip('"')
             target = into / version / name
             if not target.is_file():
                 with staged_file(target) as staging, staging.open("wb") as file:
@@ -156,6 +135,9 @@ class S3LogStore:
             for old in sorted(versions, key=last_used)[:-1]:  # another process may still read the last one
                 shutil.rmtree(old, ignore_errors=True)
         return target
+
+
+LogStore = FolderLogStore | S3LogStore
 
 
 def log_store(location: str, purpose: str = "search log") -> LogStore:

@@ -4,11 +4,11 @@ What a process that ended has counted stays: a counter never falls. Gauges are o
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
 
 SHARED = "PROMETHEUS_MULTIPROC_DIR"  # the folder; prometheus_client reads it when it is imported
 BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  # seconds
@@ -27,13 +27,6 @@ _TIMES = {
     "slimtower_encode_seconds": ("Encoding of a request's queries.", ("system",)),
     "slimtower_search_seconds": ("Search of a request's queries.", ("system",)),
 }
-_GAUGES = {
-    "slimtower_ready": "Whether there is a release that answers.",
-    "slimtower_requests_in_flight": "Requests being answered by this process.",
-    "slimtower_load_failing": "Releases, or their source, that cannot be loaded now.",
-    "slimtower_release_info": "Releases that answer now.",
-}
-Gauges = Iterable[tuple[str, Mapping[str, str], float]]  # name, labels, value
 
 disable_created_metrics()
 
@@ -60,25 +53,21 @@ class Metrics:
         """Add an observation to a histogram."""
         self._times[name].labels(**labels).observe(seconds)
 
-    def text(self, gauges: Gauges) -> str:
+    def text(self, gauges: list[Metric]) -> str:
         """Counters and histograms of all processes, and the gauges given of this one; Prometheus' text format 0.0.4."""
         counted = self._registry
         if SHARED in os.environ:
             MultiProcessCollector(counted := CollectorRegistry())
         current = CollectorRegistry()
-        current.register(_CurrentGauges(gauges))
+        current.register(_Gauges(gauges))
         return (generate_latest(counted) + generate_latest(current)).decode()
 
 
-class _CurrentGauges:
+class _Gauges(Collector):
     """Gauges as they are, for one answer."""
 
-    def __init__(self, gauges: Gauges) -> None:
-        self.families: dict[str, GaugeMetricFamily] = {}
-        for name, labels, value in gauges:
-            family = self.families.setdefault(name, GaugeMetricFamily(name, _GAUGES[name]))
-            family.add_sample(name, dict(labels), value)
+    def __init__(self, gauges: list[Metric]) -> None:
+        self.gauges = gauges
 
-    def collect(self) -> Iterator[Metric]:
-        """One family a name."""
-        yield from self.families.values()
+    def collect(self) -> list[Metric]:
+        return self.gauges

@@ -10,13 +10,10 @@ from slimtower.service.logs import LOGGER
 from slimtower.service.metrics import Metrics
 
 SEEN = "slimtower.seen"  # of a scope: what routes say about a request, for its log line
-PATHS = frozenset(
-    {
-        "/", "/docs", "/document", "/events", "/health", "/health/live", "/metrics", "/openapi.json", "/report",
-        "/search",
-        "/systems", "/v1/embeddings", "/v1/models",
-    }
-)  # fmt: skip
+PATHS = {
+    "/", "/docs", "/document", "/events", "/health", "/health/live", "/metrics", "/openapi.json", "/report", "/search",
+    "/systems", "/v1/embeddings", "/v1/models",
+}  # fmt: skip
 _QUIET = ("/health", "/metrics")  # asked every few seconds: counted, not logged
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slimtower.common.errors import TransientError, UserError
-from slimtower.common.files import cache_root, file_lock, staged_folder
+from slimtower.common.files import cache_root, file_lock, last_used, staged_folder
 from slimtower.registry.client import client, reaching, tracking_uri
 from slimtower.service.sources import THREADS
 from slimtower.service.systems import Origin, Served, stamp
@@ -31,7 +31,6 @@ class RegistrySource:
         self._anew: set[Path] = set()  # places in the cache that were filled a second time
 
     def poll(self) -> dict[str, Hashable]:
-        """The version that the alias names."""
         with reaching():
             version = self._version()
         return {self.alias: (str(version.version), str(version.source))}
@@ -59,7 +58,6 @@ class RegistrySource:
         return Served(name, release, origin, stamp(time.time()))
 
     def default(self, names: list[str]) -> str:
-        """The alias."""
         return names[0]
 
     def _version(self) -> Any:
@@ -103,9 +101,7 @@ class RegistrySource:
                 with staged_folder(target) as staging:
                     _download(f"models:/{self.name}/{version.version}", staging)
             target.touch()
-            versions = sorted(
-                (path for path in folder.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime
-            )
+            versions = sorted((path for path in folder.iterdir() if path.is_dir()), key=last_used)
             for old in versions[:-_CACHED_VERSIONS]:  # what is mapped stays readable
                 shutil.rmtree(old, ignore_errors=True)
         return _release_in(target)

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
@@ -43,27 +42,16 @@ def example_queries(serving: Serving, project: Path | None) -> dict[str, list[st
 
 def _agreed_queries(project: Path, dataset: str) -> list[str]:
     """Dev queries whose first hit is relevant in every dense search that the evaluation measured; short ones first."""
-    measured = project / "reports/per_query.parquet"
+    only = {"dataset": dataset, "split": "dev", "measure": "RR@10"}
+    filters = [(name, "==", value) for name, value in only.items()] + [("model", "!=", "bm25")]
     try:
-        rows = pq.read_table(
-            measured,
-            columns=["query_id", "value"],
-            filters=(pc.field("dataset") == dataset)
-            & (pc.field("split") == "dev")
-            & (pc.field("measure") == "RR@10")
-            & (pc.field("model") != "bm25"),
-        )
-        table = read_columns(project / "data/ingest/queries.parquet", "query_id", "text")
+        rows = read_columns(project / "reports/per_query.parquet", "query_id", "value", filters=filters)
+        queries = read_columns(project / "data/ingest/queries.parquet", "query_id", "text")
     except (UserError, OSError):
         return []
-    worst: dict[str, float] = {}
-    for query_id, value in zip(rows["query_id"].to_pylist(), rows["value"].to_pylist(), strict=True):
-        worst[query_id] = min(value, worst.get(query_id, 1.0))
-    texts = [
-        text
-        for query_id, text in zip(table["query_id"].to_pylist(), table["text"].to_pylist(), strict=True)
-        if worst.get(query_id) == 1.0 and len(text) <= _LONGEST
-    ]
+    worst = rows.group_by("query_id").aggregate([("value", "min")]).filter(pc.field("value_min") == 1.0)
+    agreed = queries.filter(pc.is_in(queries["query_id"], worst["query_id"].combine_chunks()))["text"].to_pylist()
+    texts = [text for text in agreed if len(text) <= _LONGEST]
     return sorted(texts, key=lambda text: (abs(len(text.split()) - 4), text))
 
 

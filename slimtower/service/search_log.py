@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from slimtower.common.errors import UserError, line
 from slimtower.service.corpus import Corpus
-from slimtower.service.log_store import LogStore, log_store
+from slimtower.service.log_store import LogStore
 from slimtower.service.logs import LOGGER
 from slimtower.service.metrics import Metrics
 from slimtower.service.settings import Settings
@@ -70,17 +70,10 @@ class SearchLog:
     """Rows are held until the next flush, then written as one new file for each kind, data set and day."""
 
     def __init__(
-        self,
-        store: LogStore,
-        *,
-        salt: str,
-        flush_s: float,
-        retention_days: int,
-        metrics: Metrics,
-        clock: Callable[[], float] = time.time,
+        self, store: LogStore, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.time
     ) -> None:
-        self.store, self.flush_s, self.retention_days, self.metrics = store, flush_s, retention_days, metrics
-        self._salt, self._clock = salt.encode("utf-8"), clock
+        self.store, self.flush_s, self.retention_days = store, settings.log_flush_s, settings.retention_days
+        self.metrics, self._salt, self._clock = metrics, settings.salt.encode("utf-8"), clock
         self._waiting: dict[_FileKey, _Waiting] = {}
         self._dropped = 0  # since the last flush
         self._lock, self._flushing = threading.Lock(), threading.Lock()
@@ -217,9 +210,8 @@ class SearchLog:
     def _add(self, kind: str, dataset: str, moment: datetime, address: str, row: dict[str, Any]) -> bool:
         text = json.dumps(row, ensure_ascii=False) + "\n"
         with self._lock:
-            is_added = self._waiting.setdefault((kind, dataset, moment.strftime("%Y-%m-%d")), _Waiting()).add(
-                address, text
-            )
+            waiting = self._waiting.setdefault((kind, dataset, moment.strftime("%Y-%m-%d")), _Waiting())
+            is_added = waiting.add(address, text)
             self._dropped += not is_added
         if not is_added:
             self.metrics.count("slimtower_log_dropped_total")
@@ -245,10 +237,7 @@ class SearchLog:
                 self._due = None
             except Exception as error:  # tried again at the next turn
                 self.metrics.count("slimtower_log_failures_total")
-                LOGGER.error(
-                    "corpus not read, or not written beside the search log",
-                    extra={"data": {"error": _error_text(error)}},
-                )
+                LOGGER.error("corpus not read, or not written", extra={"data": {"error": _error_text(error)}})
 
     def _tidy_daily(self) -> None:
         if (today := self._utc_now().strftime("%Y-%m-%d")) != self._tidied:
@@ -266,17 +255,6 @@ class SearchLog:
         return hmac.new(self._salt, text.encode("utf-8"), hashlib.sha256).hexdigest()[:32]
 
 
-def open_log(settings: Settings, metrics: Metrics) -> SearchLog:
-    """The log that the settings describe."""
-    return SearchLog(
-        log_store(settings.log),
-        salt=settings.salt,
-        flush_s=settings.log_flush_s,
-        retention_days=settings.retention_days,
-        metrics=metrics,
-    )
-
-
 def write_corpus(store: LogStore, corpus: Corpus, datasets: Iterable[str]) -> None:
     """Put each data set's documents beside its log, under the ids that the log names, where they are not there yet."""
     for dataset in datasets:
@@ -286,12 +264,8 @@ def write_corpus(store: LogStore, corpus: Corpus, datasets: Iterable[str]) -> No
 
 def _corpus_lines(corpus: Corpus, dataset: str) -> Iterator[str]:
     for document in corpus.documents(dataset):
-        row = {
-            "doc_id": own_id(document.id, dataset),
-            "title": document.title,
-            "topic": document.topic,
-            "content": document.content,
-        }
+        row = document._asdict() | {"doc_id": own_id(document.doc_id, dataset)}
+        del row["dataset"]
         yield json.dumps(row, ensure_ascii=False) + "\n"
 
 

@@ -20,7 +20,7 @@ from slimtower.service.messages import (
 )
 from slimtower.service.problems import Problem
 from slimtower.service.search_log import Client
-from slimtower.service.service import SearchResult, Service, add_log_fields
+from slimtower.service.service import SearchResult, Service, note_answer
 from slimtower.service.systems import Serving
 from slimtower.serving.timing import Medians
 
@@ -56,17 +56,19 @@ def search_routes(service: Service) -> APIRouter:
 
     run_facts: tuple[Serving | None, dict[str, Any]] = None, {}  # of the releases that it was computed for
 
+    def facts_of(serving: Serving) -> dict[str, Any]:
+        teacher = service.baselines.teacher_name(serving.student("").release)
+        return {"examples": service.examples(serving), "teacher": teacher}
+
     @routes.get("/systems", response_model=SystemsAnswer)
     async def systems() -> dict[str, Any]:
         """What answers now, what it was made of, and whether searches are logged."""
         nonlocal run_facts
         serving = service.serving()
         if run_facts[0] is not serving:
-            run_facts = serving, await service.run(lambda: _of_run(service, serving))
+            run_facts = serving, await service.run(lambda: facts_of(serving))
         students = [served.facts() for served in serving.students.values()]
-        baselines: list[dict[str, Any]] = [
-            {"system": name, "kind": "baseline"} for name in service.baselines.names(serving)
-        ]
+        baselines = [{"system": name, "kind": "baseline"} for name in service.baselines.names(serving)]
         for system in students + baselines:
             served = serving.student(system["system"] if system["kind"] == "student" else "")
             key = system["system"], served.release.datasets[0], served.release.manifest.checksum
@@ -85,7 +87,7 @@ def search_routes(service: Service) -> APIRouter:
         hit = await service.run(lambda: service.corpus.document(id))
         if hit is None:
             raise Problem(404, "no such document here", param="id")
-        return {"id": hit.id, "title": hit.title, "topic": hit.topic, "content": hit.content}
+        return {"id": hit.doc_id, "title": hit.title, "topic": hit.topic, "content": hit.content}
 
     @routes.post("/events", status_code=202, response_model=ClickAnswer)
     async def events(request: Request, body: ClickRequest) -> dict[str, bool]:
@@ -111,37 +113,30 @@ async def _search(service: Service, request: Request, body: SearchRequest) -> Re
         raise Problem(422, message, param="k")
     charge(request.scope, len(texts), body.k)
     serving = service.serving()
-    result, snippets = await service.run(lambda: _with_snippets(service, texts, service.search(
-        serving, body.system, body.dataset, texts, body.k
-    )))  # fmt: skip
-    note(service, request, result.system, len(texts), result)
-    add_log_fields(
-        request.scope, system=result.system, dataset=result.dataset, queries=len(texts), k=body.k, **result.by.identity
-    )
-    if service.settings.log_queries:
-        add_log_fields(request.scope, texts=texts)
+    result, snippets = await service.run(lambda: _with_snippets(service, serving, body, texts))
+    service.metrics.time("slimtower_search_seconds", result.times.search / 1e3, system=result.system)
+    fields = {"dataset": result.dataset, "k": body.k}
+    note_answer(service, request.scope, result.by, result.system, texts, result.times.encode, **fields)
     log = service.log if body.log and _consents(service, request) else None
     results = []
     for text, hits, hit_snippets in zip(texts, result.hits, snippets, strict=True):
         query_id, ids = str(uuid.uuid4()), [hit.id for hit in hits]
-        tokens: list[str] | list[None] = [None] * len(hits)
-        logged = False
-        if log:
-            facts = {"system": result.system, **result.by.identity}
-            logged = log.search(query_id, _client(request), text.strip(), result.dataset, ids, facts)
-            tokens = log.tokens(query_id, result.dataset, ids) if logged else tokens
-        rows = [
+        facts = {"system": result.system, **result.by.identity}
+        logged = bool(log) and log.search(query_id, _client(request), text.strip(), result.dataset, ids, facts)
+        rows: list[dict[str, Any]] = [
             {"rank": rank, "id": hit.id, "score": round(hit.score, 6), "title": hit.title, "snippet": snippet}
-            | ({"click": token} if token else {})
-            for rank, (hit, snippet, token) in enumerate(zip(hits, hit_snippets, tokens, strict=True), start=1)
+            for rank, (hit, snippet) in enumerate(zip(hits, hit_snippets, strict=True), start=1)
         ]
+        if log and logged:
+            for row, token in zip(rows, log.tokens(query_id, result.dataset, ids), strict=True):
+                row["click"] = token
         results.append({"query_id": query_id, "logged": logged, "hits": rows})
     return JSONResponse(
         {
             "system": result.system,
             "release": result.by.identity,
             "dataset": result.dataset,
-            "ms": {"encode": round(result.encode_ms, 4), "search": round(result.search_ms, 4)},
+            "ms": {"encode": round(result.times.encode, 4), "search": round(result.times.search, 4)},
             "recent": _medians(result.recent),
             "results": results,
         }
@@ -152,22 +147,12 @@ def _medians(recent: Medians | None) -> dict[str, float] | None:
     return recent and {name: round(value, 4) for name, value in recent._asdict().items()}
 
 
-def _with_snippets(service: Service, texts: list[str], result: SearchResult) -> tuple[SearchResult, list[list[str]]]:
+def _with_snippets(
+    service: Service, serving: Serving, body: SearchRequest, texts: list[str]
+) -> tuple[SearchResult, list[list[str]]]:
+    result = service.search(serving, body.system, body.dataset, texts, body.k)
     pairs = zip(texts, result.hits, strict=True)
     return result, [service.corpus.snippets(text, [hit.id for hit in hits]) for text, hits in pairs]
-
-
-def _of_run(service: Service, serving: Serving) -> dict[str, Any]:
-    """What does not change until other releases serve."""
-    release = serving.student("").release
-    return {"examples": service.examples(serving), "teacher": service.baselines.teacher_name(release)}
-
-
-def note(service: Service, request: Request, system: str, queries: int, result: SearchResult) -> None:
-    """Count what was answered, and how long it took."""
-    service.metrics.count("slimtower_queries_total", queries, system=system)
-    service.metrics.time("slimtower_encode_seconds", result.encode_ms / 1e3, system=system)
-    service.metrics.time("slimtower_search_seconds", result.search_ms / 1e3, system=system)
 
 
 def _consents(service: Service, request: Request) -> bool:

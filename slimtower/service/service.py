@@ -17,12 +17,13 @@ from starlette.types import Scope
 from slimtower.common.errors import UserError
 from slimtower.service.baselines import BM25, FUSED_TEACHER, TEACHER, Baselines
 from slimtower.service.corpus import Corpus
+from slimtower.service.log_store import log_store
 from slimtower.service.messages import K
 from slimtower.service.metrics import Metrics
 from slimtower.service.observing import SEEN
 from slimtower.service.problems import Problem
 from slimtower.service.run_facts import example_queries, report_of
-from slimtower.service.search_log import SearchLog, open_log
+from slimtower.service.search_log import SearchLog
 from slimtower.service.settings import Settings
 from slimtower.service.sources import FolderSource, Source, project_of
 from slimtower.service.systems import Served, Serving
@@ -72,13 +73,12 @@ _WARM_UP_S = 2.0  # for all students and data sets together
 
 
 class SearchResult(NamedTuple):
-    """A system's hits of each query, its milliseconds, and the medians of its last calls if this was one query."""
+    """A system's hits of each query, its times, and the medians of its last calls if this was one query."""
 
     system: str
     by: Served
     dataset: str
-    encode_ms: float
-    search_ms: float
+    times: Times
     hits: list[list[Hit]]
     recent: Medians | None = None
 
@@ -135,51 +135,37 @@ class Service:
     def search(self, serving: Serving, system: str, dataset: str, texts: list[str], k: int) -> SearchResult:
         """Encode and search. UserError for an unknown system or data set."""
         name = system or serving.default
-        search = self._baseline if name in (TEACHER, FUSED_TEACHER, BM25) else self._student
-        answer = search(serving, name, dataset, texts, k)
+        is_baseline = name in (TEACHER, FUSED_TEACHER, BM25)
+        if is_baseline and name not in self.baselines.names(serving):
+            raise UserError(f"system {name!r} does not answer here: its files are not beside the releases")
+        served = serving.student("" if is_baseline else name)
+        chosen = dataset or served.release.datasets[0]
+        served.release.kinds(chosen)  # refuses one that is not there
+        key = name, chosen, served.release.manifest.checksum
+        if is_baseline:
+            self.baselines.prepare(name, chosen, served.release)
+            if not self.recent.medians(*key):
+                warm_up(lambda: self.recent.note(*key, self._answer(served, name, chosen, [EXAMPLE], k).times))
+        answer = self._answer(served, name, chosen, texts, k)
         if len(texts) != 1:
             return answer
-        key = name, answer.dataset, answer.by.release.manifest.checksum
-        self.recent.note(*key, Times(answer.encode_ms, answer.search_ms))
+        self.recent.note(*key, answer.times)
         return answer._replace(recent=self.recent.medians(*key))
 
-    def _student(self, serving: Serving, name: str, dataset: str, texts: list[str], k: int) -> SearchResult:
-        served = serving.student(name)
-        release, chosen = served.release, dataset or served.release.datasets[0]
-        release.kinds(chosen)
-        began = time.perf_counter()
-        vectors = release.encode(texts)
-        encoded = time.perf_counter()
-        hits = release.answers(chosen, texts, vectors, k)
-        return SearchResult(name, served, chosen, 1e3 * (encoded - began), 1e3 * (time.perf_counter() - encoded), hits)
-
-    def _baseline(self, serving: Serving, name: str, dataset: str, texts: list[str], k: int) -> SearchResult:
-        if name not in self.baselines.names(serving):
-            raise UserError(f"system {name!r} does not answer here: its files are not beside the releases")
-        served = serving.student("")
-        chosen = dataset or served.release.datasets[0]
-        served.release.kinds(chosen)
-        self.baselines.prepare(name, chosen, served.release)
-        if not self.recent.medians(name, chosen, served.release.manifest.checksum):
-            warm_up(partial(self._note_baseline, served, name, chosen, k))
-        return self._answer(served, name, chosen, texts, k)
-
-    def _note_baseline(self, served: Served, name: str, dataset: str, k: int) -> None:
-        result = self._answer(served, name, dataset, [EXAMPLE], k)
-        self.recent.note(name, dataset, served.release.manifest.checksum, Times(result.encode_ms, result.search_ms))
-
-    def _answer(self, served: Served, name: str, chosen: str, texts: list[str], k: int) -> SearchResult:
-        """What a baseline finds, with nothing else timed."""
+    def _answer(self, served: Served, name: str, dataset: str, texts: list[str], k: int) -> SearchResult:
+        """What a system finds, with nothing else timed."""
+        release = served.release
         began = encoded = time.perf_counter()
         if name == BM25:
-            hits = self.baselines.bm25(chosen, texts, k)
+            hits = self.baselines.bm25(dataset, texts, k)
         else:
-            vectors = self.baselines.encode(texts, served.release)
+            by_teacher = name in (TEACHER, FUSED_TEACHER)
+            vectors = self.baselines.encode(texts, release) if by_teacher else release.encode(texts)
             encoded = time.perf_counter()
-            release = served.release
-            dense = name == TEACHER
-            hits = release.hits(chosen, vectors, k) if dense else release.answers(chosen, texts, vectors, k)
-        return SearchResult(name, served, chosen, 1e3 * (encoded - began), 1e3 * (time.perf_counter() - encoded), hits)
+            alone = name == TEACHER
+            hits = release.hits(dataset, vectors, k) if alone else release.answers(dataset, texts, vectors, k)
+        times = Times(1e3 * (encoded - began), 1e3 * (time.perf_counter() - encoded))
+        return SearchResult(name, served, dataset, times, hits)
 
     def check_texts(self, texts: list[str], param: str) -> None:
         """Problem for no texts, too many, or one that is empty or too long."""
@@ -198,8 +184,15 @@ class Service:
                 raise Problem(422, f"{param}: half a surrogate pair is no text", param=param)
 
 
-def add_log_fields(scope: Scope, **fields: object) -> None:
-    """Put fields into the request's log line."""
+def note_answer(
+    service: Service, scope: Scope, served: Served, system: str, texts: list[str], encode_ms: float, **fields: object
+) -> None:
+    """Count what a system answered, and put it into the request's log line, with more fields."""
+    service.metrics.count("slimtower_queries_total", len(texts), system=system)
+    service.metrics.time("slimtower_encode_seconds", encode_ms / 1e3, system=system)
+    fields |= {"system": system, "queries": len(texts), **served.identity}
+    if service.settings.log_queries:
+        fields["texts"] = texts
     scope.get(SEEN, {}).update(fields)
 
 
@@ -226,14 +219,16 @@ def open_service(settings: Settings) -> Service:
             f"serve: {settings.corpus} holds no corpus.parquet of at most {settings.corpus_mb} MiB; name the folder"
             " data/ingest of the run that made the release, or a copy of it, or raise --corpus-mb"
         )
-    watcher = Watcher(make_source(settings), settings.poll_s, metrics)
+    watcher, log = Watcher(make_source(settings), settings.poll_s, metrics), None
+    if settings.log:
+        log = SearchLog(log_store(settings.log), settings, metrics)
     return Service(
         settings,
         watcher,
         corpus,
         Baselines(project, corpus, enabled=settings.baselines),
         metrics,
-        open_log(settings, metrics) if settings.log else None,
+        log,
         ThreadPoolExecutor(settings.threads, thread_name_prefix="search"),
         project,
     )

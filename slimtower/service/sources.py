@@ -34,7 +34,7 @@ class FolderSource:
         self.folder, self.system = folder.absolute(), system  # `.` has no name; a link may be pointed elsewhere later
 
     def poll(self) -> dict[str, Hashable]:
-        """The releases that are there now, by the name of their folder."""
+        """By the name of their folder."""
         keys = {path.name: key for path in self._folders() if (key := _key(path)) is not None}
         if not keys:
             command = run_command(project_of(self.folder) or Path())

@@ -1,7 +1,6 @@
 """Notices a new release, loads it beside the old one, and swaps one reference: no request sees parts of two."""
 
 import gc
-import logging
 import random
 import threading
 import time
@@ -9,11 +8,11 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from slimtower.common.errors import UserError, exhausted, line
+from slimtower.service.logs import LOGGER
 from slimtower.service.metrics import Metrics
 from slimtower.service.sources import Source
 from slimtower.service.systems import Served, Serving, stamp
 
-_LOG = logging.getLogger("slimtower.serve")
 _LONGEST_WAIT_S = 300.0  # between two tries to load what does not load
 _FIRST_TRIES, _FIRST_WAIT_S = 3, 1.0
 POLL, DEFAULT = "(source)", "(default)"  # stand for a name where the failure is of no release
@@ -103,7 +102,7 @@ class Watcher:
             return None
         self.failures.pop(name, None)
         identity = served.identity
-        _LOG.info("loaded", extra={"data": {"system": name, "s": round(time.perf_counter() - began, 3), **identity}})
+        LOGGER.info("loaded", extra={"data": {"system": name, "s": round(time.perf_counter() - began, 3), **identity}})
         return served
 
     def _swap(self, students: dict[str, Served]) -> None:
@@ -135,7 +134,7 @@ class Watcher:
         self.failures[name] = Failure(key, kind, message, since, tries, time.monotonic() + wait)
         self.metrics.count("slimtower_load_failures_total")
         if before is None or (before.key, before.message) != (key, message):
-            _LOG.error("not loaded", extra={"data": {"system": name, "error": message}})
+            LOGGER.error("not loaded", extra={"data": {"system": name, "error": message}})
 
     def _run(self) -> None:
         self._safely(self._first_looks)
@@ -157,7 +156,7 @@ class Watcher:
         try:
             action()
         except Exception as error:  # a thread that ends here would never see another release
-            _LOG.error("defect", exc_info=error)
+            LOGGER.error("defect", exc_info=error)
 
 
 def _error_text(error: Exception) -> str:

@@ -1,5 +1,6 @@
 """What tests of the service share: settings, a client, and a source that is told what to serve."""
 
+import shutil
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,14 @@ def open_client(release: Path, **changes: Any) -> tuple[TestClient, Service]:
     """A client of a service on a folder, and the service; to be entered."""
     service = open_service(settings(release, **changes))
     return TestClient(build_app(service), raise_server_exceptions=False), service
+
+
+def replace(target: Path, source: Path) -> None:
+    """Put another release in a folder's place, by rename."""
+    staging = Path(shutil.copytree(source, target.with_name(f".staging.{target.name}")))
+    old = target.rename(target.with_name(f".old.{target.name}"))
+    staging.rename(target)
+    shutil.rmtree(old)
 
 
 class ToldSource:

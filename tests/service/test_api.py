@@ -95,16 +95,19 @@ def test_the_medians_are_of_the_last_calls_and_none_is_cold(client: TestClient, 
     assert told["recent"]["calls"] == 20
 
 
-def test_the_teacher_with_bm25_does_the_same_work_as_a_student_that_fuses(hybrid: Path) -> None:
+def test_a_student_and_a_teacher_with_bm25_answer_with_fused_hits(hybrid: Path) -> None:
     release = load_release(hybrid / "models/release/static")
+    texts = [QUERY, "string window 44"]
     client, _ = open_client(release.folder, baselines=True)
     with client:
         names = [system["system"] for system in client.get("/systems").json()["systems"]]
-        answer = client.post("/search", json={"query": QUERY, "system": "teacher+bm25", "k": 7}).json()
+        body = {"query": texts, "k": 7, "dataset": "two"}
+        answers = [client.post("/search", json=body | {"system": name}).json() for name in ("", "teacher+bm25")]
     assert names == ["static", "teacher+bm25", "teacher", "bm25"]
-    vectors = encode(load_tower(hybrid / "models/teach/dense/tower"), [QUERY], "query")
-    expected = release.answers("one", [QUERY], vectors, 7)[0]
-    assert [hit["id"] for hit in answer["results"][0]["hits"]] == [hit.id for hit in expected]
+    by_teacher = encode(load_tower(hybrid / "models/teach/dense/tower"), texts, "query")
+    for answer, vectors in zip(answers, (release.encode(texts), by_teacher), strict=True):
+        found = [[hit["id"] for hit in result["hits"]] for result in answer["results"]]
+        assert found == [[hit.id for hit in hits] for hits in release.answers("two", texts, vectors, 7)]
 
 
 @pytest.mark.parametrize(
@@ -141,27 +144,12 @@ def test_a_query_gets_what_its_release_finds_and_the_name_of_that_release(
     assert answer["system"] == system
     assert answer["release"] == {"student": system, "manifest": release.manifest.checksum, "version": ""}
     assert answer["ms"]["encode"] > 0 and answer["ms"]["search"] > 0
-    assert (
-        client.get("/search", params={"q": QUERY, "k": 3, "dataset": "two", "system": system}).json()["results"][0][
-            "hits"
-        ]
-        == answer["results"][0]["hits"]
-    )
+    (alone,) = client.get("/search", params=body | {"query": QUERY}).json()["results"]
+    assert alone["hits"] == answer["results"][0]["hits"]
 
 
-def test_a_release_that_fuses_answers_with_its_fused_hits(hybrid: Path) -> None:
-    release = load_release(hybrid / "models/release/static")
-    client, _ = open_client(release.folder)
-    with client:
-        answer = client.post("/search", json={"query": [QUERY, "string window 44"], "k": 7, "dataset": "two"}).json()
-    found = [[hit["id"] for hit in result["hits"]] for result in answer["results"]]
-    assert found == [[hit.id for hit in hits] for hits in release.query_all([QUERY, "string window 44"], 7, "two")]
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "said"),
-    [
-        ({}, 422, "query: field required"),
+WRONG = {
+    "/search": [
         ({"query": "sum", "nope": 1}, 422, "nope: extra inputs"),
         ({"query": "sum", "k": 21}, 422, "at most 20"),
         ({"query": " "}, 422, "empty"),
@@ -170,12 +158,34 @@ def test_a_release_that_fuses_answers_with_its_fused_hits(hybrid: Path) -> None:
         ({"query": "a" * 201}, 413, "at most 200"),
         ({"query": "sum", "dataset": "three"}, 422, "no index of 'three'; it has one, two"),
         ({"query": "sum", "system": "9l"}, 422, "'9l' does not answer here; choose one of 2l, static"),
+        ({"query": "sum", "dataset": "x-amz-" * 500}, 422, "dataset: string should have at most 200"),
+        ({"query": "sum", "system": "x-amz-" * 500}, 422, "system: string should have at most 200"),
     ],
+    "/v1/embeddings": [
+        ({"input": "sum", "model": "gpt"}, 404, "model: system 'gpt'"),
+        ({"input": "sum", "dimensions": 16}, 422, "this release has 32"),
+        ({"input": ""}, 422, "a text is empty"),
+        ({"input": [[1, 2]]}, 422, "numbers of tokens mean nothing"),
+        ({"input": "sum", "input_type": "search_document"}, 422, "input_type: only queries"),
+        ({"input": "sum", "task": "retrieval.passage"}, 422, "task: only queries"),
+        ({"input": "sum", "task_type": "RETRIEVAL_DOCUMENT"}, 422, "task_type: only queries"),
+        ({"input": "sum", "prompt_name": "doc"}, 422, "prompt_name: only queries"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "said"), [(path, *case) for path, cases in WRONG.items() for case in cases]
 )
-def test_a_wrong_search_is_refused_in_one_line(client: TestClient, body: dict, status: int, said: str) -> None:
-    response = client.post("/search", json=body)
-    assert response.status_code == status
-    assert said in refusal(response)
+def test_a_wrong_request_is_refused_in_one_line(
+    client: TestClient, path: str, body: dict, status: int, said: str
+) -> None:
+    answers = [client.post(path, json=body)]
+    if path == "/search" and isinstance(body.get("query"), str) and "nope" not in body:
+        answers.append(client.get(path, params=body))
+    for response in answers:
+        assert response.status_code == status
+        assert said in refusal(response)
 
 
 def test_what_is_no_request_is_refused(client: TestClient) -> None:
@@ -190,24 +200,6 @@ def test_what_is_no_request_is_refused(client: TestClient) -> None:
     assert chunks.status_code == 413
     assert "no such path" in refusal(client.get("/nowhere"))
     assert "no such method" in refusal(client.get("/events"))
-
-
-@pytest.mark.parametrize(
-    ("change", "status", "said"),
-    [
-        ({"model": "gpt"}, 404, "model: system 'gpt'"),
-        ({"dimensions": 16}, 422, "this release has 32"),
-        ({"input": [1, 2]}, 422, "input"),
-        ({"input_type": "search_document"}, 422, "input_type: only queries"),
-        ({"task": "retrieval.passage"}, 422, "task: only queries"),
-        ({"task_type": "RETRIEVAL_DOCUMENT"}, 422, "task_type: only queries"),
-        ({"prompt_name": "doc"}, 422, "prompt_name: only queries"),
-    ],
-)
-def test_a_wrong_request_for_embeddings_is_refused(client: TestClient, change: dict, status: int, said: str) -> None:
-    response = client.post("/v1/embeddings", json={"input": "sum", "model": "2l"} | change)
-    assert response.status_code == status
-    assert said in refusal(response)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +269,6 @@ def test_the_teacher_answers_from_the_index_that_its_students_have(client: TestC
     vectors = encode(load_tower(released / "models/teach/dense/tower"), [QUERY], "query")
     hits = load_release(released / "models/release/2l").hits("one", vectors, 5)[0]
     assert [hit["id"] for hit in answer["results"][0]["hits"]] == [hit.id for hit in hits]
-    assert answer["ms"]["encode"] > 0
 
 
 def test_health_and_metrics_tell_which_releases_answer(client: TestClient, released: Path) -> None:
@@ -321,14 +312,6 @@ def test_log_lines_hold_no_query_unless_asked(released: Path) -> None:
         logger.removeHandler(handler)
 
 
-def test_a_batch_counts_as_several_requests(released: Path) -> None:
-    client, _ = open_client(released / "models/release/static", rate=0.5, max_batch=100)
-    with client:
-        assert client.post("/search", json={"query": ["sum"] * 25}).status_code == 200  # 2.5 of 1 that there is
-        refused = client.get("/search", params={"q": "sum"})
-        assert refused.status_code == 429 and refused.headers["Retry-After"] in ("4", "5")
-
-
 def test_metrics_are_told_when_all_threads_are_busy_and_computed_once_a_second(
     released: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,16 +330,16 @@ def test_metrics_are_told_when_all_threads_are_busy_and_computed_once_a_second(
 
 
 def test_one_client_is_slowed_down_and_told_for_how_long(released: Path) -> None:
-    client, _ = open_client(released / "models/release/static", rate=1.0)
+    client, _ = open_client(released / "models/release/static", rate=1.0, max_batch=100)
     with client:
-        statuses = [client.get("/search", params={"q": "sum"}).status_code for _ in range(3)]
-        assert statuses == [200, 200, 429]
+        # 2.5 of the two that there are
+        assert client.post("/search", json={"query": ["sum"] * 25}).status_code == 200
         refused = client.get("/search", params={"q": "sum"})
-        assert refused.headers["Retry-After"] == "1"
+        assert refused.headers["Retry-After"] in ("1", "2")
         assert "wait" in refusal(refused)
         assert client.get("/health").status_code == 200
-        assert 'slimtower_refused_total{status="429"} 2' in client.get("/metrics").text
-        time.sleep(1.1)
+        assert 'slimtower_refused_total{status="429"} 1' in client.get("/metrics").text
+        time.sleep(1.6)
         assert client.get("/search", params={"q": "sum"}).status_code == 200
 
 
@@ -373,9 +356,16 @@ def test_the_page_asks_nobody_else_and_runs_no_script_but_its_own(client: TestCl
     assert "SearchRequest" in client.get("/openapi.json").text
 
 
-def test_the_report_of_the_run_is_shown_and_no_other_file(released: Path, tmp_path: Path) -> None:
-    project = Path(shutil.copytree(released, tmp_path / "project", ignore=shutil.ignore_patterns("cache", "teach")))
-    (project / "reports").mkdir(exist_ok=True)
+@pytest.fixture
+def project(released: Path, tmp_path: Path) -> Path:
+    """A run without teachers, whose reports may be written."""
+    ignored = shutil.ignore_patterns("cache", "teach")
+    folder = Path(shutil.copytree(released, tmp_path / "project", ignore=ignored))
+    (folder / "reports").mkdir(exist_ok=True)
+    return folder
+
+
+def test_the_report_of_the_run_is_shown_and_no_other_file(project: Path, tmp_path: Path) -> None:
     (project / "reports/metrics.json").write_text('{"choice": {"student": "2l"}, "releases": {}}')
     client, _ = open_client(project / "models/release", baselines=True)
     with client:
@@ -394,9 +384,7 @@ def test_the_report_of_the_run_is_shown_and_no_other_file(released: Path, tmp_pa
             assert client.get("/systems").json()["report"] is False and client.get("/report").status_code == 404
 
 
-def test_queries_of_the_run_on_which_teacher_and_students_agree_are_offered(released: Path, tmp_path: Path) -> None:
-    project = Path(shutil.copytree(released, tmp_path / "project", ignore=shutil.ignore_patterns("cache", "teach")))
-    (project / "reports").mkdir(exist_ok=True)
+def test_queries_of_the_run_on_which_teacher_and_students_agree_are_offered(project: Path) -> None:
     queries = [row for row in read_table(project / "data/ingest", "queries").to_pylist() if row["dataset"] == "one"]
     rows = [
         {"query_id": query["query_id"], "dataset": "one", "model": model, "split": split, "measure": measure,
@@ -457,11 +445,7 @@ def test_a_long_role_is_read_in_no_time(large: TestClient, field: str) -> None:
         ("/v1/embeddings", {"input": [{}] * 60_000}, "input: a text, or a list of texts"),
         ("/v1/embeddings", {"input": "sum", "model": "x-amz-" * 100_000}, "model: string should have at most 200"),
         ("/search", {"query": [{}] * 60_000}, "query.*: input should be a valid string"),
-        (
-            "/search",
-            {"query": "sum"} | {f"a{number}": 1 for number in range(60_000)},
-            "60001 fields; .* may have query, k",
-        ),
+        ("/search", {"query": "sum"} | {f"a{n}": 1 for n in range(60_000)}, "60001 fields; .* may have query, k"),
         ("/search", {"query": "sum", "system": "x-amz-" * 100_000}, "system: string should have at most 200"),
     ],
 )
@@ -481,20 +465,13 @@ def test_one_body_makes_one_error(large: TestClient, path: str, body: dict[str, 
     assert len(response.content) < 1000 and max(errors, default=0) <= 3
 
 
-def test_a_long_name_in_an_address_is_refused(client: TestClient) -> None:
-    for name in ("dataset", "system"):
-        response = client.get("/search", params={"q": "sum", name: "x-amz-" * 5_000})
-        assert response.status_code == 422 and f"{name}: string should have at most 200" in response.text
-
-
 def test_openais_client_understands_the_refusals(openai_client: Any) -> None:
     import openai
 
     with pytest.raises(openai.NotFoundError, match="system 'gpt'"):
         openai_client.embeddings.create(model="gpt", input=QUERY)
-    for texts, said in (([[1, 2]], "numbers of tokens mean nothing"), ("", "a text is empty")):
-        with pytest.raises(openai.UnprocessableEntityError, match=said):
-            openai_client.embeddings.create(model="2l", input=texts)
+    with pytest.raises(openai.UnprocessableEntityError, match="a text is empty"):
+        openai_client.embeddings.create(model="2l", input="")
 
 
 def test_a_matryoshka_student_answers_in_its_dimensions(opened: tuple[TestClient, Service], openai_client: Any) -> None:

@@ -83,14 +83,20 @@ async def ask(limits: Limits, asked: dict[str, Any]) -> tuple[int, dict[bytes, b
     return sent[0]["status"], dict(sent[0]["headers"])
 
 
+class Slow:
+    """An application that answers when it is released."""
+
+    def __init__(self) -> None:
+        self.release = asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.release.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+
 def test_requests_above_what_a_process_takes_at_once_are_told_to_come_again() -> None:
     async def check() -> None:
-        release = asyncio.Event()
-
-        async def slow(scope: Any, receive: Any, send: Any) -> None:
-            await release.wait()
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-
+        slow = Slow()
         limits = Limits(slow, settings(Path("x"), max_requests=2), Metrics())
         running = [asyncio.create_task(ask(limits, scope())) for _ in range(2)]
         await asyncio.sleep(0)
@@ -100,7 +106,7 @@ def test_requests_above_what_a_process_takes_at_once_are_told_to_come_again() ->
             assert (await ask(limits, asked))[0] == 503
         probe = asyncio.create_task(ask(limits, scope("/health", "GET")))
         await asyncio.sleep(0)
-        release.set()
+        slow.release.set()
         assert [(await task)[0] for task in [*running, probe]] == [200, 200, 200]
         assert (await ask(limits, scope()))[0] == 200
         assert limits.running == 0
@@ -110,12 +116,7 @@ def test_requests_above_what_a_process_takes_at_once_are_told_to_come_again() ->
 
 def test_one_client_has_a_quarter_of_what_a_process_takes_at_once() -> None:
     async def check() -> None:
-        release = asyncio.Event()
-
-        async def slow(scope: Any, receive: Any, send: Any) -> None:
-            await release.wait()
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-
+        slow = Slow()
         limits = Limits(slow, settings(Path("x"), max_requests=8, rate=100.0), Metrics())
         running = [asyncio.create_task(ask(limits, scope())) for _ in range(2)]
         await asyncio.sleep(0)
@@ -123,7 +124,7 @@ def test_one_client_has_a_quarter_of_what_a_process_takes_at_once() -> None:
         assert (status, headers[b"retry-after"]) == (429, b"1")
         other = asyncio.create_task(ask(limits, scope() | {"client": ("10.0.0.2", 1)}))
         await asyncio.sleep(0)
-        release.set()
+        slow.release.set()
         assert [(await task)[0] for task in [*running, other]] == [200, 200, 200]
         assert (limits.running, limits.running_of) == (0, {})
 
@@ -155,11 +156,12 @@ def test_an_answer_counts_until_the_client_has_taken_it() -> None:
 
 
 COUNTING = """
+from prometheus_client.metrics_core import GaugeMetricFamily
 from slimtower.service.metrics import Metrics
 metrics = Metrics()
 metrics.count("slimtower_queries_total", {number}, system='a"b')
 metrics.time("slimtower_encode_seconds", 0.0003 * {number}, system="a")
-print(metrics.text([("slimtower_ready", {{}}, 1.0)]))
+print(metrics.text([GaugeMetricFamily("slimtower_ready", "Ready.", 1.0)]))
 """
 
 

@@ -10,10 +10,12 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
+from serve_fakes import replace
 from serve_process import ROOT, get, serving, until
 from stages import INDEX, run_release
 
@@ -30,13 +32,6 @@ def two(released: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
     project = Path(shutil.copytree(released, tmp_path_factory.mktemp("two") / "project"))
     narrow = run_release(project, "static", index=INDEX.model_copy(update={"dim": 16}))
     return {"wide": released / "models/release/static", "narrow": narrow}
-
-
-def replace(target: Path, source: Path) -> None:
-    staging = Path(shutil.copytree(source, target.with_name(".staging.new")))
-    old = target.rename(target.with_name(".old"))
-    staging.rename(target)
-    shutil.rmtree(old)
 
 
 def log_of(folder: Path) -> list[dict[str, Any]]:
@@ -82,8 +77,6 @@ def test_swaps_under_load_fail_no_request_and_mix_no_answer(
 
 
 def _text(url: str) -> str:
-    import urllib.request
-
     with urllib.request.urlopen(url, timeout=30) as response:
         return response.read().decode()
 

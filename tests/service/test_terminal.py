@@ -19,19 +19,14 @@ from slimtower.serving.choice import release_folder
 @pytest.mark.slow
 def test_a_person_at_a_terminal_sees_one_line_and_a_container_json(released: Path, tmp_path: Path) -> None:
     port, (ours, theirs) = free_port(), pty.openpty()
-    command = [
-        sys.executable,
-        "-m",
-        "slimtower",
-        "serve",
-        "--release",
-        str(released / "models/release"),
-        "--port",
-        str(port),
-    ]
+    command = [sys.executable, "-m", "slimtower", "serve", "--release", str(released / "models/release")]
     with (tmp_path / "errors").open("w") as errors:
         process = subprocess.Popen(
-            command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=theirs, stderr=errors
+            [*command, f"--port={port}"],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdout=theirs,
+            stderr=errors,
         )
     try:
         until(lambda: status(f"http://127.0.0.1:{port}/health") == 200, process)

@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from serve_fakes import ToldSource, open_client
+from serve_fakes import ToldSource, open_client, replace
 from serve_process import until
 
 from slimtower.common.errors import TransientError, UserError
@@ -28,14 +28,6 @@ pytestmark = pytest.mark.medium
 @pytest.fixture
 def releases(released: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(released / "models/release", tmp_path / "models/release"))
-
-
-def replace(target: Path, source: Path) -> None:
-    """Put another release in a folder's place, by rename."""
-    staging = Path(shutil.copytree(source, target.with_name(f".staging.{target.name}")))
-    old = target.rename(target.with_name(f".old.{target.name}"))
-    staging.rename(target)
-    shutil.rmtree(old)
 
 
 def watcher(source: object) -> Watcher:
