@@ -40,60 +40,51 @@ def test_a_document_without_a_shared_term_is_no_hit() -> None:
     assert [len(row) for row in scores] == [0, 1, 0]
 
 
-@pytest.mark.parametrize(
-    ("texts", "query", "found"),
-    [
-        (["北京大学在海淀区。", "上海的天气很好", "open socket"], "北京大学在哪里", ["a"]),
-        (["東京タワーの高さ", "コンピューターを直す", "nothing"], "新しいコンピューター", ["b"]),
-        (["ฉันชอบกินข้าวผัด", "วันนี้อากาศดี", "nothing"], "ข้าวผัดอร่อย", ["a"]),
-        (["the python3教程 of today", "socket编程", "nothing"], "python3", ["a"]),
-        (["北 京", "上海", "nothing"], "京", ["a"]),
-    ],
-)
-def test_scripts_without_spaces_are_found_by_pairs_of_characters(
-    texts: list[str], query: str, found: list[str], tmp_path: Path
-) -> None:
-    engine = Bm25(list("abc"), texts)
-    engine.save(tmp_path)
-    for each in (engine, Bm25.open(tmp_path, list("abc"))):
-        assert each.search([query], k=10)[1] == [found]
+def plain_index(texts: list[str]) -> bm25s.BM25:
+    """The package's own index of these texts."""
+    plain = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
+    plain.index(bm25s.tokenize(texts, stopwords="en", show_progress=False), show_progress=False)
+    return plain
 
 
 def test_other_texts_are_indexed_as_bm25s_does_to_the_byte(tmp_path: Path) -> None:
-    texts = [
-        "The C++ of x_1, don't!",
-        "Été à l'école – größer",
-        "그는 학교에 갔다",
-        "Это второе",
-        "",
-        "a",
-    ]
+    texts = ["The C++ of x_1, don't!", "Été à l'école – größer", "그는 학교에 갔다", "Это второе", "", "a"]
     Bm25(list("abcdef"), texts).save(tmp_path / "ours")
-    plain = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
-    plain.index(bm25s.tokenize(texts, stopwords="en", show_progress=False), show_progress=False)
-    plain.save(tmp_path / "theirs", show_progress=False)
+    plain_index(texts).save(tmp_path / "theirs", show_progress=False)
     files = sorted(path.name for path in (tmp_path / "ours").iterdir())
     assert len(files) == 5
     for name in files:
         assert (tmp_path / "ours" / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes(), name
 
 
+OTHERS = ["और नई یہ other words", "open socket"]
+
+
 @pytest.mark.parametrize(
-    ("text", "query"),
+    ("text", "query", "others"),
     [
-        ("दिल्ली भारत की राजधानी है", "राजधानी"),
-        ("गणित में संख्या सिद्धांत", "संख्या"),
-        ("தமிழ் மொழி", "மொழி"),
-        ("كِتَابٌ جَدِيدٌ", "كِتَابٌ"),
-        ("Cre\u0300me bru\u0302le\u0301e", "crème brûlée"),
-        ("giá vé tàu", unicodedata.normalize("NFD", "giá vé")),
-        ("ＰＣ ケース", "pc"),
-        ("İstanbul gezi", "istanbul"),
-        ("the coop\u00aderation of", "cooperation"),
+        # scripts without spaces: pairs of characters
+        ("北京大学在海淀区。", "北京大学在哪里", ["上海的天气很好", "open socket"]),
+        ("コンピューターを直す", "新しいコンピューター", ["東京タワーの高さ", "nothing"]),
+        ("ฉันชอบกินข้าวผัด", "ข้าวผัดอร่อย", ["วันนี้อากาศดี", "nothing"]),
+        ("the python3教程 of today", "python3", ["socket编程", "nothing"]),
+        ("北 京", "京", ["上海", "nothing"]),
+        # marks stay with their letters
+        ("दिल्ली भारत की राजधानी है", "राजधानी", OTHERS),
+        ("गणित में संख्या सिद्धांत", "संख्या", OTHERS),
+        ("தமிழ் மொழி", "மொழி", OTHERS),
+        ("كِتَابٌ جَدِيدٌ", "كِتَابٌ", OTHERS),
+        ("Cre\u0300me bru\u0302le\u0301e", "crème brûlée", OTHERS),
+        ("giá vé tàu", unicodedata.normalize("NFD", "giá vé"), OTHERS),
+        ("ＰＣ ケース", "pc", OTHERS),
+        ("İstanbul gezi", "istanbul", OTHERS),
+        ("the coop\u00aderation of", "cooperation", OTHERS),
     ],
 )
-def test_words_keep_their_marks_however_they_are_written(text: str, query: str, tmp_path: Path) -> None:
-    engine = Bm25(list("abc"), [text, "और नई یہ other words", "open socket"])
+def test_words_of_all_scripts_are_found_however_they_are_written(
+    text: str, query: str, others: list[str], tmp_path: Path
+) -> None:
+    engine = Bm25(list("abc"), [text, *others])
     engine.save(tmp_path)
     for each in (engine, Bm25.open(tmp_path, list("abc"))):
         assert each.search([query], k=10)[1] == [["a"]]
@@ -103,20 +94,16 @@ def test_no_part_of_a_marked_word_is_a_hit() -> None:
     assert Bm25(["a"], ["गणित में संख्या सिद्धांत"]).search(["सि", "रत", "गण"], k=10)[1] == [[], [], []]
 
 
-def test_an_index_of_the_second_tokenizer_is_asked_as_it_was_built(tmp_path: Path) -> None:
-    plain = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
-    plain.index(bm25s.tokenize(["नई दिल्ली", "open"], stopwords="en", show_progress=False), show_progress=False)
-    plain.save(tmp_path, show_progress=False)
-    assert Bm25.open(tmp_path, list("ab"), 2).search(["दिल्ली नई"], k=9)[1] == [["a"]]
-
-
-def test_an_index_of_the_first_tokenizer_is_asked_as_it_was_built(tmp_path: Path) -> None:
-    texts = ["北京大学 在", "天气"]
-    plain = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
-    plain.index(bm25s.tokenize(texts, stopwords="en", show_progress=False), show_progress=False)
-    plain.save(tmp_path, show_progress=False)
-    assert Bm25.open(tmp_path, list("ab"), 1).search(["北京大学"], k=9)[1] == [["a"]]
-    assert Bm25.open(tmp_path, list("ab")).search(["北京大学"], k=9)[1] == [[]]
+@pytest.mark.parametrize(
+    ("tokenizer", "texts", "query", "present"),
+    [(1, ["北京大学 在", "天气"], "北京大学", []), (2, ["नई दिल्ली", "open"], "दिल्ली नई", ["a"])],
+)
+def test_an_index_of_an_earlier_tokenizer_is_asked_as_it_was_built(
+    tokenizer: int, texts: list[str], query: str, present: list[str], tmp_path: Path
+) -> None:
+    plain_index(texts).save(tmp_path, show_progress=False)
+    assert Bm25.open(tmp_path, list("ab"), tokenizer).search([query], k=9)[1] == [["a"]]
+    assert Bm25.open(tmp_path, list("ab")).search([query], k=9)[1] == [present]
 
 
 def test_k_limits_hits_and_ties_keep_corpus_order() -> None:

@@ -80,35 +80,30 @@ def test_a_hit_without_a_title_shows_its_id() -> None:
 
 
 def test_mistakes_are_named_before_anything_is_loaded(project: Path) -> None:
-    with pytest.raises(UserError, match="query is empty"):
-        check_query("  ", 5)
-    with pytest.raises(UserError, match="k is 0"):
-        check_query("words", 0)
-    with pytest.raises(UserError, match="not UTF-8"):
-        check_query("caf\udce9", 5)  # as Python reads an argument in Latin-1
+    latin = "caf\udce9"  # as Python reads an argument in Latin-1
+    for query, k, message in (("  ", 5, "query is empty"), ("words", 0, "k is 0"), (latin, 5, "not UTF-8")):
+        with pytest.raises(UserError, match=message):
+            check_query(query, k)
     with pytest.raises(UserError, match="'9l' is not released; choose one of 2l, static"):
         release_folder(project, "9l")
     assert release_folder(project, "static") == project / "models/release/static"
 
 
 def test_the_evaluations_choice_is_searched_where_no_student_is_named(project: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"metrics\.json: not found, so no student was chosen; .*name a student .*: 2l, static"
-    ):
-        release_folder(project, "")
     metrics = project / "reports/metrics.json"
     os.utime(project / "models/release/static/manifest.json", (2e9, 2e9))  # the newest is not what counts
-    write_json(metrics, {"datasets": {}})  # as evaluate wrote it before it chose
-    with pytest.raises(UserError, match=r"an evaluation that chose no student; .*name a student .*: 2l, static"):
-        release_folder(project, "")
+    for evaluated, message in (
+        (None, r"metrics\.json: not found, so no student was chosen; "),
+        ({"datasets": {}}, "an evaluation that chose no student; "),  # as evaluate wrote it before it chose
+        ({"choice": {"student": None}}, r"no student is within evaluate\.budget_ms; "),
+        ({"choice": {"student": "4l"}}, "chose '4l', which is not released here; "),
+    ):
+        if evaluated:
+            write_json(metrics, evaluated)
+        with pytest.raises(UserError, match=f"{message}.*name a student .*: 2l, static"):
+            release_folder(project, "")
     write_json(metrics, {"choice": {"student": "2l"}})
     assert release_folder(project, "").name == "2l"
-    write_json(metrics, {"choice": {"student": None}})
-    with pytest.raises(UserError, match=r"no student is within evaluate\.budget_ms; name a student .*: 2l, static"):
-        release_folder(project, "")
-    write_json(metrics, {"choice": {"student": "4l"}})
-    with pytest.raises(UserError, match="chose '4l', which is not released here"):
-        release_folder(project, "")
     assert release_folder(project, "static").name == "static"
 
 

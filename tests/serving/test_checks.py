@@ -48,7 +48,22 @@ def changed(value: Any) -> Any:
     return value + 1 if isinstance(value, int | float) else f"other {value}"
 
 
-def edit(folder: Path, path: Place, change: Callable[[Any, Any], None], *, checked: bool) -> None:
+def put(value: Any) -> Callable[[Any, Any], None]:
+    """A change that sets a value."""
+    return lambda container, key: container.__setitem__(key, value)
+
+
+def alter(container: Any, key: Any) -> None:
+    """A change to another value of the same type."""
+    container[key] = changed(container[key])
+
+
+def drop(container: Any, key: Any) -> None:
+    """A change that takes a value away."""
+    container.pop(key)
+
+
+def edit(folder: Path, path: Place, change: Callable[[Any, Any], None], *, checked: bool = True) -> None:
     """Apply `change(container, key)` at a place of manifest.json; `checked` then renews its checksum."""
     file = folder / "manifest.json"
     manifest = container = json.loads(file.read_text())
@@ -74,7 +89,7 @@ def rewrite(folder: Path, name: str, change: Callable[[Any], None]) -> None:
         "index": ("index_manifest",) if inner == "manifest.json" else ("index_files", inner),
         "lexical": ("lexical", "files", inner),
     }[part]
-    edit(folder, place, lambda container, key: container.__setitem__(key, sha256_file(path)), checked=True)
+    edit(folder, place, put(sha256_file(path)))
 
 
 def refused(folder: Path) -> str:
@@ -95,14 +110,12 @@ def test_every_field_of_the_manifest_is_checked(copy: Path, field: str) -> None:
         for checked in (False, True):
             if checked and (field in CHECKSUM_ONLY or "student_vector" in place):
                 continue
-            edit(
-                copy, place, lambda container, key: container.__setitem__(key, changed(container[key])), checked=checked
-            )
+            edit(copy, place, alter, checked=checked)
             message = refused(copy)
             if checked:  # not for the checksum, but for what it contradicts
                 assert "was changed after" not in message, place
             (copy / "manifest.json").write_text(original)
-    edit(copy, (field,), lambda container, key: container.pop(key), checked=False)
+    edit(copy, (field,), drop, checked=False)
     refused(copy)
 
 
@@ -112,18 +125,13 @@ def test_no_name_can_be_dropped_from_the_manifest_or_slipped_in(copy: Path) -> N
         if not isinstance(value, dict):
             continue
         for name in value:
-            edit(copy, (field, name), lambda container, key: container.pop(key), checked=True)
+            edit(copy, (field, name), drop)
             refused(copy)
             (copy / "manifest.json").write_text(original)
-        edit(
-            copy,
-            (field,),
-            lambda container, key: container[key].update(more=next(iter(container[key].values()))),
-            checked=True,
-        )
+        edit(copy, (field, "more"), put(next(iter(value.values()))))
         refused(copy)
         (copy / "manifest.json").write_text(original)
-    edit(copy, ("surprise",), lambda container, key: container.update({key: 1}), checked=False)
+    edit(copy, ("surprise",), put(1), checked=False)
     assert "surprise" in refused(copy)
 
 
@@ -163,7 +171,7 @@ def test_nothing_is_parsed_before_all_digests_are_compared(copy: Path, monkeypat
     path.write_bytes(whole[:-1] + b"{")
     refused(copy)
     path.write_bytes(whole)
-    edit(copy, ("teacher",), lambda container, key: container.update({key: "other"}), checked=False)
+    edit(copy, ("teacher",), put("other"), checked=False)
     refused(copy)
 
 
@@ -194,7 +202,7 @@ def test_an_encoder_set_up_otherwise_than_student_and_index_is_refused(
 ) -> None:
     rewrite(copy, "serving/serving.json", lambda serving: serving.update({field: value}))
     assert f"differ in {field}" in refused(copy)
-    edit(copy, ("encoder_settings", field), lambda container, key: container.__setitem__(key, value), checked=True)
+    edit(copy, ("encoder_settings", field), put(value))
     assert message in refused(copy)
 
 
@@ -222,19 +230,19 @@ def test_an_index_of_other_making_is_refused(copy: Path, field: str) -> None:
 def test_probes_that_are_no_numbers_or_none_are_refused(copy: Path) -> None:
     original = (copy / "manifest.json").read_text()
     place: Place = ("probes", 0, "exported_vector", 0)
-    edit(copy, place, lambda container, key: container.__setitem__(key, float("nan")), checked=False)
-    assert "was changed after" in refused(copy)  # nobody can write it with its checksum
-    (copy / "manifest.json").write_text(original)
-    edit(copy, place, lambda container, key: container.__setitem__(key, 9.0), checked=True)
-    assert "off by" in refused(copy)
-    (copy / "manifest.json").write_text(original)
-    edit(copy, ("probes",), lambda container, key: container.__setitem__(key, []), checked=True)
-    assert "no probes" in refused(copy)
+    for path, value, checked, message in (
+        (place, float("nan"), False, "was changed after"),  # nobody can write it with its checksum
+        (place, 9.0, True, "off by"),
+        (("probes",), [], True, "no probes"),
+    ):
+        edit(copy, path, put(value), checked=checked)
+        assert message in refused(copy)
+        (copy / "manifest.json").write_text(original)
 
 
 def test_the_student_itself_is_checked_when_it_is_opened(copy: Path) -> None:
     assert student_tower(load_release(copy)).encode_query(["sum"]).shape == (1, 32)
-    edit(copy, ("probes", 0, "student_vector", 0), lambda container, key: container.__setitem__(key, 9.0), checked=True)
+    edit(copy, ("probes", 0, "student_vector", 0), put(9.0))
     release = load_release(copy)
     with pytest.raises(UserError, match="query_encoder: the embedding of the probe"):
         student_tower(release)
@@ -257,9 +265,7 @@ def test_a_manifest_that_names_something_outside_is_refused_before_anything_is_o
     assert f"{field}.{name}: a " in message and "\n" not in message
 
 
-def test_a_module_outside_the_student_is_refused_before_it_is_opened(
-    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_outside_the_student_is_refused_before_it_is_opened(released: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(released / "models/release/2l", tmp_path / "release"))
     rewrite(copy, "query_encoder/modules.json", lambda modules: modules[1].update(path="../../elsewhere"))
     assert "modules.json: path '../../elsewhere': a file is named by its path inside the folder" in refused(copy)
@@ -286,7 +292,7 @@ def test_every_file_of_a_lexical_index_is_checked(fused: Path) -> None:
 
 def test_a_release_of_before_there_were_several_tokenizers_opens_with_the_first(fused: Path) -> None:
     assert json.loads((fused / "manifest.json").read_text())["lexical"]["tokenizer"] == TOKENIZER == 3
-    edit(fused, ("lexical", "tokenizer"), lambda container, key: container.pop(key), checked=True)
+    edit(fused, ("lexical", "tokenizer"), drop)
     assert "tokenizer" not in json.loads((fused / "manifest.json").read_text())["lexical"]
     release = load_release(fused)
     assert release.lexical("one")._tokenizer == 1 and release.query("sum", dataset="one")
@@ -301,23 +307,18 @@ def test_what_the_manifest_says_of_a_lexical_index_is_checked(fused: Path) -> No
         return refused(fused)
 
     for place in leaves(json.loads(original)["lexical"], ("lexical",)):
-        assert said(place, lambda container, key: container.__setitem__(key, changed(container[key])), checked=False)
-    assert "written by bm25s 0, this is" in said(
-        ("lexical", "bm25s"), lambda container, key: container.__setitem__(key, "0")
-    )
-    assert "terms of tokenizer 99, this version knows those up to 3" in said(
-        ("lexical", "tokenizer"), lambda container, key: container.__setitem__(key, 99)
-    )
-    drop: Callable[[Any, Any], None] = lambda container, key: container.pop(key)  # noqa: E731
-    assert "fusions are of ['two']" in said(("lexical", "fusions", "one"), drop)
-    assert "lexical: one/" in said(("lexical", "files", "one/params.index.json"), drop)
-    assert "was changed after" in said(
-        ("lexical", "fusions", "one", "depth"), lambda c, k: c.update({k: 7}), checked=False
-    )
-    assert "kind" in said(("lexical", "fusions", "one", "kind"), lambda c, k: c.update({k: "guess"}))
-    message = said(("lexical", "files"), lambda c, k: c[k].update({"../x": "0"}))
-    assert "lexical.files.../x: a file is named by its path inside" in message
-    assert "not named by the manifest" in said(("lexical",), drop)
+        assert said(place, alter, checked=False)
+    assert "was changed after" in said(("lexical", "fusions", "one", "depth"), put(7), checked=False)
+    for place, change, message in (
+        (("lexical", "bm25s"), put("0"), "written by bm25s 0, this is"),
+        (("lexical", "tokenizer"), put(99), "terms of tokenizer 99, this version knows those up to 3"),
+        (("lexical", "fusions", "one"), drop, "fusions are of ['two']"),
+        (("lexical", "files", "one/params.index.json"), drop, "lexical: one/"),
+        (("lexical", "fusions", "one", "kind"), put("guess"), "kind"),
+        (("lexical", "files", "../x"), put("0"), "lexical.files.../x: a file is named by its path inside"),
+        (("lexical",), drop, "not named by the manifest"),
+    ):
+        assert message in said(place, change)
 
 
 def test_a_manifest_keeps_the_dimensions_that_a_student_was_trained_for(released: Path, tmp_path: Path) -> None:

@@ -53,8 +53,18 @@ def saved(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def expected(released: Path, query: str, k: int, dataset: str = "") -> dict[str, list[Any]]:
-    hits = load_release(released / "models/release/static").query(query, k, dataset)
+def predicted(model: Path, folder: Path) -> dict[str, Any]:
+    """What a model answers to the first query in a process without this project, which loads neither torch nor pickles."""
+    command = [sys.executable, "-c", STRICT_LOADER, str(model)]
+    done = subprocess.run(command, cwd=folder, env=os.environ | ALONE, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    answer, loaded = done.stdout.splitlines()[-2:]
+    assert loaded == ""
+    return {name: values["0"] for name, values in json.loads(answer).items()}
+
+
+def expected(project: Path, query: str, k: int, dataset: str = "") -> dict[str, list[Any]]:
+    hits = load_release(project / "models/release/static").query(query, k, dataset)
     return {"ids": [h.id for h in hits], "scores": [h.score for h in hits], "titles": [h.title for h in hits]}
 
 
@@ -92,27 +102,15 @@ def test_a_wrong_request_says_what_is_wrong(saved: Path, columns: dict, params: 
 
 def test_the_model_loads_without_project_torch_or_pickle(saved: Path, released: Path, tmp_path: Path) -> None:
     assert not [path for path in saved.rglob("*") if path.suffix in {".pkl", ".pickle", ".joblib"}]
-    command = [sys.executable, "-c", STRICT_LOADER, str(saved)]
-    done = subprocess.run(command, cwd=tmp_path, env=os.environ | ALONE, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    answer, loaded = done.stdout.splitlines()[-2:]
-    same({name: values["0"] for name, values in json.loads(answer).items()}, expected(released, QUERIES[0], 10))
-    assert loaded == ""
+    same(predicted(saved, tmp_path), expected(released, QUERIES[0], 10))
 
 
 def test_a_model_that_fuses_brings_its_bm25_index_and_package(hybrid: Path, saved: Path, tmp_path: Path) -> None:
-    folder, target = hybrid / "models/release/static", tmp_path / "model"
-    save_model(folder, target)
+    target = tmp_path / "model"
+    save_model(hybrid / "models/release/static", target)
     wanted = [set((each / "requirements.txt").read_text().split()) for each in (target, saved)]
     assert wanted[0] - wanted[1] == {f"bm25s=={version('bm25s')}"} and not wanted[1] - wanted[0]
-    command = [sys.executable, "-c", STRICT_LOADER, str(target)]
-    done = subprocess.run(command, cwd=tmp_path, env=os.environ | ALONE, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    answer, loaded = done.stdout.splitlines()[-2:]
-    hits = load_release(folder).query(QUERIES[0], 10)
-    found = {name: values["0"] for name, values in json.loads(answer).items()}
-    same(found, {"ids": [h.id for h in hits], "scores": [h.score for h in hits], "titles": [h.title for h in hits]})
-    assert loaded == ""
+    same(predicted(target, tmp_path), expected(hybrid, QUERIES[0], 10))
 
 
 def test_a_stage_logs_a_model_that_loads_from_the_tracking_server(

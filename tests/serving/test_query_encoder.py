@@ -14,15 +14,8 @@ from slimtower.serving.query_encoder import TokenIds, load_query_encoder
 from steps.encoders.bases import resolve_base
 
 TOKENIZER = Path(resolve_base("all-MiniLM-L6-v2")) / "tokenizer.json"
-SERVING = {
-    "format": "table",
-    "precision": "fp32",
-    "dim": 8,
-    "max_length": 16,
-    "normalise": True,
-    "prompt": "",
-    "pad_id": 0,
-}
+SERVING = {"format": "table", "precision": "fp32", "dim": 8, "max_length": 16, "normalise": True}
+SERVING |= {"prompt": "", "pad_id": 0}
 
 
 def tokenizer(max_length: int | None = None) -> Tokenizer:
@@ -145,17 +138,12 @@ def test_a_folder_that_is_not_what_it_says_is_refused(tmp_path: Path, changes: d
         ("tokenizer.json", "{}", "cannot be read"),
         ("tokenizer.json", None, "not found"),
         ("table.npy", "no array", "not a numpy array"),
+        ("encoder.onnx", "no graph", "onnxruntime cannot load it"),
     ],
 )
 def test_a_broken_file_is_named(tmp_path: Path, name: str, content: str | None, message: str) -> None:
-    path = write_serving(tmp_path / "serving", random_table()) / name
+    kind = "onnx" if name.endswith(".onnx") else "table"
+    path = write_serving(tmp_path / "serving", random_table(), format=kind) / name
     path.unlink() if content is None else path.write_text(content)
     with pytest.raises(UserError, match=f"{name}: .*{message}|{name}.* {message}"):
         load_query_encoder(path.parent)
-
-
-def test_a_broken_graph_is_named(tmp_path: Path) -> None:
-    folder = write_serving(tmp_path / "serving", random_table(), format="onnx")
-    (folder / "encoder.onnx").write_bytes(b"no graph")
-    with pytest.raises(UserError, match=r"encoder\.onnx: onnxruntime cannot load it"):
-        load_query_encoder(folder)
