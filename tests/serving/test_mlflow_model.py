@@ -54,7 +54,7 @@ def saved(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def predicted(model: Path, folder: Path) -> dict[str, Any]:
-    """What a model answers to the first query in a process without this project, which loads neither torch nor pickles."""
+    """What a model answers to the first query without this project at hand, having loaded neither torch nor pickles."""
     command = [sys.executable, "-c", STRICT_LOADER, str(model)]
     done = subprocess.run(command, cwd=folder, env=os.environ | ALONE, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
