@@ -35,8 +35,8 @@ def embedding_routes(service: Service) -> APIRouter:
         _check_queries(body.model_extra or {})
         texts = [body.input] if isinstance(body.input, str) else body.input
         if not _are_texts(texts):
-            tokens = all(isinstance(item, int | list) for item in texts)
-            raise Problem(422, _TOKENS if tokens else _NO_TEXTS, param="input")
+            are_tokens = all(isinstance(item, int | list) for item in texts)
+            raise Problem(422, _TOKENS if are_tokens else _NO_TEXTS, param="input")
         service.check_texts(texts, "input")
         try:
             names = {"", DEFAULT, service.settings.embeddings_model}

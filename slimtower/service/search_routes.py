@@ -122,7 +122,7 @@ async def _search(service: Service, request: Request, body: SearchRequest) -> Re
     for text, hits, hit_snippets in zip(texts, result.hits, snippets, strict=True):
         query_id, ids = str(uuid.uuid4()), [hit.id for hit in hits]
         facts = {"system": result.system, **result.by.identity}
-        logged = bool(log) and log.search(query_id, _client(request), text.strip(), result.dataset, ids, facts)
+        logged = log is not None and log.search(query_id, _client(request), text.strip(), result.dataset, ids, facts)
         rows: list[dict[str, Any]] = [
             {"rank": rank, "id": hit.id, "score": round(hit.score, 6), "title": hit.title, "snippet": snippet}
             for rank, (hit, snippet) in enumerate(zip(hits, hit_snippets, strict=True), start=1)

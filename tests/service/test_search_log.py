@@ -138,7 +138,7 @@ def test_days_before_the_retention_are_deleted_and_nothing_else(tmp_path: Path) 
 @pytest.mark.parametrize("ahead", [31, 4000])
 @pytest.mark.parametrize("writes", [False, True])
 def test_a_clock_that_is_ahead_does_not_empty_the_log_whether_it_writes_or_not(
-    ahead: int, writes: bool, tmp_path: Path, records: list[Any]
+    ahead: int, writes: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Clock()
     log = open_log(FolderLogStore(tmp_path), clock, retention_days=30)
@@ -152,7 +152,7 @@ def test_a_clock_that_is_ahead_does_not_empty_the_log_whether_it_writes_or_not(
         log.flush()
     log._tidy_daily()
     assert len(rows(tmp_path, "queries")) == 2 + writes
-    (record,) = records
+    (record,) = caplog.records
     assert record.message.startswith("old days of the search log kept")
 
 
@@ -184,15 +184,15 @@ class Flaky:
 
 
 @pytest.fixture
-def records(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the service logs."""
+def caplog(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """What the service logs, too."""
     monkeypatch.setattr(logging.getLogger("slimtower"), "propagate", True)
-    return caplog.records
+    return caplog
 
 
 @pytest.mark.parametrize("error", FAILURES)
 def test_what_a_store_refuses_is_written_later_and_no_click_before_its_search(
-    error: Exception, records: list[Any]
+    error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Flaky(error)
     log = open_log(store, Clock())  # type: ignore[arg-type]
@@ -200,7 +200,7 @@ def test_what_a_store_refuses_is_written_later_and_no_click_before_its_search(
     log.click("q0", SOMEONE, "one", "one/1", 1, token)
     log.flush()
     assert store.files == {}
-    assert "red shoes" not in str([record.__dict__ for record in records]) and len(records) == 1
+    assert "red shoes" not in str([record.__dict__ for record in caplog.records]) and len(caplog.records) == 1
     store.fails = False
     note(log, "hat", ["one/2"], 1)
     log.close()
@@ -209,7 +209,7 @@ def test_what_a_store_refuses_is_written_later_and_no_click_before_its_search(
 
 
 def test_one_address_leaves_room_for_others_and_what_is_dropped_is_told_once_a_flush(
-    records: list[Any], monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("slimtower.service.search_log._WAITING", 5)
     monkeypatch.setattr("slimtower.service.search_log._OF_ONE", 2)
@@ -229,7 +229,8 @@ def test_one_address_leaves_room_for_others_and_what_is_dropped_is_told_once_a_f
     assert kept("c") == [True, True, False]
     log.close()
     assert sum(len(text.splitlines()) for text in store.files.values()) == 7
-    assert [record.data["dropped"] for record in records if record.message == "search log full"] == [4, 3, 1]
+    dropped = [record.__dict__["data"]["dropped"] for record in caplog.records if record.message == "search log full"]
+    assert dropped == [4, 3, 1]
     assert "slimtower_log_dropped_total 8.0" in metrics.text([])
 
 
