@@ -46,7 +46,7 @@ demo: setup ##start the whole pipeline on data that come along: table, answer, n
 run: setup ##data the pipeline on your data; the file of a recipe says what DATA holds:;; make run RECIPE=recipes/beir.yaml DATA=<folder> [STAGES=embed]
 	@python -m pipeline.recipe "$$RECIPE" $(foreach name,$(filter-out RECIPE STAGES,$(TYPED)),$(name)="$$$(name)") $$STAGES
 
-search: setup ##start ten hits of a student: make search Q="draw a histogram";; [STUDENT=static] [RECIPE=recipes/x.yaml | RELEASE=<folder>]
+search: setup ##start the first hits of a student: make search Q="draw a histogram";; [STUDENT=static] [RECIPE=recipes/x.yaml | RELEASE=<folder>]
 	@python -m slimtower search --student "$$STUDENT" --recipe "$$RECIPE" --release "$$RELEASE" -- "$$Q"
 
 serve: setup ##start search page and API at http://localhost:8000 (docs/serving.md);; [RECIPE=recipes/x.yaml | RELEASE=<folder> | MODEL=slimtower@champion];; [PORT=8000] [WORKERS=1] [LOG=<folder>]

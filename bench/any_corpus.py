@@ -31,7 +31,6 @@ from pipeline.params import load_params
 from slimtower.common.errors import UserError, guarded
 from slimtower.common.files import read_json, staged_folder, write_json
 from slimtower.common.settings import Strict, parse_mapping
-from steps.distill.ranking import expected_retention
 from steps.encoders.bases import resolve_base
 from steps.encoders.towers import load_tower
 from steps.evaluate.comparing import p_value
@@ -46,6 +45,7 @@ REPORTED = (
     "validation_cosine",
     "held_out_overlap",
     "held_out_ndcg",
+    "expected_retention",
     "training_seconds",
     "stage_seconds",
 )
@@ -198,8 +198,6 @@ def student_line(
     means = {key: float(np.mean([cell[key] for cell in cells])) for key in REPORTED if key in cells[0]}
     said = ", ".join(f"{split} {value['mean']:.1%}" for split, value in kept.items())
     print(f"{name} {student}: {said}, {means['steps']:.0f} steps, {means['stage_seconds']:.0f} s", flush=True)
-    if "held_out_ndcg" in means:
-        means["expected_retention"] = float(np.mean([expected_retention(cell["held_out_ndcg"]) for cell in cells]))
     queries = {split: np.mean([next(iter(seed[split].values())) for seed in scores], axis=0) for split in teacher}
     return {
         "git_commit": git_commit(),
@@ -240,7 +238,7 @@ def joined(older: dict[str, Any], newer: dict[str, Any]) -> dict[str, Any]:
     kept = {split: _spread(value for row in rows for value in _values(row["retention"][split], len(row["seeds"])))
             for split in newer["retention"]}  # fmt: skip
     means = {key: float(np.average([row[key] for row in rows], weights=counts))
-             for key in (*REPORTED, "expected_retention") if all(key in row for row in rows)}  # fmt: skip
+             for key in REPORTED if all(key in row for row in rows)}  # fmt: skip
     compared = {"against": {"seeds": older["seeds"]} | older["against"]} if "against" in older else {}
     origin = {key: older[key] for key in ("seeds", "git_commit", "machine")}
     seeds, origins = [*older["seeds"], *newer["seeds"]], [*older.get("joined", []), origin]

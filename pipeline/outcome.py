@@ -5,8 +5,11 @@ import sys
 from pathlib import Path
 
 from slimtower.common.errors import UserError, guarded
+from slimtower.common.files import read_json
 from slimtower.serving.choice import run_root
 from slimtower.serving.examples import EXAMPLE
+
+LOSES_TOO_MUCH = "   (refuses such students as a first champion: docs/tutorial.md#5-a-champion)"
 
 
 def show(recipe: str) -> None:
@@ -28,10 +31,16 @@ def next_commands(recipe: str) -> list[str]:
         "report": report,
         "search page": f"make serve{of}",
         "search here": f'make search Q="{"..." if recipe else EXAMPLE}"{of}',
-        "let it serve": f"make promote{of}",
+        "let it serve": f"make promote{of}" + ("" if _may_be_promoted(run_root(recipe)) else LOSES_TOO_MUCH),
         "all runs": "make mlflow",
     }
     return ["", *(f"{name:12}  {value}" for name, value in rows.items())]
+
+
+def _may_be_promoted(root: Path) -> bool:
+    """Whether some student loses not surely too much on any data set; without judged queries the gate refuses all."""
+    verdict = read_json(root / "reports/metrics.json")["verdict"].values()
+    return any(all(row[student]["answer"] != "no" for row in verdict) for row in verdict for student in row)
 
 
 def main() -> None:

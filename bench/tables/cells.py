@@ -148,7 +148,7 @@ def measure(cell: Cell, pipeline: Pipeline) -> dict[str, Any]:
         "machine": machine(),
         "git_commit": git_commit(),
         **{name: report[name] for name in reported},
-        **{name: value for name, value in report.items() if name.startswith("held_out_")},
+        **{name: value for name, value in report.items() if name.startswith(("held_out_", "expected_"))},
         **(trained[0] if trained else {}),
     }
 

@@ -2,10 +2,13 @@
 
 import numpy as np
 
+from steps.core.tables import Part
 from steps.retrieval.exact_search import nearest_rows
 
 DEPTH = 10
+QUERY_PARTS: tuple[Part, ...] = ("train_queries", "unlabelled_queries")  # those that people wrote
 _TEXTS = 500
+_QUERIES = 100
 _DOCUMENTS = 500_000  # a seeded sample of a larger corpus
 _ENOUGH = 0.92  # expected share of the teacher's nDCG@10: what is expected errs by 2 points, and 95 % would be enough
 
@@ -44,18 +47,38 @@ def expected_retention(ndcg: float) -> float:
     return max(0.0, 1 - 1.5 * (1 - ndcg) ** 2.5)
 
 
-def describe_ranking(ranking: dict[str, float], documents: int, *, counted: bool) -> str:
-    """What a person is told of what `ranking_kept` found among so many documents; `counted`: epochs are not auto."""
+def texts_to_rank(parts: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Positions of the held-out texts that are compared, and whether they are queries of people.
+
+    `parts` names the part of each. Fewer than a hundred queries say little: then all texts are compared, which are
+    mostly the documents' own words, and a student may rank these well and queries worded otherwise badly.
+    """
+    queries = np.flatnonzero(np.isin(parts, QUERY_PARTS))
+    return (queries, True) if len(queries) >= _QUERIES else (np.arange(len(parts)), False)
+
+
+def describe_ranking(ranking: dict[str, float], documents: int, *, queries: bool, counted: bool) -> str:
+    """What a person is told of what `ranking_kept` found among so many documents.
+
+    `queries`: the texts are queries of people; `counted`: epochs are not auto.
+    """
     expected = expected_retention(ranking["ndcg"])
     among = f" in a sample of {_DOCUMENTS:,} of {documents:,}" if documents > _DOCUMENTS else ""
+    texts = "queries" if queries else "titles, sentences and other texts of the documents"
     sentence = (
-        f"finds {ranking['overlap']:.0%} of the teacher's ten nearest documents to texts that trained nobody{among}, so"
-        f" it may keep about {expected:.0%} of the teacher's nDCG@10"
+        f"finds {ranking['overlap']:.0%} of the teacher's ten nearest documents to {texts} that trained nobody{among}"
     )
-    if expected >= _ENOUGH:
+    if queries:
+        sentence += f", so it may keep about {expected:.0%} of the teacher's nDCG@10"
+    if expected < _ENOUGH:
+        longer = ", or let it train until it has converged (epochs: auto)" if counted else ""
+        return (
+            f"{sentence}; WARNING: that is little; give unlabelled queries (ingest.unlabelled_queries) or more texts"
+            f" (embed.least_texts, embed.max_part_texts){longer}"
+        )
+    if queries:
         return sentence
-    longer = ", or let it train until it has converged (epochs: auto)" if counted else ""
     return (
-        f"{sentence}; WARNING: that is little; give unlabelled queries (ingest.unlabelled_queries) or more texts"
-        f" (embed.least_texts, embed.max_part_texts){longer}"
+        f"{sentence}; what it keeps of queries that are worded otherwise is not known: a hundred real ones would tell"
+        " (ingest.unlabelled_queries)"
     )

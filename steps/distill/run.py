@@ -20,7 +20,7 @@ from steps.distill.joint import JointDocuments, TrainedTeacher
 from steps.distill.mixture import hold_out, rows_of
 from steps.distill.params import DistillParams
 from steps.distill.phases import Trainings
-from steps.distill.ranking import describe_ranking, expected_retention, ranking_kept
+from steps.distill.ranking import describe_ranking, expected_retention, ranking_kept, texts_to_rank
 from steps.distill.sources import Sources
 from steps.distill.students import router, untrained
 from steps.distill.trainer import Alignment, embed_held_out, train, validate
@@ -112,12 +112,15 @@ def run(
         held_out = embed_held_out(encoder, data, params)
         if not chosen.trains:
             measured["validation_cosine"] = validate(encoder, data, params, 0)
-        ranking = ranking_kept(data.vectors[validation], held_out, sources.documents, params.seed, cosine=cosine)
+        compared, queries = texts_to_rank(parts[validation])
+        vectors = data.vectors[validation[compared]], held_out[compared]
+        ranking = ranking_kept(*vectors, sources.documents, params.seed, cosine=cosine)
         measured |= {f"held_out_{name}": value for name, value in ranking.items()}
-        measured["expected_retention"] = expected_retention(ranking["ndcg"])
+        if queries:
+            measured["expected_retention"] = expected_retention(ranking["ndcg"])
         if chosen.trains and not any(phase.all_teachers for phase in chosen.phases):  # else it is to rank as these do
             counted = any(phase.epochs != "auto" for phase in chosen.phases)
-            summary = describe_ranking(ranking, len(sources.documents), counted=counted)
+            summary = describe_ranking(ranking, len(sources.documents), queries=queries, counted=counted)
             print(f"distill: {student} {summary}", file=sys.stderr)
     encoder.finish()
     measured["texts_per_second"] = measured["texts_seen"] / max(measured["seconds"], 1e-9)

@@ -43,9 +43,10 @@ _PROBES, _CONNECTION = "probes.safetensors", "connection.json"
 
 @dataclass
 class WaitTime:
-    """Seconds that requests were held back here, by limits or because the server asked for it."""
+    """Seconds that requests were held back here, by limits or because the server asked for it; how many requests."""
 
     seconds: float = 0.0
+    asked: int = 0
 
 
 _anew: ContextVar[WaitTime | None] = ContextVar("anew", default=None)
@@ -125,6 +126,7 @@ class Endpoint(InputModule):
             before = client.wait_clock.seconds
             vectors = self._request_vectors(client, sent)
             waited.seconds += client.wait_clock.seconds - before
+            waited.asked += 1
             return vectors
         missing = list(batches(self._cache.missing(sent), self.tokens, self.connection))
         for batch, vectors in self._client.answers(missing) if missing else ():

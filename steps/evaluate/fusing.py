@@ -1,6 +1,5 @@
 """A dense system and BM25 as one: which fusion, chosen on dev queries, and how long it takes from text to hits."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from slimtower.lexical.fusion import AnyFusion, fuse, pooled
 from steps.core.judged import JudgedSet
 from steps.core.progress import progress
 from steps.endpoint.module import asking_anew
-from steps.evaluate.latency import one_thread, sample
+from steps.evaluate.latency import Stopwatch, one_thread, sample
 from steps.evaluate.systems import Hits, Lexical, Search, Student, Teacher, digest
 from steps.retrieval.fusion_choice import DEEPEST, GRID, STANDARD, FusionChoice, choose, trials
 
@@ -123,24 +122,20 @@ def figures(
 
 
 def _parts(system: Fused, dataset: str, fusion: AnyFusion, texts: Sequence[str]) -> np.ndarray:
-    """Seconds to encode, to search the served index, to search BM25, and to fuse: `(texts, 4)`.
-
-    What an endpoint's limits hold a request back does not count.
-    """
+    """Seconds to encode, to search the served index, to search BM25, and to fuse: `(texts, 4)`."""
     release, depth = system.dense.release, fusion.depth
     search = system.lexical_search(system.lexical.search)
     seconds = []
     with one_thread(), asking_anew() as waited:
+        watch = Stopwatch(waited)
         for text in texts:
-            before, moments = waited.seconds, [time.perf_counter()]
+            watch.lap()
             vectors = system.dense.encode([text])
-            moments.append(time.perf_counter())
-            throttled = waited.seconds - before
+            laps = [watch.lap()]
             scores, ids = release.search(dataset, vectors, depth, "ann")
-            moments.append(time.perf_counter())
+            laps.append(watch.lap())
             lexical = search(dataset, [text], depth)
-            moments.append(time.perf_counter())
+            laps.append(watch.lap())
             fuse(pooled([(scores[0][: len(ids[0])], ids[0]), (lexical[0][0], lexical[1][0])], depth), fusion, 10)
-            moments.append(time.perf_counter())
-            seconds.append(np.diff(moments) - [throttled, 0, 0, 0])
+            seconds.append([*laps, watch.lap()])
     return np.array(seconds)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from steps.core.progress import progress
+from steps.encoders.towers import device
 from steps.endpoint.module import WaitTime, asking_anew
 
 Encode = Callable[[list[str]], np.ndarray]
@@ -46,28 +47,52 @@ def one_thread() -> Iterator[None]:
             os.environ["TOKENIZERS_PARALLELISM"] = pool
 
 
+class Stopwatch:
+    """Seconds between two laps of this process' own work: neighbours who keep the processor busy do not count.
+
+    On a GPU and of an endpoint's answer the seconds on the wall count, for there the process waits; what an endpoint's
+    limits hold a request back does not.
+    """
+
+    def __init__(self, waited: WaitTime) -> None:
+        """`waited` is what `asking_anew` gives."""
+        self._waited, self._computes_here = waited, device() == "cpu"
+        self._seen = self._look()
+
+    def lap(self) -> float:
+        """Seconds since the last lap, above 0."""
+        before, self._seen = self._seen, self._look()
+        wall, processor, held_back, asked = (now - then for now, then in zip(self._seen, before, strict=True))
+        alone = self._computes_here and not asked
+        return max(min(wall, processor) if alone else wall - held_back, 1e-9)
+
+    def _look(self) -> tuple[float, float, float, int]:
+        return time.perf_counter(), time.process_time(), self._waited.seconds, self._waited.asked
+
+
 def measure(
     encoders: Mapping[str, Encode], single: Sequence[str], batched: Sequence[str], batch_size: int
 ) -> dict[str, Latency]:
     """Time `single` texts one by one and `batched` texts in batches; throughput is the median of three passes.
 
-    The encoders take turns, a block of queries each, so that a busy moment of the machine hits all of them alike. An
-    endpoint is asked for every one of them, known or not; what its limits hold a request back does not count.
+    The encoders take turns, a block of queries each, so that a change of the processor's clock hits all of them alike.
+    An endpoint is asked for every one of them, known or not.
     """
     times: dict[str, list[float]] = {name: [] for name in encoders}
     passes: dict[str, list[float]] = {name: [] for name in encoders}
     batches = [list(batched[start : start + batch_size]) for start in range(0, len(batched), batch_size)]
     starts = range(0, len(single), _BLOCK)
     with one_thread(), asking_anew() as waited:
+        watch = Stopwatch(waited)
         for start in progress(starts, len(starts), "latency"):
             block = single[start : start + _BLOCK]
             for name, encode in encoders.items():
                 for text in block[:_WARM_UP]:  # the encoder before it has emptied the processor's caches
                     encode([text])
-                times[name] += [_seconds(encode, [text], waited) for text in block]
+                times[name] += [_seconds(encode, [text], watch) for text in block]
         for _ in progress(range(_PASSES), _PASSES, "throughput"):
             for name, encode in encoders.items():
-                passes[name].append(sum(_seconds(encode, batch, waited) for batch in batches))
+                passes[name].append(sum(_seconds(encode, batch, watch) for batch in batches))
     latencies = {}
     for name in encoders:
         p50, p99 = np.quantile(np.array(times[name]), [0.5, 0.99]) * 1000
@@ -75,10 +100,10 @@ def measure(
     return latencies
 
 
-def _seconds(encode: Encode, texts: list[str], waited: WaitTime) -> float:
-    before, start = waited.seconds, time.perf_counter()
+def _seconds(encode: Encode, texts: list[str], watch: Stopwatch) -> float:
+    watch.lap()
     encode(texts)
-    return max(time.perf_counter() - start - (waited.seconds - before), 1e-9)
+    return watch.lap()
 
 
 def sample(texts: Sequence[str], count: int, seed: int) -> list[str]:

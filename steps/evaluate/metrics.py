@@ -34,7 +34,7 @@ gain.<set>.<tower>.difference and paired test, gain_dev: mean nDCG@10 of the tea
 gain_overall.<tower>.difference, p_value: mean of the difference over data sets, on dev, or on test where there are no
   dev queries; test that it is 0, data sets counting alike
 latency.<model>.p50_ms, p99_ms, qps: of teacher and students, text to embedding, one query at a time, one thread,
-  milliseconds; queries per second in batches, one thread
+  milliseconds of the processor (what neighbours take from it does not count); queries per second in batches, one thread
 sizes.<model>.bytes: query side on disk; no key for a teacher behind an API
 fused.<set>.<dense>.fusion, told: how the teacher or a student is fused with BM25
   .carried, bytes: whether the release answers so; size of the BM25 index that it carries, or 0

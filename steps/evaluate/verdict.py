@@ -4,7 +4,7 @@ If the release adds BM25 and the teacher has none, the comparison is also made l
 with BM25 on both sides.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 from steps.core.measures import NDCG
 from steps.evaluate.formatting import milliseconds, percent, rounded, size, times
 from steps.evaluate.gains import fused_sets
+from steps.evaluate.judging import describe_parts
 from steps.evaluate.measuring import Result
 from steps.evaluate.served import behind_api, fused_bytes, fusing, served_ms_ratio, served_name
 from steps.evaluate.systems import TEACHER, fused_name
@@ -186,9 +187,13 @@ def _compare_both(metrics: Mapping[str, Any], student: str) -> str:
 
 def _unjudged(metrics: Mapping[str, Any], students: Sequence[str]) -> list[str]:
     rows = metrics["closeness"].values()
+    parts = Counter[str]()
+    for counts in metrics["closeness_texts"].values():
+        parts.update(counts)
+    texts = describe_parts(parts)
     overlaps = {name: float(np.mean([row[name]["overlap"] for row in rows])) for name in students if rows}
     return [
-        f"{name} finds {percent(overlaps[name])} of the teacher's ten nearest documents and is"
+        f"{name} finds {percent(overlaps[name])} of the teacher's ten nearest documents ({texts}) and is"
         f" {_speed(metrics, name)}. No test query is judged, so how good these are is not known."
         for name in sorted(overlaps, key=lambda name: (-overlaps[name], name))
     ]

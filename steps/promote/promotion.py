@@ -90,7 +90,7 @@ def promote(
         if not decision.approved:
             with lock.hold() as guard:
                 note_refusal(registry, version, *decided, guard)
-            raise Refused(f"{registry.name}/{version} refused, nothing was changed: {'; '.join(decision.reasons)}")
+            raise Refused(f"{registry.name}/{version} refused, no alias was moved: {'; '.join(decision.reasons)}")
         replaced = aliases.get(CHAMPION) or aliases.get(PREVIOUS)  # a champion that was deleted leaves its predecessor
         replaced = None if replaced == version else replaced
         with lock.hold() as guard:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from steps.distill.ranking import describe_ranking, expected_retention, ranking_kept
+from steps.distill.ranking import describe_ranking, expected_retention, ranking_kept, texts_to_rank
 
 DRAW = np.random.default_rng(3)
 DOCUMENTS = DRAW.normal(size=(60, 8)).astype(np.float32)
@@ -52,13 +52,20 @@ def test_what_a_student_may_keep_rises_with_its_held_out_ranking() -> None:
 
 
 @pytest.mark.parametrize(("ndcg", "warned"), [(0.65, True), (0.75, False)])
-def test_a_student_that_may_keep_little_is_warned_of(ndcg: float, warned: bool) -> None:
-    said = describe_ranking({"overlap": 0.6, "ndcg": ndcg}, 60, counted=True)
-    assert "finds 60% of the teacher's ten nearest" in said and f"about {expected_retention(ndcg):.0%}" in said
-    assert ("WARNING" in said and "ingest.unlabelled_queries" in said) == warned
-    assert "sample" not in said
-    assert "in a sample of 500,000 of 2,000,000" in describe_ranking(
-        {"overlap": 0.6, "ndcg": ndcg}, 2_000_000, counted=False
+@pytest.mark.parametrize("queries", [True, False])
+def test_a_student_that_may_keep_little_is_warned_of(ndcg: float, warned: bool, queries: bool) -> None:
+    ranking = {"overlap": 0.6, "ndcg": ndcg}
+    told, long = (describe_ranking(ranking, 60, queries=queries, counted=counted) for counted in (False, True))
+    assert "60%" in told and (f"{expected_retention(ndcg):.0%}" in told) == queries, "of no query nothing is foretold"
+    assert ("WARNING" in told) == warned and ("ingest.unlabelled_queries" in told) == (warned or not queries)
+    assert "epochs: auto" not in told and ("epochs: auto" in long) == warned
+    assert "sample" not in told and "500,000 of 2,000,000" in describe_ranking(
+        ranking, 2_000_000, queries=queries, counted=False
     )
-    assert ("epochs: auto" in said) == warned
-    assert "epochs: auto" not in describe_ranking({"overlap": 0.6, "ndcg": ndcg}, 60, counted=False), "it trained so"
+
+
+@pytest.mark.parametrize(("count", "queries"), [(99, False), (100, True)])
+def test_a_forecast_is_made_of_queries_alone_if_there_are_enough(count: int, queries: bool) -> None:
+    parts = np.array(["titles"] * 50 + ["unlabelled_queries"] * (count - 40) + ["train_queries"] * 40)
+    rows, found = texts_to_rank(parts)
+    assert found == queries and rows.tolist() == list(range(50 * queries, 50 + count))

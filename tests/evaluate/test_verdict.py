@@ -128,8 +128,10 @@ def test_bm25_is_named_if_it_does_as_well_as_the_teacher() -> None:
 
 def test_without_judgements_the_closeness_is_told_and_no_verdict() -> None:
     close = {"a": {"s": {"overlap": 0.5}, "t": {"overlap": 0.9}}}
-    found = headline(metrics({"s": ["yes"], "t": ["yes"]}) | {"verdict": {}, "closeness": close})
-    assert [line.split(" ")[0] for line in found] == ["t", "s"] and "90.0" in found[0]
+    texts = {"a": {"sentences": 282, "titles": 118}}
+    unjudged = {"verdict": {}, "closeness": close, "closeness_texts": texts}
+    found = headline(metrics({"s": ["yes"], "t": ["yes"]}) | unjudged)
+    assert [line.split(" ")[0] for line in found] == ["t", "s"] and "90.0" in found[0] and "282 sentences" in found[0]
     assert verdict_lines({"verdict": {}}, "s") == []
 
 

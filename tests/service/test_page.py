@@ -66,7 +66,7 @@ def test_a_person_types_compares_opens_and_is_logged_if_willing(project: Path, t
         assert browser.evaluate("document.querySelectorAll('.mark').length") > 0
         assert browser.evaluate("document.querySelector('.chip').textContent").startswith("2 layers")
         number = browser.evaluate("document.querySelector('.number').textContent")
-        assert re.fullmatch(r"\S+ ms ?text to hits, median of the last 20 calls", number)
+        assert re.fullmatch(r"\S+ ms ?text to hits, median of the last 20 calls, warm-up included", number)
         assert "ms of it encoding" in browser.evaluate("document.querySelector('.times').textContent")
         agreement = browser.evaluate("document.querySelector('.agreement').textContent")
         assert agreement == f"{len(set(hits(browser, '2l')) & set(hits(browser, 'teacher')))} of the teacher's 10 hits"

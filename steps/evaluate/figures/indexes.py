@@ -1,6 +1,5 @@
 """What an approximate index costs: size, search time and quality beside the exact one, asked by the teacher."""
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -8,9 +7,10 @@ import numpy as np
 
 from slimtower.serving.release import Release
 from steps.core.measures import NDCG
+from steps.endpoint.module import WaitTime
 from steps.evaluate.figures.base import Figure, Part, RenderContext, model_table
 from steps.evaluate.formatting import Block, format_measure, milliseconds, size
-from steps.evaluate.latency import Encode, one_thread, sample
+from steps.evaluate.latency import Encode, Stopwatch, one_thread, sample
 from steps.evaluate.params import HITS
 from steps.evaluate.scoring import Scored, score
 from steps.evaluate.systems import dense_search
@@ -56,10 +56,10 @@ def measure_indexes(
 
 
 def _median_search(release: Release, dataset: str, vectors: np.ndarray, kind: str) -> float:
-    times = []
+    times, watch = [], Stopwatch(WaitTime())
     with one_thread():
         for vector in vectors:
-            start = time.perf_counter()
+            watch.lap()
             release.search(dataset, vector[None], 10, kind)
-            times.append(time.perf_counter() - start)
+            times.append(watch.lap())
     return float(np.median(times)) * 1000
