@@ -125,7 +125,7 @@ class JointDocuments(Teachers):
 
     @property
     def modules(self) -> Sequence[nn.Module]:
-        return [self.reader.tower]
+        return [*self.stored.modules, self.reader.tower]
 
     def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
         tensors = self.stored.forward(rows, documents)

@@ -95,13 +95,16 @@ def layer_alignment(
     if not isinstance(student, TransformerStudent):
         raise UserError("distill.student: a static embedding has no layers; leave layer_distillation out")
     width, own_depth = int(pooling_of(student.tower, "the student").get_embedding_dimension()), depth_of(student.tower)
-    asking, answering = (route(load_tower(teacher), role) for role in ROLES)
-    depth = scorer.depth if scorer else min(depth_of(asking), depth_of(answering))
-    chosen = candidate_layers(loss, depth, own_depth)
-    if isinstance(scorer, ScoredLayers):
-        check_layer_temperature(loss, scorer.table, candidates.nearest.shape[1], chosen)
-    if scorer and own_documents:
-        return LayerAlignment(student, scorer, LayerPairs(loss, chosen, own_depth, params.seed))
+    if scorer:
+        chosen = candidate_layers(loss, scorer.depth, own_depth)
+        if isinstance(scorer, ScoredLayers):
+            check_layer_temperature(loss, scorer.table, candidates.nearest.shape[1], chosen)
+        if own_documents:
+            return LayerAlignment(student, scorer, LayerPairs(loss, chosen, own_depth, params.seed))
+    tower = load_tower(teacher)
+    asking, answering = (route(tower, role) for role in ROLES)
+    if not scorer:
+        chosen = candidate_layers(loss, min(depth_of(asking), depth_of(answering)), own_depth)
     rows = _documents(candidates, training)
     documents = CorpusTexts(sources.ingest, rows)
     heights = [max(0, (layer + 1) * depth_of(answering) // own_depth - 1) for layer in range(own_depth)]
@@ -117,7 +120,8 @@ def layer_alignment(
         layer_teacher, states = frozen, frozen.documents
     maps = None
     if not own_documents:
-        projection = reader.projection(int(pooling_of(answering, "the teacher").get_embedding_dimension()))
+        pooling = pooling_of(answering if scorer else asking, "the teacher")
+        projection = reader.projection(int(pooling.get_embedding_dimension()))
         maps = maps_between(width, states.states.shape[2], projection, own_depth)
     pairs = LayerPairs(loss, chosen, own_depth, params.seed, None if maps is None else maps.to(device()))
     return LayerAlignment(student, layer_teacher, pairs, states if scorer else None)

@@ -94,8 +94,8 @@ class TokenLedger:
         handle.seek(self._offset)
         while (line := handle.readline()).endswith(b"\n"):
             self._offset += len(line)
-            if b"." not in line:
-                self._count(*map(int, line.split()))
+            if len(figures := line.split()) in (2, 3):  # lines of earlier versions have two
+                self._count(*map(int, figures))
 
     def _write(self, handle: BinaryIO, *figures: int) -> None:
         torn = handle.seek(0, os.SEEK_END) - self._offset  # what a killed run left of a line

@@ -207,7 +207,7 @@ class Endpoint(InputModule):
         by_key = dict[bytes, np.ndarray]()
         for batch, vectors in client.answers(batches(keyed, self.tokens, self.connection)):
             by_key |= dict(zip(batch.keys, vectors, strict=True))
-        return np.stack([by_key[key] for key in sorted(by_key)])
+        return np.stack([by_key[number.to_bytes(8)] for number in range(len(texts))])
 
     def _first_probes(self) -> np.ndarray:
         """The probes saved for a model of this name, so that it stays the same to the bit, or new ones."""

@@ -460,3 +460,21 @@ def test_a_rerun_writes_the_same_bytes_and_a_failure_leaves_the_old_output(beir:
         run(output=tmp_path / "a", params=broken, run=NullRun())
     assert before == {name: (tmp_path / "a" / name).read_bytes() for name in names}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "beir"]
+
+
+def test_a_query_named_by_a_broken_row_alone_is_still_held_out(beir: Maker) -> None:
+    rows = [(f"q{n}", f"d{n}", 1) for n in range(21, 24)]
+    data, _ = read(
+        beir({"qrels/test.tsv": qrels(("q20", "d20", "high"), *rows), "qrels/train.tsv": qrels(("q0", "d0", 1))})
+    )
+    assert "toy/q20" not in {query.query_id for query in data.queries if query.split in {"train", "unlabelled"}}
+
+
+def test_two_sources_guard_each_other(beir: Maker, tmp_path: Path) -> None:
+    second = beir().rename(tmp_path / "second")
+    first = beir({"queries.jsonl": lines(*({"_id": f"q{n}", "text": f"question {n + 20}"} for n in range(30)))})
+    sources = [{"name": name, "kind": "beir", "path": str(path)} for name, path in (("one", second), ("two", first))]
+    rows = read_table(ingest_logs.ingest(tmp_path, ingest_logs.params(*sources)), "queries").to_pylist()
+    evaluated = {row["text"] for row in rows if row["split"] in ("dev", "test")}
+    assert {row["dataset"] for row in rows} == {"one", "two"}
+    assert not evaluated & {row["text"] for row in rows if row["split"] == "train"}

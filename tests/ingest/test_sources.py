@@ -7,7 +7,8 @@ import pytest
 from ingest_logs import click_log, ingest, params, rows_of, shown, texts_by_split, write
 
 from slimtower.common.errors import UserError
-from steps.ingest import locations
+from steps.ingest import locations, splits
+from steps.ingest.listing import list_sources
 from steps.ingest.locations import Located
 from steps.ingest.report import data_digest
 from steps.ingest.source_data import Judgement, Query
@@ -61,3 +62,23 @@ def test_a_data_sets_digest_is_of_its_rows_in_any_order() -> None:
         data_digest(entry, queries, [judgements[0], judgements[1]._replace(grade=2)]),
     ]
     assert len({digest, *others}) == 5
+
+
+def test_ms_marco_is_passed_on_and_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "marco"
+    files = {
+        "collection.tsv": "1\tfirst passage\n2\tsecond passage\n",
+        "queries.train.tsv": "10\ta train query\n11\tanother train query\n",
+        "queries.dev.tsv": "20\ta dev query\n",
+        "qrels.train.tsv": "10 0 1 1\n11 0 2 1\n",
+        "qrels.dev.tsv": "20 0 2 1\n",
+    }
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    monkeypatch.setattr(splits, "DEV_FRACTION", 0.5)
+    checked = params({"name": "marco", "kind": "ms_marco", "path": str(folder)})
+    found = texts_by_split(ingest(tmp_path, checked))
+    assert found["test"] == ["a dev query"]
+    assert len(found["train"]) == len(found["dev"]) == 1
+    assert sorted(row["path"] for row in list_sources(checked)) == sorted(files)

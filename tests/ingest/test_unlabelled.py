@@ -11,6 +11,7 @@ from slimtower.common.files import sha256_file
 from steps.ingest.listing import list_sources
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import Query
+from steps.ingest.splits import without_evaluation_texts
 from steps.ingest.tsv_files import read_unlabelled
 
 
@@ -72,3 +73,17 @@ def test_listing_names_files_by_digest_and_not_by_place(tmp_path: Path) -> None:
     folder.rename(tmp_path / "moved")
     moved = list_sources(params(source | {"path": str(tmp_path / "moved")}, unlabelled_queries=str(more)))
     assert moved == listed
+
+
+def test_evaluation_queries_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "more.tsv"
+    path.write_text("web\tHow tall -- is K2\nweb\tsomething else\nweb\tWho wrote Faust?\n")
+    queries, rejects = read(path)
+    test = Query("toy/q1", "toy", "how tall is k2?", "test", "toy/queries.jsonl", 1)
+    everything = [test, *queries]
+    kept = without_evaluation_texts(everything, {"who wrote faust"}, rejects)
+    assert [query.text for query in kept] == ["how tall is k2?", "something else"]
+    assert [(row.source, row.line, row.reason) for row in rejects.rows] == [
+        ("unlabelled_queries/more.tsv", 1, "evaluation_query_text"),
+        ("unlabelled_queries/more.tsv", 3, "evaluation_query_text"),
+    ]

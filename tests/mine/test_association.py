@@ -120,3 +120,21 @@ def test_equals_the_pairwise_algorithm_on_200_random_logs_with_idf(engine: Engin
     assert found == set().union(*(pairs for pairs, _ in expected))
     assert total == sum(count for _, count in expected)
     assert total > len(found) > 300  # the cap bites, and there was something to compare
+
+
+@pytest.mark.medium
+def test_direction_follows_the_top_terms_of_the_query_that_receives(engine: Engine) -> None:
+    total, axis, weighted, short, long = 1, 2, 3, 10, 11
+    scores = {("d", short): {total: 0.6, axis: 0.4}, ("d", long): {total: 0.3, axis: 0.2, weighted: 0.5}}
+    knobs = {"threshold": 0.1, "top_terms": 2, "min_terms": 2, "cap": 5}
+    # "weighted" is a top term of the long query, and the short one lacks it
+    assert mined(engine, scores, {short, long}, **knobs)[0] == {(short, long)}
+    assert mined(engine, scores, {short, long}, mutual=True, **knobs)[0] == set()
+
+
+@pytest.mark.medium
+def test_threshold_is_exclusive(engine: Engine) -> None:
+    scores = {("d", 1): {7: 0.5, 8: 0.5}, ("d", 2): {7: 0.25, 8: 0.25, 9: 0.5}}
+    at = {"threshold": 0.25, "top_terms": 2, "min_terms": 2, "cap": 5}
+    assert mined(engine, scores, {1, 2}, **at)[0] == set()
+    assert mined(engine, scores, {1, 2}, **(at | {"threshold": 0.2499}))[0] == {(1, 2)}

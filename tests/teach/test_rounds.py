@@ -417,3 +417,17 @@ def test_rounds_are_checked(change: dict[str, Any], complaint: str) -> None:
     raw = PARAMS.model_dump()
     with pytest.raises(UserError, match=complaint):
         validated(DualEncoder, raw | {"rounds": raw["rounds"] | change}, "params.yaml")
+
+
+def test_only_ranks_behind_skip_down_to_depth_are_allowed() -> None:
+    rows, scores = np.array([9, 3, 7, 1, 5, 2]), np.array([0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
+    rule = RoundParams(more=1, skip=2, depth=5, margin=0.0, ranker="")
+    assert allowed_rows(rows, scores, 1.0, NONE, KEYS, rule).tolist() == [1, 5, 7]
+    assert allowed_rows(np.array([4, 8, 6, -1, -1, -1]), scores, 1.0, NONE, KEYS, rule).tolist() == [6]
+    assert allowed_rows(np.array([4, -1, -1, -1, -1, -1]), scores, 1.0, NONE, KEYS, rule).tolist() == []
+
+
+def test_no_positive_and_no_text_equal_to_one_is_allowed() -> None:
+    rows, scores, keys = np.array([5, 4, 3, 2, 1]), np.zeros(5), KEYS.copy()
+    keys[3] = keys[20]  # row 3 reads like row 20, a positive that was not found
+    assert allowed_rows(rows, scores, 1.0, np.array([4, 20]), keys, ALL).tolist() == [1, 2, 5]
