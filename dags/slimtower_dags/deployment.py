@@ -17,9 +17,9 @@ _PASSWORD = re.compile(r"(?i)://[^@/]*:[^@]*@|[?&](?:(?:ssl)?password|api.?key|k
 
 def _text(value: Any) -> Any:
     """A value of an environment or of labels; as YAML spells it where it is no text."""
-    if value is None:
-        raise ValueError('empty; give a text, "" for none')
-    return str(value).lower() if isinstance(value, bool) else str(value) if isinstance(value, int | float) else value
+    if value is None or isinstance(value, dict | list):
+        raise ValueError(f'{"empty" if value is None else repr(value)}; give a text, "" for none')
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 Texts = dict[Annotated[str, BeforeValidator(str)], Annotated[str, BeforeValidator(_text)]]
@@ -174,6 +174,8 @@ def _complaint(error: ValidationError) -> str:
     key = ".".join(map(str, first["loc"]))
     if first["type"] == "value_error":
         return f"{key}: {first['ctx']['error']}" if key else str(first["ctx"]["error"])
+    if first["type"] == "missing":  # its input is all that stands around it
+        return f"{key} is missing"
     return f"{key} is {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}"
 
 

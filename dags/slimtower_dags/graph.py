@@ -7,7 +7,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -62,7 +62,11 @@ class Graph:
     def direct(self) -> dict[str, frozenset[str]]:
         """`upstream` without what a stage already waits for through another one (the transitive reduction)."""
         behind: dict[str, frozenset[str]] = {}  # each: all that end before it starts
-        for address in TopologicalSorter(self.upstream).static_order():
+        try:
+            order = list(TopologicalSorter(self.upstream).static_order())
+        except CycleError as error:
+            raise SettingsError(f"dvc.yaml: stages wait for each other: {', '.join(error.args[1])}") from None
+        for address in order:
             before = self.upstream[address]
             behind[address] = before.union(*(behind[earlier] for earlier in before))
         return {

@@ -6,58 +6,61 @@ locks/<run>/dvc.lock, params.yaml, sources.json, begin.json   a finished run; lo
 dvc/                                                          DVC's remote
 """
 
-from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import staged_file
 from steps.ingest.s3 import explained, read_whole, s3_client
 
+_ABSENT = {"NoSuchKey", "404"}
 
-class RunStore(ABC):
+
+class RunStore(Protocol):
     """Files by key. TransientError when the place cannot be reached, UserError when it refuses."""
 
     url: str
 
-    @abstractmethod
     def read(self, key: str) -> bytes | None:
         """Content of a file, None if there is none."""
 
-    @abstractmethod
     def write(self, key: str, content: bytes) -> None:
         """Write a file, whole or not at all."""
 
-    @abstractmethod
     def names(self, folder: str) -> list[str]:
         """Names of the files directly below a folder, sorted."""
 
     def holds(self, key: str) -> bool:
         """Tell whether there is such a file."""
-        folder, _, name = key.rpartition("/")
-        return name in self.names(folder)
 
 
-class FolderStore(RunStore):
+class FolderStore:
     """A folder that all tasks reach under the same absolute path."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.url = root, str(root)
 
     def read(self, key: str) -> bytes | None:
+        """Content of a file, None if there is none."""
         path = self.root / key
         return path.read_bytes() if path.is_file() else None
 
     def write(self, key: str, content: bytes) -> None:
+        """Write beside the file, then rename."""
         with staged_file(self.root / key) as staging:
             staging.write_bytes(content)
 
     def names(self, folder: str) -> list[str]:
-        paths = (self.root / folder).glob("[!.]*")  # hidden ones are being written
+        """Names of the files directly below a folder, sorted; hidden ones are being written."""
+        paths = (self.root / folder).glob("[!.]*")
         return sorted(path.name for path in paths if path.is_file())
 
+    def holds(self, key: str) -> bool:
+        """Tell whether there is such a file."""
+        return (self.root / key).is_file()
 
-class S3Store(RunStore):
+
+class S3Store:
     """A prefix of an S3 bucket."""
 
     def __init__(self, url: str) -> None:
@@ -70,6 +73,7 @@ class S3Store(RunStore):
         return f"{self.root}/{key}" if self.root else key
 
     def read(self, key: str) -> bytes | None:
+        """Content of an object, None if there is none."""
         from botocore.exceptions import ClientError
 
         with explained(self.where):
@@ -78,15 +82,17 @@ class S3Store(RunStore):
                     lambda: bytes(self.api.get_object(Bucket=self.bucket, Key=self._key(key))["Body"].read())
                 )
             except ClientError as error:
-                if error.response["Error"]["Code"] in ("NoSuchKey", "404"):
+                if error.response["Error"]["Code"] in _ABSENT:
                     return None
                 raise
 
     def write(self, key: str, content: bytes) -> None:
+        """Put an object."""
         with explained(self.where):
             self.api.put_object(Bucket=self.bucket, Key=self._key(key), Body=content)
 
     def names(self, folder: str) -> list[str]:
+        """Names of the objects directly below a prefix, sorted."""
         prefix = f"{self._key(folder)}/"
         pages = self.api.get_paginator("list_objects_v2")
         with explained(self.where):
@@ -96,6 +102,19 @@ class S3Store(RunStore):
                 for item in page.get("Contents", [])
             ]
         return sorted(name for name in keys if name)
+
+    def holds(self, key: str) -> bool:
+        """Tell whether there is such an object."""
+        from botocore.exceptions import ClientError
+
+        with explained(self.where):
+            try:
+                self.api.head_object(Bucket=self.bucket, Key=self._key(key))
+            except ClientError as error:
+                if error.response["Error"]["Code"] in _ABSENT:
+                    return False
+                raise
+        return True
 
 
 def open_store(remote: str) -> RunStore:

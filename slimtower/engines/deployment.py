@@ -5,6 +5,7 @@ one index share it, and settings that its graph does not reach make another one.
 written when it is complete, just before the flip, and names what answered before, for the way back.
 """
 
+import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -235,8 +236,12 @@ def deployed_aliases(engine: Engine, name: str) -> list[str]:
     """Aliases of a registered model that name a collection; not those of another one whose name goes on behind its."""
     begin = alias_of(name, "")[:_CUT]  # longer aliases go on with a digest
     matches = [_COLLECTION.fullmatch(collection) for collection in engine.names(begin)]
-    records = {alias: answering(engine, alias)[1] for alias in sorted({match[1] for match in matches if match})}
-    return [alias for alias, record in records.items() if record and record.model == name]
+    aliases = []
+    for alias in sorted({match[1] for match in matches if match}):
+        with contextlib.suppress(UserError):  # of an earlier version's record, which may be another model's
+            record = answering(engine, alias)[1]
+            aliases += [alias] * (record is not None and record.model == name)
+    return aliases
 
 
 def _collections(engine: Engine, alias: str) -> list[str]:

@@ -170,6 +170,8 @@ def read_record(engine: Engine, name: str) -> Record | None:
         return None  # none, or a comment of somebody else
     if not isinstance(raw, dict) or "manifest" not in raw:
         return None
+    if "model" not in raw or "settings" not in raw:
+        raise UserError(f"record of {name}: an earlier version wrote it; remove that collection, then deploy anew")
     return validated(Record, raw, f"record of {name}")
 
 

@@ -90,6 +90,7 @@ class Corpus:
     def _load(self) -> tuple[pa.Table | None, dict[str, int]]:
         with self._lock:
             if (state := self.state()) != self._state:
+                self._table, self._rows = None, {}  # both tables at once would take twice the memory
                 self._table = self._read(state) if state else None
                 ids = self._table["doc_id"].to_pylist() if self._table is not None else []
                 self._rows = {doc_id: row for row, doc_id in enumerate(ids)}

@@ -20,6 +20,7 @@ THROUGHPUT_BATCH = 32  # queries a batch where throughput is measured
 _BLOCK = 25  # queries of a turn
 _WARM_UP = 5  # untimed queries before each turn
 _PASSES = 3
+_RESOLUTION = 1e-5  # seconds; a clock of the processor that ticks less often tells nothing of a query
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,10 @@ class Stopwatch:
     limits hold a request back does not.
     """
 
-    def __init__(self, waited: WaitTime) -> None:
-        """`waited` is what `asking_anew` gives."""
-        self._waited, self._computes_here = waited, device() == "cpu"
+    def __init__(self, waited: WaitTime, *, wall: bool = False) -> None:
+        """`waited` is what `asking_anew` gives; `wall`: what is timed waits for another process, as a vector engine."""
+        fine = time.get_clock_info("process_time").resolution <= _RESOLUTION
+        self._waited, self._computes_here = waited, fine and not wall and device() == "cpu"
         self._seen = self._look()
 
     def lap(self) -> float:
@@ -64,26 +66,31 @@ class Stopwatch:
         before, self._seen = self._seen, self._look()
         wall, processor, held_back, asked = (now - then for now, then in zip(self._seen, before, strict=True))
         alone = self._computes_here and not asked
-        return max(min(wall, processor) if alone else wall - held_back, 1e-9)
+        return max(min(wall, processor or wall) if alone else wall - held_back, 1e-9)
 
     def _look(self) -> tuple[float, float, float, int]:
         return time.perf_counter(), time.process_time(), self._waited.seconds, self._waited.asked
 
 
 def measure(
-    encoders: Mapping[str, Encode], single: Sequence[str], batched: Sequence[str], batch_size: int
+    encoders: Mapping[str, Encode],
+    single: Sequence[str],
+    batched: Sequence[str],
+    batch_size: int,
+    *,
+    wall: bool = False,
 ) -> dict[str, Latency]:
     """Time `single` texts one by one and `batched` texts in batches; throughput is the median of three passes.
 
     The encoders take turns, a block of queries each, so that a change of the processor's clock hits all of them alike.
-    An endpoint is asked for every one of them, known or not.
+    An endpoint is asked for every one of them, known or not. `wall` as `Stopwatch` has it.
     """
     times: dict[str, list[float]] = {name: [] for name in encoders}
     passes: dict[str, list[float]] = {name: [] for name in encoders}
     batches = [list(batched[start : start + batch_size]) for start in range(0, len(batched), batch_size)]
     starts = range(0, len(single), _BLOCK)
     with one_thread(), asking_anew() as waited:
-        watch = Stopwatch(waited)
+        watch = Stopwatch(waited, wall=wall)
         for start in progress(starts, len(starts), "latency"):
             block = single[start : start + _BLOCK]
             for name, encode in encoders.items():

@@ -1,6 +1,5 @@
 """One registered model of MLflow: its versions, aliases, tags and files."""
 
-import contextlib
 import json
 import logging
 import os
@@ -135,9 +134,12 @@ class Registry:
         run_id, folder = self.version(version).run_id, name.rpartition("/")[0]
         if not run_id or name not in self.artifacts(run_id, folder):
             return None
-        with tempfile.TemporaryDirectory() as scratch, contextlib.suppress(ValueError):
-            return json.loads(self.fetch(run_id, name, Path(scratch)).read_text(encoding="utf-8"))
-        return None
+        with tempfile.TemporaryDirectory() as scratch:
+            text = self.fetch(run_id, name, Path(scratch)).read_text(encoding="utf-8")
+        try:
+            return json.loads(text)
+        except ValueError:
+            return None
 
     def has_run(self, version: str) -> bool:
         """Whether the run that registered a version is still there, so that documents can be kept with it."""

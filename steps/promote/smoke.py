@@ -8,7 +8,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from slimtower.common.errors import UserError
 from slimtower.lexical.fusion import WeightedSum
@@ -26,13 +26,13 @@ _SCRIPT = Path(__file__).with_name("answering.py")
 
 
 class Golden(TypedDict):
-    """A query with its hits, best first, and by how much a score may differ."""
+    """A query with its hits, best first, and by how much a score may differ (TOLERANCE where that is not said)."""
 
     dataset: str
     text: str
     doc_ids: list[str]
     scores: list[float]
-    tolerance: float
+    tolerance: NotRequired[float]
 
 
 def golden_hits(folder: Path, count: int) -> list[Golden]:
@@ -82,7 +82,7 @@ def _same(expected: Golden, answer: dict[str, Any]) -> bool:
     if len(expected["scores"]) != len(answer["scores"]):
         return False
     pairs = zip(expected["scores"], answer["scores"], strict=True)
-    tolerance = expected["tolerance"]
+    tolerance = expected.get("tolerance", TOLERANCE)
     if not all(abs(expected_score - actual_score) <= tolerance for expected_score, actual_score in pairs):
         return False
     last = min(expected["scores"], default=0.0)

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 from jinja2 import Environment
+from pydantic import ValidationError
 from slimtower_dags import variables
-from slimtower_dags.deployment import read_deployment
+from slimtower_dags.deployment import Images, _complaint, read_deployment
 from slimtower_dags.graph import SettingsError, all_variables, read_variables
 
 from pipeline import recipe as recipes
@@ -51,7 +52,7 @@ def test_a_cell_inherits_from_its_step_and_a_step_from_the_defaults(
         ("window_days: soon", "window_days is 'soon': input should be a valid integer"),
         ("variables: {DATA: }", 'variables.DATA: empty; give a text, "" for none'),
         ("environment: {SLIMTOWER_MICRO_BATCH: }", "environment.SLIMTOWER_MICRO_BATCH: empty; give a text"),
-        ("variables: {DATA: [a]}", "variables.DATA is ['a']: input should be a valid string"),
+        ("variables: {DATA: [a]}", "variables.DATA: ['a']; give a text"),
         ("kubernetes: [x]", "kubernetes is ['x']: input should be a valid dictionary"),
         ("[", "not YAML"),
     ],
@@ -221,3 +222,14 @@ def test_a_run_with_an_end_of_its_own_is_of_the_past() -> None:
 
 def test_a_run_id_becomes_the_name_of_a_folder() -> None:
     assert variables.run_name("scheduled__2026-03-09T03:00:00+00:00") == "scheduled__2026-03-09T03-00-00-00-00"
+
+
+def test_a_date_is_as_yaml_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    laid_over(tmp_path, monkeypatch, "variables: {TEST_FROM: 2026-01-31, EPOCHS: 1.0, DRY: true}")
+    assert read_deployment(DAGS).variables == {"TEST_FROM": "2026-01-31", "EPOCHS": "1.0", "DRY": "true"}
+
+
+def test_a_missing_setting_shows_nothing_that_stands_around_it() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Images.model_validate({"prefix": "a", "digests": {"KEY": "secret"}})
+    assert _complaint(caught.value) == "tag is missing"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -591,3 +592,9 @@ def test_the_command_fills_a_file_that_another_process_searches_and_goes_back(re
     assert "2l" in said("--student", "2l") and answers() == "2l"
     said("--rollback")
     assert answers() == "static"
+
+
+def test_a_record_of_an_earlier_version_says_what_to_do() -> None:
+    engine: Any = SimpleNamespace(note=lambda name: '{"manifest": "a", "m": 16}')
+    with pytest.raises(UserError, match=r"record of docs: an earlier version wrote it; .* deploy anew"):
+        read_record(engine, "docs")

@@ -53,7 +53,7 @@ def test_a_choice_that_the_gate_refuses_leaves_its_place_to_the_best(
     assert code(monkeypatch, "--dry-run") == 0
     assert code(monkeypatch) == 0
     said = capsys.readouterr().out
-    assert "static would be refused" in said and " refused, nothing was changed: " in said
+    assert "static would be refused" in said and " refused, no alias was moved: " in said
     assert said.count("2l, the best by nDCG@10, is offered in its place") == 2
     registry = Registry(PARAMS["name"])
     assert registry.tags(registry.aliases()["champion"])["student"] == "2l" and registry.aliases()["previous"] == "1"

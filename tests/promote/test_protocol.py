@@ -42,7 +42,7 @@ def test_a_refusal_leaves_every_alias_as_it_was_and_says_why(project: Project) -
     project.promote("B", 0.7)
     project.registry.point("challenger", "1")  # set by hand before
     before = project.aliases
-    with pytest.raises(Refused, match=r"/3 refused, nothing was changed: api: nDCG@10 0\.5000 against 0\.70"):
+    with pytest.raises(Refused, match=r"/3 refused, no alias was moved: api: nDCG@10 0\.5000 against 0\.70"):
         project.promote("C", 0.5)
     assert project.aliases == before
     assert project.registry.tags("3")["decision"] == "refused"
