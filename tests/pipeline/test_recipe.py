@@ -17,6 +17,7 @@ import pytest
 import pipeline.recipe as recipe_module
 from pipeline.__main__ import main as pipeline_command
 from pipeline.in_run import main as in_run
+from pipeline.outcome import next_commands
 from pipeline.params import Params, check_params
 from pipeline.recipe import (
     check_names,
@@ -31,6 +32,7 @@ from pipeline.recipe import (
 )
 from pipeline.recipe import main as recipe_command
 from slimtower.common.errors import UserError
+from slimtower.common.files import write_json
 from slimtower.common.settings import read_mapping
 from slimtower.serving.choice import check_origin
 from steps.evaluate.params import AS_ONE
@@ -405,7 +407,7 @@ while not Path("enough").exists():
     time.sleep(0.05)
 for name in ("report.html", "report.md", "metrics.json"):
     Path("reports").mkdir(exist_ok=True)
-    Path("reports", name).touch()
+    Path("reports", name).write_text("{}")
 """
 
 
@@ -445,8 +447,9 @@ def test_one_run_of_a_recipe_at_a_time(checkout: Path) -> None:
         began(third)
     finally:
         (folder / "enough").touch()
-    shown = third.communicate(timeout=60)[0]
-    assert third.returncode == 0 and "the table\n" in shown
+    shown, told = third.communicate(timeout=60)
+    assert third.returncode == 0, told
+    assert "the table\n" in shown
     for command in ("reports/x.report.html", "make serve RECIPE=recipes/x.yaml", "make promote RECIPE=recipes/x.yaml"):
         assert f"{command}\n" in shown
     assert not list(folder.rglob(".staging.*"))
@@ -508,3 +511,21 @@ def test_help_says_the_usage_and_runs_nothing(
     command()
     assert capsys.readouterr().out.startswith("python -m pipeline")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("verdict", "refused"),
+    [
+        ({"a": {"s": {"answer": "no"}, "t": {"answer": "yes"}}, "b": {"s": {"answer": "yes"}}}, False),
+        ({"a": {"s": {"answer": "no"}}, "b": {"s": {"answer": "yes"}}}, True),
+        ({"a": {"s": {"answer": "cannot tell"}}}, False),
+        ({}, True),
+    ],
+)
+def test_the_last_words_say_if_no_student_would_be_a_first_champion(
+    verdict: dict[str, object], refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_json(tmp_path / "reports/metrics.json", {"verdict": verdict})
+    [offer] = [line for line in next_commands("") if "make promote" in line]
+    assert ("refuses" in offer) == refused
