@@ -407,7 +407,7 @@ while not Path("enough").exists():
     time.sleep(0.05)
 for name in ("report.html", "report.md", "metrics.json"):
     Path("reports").mkdir(exist_ok=True)
-    Path("reports", name).write_text("{}")
+    Path("reports", name).write_text('{"verdict": {"a": {"s": {"answer": "yes"}}}}')
 """
 
 
