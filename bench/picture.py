@@ -29,8 +29,8 @@ def picture(metrics: dict[str, Any], export: dict[str, Any], scheme: str) -> str
     title = "\n".join(message(metrics))
     plain = metrics | {"choice": metrics["choice"] | {"student": None}}  # a ring would need a legend
     bm25 = bm25_share(metrics) or 0.0
-    drawn = draw_frontier(panels(plain, [_int8(export)]), bm25, _INCHES, title)
-    return as_file(drawn, scheme)
+    picture = draw_frontier(panels(plain, [_int8(export)]), bm25, _INCHES, title)
+    return as_file(picture, scheme)
 
 
 def as_file(drawn: str, scheme: str) -> str:

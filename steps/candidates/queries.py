@@ -49,9 +49,9 @@ def select_queries(ingest: Path, params: CandidatesParams) -> list[DatasetQuerie
         rows = random.choice(rows, size=params.max_queries, replace=False)
     dev = np.flatnonzero(pc.and_(develops, judged).to_numpy())
     dev = random.choice(dev, size=min(len(dev), DEV_QUERIES), replace=False)
-    drawn = queries.take(np.sort(np.concatenate([rows, dev])))
-    names, datasets = ("query_id", "text"), drawn["dataset"].unique().to_pylist()
-    tables = [(dataset, drawn.filter(pc.equal(drawn["dataset"], dataset))) for dataset in datasets]
+    sampled = queries.take(np.sort(np.concatenate([rows, dev])))
+    names, datasets = ("query_id", "text"), sampled["dataset"].unique().to_pylist()
+    tables = [(dataset, sampled.filter(pc.equal(sampled["dataset"], dataset))) for dataset in datasets]
     return [DatasetQueries(dataset, *(table[name].to_pylist() for name in names)) for dataset, table in tables]
 
 

@@ -69,8 +69,8 @@ class Checkpoints:
         While another run trains the same, it waits.
         """
         acquire(self.folder, "distill")
-        read = partial(torch.load, map_location="cpu", weights_only=True)
-        state = load_checkpoint_or_none(self.folder / "state.pt", read, "distill")
+        load_tensors = partial(torch.load, map_location="cpu", weights_only=True)
+        state = load_checkpoint_or_none(self.folder / "state.pt", load_tensors, "distill")
         for name, value in (state["done"] if state else {}).items():
             setattr(done, name, value)
         agreed_step(done.step, str(self.folder))

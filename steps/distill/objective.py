@@ -108,8 +108,8 @@ class Objective:
         targets = self.teachers.targets(tensors, piece, documents).measured_in(self.units)
         provided = {}
         for name, provider in self.providers.items():
-            own = {key.removeprefix(f"{name}."): tensors[key] for key in tensors if key.startswith(f"{name}.")}
-            provided[name] = provider.values(own, piece, documents)
+            inputs = {key.removeprefix(f"{name}."): tensors[key] for key in tensors if key.startswith(f"{name}.")}
+            provided[name] = provider.values(inputs, piece, documents)
         targets = replace(targets, provided=provided)
         pairs = self._pairs(rows, step)
         if self.layers is not None and candidates is not None and pairs is not None:

@@ -135,9 +135,9 @@ class Trainings:
         texts, documents = self.sources.strings, self.sources.document_texts()
         digest = digest_of_texts((fingerprint(folder / "tower").id, lengths), [*texts, *documents])
         network = self.networks[name]
-        whole = (phase.joint_candidates or network.candidates) == "batch"
+        scores_batch = (phase.joint_candidates or network.candidates) == "batch"
         precision = self.params.precision
-        return JointScores(stored, precision, name, network, texts, documents, digest, candidates, whole)
+        return JointScores(stored, precision, name, network, texts, documents, digest, candidates, scores_batch)
 
     def _providers(self, phase: Phase) -> dict[str, Provider]:
         """Those of the losses that have one; what is random in them is drawn by the seed."""
@@ -161,9 +161,17 @@ class Trainings:
             scorer = teachers
         elif name := asking[0].teacher:
             scorer = ScoredLayers(self.sources.layer_scores(name, phase.teacher_top_k))
-        own = self.chosen.towers == "symmetric"
+        own_documents = self.chosen.towers == "symmetric"
         return layer_alignment(
-            asking[0], self.student, self.teacher, scorer, self.sources, candidates, self.training, self.params, own
+            asking[0],
+            self.student,
+            self.teacher,
+            scorer,
+            self.sources,
+            candidates,
+            self.training,
+            self.params,
+            own_documents,
         )
 
     def _candidates(self, phase: Phase) -> Candidates:

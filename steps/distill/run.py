@@ -78,8 +78,8 @@ def run(
     if prompt:
         longer = limit + len(encoder.tower.tokenizer.tokenize(prompt))
         limit = min(longer, encoder.tower.max_seq_length or longer)
-    read = [prompt + text if used else "" for text, used in zip(texts, is_used.tolist(), strict=True)]
-    data = Alignment(encoder.tokenize(read, limit), sources.vectors, parts, training, validation)
+    inputs = [prompt + text if used else "" for text, used in zip(texts, is_used.tolist(), strict=True)]
+    data = Alignment(encoder.tokenize(inputs, limit), sources.vectors, parts, training, validation)
     dims = [dim for phase in chosen.phases for loss in phase.losses for dim in loss.dims]
     check_student(encoder, data.tokens, sources.vectors.shape[1], dims)
     measured = dict.fromkeys(("texts_seen", "steps", "seconds", "still_rising", "ended_by_clock"), 0.0)

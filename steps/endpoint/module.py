@@ -46,7 +46,7 @@ class WaitTime:
     """Seconds that requests were held back here, by limits or because the server asked for it; how many requests."""
 
     seconds: float = 0.0
-    asked: int = 0
+    requests: int = 0
 
 
 _anew: ContextVar[WaitTime | None] = ContextVar("anew", default=None)
@@ -126,7 +126,7 @@ class Endpoint(InputModule):
             before = client.wait_clock.seconds
             vectors = self._request_vectors(client, sent)
             waited.seconds += client.wait_clock.seconds - before
-            waited.asked += 1
+            waited.requests += 1
             return vectors
         missing = list(batches(self._cache.missing(sent), self.tokens, self.connection))
         for batch, vectors in self._client.answers(missing) if missing else ():

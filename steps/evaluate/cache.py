@@ -95,8 +95,8 @@ def measure_all(systems: Systems, task: Task) -> Measurements:
 
     if task.judged:
         add(bm25, judged, partial(measure_quality, bm25.name, shared, judged))
-        for other in (*systems.earlier, *systems.reranked):
-            add(other, judged, partial(measure_other, other, judged))
+        for compared in (*systems.earlier, *systems.reranked):
+            add(compared, judged, partial(measure_other, compared, judged))
     encode = remembering(systems.teacher.encode)
     teacher = add(systems.teacher, task, partial(measure_teacher, systems.teacher, task, encode=encode))
     if all_fused:
@@ -128,10 +128,10 @@ def time_all(systems: Systems, task: Task) -> tuple[dict[str, Latency], list[str
     single = sample(texts, min(params.latency_queries, len(texts)), params.seed)
     batches = -(-params.latency_queries // THROUGHPUT_BATCH)
     batched = sample(texts, batches * THROUGHPUT_BATCH, params.seed + 1)
-    read, paths, unknown = digest(single, batched, THROUGHPUT_BATCH), {}, {}
+    texts_digest, paths, unknown = digest(single, batched, THROUGHPUT_BATCH), {}, {}
     dense: list[Teacher | Student] = [systems.teacher, *systems.students]
     for system in dense:
-        paths[system.name] = kept_folder(key_of(system.name, system.content, read)) / _LATENCY
+        paths[system.name] = kept_folder(key_of(system.name, system.content, texts_digest)) / _LATENCY
         if not paths[system.name].is_file():
             unknown[system.name] = system.encode
     if unknown:

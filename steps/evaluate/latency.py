@@ -64,12 +64,14 @@ class Stopwatch:
     def lap(self) -> float:
         """Seconds since the last lap, above 0."""
         before, self._seen = self._seen, self._look()
-        wall, processor, held_back, asked = (now - then for now, then in zip(self._seen, before, strict=True))
-        alone = self._computes_here and not asked
+        wall, processor, held_back, requests = (
+            later - earlier for later, earlier in zip(self._seen, before, strict=True)
+        )
+        alone = self._computes_here and not requests
         return max(min(wall, processor or wall) if alone else wall - held_back, 1e-9)
 
     def _look(self) -> tuple[float, float, float, int]:
-        return time.perf_counter(), time.process_time(), self._waited.seconds, self._waited.asked
+        return time.perf_counter(), time.process_time(), self._waited.seconds, self._waited.requests
 
 
 def measure(

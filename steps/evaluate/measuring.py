@@ -178,7 +178,7 @@ def measure_teacher(system: Teacher, task: Task, runs: Path, encode: Encode) -> 
             )
             for dataset in texts
         },
-        embeddings={dataset: encode(own) for dataset, own in texts.items()},
+        embeddings={dataset: encode(dataset_texts) for dataset, dataset_texts in texts.items()},
     )
 
 

@@ -112,8 +112,8 @@ def _models(metrics: Metrics) -> tuple[list[str], list[str]]:
     alone = [BM25, *metrics["gain_overall"]]
     dense = [name for model in by_speed(metrics) for name in (model, fused_name(model))]
     rerankers = sorted(measured - {*alone, *dense})  # they are none of the others
-    shown = [name for name in dense if name in measured or name in metrics["latency"]]
-    return [*rerankers, *alone, *shown], rerankers
+    measured_dense = [name for name in dense if name in measured or name in metrics["latency"]]
+    return [*rerankers, *alone, *measured_dense], rerankers
 
 
 def _size_of(metrics: Metrics, dataset: str, split: str) -> int:

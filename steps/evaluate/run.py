@@ -64,8 +64,8 @@ def run(
         if not systems.earlier:
             print("evaluate: the teacher was not trained, so there is no earlier tower to compare it with")
     if params.rerankers:
-        others = open_reranked(ingest, teach.parent, systems.teacher, params)
-        systems = replace(systems, reranked=others)
+        reranked = open_reranked(ingest, teach.parent, systems.teacher, params)
+        systems = replace(systems, reranked=reranked)
     evaluate(systems, folders, output, params, rule, run)
 
 

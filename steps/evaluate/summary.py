@@ -119,11 +119,11 @@ def _cells(
     """What a terminal and report.md can show of a model, by column; `models`: the data set's."""
     share, speed = share_of(metrics, dataset, model), metrics["latency"].get(model)
     tested = metrics["against_teacher"].get(dataset, {}).get(model)
-    kept = percent(models[model][NDCG] / models[TEACHER][NDCG]) if models[TEACHER][NDCG] else "–"
+    retention = percent(models[model][NDCG] / models[TEACHER][NDCG]) if models[TEACHER][NDCG] else "–"
     return {
         **{name: format_measure(models[model], name) for name in models[model]},
-        "retention %": kept.removesuffix("\u00a0%"),
-        "of the teacher's": kept,
+        "retention %": retention.removesuffix("\u00a0%"),
+        "of the teacher's": retention,
         "95 % interval": _interval(share) if share else "",
         "p, Holm": significant(tested[NDCG]["p_holm"]).removeprefix("= ") if tested else "",
         "p50 ms": f"{speed['p50_ms']:.2f}" if speed else "-",
@@ -153,19 +153,19 @@ def share_of(metrics: Mapping[str, Any], dataset: str, model: str) -> dict[str, 
 
 def _slices(slices: Mapping[str, Any], best: str) -> list[str]:
     """Those that `best` keeps least on, where the interval of some student lies below the teacher; none: no lines."""
-    kept = {name: dict(row["retention"]) for name, row in slices.items()}
-    for shares in kept.values():
+    retentions = {name: dict(row["retention"]) for name, row in slices.items()}
+    for shares in retentions.values():
         shares.pop(fused_name(TEACHER), None)
     lost = [
         name
-        for name, shares in kept.items()
+        for name, shares in retentions.items()
         if best in shares and any(share["ci95_high"] < 1 for share in shares.values())
     ]
-    worst = sorted(lost, key=lambda name: float(kept[name][best]["ratio"]))[:_SLICES]
-    students = list(dict.fromkeys(student for name in worst for student in kept[name]))
+    worst = sorted(lost, key=lambda name: float(retentions[name][best]["ratio"]))[:_SLICES]
+    students = list(dict.fromkeys(student for name in worst for student in retentions[name]))
     rows = []
     for name in worst:
-        row = (kept[name].get(student) for student in students)
+        row = (retentions[name].get(student) for student in students)
         cells = [f"{percent(share['ratio'])} ({_interval(share)})" if share else "" for share in row]
         rows.append([name, f"{slices[name]['queries']:,}", *cells])
     return markdown_table(["slice", "queries", *students], rows) if rows else []

@@ -63,16 +63,17 @@ def load_writer(params: GenerateParams) -> Denoiser:
     return _load(params.document_model, "document_model", instead, DOCUMENT_TOKENS)
 
 
-def _load(name: str, knob: str, instead: str, read: int) -> Denoiser:
+def _load(name: str, knob: str, instead: str, length: int) -> Denoiser:
     folder = resolve_base(name)
     with loading(folder, f"generate.{knob} a seq2seq folder or a reachable name such as {instead}"):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False)
         check_tokenizer(tokenizer, model, folder)
     positions = positions_of(model)
-    if positions is not None and read > positions:
+    if positions is not None and length > positions:
         raise UserError(
-            f"params.yaml: generate.{knob}: {name} has {positions} positions, but reads {read} tokens; name another one"
+            f"params.yaml: generate.{knob}: {name} has {positions} positions, but reads {length} tokens; name another"
+            " one"
         )
     tokens = {name: value for name, value in model.generation_config.to_dict().items() if name.endswith("_token_id")}
     model.generation_config = GenerationConfig(**tokens)  # all else that it was saved with is said by the params

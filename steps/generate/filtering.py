@@ -46,9 +46,9 @@ def filter_texts(
     dropped: dict[int, str] = {}
     for position, (text, source) in enumerate(zip(texts, sources, strict=True)):
         key = fold(text)
-        found = (not key, key in evaluation, key == fold(source), key in seen)
-        if any(found):
-            dropped[position] = REASONS[found.index(True)]
+        fails = (not key, key in evaluation, key == fold(source), key in seen)
+        if any(fails):
+            dropped[position] = REASONS[fails.index(True)]
         else:
             seen.add(key)
             selected.append(position)

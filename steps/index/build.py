@@ -73,13 +73,13 @@ def fill(layers: Layers, vectors: Vectors) -> Layers:
 
 
 @contextmanager
-def _refusals(what: str) -> Iterator[None]:
+def _refusals(problem: str) -> Iterator[None]:
     """UserError where faiss cannot do what a factory string asks for."""
     try:
         yield
     except RuntimeError as error:
         reason = line(error)[-200:]
-        raise UserError(f"index.factory: {what} ({reason}); choose another string, or an index.kind") from None
+        raise UserError(f"index.factory: {problem} ({reason}); choose another string, or an index.kind") from None
 
 
 def flat(vectors: Vectors) -> faiss.Index:

@@ -69,10 +69,10 @@ def index_dataset(
     query_vectors, top, tuned_settings = truncate(queries.vectors, vectors.dim), None, None
     if params.kind != "flat":
         top, update["scanned_queries"] = _top(previous, vectors, query_vectors)
-        indexes["ann"], tuned, tuned_settings, made = _approximate(
+        indexes["ann"], tuned, tuned_settings, index_update = _approximate(
             folder, previous, slices, vectors, query_vectors, best_rows(top, K), params
         )
-        update |= made
+        update |= index_update
         measured |= {
             "ann_recall_at_10": tuned.recall,
             "target_recall": params.target_recall,

@@ -53,13 +53,13 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParam
     datasets: dict[str, Any] = {}
     with staged_folder(output) as staging:
         for dataset, documents in progress(corpus.items(), len(corpus), "index"):
-            asked = recall_queries(queries, dataset, embed, encode_queries, limit=RECALL_QUERIES, seed=params.seed)
+            recall_set = recall_queries(queries, dataset, embed, encode_queries, limit=RECALL_QUERIES, seed=params.seed)
             indexed = index_dataset(
                 staging / dataset,
                 state_folder(teacher.id, dataset, params),
                 documents,
                 Vectors(matrix, documents.rows, dim),
-                asked,
+                recall_set,
                 params,
             )
             datasets[dataset] = indexed.entry

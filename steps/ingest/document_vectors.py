@@ -59,14 +59,14 @@ def write_vectors(folder: Path, documents: Sequence[Document], sources: Mapping[
             if len(empty := np.flatnonzero(~vectors.any(axis=1))):
                 raise UserError(f"{key}: the vector of {ids[empty[0]]!r} is all zeros; embed its document again")
             positions = np.array([rows.get(f"{dataset}/{doc_id}", -1) for doc_id in ids], dtype=np.int64)
-            known = np.flatnonzero(positions >= 0)
-            places, first = np.unique(positions[known], return_index=True)
-            again = np.setdiff1d(np.arange(len(known)), first)
-            if len(repeated := np.append(first[has_vector[places]], again)):
-                raise UserError(f"{key}: {ids[known[repeated.min()]]!r} has two vectors or more; give each id one")
-            matrix[positions[known]] = vectors[known]
-            has_vector[places] = True
-            other_count += len(ids) - len(known)
+            matched = np.flatnonzero(positions >= 0)
+            targets, first = np.unique(positions[matched], return_index=True)
+            again = np.setdiff1d(np.arange(len(matched)), first)
+            if len(repeated := np.append(first[has_vector[targets]], again)):
+                raise UserError(f"{key}: {ids[matched[repeated.min()]]!r} has two vectors or more; give each id one")
+            matrix[positions[matched]] = vectors[matched]
+            has_vector[targets] = True
+            other_count += len(ids) - len(matched)
         report[dataset] = {"kind": source.kind, "of_other_ids": other_count}
         if other_count:
             print(
@@ -218,8 +218,10 @@ def _qdrant(source: QdrantCollection, key: str) -> Iterator[VectorBatch]:
                 if points:
                     field, name = source.id_field, source.vector
                     ids = [(point.payload or {})[field] if field else point.id for point in points]
-                    each: list[Any] = [point.vector for point in points]
-                    vectors = [named.get(name) if isinstance(named, dict) else None for named in each] if name else each
+                    values: list[Any] = [point.vector for point in points]
+                    vectors = (
+                        [named.get(name) if isinstance(named, dict) else None for named in values] if name else values
+                    )
                     yield _ids(ids, key), _stacked(vectors, key)
                 if offset is None:
                     return
@@ -272,8 +274,8 @@ def _ids(values: Sequence[Any], key: str) -> list[str]:
 
 def _stacked(vectors: Sequence[Any], key: str) -> np.ndarray:
     try:
-        each = (vector.to_numpy() if hasattr(vector, "to_numpy") else vector for vector in vectors)  # of pgvector
-        matrix = np.array([np.asarray(vector, dtype=np.float32) for vector in each])
+        arrays = (vector.to_numpy() if hasattr(vector, "to_numpy") else vector for vector in vectors)  # of pgvector
+        matrix = np.array([np.asarray(vector, dtype=np.float32) for vector in arrays])
     except (ValueError, TypeError):
         raise UserError(f"params.yaml: {key}: some documents have no vector, or one of another dimension") from None
     if matrix.ndim != 2:

@@ -75,8 +75,8 @@ def _check(location: Location) -> None:
     """UserError with what to give instead, for a data set that is no folder and a table that is no file."""
     if "://" in location.place:
         return
-    said = f"params.yaml: {location.key}: DATA {location.place!r} is not a"
+    problem = f"params.yaml: {location.key}: DATA {location.place!r} is not a"
     if location.lines and not os.path.isfile(location.place):  # noqa: PTH113
-        raise UserError(f'{said} file; give a TSV of {location.lines}, or "" for none')
+        raise UserError(f'{problem} file; give a TSV of {location.lines}, or "" for none')
     if location.is_folder and not os.path.isdir(location.place):  # noqa: PTH112
-        raise UserError(f"{said} folder; give the folder of the data set (make run ... DATA=folder)")
+        raise UserError(f"{problem} folder; give the folder of the data set (make run ... DATA=folder)")

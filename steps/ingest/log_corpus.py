@@ -21,7 +21,7 @@ def read_corpus(source: LogSource, context: ReadContext) -> dict[str, Document]:
     for name, row in tables.rows(required, {columns.title, columns.topic}, gap=columns.content):
         with context.rejects.guard(name, row.line, row.raw):
             doc_id = one_word(as_id(row.values.get(columns.doc_id)))
-            title, topic = (text_field(row.values, each, optional=True) for each in (columns.title, columns.topic))
+            title, topic = (text_field(row.values, column, optional=True) for column in (columns.title, columns.topic))
             content = text_field(row.values, columns.content, optional=bool(title))  # a product may have a title alone
             corpus.add_document(doc_id, title, content, topic)
     tables.check()

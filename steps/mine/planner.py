@@ -98,10 +98,10 @@ def _distinct_terms(batch: pa.RecordBatch) -> pa.Table:
 
 def _term_rows(batch: pa.RecordBatch, terms: Sequence[Collection[str]]) -> pa.Table:
     """A row for each term of each query, column by column: a log of ten million queries has fifty million terms."""
-    rows = pa.array(np.repeat(np.arange(len(terms)), [len(own) for own in terms]), pa.int64())
-    datasets, found = batch["dataset"].take(rows), [word for own in terms for word in own]
-    keys = pa.array(map(term_key, datasets.to_pylist(), found), pa.int64())
-    return pa.table([batch["query"].take(rows), keys, datasets, pa.array(found, pa.string())], schema=_TERMS)
+    rows = pa.array(np.repeat(np.arange(len(terms)), [len(query_terms) for query_terms in terms]), pa.int64())
+    datasets, words = batch["dataset"].take(rows), [word for query_terms in terms for word in query_terms]
+    keys = pa.array(map(term_key, datasets.to_pylist(), words), pa.int64())
+    return pa.table([batch["query"].take(rows), keys, datasets, pa.array(words, pa.string())], schema=_TERMS)
 
 
 @lru_cache(maxsize=1)

@@ -92,8 +92,8 @@ def relevance_tables(
     for start in range(0, len(ids), QUERIES):
         pools = union(candidates, ids[start : start + QUERIES], DEPTH)
         rows = _pairs(pools)
-        asked = [(queries[query_id], doc_id) for query_id, doc_id in rows]
-        scores, computed = _scores(ranker, settings, asked, _texts(ingest, rows), params)
+        pairs = [(queries[query_id], doc_id) for query_id, doc_id in rows]
+        scores, computed = _scores(ranker, settings, pairs, _texts(ingest, rows), params)
         scored.queries += len(pools)
         scored.scores += len(rows)
         scored.shards_computed += computed

@@ -113,13 +113,13 @@ def tell(quality: dict[str, Any] | None, run: Run) -> None:
     run.metrics({"ndcg_candidates": before, "ndcg_reranked": after, "p_value": p_value})
     areas = {name: quality["auc"][of] for name, of in (("auc", "mean"), ("auc_bm25", "bm25"), ("auc_base", "base"))}
     run.metrics({name: area for name, area in areas.items() if area is not None})
-    shown = ["unknown" if area is None else f"{area:.4f}" for area in areas.values()]
+    words = ["unknown" if area is None else f"{area:.4f}" for area in areas.values()]
     searcher = "BM25" if quality["searcher"] == "bm25" else quality["searcher"]
     advice = "train it on more triplets or epochs, or mine without it: set rank.rankers: []"
     better = quality["reranking_is_better"]
     verdict = describe_gain("the ranker", searcher, after > before, better, quality["n"], advice)
     print(
         f"rank: nDCG@10 on {quality['n']} dev queries: {searcher} {before:.4f}, re-ranked {after:.4f} (one-sided paired"
-        f" t-test p = {p_value:.2g}); AUC {shown[0]} (BM25 {shown[1]}, the base's embeddings {shown[2]}); {verdict}",
+        f" t-test p = {p_value:.2g}); AUC {words[0]} (BM25 {words[1]}, the base's embeddings {words[2]}); {verdict}",
         file=sys.stderr,
     )

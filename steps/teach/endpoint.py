@@ -34,7 +34,7 @@ def teach(inputs: Inputs, output: Path, params: EndpointParams, run: Run) -> Non
     endpoints: list[Endpoint] = []
     for reads in (params.query, params.document):
         model = Model(model=params.model, dimensions=params.dimensions, body=reads.body, max_length=reads.max_length)
-        probes = next((other.probes for other in endpoints if other.model.sent() == model.sent()), None)
+        probes = next((endpoint.probes for endpoint in endpoints if endpoint.model.sent() == model.sent()), None)
         endpoints.append(Endpoint(model, params.connection, tokenizer, probes))
     routes = Router.for_query_document([endpoints[0]], [endpoints[1]])
     tower = SentenceTransformer(

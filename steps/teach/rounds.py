@@ -212,10 +212,10 @@ def _report_round(
         against = compare(before, after)
         worse = compare(base=after, teacher=before)["teacher_beats_base"]  # the same test the other way round
         report["comparison"] = compare(base, after)
-        previous, now = against["ndcg_base"], against["ndcg_teacher"]
-        gain = {"ndcg_previous": previous, "ndcg_teacher": now, "p_value": against["p_value"]}
+        previous, current = against["ndcg_base"], against["ndcg_teacher"]
+        gain = {"ndcg_previous": previous, "ndcg_teacher": current, "p_value": against["p_value"]}
         report["against_previous"] = gain
-        message += f"; nDCG@10 on {against['n']} dev queries {now:.4f}, before it {previous:.4f}"
+        message += f"; nDCG@10 on {against['n']} dev queries {current:.4f}, before it {previous:.4f}"
         if worse:
             message += (
                 f"; WARNING: worse than without this round; set rounds.more: {number - 1}, or change skip or margin"

@@ -87,7 +87,7 @@ MATRIX = {
 }
 
 
-def refused(load: Load, folder: Path, *parts: str) -> None:
+def assert_refused(load: Load, folder: Path, *parts: str) -> None:
     """With an error of one line, which has these parts."""
     with pytest.raises(UserError) as caught:
         load(folder)
@@ -112,21 +112,21 @@ def test_weights_that_do_not_fit_are_refused(
         "embedding": ["are missing", "embed"],
         "shape": [matrix, "has the shape", "by config.json"],
     }
-    refused(load, folder, folder.name, *expected[fault])
+    assert_refused(load, folder, folder.name, *expected[fault])
     assert "LOAD REPORT" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_each_wrapper_is_named(tmp_path: Path, prefix: str) -> None:
     folder = changed_weights(bert(tmp_path / "model"), prefixed(prefix))
-    refused(load_tower, folder, "of 39 weights are missing", repr(prefix))
+    assert_refused(load_tower, folder, "of 39 weights are missing", repr(prefix))
 
 
 @pytest.mark.parametrize("layers", [1, 3])
 def test_a_network_of_other_depth_than_its_weights_is_refused(tmp_path: Path, layers: int) -> None:
     changed_json(bert(tmp_path / "model") / "config.json", num_hidden_layers=layers)
     said = "missing" if layers == 3 else "have no place"
-    refused(load_tower, tmp_path / "model", said, f"encoder.layer.{min(layers, 2)}.")
+    assert_refused(load_tower, tmp_path / "model", said, f"encoder.layer.{min(layers, 2)}.")
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_an_adapter_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     file.rename(tmp_path / "adapter" / "model.safetensors")
     changed_weights(tmp_path / "adapter", prefixed("module."))
     (tmp_path / "adapter" / "model.safetensors").rename(file)
-    refused(load_tower, tmp_path / "adapter", "lora_A")
+    assert_refused(load_tower, tmp_path / "adapter", "lora_A")
 
 
 @pytest.mark.parametrize("kind", ["dense prefixed", "dense shape", "static prefixed"])
@@ -182,7 +182,7 @@ def test_modules_with_weights_of_their_own(tmp_path: Path, kind: str) -> None:
     else:
         change = prefixed("module.") if "prefixed" in kind else narrower("linear.weight")
         folder = changed_weights(tower(tmp_path / "model", bert(tmp_path / "bert"), dense=8), change, "2_Dense")
-    refused(load_tower, folder, "cannot be loaded", "2_Dense" if "dense" in kind else "embedding")
+    assert_refused(load_tower, folder, "cannot be loaded", "2_Dense" if "dense" in kind else "embedding")
 
 
 @pytest.mark.parametrize("kind", ["missing folder", "no dimension", "another dimension", "dense of another"])
@@ -201,7 +201,7 @@ def test_configs_of_modules_that_lack_or_contradict(tmp_path: Path, kind: str) -
     else:
         changed_json(folder / "2_Dense" / "config.json", in_features=24)
         expected = ["2_Dense", "24", "16"]
-    refused(load_tower, folder, *expected)
+    assert_refused(load_tower, folder, *expected)
 
 
 def empty(folder: Path) -> Path:
@@ -218,7 +218,7 @@ def empty(folder: Path) -> Path:
 @pytest.mark.parametrize("fault", [without_tokenizer, empty])
 def test_a_model_without_a_vocabulary_is_refused(tmp_path: Path, kind: str, fault: Callable[[Path], Path]) -> None:
     write, load, _ = KINDS[kind]
-    refused(load, fault(write(tmp_path / "model")))
+    assert_refused(load, fault(write(tmp_path / "model")))
 
 
 def test_words_that_are_read_as_one_token_are_no_vocabulary(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_more_ids_than_rows_are_said_with_both_numbers(tmp_path: Path, kind: str
     changed_json(folder / "config.json", vocab_size=rows)
     name = f"{prefix}embeddings.word_embeddings.weight"
     changed_weights(folder, lambda weights: weights | {name: weights[name][:rows].clone()})
-    refused(load, folder, f"ids up to {len(NAMES) - 1}", f"{rows} rows")
+    assert_refused(load, folder, f"ids up to {len(NAMES) - 1}", f"{rows} rows")
 
 
 @pytest.mark.parametrize("write", [bert, gpt2])
@@ -299,7 +299,7 @@ def test_pointers_onnx_alone_and_a_lost_list_of_modules(tmp_path: Path) -> None:
         if "ONNX" in said:
             (folder / "onnx").mkdir()
             (folder / "onnx" / "model.onnx").write_bytes(b"x")
-        refused(load_tower, folder, said)
+        assert_refused(load_tower, folder, said)
 
 
 def test_a_late_interaction_model_without_its_modules_is_refused(tmp_path: Path) -> None:

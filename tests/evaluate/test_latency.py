@@ -23,7 +23,7 @@ def test_seconds_without_the_processor_do_not_count_unless_an_endpoint_was_asked
     time.sleep(0.05)
     busy(0.01)
     assert 0.01 <= watch.lap() < 0.03
-    waited.asked, waited.seconds = 1, 0.02
+    waited.requests, waited.seconds = 1, 0.02
     time.sleep(0.05)
     assert watch.lap() >= 0.03, "what the endpoint's limits held back alone is taken off"
 

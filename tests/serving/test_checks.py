@@ -169,10 +169,10 @@ def test_nothing_is_parsed_before_all_digests_are_compared(copy: Path, monkeypat
     path = next((copy / "index").rglob("ann*.faiss"))
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + b"{")
-    refused(copy)
+    assert refused(copy)
     path.write_bytes(whole)
     edit(copy, ("teacher",), put("other"), checked=False)
-    refused(copy)
+    assert refused(copy)
 
 
 @pytest.mark.parametrize("name", ["serving/more.onnx", "index/one/more.faiss", "query_encoder/0/README.md"])

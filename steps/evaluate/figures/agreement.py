@@ -65,8 +65,8 @@ def agreement(runs: Iterable[Path], reference: str, systems: Sequence[str]) -> d
         if system in {reference, *systems}:
             hits[dataset][system] = read_hits(path)
     return {
-        dataset: {name: _means(own[reference], own[name]) for name in systems if name in own}
-        for dataset, own in hits.items()
+        dataset: {name: _means(by_system[reference], by_system[name]) for name in systems if name in by_system}
+        for dataset, by_system in hits.items()
     }
 
 

@@ -50,8 +50,8 @@ class SearchEffort(Figure):
         )
 
         def row(effort: Mapping[str, Any]) -> list[str]:
-            other = "none is enough" if effort["knob"] == "nprobe" else "more"
-            numbers = [f"{effort[key]:,}" if key in effort else other for key in ("needed", "served", "most")]
+            alternative = "none is enough" if effort["knob"] == "nprobe" else "more"
+            numbers = [f"{effort[key]:,}" if key in effort else alternative for key in ("needed", "served", "most")]
             return [effort["knob"], *numbers, percent(effort["lost"])]
 
         yield model_table(["model", "setting", "needed", "as served", "tried up to", "lost"], value, row)

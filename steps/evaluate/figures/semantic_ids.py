@@ -38,10 +38,12 @@ class SemanticIds(Figure):
         relevant_rows = [[row for row in (next(indexed) for _ in docs) if row >= 0] for docs in relevant]
         if not any(relevant_rows):
             return None
-        asked = [query for query, rows in enumerate(relevant_rows) if rows]  # those with a document in the index
+        indexed_queries = [
+            query for query, rows in enumerate(relevant_rows) if rows
+        ]  # those with a document in the index
         documents, books = codes
-        queries = query_codes(evaluated.vectors[asked], books)
-        shares = prefix_recall(queries, documents, [relevant_rows[query] for query in asked])
+        queries = query_codes(evaluated.vectors[indexed_queries], books)
+        shares = prefix_recall(queries, documents, [relevant_rows[query] for query in indexed_queries])
         return {
             name: {str(count): value for count, value in enumerate(row, 1)}
             for name, row in zip(("recall", "documents"), shares, strict=True)
@@ -52,10 +54,12 @@ class SemanticIds(Figure):
             "Documents and queries have codes, coarse to fine. Shown is the share of the relevant documents whose first"
             " codes equal the query's; below it the same share of all documents."
         )
-        counts = list(dict.fromkeys(count for row in value.values() for own in row.values() for count in own["recall"]))
+        counts = list(
+            dict.fromkeys(count for row in value.values() for share in row.values() for count in share["recall"])
+        )
 
-        def shares(own: Mapping[str, Any]) -> list[str | Cell]:
-            recall, documents = own["recall"], own["documents"]
+        def shares(share: Mapping[str, Any]) -> list[str | Cell]:
+            recall, documents = share["recall"], share["documents"]
             return [
                 Cell(percent(recall[count]), f"{documents[count] * 100:.2g}\u00a0%") if count in recall else "–"
                 for count in counts

@@ -48,7 +48,7 @@ class Neighbours(Figure):
         yield model_table(
             ["model", "documents kept", "queries kept", "length", "its deviation", "cosine of pairs"],
             value,
-            lambda space: [shown(space[key]) if key in space else "–" for key, shown in formats.items()],
+            lambda space: [formatted(space[key]) if key in space else "–" for key, formatted in formats.items()],
         )
 
 
