@@ -30,13 +30,15 @@ class Bar:
         unit: str = "",
         so_far: Callable[[], str] | None = None,
         stream: TextIO | None = None,
+        share: Callable[[int], float] | None = None,
     ) -> None:
         """`label` names the work, `unit` what is counted, in the plural; `so_far` returns a text to follow the count.
 
-        A `total` that is not known at the start is a function, which every line calls.
+        A `total` that is not known at the start is a function, which every line calls. `share` returns which share of
+        the work the first items are, by their count; without it all items take equally long.
         """
-        self.total, self.label, self.unit, self.so_far = total, label, unit, so_far
-        self.done = 0
+        self.total, self.label, self.unit, self.so_far, self.share = total, label, unit, so_far, share
+        self.done, self._counted_s = 0, 0.0  # seconds at which the count last grew
         self._stream = stream or sys.stderr
         self._terminal = self._stream.isatty()
         self._start = time.monotonic()
@@ -61,7 +63,13 @@ class Bar:
 
     def advance(self, count: int = 1) -> None:
         """Count so many more as done."""
-        self.done += count
+        self.reach(self.done + count)
+
+    def reach(self, done: int) -> None:
+        """Count so many as done."""
+        if done > self.done:
+            self._counted_s = time.monotonic() - self._start
+        self.done = done
 
     def line(self) -> str:
         """What it shows now."""
@@ -70,7 +78,9 @@ class Bar:
         count = " ".join(filter(None, (of, self.unit))) if self.unit or self.done or total else ""
         remaining = ""
         if total and 0 < self.done < total and seconds > 1:
-            remaining = f", about {clock(seconds * (total - self.done) / self.done)} to go"
+            share = self.share(self.done) if self.share else self.done / total
+            expected = self._counted_s / share - seconds
+            remaining = f", about {clock(expected)} to go" if expected > 0 else ""
         behind = f"; {text}" if self.so_far and (text := self.so_far()) else ""
         inner = f": {_open[-1].label}" if _open and _open[-1] is not self else ""
         return f"{self.label}: {count}{' in ' if count else ''}{clock(seconds)}{remaining}{behind}{inner}"

@@ -21,6 +21,7 @@ from steps.core.progress import Bar
 
 _FILES = ("keys.npy", "vectors.npy", "lengths.npy")
 WINDOW_SHARDS = 16  # sorted by length together: enough that a batch pads little
+_TOKEN, _OVERHEAD = 4, 32  # bytes of a token; bytes that take as long to read as what every text takes beside its own
 
 
 @dataclass(frozen=True)
@@ -58,31 +59,34 @@ class VectorCache:
         for row, key in enumerate(loaded(shard / "keys.npy", shard)):
             self._where[key.tobytes()] = (shard, row)
 
-    def fill(self, texts: Iterable[str], encode: Encode, shard_texts: int, label: str) -> int:
+    def fill(self, texts: Iterable[str], encode: Encode, shard_texts: int, label: str, longest: int = 0) -> int:
         """Embed the texts not yet here, shard by shard; returns how many were embedded.
 
         The texts are looped over twice. They are taken in windows of WINDOW_SHARDS shards, within each longest first,
-        so that a killed run makes the same shards when it goes on.
+        so that a killed run makes the same shards when it goes on. `longest`: tokens that are read of a text at most,
+        for the time that the rest takes; 0 = all.
         """
-        window = WINDOW_SHARDS * shard_texts
-        missing = sum(1 for _ in self.missing(texts))
-        if missing:
-            with Bar(missing, label, "texts") as bar:
-                count = 0
-                for shard in self._shards(texts, window, shard_texts):
+        planned = self._windows(texts, shard_texts, set())
+        work = np.cumsum([_work(text, longest) for window in planned for _, text in window])
+        if not len(work):
+            return 0
+        with Bar(len(work), label, "texts", share=lambda done: float(work[done - 1] / work[-1])) as bar:
+            count = 0
+            for window in self._windows(texts, shard_texts):
+                for start in range(0, len(window), shard_texts):
+                    shard = window[start : start + shard_texts]
                     self.add([key for key, _ in shard], encode([text for _, text in shard]))
                     count += len(shard)
-                    bar.done = count
-        return missing
+                    bar.reach(count)
+        return count
 
-    def _shards(self, texts: Iterable[str], window: int, shard_texts: int) -> Iterator[list[tuple[bytes, str]]]:
-        """The missing texts with their keys, `shard_texts` at most at a time."""
+    def _windows(
+        self, texts: Iterable[str], shard_texts: int, seen: set[bytes] | None = None
+    ) -> Iterator[list[tuple[bytes, str]]]:
+        """The missing texts with their keys, window by window, the longest first; `seen` as `missing` has it."""
         stream = iter(texts)
-        while chunk := list(islice(stream, window)):
-            missing = {key: text for text in chunk if (key := text_key(text)) not in self._where}
-            order = sorted(missing.items(), key=lambda item: (-len(item[1]), item[0]))
-            for start in range(0, len(order), shard_texts):
-                yield order[start : start + shard_texts]
+        while chunk := list(islice(stream, WINDOW_SHARDS * shard_texts)):
+            yield sorted(self.missing(chunk, seen), key=lambda item: (-len(item[1]), item[0]))
 
     def add(self, keys: list[bytes], embedded: Embeddings) -> None:
         """Keep the vectors of texts, given by their `text_key`, as one shard; UserError where one is not finite."""
@@ -155,6 +159,12 @@ def loaded(file: Path, entry: Path) -> np.ndarray:
         raise UserError(
             f"{entry}: cannot be read ({error}); a power failure may have cut it: delete it, and it is made again"
         ) from None
+
+
+def _work(text: str, longest: int) -> int:
+    """What embedding a text takes, in bytes; of at most `longest` tokens, 0 = any number."""
+    size = len(text.encode())
+    return _OVERHEAD + (min(size, _TOKEN * longest) if longest else size)
 
 
 def text_key(text: str) -> bytes:

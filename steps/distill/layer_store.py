@@ -161,7 +161,8 @@ class LayerReader:
                 states = encode(tower, chunk, role, precision=self.precision, batch_size=_BATCH)
                 return Embeddings(states, np.zeros(len(chunk), dtype=np.float32))
 
-            cache.fill(texts, read, _SHARD_TEXTS, f"distill: layers of {role} texts")
+            longest = tower.max_seq_length or 0
+            cache.fill(texts, read, _SHARD_TEXTS, f"distill: layers of {role} texts", longest)
             with staged_file(file) as staging:
                 cache.write(texts, staging, tower.get_embedding_dimension() or 0)
         barrier()

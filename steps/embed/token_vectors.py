@@ -38,9 +38,8 @@ def token_vectors(
     missing = [shard for shard in shards if any(cache.missing(ids[token] for token in shard))]
     with Bar(sum(map(len, missing)), "embed tokens", "tokens") as bar:
         for shard in missing:
-            vectors = _embed_tokens(tower, shard, precision, batch_size)
+            vectors = _embed_tokens(tower, shard, precision, batch_size, bar)
             cache.add([text_key(ids[token]) for token in shard], Embeddings(vectors, np.linalg.norm(vectors, axis=1)))
-            bar.advance(len(shard))
     return cache.load(ids)
 
 
@@ -49,7 +48,9 @@ def token_texts(tower: SentenceTransformer) -> list[str]:
     return [tower.tokenizer.decode([token]) for token in range(len(tower.tokenizer))]
 
 
-def _embed_tokens(tower: SentenceTransformer, tokens: range, precision: Precision, batch_size: int) -> np.ndarray:
+def _embed_tokens(
+    tower: SentenceTransformer, tokens: range, precision: Precision, batch_size: int, bar: Bar
+) -> np.ndarray:
     before, after = _special_ids(tower)
     rows = []
     for start in range(tokens.start, tokens.stop, batch_size):
@@ -59,6 +60,7 @@ def _embed_tokens(tower: SentenceTransformer, tokens: range, precision: Precisio
         features = {"input_ids": batch, "attention_mask": torch.ones_like(batch)}
         with torch.inference_mode(), autocast(precision):
             rows.append(tower(features)["sentence_embedding"].float().cpu().numpy())
+        bar.advance(len(ids))
     return np.concatenate(rows)
 
 

@@ -59,7 +59,7 @@ def embed_once(
     key = sha256(repr((*settings, resolve_precision(precision), *made_by)).encode()).hexdigest()
     cache = VectorCache((caches or cache_root() / "vectors") / key[:24], dtype)
     encode = partial(encode_with_lengths, tower, role=role, precision=precision, batch_size=batch_size)
-    count = cache.fill(texts, encode, shard_texts, caption)
+    count = cache.fill(texts, encode, shard_texts, caption, tower.max_seq_length or 0)
     cache.write(texts, target, tower.get_embedding_dimension() or 0, lengths)
     return count
 

@@ -74,6 +74,23 @@ def test_the_rest_is_guessed_once_something_is_done(monkeypatch: pytest.MonkeyPa
     assert bar.line() == "distill: 100 of 300 steps in 1 min 40 s, about 3 min 20 s to go"
 
 
+def test_the_guess_falls_while_an_item_takes_long_and_is_left_out_if_it_proved_wrong() -> None:
+    bar = Bar(300, "embed", "texts")
+    bar._start -= 100
+    bar.advance(100)
+    bar._start -= 50
+    assert bar.line() == "embed: 100 of 300 texts in 2 min 30 s, about 2 min 30 s to go"
+    bar._start -= 200
+    assert bar.line() == "embed: 100 of 300 texts in 5 min 50 s"
+
+
+def test_items_that_take_longer_count_for_more() -> None:
+    bar = Bar(3, "embed", "texts", share=[0.0, 0.8, 0.9].__getitem__)
+    bar._start -= 80
+    bar.reach(1)
+    assert bar.line() == "embed: 1 of 3 texts in 1 min 20 s, about 20 s to go"
+
+
 def test_embedding_counts_each_batch_of_texts(tiny_tower: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tower, seen = SentenceTransformer(str(tiny_tower), device="cpu"), []
     with Bar(10, "embed", "texts") as bar:

@@ -20,6 +20,7 @@ from endpoint_fakes import teach
 import steps.encoders.vector_cache as vector_cache
 from slimtower.common.errors import UserError
 from slimtower.common.fingerprints import fingerprint
+from steps.core import progress
 from steps.core.vector_store import WINDOW_SHARDS, Embeddings, VectorCache, text_key
 from steps.distill.layer_store import LayerReader
 from steps.encoders.towers import load_tower
@@ -43,6 +44,20 @@ def test_written_vectors_are_in_the_order_asked_for(tmp_path: Path) -> None:
     cache.write(asked, tmp_path / "out.npy", 3, tmp_path / "lengths.npy")
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), vectors(asked))
     np.testing.assert_array_equal(np.load(tmp_path / "lengths.npy"), np.array([1.5, 24.5, 1.5], dtype=np.float32))
+
+
+def test_the_longest_texts_come_first_and_are_the_greater_share_of_the_work(tmp_path: Path) -> None:
+    texts = ["no 1", f"{'long ' * 99} 2", f"{'longer ' * 99} 3", "no 1"]
+    shares = []
+
+    def embed_counted(batch: list[str]) -> Embeddings:
+        [bar] = progress._open
+        assert bar.share
+        shares.append((len(batch[0]), round(bar.share(bar.done + len(batch)), 3)))
+        return Embeddings(np.ones((len(batch), 3), dtype=np.float32), np.ones(len(batch), dtype=np.float32))
+
+    assert VectorCache(tmp_path, "float32").fill(texts, embed_counted, 1, "test", longest=10) == 3
+    assert shares == [(695, 0.4), (497, 0.8), (4, 1.0)]  # two of 32 + 4 * 10 bytes, one of 32 + 4
 
 
 @pytest.mark.parametrize(("dtype", "value"), [("float32", np.nan), ("float16", 70_000.0)])
