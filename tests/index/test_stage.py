@@ -115,6 +115,22 @@ def test_what_is_written_and_what_the_manifest_says(project: Project) -> None:
     assert first == {"doc_id": "one/0", "text_sha": sha256_text(f"T. {content}")}
 
 
+@pytest.mark.parametrize(
+    ("factory", "settings", "told"),
+    [
+        ("Flat", {}, ""),
+        ("SQ8", {}, "one: SQ8 finds 97.00% of the exact top 10\n"),
+        ("HNSW32", {"efSearch": 16}, "one: HNSW32 at efSearch 16 finds 97.00% of the exact top 10\n"),
+    ],
+)
+def test_what_an_index_finds_is_told_unless_it_is_exact(
+    factory: str, settings: dict[str, int], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    indexes = {"ann": {"factory": factory, "settings": settings}}
+    stage._say("one", {"measured": {"ann_recall_at_10": 0.97, "target_met": True}, "indexes": indexes})
+    assert capsys.readouterr().out == told
+
+
 def test_dev_queries_are_asked_and_alignment_queries_where_there_are_none(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
