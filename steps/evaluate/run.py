@@ -142,6 +142,8 @@ def _write(
         (staging / "runs").mkdir()
         for path in measurements.runs:
             shutil.copyfile(path, staging / "runs" / path.name)
+        if not measurements.runs:  # DVC warns of an empty folder
+            (staging / "runs/README.md").write_text("No test query is judged: no run file.\n", encoding="utf-8")
         write_json(staging / "metrics.json", metrics)
         write_frontier(staging / "frontier.csv", metrics)
         write_table(staging, "per_query", per_query_table(measurements.results))

@@ -364,6 +364,7 @@ def test_where_nothing_is_judged_the_closest_to_the_teacher_is_chosen(
     assert {path.name for path in reports.iterdir()} == {
         "metrics.json", "report.html", "report.md", "frontier.csv", "per_query.parquet", "slices.parquet", "runs",
     }  # fmt: skip
+    assert [path.name for path in (reports / "runs").iterdir()] == ["README.md"]
     of_quality = ("datasets", "datasets_dev", "retention", "retention_by_set", "significance", "against_teacher")
     assert all(metrics[key] == {} for key in (*of_quality, "agreement", "shares", "serving", "geometry", "queries"))
     assert metrics["closeness_texts"] == {name: {"sentences": 20} for name in ("api", "med")}
