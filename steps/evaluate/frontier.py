@@ -99,7 +99,7 @@ def _row(metrics: Metrics, name: str) -> Row:
         kept=kept_of_teacher(metrics, name),
         interval=(retention["ci95_low"], retention["ci95_high"]) if retention else None,
         p50_ms=p50_ms,
-        speed=teacher_ms / p50_ms if student and p50_ms else None,
+        speed=teacher_ms / p50_ms if student and p50_ms and (not fused or fusing(metrics)) else None,
         bytes=size + fused_bytes(metrics, dense) if size is not None and fused else size,
     )
 
@@ -115,14 +115,15 @@ def fused_ms(metrics: Metrics, dense: str) -> float | None:
     return max((row[dense]["p50_ms"] for row in metrics["fused"].values() if dense in row), default=None)
 
 
-def message(metrics: Metrics) -> tuple[str, str]:
-    """What the picture shows, in two lines, by the encoders' figures."""
+def message(metrics: Metrics) -> tuple[str, str, str]:
+    """What the picture shows, by the encoders' figures: of what they are, how fast and how good these are."""
     latency, students = metrics["latency"], list(metrics["retention"])
     speeds = sorted(latency[TEACHER]["p50_ms"] / latency[name]["p50_ms"] for name in students)
     shares = sorted(metrics["retention"][name]["mean_of_ratios"] for name in students)
     speed = _span([times(value) for value in speeds])
-    first = f"{speed} times faster queries" if speeds[0] >= 1.05 else f"Queries at {speed} times the teacher's speed"
-    return first, f"{_span([f'{value * 100:.0f}' for value in shares])} % of the quality, same index"
+    first = f"{speed} times faster queries" if speeds[0] >= 1.05 else f"queries at {speed} times the teacher's speed"
+    of = "Encoders alone, same index:" if fusing(metrics) else "Same index:"
+    return of, first, f"{_span([f'{value * 100:.0f}' for value in shares])} % of the teacher's nDCG@10"
 
 
 def _span(values: Sequence[str]) -> str:
