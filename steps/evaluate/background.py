@@ -91,7 +91,7 @@ def _cut(embedded: Mapping[str, Any]) -> str:
 
 
 def facts(values: Mapping[str, Any], prefix: str = "") -> Facts:
-    """(name, value) for each number, truth value and short text, nested names joined; lists are left out."""
+    """(name, value) for each number but 0, truth value and short text, nested names joined; lists are left out."""
     rows: Facts = []
     for key, value in values.items():
         name = f"{prefix}{key.replace('_', ' ')}"
@@ -106,6 +106,8 @@ def _format_value(value: object) -> str | None:
     match value:
         case bool():
             return "yes" if value else "no"
+        case int() | float() if value == 0:
+            return None
         case int():
             return f"{value:,}"
         case float():

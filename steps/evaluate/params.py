@@ -35,7 +35,9 @@ class EvaluateParams(Strict):
     it as well. Each reads the whole corpus once, which takes as long as `embed` does.
     """
     fused: bool
-    """Whether the teacher and every student are measured fused with BM25 as well, by the fusion that is best on dev."""
+    """Whether the teacher and every student are measured fused with BM25 as well, by the fusion that is best on dev, or
+    by the standard one if no dev query is judged.
+    """
     rerankers: list[Name]
     """Other teachers (of teach.teachers, of any kind but endpoint) and rank.rankers that re-rank the first rerank_depth
     hits of the index's teacher; each is a system of its own. [] = none.

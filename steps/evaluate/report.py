@@ -3,6 +3,7 @@
 import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -67,6 +68,7 @@ def write_report(path: Path, metrics: Metrics, best: str, background: Background
         verdict_lines=verdict_lines(metrics, best),
         fusing=partial(fusing, metrics),
         served_name=partial(served_name, metrics),
+        unchosen=_unchosen(metrics),
         worst_set=partial(_worst_set, metrics),
         frontier=_frontier(metrics),
         sections=partial(_sections, metrics, insight),
@@ -119,6 +121,12 @@ def _models(metrics: Metrics) -> tuple[list[str], list[str]]:
 def _size_of(metrics: Metrics, dataset: str, split: str) -> int:
     members = [sizes for name, sizes in metrics["queries"].items() if dataset in units([name], [dataset])]
     return sum(sizes.get(split, 0) for sizes in members)
+
+
+def _unchosen(metrics: Metrics) -> list[str]:
+    """Data sets of which dev queries chose no fusion of some system."""
+    fused: dict[str, dict[str, Any]] = metrics["fused"]
+    return sorted(name for name, row in fused.items() if any(figures["dev"] is None for figures in row.values()))
 
 
 def _worst_set(metrics: Metrics, student: str) -> str:

@@ -12,7 +12,7 @@ from browser import Browser, find_browser
 from evaluate_fakes import evaluate, fake_systems, folders_of, hybrid_systems, params, write_inputs
 
 from slimtower.common.files import read_json, write_json
-from steps.evaluate.background import mined_examples, read_background
+from steps.evaluate.background import facts, mined_examples, read_background
 from steps.evaluate.formatting import percent
 
 
@@ -114,11 +114,35 @@ def test_a_page_without_judgements_has_closeness_and_no_table_of_quality(tmp_pat
     assert heads == ["What is not judged", "For researchers"]
 
 
+@pytest.mark.medium
+def test_without_dev_queries_none_is_said_to_have_chosen_and_bm25_is_timed_to_its_hits(tmp_path: Path) -> None:
+    systems = fake_systems(tmp_path, write_inputs(tmp_path, dev=False), static=1)
+    page = (evaluate(systems, tmp_path, params(fused=True)) / "report.html").read_text()
+    assert "In api, med no dev query chose a fusion: it is the release's, or else the standard one." in page
+    assert "best on dev" not in page and "<i>Dev</i>" not in page
+    assert "Rows with BM25: from text to hits; the others: from text to embedding." in page
+    [row] = re.findall(r"<tr[^>]*><td>static with BM25.*?</tr>", page, re.S)
+    assert "×" not in row, "no time of the teacher's to hits was measured"
+
+
+def test_facts_leave_out_what_is_zero() -> None:
+    assert facts({"kept": 2, "left_out": {"short": 0, "long": 1}, "share": 0.0, "simulated": False}) == [
+        ("kept", "2"),
+        ("left out · long", "1"),
+        ("simulated", "no"),
+    ]
+
+
 ANALYSES = ["geometry", "proposition", "space", "semantic_ids", "effort"]
 WIDER = (
     "[...document.querySelectorAll('body *')].filter(part => part.getBoundingClientRect().width"
     " && part.getBoundingClientRect().right > document.documentElement.clientWidth + 1)"
     ".map(part => part.outerHTML.slice(0, 99))"
+)
+BROKEN = (  # figures in several lines
+    "[...document.querySelectorAll('table:not(.stack) td:not(:first-child)')].map(cell => cell.firstChild)"
+    ".filter(text => { const range = document.createRange(); range.selectNode(text);"
+    " return range.getClientRects().length > 1 }).map(text => text.textContent)"
 )
 
 
@@ -144,7 +168,7 @@ def test_a_browser_shows_every_section_and_what_documents_say_as_text(
         for width in (390, 1280):
             browser.view(width, 900, "light")
             browser.open(f"{page}?{width}")
-            assert browser.evaluate(WIDER) == []
+            assert browser.evaluate(WIDER) == [] == browser.evaluate(BROKEN)
             height = browser.evaluate("document.documentElement.scrollHeight")
             heads = browser.evaluate("[...document.querySelectorAll('h2')].map(head => head.textContent)")
             assert heads == sections
