@@ -1,9 +1,11 @@
 """python -m bench.any_corpus LABEL [--only CORPUS,...] [--against LABEL]: one set of defaults on many corpora.
 
-For each corpus of bench/corpora.yaml: the BEIR folder in disguise (bench.disguise), recipes/beir.yaml up to `embed` in
-runs/any_<corpus>, then the students of params.yaml's `distill.student` that the file names, each with every seed. They
-are scored on dev and test by exact search. DATA names the folder that holds the sources, UNLABELLED the pool of
-queries. What is finished is kept below .cache: a killed bench goes on, and --only and --students measure it in parts.
+For each corpus of bench/corpora.yaml: a BEIR folder in disguise (bench.disguise), a kind that is made here
+(bench.kinds) or several of them for one student; recipes/beir.yaml up to `embed` in runs/any_<corpus>; then the
+students of params.yaml's `distill.student` that the file names, each with every seed. They are scored on dev and test
+by exact search. DATA names the folder that holds the sources, UNLABELLED the pool of queries. What is finished is kept
+below .cache: a killed bench goes on, and --only and --students measure it in parts.
+
 Adds them to bench/results/any_corpus/LABEL.json, each with its commit and processor; seeds that are not on record join
 those that are. With --against each student is compared with another label's, query by query.
 """
@@ -11,11 +13,13 @@ those that are. With --against each student is compared with another label's, qu
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, Literal, get_args
 
 import numpy as np
 from pydantic import Field, ValidationError
@@ -24,6 +28,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 
 from bench.disguise import Corpus as Undisguised
 from bench.disguise import disguised, read, read_ingested, write
+from bench.kinds import KINDS, build
 from bench.machine import machine
 from bench.tables.cells import Cell, distill_params, measured, teacher_scores
 from bench.tables.pipeline import Pipeline, Scores, open_pipeline
@@ -51,11 +56,15 @@ REPORTED = (
 )
 
 
+Half = Literal["disguises", "choosing", "reporting"]
+
+
 class Corpus(Strict):
     """A source in disguise: its `changes`, with the pool of unlabelled queries or not, and its teacher."""
 
     title: str = Field(min_length=1)  # in bench/results/README.md
-    source: str = Field(min_length=1)  # a folder below DATA; demo: what `ingest` made of the embedded data
+    source: list[str] = Field(min_length=1)  # folders below DATA, kinds of bench.kinds, demo: the embedded data
+    half: Half = "disguises"  # on those of `choosing` knobs are chosen as well; `reporting` ones choose nothing
     changes: list[str] = Field(default_factory=list)
     pool: bool = False
     least_sources: int = Field(default=0, ge=0)  # generate.least_sources: queries from documents where others are few
@@ -73,7 +82,8 @@ class Bars(Strict):
 class Corpora(Strict):
     """The whole file. `labels`: by label and student, what its students had in place of what params.yaml says."""
 
-    students: dict[str, Bars] = Field(min_length=1)
+    students: list[str] = Field(min_length=1)
+    bars: dict[Half, dict[str, Bars]]
     labels: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)
     seeds: list[int] = Field(min_length=1)
     corpora: dict[str, Corpus] = Field(min_length=1)
@@ -103,11 +113,12 @@ def check(names: list[str], students: list[str], against: str, asked: Corpora) -
 
 def embedded(name: str, corpus: Corpus) -> Pipeline:
     """The corpus, its run up to `embed` brought up to date."""
-    folder = FOLDER / name
-    write(disguised(_source(corpus.source), corpus.changes), folder)
+    folders = {source.replace("/", "_"): FOLDER / name / source.replace("/", "_") for source in corpus.source}
+    for source, folder in zip(corpus.source, folders.values(), strict=True):
+        write(disguised(_source(source), corpus.changes), folder)
     recipe = FOLDER / f"any_{name}.yaml"  # its name is the run's
-    recipe.write_text(recipe_of(corpus.teacher, corpus.least_sources), encoding="utf-8")
-    words = [f"DATA={folder}", *([f"UNLABELLED={os.environ['UNLABELLED']}"] if corpus.pool else [])]
+    recipe.write_text(recipe_of(folders, corpus.teacher, corpus.least_sources), encoding="utf-8")
+    words = [f"UNLABELLED={os.environ['UNLABELLED']}"] if corpus.pool else []
     ended = subprocess.run([sys.executable, "-m", "pipeline.recipe", str(recipe), *words, "embed"])
     if ended.returncode:
         raise UserError(f"{name}: its run ended with exit code {ended.returncode}; the reason stands above")
@@ -118,14 +129,18 @@ def _source(name: str) -> Undisguised:
     data = os.environ.get("DATA") or ""
     if name == "demo":
         return read_ingested(Path("data/ingest"))
+    if name in KINDS:
+        return build(name)
     if not (Path(data) / name).is_dir():
         raise UserError(f"DATA={data}: has no folder {name}; let DATA name the folder that holds the sources")
     return read(Path(data) / name)
 
 
-def recipe_of(teacher: str, least_sources: int = 0) -> str:
-    """recipes/beir.yaml, with another base where a changed teacher is named, or with queries from documents."""
+def recipe_of(folders: Mapping[str, Path], teacher: str, least_sources: int = 0) -> str:
+    """recipes/beir.yaml over the folders, with another base for a changed teacher, or with queries from documents."""
     text = Path("recipes/beir.yaml").read_text(encoding="utf-8")
+    sources = [{"name": name, "kind": "beir", "path": str(path.resolve())} for name, path in folders.items()]
+    text = re.sub(r"^  sources: .*$", lambda _: f"  sources: {json.dumps(sources)}", text, count=1, flags=re.M)
     if least_sources:
         text += f"\ngenerate: {{least_sources: {least_sources}}}\n"
     if teacher:
@@ -150,9 +165,16 @@ def changed_teacher(name: str) -> Path:
 
 
 def retention(scores: list[Scores], teacher: Scores, split: str) -> dict[str, Any]:
-    """Share of the teacher's nDCG@10 that is kept: mean and standard deviation over seeds, and each seed's."""
-    [wanted] = teacher[split].values()
-    return _spread(float(np.mean(next(iter(seed[split].values())))) / float(np.mean(wanted)) for seed in scores)
+    """Share of the teacher's nDCG@10 that is kept, the mean over data sets: its mean and spread over seeds, each
+    seed's, and each data set's."""
+    by_set = {
+        name: fmean(fmean(seed[split][name]) for seed in scores) / fmean(values)
+        for name, values in teacher[split].items()
+    }
+    kept = _spread(
+        fmean(fmean(values) / fmean(teacher[split][name]) for name, values in seed[split].items()) for seed in scores
+    )
+    return kept | ({"by_set": by_set} if len(by_set) > 1 else {})
 
 
 def measure(
@@ -171,9 +193,8 @@ def measure(
         "documents": len(pipeline.documents),
         "texts": dict(zip(parts.tolist(), counts.tolist(), strict=True)),
         "teacher": {
-            split: {"queries": len(values), "ndcg": float(np.mean(values))}
+            split: {"queries": sum(map(len, sets.values())), "ndcg": fmean(map(fmean, sets.values()))}
             for split, sets in teacher.items()
-            for values in sets.values()
         },
         "students": {
             student: student_line(name, student, pipeline, teacher, seeds, changes.get(student, {}))
@@ -198,7 +219,9 @@ def student_line(
     means = {key: float(np.mean([cell[key] for cell in cells])) for key in REPORTED if key in cells[0]}
     said = ", ".join(f"{split} {value['mean']:.1%}" for split, value in kept.items())
     print(f"{name} {student}: {said}, {means['steps']:.0f} steps, {means['stage_seconds']:.0f} s", flush=True)
-    queries = {split: np.mean([next(iter(seed[split].values())) for seed in scores], axis=0) for split in teacher}
+    queries = {
+        split: np.mean([np.concatenate(list(seed[split].values())) for seed in scores], axis=0) for split in teacher
+    }
     return {
         "git_commit": git_commit(),
         "machine": machine(),
@@ -299,7 +322,7 @@ def main() -> None:
     words = parser.parse_args()
     asked = read_corpora()
     names = words.only.split(",") if words.only else list(asked.corpora)
-    students = words.students.split(",") if words.students else list(asked.students)
+    students = words.students.split(",") if words.students else asked.students
     seeds = [int(word) for word in words.seeds.split(",")] if words.seeds else asked.seeds
     check(names, students, words.against, asked)
     others = read_json(FOLDER / f"{words.against}.json") if words.against else {}
@@ -326,12 +349,16 @@ def record(label: str, asked: Corpora, kept: Mapping[str, Any]) -> None:
             new = {key: value for key, value in row.items() if key != "by_query"}
             students[student] = joined(students[student], new) if student in students else new
         lines[name] = line | {"students": students}
-    told = summary(lines, list(asked.students))
-    for student, row in told.items():
-        row["verdict"] = verdict(row, asked.students[student])
-        worst = f"worst {row['worst']:.1%} ({row['worst_corpus']})"
-        count = f"{row['corpora']} of {len(asked.corpora)} corpora"
-        print(f"{student}: mean {row['mean']:.1%}, {worst}, {count}: {row['verdict']}")
+    told = {}
+    for half in get_args(Half):
+        names = [name for name, corpus in asked.corpora.items() if corpus.half == half]
+        told[half] = summary({name: lines[name] for name in names if name in lines}, asked.students)
+        for student, row in told[half].items():
+            bars = asked.bars.get(half, {}).get(student)
+            row["verdict"] = verdict(row, bars) if bars else ""
+            worst = f"worst {row['worst']:.1%} ({row['worst_corpus']})"
+            count = f"{row['corpora']} of {len(names)} corpora"
+            print(f"{half}, {student}: mean {row['mean']:.1%}, {worst}, {count} {row['verdict']}")
     write_json(target, {"summary": told, "corpora": lines})
     print(f"wrote {target}")
 

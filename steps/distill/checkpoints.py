@@ -37,7 +37,6 @@ class Done:
     seen: list[list[float]] = field(default_factory=list)  # step and cosine of each look at the held-out texts
     falls_from: int = 0  # the step at which the learning rate started to fall; 0 while it has not
     rising: bool = False  # whether it started to fall though the cosine was still rising
-    by_clock: bool = False  # and that because of the minutes: another run may end elsewhere
 
 
 class Checkpoints:

@@ -9,7 +9,6 @@ from steps.distill.params import Convergence
 
 GROWTH = 1.25  # of the steps from one look at the held-out texts to the next
 DECAY = 0.25  # share of all steps in which the learning rate goes down to zero
-HALVINGS = 4  # of the first look that counts: earlier ones, for the clock alone
 VALIDATIONS = 8  # over a training of a fixed length
 
 
@@ -29,8 +28,8 @@ class Length(ABC):
     def should_validate(self, step: int) -> bool:
         """Whether the held-out texts are read after this step; after the last one they are anyway."""
 
-    def record(self, step: int, quality: float, seconds: float) -> None:  # noqa: B027  # a count follows from nothing
-        """Take note of the quality on held-out texts after a step, and of the seconds gone.
+    def record(self, step: int, quality: float) -> None:  # noqa: B027  # a count follows from nothing
+        """Take note of the quality on held-out texts after a step.
 
         0 is the teacher's mean vector for every text, 1 the teacher: cosines lie close together where a teacher's
         vectors do.
@@ -59,9 +58,9 @@ class UntilConverged(Length):
 
     Looks lie a quarter more steps apart each time, so that a gain means the same early and late: what a quarter more
     training brings. The rate starts to fall at the second look in a row that gained less than `min_gain`, if an epoch
-    will then be done, since new texts teach more than texts seen again; or where going on to the next look would pass
-    a ceiling. Looks before `_first` are for the clock alone: where steps are slow, minutes end the training before the
-    fewest steps. `done` remembers what was seen: a training that is continued goes on as it would have.
+    will then be done, since new texts teach more than texts seen again; or if going on to the next look would pass the
+    ceiling. Only steps count, never time: a busy or slow machine trains the same student. `done` remembers what was
+    seen: a training that is continued goes on as it would have.
     """
 
     def __init__(self, limits: Convergence, warmup_ratio: float, done: Done, epoch: int) -> None:
@@ -93,21 +92,14 @@ class UntilConverged(Length):
         if step >= self._first:
             following = max(step + 1, math.ceil(step * GROWTH))
             return self._min_step if step < self._min_step and following > self._ceiling else following
-        early = (math.ceil(self._first / 2**power) for power in range(HALVINGS, -1, -1))
-        return next(candidate for candidate in early if candidate > step)
+        return self._first
 
-    def record(self, step: int, quality: float, seconds: float) -> None:
-        seen, limits = self._done.seen, self._limits
+    def record(self, step: int, quality: float) -> None:
+        seen = self._done.seen
         if self.steps is not None:
             return
         seen.append([float(step), quality])
-        counted = [quality for at, quality in seen if at >= self._first]
-        gains = [later - earlier for earlier, later in pairwise(counted)]
-        flat = len(gains) >= 2 and max(gains[-2:]) < limits.min_gain
-        converged = flat and step >= self._min_step
-        after = self._after(step)
-        many = after > self._ceiling
-        late = seconds * after / step > 60 * limits.max_minutes * (1 - DECAY)
-        if converged or many or late:
+        gains = [later - earlier for (_, earlier), (_, later) in pairwise(seen)]
+        flat = len(gains) >= 2 and max(gains[-2:]) < self._limits.min_gain
+        if (flat and step >= self._min_step) or self._after(step) > self._ceiling:
             self._done.falls_from, self._done.rising = step, not flat
-            self._done.by_clock = late and not (converged or many)

@@ -43,13 +43,11 @@ class Convergence(Strict):
     """When a student whose `epochs` are `auto` has learned enough."""
 
     min_steps: int = Field(ge=8)
-    """Training steps at least, and at least an epoch, if max_steps and max_minutes allow them. No epoch is asked of
+    """Training steps at least, and at least an epoch, if max_steps allow it. No epoch is asked of
     further phases (`then`), which see the same texts again.
     """
     max_steps: int = Field(ge=8)
     """Training steps at most."""
-    max_minutes: float = Field(gt=0)
-    """Minutes at most."""
     min_gain: float = Field(ge=0, lt=1)
     """Training goes on until a quarter more steps gain less than this on held-out texts, twice in a row. Then the
     learning rate falls to zero over the last quarter of all steps. The gain is that of the mean cosine to the teacher,

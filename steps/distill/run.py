@@ -76,13 +76,13 @@ def run(
     prompt = encoder.tower.prompts.get("query") or ""  # of a teacher that stays as it is; students have none
     limit = params.max_length
     if prompt:
-        longer = limit + len(encoder.tower.tokenizer.tokenize(prompt))
-        limit = min(longer, encoder.tower.max_seq_length or longer)
+        limit += len(encoder.tower.tokenizer.tokenize(prompt))
+    limit = min(limit, encoder.tower.max_seq_length or limit)
     inputs = [prompt + text if used else "" for text, used in zip(texts, is_used.tolist(), strict=True)]
     data = Alignment(encoder.tokenize(inputs, limit), sources.vectors, parts, training, validation)
     dims = [dim for phase in chosen.phases for loss in phase.losses for dim in loss.dims]
     check_student(encoder, data.tokens, sources.vectors.shape[1], dims)
-    measured = dict.fromkeys(("texts_seen", "steps", "seconds", "still_rising", "ended_by_clock"), 0.0)
+    measured = dict.fromkeys(("texts_seen", "steps", "seconds", "still_rising"), 0.0)
     finished = []
     documents, cosine = tower, tower.similarity_fn_name == "cosine"
     trained: TrainedTeacher | None = None
@@ -106,7 +106,7 @@ def run(
         elif isinstance(objective.teachers, TrainedTeacher):
             trained = objective.teachers
         measured |= {key: measured[key] + figures[key] for key in ("texts_seen", "steps", "seconds")}
-        measured |= {key: max(measured[key], figures[key]) for key in ("still_rising", "ended_by_clock")}
+        measured["still_rising"] = max(measured["still_rising"], figures["still_rising"])
         measured["validation_cosine"] = figures["validation_cosine"]
     if chosen.towers == "asymmetric" and rank() == 0:  # the others search the teacher's documents
         held_out = embed_held_out(encoder, data, params)

@@ -96,17 +96,15 @@ def train(
     def so_far() -> str:
         parts = [f"{name} {value:.3g}" for name, value in figures.items()]
         if length.steps is None:
-            parts.append(
-                f"ends when the cosine stops rising, or at {limits.max_steps:,} steps, {limits.max_minutes:g} min"
-            )
+            parts.append(f"ends when the cosine stops rising, or at {limits.max_steps:,} steps")
         return ", ".join(parts)
 
-    def log_validation() -> tuple[float, float]:
-        """Mean cosine on the held-out texts, and the seconds gone; the first process' values for all of them."""
+    def log_validation() -> float:
+        """Mean cosine on the held-out texts; the first process' value for all of them."""
         cosine = validate(student, data, params, done.step) if rank() == 0 else math.nan
         run.metric(f"{schedule.prefix}validation_cosine", cosine, step=done.step)
-        cosine, seconds = broadcast([cosine, done.seconds])
-        return cosine, seconds
+        [cosine] = broadcast([cosine])
+        return cosine
 
     def remaining() -> int | None:
         return length.steps - first if length.steps else None
@@ -120,8 +118,8 @@ def train(
         done.step, done.texts, done.seconds = step, done.texts + len(rows), time.perf_counter() - started
         meter.add(terms, rows)
         if length.should_validate(step):
-            figures["held-out cosine"], seconds = log_validation()
-            length.record(step, (figures["held-out cosine"] - baseline) / (1 - baseline), seconds)
+            figures["held-out cosine"] = log_validation()
+            length.record(step, (figures["held-out cosine"] - baseline) / (1 - baseline))
         last = step == length.steps
         if step % LOG_EVERY == 0 or last:
             logged = meter.close(step) | {"learning_rate": float(rate.get_last_lr()[0])}
@@ -133,12 +131,11 @@ def train(
             checkpoints.save(trained, optimizer, rate, done)
         if last:
             break
-    cosine, _ = log_validation()
+    cosine = log_validation()
     if done.rising:
-        ceiling = "max_minutes" if done.by_clock else "max_steps"
         print(
-            f"{schedule.name}: ended at a ceiling (distill.convergence.{ceiling} {getattr(limits, ceiling):g}) with a"
-            f" held-out cosine of {cosine:.4f} that was still rising; raise the ceiling",
+            f"{schedule.name}: ended at its ceiling (distill.convergence.max_steps {limits.max_steps}) with a held-out"
+            f" cosine of {cosine:.4f} that was still rising; raise the ceiling",
             file=sys.stderr,
         )
     return {
@@ -147,7 +144,6 @@ def train(
         "seconds": done.seconds,
         "validation_cosine": cosine,
         "still_rising": float(done.rising),
-        "ended_by_clock": float(done.by_clock),
     }
 
 

@@ -1,7 +1,7 @@
 """The texts on which students are aligned with the teacher: each once, none empty, none an evaluation query."""
 
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,10 +22,11 @@ from steps.core.texts import fold, sentences, words
 from steps.embed.derived_texts import Length, mixed_length, perturbed, query_words, spans
 from steps.embed.params import EmbedParams
 
-MAX_WORDS = 48  # at which a text is cut: queries are short, and long texts cost training time
+MAX_WORDS = 96  # at which a text is cut: most queries are short, and long texts cost training time
 SPANS_PER_DOCUMENT = 1  # windows of each document in the part spans
 CASE_SHARE = 0.25  # of perturbed_queries in UPPER, Title or lower case; the rest has typos, as all have where uncased
 _JOINED = 0.25  # of the spans that make up for missing texts
+_OF_DOCUMENTS: tuple[Part, ...] = ("titles", "sentences", "spans")  # each data set gives its own share
 _FEWEST, _WORTH = 200, 0.1  # spans tried in a turn, and the share of a document's that must be new for another one
 
 
@@ -52,15 +53,18 @@ class Collected:
     def take(self, part: Part, read_items: Callable[[], Iterable[Item]], limit: int) -> array:
         """Add texts of a part, a sample of `limit` if there are more (0 = all); return the positions of all new ones.
 
-        `read_items` gives the same texts in the same order at every call: a large part is not held but read again.
+        If the texts come from documents, the sample is of each data set. `read_items` gives the same texts in the same
+        order at every call: a large part is not held but read again.
         """
         tally: Counter[str] = Counter({"kept": 0, "evaluation_query": 0, "repeated": 0, "empty": 0})
         positions = array("q")
+        by_dataset: defaultdict[str, array] = defaultdict(partial(array, "q"))
         for position, item in enumerate(read_items()):
             if (reason := self._reason(item)) == "kept":
                 positions.append(position)
+                by_dataset[dataset_of(item.source_id) if part in _OF_DOCUMENTS else ""].append(position)
             tally[reason] += 1
-        chosen = set(_drawn(positions, limit, self.seed))
+        chosen = {position for group in by_dataset.values() for position in _drawn(group, limit, self.seed)}
         for position, item in enumerate(read_items() if chosen else ()):
             if position in chosen:
                 text = first_words(item.text, self.max_words)
@@ -87,6 +91,11 @@ class Collected:
             return "repeated"
         self._keys.add(_mark(key))
         return "kept"
+
+
+def dataset_of(source_id: str) -> str:
+    """The data set of a document or query, with which its id begins."""
+    return source_id.partition("/")[0]
 
 
 def _adds(marks: set[int], text: str) -> bool:
@@ -148,7 +157,8 @@ def build(sources: Sources, params: EmbedParams, *, uncased: bool = False) -> Al
     cut of either, are left out and counted, as are perturbations of such queries, repeated texts and empty ones. Texts
     repeat each other when they are equal after folding, perturbed queries when they are the same to the letter: another
     case is what some of them are for, unless the teacher is `uncased`. A part above `max_part_texts` is sampled with
-    the seed. Where all parts give fewer than `least_texts`, spans make up for it, as far as the documents allow.
+    the seed, and one that comes from documents in each data set. If a data set has fewer than `least_texts`, spans make
+    up for it, as far as its documents allow.
     """
     forbidden = evaluation_keys(sources.queries.to_pylist(), MAX_WORDS)
     to_the_letter = "perturbed_queries" in params.parts
@@ -160,23 +170,40 @@ def build(sources: Sources, params: EmbedParams, *, uncased: bool = False) -> Al
     return AlignmentTexts(table_from_rows("alignment_texts", collected.rows), counts)
 
 
+def missing_texts(source_ids: Iterable[str], corpus: Iterable[tuple[str, ...]], least: int) -> dict[str, int]:
+    """How many texts each data set of the corpus lacks to have `least`; texts of none of them count for all.
+
+    `source_ids` are of the texts that are there; the corpus' rows begin with the documents' ids.
+    """
+    if not least:
+        return {}
+    datasets = dict.fromkeys(dataset_of(doc_id) for doc_id, *_ in corpus)
+    counts = Counter(map(dataset_of, source_ids))
+    shared = sum(count for dataset, count in counts.items() if dataset not in datasets)
+    missing = {dataset: least - shared - counts[dataset] for dataset in datasets}
+    return {dataset: count for dataset, count in missing.items() if count > 0}
+
+
 def _fill(collected: Collected, sources: Sources, params: EmbedParams) -> None:
-    """Add spans up to `least_texts`: documents give as many each, turn by turn, and leave when too few are new."""
-    if (missing := params.least_texts - len(collected.rows)) <= 0:
-        return
+    """Add spans up to `least_texts` of each data set: its documents give as many each, turn by turn, and leave when too
+    few are new.
+    """
+    lacking = missing_texts((row["source_id"] for row in collected.rows), sources.corpus, params.least_texts)
     queries = chain(_training_queries(sources.queries), _items(sources.unlabelled))
     length = mixed_length(query_words(item.text for item in queries).length_or(2, 12))
-    active = _sample((doc_id for doc_id, *_ in sources.corpus), max(missing, _FEWEST), params.seed)
-    turn = 0
-    while active and missing > 0:
-        turn += 1
-        per_document = -(-max(missing, _FEWEST) // len(active))
-        positions = collected.take(
-            FILLER, partial(_fill_spans, sources, params, length, turn, per_document, set(active)), missing
-        )
-        new = Counter(position // per_document for position in positions)  # each document gave as many texts
-        active = [doc_id for number, doc_id in enumerate(active) if new[number] >= _WORTH * per_document]
-        missing = params.least_texts - len(collected.rows)
+    for dataset, missing in lacking.items():
+        own = (doc_id for doc_id, *_ in sources.corpus if dataset_of(doc_id) == dataset)
+        active = _sample(own, max(missing, _FEWEST), params.seed)
+        turn, wanted = 0, len(collected.rows) + missing
+        while active and missing > 0:
+            turn += 1
+            per_document = -(-max(missing, _FEWEST) // len(active))
+            positions = collected.take(
+                FILLER, partial(_fill_spans, sources, params, length, turn, per_document, set(active)), missing
+            )
+            new = Counter(position // per_document for position in positions)  # each document gave as many texts
+            active = [doc_id for number, doc_id in enumerate(active) if new[number] >= _WORTH * per_document]
+            missing = wanted - len(collected.rows)
 
 
 def _sample(doc_ids: Iterable[str], limit: int, seed: int) -> list[str]:
@@ -239,7 +266,7 @@ def _sentences(corpus: Iterable[tuple[str, ...]]) -> Iterator[Item]:
 
 def _spans(sources: Sources, params: EmbedParams) -> Iterator[Item]:
     vocabulary = query_words(item.text for item in _training_queries(sources.queries))
-    length = vocabulary.length_or(4, 12)
+    length = mixed_length(vocabulary.length_or(2, 12))
     for doc_id, *fields in sources.corpus:
         rng, text = _rng("spans", doc_id, params), sources.template.text(*fields)
         for [span] in spans(text, rng, SPANS_PER_DOCUMENT, length, MAX_WORDS):

@@ -13,7 +13,7 @@ from string import capwords
 from steps.core.texts import word_places, words_of
 
 Length = Callable[[Random], int]  # of a span, in words
-_LONG_SHARE = 0.2  # of the spans of mixed lengths
+_LONG_SHARE, _PASSAGE_SHARE = 0.2, 0.05  # of the spans of mixed lengths; passages are some of the long ones
 _LETTERS = re.compile(r"[^\W\d_]{4,}")  # shorter words are rarely mistyped, and seldom the same word afterwards
 _EDITS = ("swap", "drop", "double", "neighbour")
 _ROWS = (("qwertyuiop", 0.0), ("asdfghjkl", 0.25), ("zxcvbnm", 0.75))  # QWERTY, each row with its shift in keys
@@ -25,8 +25,15 @@ _NEIGHBOURS = {
 
 
 def mixed_length(queries: Length) -> Length:
-    """As `queries` says, and now and then as many words as a sentence has."""
-    return lambda rng: rng.randint(13, 30) if rng.random() < _LONG_SHARE else queries(rng)
+    """As `queries` says, now and then as many words as a sentence has, and seldom as many as a passage."""
+
+    def length(rng: Random) -> int:
+        drawn = rng.random()
+        if drawn < _PASSAGE_SHARE:
+            return rng.randint(31, 96)
+        return rng.randint(13, 30) if drawn < _LONG_SHARE else queries(rng)
+
+    return length
 
 
 def spans(

@@ -14,16 +14,16 @@ class EmbedParams(Strict):
 
     parts: list[Part] = Field(min_length=1)
     """Texts on which students are aligned; a text that several parts have belongs to the first of them in this order.
-    titles, sentences: of the corpus. spans: windows of consecutive words of each document, as long as training queries
-    are. perturbed_queries: each training query with one or two typos, or, where the teacher tells them apart, in
+    titles, sentences: of the corpus. spans: windows of consecutive words of each document, most as long as training
+    queries are, some as long as sentences or passages. perturbed_queries: each training query with one or two typos, or, where the teacher tells them apart, in
     another case. random_queries: random draws of words of the training queries, as many as there are generated_queries,
     of which they are the control.
     """
     max_part_texts: int = Field(ge=0)
-    """Most texts of a part; a larger one is sampled; 0 = no limit."""
+    """Most texts of a part; of titles, sentences and spans most of each data set. More are sampled; 0 = no limit."""
     least_texts: int = Field(ge=0)
-    """Texts at least: where the parts give fewer, spans of the documents are added, of mixed lengths, some of them two
-    short ones joined, and as many of each document as it takes. 0 = off.
+    """Texts of each data set at least: if the parts give fewer, spans of its documents are added, of mixed lengths,
+    some of them two short ones joined, and as many of each document as it takes. 0 = off.
     """
     neighbours: int = Field(ge=1)
     """Nearest documents of each text that are kept; students and scorers cannot have more."""

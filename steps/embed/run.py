@@ -17,7 +17,7 @@ from steps.core.corpus import CorpusRows, CorpusTexts, corpus_template
 from steps.core.cosines import cosines
 from steps.core.tables import read_table, write_table
 from steps.core.vector_store import Texts
-from steps.embed.alignment_texts import Sources, build
+from steps.embed.alignment_texts import Sources, build, missing_texts
 from steps.embed.given_vectors import check_given, sampled_rows
 from steps.embed.nearest import NEIGHBOUR_DOCUMENTS, nearest_documents, searched_rows
 from steps.embed.params import EmbedParams
@@ -51,8 +51,9 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
     asking = route(tower, "query")
     index_vectors = ingest / "document_vectors" / "vectors.npy"  # of an index that is there already
     texts = build(sources, params, uncased=_uncased(asking))
-    short = texts.table.num_rows < params.least_texts
-    more = f"; embed.least_texts is {params.least_texts:,}, but the documents give no more" if short else ""
+    lacking = missing_texts(texts.table["source_id"].to_pylist(), corpus, params.least_texts)
+    few = f"the documents of {', '.join(lacking)} give no more"
+    more = f"; embed.least_texts is {params.least_texts:,}, but {few}" if lacking else ""
     print(f"embed: {texts.summary()}{more}", file=sys.stderr)
     queried = texts.table["text"].to_pylist()
     sample = sampled_rows(ingest, params.seed) if index_vectors.is_file() else None

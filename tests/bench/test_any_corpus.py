@@ -143,9 +143,13 @@ def test_the_changed_teacher_compares_by_dot_product(tmp_path: Path, monkeypatch
 def test_a_recipe_with_a_changed_teacher_is_whole_without_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(any_corpus, "changed_teacher", lambda name: Path("folder: of") / name)
     params = read_mapping(Path("params.yaml"))
-    filled = validated(Params, laid_over(params, recipe_of("cls_dot"), {"DATA": "data"}, Path("r.yaml")), "r.yaml")
+    filled = validated(
+        Params, laid_over(params, recipe_of({"own": Path("data")}, "cls_dot"), {}, Path("r.yaml")), "r.yaml"
+    )
     assert filled.ingest.unlabelled_queries == "" and filled.generate.least_sources == 0
-    asked = validated(Params, laid_over(params, recipe_of("", 2000), {"DATA": "data"}, Path("r.yaml")), "r.yaml")
+    asked = validated(
+        Params, laid_over(params, recipe_of({"own": Path("data")}, "", 2000), {}, Path("r.yaml")), "r.yaml"
+    )
     assert asked.generate.least_sources == 2000
     assert filled.teach.teacher["dense"].base.endswith("folder: of/cls_dot")  # type: ignore[attr-defined]
 
@@ -178,13 +182,18 @@ def test_the_command_keeps_what_it_measured_and_compares_it(
     assert set(kept) == set(read_corpora().corpora) and set(kept["scifact"]["students"]) == {"static", "1l", "2l"}
     assert kept["scifact"]["students"]["static"]["by_query"]
     before = json.loads((tmp_path / "results" / "before.json").read_text())
-    assert {student: row["corpora"] for student, row in before["summary"].items()} == {"static": 16, "1l": 16, "2l": 2}
-    assert before["summary"]["static"]["verdict"] == "mean below 97%, worst below 94%"
+    assert {student: row["corpora"] for student, row in before["summary"]["disguises"].items()} == {
+        "static": 16,
+        "1l": 16,
+        "2l": 2,
+    }
+    assert before["summary"]["disguises"]["static"]["verdict"] == "mean below 97%, worst below 94%"
     (tmp_path / "kept" / "before.json").unlink()  # another machine: what is on record stays
     monkeypatch.setattr("sys.argv", ["any_corpus", "before", "--only", "scifact_dot", "--students", "2l"])
     any_corpus.main()
     before = json.loads((tmp_path / "results" / "before.json").read_text())
-    assert before["summary"]["2l"]["corpora"] == 3 and before["summary"]["static"]["corpora"] == 16
+    told = before["summary"]["disguises"]
+    assert told["2l"]["corpora"] == 3 and told["static"]["corpora"] == 16
     rows = json.loads((tmp_path / "results" / "after.json").read_text())["corpora"]["scifact"]["students"]
     assert rows["static"]["against"]["difference"] == 0 and rows["2l"]["against"]["p"] == 1
     assert "by_query" not in rows["static"] and "worst 90.0%" in capsys.readouterr().out

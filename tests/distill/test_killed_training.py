@@ -153,5 +153,5 @@ def test_a_killed_student_ends_in_the_same_bytes(
         assert sha256_file(root / weights / name) == sha256_file(calm / weights / name)
     assert not list(cache.rglob("state.pt"))
     ends = [read_json(folder / weights / "report.json") for folder in (calm, root)]
-    assert ends[0]["steps"] == ends[1]["steps"] and not ends[0]["ended_by_clock"]
+    assert ends[0]["steps"] == ends[1]["steps"]
     assert not long or not ends[0]["still_rising"]

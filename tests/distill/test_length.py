@@ -9,17 +9,17 @@ from steps.distill.checkpoints import Done
 from steps.distill.length import Counted, UntilConverged
 from steps.distill.params import Convergence
 
-LIMITS = Convergence(min_steps=100, max_steps=10_000, max_minutes=10.0, min_gain=0.01)
+LIMITS = Convergence(min_steps=100, max_steps=10_000, min_gain=0.01)
 
 
-def train(length: UntilConverged, cosine, done: Done, *, seconds_a_step: float = 0.01, until: int = 10**6) -> list[int]:
+def train(length: UntilConverged, cosine, done: Done, *, until: int = 10**6) -> list[int]:
     """Steps as the trainer makes them; returns those at which it looked."""
     looked = []
     while done.step != length.steps and done.step < until:
         done.step += 1
         if length.should_validate(done.step):
             looked.append(done.step)
-            length.record(done.step, cosine(done.step), done.step * seconds_a_step)
+            length.record(done.step, cosine(done.step))
     return looked
 
 
@@ -35,7 +35,7 @@ def test_a_student_that_has_learned_all_at_once_takes_the_fewest_steps() -> None
     length = UntilConverged(LIMITS, 0.1, done, 0)
     looked = train(length, lambda step: 0.9, done)
     assert done.step == length.steps == 100
-    assert looked == [3, 6, 12, 24, 48, 60, 75] and done.falls_from == 75 and not done.rising
+    assert looked == [48, 60, 75] and done.falls_from == 75 and not done.rising
 
 
 @pytest.mark.parametrize("epoch", [30, 100, 1000, 1234, 9999])
@@ -51,21 +51,7 @@ def test_a_student_sees_an_epoch_even_where_it_learns_nothing_more(epoch: int) -
 def test_an_epoch_that_max_steps_do_not_allow_is_trained_as_far_as_they_do(most: int) -> None:
     done = Done()
     train(UntilConverged(LIMITS.model_copy(update={"max_steps": most}), 0.1, done, 10**6), lambda step: 0.9, done)
-    assert done.step == most and not done.by_clock
-
-
-@pytest.mark.parametrize("epoch", [0, 2000, 5000, 10**6])
-@pytest.mark.parametrize("seconds_a_step", [0.1, 0.4, 1.0, 2.0, 5.0])
-def test_the_clock_ends_a_long_epoch_as_it_ends_a_short_one(epoch: int, seconds_a_step: float) -> None:
-    limits = Convergence(min_steps=400, max_steps=20_000, max_minutes=12.0, min_gain=0.01)
-    for quality, rises in ((math.log, True), (lambda step: 0.9, False)):
-        done = Done()
-        train(UntilConverged(limits, 0.1, done, epoch), quality, done, seconds_a_step=seconds_a_step)
-        assert done.step * seconds_a_step <= 60 * 12.0
-        if done.by_clock:
-            assert done.step * seconds_a_step >= 60 * 12.0 / (1.25 if done.step > 400 else 2) / 1.01
-        looked = [step for step, _ in done.seen if step >= 192]
-        assert done.rising == (rises or (done.by_clock and len(looked) < 3))
+    assert done.step == most
 
 
 def test_a_student_that_still_rises_goes_on_until_a_quarter_more_brings_too_little_twice() -> None:
@@ -83,27 +69,16 @@ def test_a_student_that_still_rises_goes_on_until_a_quarter_more_brings_too_litt
 def test_one_look_without_a_gain_is_chance() -> None:
     done = Done()
     length = UntilConverged(LIMITS, 0.1, done, 0)
-    seen = iter([0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.6, 0.6, 0.6])
+    seen = iter([0.5, 0.5, 0.6, 0.6, 0.6])
     looked = train(length, lambda _: next(seen), done)
-    assert len(looked) == 4 + 5, "four of them are for the clock alone"
+    assert len(looked) == 5
 
 
-@pytest.mark.parametrize(("limits", "seconds_a_step"), [({"max_steps": 1000}, 0.01), ({"max_minutes": 1.0}, 0.06)])
-def test_a_ceiling_ends_it_in_time_and_says_that_it_still_rose(limits: dict, seconds_a_step: float) -> None:
+def test_a_ceiling_ends_it_and_says_that_it_still_rose() -> None:
     done = Done()
-    length = UntilConverged(LIMITS.model_copy(update=limits), 0.1, done, 0)
-    train(length, lambda step: math.log(step) / 10, done, seconds_a_step=seconds_a_step)
+    length = UntilConverged(LIMITS.model_copy(update={"max_steps": 1000}), 0.1, done, 0)
+    train(length, lambda step: math.log(step) / 10, done)
     assert 500 < done.step <= 1000 and done.rising
-    assert done.by_clock == ("max_minutes" in limits)
-
-
-@pytest.mark.parametrize("seconds_a_step", [3.0, 10.0, 60.0])
-def test_slow_steps_end_by_the_clock_before_the_fewest_steps(seconds_a_step: float) -> None:
-    done = Done()
-    length = UntilConverged(LIMITS.model_copy(update={"min_steps": 400, "max_minutes": 12.0}), 0.1, done, 0)
-    train(length, lambda step: 0.9, done, seconds_a_step=seconds_a_step)
-    assert done.by_clock and done.rising and done.step < 400
-    assert done.step * seconds_a_step <= max(60 * 12.0, 16 * seconds_a_step)
 
 
 def test_the_rate_stays_up_then_falls_in_a_line_and_is_never_0_before_the_end() -> None:
@@ -114,7 +89,7 @@ def test_the_rate_stays_up_then_falls_in_a_line_and_is_never_0_before_the_end() 
         factors.append(length.factor(done.step))
         done.step += 1
         if length.should_validate(done.step):
-            length.record(done.step, 0.9, 0.0)
+            length.record(done.step, 0.9)
     assert factors[:10] == pytest.approx([step / 10 for step in range(1, 11)])
     assert factors[10:76] == [1.0] * 66
     assert factors[75:] == pytest.approx([left / 25 for left in range(25, 0, -1)])

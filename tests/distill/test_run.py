@@ -155,26 +155,19 @@ def test_a_loss_or_a_student_that_is_no_number_stops_the_run(
         run_distill(embedded, "2l", distill_params(student=distill_params().student | {"2l": bad}))
 
 
-@pytest.mark.parametrize(
-    ("limits", "told", "by_clock"),
-    [({"max_steps": 20}, "max_steps 20", 0.0), ({"max_minutes": 1e-6}, "max_minutes 1e-06", 1.0)],
-)
-def test_a_ceiling_that_ends_a_student_still_rising_is_told(
-    embedded: Path, capfd: pytest.CaptureFixture[str], limits: dict, told: str, by_clock: float
-) -> None:
-    convergence = {"min_steps": 8, "max_steps": 1000, "max_minutes": 1.0, "min_gain": 1e-4} | limits
+def test_a_ceiling_that_ends_a_student_still_rising_is_told(embedded: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    convergence = {"min_steps": 8, "max_steps": 20, "min_gain": 1e-4}
     student = {"static": STATIC | {"epochs": "auto"}}
     params = distill_params(convergence=convergence, student=student, students=["static"])
     output = run_distill(embedded, "static", params)
     report = read_json(output / "report.json")
     (line,) = (line for line in capfd.readouterr().err.splitlines() if "still rising" in line)
-    assert line.startswith(f"distill: ended at a ceiling (distill.convergence.{told}) with a held-out cosine of 0.")
-    assert report["still_rising"] == 1 and report["ended_by_clock"] == by_clock
-    assert report["steps"] <= 20
+    assert "distill.convergence.max_steps 20)" in line
+    assert report["still_rising"] == 1 and report["steps"] <= 20
 
 
 def test_a_student_sees_each_text_before_it_may_end_and_no_further_phase_does(embedded: Path) -> None:
-    convergence = {"min_steps": 8, "max_steps": 1000, "max_minutes": 5.0, "min_gain": 0.9}
+    convergence = {"min_steps": 8, "max_steps": 1000, "min_gain": 0.9}
     phase = {"losses": STATIC["losses"], "epochs": "auto", "learning_rate": 0.01}
     students = {"once": STATIC | {"epochs": "auto", "batch_size": 4}}
     students["twice"] = students["once"] | {"then": [phase]}

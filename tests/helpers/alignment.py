@@ -35,6 +35,7 @@ def generated(*texts: tuple[str, float]) -> list[dict[str, Any]]:
 def texts_of(
     queries: list[dict[str, str]],
     *corpus: tuple[str, str],
+    documents: Sequence[tuple[str, str, str, str]] = (),
     generated: Sequence[dict[str, Any]] = (),
     template: str = DEFAULT,
     max_words: int = 6,
@@ -43,7 +44,7 @@ def texts_of(
     **changes: Any,
 ) -> AlignmentTexts:
     sources = Sources(
-        corpus=[(f"one/d{i}", title, f"topic{i}", content) for i, (title, content) in enumerate(corpus)],
+        corpus=documents or [(f"one/d{i}", title, f"topic{i}", content) for i, (title, content) in enumerate(corpus)],
         queries=table_from_rows("queries", [row for row in queries if row["split"]]),
         unlabelled=table_from_rows("unlabelled_queries", [row for row in queries if not row["split"]]),
         generated=table_from_rows("generated_queries", generated),

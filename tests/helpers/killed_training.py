@@ -38,6 +38,6 @@ def train_student(root: Path, cache: Path, student: str) -> None:
     else:
         knobs = distill_params().student[student].model_dump(exclude_unset=True)
         knobs.get("then", [knobs])[-1]["epochs"] = 5.0
-    limits = {"min_steps": 16, "max_steps": 200, "max_minutes": 5.0, "min_gain": 0.1}
+    limits = {"min_steps": 16, "max_steps": 200, "min_gain": 0.1}
     described = {"static": STATIC, student: knobs}  # students that a run names cannot be symmetric, this one may
     run_distill(root, student, distill_params(students=["static"], student=described, convergence=limits))

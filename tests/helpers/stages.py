@@ -75,7 +75,7 @@ DISTILL = {
     "required_parts": [],
     "max_length": 32,
     "validation_texts": 16,
-    "convergence": {"min_steps": 10, "max_steps": 1000, "max_minutes": 1.0, "min_gain": 0.01},
+    "convergence": {"min_steps": 10, "max_steps": 1000, "min_gain": 0.01},
     "precision": "fp32",
     "student": {
         "static": STATIC,

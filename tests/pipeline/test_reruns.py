@@ -192,7 +192,7 @@ def test_what_finds_documents_before_an_index_reruns_the_stages_that_search_or_o
         ("embed.neighbours", 5, {"embed"}),
         ("ingest.seed", 99, {"ingest"}),  # params.yaml does not name it, nor the next
         ("generate.small.epochs", 2.0, {"generate"}),
-        ("distill.convergence.max_minutes", 1.0, set(CELLS["distill"])),
+        ("distill.convergence.max_steps", 10000, set(CELLS["distill"])),
     ],
 )
 def test_a_knob_reruns_the_stages_that_read_it(project: Project, knob: str, value: Any, reruns: set[str]) -> None:
