@@ -209,6 +209,8 @@ class _Paragraphs(html.parser.HTMLParser):
         self._parts: list[str] = []
         self._tag = ""
         self.feed(source)
+        self.close()
+        self._close()
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
         if tag in self.TAGS:
