@@ -1,21 +1,25 @@
-"""python -m bench.kinds KIND TARGET: a BEIR folder of one kind of corpus, made from what every machine can fetch.
+"""python -m bench.kinds KIND TARGET: a BEIR folder of one kind of corpus, made on Debian or Ubuntu.
 
-Documents come from Debian's packages (`apt-get download`, kept below .cache/kinds; nothing is installed), from the
-sources of installed Python packages, or from DATA/help. A query is what people wrote for its document and the document
-does not show: a docstring's first line, a package's short description, a question of a FAQ. Every kind has dev and
-test queries alone, for nobody who starts has others. Documents with the same text are one.
+Documents come from the system's packages (`apt-get download`, kept below .cache/kinds; nothing is installed) or from
+the sources of installed Python packages: another release of either gives another corpus. For most kinds a query is what
+people wrote for its document and the document does not show: a docstring's first line, a package's short description, a
+question of a FAQ. The machine draws those of three kinds: for `devices` random words of the document, for `essays` and
+`sections` a part of the text, which the documents then lack. Every kind has dev and test queries alone, for nobody who
+starts has others. Documents with the same text are one.
 
-Kinds that choose knobs and kinds that only report are told apart in bench/corpora.yaml.
+Kinds that choose knobs and kinds that only report are told apart in bench/corpora.yaml; they share no package.
 """
 
 import ast
 import gzip
 import hashlib
+import html
 import html.parser
 import importlib.util
 import lzma
 import random
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -65,17 +69,22 @@ def build_corpus(pairs: Iterable[Pair], documents: int) -> Corpus:
     )
 
 
+def apt(*words: str, folder: Path = Path()) -> subprocess.CompletedProcess[str]:
+    """What a command of apt said in a folder; UserError on a machine without it."""
+    if not shutil.which(words[0]):
+        raise UserError(f"{words[0]} is not here: make this kind of corpus on Debian or Ubuntu, or leave it out")
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True)
+
+
 def package_files(package: str, *patterns: str) -> list[Path]:
     """Files of a Debian package, downloaded once; UserError if it cannot be had."""
     folder = CACHE / package
     if not folder.is_dir():
         with staged_folder(folder) as staging:
-            fetched = subprocess.run(["apt-get", "download", "-qq", package], cwd=staging, capture_output=True)
+            fetched = apt("apt-get", "download", "-qq", package, folder=staging)
             archives = list(staging.glob("*.deb"))
             if fetched.returncode or not archives:
-                raise UserError(
-                    f"apt-get download {package}: {fetched.stderr.decode().strip()}; needs Debian or Ubuntu"
-                )
+                raise UserError(f"apt-get download {package}: {fetched.stderr.strip()}; run `apt-get update` first")
             subprocess.run(["dpkg-deb", "-x", archives[0].name, "."], cwd=staging, check=True)
             archives[0].unlink()
     paths = [path for pattern in patterns for path in folder.rglob(pattern) if path.is_file()]
@@ -100,12 +109,13 @@ def collapse(text: str) -> str:
 
 def read_code() -> Iterator[Pair]:
     """Functions without their docstrings, by the docstrings' first lines: code that a sentence should find."""
-    for package in CODE:
-        spec = importlib.util.find_spec(package)
-        for folder in (spec.submodule_search_locations or []) if spec else []:
-            for path in sorted(Path(folder).rglob("*.py")):
-                if "tests" not in path.parts:
-                    yield from _functions(path)
+    specs = {package: importlib.util.find_spec(package) for package in CODE}
+    if missing := [package for package, spec in specs.items() if not spec]:
+        raise UserError(f"code: {', '.join(missing)} cannot be imported; install slimtower[pipeline] (`make setup`)")
+    for folder in [Path(place) for spec in specs.values() if spec for place in spec.submodule_search_locations or []]:
+        for path in sorted(folder.rglob("*.py")):
+            if "tests" not in path.relative_to(folder).parts:
+                yield from _functions(path)
 
 
 def _functions(path: Path) -> Iterator[Pair]:
@@ -140,9 +150,9 @@ def translation_files() -> list[Path]:
         with staged_folder(folder) as staging:
             (staging / "partial").mkdir()
             options = [f"Dir::State::Lists={staging.resolve()}", "Acquire::Languages=en", "Acquire::GzipIndexes=false"]
-            subprocess.run(["apt-get", "update", "-qq", *(f"-o{option}" for option in options)], check=False)
+            fetched = apt("apt-get", "update", "-qq", *(f"-o{option}" for option in options))
             if not list(staging.glob("*Translation-en")):
-                raise UserError("apt-get update brought no descriptions of packages; this kind needs Debian or Ubuntu")
+                raise UserError(f"apt-get update brought no descriptions of packages: {fetched.stderr.strip()}")
     return sorted(folder.glob("*Translation-en"))
 
 
@@ -175,7 +185,7 @@ def plain_roff(source: str) -> str:
             marked = re.match(r"\.(?:[BI]|[BIR][BIR]|S[MSH]|TP|IP)\s+(.*)", line)
             line = marked[1].replace('"', "") if marked and not line.startswith((".TP", ".IP")) else ""
         lines.append(line)
-    text = re.sub(r"\\f.|\\[&c/|^]|\\s[-+]?\d", "", " ".join(lines).replace(r"\-", "-"))
+    text = re.sub(r"\\f(?:\(..|\[\w*\]|.)|\\[&c/|^]|\\s[-+]?\d", "", " ".join(lines).replace(r"\-", "-"))
     return collapse(re.sub(r"\\\(\w\w|\\\[\w+\]|\\.", " ", text))
 
 
@@ -246,37 +256,68 @@ def read_essays() -> Iterator[Pair]:
 
 
 def read_sections() -> Iterator[Pair]:
-    """Paragraphs of PostgreSQL's manual: one, of 25 to 80 words, should find the next."""
-    for path in package_files("postgresql-doc-15", "*.html") if _has("postgresql-doc-15") else _newer_manual():
-        texts = [text for tag, text in read_blocks(path) if tag == "p" and len(text.split()) >= 25]
-        yield from (
-            Pair("", text, before if len(before.split()) <= 80 else "")
-            for before, text in zip(["", *texts], texts, strict=False)
-        )
+    """Paragraphs of PostgreSQL's manual: every second one is a document, which the one before it, if short, finds."""
+    depends = apt("apt-cache", "depends", "postgresql-doc").stdout  # stands for the release's own version
+    [package] = re.findall(r"postgresql-doc-\d+", depends)[:1] or ["postgresql-doc"]
+    pages = [
+        [text for tag, text in read_blocks(path) if tag == "p" and len(text.split()) >= 25]
+        for path in package_files(package, "*.html")
+    ]
+    asked = {text for texts in pages for text in texts[::2]}
+    for before, text in (pair for texts in pages for pair in zip(texts[::2], texts[1::2], strict=False)):
+        if text not in asked:  # some paragraphs stand on several pages
+            yield Pair("", text, before if len(before.split()) <= 80 else "")
 
 
-def _has(package: str) -> bool:
-    return bool(subprocess.run(["apt-cache", "show", package], capture_output=True).stdout)
-
-
-def _newer_manual() -> list[Path]:
-    return package_files("postgresql-doc-17", "*.html")
+def read_help() -> Iterator[Pair]:
+    """Pages of LibreOffice's help by the entries that its index has for them."""
+    [index] = package_files("libreoffice-help-en-us", "en-US/bookmarks.js")
+    entries: dict[str, list[str]] = {}
+    for page, entry in re.findall(r'\{url:"en-US/(.+?)[?#].*?text:"(.*)"\}', read_text(index)):
+        entries.setdefault(page, []).append(collapse(html.unescape(entry).replace(" -- ", " ")))
+    for page, queries in entries.items():
+        (_, title), _, *blocks = read_blocks(index.parent / page)  # the page's title, the site's, the page
+        text = " ".join(text for tag, text in blocks if tag != "h1").partition("Help content debug info:")[0]
+        yield from (Pair(title, " ".join(text.split()[:300]), query) for query in queries)
 
 
 def read_questions() -> Iterator[Pair]:
-    """Answers of FAQs and of a manual by their questions, as a forum has them."""
+    """Answers of two FAQs by their questions: of Perl's and of Debian's."""
     for path in package_files("perl-doc", "perlfaq[1-9].pod"):
         for part in re.split(r"^=head2 ", read_text(path), flags=re.M)[1:]:
             question, _, answer = part.partition("\n")
-            yield Pair("", plain_pod(answer), question)
-    for path in package_files("anarchism", "sec*.html") + package_files("debian-faq", "*.en.html"):
+            yield Pair("", plain_pod(answer), plain_pod(question))
+    for path in package_files("debian-faq", "*.en.html"):
         yield from _answers(read_blocks(path))
 
 
 def plain_pod(source: str) -> str:
-    """The first 250 words of a pod's text."""
-    text = re.sub(r"[A-Z]<+\s*(.*?)\s*>+", r"\1", re.sub(r"^=.*$", "", source, flags=re.M))
+    """The first 250 words of a pod's text, without codes and entries of its index (X<...>).
+
+    An indented paragraph is program text and has none.
+    """
+    paragraphs = re.split(r"\n(?:[ \t]*\n)+", re.sub(r"^=.*$|X<[^<>]+>", "", source, flags=re.M))
+    text = " ".join(part if part.startswith((" ", "\t")) else _without_codes(part) for part in paragraphs)
     return " ".join(text.split()[:250])
+
+
+def _without_codes(text: str) -> str:
+    """I<one>, C<< $a->two >> and B<nested I<codes>>: each ends with as many brackets as it begins with."""
+    parts, opened, at = [], [0], 0
+    while found := re.compile(rf"[A-Z](?:(<<+)\s+|(<))|{_closing(opened[-1])}").search(text, at):
+        parts.append(text[at : found.start()])
+        brackets = found[1] or found[2]
+        if brackets:
+            opened.append(len(brackets))
+        else:
+            opened.pop()
+        at = found.end()
+    return "".join([*parts, text[at:]])
+
+
+def _closing(brackets: int) -> str:
+    """What ends a code that begins with so many brackets; nothing does if none has begun."""
+    return {0: "(?!)", 1: ">"}.get(brackets, rf"\s+>{{{brackets}}}")
 
 
 def _answers(blocks: list[tuple[str, str]]) -> Iterator[Pair]:
@@ -298,8 +339,9 @@ KINDS: dict[str, tuple[Callable[[], Iterator[Pair]], int]] = {  # and how many d
     "manuals": (read_manuals, 2000),
     "devices": (read_devices, 12000),
     "essays": (read_essays, 6000),
-    "sections": (read_sections, 8000),
-    "questions": (read_questions, 2000),
+    "help": (read_help, 2000),
+    "sections": (read_sections, 6000),
+    "questions": (read_questions, 500),
 }
 
 

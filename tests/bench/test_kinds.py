@@ -1,6 +1,7 @@
 """Kinds of corpora: what becomes a document and what its query, from small packages of the same form."""
 
 import gzip
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,8 @@ def test_dev_and_test_share_no_query_and_documents_are_drawn_alike_each_time() -
 def test_a_function_is_found_by_its_docstring_which_it_does_not_show(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "toolbox").mkdir()
+    tmp_path /= "tests"  # only folders of the package itself are its tests
+    (tmp_path / "toolbox").mkdir(parents=True)
     (tmp_path / "toolbox" / "__init__.py").write_text("")
     (tmp_path / "toolbox" / "maths.py").write_text(
         'def add(left, right):\n    """Add two numbers to each other.\n\n    More of it.\n    """\n'
@@ -41,10 +43,18 @@ def test_a_function_is_found_by_its_docstring_which_it_does_not_show(
         '    """Nobody should find this function."""\n    x += 1\n    return x\n'
     )
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(kinds, "CODE", ("toolbox", "no_such_package"))
+    (tmp_path / "toolbox" / "tests").mkdir()
+    (tmp_path / "toolbox" / "tests" / "checks.py").write_text((tmp_path / "toolbox" / "maths.py").read_text())
+    monkeypatch.setattr(kinds, "CODE", ("toolbox",))
     [pair] = kinds.read_code()
     assert pair.query == "Add two numbers to each other." and "Add two" not in pair.text
     assert pair.text.startswith("def add(left, right):") and "total = left + right" in pair.text
+
+
+def test_packages_that_cannot_be_imported_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kinds, "CODE", ("json", "no_such_one", "nor_this"))
+    with pytest.raises(UserError, match="no_such_one, nor_this cannot be imported"):
+        list(kinds.read_code())
 
 
 def test_a_package_is_found_by_its_short_description(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,10 +85,168 @@ def test_manuals_are_read_without_their_macros(tmp_path: Path, monkeypatch: pyte
 
 def test_markup_goes_and_words_stay(tmp_path: Path) -> None:
     assert plain_roff('.SH "SEE ALSO"\n\\fBa\\fR \\(em b') == "SEE ALSO a b"
+    assert plain_roff(r"\f(CWint\fR \f[B]open\f[] it") == "int open it"
     assert plain_pod("See L<perlfunc> and C<< print >>.\n=over 4\nThen I<go>.") == "See perlfunc and print. Then go."
     page = tmp_path / "page.html"
     page.write_text("<h2>Why?</h2><p>Because <b>it</b> is.</p><div>left out</div><ul><li>one</ul>")
     assert read_blocks(page) == [("h2", "Why?"), ("p", "Because it is."), ("li", "one")]
+
+
+@pytest.mark.parametrize(
+    ("pod", "text"),
+    [
+        ("C<< $obj->method >> is called", "$obj->method is called"),
+        ("C<<< $a >> $b >>> shifts", "$a >> $b shifts"),
+        ("B<bold I<and slanted C<< <=> >>>> here", "bold and slanted <=> here"),
+        ("B<< one C<two> >>, A<b", "one two, b"),
+        ("compare 1 < 2 > 0\n\n  if ($N<10) { print STDOUT }\n\nthen I<stop>", None),
+    ],
+)
+def test_codes_of_pod_end_with_as_many_brackets_as_they_begin_with(pod: str, text: str | None) -> None:
+    assert plain_pod(pod) == (text or "compare 1 < 2 > 0 if ($N<10) { print STDOUT } then stop")
+
+
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, dict[str, str]]) -> None:
+    """What the machine has fetched: by package, texts by path. No other package can be had."""
+    for package, texts in files.items():
+        for name, text in texts.items():
+            path = tmp_path / package / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    monkeypatch.setattr(kinds, "CACHE", tmp_path)
+    monkeypatch.setattr(kinds, "apt", lambda *words, folder=None: pytest.fail(f"apt: {words}"))
+
+
+def words(count: int, name: str) -> str:
+    return " ".join(f"{name}{number}" for number in range(count))
+
+
+def test_a_gloss_is_found_by_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noun = (
+        "  1 a licence, which is no data\n"
+        '00001740 03 n 02 domestic_cat 0 cat 0 001 @ 00001930 n 0000 | a small animal; "the cat sat"  \n'
+    )
+    verb = "00001741 29 v 01 purr 0 000 00 | make a soft sound\n"
+    packages(tmp_path, monkeypatch, {"wordnet-base": {"dict/data.noun": noun, "dict/data.verb": verb}})
+    assert list(kinds.read_glosses()) == [
+        Pair("", "a small animal", "domestic cat, cat"),
+        Pair("", "make a soft sound", "purr"),
+    ]
+
+
+def test_a_device_is_found_by_some_words_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usb = "# list\n0001  Cats Limited\n\t00a1  Laser Pointer Deluxe\n\t00a2  Bowl\nC 00  Class\n\t0001  No device\n"
+    pci = "0002  Dogs\n\t00b1  Very Long Lead\n\t\t0002 00b1  Subsystem\n"
+    packages(tmp_path, monkeypatch, {"usb.ids": {"usb.ids": usb}, "pci.ids": {"pci.ids": pci}})
+    pointer, bowl, lead = kinds.read_devices()
+    assert pointer[:2] == ("Laser Pointer Deluxe", "Maker: Cats Limited. Bus: USB. Number: 00a1.")
+    assert 2 <= len(pointer.query.split()) <= 4
+    assert set(pointer.query.split()) <= {"cats", "limited", "laser", "pointer", "deluxe"}
+    assert bowl.title == "Bowl" and not bowl.query, "three words say too little"
+    assert lead.title == "Very Long Lead" and "Bus: PCI" in lead.text and lead.query
+
+
+def test_the_second_half_of_a_paragraph_finds_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = f"<h1>No paragraph</h1><p>{words(100, 'w')}</p><p>{words(79, 'short')}</p><p>{words(241, 'long')}</p>"
+    packages(tmp_path, monkeypatch, {"anarchism": {"html/secA1.html": page, "html/index.html": page}})
+    [pair] = kinds.read_essays()
+    assert pair == Pair("", words(50, "w"), " ".join(f"w{number}" for number in range(50, 100)))
+
+
+def test_a_paragraph_of_a_manual_finds_the_next_and_is_no_document_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, three, four, five = (words(30, name) for name in ("a", "b", "c", "d", "e"))
+    page = "".join(f"<p>{text}</p>" for text in (one, "A short one.", two, three, four, five))
+    other = f"<p>{words(81, 'f')}</p><p>{words(25, 'g')}</p><p>{words(26, 'h')}</p><p>{one}</p>"
+    packages(tmp_path, monkeypatch, {"postgresql-doc-99": {"one.html": page, "two.html": other}})
+    depends = subprocess.CompletedProcess([], 0, "postgresql-doc\n  Depends: postgresql-doc-99\n")
+    monkeypatch.setattr(kinds, "apt", lambda *words: depends)
+    pairs = list(kinds.read_sections())
+    assert pairs == [Pair("", two, one), Pair("", four, three), Pair("", words(25, "g"), "")]
+    assert not {pair.text for pair in pairs} & {pair.query for pair in pairs}
+
+
+def test_a_page_of_help_is_found_by_its_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = (
+        "var bookmarks = [\n"
+        '{url:"en-US/text/a.html?DbPAR=WRITER#bm_1", app:"WRITER", text:"cells --  joining &#34;two&#34;"},\n'
+        '{url:"en-US/text/a.html?DbPAR=CALC#bm_2", app:"CALC", text:"merging"},\n]'
+    )
+    page = (
+        "<title>Joining Cells</title><p>Help of 7.4</p><h1>Joining Cells</h1><p>Choose Merge.</p><h2>Then</h2>"
+        "<p>Save.</p><h3>Help content debug info:</h3><p>This page is: /text/a.xhp</p>"
+    )
+    packages(
+        tmp_path, monkeypatch, {"libreoffice-help-en-us": {"en-US/bookmarks.js": index, "en-US/text/a.html": page}}
+    )
+    assert list(kinds.read_help()) == [
+        Pair("Joining Cells", "Choose Merge. Then Save.", query) for query in ('cells joining "two"', "merging")
+    ]
+
+
+def test_questions_find_answers_of_two_faqs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pod = "=head1 NAME\n\nperlfaq1\n\n=head2 What is C<< $a->b >>?\nX<arrow>\n\nIt is I<an arrow>.\n"
+    page = (
+        f"<h2>1.2. What is Debian?</h2><p>{words(30, 'a')}</p><p>{words(5, 'b')}</p><h2>Too short?</h2><p>Yes.</p>"
+        f"<h2>2. No question</h2><p>{words(300, 'c')}</p>"
+    )
+    packages(
+        tmp_path, monkeypatch, {"perl-doc": {"perlfaq1.pod": pod}, "debian-faq": {"a.en.html": page, "a.de.html": page}}
+    )
+    assert list(kinds.read_questions()) == [
+        Pair("", "It is an arrow.", "What is $a->b?"),
+        Pair("", f"{words(30, 'a')} {words(5, 'b')}", "What is Debian?"),
+        Pair("", words(250, "c"), ""),
+    ]
+
+
+def test_without_apt_the_message_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kinds, "CACHE", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for read in (
+        lambda: kinds.package_files("cats", "*"),
+        kinds.translation_files,
+        lambda: list(kinds.read_sections()),
+    ):
+        with pytest.raises(UserError, match=r"apt-(get|cache) is not here: .* on Debian or Ubuntu"):
+            read()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_package_that_cannot_be_had_and_one_without_the_files_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages(tmp_path, monkeypatch, {"cats": {"doc/one.html": ""}})
+    assert kinds.package_files("cats", "*.html", "*.txt") == [tmp_path / "cats/doc/one.html"]
+    with pytest.raises(UserError, match=r"cats: this release's package has no \*\.txt or \*\.pod"):
+        kinds.package_files("cats", "*.txt", "*.pod")
+    failed = subprocess.CompletedProcess([], 100, "", "E: Unable to locate package dogs\n")
+    monkeypatch.setattr(kinds, "apt", lambda *words, folder: failed)
+    with pytest.raises(UserError, match="Unable to locate package dogs; run `apt-get update`"):
+        kinds.package_files("dogs", "*")
+    assert not (tmp_path / "dogs").exists()
+
+
+def test_descriptions_are_fetched_once_into_a_folder_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def apt(*words: str) -> subprocess.CompletedProcess[str]:
+        [lists] = [word.partition("=")[2] for word in words if word.startswith("-oDir::State::Lists=")]
+        if calls:
+            (Path(lists) / "one_Translation-en").write_text("Package: cat\n")
+        calls.append(words)
+        return subprocess.CompletedProcess(words, 0, "", "W: no network\n")
+
+    monkeypatch.setattr(kinds, "CACHE", tmp_path)
+    monkeypatch.setattr(kinds, "apt", apt)
+    with pytest.raises(UserError, match="no descriptions of packages: W: no network"):
+        kinds.translation_files()
+    for _ in range(2):
+        assert kinds.translation_files() == [tmp_path / "descriptions" / "one_Translation-en"]
+    assert len(calls) == 2
 
 
 def test_a_kind_that_is_not_there_is_named_with_those_that_are() -> None:
