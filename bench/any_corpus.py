@@ -1,13 +1,14 @@
-"""python -m bench.any_corpus LABEL [--only CORPUS,...] [--against LABEL]: one set of defaults on many corpora.
+"""python -m bench.any_corpus LABEL [--half HALF | --only CORPUS,...] [--against LABEL]: defaults on many corpora.
 
 For each corpus of bench/corpora.yaml: a BEIR folder in disguise (bench.disguise), a kind that is made here
 (bench.kinds) or several of them for one student; recipes/beir.yaml up to `embed` in runs/any_<corpus>; then the
 students of params.yaml's `distill.student` that the file names, each with every seed. They are scored on dev and test
 by exact search. DATA names the folder that holds the sources, UNLABELLED the pool of queries. What is finished is kept
-below .cache: a killed bench goes on, and --only and --students measure it in parts.
+below .cache: a killed bench goes on, and --half, --only and --students measure it in parts. Corpora that only report
+are measured if one of the first two names them: nobody who chooses sees their figures by chance.
 
 Adds them to bench/results/any_corpus/LABEL.json, each with its commit and processor; seeds that are not on record join
-those that are. With --against each student is compared with another label's, query by query.
+those that are. With --against each student is compared with another label's, query by query; data sets count alike.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, get_args
@@ -99,7 +100,7 @@ def read_corpora() -> Corpora:
 
 
 def check(names: list[str], students: list[str], against: str, asked: Corpora) -> None:
-    """UserError, before anything costs time, for a name that is not there and for a pool that was not given."""
+    """UserError, before anything costs time, for a name that is not there and for a pool that is not there."""
     if unknown := [name for name in names if name not in asked.corpora]:
         raise UserError(f"--only: {CORPORA} has no {', '.join(unknown)}; it has {', '.join(asked.corpora)}")
     described = load_params(Path("params.yaml")).distill.student
@@ -107,15 +108,19 @@ def check(names: list[str], students: list[str], against: str, asked: Corpora) -
         raise UserError(f"--students: params.yaml describes no {', '.join(unknown)}; it has {', '.join(described)}")
     if against and not (FOLDER / f"{against}.json").is_file():
         raise UserError(f"--against: nothing was measured as {against}; do that first")
-    if any(asked.corpora[name].pool for name in names) and not os.environ.get("UNLABELLED"):
-        raise UserError("UNLABELLED: let it name the pool of unlabelled queries, or leave the corpora with a pool out")
+    pool = os.environ.get("UNLABELLED") or ""
+    if any(asked.corpora[name].pool for name in names) and not Path(pool).is_file():
+        raise UserError(
+            f"UNLABELLED={pool}: let it name a pool of unlabelled queries, or leave corpora with a pool out"
+        )
 
 
-def embedded(name: str, corpus: Corpus) -> Pipeline:
-    """The corpus, its run up to `embed` brought up to date."""
-    folders = {source.replace("/", "_"): FOLDER / name / source.replace("/", "_") for source in corpus.source}
+def embedded(name: str, corpus: Corpus, sources: Mapping[str, Undisguised]) -> Pipeline:
+    """The corpus, its run up to `embed` brought up to date. A single data set is called `own`, as in the recipe."""
+    names = corpus.source if len(corpus.source) > 1 else ["own"]
+    folders = {each: FOLDER / name / each for each in names}
     for source, folder in zip(corpus.source, folders.values(), strict=True):
-        write(disguised(_source(source), corpus.changes), folder)
+        write(disguised(sources[source], corpus.changes), folder)
     recipe = FOLDER / f"any_{name}.yaml"  # its name is the run's
     recipe.write_text(recipe_of(folders, corpus.teacher, corpus.least_sources), encoding="utf-8")
     words = [f"UNLABELLED={os.environ['UNLABELLED']}"] if corpus.pool else []
@@ -125,7 +130,8 @@ def embedded(name: str, corpus: Corpus) -> Pipeline:
     return open_pipeline(Path("runs") / recipe.stem)
 
 
-def _source(name: str) -> Undisguised:
+def read_source(name: str) -> Undisguised:
+    """A source as it is; UserError if it cannot be had here."""
     data = os.environ.get("DATA") or ""
     if name == "demo":
         return read_ingested(Path("data/ingest"))
@@ -178,13 +184,18 @@ def retention(scores: list[Scores], teacher: Scores, split: str) -> dict[str, An
 
 
 def measure(
-    name: str, corpus: Corpus, students: list[str], seeds: list[int], changes: Mapping[str, dict[str, Any]]
+    name: str,
+    corpus: Corpus,
+    sources: Mapping[str, Undisguised],
+    students: list[str],
+    seeds: list[int],
+    changes: Mapping[str, dict[str, Any]],
 ) -> dict[str, Any]:
     """A corpus' line: its size, texts and teacher, and each student's retention, seconds and steps.
 
     `changes` are laid over what params.yaml says of a student.
     """
-    pipeline = embedded(name, corpus)
+    pipeline = embedded(name, corpus, sources)
     teacher = teacher_scores(pipeline, ())["0"]
     parts, counts = np.unique(pipeline.parts, return_counts=True)
     print(f"{name}: {len(pipeline.documents):,} documents, {len(pipeline.parts):,} texts", flush=True)
@@ -206,8 +217,8 @@ def measure(
 def student_line(
     name: str, student: str, pipeline: Pipeline, teacher: Scores, seeds: list[int], change: dict[str, Any]
 ) -> dict[str, Any]:
-    """A student of a corpus: what it keeps and was foretold to, means of its figures over the seeds, and each query's
-    nDCG@10."""
+    """A student of a corpus: what it keeps and was foretold to, means of its figures over the seeds, and by data set
+    each query's nDCG@10."""
     run = pipeline.params
     repeats = {part: times for part, times in run.repeats.items() if times > 0}
     cells = []
@@ -220,7 +231,8 @@ def student_line(
     said = ", ".join(f"{split} {value['mean']:.1%}" for split, value in kept.items())
     print(f"{name} {student}: {said}, {means['steps']:.0f} steps, {means['stage_seconds']:.0f} s", flush=True)
     queries = {
-        split: np.mean([np.concatenate(list(seed[split].values())) for seed in scores], axis=0) for split in teacher
+        split: {dataset: np.mean([seed[split][dataset] for seed in scores], axis=0).tolist() for dataset in sets}
+        for split, sets in teacher.items()
     }
     return {
         "git_commit": git_commit(),
@@ -228,44 +240,59 @@ def student_line(
         "seeds": seeds,
         "retention": kept,
         **means,
-        "by_query": {split: values.tolist() for split, values in queries.items()},
+        "by_query": queries,
     }
 
 
 def compared(name: str, line: dict[str, Any], others: Mapping[str, Any]) -> None:
-    """Add to each student the difference to the other label's on test, and how likely chance alone makes it.
+    """Add to each student the difference to the other label's on test, the mean over data sets, and how likely chance
+    alone makes it.
 
-    UserError where the other label measured another corpus.
+    UserError if the other label measured another corpus.
     """
     other = others.get(name, {"students": {}, "corpus": line["corpus"]})
     if other["corpus"] != line["corpus"]:
         raise UserError(f"{name}: was another corpus when --against was measured; measure that label again")
     for student, row in line["students"].items():
         if student in other["students"]:
-            difference = np.array(row["by_query"]["test"]) - np.array(other["students"][student]["by_query"]["test"])
-            before = other["students"][student]["retention"]["test"]["mean"]
-            row["against"] = {"retention": before, "difference": float(difference.mean()), "p": p_value([difference])}
+            before = other["students"][student]
+            old = before["by_query"]["test"]
+            differences = [np.subtract(new, old[dataset]) for dataset, new in row["by_query"]["test"].items()]
+            row["against"] = {
+                "retention": before["retention"]["test"]["mean"],
+                "difference": fmean(float(each.mean()) for each in differences),
+                "p": p_value(differences),
+            }
 
 
 def joined(older: dict[str, Any], newer: dict[str, Any]) -> dict[str, Any]:
     """A student's row of both, where the newer one has other seeds of the same corpus; else the newer one alone.
 
-    Means and spreads are over all seeds. `joined` names the commit and the machine of the older ones, and `against`
-    stays theirs where only they were compared.
+    Means and spreads are over all seeds, those by data set too. `joined` names the commit and the machine of the older
+    ones, and `against` stays theirs where only they were compared.
     """
     if common := set(older["seeds"]) & set(newer["seeds"]):
         there = common == set(newer["seeds"]) and older["git_commit"] == newer["git_commit"]
         return older if there else newer  # it has joined before
     rows = older, newer
     counts = [len(row["seeds"]) for row in rows]
-    kept = {split: _spread(value for row in rows for value in _values(row["retention"][split], len(row["seeds"])))
-            for split in newer["retention"]}  # fmt: skip
+    kept = {split: _joined_retention([row["retention"][split] for row in rows], counts) for split in newer["retention"]}
     means = {key: float(np.average([row[key] for row in rows], weights=counts))
              for key in REPORTED if all(key in row for row in rows)}  # fmt: skip
     compared = {"against": {"seeds": older["seeds"]} | older["against"]} if "against" in older else {}
     origin = {key: older[key] for key in ("seeds", "git_commit", "machine")}
     seeds, origins = [*older["seeds"], *newer["seeds"]], [*older.get("joined", []), origin]
     return compared | newer | means | {"seeds": seeds, "retention": kept, "joined": origins}
+
+
+def _joined_retention(parts: list[dict[str, Any]], counts: list[int]) -> dict[str, Any]:
+    """What is kept over all seeds, of the rows' own; `counts` are their numbers of seeds."""
+    kept = _spread(value for part, count in zip(parts, counts, strict=True) for value in _values(part, count))
+    if not all("by_set" in part for part in parts):
+        return kept
+    names = parts[-1]["by_set"]
+    means = {name: float(np.average([part["by_set"][name] for part in parts], weights=counts)) for name in names}
+    return kept | {"by_set": means}
 
 
 def _values(kept: Mapping[str, Any], seeds: int) -> list[float]:
@@ -315,29 +342,35 @@ def main() -> None:
     """Measure the corpora that were asked for, and write the table."""
     parser = argparse.ArgumentParser(prog="python -m bench.any_corpus", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("label", help="of these defaults: one of the file's labels, or a new one for today's")
-    parser.add_argument("--only", default="", help="corpora, separated by commas; absent = all")
+    some = parser.add_mutually_exclusive_group()
+    some.add_argument("--half", choices=get_args(Half), help="absent = disguises and choosing")
+    some.add_argument("--only", default="", help="corpora of any half, separated by commas")
     parser.add_argument("--students", default="", help="absent = those of the file")
     parser.add_argument("--seeds", default="", help="such as 1,2,3; absent = those of the file")
     parser.add_argument("--against", default="", help="another label, measured before")
     words = parser.parse_args()
     asked = read_corpora()
-    names = words.only.split(",") if words.only else list(asked.corpora)
+    halves = [words.half] if words.half else ["disguises", "choosing"]
+    of_halves = [name for name, corpus in asked.corpora.items() if corpus.half in halves]
+    names = words.only.split(",") if words.only else of_halves
     students = words.students.split(",") if words.students else asked.students
     seeds = [int(word) for word in words.seeds.split(",")] if words.seeds else asked.seeds
     check(names, students, words.against, asked)
+    wanted = sorted({source for name in names for source in asked.corpora[name].source})
+    sources = {source: read_source(source) for source in wanted}  # all of them, so that none is missing after hours
     others = read_json(FOLDER / f"{words.against}.json") if words.against else {}
     kept = FOLDER / f"{words.label}.json"
     for name in names:
-        line = measure(name, asked.corpora[name], students, seeds, asked.labels.get(words.label, {}))
+        line = measure(name, asked.corpora[name], sources, students, seeds, asked.labels.get(words.label, {}))
         compared(name, line, others)
         known = read_json(kept) if kept.is_file() else {}
         older = known.get(name, {}).get("students", {}) if known.get(name, {}).get("corpus") == line["corpus"] else {}
         write_json(kept, known | {name: line | {"students": older | line["students"]}})
-    record(words.label, asked, read_json(kept))
+    record(words.label, asked, read_json(kept), {asked.corpora[name].half for name in names})
 
 
-def record(label: str, asked: Corpora, kept: Mapping[str, Any]) -> None:
-    """Add what was measured here to the results that are on record, and print the summary of all of them."""
+def record(label: str, asked: Corpora, kept: Mapping[str, Any], halves: Set[str]) -> None:
+    """Add what was measured here to the results that are on record, and print the summary of all of some halves."""
     target = RESULTS / f"{label}.json"
     recorded = read_json(target)["corpora"] if target.is_file() else {}
     lines = {}
@@ -358,7 +391,8 @@ def record(label: str, asked: Corpora, kept: Mapping[str, Any]) -> None:
             row["verdict"] = verdict(row, bars) if bars else ""
             worst = f"worst {row['worst']:.1%} ({row['worst_corpus']})"
             count = f"{row['corpora']} of {len(names)} corpora"
-            print(f"{half}, {student}: mean {row['mean']:.1%}, {worst}, {count} {row['verdict']}")
+            if half in halves:
+                print(f"{half}, {student}: mean {row['mean']:.1%}, {worst}, {count} {row['verdict']}")
     write_json(target, {"summary": told, "corpora": lines})
     print(f"wrote {target}")
 

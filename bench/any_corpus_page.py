@@ -78,6 +78,13 @@ def foretold(labels: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def commits(label: Mapping[str, Any]) -> str:
+    """Commits at which a label's figures were recorded, for defaults may have changed since."""
+    rows = [row for line in label["corpora"].values() for row in line["students"].values()]
+    found = {part["git_commit"][:8] for row in rows for part in (row, *row.get("joined", ()))}
+    return ", ".join(f"`{commit}`" for commit in sorted(found))
+
+
 def _shared(label: Label, labels: Sequence[Label], student: str) -> list[Mapping[str, Any]]:
     return [row[student] for name, row in label.items() if all(student in each.get(name, {}) for each in labels)]
 
@@ -107,10 +114,12 @@ def _kept(row: Mapping[str, Any] | None) -> str:
 
 
 def written(results: Path = RESULTS) -> str:
-    """Both tables of the recorded labels."""
+    """Both tables of the recorded labels, and the commits of the first one's figures."""
     after, before, short = (read_json(results / f"{label}.json") for label in (*LABELS, "short"))
     told = foretold({"as by default": after, "the earlier passes": before, "far too short": short})
-    return f"{table(read_corpora(), after, before)}\nHow well `distill` foretells it without judgements:\n\n{told}"
+    at = f"The figures were recorded at the commits {commits(after)}; *before* at {commits(before)}."
+    tried = table(read_corpora(), after, before)
+    return f"{tried}\n{at}\n\nHow well `distill` foretells it without judgements:\n\n{told}"
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from bench.any_corpus import RESULTS, Corpora, read_corpora, verdict
-from bench.any_corpus_page import MODULE, PAGE, foretold, table, written
+from bench.any_corpus_page import MODULE, PAGE, commits, foretold, table, written
 from bench.page_tables import with_table
 from slimtower.common.files import read_json
 
@@ -68,7 +68,15 @@ def test_what_was_foretold_is_judged_beside_saying_that_all_is_kept() -> None:
     assert row == f"| short | 4 | 50 to 100 % | {off:.1f} points | {whole:.1f} | {np.corrcoef(told, kept)[0, 1]:.2f} |"
 
 
-def test_the_defaults_reach_every_bar_on_all_disguises() -> None:
+def test_the_page_names_the_commits_of_all_its_figures() -> None:
+    joined = [{"git_commit": "0123456789"}]
+    recorded = label(
+        a={"static": {"git_commit": "abcdef0123"}}, b={"2l": {"git_commit": "abcdef0123", "joined": joined}}
+    )
+    assert commits(recorded) == "`01234567`, `abcdef01`"
+
+
+def test_the_recorded_figures_reach_every_bar_on_all_disguises() -> None:
     asked, found = read_corpora(), read_json(ROOT / RESULTS / "after.json")
     names = [name for name, corpus in asked.corpora.items() if corpus.half == "disguises"]
     for student, bars in asked.bars["disguises"].items():
