@@ -29,12 +29,12 @@ _FROM_TRAINING: frozenset[Part] = frozenset(
 
 @dataclass(frozen=True)
 class IngestFacts:
-    """What the tables of `ingest` hold: documents by data set, queries, and what training can be made of."""
+    """What the tables of `ingest` hold: documents and queries, and what training can be made of."""
 
-    documents: Counter[str]
+    documents: Counter[str]  # by data set
     titles: bool
     contents: bool
-    training_queries: int
+    training_queries: Counter[str]  # by data set
     unlabelled: int  # unlabelled queries
     tested: frozenset[str]  # data sets with a judged test query
     labelled: bool  # a training query has a judged, clicked or scored document
@@ -127,9 +127,9 @@ def _has_texts(part: Part, params: Params, facts: IngestFacts) -> bool:
     if part in ("generated_queries", "random_queries") and not params.generate.max_queries:
         return False
     if part == "generated_queries" and params.generate.least_sources > 0:  # documents are read too
-        return facts.training_queries > 0 or facts.titles or facts.contents
+        return bool(facts.training_queries) or facts.titles or facts.contents
     if part in _FROM_TRAINING:
-        return facts.training_queries > 0
+        return bool(facts.training_queries)
     if part == "unlabelled_queries":
         return facts.unlabelled > 0
     if part == "spans":
@@ -140,11 +140,11 @@ def _has_texts(part: Part, params: Params, facts: IngestFacts) -> bool:
 
 def _limits(params: Params, facts: IngestFacts) -> Iterator[str]:
     """Lines on limits that leave most of the data unused."""
-    training, limit = facts.training_queries, params.generate.max_queries
+    training, limit = facts.training_queries.total(), params.generate.max_queries
     if training > 2 * limit > 0:
         yield f"generate: reads only {limit:,} of {training:,} training queries (generate.max_queries)"
-    counts = {"train_queries": training, "unlabelled_queries": facts.unlabelled}
-    counts |= {"titles": facts.documents.total()} if facts.titles else {}
+    counts = {"train_queries": max(facts.training_queries.values(), default=0), "unlabelled_queries": facts.unlabelled}
+    counts |= {"titles": max(facts.documents.values(), default=0)} if facts.titles else {}
     limit = params.embed.max_part_texts
     cut = {part: count for part, count in counts.items() if part in params.embed.parts and count > 2 * limit > 0}
     if cut:
@@ -217,8 +217,9 @@ def _centroids(component: str) -> int:
 
 
 def _read_facts(ingest: Path, params: Params) -> IngestFacts:
-    queries = _table(ingest, "queries", ["query_id", "split"])
-    train = queries.filter(pc.equal(queries["split"], "train"))["query_id"]
+    queries = _table(ingest, "queries", ["query_id", "dataset", "split"])
+    training = queries.filter(pc.equal(queries["split"], "train"))
+    train = training["query_id"]
     qrels = _table(ingest, "qrels", ["query_id", "dataset", "grade", "split"])
     qrels = qrels.filter(pc.greater(qrels["grade"], 0))
     judged = pc.any(pc.is_in(qrels["query_id"], value_set=train)).as_py()
@@ -231,7 +232,7 @@ def _read_facts(ingest: Path, params: Params) -> IngestFacts:
         documents=documents,
         titles=_any_text(ingest, "title"),
         contents=_any_text(ingest, "content"),
-        training_queries=len(train),
+        training_queries=Counter(training["dataset"].to_pylist()),
         unlabelled=_rows(ingest, "unlabelled_queries"),
         tested=frozenset(qrels.filter(pc.equal(qrels["split"], "test"))["dataset"].unique().to_pylist()),
         labelled=bool(judged) or clicked or scored,

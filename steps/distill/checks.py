@@ -84,7 +84,7 @@ def check_student(student: Student, tokens: Tokens, dim: int, matryoshka: Sequen
 
     Also when one of its `matryoshka` dimensions is not below that.
     """
-    check_tokens(student, tokens, getattr(student.tower[0], "max_seq_length", None), "distill.max_length")
+    check_token_rows(student, tokens)
     with torch.inference_mode():
         student_dim = student.embed(tokens, np.arange(1)).shape[1]
     if student_dim != dim:
@@ -98,12 +98,18 @@ def check_student(student: Student, tokens: Tokens, dim: int, matryoshka: Sequen
 
 def check_document_tokens(student: Student, tokens: Tokens) -> None:
     """UserError when a symmetric student cannot read the documents' tokens."""
+    check_token_rows(student, tokens)
     network: Any = student.tower[0].auto_model
-    check_tokens(student, tokens, positions_of(network), "distill.student: max_document_length")
+    limit, longest = positions_of(network), int(np.diff(tokens.offsets).max())
+    if limit is not None and longest > limit:
+        raise UserError(
+            f"distill.student: max_document_length: texts have up to {longest} tokens, the student reads {limit}; lower"
+            " it"
+        )
 
 
-def check_tokens(student: Student, tokens: Tokens, limit: int | None, knob: str) -> None:
-    """UserError when the student has no row for a token, or a text has more than `limit`, which `knob` allows."""
+def check_token_rows(student: Student, tokens: Tokens) -> None:
+    """UserError when the student has no row for a token."""
     first: Any = student.tower[0]
     table = first.embedding if isinstance(first, StaticEmbedding) else first.auto_model.get_input_embeddings()
     highest = int(tokens.ids.max())
@@ -113,9 +119,6 @@ def check_tokens(student: Student, tokens: Tokens, limit: int | None, knob: str)
             f" {table.num_embeddings - 1}; give the teacher's base (or the student's) a tokenizer and weights that"
             " belong together"
         )
-    longest = int(np.diff(tokens.offsets).max())
-    if limit is not None and longest > limit:
-        raise UserError(f"{knob}: texts have up to {longest} tokens, the student reads {limit}; lower it")
 
 
 def check_repeats(

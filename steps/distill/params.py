@@ -43,8 +43,8 @@ class Convergence(Strict):
     """When a student whose `epochs` are `auto` has learned enough."""
 
     min_steps: int = Field(ge=8)
-    """Training steps at least, and at least an epoch, if max_steps allow it. No epoch is asked of
-    further phases (`then`), which see the same texts again.
+    """Training steps at least. The first phase also makes at least an epoch, if `max_steps` allow it; further phases
+    (`then`) see the same texts again.
     """
     max_steps: int = Field(ge=8)
     """Training steps at most."""
@@ -53,6 +53,13 @@ class Convergence(Strict):
     learning rate falls to zero over the last quarter of all steps. The gain is that of the mean cosine to the teacher,
     as a share of the way from the cosine of the teacher's mean vector up to 1.
     """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_clock(cls, described: Any) -> Any:
+        if isinstance(described, dict) and "max_minutes" in described:
+            raise ValueError("max_minutes is gone, as steps alone end a training: delete it, or lower max_steps")
+        return described
 
     @model_validator(mode="after")
     def _the_fewest_steps_are_within_the_most(self) -> Self:
@@ -261,7 +268,7 @@ class DistillParams(Strict):
     required_parts: list[Part]
     """Parts whose absence stops the run."""
     max_length: int = Field(ge=4)
-    """Tokens of an alignment text that a student reads."""
+    """Tokens of an alignment text that a student reads at most; if the student or the teacher reads fewer, so many."""
     validation_texts: int = Field(ge=1)
     """Texts held out to watch the cosine to the teacher."""
     precision: Literal["auto", "fp32", "bf16"]

@@ -22,7 +22,7 @@ from steps.distill.params import DistillParams, Phase, StudentParams
 from steps.distill.providers import Provider, Setting
 from steps.distill.sources import Sources
 from steps.distill.starts import Static
-from steps.distill.student import Student
+from steps.distill.student import Student, readable_tokens
 from steps.distill.targets import OnlineTeacher, ScoreTable, StoredTeachers, Teachers, units_of
 from steps.distill.tokens import Tokens
 from steps.distill.trainer import Schedule
@@ -117,7 +117,8 @@ class Trainings:
         if phase.trained and candidates is not None:
             return self._joint_scores(phase, phase.trained, candidates, stored)
         if phase.targets == "joint":
-            queries = self.trained_tower.tokenize("query", self.sources.strings, self.params.max_length)
+            longest_query = readable_tokens(self.params.max_length, self.trained_tower.towers["query"].tower)
+            queries = self.trained_tower.tokenize("query", self.sources.strings, longest_query)
             documents = self.trained_tower.tokenize("document", self.sources.document_texts(), longest)
             return JointTeacher(stored, precision, self.trained_tower, queries, documents)
         if phase.targets == "online":

@@ -22,10 +22,11 @@ from steps.distill.params import DistillParams
 from steps.distill.phases import Trainings
 from steps.distill.ranking import describe_ranking, expected_retention, ranking_kept, texts_to_rank
 from steps.distill.sources import Sources
+from steps.distill.student import readable_tokens
 from steps.distill.students import router, untrained
 from steps.distill.trainer import Alignment, embed_held_out, train, validate
 from steps.encoders.precision import resolve_precision
-from steps.encoders.towers import load_tower
+from steps.encoders.towers import load_tower, route
 from steps.tracking.runs import Run
 from steps.training.distributed import rank
 
@@ -63,7 +64,8 @@ def run(
     )
 
     torch.manual_seed(params.seed)
-    tower = load_tower(teach / "tower", "document")  # what the index holds, and the router's route of documents
+    model = load_tower(teach / "tower")
+    tower = route(model, "document")  # what the index holds, and the router's route of documents
     check_targets(embed, sources.vectors, len(texts), tower)
     check_endpoint(chosen, tower)
     parts = np.array(sources.texts["part"].to_pylist())
@@ -77,7 +79,7 @@ def run(
     limit = params.max_length
     if prompt:
         limit += len(encoder.tower.tokenizer.tokenize(prompt))
-    limit = min(limit, encoder.tower.max_seq_length or limit)
+    limit = readable_tokens(limit, encoder.tower, route(model, "query"))
     inputs = [prompt + text if used else "" for text, used in zip(texts, is_used.tolist(), strict=True)]
     data = Alignment(encoder.tokenize(inputs, limit), sources.vectors, parts, training, validation)
     dims = [dim for phase in chosen.phases for loss in phase.losses for dim in loss.dims]

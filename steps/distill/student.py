@@ -11,6 +11,11 @@ from torch.nn import functional
 from steps.distill.tokens import Tokens
 
 
+def readable_tokens(limit: int, *towers: SentenceTransformer) -> int:
+    """`limit`, or fewer tokens if one of the towers reads no more; a tower without a limit of its own reads all."""
+    return int(min(limit, *(tower.max_seq_length or limit for tower in towers)))
+
+
 class Student(ABC):
     """A query tower under training; `pads`: whether a text costs as much as the longest of its batch."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from heapq import nsmallest
-from itertools import chain
+from itertools import chain, count
 from random import Random
 from typing import NamedTuple
 
@@ -26,7 +26,6 @@ MAX_WORDS = 96  # at which a text is cut: most queries are short, and long texts
 SPANS_PER_DOCUMENT = 1  # windows of each document in the part spans
 CASE_SHARE = 0.25  # of perturbed_queries in UPPER, Title or lower case; the rest has typos, as all have where uncased
 _JOINED = 0.25  # of the spans that make up for missing texts
-_OF_DOCUMENTS: tuple[Part, ...] = ("titles", "sentences", "spans")  # each data set gives its own share
 _FEWEST, _WORTH = 200, 0.1  # spans tried in a turn, and the share of a document's that must be new for another one
 
 
@@ -50,11 +49,11 @@ class Collected:
         self._keys: set[int] = set()  # marks of folded texts
         self._texts: set[int] = set()  # and, if it matters, of texts as they are
 
-    def take(self, part: Part, read_items: Callable[[], Iterable[Item]], limit: int) -> array:
-        """Add texts of a part, a sample of `limit` if there are more (0 = all); return the positions of all new ones.
+    def take(self, part: Part, read_items: Callable[[], Iterable[Item]], limits: Mapping[str, int]) -> array:
+        """Add texts of a part, a sample of each data set that has more than its limit (0 = all are taken).
 
-        If the texts come from documents, the sample is of each data set. `read_items` gives the same texts in the same
-        order at every call: a large part is not held but read again.
+        Returns the positions of all new texts, the sampled and the others. `read_items` gives the same texts in the
+        same order at every call: a large part is not held but read again.
         """
         tally: Counter[str] = Counter({"kept": 0, "evaluation_query": 0, "repeated": 0, "empty": 0})
         positions = array("q")
@@ -62,9 +61,10 @@ class Collected:
         for position, item in enumerate(read_items()):
             if (reason := self._reason(item)) == "kept":
                 positions.append(position)
-                by_dataset[dataset_of(item.source_id) if part in _OF_DOCUMENTS else ""].append(position)
+                by_dataset[dataset_of(item.source_id)].append(position)
             tally[reason] += 1
-        chosen = {position for group in by_dataset.values() for position in _drawn(group, limit, self.seed)}
+        drawn = (_drawn(group, limits[dataset], self.seed) for dataset, group in by_dataset.items())
+        chosen = set(chain.from_iterable(drawn))
         for position, item in enumerate(read_items() if chosen else ()):
             if position in chosen:
                 text = first_words(item.text, self.max_words)
@@ -94,8 +94,9 @@ class Collected:
 
 
 def dataset_of(source_id: str) -> str:
-    """The data set of a document or query, with which its id begins."""
-    return source_id.partition("/")[0]
+    """The data set of a document or query, with which its id begins; "" if it names none."""
+    dataset, slash, _ = source_id.partition("/")
+    return dataset if slash else ""
 
 
 def _adds(marks: set[int], text: str) -> bool:
@@ -156,15 +157,16 @@ def build(sources: Sources, params: EmbedParams, *, uncased: bool = False) -> Al
     Longer texts are cut to MAX_WORDS words. Texts that equal an evaluation query after folding, before or after the
     cut of either, are left out and counted, as are perturbations of such queries, repeated texts and empty ones. Texts
     repeat each other when they are equal after folding, perturbed queries when they are the same to the letter: another
-    case is what some of them are for, unless the teacher is `uncased`. A part above `max_part_texts` is sampled with
-    the seed, and one that comes from documents in each data set. If a data set has fewer than `least_texts`, spans make
-    up for it, as far as its documents allow.
+    case is what some of them are for, unless the teacher is `uncased`. If a data set gives a part more texts than
+    `max_part_texts`, they are sampled with the seed; if all parts have fewer of it than `least_texts`, spans make up
+    for it, as far as its documents allow.
     """
     forbidden = evaluation_keys(sources.queries.to_pylist(), MAX_WORDS)
     to_the_letter = "perturbed_queries" in params.parts
     collected = Collected(forbidden, MAX_WORDS, params.seed, to_the_letter=to_the_letter)
+    limits: Mapping[str, int] = defaultdict(lambda: params.max_part_texts)
     for part in params.parts:
-        collected.take(part, partial(_part, part, sources, params, uncased), params.max_part_texts)
+        collected.take(part, partial(_part, part, sources, params, uncased), limits)
     _fill(collected, sources, params)
     counts = {part: dict(tally) for part, tally in collected.counts.items()}
     return AlignmentTexts(table_from_rows("alignment_texts", collected.rows), counts)
@@ -189,27 +191,45 @@ def _fill(collected: Collected, sources: Sources, params: EmbedParams) -> None:
     few are new.
     """
     lacking = missing_texts((row["source_id"] for row in collected.rows), sources.corpus, params.least_texts)
+    if not lacking:
+        return
     queries = chain(_training_queries(sources.queries), _items(sources.unlabelled))
     length = mixed_length(query_words(item.text for item in queries).length_or(2, 12))
-    for dataset, missing in lacking.items():
-        own = (doc_id for doc_id, *_ in sources.corpus if dataset_of(doc_id) == dataset)
-        active = _sample(own, max(missing, _FEWEST), params.seed)
-        turn, wanted = 0, len(collected.rows) + missing
-        while active and missing > 0:
-            turn += 1
-            per_document = -(-max(missing, _FEWEST) // len(active))
-            positions = collected.take(
-                FILLER, partial(_fill_spans, sources, params, length, turn, per_document, set(active)), missing
-            )
-            new = Counter(position // per_document for position in positions)  # each document gave as many texts
-            active = [doc_id for number, doc_id in enumerate(active) if new[number] >= _WORTH * per_document]
-            missing = wanted - len(collected.rows)
+    doc_ids = (doc_id for doc_id, *_ in sources.corpus)
+    active = _sample(doc_ids, {dataset: max(missing, _FEWEST) for dataset, missing in lacking.items()}, params.seed)
+    for turn in count(1):
+        if not active:
+            return
+        sizes = Counter(map(dataset_of, active))
+        shares = {dataset: -(-max(lacking[dataset], _FEWEST) // size) for dataset, size in sizes.items()}
+        per_document = {doc_id: shares[dataset_of(doc_id)] for doc_id in active}
+        before = len(collected.rows)
+        items = partial(_fill_spans, sources, params, length, turn, per_document)
+        positions = collected.take(FILLER, items, lacking)
+        tried = np.array(list(per_document.values()))
+        new = np.bincount(np.searchsorted(tried.cumsum(), positions, side="right"), minlength=len(active))
+        for row in collected.rows[before:]:
+            lacking[dataset_of(row["source_id"])] -= 1
+        goes_on = (new >= _WORTH * tried).tolist()
+        active = [
+            doc_id for doc_id, useful in zip(active, goes_on, strict=True) if useful and lacking[dataset_of(doc_id)]
+        ]
 
 
-def _sample(doc_ids: Iterable[str], limit: int, seed: int) -> list[str]:
-    """All documents, or the `limit` of them with the smallest hashes, in their order; a new document displaces few."""
-    numbered = nsmallest(limit, enumerate(doc_ids), key=lambda pair: sha256_text(f"{seed} spans {pair[1]}"))
-    return [doc_id for _, doc_id in sorted(numbered)]
+def _sample(doc_ids: Iterable[str], limits: Mapping[str, int], seed: int) -> list[str]:
+    """Documents of the data sets that have a limit, in their order: all, or those with the smallest hashes, so that a
+    new document displaces few.
+    """
+    by_dataset: dict[str, list[tuple[int, str]]] = {dataset: [] for dataset in limits}
+    for numbered in enumerate(doc_ids):
+        if (dataset := dataset_of(numbered[1])) in limits:
+            by_dataset[dataset].append(numbered)
+
+    def order(numbered: tuple[int, str]) -> str:
+        return sha256_text(f"{seed} spans {numbered[1]}")
+
+    chosen = (nsmallest(limits[dataset], rows, key=order) for dataset, rows in by_dataset.items())
+    return [doc_id for _, doc_id in sorted(chain.from_iterable(chosen))]
 
 
 def _part(part: Part, sources: Sources, params: EmbedParams, uncased: bool) -> Iterable[Item]:
@@ -274,13 +294,13 @@ def _spans(sources: Sources, params: EmbedParams) -> Iterator[Item]:
 
 
 def _fill_spans(
-    sources: Sources, params: EmbedParams, length: Length, turn: int, per_document: int, active: set[str]
+    sources: Sources, params: EmbedParams, length: Length, turn: int, per_document: Mapping[str, int]
 ) -> Iterator[Item]:
-    """`per_document` more spans of every `active` document, other ones in every `turn`."""
+    """So many more spans of every document that is named, other ones in every `turn`."""
     for doc_id, *fields in sources.corpus:
-        if doc_id in active:
+        if spans_wanted := per_document.get(doc_id):
             rng, text = _rng("spans", f"{doc_id} {turn}", params), sources.template.text(*fields)
-            for pieces in spans(text, rng, per_document, length, MAX_WORDS, _JOINED):
+            for pieces in spans(text, rng, spans_wanted, length, MAX_WORDS, _JOINED):
                 yield Item(" ".join(pieces), doc_id, pieces=pieces)
 
 

@@ -20,7 +20,7 @@ class EmbedParams(Strict):
     queries, as many as there are generated_queries, of which they are the control.
     """
     max_part_texts: int = Field(ge=0)
-    """Most texts of a part; of titles, sentences and spans most of each data set. More are sampled; 0 = no limit."""
+    """Most texts of each part and data set; more are sampled. The unlabelled queries are one data set. 0 = no limit."""
     least_texts: int = Field(ge=0)
     """Texts of each data set at least: if the parts give fewer, spans of its documents are added, of mixed lengths,
     some of them two short ones joined, and as many of each document as it takes. 0 = off.

@@ -4,6 +4,7 @@ import math
 from itertools import pairwise
 
 import pytest
+from pydantic import ValidationError
 
 from steps.distill.checkpoints import Done
 from steps.distill.length import Counted, UntilConverged
@@ -105,3 +106,8 @@ def test_a_training_that_is_continued_ends_where_it_would_have(epoch: int) -> No
     for until in (30, 61, 75, 200, 10**6):
         train(UntilConverged(LIMITS, 0.1, parts, epoch), cosine, parts, until=until)
     assert parts == whole
+
+
+def test_a_training_that_shall_end_by_the_clock_is_told_what_ends_it() -> None:
+    with pytest.raises(ValidationError, match="max_minutes is gone, as steps alone end a training"):
+        Convergence.model_validate(LIMITS.model_dump() | {"max_minutes": 12.0})

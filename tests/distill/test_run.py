@@ -1,6 +1,9 @@
 """Students: what they are made of, that they learn, and that their folders open in plain sentence-transformers."""
 
+import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from steps.core.cosines import cosines
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.distill.initialisation import layer_subset
 from steps.distill.static_embedding import StaticStudent, table_tower
+from steps.distill.student import readable_tokens
 from steps.distill.students import TransformerStudent
 from steps.distill.tokens import Tokens, tokenize
 from steps.encoders.towers import encode, load_tower
@@ -215,3 +219,21 @@ def test_texts_of_parts_without_weight_are_not_read(embedded: Path, monkeypatch:
     run_distill(embedded, "2l", distill_params(repeats={"titles": 1.0, "sentences": 0.0}))
     rows = read_table(embedded / "data/embed", "alignment_texts").to_pylist()
     assert read == [row["text"] if row["part"] == "titles" else "" for row in rows]
+
+
+@pytest.mark.parametrize("student", ["2l", "static"])
+def test_no_text_is_read_further_than_the_teacher_reads_it(
+    embedded: Path, monkeypatch: pytest.MonkeyPatch, student: str
+) -> None:
+    limits: list[int] = []
+    kind = TransformerStudent if student == "2l" else StaticStudent
+    original = kind.tokenize
+
+    def watched(self: Any, texts: list[str], max_length: int) -> Tokens:
+        limits.append(max_length)
+        return original(self, texts, max_length)
+
+    monkeypatch.setattr(kind, "tokenize", watched)
+    run_distill(embedded, student, distill_params(max_length=500))
+    assert limits == [load_tower(embedded / "models/teach/dense/tower").max_seq_length]
+    assert readable_tokens(500, *(SimpleNamespace(max_seq_length=limit) for limit in (None, math.inf, 64))) == 64  # type: ignore[arg-type]

@@ -77,7 +77,7 @@ def test_a_sample_of_sentences_is_read_again_as_it_was_counted() -> None:
 
 
 def test_a_small_data_set_beside_a_large_one_gives_as_many_texts_as_alone() -> None:
-    corpus = [(f"{name}/d{n}", f"Title {n} of {name}", "", f"Text {n} of {name} says what it says, and is no longer.")
+    corpus = [(f"{name}/d{n}", f"Title {n} of {name}", "", " ".join(f"{name}{n}x{k}" for k in range(12)))
               for name, count in (("large", 200), ("small", 30)) for n in range(count)]  # fmt: skip
     found = texts_of([], documents=corpus, parts=["titles"], max_part_texts=40)
     alone = texts_of([], documents=corpus[200:], parts=["titles"], max_part_texts=40)
@@ -85,6 +85,16 @@ def test_a_small_data_set_beside_a_large_one_gives_as_many_texts_as_alone() -> N
     assert found.table.slice(40).equals(alone.table)
     filled = texts_of([], documents=corpus, parts=["titles"], max_part_texts=40, least_texts=100)
     assert Counter(map(dataset_of, filled.table["source_id"].to_pylist())) == {"large": 100, "small": 100}
+    alone = texts_of([], documents=corpus[200:], parts=["titles"], max_part_texts=40, least_texts=100)
+    small = [row for row in filled.table.to_pylist() if dataset_of(row["source_id"]) == "small"]
+    assert small == alone.table.to_pylist()
+    asked = [
+        query(f"{name}/q{n}", f"{name} asks {n}", "train")
+        for name, count in (("large", 200), ("small", 30))
+        for n in range(count)
+    ]
+    found = texts_of(asked, max_part_texts=40)
+    assert Counter(map(dataset_of, found.table["source_id"].to_pylist())) == {"large": 40, "small": 30}
     assert missing_texts(["large/d1", "pool/q1"], [*corpus, ("third/d", "")], 3) == {"large": 1, "small": 2, "third": 2}
 
 

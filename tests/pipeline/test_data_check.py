@@ -106,6 +106,15 @@ def test_limits_that_leave_most_of_the_data_unused_are_named(tmp_path: Path) -> 
     assert "embed: reads only 14 texts of each of these: 30 titles (embed.max_part_texts, 0 = all)" in lines
     off = {"generate": {"max_queries": 0}, "embed": {"max_part_texts": 0}}
     assert not any("max_" in line for line in check_data(params(ZERO_SHOT, off), folder))
+    corpus = table_from_rows(
+        "corpus",
+        [
+            dict(zip(SCHEMAS["corpus"].names, (f"{at % 3}/{at}", str(at % 3), "title", "", "text"), strict=True))
+            for at in range(30)
+        ],
+    )
+    write_table(folder, "corpus", corpus)  # three data sets of ten: a limit is of each
+    assert not any("titles" in line for line in check_data(params(ZERO_SHOT, limits), folder))
 
 
 def test_given_triplets_train_a_teacher(tmp_path: Path) -> None:
