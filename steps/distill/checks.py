@@ -55,7 +55,7 @@ def check_temperatures(losses: Sequence[Loss], scores: Mapping[str, ScoreTable],
     for loss in losses:
         if not (isinstance(loss, ScoreLoss) and loss.of_shares and loss.teacher in scores):
             continue
-        temperature = loss.teacher_temperature or loss.temperature
+        temperature = loss.teacher_temperature or loss.number
         figures = check_teacher_targets(scores[loss.teacher].sampled(count), temperature)
         if figures and (warning := figures.warning(loss.teacher)):
             print(f"distill: WARNING: {loss.kind}: {warning}", file=sys.stderr)

@@ -15,15 +15,24 @@ from steps.distill.checks import check_candidates, check_document_tokens, check_
 from steps.distill.joint import JointScores, JointTeacher, TrainedTeacher, TrainedTower, joint_documents
 from steps.distill.layer_alignment import LayerAlignment, layer_alignment
 from steps.distill.layer_store import ScoredLayers
-from steps.distill.losses.base import Need, Units
+from steps.distill.losses.base import Loss, Need, Units
 from steps.distill.losses.layer import LayerDistillation
+from steps.distill.losses.score import ScoreLoss
 from steps.distill.objective import Objective
 from steps.distill.params import DistillParams, Phase, StudentParams
 from steps.distill.providers import Provider, Setting
 from steps.distill.sources import Sources
 from steps.distill.starts import Static
 from steps.distill.student import Student, readable_tokens
-from steps.distill.targets import OnlineTeacher, ScoreTable, StoredTeachers, Teachers, units_of
+from steps.distill.targets import (
+    TELLING_DOCUMENTS,
+    OnlineTeacher,
+    ScoreTable,
+    StoredTeachers,
+    Teachers,
+    telling_temperature,
+    units_of,
+)
 from steps.distill.tokens import Tokens
 from steps.distill.trainer import Schedule
 from steps.encoders.towers import load_tower
@@ -85,7 +94,22 @@ class Trainings:
         check_temperatures(phase.losses, tables, phase.teacher_top_k)
         layers = self._layers(phase, teachers, candidates)
         providers = self._providers(phase)
-        return Objective(phase.losses, teachers, candidates, document_tokens, self.units, providers, layers)
+        losses = [self._with_temperature(loss) for loss in phase.losses]
+        return Objective(losses, teachers, candidates, document_tokens, self.units, providers, layers)
+
+    @cached_property
+    def temperature(self) -> float:
+        """What `temperature: auto` stands for."""
+        nearest = self.sources.nearest(min(TELLING_DOCUMENTS, self.sources.neighbours))
+        sources, units = self.sources, self.units
+        return telling_temperature(
+            sources.vectors, sources.documents, nearest, self.training, units, cosine=self.cosine
+        )
+
+    def _with_temperature(self, loss: Loss) -> Loss:
+        if isinstance(loss, ScoreLoss) and loss.temperature == "auto":
+            return loss.model_copy(update={"temperature": self.temperature})
+        return loss
 
     def rows(self, phase: Phase, providers: Iterable[Provider]) -> np.ndarray:
         """Rows of the texts that a phase trains on: all, or those with scores, or of a provider; UserError for none."""

@@ -51,6 +51,11 @@ class Sources:
         """Lengths of the teacher's vectors of the texts before its normalisation, `(texts,)`."""
         return np.load(self.embed / "lengths.npy", mmap_mode="r")
 
+    @property
+    def neighbours(self) -> int:
+        """How many of the documents nearest to each text are known."""
+        return int(np.load(self.embed / "nearest.npy", mmap_mode="r").shape[1])
+
     def nearest(self, count: int) -> np.ndarray:
         """Rows of the `count` documents nearest to each text, `(texts, count)`, best first; all where there are fewer.
 

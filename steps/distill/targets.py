@@ -13,12 +13,36 @@ from steps.distill.losses.base import Scores, Targets, Units, similarities
 from steps.distill.pair_tables import mean_length, to_device
 from steps.encoders.precision import Precision
 from steps.encoders.towers import autocast, device
-from steps.retrieval.target_entropy import Sample
+from steps.retrieval.target_entropy import Sample, suggested_temperature
+
+TELLING = 0.75  # of the entropy of equal shares; a student also ranks the documents of the batch's other texts
+TELLING_DOCUMENTS = 8  # those nearest to a text
 
 
 def units_of(vectors: np.ndarray, documents: np.ndarray) -> Units:
     """Mean lengths of the teacher's vectors of texts and of documents, `(n, dim)` each, over an even sample of rows."""
     return Units(mean_length(vectors), mean_length(documents))
+
+
+def telling_temperature(
+    vectors: np.ndarray, documents: np.ndarray, nearest: np.ndarray, rows: np.ndarray, units: Units, *, cosine: bool
+) -> float:
+    """The temperature at which the teacher's distributions over a text's nearest documents have, in the mean, TELLING
+    of the entropy of equal shares.
+
+    Vectors `(texts, dim)` and `(documents, dim)`, rows of the documents `nearest` to each text `(texts, k)`; of the
+    texts `rows` an even sample. Where no temperature tells documents apart, it is that of the losses' default.
+    """
+    sample = Sample(len(rows), 2_000)
+    sample.add(rows)
+    queries = vectors[sample.all()].astype(np.float64)
+    candidates = documents[nearest[sample.all()]].astype(np.float64)
+    scores = np.einsum("td,tkd->tk", queries, candidates)
+    if cosine:
+        scores /= np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(candidates, axis=2)
+    else:
+        scores /= units.queries * units.documents
+    return suggested_temperature(scores, TELLING) or 0.05
 
 
 @dataclass(frozen=True)

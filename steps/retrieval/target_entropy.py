@@ -122,8 +122,8 @@ def layers_warning(targets: Mapping[int, TeacherTargets], teacher: str) -> str |
     return f"{line}: set teacher_temperature: {math.exp(np.mean(np.log(temperatures))):.2g} in layer_distillation"
 
 
-def suggested_temperature(scores: np.ndarray) -> float | None:
-    """The temperature at which the mean entropy of the texts' distributions is half of that of equal shares.
+def suggested_temperature(scores: np.ndarray, target: float = TARGET_ENTROPY) -> float | None:
+    """The temperature at which the mean entropy of the texts' distributions is `target` times that of equal shares.
 
     Of texts that tell their documents apart; None where there is none, or none does at any temperature.
     """
@@ -134,7 +134,7 @@ def suggested_temperature(scores: np.ndarray) -> float | None:
     low, high = unit + math.log(_COLDEST), unit + math.log(_HOTTEST)
 
     def excess(log_temperature: float) -> float:
-        return float(_entropies(telling, math.exp(log_temperature)).mean()) - TARGET_ENTROPY
+        return float(_entropies(telling, math.exp(log_temperature)).mean()) - target
 
     if excess(low) > 0:  # ties at the top alone are above
         return math.exp(low)

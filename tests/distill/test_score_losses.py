@@ -1,6 +1,7 @@
 """Score losses against Eq. 10 to 12 written out candidate by candidate, and their gradients by finite differences."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,8 +9,9 @@ import torch
 from pydantic import ValidationError
 
 from steps.distill.losses import losses
-from steps.distill.losses.base import Batch, Need, Outputs, Scores, Targets
+from steps.distill.losses.base import Batch, Need, Outputs, Scores, Targets, Units
 from steps.distill.losses.score import ScoreBinary, ScoreKl, ScoreLoss, ScoreMargin, ScoreSoftmax, ScoreSquared
+from steps.distill.targets import telling_temperature, units_of
 
 KINDS = [ScoreSoftmax, ScoreBinary, ScoreSquared, ScoreKl, ScoreMargin]
 
@@ -216,3 +218,41 @@ def test_own_candidates_leaves_out_those_of_other_texts(kind: type[ScoreLoss]) -
     expected = loss.rows(torch.tensor(STUDENT), torch.tensor(TEACHER), torch.tensor(own))
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
     assert not torch.equal(found, loss.rows(torch.tensor(STUDENT), torch.tensor(TEACHER), torch.ones(4, 5) > 0))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"teacher": "cross"}, {"teacher_temperature": 1.0}, {"kind": "score_squared"}, {"temperature": "cold"}]
+)
+def test_an_automatic_temperature_is_of_distributions_of_the_index_alone(changes: dict[str, Any]) -> None:
+    described = {"kind": "score_softmax", "temperature": "auto"} | changes
+    kind = ScoreSquared if described["kind"] == "score_squared" else ScoreSoftmax
+    with pytest.raises(ValidationError, match="temperature"):
+        kind.model_validate(described)
+    assert ScoreSoftmax.model_validate({"kind": "score_softmax", "temperature": "auto"}).temperature == "auto"
+
+
+@pytest.mark.parametrize("cosine", [True, False])
+@pytest.mark.parametrize("spread", [0.05, 1.0])
+def test_at_the_telling_temperature_distributions_have_three_quarters_of_an_even_ones_entropy(
+    cosine: bool, spread: float
+) -> None:
+    """The teacher's vectors lie close together, as a multilingual encoder's do, or far apart."""
+    rng = np.random.default_rng(4)
+    centre = rng.normal(size=16)
+    texts, documents = ((centre + spread * rng.normal(size=(count, 16))) * 3 for count in (300, 200))
+    units = units_of(texts, documents)
+    lengths = [np.linalg.norm(side, axis=1, keepdims=True) if cosine else unit
+               for side, unit in ((texts, units.queries), (documents, units.documents))]  # fmt: skip
+    scores = (texts / lengths[0]) @ (documents / lengths[1]).T
+    nearest = np.argsort(-scores, axis=1)[:, :8]
+    rows = np.arange(0, 300, 2)
+    found = telling_temperature(texts, documents, nearest, rows, units, cosine=cosine)
+    near = np.take_along_axis(scores, nearest, axis=1)[rows]
+    shares = np.exp((near - near.max(axis=1, keepdims=True)) / found)
+    shares /= shares.sum(axis=1, keepdims=True)
+    assert -(shares * np.log(shares)).sum(axis=1).mean() / math.log(8) == pytest.approx(0.75, abs=0.002)
+
+
+def test_documents_that_are_all_alike_have_a_temperature_too() -> None:
+    alike, nearest = np.ones((4, 3)), np.tile(np.arange(3), (4, 1))
+    assert telling_temperature(alike, alike, nearest, np.arange(4), Units(), cosine=True) == 0.05

@@ -15,15 +15,17 @@ logits beside cosines do; without T_t it is T. Nothing is multiplied back.
 """
 
 from abc import abstractmethod
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional
 
 from steps.distill.losses.base import Batch, Loss, Need, Outputs, Targets
 from steps.distill.losses.label import binary_cross_entropy, masked, only, softmax_cross_entropy, student_scores
+
+Temperature = Annotated[float, Field(gt=0, allow_inf_nan=False)] | Literal["auto"]
 
 
 class ScoreLoss(Loss):
@@ -32,12 +34,31 @@ class ScoreLoss(Loss):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.CANDIDATES, Need.SCORES})
     of_shares: ClassVar[bool] = False  # whether it compares distributions over a text's candidates
 
-    temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Divides the student's scores."""
+    temperature: Temperature = 1.0
+    """Divides the student's scores. `auto`, for distributions of the index's teacher: at it those over a text's nearest
+    documents have, in the mean, three quarters of the entropy of equal shares.
+    """
     teacher_temperature: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Divides the teacher's scores; null: as the student's. `score` suggests one."""
     own_candidates: bool = False
     """Whether only the scores of a text's own candidates count, where the teacher has scored those of the batch."""
+
+    @model_validator(mode="after")
+    def _automatic_of_the_index_alone(self) -> Self:
+        automatic = self.temperature == "auto"
+        if automatic and (self.teacher or self.teacher_temperature is not None or not self.of_shares):
+            raise ValueError(
+                "temperature: auto is for distributions of the index's teacher, without a teacher_temperature; give a"
+                " number"
+            )
+        return self
+
+    @property
+    def number(self) -> float:
+        """The temperature; `auto` has been replaced when a training begins."""
+        if self.temperature == "auto":
+            raise ValueError("temperature: auto has no number yet")
+        return self.temperature
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         scores = targets.scores[self.teacher]
@@ -47,10 +68,8 @@ class ScoreLoss(Loss):
     def rows(self, student: Tensor, teacher: Tensor, mask: Tensor, label: Tensor | None = None) -> Tensor:
         """Loss of each row of `(n, m)` scores; candidates where the mask is False are as if they were not there."""
         student, teacher = masked(student, teacher, mask)
-        teacher = teacher / (self.teacher_temperature or self.temperature)
-        return self.compare(
-            student / self.temperature, teacher, mask, torch.zeros_like(mask) if label is None else label
-        )
+        teacher = teacher / (self.teacher_temperature or self.number)
+        return self.compare(student / self.number, teacher, mask, torch.zeros_like(mask) if label is None else label)
 
     @abstractmethod
     def compare(self, student: Tensor, teacher: Tensor, mask: Tensor, label: Tensor) -> Tensor:
@@ -62,8 +81,7 @@ class ShareLoss(ScoreLoss):
 
     of_shares: ClassVar[bool] = True
 
-    temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
-    """Divides the student's scores."""
+    temperature: Temperature = 0.05
 
 
 class ScoreSoftmax(ShareLoss):
