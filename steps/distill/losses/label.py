@@ -71,7 +71,7 @@ def student_scores(outputs: Outputs, targets: Targets) -> Tensor:
 def softmax_cross_entropy(scores: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
     """`-sum_j w_j log softmax_j(s)` of each row of `(n, m)`, `(n,)`."""
     scores, weights = masked(scores, weights, mask)
-    log_shares = functional.log_softmax(only(scores, mask), dim=1).masked_fill(~mask, 0)
+    log_shares = filled(functional.log_softmax(only(scores, mask), dim=1), mask, 0)
     return -(weights * log_shares).sum(dim=1)
 
 
@@ -79,7 +79,7 @@ def binary_cross_entropy(scores: Tensor, labels: Tensor, mask: Tensor) -> Tensor
     """`-sum_j (y_j log sigmoid(s_j) + (1 - y_j) log sigmoid(-s_j))` of each row of `(n, m)`, `(n,)`."""
     scores, labels = masked(scores, labels, mask)
     terms = functional.binary_cross_entropy_with_logits(scores, labels, reduction="none")
-    return terms.masked_fill(~mask, 0).sum(dim=1)
+    return filled(terms, mask, 0).sum(dim=1)
 
 
 def masked(scores: Tensor, targets: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,9 +92,16 @@ def masked(scores: Tensor, targets: Tensor, mask: Tensor) -> tuple[Tensor, Tenso
     if mask.shape != scores.shape or mask.dtype != torch.bool:
         raise ValueError(f"mask {tuple(mask.shape)} {mask.dtype}: must be {tuple(scores.shape)} torch.bool")
     scores, targets = exact(scores, targets)
-    return scores.masked_fill(~mask, 0), targets.masked_fill(~mask, 0)
+    return filled(scores, mask, 0), filled(targets, mask, 0)
 
 
 def only(scores: Tensor, mask: Tensor) -> Tensor:
     """Scores `(n, m)` whose softmax gives nothing to candidates where the mask is False."""
-    return scores.masked_fill(~mask, torch.finfo(scores.dtype).min)  # not -inf: NaN in a row that has no candidate
+    return filled(scores, mask, torch.finfo(scores.dtype).min)  # not -inf: NaN in a row that has no candidate
+
+
+def filled(values: Tensor, mask: Tensor, value: float) -> Tensor:
+    """The values, and `value` where the mask is False."""
+    if mask.device.type == "cpu" and bool(mask.all()):  # a copy would cost as much as the softmax
+        return values
+    return values.masked_fill(~mask, value)

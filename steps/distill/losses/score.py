@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from steps.distill.losses.base import Batch, Loss, Need, Outputs, Targets
-from steps.distill.losses.label import binary_cross_entropy, masked, only, softmax_cross_entropy, student_scores
+from steps.distill.losses.label import binary_cross_entropy, filled, masked, only, softmax_cross_entropy, student_scores
 
 Temperature = Annotated[float, Field(gt=0, allow_inf_nan=False)] | Literal["auto"]
 
@@ -119,8 +119,8 @@ class ScoreKl(ShareLoss):
     kind: Literal["score_kl"]
 
     def compare(self, student: Tensor, teacher: Tensor, mask: Tensor, label: Tensor) -> Tensor:
-        log_taught = functional.log_softmax(only(teacher, mask), dim=1).masked_fill(~mask, 0)
-        taught = log_taught.exp().masked_fill(~mask, 0)
+        log_taught = filled(functional.log_softmax(only(teacher, mask), dim=1), mask, 0)
+        taught = filled(log_taught.exp(), mask, 0)
         return (taught * log_taught).sum(dim=1) + softmax_cross_entropy(student, taught, mask)
 
 
