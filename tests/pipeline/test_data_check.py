@@ -17,6 +17,7 @@ from steps.core.tables import SCHEMAS, table_from_rows, write_table
 ZERO_SHOT: dict[str, Any] = {"teach": {"teacher": {"dense": {"epochs": 0.0}}}}
 TRAINED: dict[str, Any] = {"teach": {"teacher": {"dense": {"epochs": 1.0}}}}
 LABELS = [{"kind": "label_softmax"}, {"kind": "embedding"}]
+VECTORS = [{"kind": "embedding"}]
 
 
 def params(*changes: Mapping[str, Any]) -> Params:
@@ -212,8 +213,7 @@ def test_what_would_stop_a_later_stage_stops_the_check(
 def test_one_document_is_nothing_to_compare(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"score_softmax compares documents, but there is 1 in all"):
         check_data(params(ZERO_SHOT), write(tmp_path, documents=1))
-    alone = {"distill": {"students": ["static"]}}
-    assert check_data(params(ZERO_SHOT, alone), write(tmp_path, documents=1))
+    assert check_data(params(ZERO_SHOT, student(losses=VECTORS)), write(tmp_path, documents=1))
 
 
 def test_scores_of_training_queries_are_labels_and_train_a_teacher(tmp_path: Path) -> None:

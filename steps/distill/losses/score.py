@@ -35,9 +35,7 @@ class ScoreLoss(Loss):
     of_shares: ClassVar[bool] = False  # whether it compares distributions over a text's candidates
 
     temperature: Temperature = 1.0
-    """Divides the student's scores. `auto`, for distributions of the index's teacher: at it those over a text's nearest
-    documents have, in the mean, three quarters of the entropy of equal shares.
-    """
+    """Divides the student's scores."""
     teacher_temperature: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Divides the teacher's scores; null: as the student's. `score` suggests one."""
     own_candidates: bool = False
@@ -82,6 +80,9 @@ class ShareLoss(ScoreLoss):
     of_shares: ClassVar[bool] = True
 
     temperature: Temperature = 0.05
+    """Divides the student's scores. `auto`, with the index's teacher: the temperature at which its distributions over
+    the documents nearest to a text have, in the mean, three quarters of the entropy of equal shares.
+    """
 
 
 class ScoreSoftmax(ShareLoss):
