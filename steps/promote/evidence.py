@@ -77,8 +77,8 @@ def read_test_sets(ingest: Path, ignore_identical_ids: bool = False) -> list[Jud
     ]
     if not judged_sets:
         raise UserError(
-            f"{ingest / 'qrels.parquet'}: no test query is judged, so no floor can be checked and nothing"
-            " compared; give a data set test judgements and run the pipeline again"
+            "no test query is judged, so no floor can be checked and nothing compared; give a data set test queries"
+            " with judgements, as queries.jsonl and qrels/test.tsv beside corpus.jsonl, and run the pipeline again"
         )
     return judged_sets
 

@@ -165,7 +165,7 @@ def roll_back(
     if target is None or target == champion:
         raise UserError(
             f"{registry.name}: no previous champion to go back to (champion: {champion}, previous: {target});"
-            " see `python -m steps.promote --history`"
+            f" see `python -m steps.promote --history --name {registry.name}`"
         )
     smoke_test(registry, target)
     after("smoke-tested")

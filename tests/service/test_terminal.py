@@ -63,6 +63,14 @@ def test_where_no_release_is_yet_the_command_of_that_run_is_named(
         release_folder(tmp_path, "")
 
 
+def test_without_a_release_a_recipe_that_ran_is_named(tmp_path: Path) -> None:
+    run = tmp_path / "runs/ubi"
+    write_json(run / "models/release/2l/manifest.json", {})
+    (run / "params.yaml").write_text("# params.yaml of the project with recipes/ubi.yaml laid over it\n")
+    with pytest.raises(UserError, match=r"run `make demo`, or name a recipe that ran here: RECIPE=recipes/ubi\.yaml"):
+        release_folder(tmp_path, "")
+
+
 @pytest.mark.parametrize("broken", [False, True], ids=["none yet", "does not load"])
 @pytest.mark.medium
 def test_the_error_comes_once(broken: bool, tmp_path: Path) -> None:
