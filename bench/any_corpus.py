@@ -276,23 +276,25 @@ def joined(older: dict[str, Any], newer: dict[str, Any]) -> dict[str, Any]:
         return older if there else newer  # it has joined before
     rows = older, newer
     counts = [len(row["seeds"]) for row in rows]
-    kept = {split: _joined_retention([row["retention"][split] for row in rows], counts) for split in newer["retention"]}
+    retained = {
+        split: _joined_retention([row["retention"][split] for row in rows], counts) for split in newer["retention"]
+    }
     means = {key: float(np.average([row[key] for row in rows], weights=counts))
              for key in REPORTED if all(key in row for row in rows)}  # fmt: skip
     compared = {"against": {"seeds": older["seeds"]} | older["against"]} if "against" in older else {}
     origin = {key: older[key] for key in ("seeds", "git_commit", "machine")}
     seeds, origins = [*older["seeds"], *newer["seeds"]], [*older.get("joined", []), origin]
-    return compared | newer | means | {"seeds": seeds, "retention": kept, "joined": origins}
+    return compared | newer | means | {"seeds": seeds, "retention": retained, "joined": origins}
 
 
 def _joined_retention(parts: list[dict[str, Any]], counts: list[int]) -> dict[str, Any]:
     """What is kept over all seeds, of the rows' own; `counts` are their numbers of seeds."""
-    kept = _spread(value for part, count in zip(parts, counts, strict=True) for value in _values(part, count))
+    retained = _spread(value for part, count in zip(parts, counts, strict=True) for value in _values(part, count))
     if not all("by_set" in part for part in parts):
-        return kept
+        return retained
     names = parts[-1]["by_set"]
     means = {name: float(np.average([part["by_set"][name] for part in parts], weights=counts)) for name in names}
-    return kept | {"by_set": means}
+    return retained | {"by_set": means}
 
 
 def _values(kept: Mapping[str, Any], seeds: int) -> list[float]:
@@ -356,8 +358,10 @@ def main() -> None:
     students = words.students.split(",") if words.students else asked.students
     seeds = [int(word) for word in words.seeds.split(",")] if words.seeds else asked.seeds
     check(names, students, words.against, asked)
-    wanted = sorted({source for name in names for source in asked.corpora[name].source})
-    sources = {source: read_source(source) for source in wanted}  # all of them, so that none is missing after hours
+    source_names = sorted({source for name in names for source in asked.corpora[name].source})
+    sources = {
+        source: read_source(source) for source in source_names
+    }  # all of them, so that none is missing after hours
     others = read_json(FOLDER / f"{words.against}.json") if words.against else {}
     kept = FOLDER / f"{words.label}.json"
     for name in names:

@@ -81,8 +81,8 @@ def foretold(labels: Mapping[str, Mapping[str, Any]]) -> str:
 def commits(label: Mapping[str, Any]) -> str:
     """Commits at which a label's figures were recorded, for defaults may have changed since."""
     rows = [row for line in label["corpora"].values() for row in line["students"].values()]
-    found = {part["git_commit"][:8] for row in rows for part in (row, *row.get("joined", ()))}
-    return ", ".join(f"`{commit}`" for commit in sorted(found))
+    hashes = {part["git_commit"][:8] for row in rows for part in (row, *row.get("joined", ()))}
+    return ", ".join(f"`{commit}`" for commit in sorted(hashes))
 
 
 def _shared(label: Label, labels: Sequence[Label], student: str) -> list[Mapping[str, Any]]:

@@ -58,8 +58,8 @@ def build_corpus(pairs: Iterable[Pair], documents: int) -> Corpus:
     for key in chosen:
         for query in filter(None, dict.fromkeys(unique[key])):
             relevant.setdefault(query, []).append(names[key])
-    drawn = draw.sample(sorted(relevant), min(QUERIES, len(relevant)))
-    queries = {f"q{number}": query for number, query in enumerate(drawn)}
+    sample = draw.sample(sorted(relevant), min(QUERIES, len(relevant)))
+    queries = {f"q{number}": query for number, query in enumerate(sample)}
     judged = [(name, document, 1) for name, query in queries.items() for document in relevant[query]]
     dev = set(list(queries)[::2])
     return Corpus(
@@ -263,9 +263,9 @@ def read_sections() -> Iterator[Pair]:
         [text for tag, text in read_blocks(path) if tag == "p" and len(text.split()) >= 25]
         for path in package_files(package, "*.html")
     ]
-    asked = {text for texts in pages for text in texts[::2]}
+    query_texts = {text for texts in pages for text in texts[::2]}
     for before, text in (pair for texts in pages for pair in zip(texts[::2], texts[1::2], strict=False)):
-        if text not in asked:  # some paragraphs stand on several pages
+        if text not in query_texts:  # some paragraphs stand on several pages
             yield Pair("", text, before if len(before.split()) <= 80 else "")
 
 
@@ -304,14 +304,13 @@ def plain_pod(source: str) -> str:
 def _without_codes(text: str) -> str:
     """I<one>, C<< $a->two >> and B<nested I<codes>>: each ends with as many brackets as it begins with."""
     parts, opened, at = [], [0], 0
-    while found := re.compile(rf"[A-Z](?:(<<+)\s+|(<))|{_closing(opened[-1])}").search(text, at):
-        parts.append(text[at : found.start()])
-        brackets = found[1] or found[2]
-        if brackets:
-            opened.append(len(brackets))
+    while bracket := re.compile(rf"[A-Z](?:(<<+)\s+|(<))|{_closing(opened[-1])}").search(text, at):
+        parts.append(text[at : bracket.start()])
+        if opening := bracket[1] or bracket[2]:
+            opened.append(len(opening))
         else:
             opened.pop()
-        at = found.end()
+        at = bracket.end()
     return "".join([*parts, text[at:]])
 
 

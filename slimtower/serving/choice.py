@@ -56,12 +56,12 @@ def release_folder(root: Path, student: str) -> Path:
     if not available:
         runs = (path.parents[3] for path in root.glob("runs/*/models/release/*/manifest.json"))
         recipes = sorted({recipe for run in runs if (recipe := recipe_of(run))})
-        other = (
+        hint = (
             f", or name a recipe that ran here: {', '.join(f'RECIPE={recipe}' for recipe in recipes)}"
             if recipes
             else ""
         )
-        raise UserError(f"{releases}: no release here yet; run {run_command(root)}{other}")
+        raise UserError(f"{releases}: no release here yet; run {run_command(root)}{hint}")
     if student and student not in available:
         raise UserError(f"student {student!r} is not released; choose one of {', '.join(available)}")
     return releases / (student or _chosen(root, available))

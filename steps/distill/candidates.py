@@ -36,8 +36,8 @@ class Candidates:
         rng = np.random.default_rng((self.seed, 5, step))
         positives = [self.positives.get(row) for row in rows.tolist()]
         chosen = [-1 if docs is None else int(docs[0] if len(docs) == 1 else rng.choice(docs)) for docs in positives]
-        drawn = np.array([document for document in chosen if document >= 0], dtype=np.int64)
-        documents = np.unique(np.concatenate([drawn, self.nearest[rows].reshape(-1)]))
+        labelled = np.array([document for document in chosen if document >= 0], dtype=np.int64)
+        documents = np.unique(np.concatenate([labelled, self.nearest[rows].reshape(-1)]))
         label = documents[None, :] == np.array(chosen)[:, None]
         counts = np.ones_like(label)
         for position, docs in enumerate(positives):

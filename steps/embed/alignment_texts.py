@@ -63,8 +63,8 @@ class Collected:
                 positions.append(position)
                 by_dataset[dataset_of(item.source_id)].append(position)
             tally[reason] += 1
-        drawn = (_drawn(group, limits[dataset], self.seed) for dataset, group in by_dataset.items())
-        chosen = set(chain.from_iterable(drawn))
+        samples = (_drawn(group, limits[dataset], self.seed) for dataset, group in by_dataset.items())
+        chosen = set(chain.from_iterable(samples))
         for position, item in enumerate(read_items() if chosen else ()):
             if position in chosen:
                 text = first_words(item.text, self.max_words)

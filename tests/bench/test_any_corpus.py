@@ -71,15 +71,15 @@ def test_a_labels_changes_reach_the_student_that_is_measured(monkeypatch: pytest
 
 def test_retention_is_a_share_of_the_mean_over_seeds() -> None:
     seeds = [{"test": {"a": [0.4, 0.2]}}, {"test": {"a": [0.5, 0.3]}}]
-    kept = retention(seeds, {"test": {"a": [0.5, 0.5]}}, "test")
-    assert kept["mean"] == pytest.approx(0.7) and kept["sd"] == pytest.approx(0.1 * 2**0.5)
+    retained = retention(seeds, {"test": {"a": [0.5, 0.5]}}, "test")
+    assert retained["mean"] == pytest.approx(0.7) and retained["sd"] == pytest.approx(0.1 * 2**0.5)
 
 
 def test_data_sets_count_alike_in_retention_whatever_their_numbers_of_queries() -> None:
     seeds = [{"test": {"a": [0.4, 0.2], "b": [0.9]}}, {"test": {"a": [0.5, 0.3], "b": [0.5]}}]
-    kept = retention(seeds, {"test": {"a": [0.5, 0.5], "b": [1.0]}}, "test")
-    assert kept["values"] == pytest.approx([(0.6 + 0.9) / 2, (0.8 + 0.5) / 2])
-    assert kept["by_set"] == pytest.approx({"a": 0.7, "b": 0.7})
+    retained = retention(seeds, {"test": {"a": [0.5, 0.5], "b": [1.0]}}, "test")
+    assert retained["values"] == pytest.approx([(0.6 + 0.9) / 2, (0.8 + 0.5) / 2])
+    assert retained["by_set"] == pytest.approx({"a": 0.7, "b": 0.7})
 
 
 def test_a_students_queries_are_kept_by_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,32 +91,33 @@ def test_a_students_queries_are_kept_by_data_set(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(any_corpus, "measured", cell)
     run = validated(Params, read_mapping(Path("params.yaml")), "params.yaml").distill
     teacher = {"test": {"a": [0.5, 0.5], "b": [1.0]}}
-    found = any_corpus.student_line("c", "static", SimpleNamespace(params=run), teacher, [1, 2], {})  # type: ignore[arg-type]
-    assert found["by_query"]["test"] == {"a": pytest.approx([0.5, 0.2]), "b": pytest.approx([0.8])}
+    result = any_corpus.student_line("c", "static", SimpleNamespace(params=run), teacher, [1, 2], {})  # type: ignore[arg-type]
+    assert result["by_query"]["test"] == {"a": pytest.approx([0.5, 0.2]), "b": pytest.approx([0.8])}
 
 
 def row(seeds: list[int], *values: float, **more: object) -> dict[str, object]:
     """What is on record of a student."""
     sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    kept = {"mean": float(np.mean(values)), "sd": sd, "values": list(values)}
-    return {"seeds": seeds, "retention": {"test": kept}, "steps": 100.0 * seeds[0], "stage_seconds": 10.0 * seeds[0],
+    retained = {"mean": float(np.mean(values)), "sd": sd, "values": list(values)}
+    return {"seeds": seeds, "retention": {"test": retained},
+            "steps": 100.0 * seeds[0], "stage_seconds": 10.0 * seeds[0],
             "git_commit": f"of {seeds[0]}", "machine": {"cores": 2}, **more}  # fmt: skip
 
 
 def test_other_seeds_join_those_on_record() -> None:
     older = row([1], 0.9, against={"p": 0.2})
     del older["retention"]["test"]["values"]  # type: ignore[attr-defined]
-    found = joined(older, row([2, 3], 0.96, 0.99, held_out_ndcg=0.8))
-    assert found["seeds"] == [1, 2, 3] and found["retention"]["test"]["values"] == [0.9, 0.96, 0.99]
-    assert found["retention"]["test"]["mean"] == pytest.approx(0.95)
-    assert found["retention"]["test"]["sd"] == pytest.approx(np.std([0.9, 0.96, 0.99], ddof=1))
-    assert found["steps"] == pytest.approx((100 + 2 * 200) / 3)
-    assert found["against"] == {"p": 0.2, "seeds": [1]} and found["git_commit"] == "of 2"
-    assert found["joined"] == [{"seeds": [1], "git_commit": "of 1", "machine": {"cores": 2}}]
-    assert joined(found, row([2, 3], 0.96, 0.99)) == found  # each call of the bench records all that it has
-    again = joined(found, row([4], 0.97))
+    result = joined(older, row([2, 3], 0.96, 0.99, held_out_ndcg=0.8))
+    assert result["seeds"] == [1, 2, 3] and result["retention"]["test"]["values"] == [0.9, 0.96, 0.99]
+    assert result["retention"]["test"]["mean"] == pytest.approx(0.95)
+    assert result["retention"]["test"]["sd"] == pytest.approx(np.std([0.9, 0.96, 0.99], ddof=1))
+    assert result["steps"] == pytest.approx((100 + 2 * 200) / 3)
+    assert result["against"] == {"p": 0.2, "seeds": [1]} and result["git_commit"] == "of 2"
+    assert result["joined"] == [{"seeds": [1], "git_commit": "of 1", "machine": {"cores": 2}}]
+    assert joined(result, row([2, 3], 0.96, 0.99)) == result  # each call of the bench records all that it has
+    again = joined(result, row([4], 0.97))
     assert again["retention"]["test"]["values"] == [0.9, 0.96, 0.99, 0.97] and len(again["joined"]) == 2
-    assert joined(found, row([3], 0.5)) == row([3], 0.5)  # a seed measured again: nothing of before counts
+    assert joined(result, row([3], 0.5)) == row([3], 0.5)  # a seed measured again: nothing of before counts
     unknown = row([5, 6], 0.9, 0.8)
     del unknown["retention"]["test"]["values"]  # type: ignore[attr-defined]
     with pytest.raises(UserError, match="no values by seed"):
@@ -127,18 +128,18 @@ def test_joined_rows_keep_each_data_sets_mean_over_all_seeds() -> None:
     older, newer = row([1], 0.9), row([2, 3], 0.8, 0.7)
     older["retention"]["test"]["by_set"] = {"a": 0.95, "b": 0.85}  # type: ignore[index]
     newer["retention"]["test"]["by_set"] = {"a": 0.80, "b": 0.70}  # type: ignore[index]
-    kept = joined(older, newer)["retention"]["test"]
-    assert kept["by_set"] == pytest.approx({"a": (0.95 + 2 * 0.8) / 3, "b": (0.85 + 2 * 0.7) / 3})
-    assert kept["mean"] == pytest.approx(np.mean(list(kept["by_set"].values())))
+    retained = joined(older, newer)["retention"]["test"]
+    assert retained["by_set"] == pytest.approx({"a": (0.95 + 2 * 0.8) / 3, "b": (0.85 + 2 * 0.7) / 3})
+    assert retained["mean"] == pytest.approx(np.mean(list(retained["by_set"].values())))
 
 
 def test_the_summary_names_the_worst_corpus_and_the_longest_training() -> None:
-    def line(kept: float, seconds: float, foretold: float) -> dict[str, object]:
-        row = {"retention": {"test": {"mean": kept}}, "stage_seconds": seconds, "expected_retention": foretold}
+    def line(retained: float, seconds: float, foretold: float) -> dict[str, object]:
+        row = {"retention": {"test": {"mean": retained}}, "stage_seconds": seconds, "expected_retention": foretold}
         return {"students": {"static": row}}
 
-    told = summary({"a": line(0.9, 5.0, 0.93), "b": line(0.8, 3.0, 0.76)}, ["static"])["static"]
-    assert told == {
+    figures = summary({"a": line(0.9, 5.0, 0.93), "b": line(0.8, 3.0, 0.76)}, ["static"])["static"]
+    assert figures == {
         "corpora": 2,
         "mean": pytest.approx(0.85),
         "worst": 0.8,
@@ -163,11 +164,11 @@ def test_a_comparison_is_paired_by_query() -> None:
     students = {"1l": {"by_query": {"test": {"a": after.tolist()}}}, "new": {"by_query": {"test": {"a": []}}}}
     row = {"corpus": "x", "students": students}
     compared("a", row, {"a": old | {"corpus": "x"}})
-    told = row["students"]["1l"]["against"]
-    assert told["retention"] == 0.9 and told["p"] < 1e-9
-    assert told["difference"] == pytest.approx(float((after - before).mean()))
+    figures = row["students"]["1l"]["against"]
+    assert figures["retention"] == 0.9 and figures["p"] < 1e-9
+    assert figures["difference"] == pytest.approx(float((after - before).mean()))
     assert "against" not in row["students"]["new"]
-    json.dumps(told)
+    json.dumps(figures)
 
 
 def test_data_sets_count_alike_in_a_comparison() -> None:
@@ -177,10 +178,10 @@ def test_data_sets_count_alike_in_a_comparison() -> None:
 
     new = line([0.6, 0.6, 0.61, 0.6] * 25, [0.1, 0.11])
     compared("a", new, {"a": line([0.5] * 100, [0.5, 0.5])})
-    told = new["students"]["1l"]["against"]  # type: ignore[index]
+    figures = new["students"]["1l"]["against"]  # type: ignore[index]
     large, small = np.array([0.1, 0.1, 0.11, 0.1] * 25), np.array([-0.4, -0.39])
-    assert told["difference"] == pytest.approx((large.mean() + small.mean()) / 2) and told["difference"] < 0
-    assert told["p"] == pytest.approx(p_value([large, small]))
+    assert figures["difference"] == pytest.approx((large.mean() + small.mean()) / 2) and figures["difference"] < 0
+    assert figures["p"] == pytest.approx(p_value([large, small]))
 
 
 def test_another_corpus_is_not_compared() -> None:
@@ -285,11 +286,11 @@ def test_the_command_keeps_what_it_measured_and_compares_it(
     ):
         monkeypatch.setattr("sys.argv", ["any_corpus", *words])
         any_corpus.main()
-    kept = json.loads((tmp_path / "kept" / "before.json").read_text())
+    retained = json.loads((tmp_path / "kept" / "before.json").read_text())
     halves = {name: corpus.half for name, corpus in read_corpora().corpora.items()}
-    assert set(kept) == {name for name, half in halves.items() if half != "reporting"}
-    assert set(kept["scifact"]["students"]) == {"static", "1l", "2l"}
-    assert kept["scifact"]["students"]["static"]["by_query"]
+    assert set(retained) == {name for name, half in halves.items() if half != "reporting"}
+    assert set(retained["scifact"]["students"]) == {"static", "1l", "2l"}
+    assert retained["scifact"]["students"]["static"]["by_query"]
     before = json.loads((tmp_path / "results" / "before.json").read_text())
     assert {student: row["corpora"] for student, row in before["summary"]["disguises"].items()} == {
         "static": 16,
@@ -301,15 +302,15 @@ def test_the_command_keeps_what_it_measured_and_compares_it(
     monkeypatch.setattr("sys.argv", ["any_corpus", "before", "--only", "scifact_dot", "--students", "2l"])
     any_corpus.main()
     before = json.loads((tmp_path / "results" / "before.json").read_text())
-    told = before["summary"]["disguises"]
-    assert told["2l"]["corpora"] == 3 and told["static"]["corpora"] == 16
+    figures = before["summary"]["disguises"]
+    assert figures["2l"]["corpora"] == 3 and figures["static"]["corpora"] == 16
     rows = json.loads((tmp_path / "results" / "after.json").read_text())["corpora"]["scifact"]["students"]
     assert rows["static"]["against"]["difference"] == 0 and rows["2l"]["against"]["p"] == 1
-    said = capsys.readouterr().out
-    assert "by_query" not in rows["static"] and "worst 90.0%" in said and "reporting, " not in said
+    output = capsys.readouterr().out
+    assert "by_query" not in rows["static"] and "worst 90.0%" in output and "reporting, " not in output
     monkeypatch.setattr("sys.argv", ["any_corpus", "after", "--half", "reporting"])
     any_corpus.main()
-    said = capsys.readouterr().out
-    assert "reporting, static: mean 90.0%" in said and "disguises, " not in said and "choosing, " not in said
-    kept = json.loads((tmp_path / "kept" / "after.json").read_text())
-    assert set(kept) == set(halves)
+    output = capsys.readouterr().out
+    assert "reporting, static: mean 90.0%" in output and "disguises, " not in output and "choosing, " not in output
+    retained = json.loads((tmp_path / "kept" / "after.json").read_text())
+    assert set(retained) == set(halves)

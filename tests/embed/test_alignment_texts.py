@@ -88,12 +88,12 @@ def test_a_small_data_set_beside_a_large_one_gives_as_many_texts_as_alone() -> N
     alone = texts_of([], documents=corpus[200:], parts=["titles"], max_part_texts=40, least_texts=100)
     small = [row for row in filled.table.to_pylist() if dataset_of(row["source_id"]) == "small"]
     assert small == alone.table.to_pylist()
-    asked = [
+    queries = [
         query(f"{name}/q{n}", f"{name} asks {n}", "train")
         for name, count in (("large", 200), ("small", 30))
         for n in range(count)
     ]
-    found = texts_of(asked, max_part_texts=40)
+    found = texts_of(queries, max_part_texts=40)
     assert Counter(map(dataset_of, found.table["source_id"].to_pylist())) == {"large": 40, "small": 30}
     assert missing_texts(["large/d1", "pool/q1"], [*corpus, ("third/d", "")], 3) == {"large": 1, "small": 2, "third": 2}
 

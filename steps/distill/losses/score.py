@@ -14,18 +14,27 @@ logits beside cosines do; without T_t it is T. Nothing is multiplied back.
 | score_margin | MarginMSE (Hofstätter et al. 2020, Sec. 3, arXiv:2010.02666) |
 """
 
+import math
 from abc import abstractmethod
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 from torch.nn import functional
 
 from steps.distill.losses.base import Batch, Loss, Need, Outputs, Targets
 from steps.distill.losses.label import binary_cross_entropy, filled, masked, only, softmax_cross_entropy, student_scores
 
-Temperature = Annotated[float, Field(gt=0, allow_inf_nan=False)] | Literal["auto"]
+
+def _temperature(value: Any) -> Any:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+    if value == "auto" or number:
+        return value
+    raise ValueError("give auto, or a number above 0")
+
+
+Temperature = Annotated[float | Literal["auto"], BeforeValidator(_temperature)]
 
 
 class ScoreLoss(Loss):
