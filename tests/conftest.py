@@ -18,6 +18,8 @@ LONG = (
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # read when torch is loaded; programs that tests start inherit it
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else every process, of hundreds, compiles the project anew
+sys.dont_write_bytecode = False
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # programs that tests start would ignore it under nohup
