@@ -115,11 +115,8 @@ def embedded(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     """A project's folder in which `embed` is done, for the tests of one file."""
     from stages import run_embed
 
-    folder = tmp_path_factory.mktemp("embedded")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLIMTOWER_CACHE", str(folder / "cache"))
-        run_embed(folder, tiny_tower)
-    return folder
+    built = built_once(tmp_path_factory, "embedded", lambda folder: run_embed(folder, tiny_tower))
+    return shutil.copytree(built, tmp_path_factory.mktemp("embedded"), dirs_exist_ok=True)
 
 
 @pytest.fixture(scope="session")
