@@ -5,7 +5,9 @@ teacher and with each other by it.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from statistics import NormalDist
 from typing import Literal
@@ -120,13 +122,25 @@ def resampled_means(values: np.ndarray, resamples: int, seed: int | np.random.Ge
 
     The draws depend on the seed and on the number of queries only, so two candidates are judged on the same ones.
     """
-    generator = np.random.default_rng(seed)
     queries = len(values)
+    few = isinstance(seed, int) and resamples * queries <= _CELLS
+    drawn = [_drawn_once(queries, resamples, seed)] if few else _drawn(queries, resamples, seed)
+    return np.concatenate([counts @ values / queries for counts in drawn])
+
+
+def _drawn(queries: int, resamples: int, seed: int | np.random.Generator) -> Iterator[np.ndarray]:
+    """How often each query is drawn, `(rows, queries)`, some of the resamplings at a time."""
+    generator = np.random.default_rng(seed)
     block = max(1, _CELLS // queries)
-    chunks = []
     for start in range(0, resamples, block):
         rows = min(block, resamples - start)
         indices = generator.integers(0, queries, (rows, queries)) + np.arange(rows)[:, None] * queries
         counts = np.bincount(indices.ravel(), minlength=rows * queries).reshape(rows, queries)
-        chunks.append(counts.astype(np.float64) @ values / queries)
-    return np.concatenate(chunks)
+        yield counts.astype(np.float64)
+
+
+@lru_cache(maxsize=1)
+def _drawn_once(queries: int, resamples: int, seed: int) -> np.ndarray:
+    """All of them, kept for the next candidate."""
+    (counts,) = _drawn(queries, resamples, seed)
+    return counts
