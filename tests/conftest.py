@@ -4,7 +4,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -82,6 +82,22 @@ def built_once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path
                 build(folder)
             folder.with_suffix(".done").touch()
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def copied_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """New databases of MLflow are copies of one: writing its tables takes a second."""
+    from slimtower.registry import client
+
+    write = client._write_database
+
+    def copy(path: Path) -> None:
+        built = built_once(tmp_path_factory, "mlflow", lambda folder: write(folder / "mlflow.db"))
+        shutil.copyfile(built / "mlflow.db", path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client, "_write_database", copy)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -207,11 +207,16 @@ def _make_whole(path: Path) -> None:
             return
         for stale in path.parent.glob(f".staging.{glob.escape(path.name)}.*"):  # of a process that was killed
             stale.unlink(missing_ok=True)
-        from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
-        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-
         with staged_file(path) as staging:
-            SqlAlchemyStore(f"sqlite:///{staging}", DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH).engine.dispose()
+            _write_database(staging)
+
+
+def _write_database(path: Path) -> None:
+    """Write MLflow's tables, in which nothing is yet."""
+    from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    SqlAlchemyStore(f"sqlite:///{path}", DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH).engine.dispose()
 
 
 def _check_sqlite(path: Path) -> None:
