@@ -1,10 +1,13 @@
 """A training that is killed, three times, and run again ends in the bytes of one that was left alone."""
 
 import multiprocessing
+import os
 import random
 import shutil
+import sys
 import time
 from collections.abc import Callable
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
@@ -17,12 +20,19 @@ from slimtower.common.files import read_json, sha256_file
 pytestmark = [pytest.mark.slow, pytest.mark.faults("kills")]
 
 SERVER = multiprocessing.get_context("forkserver")  # imports once, then forks a clean process for each training
-SERVER.set_forkserver_preload(["killed_training"])
+SERVER.set_forkserver_preload(["killed_training", "steps.distill.run", "steps.teach.dual_encoder"])
+
+
+def started(body: Callable[..., None], *arguments: object) -> ForkServerProcess:
+    process = SERVER.Process(target=body, args=arguments)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # the server of Python 3.11 imports nothing without it
+        process.start()
+    return process
 
 
 def run_to_end(body: Callable[..., None], *arguments: object) -> None:
-    process = SERVER.Process(target=body, args=arguments)
-    process.start()
+    process = started(body, *arguments)
     process.join(300)
     assert process.exitcode == 0
 
@@ -36,8 +46,7 @@ def kill_after(record_property: Callable[[str, object], None]) -> Callable[..., 
     ) -> None:
         """Run `body` in a process; kill it `delay` seconds after `mark` has changed so often."""
         seen = {mark()}
-        process = SERVER.Process(target=body, args=arguments)
-        process.start()
+        process = started(body, *arguments)
         while len(seen) <= times and process.is_alive():
             seen.add(mark())
             time.sleep(0.003)
