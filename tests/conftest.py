@@ -1,11 +1,13 @@
 """What many tests need: a tiny tower, and a place where nothing reaches the network."""
 
+import gc
 import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fault_record import FAULTS, FaultCounts
@@ -30,6 +32,17 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # what tests compare with is computed on the CPU
     if FAULTS:
         config.pluginmanager.register(FaultCounts())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Python does not search what is imported and collected for garbage, now or later: it stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
