@@ -23,9 +23,10 @@ QUIET = {
 def settle() -> None:
     """Set in the environment what libraries lack here; what is set already stays.
 
-    Call it before torch is imported, which reads the number of threads then.
+    Call it before torch is imported, which reads then how many threads there are and how they wait. Threads that spin
+    while they wait take the time of those that they wait for where another process has a core.
     """
-    variables = QUIET | _instead_of_home()
+    variables = QUIET | {"OMP_WAIT_POLICY": "passive"} | _instead_of_home()
     if (allowed := cores()) < cores_seen():
         variables["OMP_NUM_THREADS"] = str(allowed)
     for name, value in variables.items():

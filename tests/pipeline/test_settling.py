@@ -14,7 +14,8 @@ from pipeline import surroundings
 from pipeline.plain_copy import plain_copy
 from slimtower.common.errors import UserError
 
-SET = ("XDG_CACHE_HOME", "MPLCONFIGDIR", "HF_HOME", "OMP_NUM_THREADS", *surroundings.QUIET)
+SET = ("XDG_CACHE_HOME", "MPLCONFIGDIR", "HF_HOME", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", *surroundings.QUIET)
+ALWAYS = surroundings.QUIET | {"OMP_WAIT_POLICY": "passive"}
 
 
 @pytest.fixture(autouse=True)
@@ -33,8 +34,8 @@ def settled() -> dict[str, str]:
     return {name: os.environ[name] for name in SET if name in os.environ}
 
 
-def test_where_nothing_lacks_only_telemetry_is_switched_off() -> None:
-    assert settled() == surroundings.QUIET
+def test_where_nothing_lacks_telemetry_is_off_and_threads_do_not_spin() -> None:
+    assert settled() == ALWAYS
 
 
 def test_a_home_that_cannot_be_written_is_replaced_below_the_cache(
@@ -42,7 +43,7 @@ def test_a_home_that_cannot_be_written_is_replaced_below_the_cache(
 ) -> None:
     monkeypatch.setenv("HOME", "/proc/nonexistent")
     monkeypatch.setenv("MPLCONFIGDIR", "/somewhere")
-    assert settled() == surroundings.QUIET | {"XDG_CACHE_HOME": str(own_cache / "home"), "MPLCONFIGDIR": "/somewhere"}
+    assert settled() == ALWAYS | {"XDG_CACHE_HOME": str(own_cache / "home"), "MPLCONFIGDIR": "/somewhere"}
 
 
 def test_models_below_a_home_that_can_only_be_read_are_still_found(
