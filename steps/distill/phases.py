@@ -58,6 +58,7 @@ class Trainings:
     params: DistillParams
     tables: dict[tuple[str, int], ScoreTable] = field(default_factory=dict)  # by teacher and documents a text
     networks: dict[str, Network] = field(default_factory=dict)  # those that train along, by teacher
+    temperatures: dict[str, float] = field(default_factory=dict)  # what `auto` became, by the loss' name
 
     def __iter__(self) -> Iterator[tuple[Objective, Schedule, np.ndarray]]:
         """Each with the rows of the texts that it sees, made when its turn comes; none with epochs: 0.0.
@@ -108,6 +109,7 @@ class Trainings:
 
     def _with_temperature(self, loss: Loss) -> Loss:
         if isinstance(loss, ScoreLoss) and loss.temperature == "auto":
+            self.temperatures[loss.name] = self.temperature
             return loss.model_copy(update={"temperature": self.temperature})
         return loss
 

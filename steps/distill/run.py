@@ -88,7 +88,8 @@ def run(
     finished = []
     documents, cosine = tower, tower.similarity_fn_name == "cosine"
     trained: TrainedTeacher | None = None
-    for objective, schedule, rows in Trainings(chosen, encoder, teach / "tower", cosine, sources, training, params):
+    trainings = Trainings(chosen, encoder, teach / "tower", cosine, sources, training, params)
+    for objective, schedule, rows in trainings:
         alignment = replace(data, training=rows)
         knobs = chosen.model_dump() | {
             "phase": schedule.name,
@@ -149,6 +150,7 @@ def run(
             "start": next(iter(type(chosen.start).model_fields)),
             "base": getattr(chosen.start, "base", getattr(chosen.start, "adapter", None)),
             "losses": [loss.name for loss in chosen.losses],
+            "temperatures": trainings.temperatures,
             "dims": sorted(set(dims)),
             "teacher": asdict(teacher),
             "computed_in": resolve_precision(params.precision),

@@ -124,6 +124,18 @@ def test_every_objective_lowers_its_loss(root: Path, student: dict[str, Any], mo
     np.testing.assert_allclose(np.linalg.norm(tower.encode_query(TEXTS), axis=1), 1, atol=1e-5)
 
 
+def test_the_report_says_what_an_automatic_temperature_became(root: Path) -> None:
+    def ranked(temperature: float | str) -> Path:
+        losses = [{"kind": "embedding"}, {"kind": "score_softmax", "temperature": temperature}]
+        return run_distill(root, "it", one(STATIC | {"losses": losses, "labels": "pseudo", "teacher_top_k": 2}))
+
+    output = ranked("auto")
+    automatic, [temperature] = weights(output), read_json(output / "report.json")["temperatures"].values()
+    given = weights(ranked(temperature))
+    assert all(torch.equal(given[name], automatic[name]) for name in automatic)
+    assert read_json(output / "report.json")["temperatures"] == {}  # nothing was automatic
+
+
 def opened(root: Path, student: dict[str, Any]) -> tuple[SentenceTransformer, SentenceTransformer]:
     """Its router, and the teacher; the route of queries is the student itself."""
     output = run_distill(root, "it", one(student))
