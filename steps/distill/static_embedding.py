@@ -134,8 +134,9 @@ def check_token_rows(embed: Path, rows: np.ndarray, teacher: SentenceTransformer
 def frequent_phrases(texts: list[str], tokenizer: Tokenizer, words: int, pairs: int) -> list[str]:
     """At most so many words that are not one token already, and so many pairs of words, the most frequent of each.
 
-    They consist of letters and digits, as the tokenizer normalises them; a single space is between those of a pair.
-    Words come first. UserError when there are none though some are asked for.
+    They consist of letters and digits, as the tokenizer normalises them; a single space is between those of a pair. No
+    pair begins with a single letter: behind each word that ends with it, the tokenizer would try that pair and miss
+    another. Words come first. UserError when there are none though some are asked for.
     """
     if not words and not pairs:
         return []
@@ -146,7 +147,9 @@ def frequent_phrases(texts: list[str], tokenizer: Tokenizer, words: int, pairs: 
         spans = [span for span in _WORDS.pre_tokenize_str(normal) if span[0].isalnum()]
         single.update(word for word, _ in spans)
         double.update(
-            f"{left} {right}" for (left, (_, end)), (right, (start, _)) in pairwise(spans) if normal[end:start] == " "
+            f"{left} {right}"
+            for (left, (_, end)), (right, (start, _)) in pairwise(spans)
+            if normal[end:start] == " " and len(left) > 1
         )
     phrases = _new(_frequent(single), tokenizer)[:words] + _frequent(double)[:pairs]
     if not phrases:

@@ -21,7 +21,13 @@ def test_phrases_are_frequent_and_words_no_token_already() -> None:
     assert frequent_phrases(texts, word_pieces(), 9, 9) == ["attack", "heart attack"]  # not "heart-of"
     assert frequent_phrases(texts, word_pieces(), 9, 0) == ["attack"]
     assert frequent_phrases(texts, word_pieces(), 0, 9) == ["heart attack"]
-    assert frequent_phrases(["b a", "b a", "a", "b"], word_pieces(), 1, 9) == ["a", "b a"]
+    assert frequent_phrases(["be a", "be a", "a", "be"], word_pieces(), 1, 9) == ["a", "be a"]
+
+
+def test_a_pair_is_found_behind_a_word_that_ends_in_the_letter_with_which_another_begins() -> None:
+    phrases = frequent_phrases(["x of heart", "x of heart"], word_pieces(), 0, 9)
+    tokens = with_phrases(word_pieces(), phrases, first_id=len(VOCABULARY)).encode("box of heart").tokens
+    assert phrases == ["of heart"] and tokens[-1] == " of heart"
 
 
 def test_the_longest_phrase_is_taken_and_only_whole_words() -> None:
