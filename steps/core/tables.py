@@ -16,12 +16,14 @@ Part = Literal[
     "generated_queries",
     "random_queries",
     "perturbed_queries",
+    "documents",
     "titles",
     "sentences",
     "spans",
     "unlabelled_queries",
 ]
 FILLER: Part = "spans"  # makes up for missing texts where `embed.least_texts` asks for more than embed.parts give
+DOCUMENTS: Part = "documents"  # of which a student says how large a share of its texts they are
 _ROWS_AT_ONCE = 2**20  # a row group; the text of so many rows fits into one chunk, which the text of a log does not
 
 

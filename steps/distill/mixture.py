@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from slimtower.common.errors import UserError
-from steps.core.tables import FILLER, Part
+from steps.core.tables import DOCUMENTS, FILLER, Part
 
 
 def rows_of(parts: np.ndarray, repeats: Mapping[Part, float]) -> np.ndarray:
@@ -23,14 +23,22 @@ def hold_out(rows: np.ndarray, parts: np.ndarray, validation_texts: int, seed: i
     """Seeded split of rows into training and validation rows, both sorted; at most a tenth of them validates.
 
     Spans validate only where the other parts, half of whose texts may, have too few: they overlap with each other.
+    Documents do only where nothing else is left: they are longer than most queries.
     """
     order = np.random.default_rng((seed, 1)).permutation(rows)
     count = max(1, min(validation_texts, len(rows) // 10))
-    natural, spans = order[parts[order] != FILLER], order[parts[order] == FILLER]
-    if len(spans):
-        half = -(-len(natural) // 2)
-        order = np.concatenate([natural[:half], spans, natural[half:]])
+    spans, documents = order[parts[order] == FILLER], order[parts[order] == DOCUMENTS]
+    natural = order[~np.isin(parts[order], (FILLER, DOCUMENTS))]
+    half = -(-len(natural) // 2) if len(spans) else len(natural)
+    order = np.concatenate([natural[:half], spans, natural[half:], documents])
     return np.sort(order[count:]), np.sort(order[:count])
+
+
+def with_documents(repeats: Mapping[Part, float], parts: np.ndarray, share: float) -> dict[Part, float]:
+    """`repeats`, and how often an epoch sees each document, so that documents are this share of its texts."""
+    members = int((parts == DOCUMENTS).sum())
+    others = sum(texts_an_epoch(times, int((parts == part).sum())) for part, times in repeats.items())
+    return dict(repeats) | ({DOCUMENTS: share / (1 - share) * others / max(1, members)} if share else {})
 
 
 def texts_an_epoch(times: float, members: int) -> int:

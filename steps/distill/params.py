@@ -8,7 +8,7 @@ from slimtower.common.errors import UserError
 from slimtower.common.names import key_name
 from slimtower.common.settings import Strict
 from steps.core.params import Seed
-from steps.core.tables import Part
+from steps.core.tables import DOCUMENTS, Part
 from steps.distill.losses import AnyLoss
 from steps.distill.losses.base import Loss, Need
 from steps.distill.starts import Fresh, Layers, Start, Static
@@ -183,6 +183,10 @@ class StudentParams(Phase):
     """Share of the steps in which the learning rate rises from 0."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Of AdamW."""
+    document_share: float = Field(default=0.0, ge=0, lt=1)
+    """Share of documents (embed.parts) among the texts of an epoch. Read as if they were queries, they teach which
+    documents are near each other, and how long texts are read.
+    """
     embedding_lr_multiplier: float = Field(default=1.0, gt=0)
     """Factor of the learning rate of token embeddings."""
     towers: Literal["asymmetric", "symmetric", "joint"] = "asymmetric"
@@ -263,7 +267,7 @@ class DistillParams(Strict):
     """Of new weights, the held-out texts and their order."""
     repeats: dict[Part, Repeats]
     """How often an epoch sees each text of a part: 1 once, 0 never, 2.5 twice and half of them a third time. A part
-    without texts is left out, and a line says so.
+    without texts is left out, and a line says so. How often documents are seen follows from a student's document_share.
     """
     required_parts: list[Part]
     """Parts whose absence stops the run."""
@@ -283,6 +287,12 @@ class DistillParams(Strict):
         if student not in self.student:
             raise UserError(f"distill.student has no {student!r}; it describes {sorted(self.student)}")
         return self.student[student]
+
+    @model_validator(mode="after")
+    def _documents_have_a_share(self) -> Self:
+        if DOCUMENTS in self.repeats:
+            raise ValueError("repeats names documents; give a student a document_share instead")
+        return self
 
     @model_validator(mode="after")
     def _required_parts_are_seen(self) -> Self:

@@ -17,7 +17,7 @@ from steps.core.tables import read_table, write_table
 from steps.distill.checkpoints import Checkpoints, training_folder
 from steps.distill.checks import check_endpoint, check_repeats, check_size, check_student, check_targets
 from steps.distill.joint import JointDocuments, TrainedTeacher
-from steps.distill.mixture import hold_out, rows_of
+from steps.distill.mixture import hold_out, rows_of, with_documents
 from steps.distill.params import DistillParams
 from steps.distill.phases import Trainings
 from steps.distill.ranking import describe_ranking, expected_retention, ranking_kept, texts_to_rank
@@ -69,6 +69,8 @@ def run(
     check_targets(embed, sources.vectors, len(texts), tower)
     check_endpoint(chosen, tower)
     parts = np.array(sources.texts["part"].to_pylist())
+    repeats = with_documents(params.repeats, parts, chosen.document_share)
+    params = params.model_copy(update={"repeats": repeats})
     training, validation = hold_out(rows_of(parts, params.repeats), parts, params.validation_texts, params.seed)
     absent = check_repeats(params.repeats, parts, training, embedded["parts"], params.required_parts)
     encoder = untrained(chosen, teach / "tower", sources, [texts[row] for row in training], params)

@@ -245,6 +245,8 @@ def _part(part: Part, sources: Sources, params: EmbedParams, uncased: bool) -> I
             return _random_queries(sources, params)
         case "perturbed_queries":
             return _perturbed_queries(sources.queries, params, uncased)
+        case "documents":
+            return (Item(sources.template.text(*fields), doc_id) for doc_id, *fields in sources.corpus)
         case "titles":
             return (Item(title, doc_id) for doc_id, title, *_ in sources.corpus)
         case "sentences":

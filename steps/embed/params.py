@@ -14,10 +14,11 @@ class EmbedParams(Strict):
 
     parts: list[Part] = Field(min_length=1)
     """Texts on which students are aligned; a text that several parts have belongs to the first of them in this order.
-    titles, sentences: of the corpus. spans: windows of consecutive words of each document, most as long as training
-    queries are, some as long as sentences or passages. perturbed_queries: each training query with one or two typos,
-    or, where the teacher tells them apart, in another case. random_queries: random draws of words of the training
-    queries, as many as there are generated_queries, of which they are the control.
+    documents: the first words of each, for students with a document_share. titles, sentences: of the corpus. spans:
+    windows of consecutive words of each document, most as long as training queries are, some as long as sentences or
+    passages. perturbed_queries: each training query with one or two typos, or, where the teacher tells them apart, in
+    another case. random_queries: random draws of words of the training queries, as many as there are generated_queries,
+    of which they are the control.
     """
     max_part_texts: int = Field(ge=0)
     """Most texts of each part and data set; more are sampled. The unlabelled queries are one data set. 0 = no limit."""

@@ -21,7 +21,7 @@ from steps.evaluate.params import REL, SAT, SPLITS, EvaluateParams
 from steps.evaluate.scoring import answer_measures, answering_documents
 
 QUERIES = frozenset({"train_queries", "unlabelled_queries"})
-DOCUMENTS = frozenset({"titles", "sentences", "spans"})
+DOCUMENTS = frozenset({"documents", "titles", "sentences", "spans"})
 NOBODYS = "unlabelled_queries/"  # ids of queries that belong to no data set begin so
 CORPUS = "corpus"  # the part of texts of which it is not known that they trained nobody
 _ENOUGH = 20  # held out; with fewer, texts of documents are read as queries too

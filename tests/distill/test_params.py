@@ -183,5 +183,7 @@ def test_release_refuses_a_name_that_would_lead_out_of_its_folder(monkeypatch: p
 def test_a_required_part_must_be_seen() -> None:
     raw = distill(ALIGNED).model_dump(exclude_unset=True)
     assert DistillParams.model_validate(raw | {"required_parts": list(raw["repeats"])[:1]}).required_parts
+    with pytest.raises(ValueError, match="document_share"):
+        DistillParams.model_validate(raw | {"repeats": {"documents": 1.0}})
     with pytest.raises(ValueError, match=r"required_parts names \['random_queries'\], which repeats leaves out"):
         DistillParams.model_validate(raw | {"required_parts": ["random_queries"]})

@@ -43,6 +43,17 @@ def test_a_text_belongs_to_the_first_part_that_has_it() -> None:
     assert found.counts["titles"]["repeated"] == found.counts["unlabelled_queries"]["repeated"] == 1
 
 
+def test_documents_are_their_first_words_and_a_sentence_that_is_all_of_one_belongs_to_them() -> None:
+    long = " ".join(f"w{number}" for number in range(20))
+    found = texts_of([], ("A title", "One. Two."), ("", "All of it."), ("", long), parts=["documents", "sentences"])
+    assert pairs(found) == [
+        ("documents", "A title. One. Two"), ("documents", "All of it."), ("documents", "w0 w1 w2 w3 w4 w5"),
+        ("sentences", "One."), ("sentences", "Two."),
+    ]  # fmt: skip
+    query_too = texts_of([query("t", "all of it", "test")], ("", "All of it."), parts=["documents", "sentences"])
+    assert pairs(query_too) == []
+
+
 def test_a_long_evaluation_query_cannot_return_as_its_own_first_words() -> None:
     evaluation = query("t", "one two three four five six seven eight", "test")
     found = texts_of([evaluation], ("", "One two three four five six seven eight"), ("one two three four five six", ""))
