@@ -9,11 +9,10 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import write_json
 from steps.ingest.document_vectors import PATTERNS
 from steps.ingest.locations import listing
-from steps.ingest.params import IngestParams
+from steps.ingest.params import IngestParams, VectorFiles
 from steps.ingest.partitions import matches
 from steps.ingest.source import Location
 from steps.ingest.source_data import UNLABELLED_QUERIES
-from steps.ingest.vector_params import VectorFiles
 
 
 def write_listing(params: IngestParams, path: Path) -> None:

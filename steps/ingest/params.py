@@ -1,21 +1,96 @@
-"""Params of ingest: which sources are read, and what counts as a usable row."""
+"""Params of ingest: which sources are read, where an index' vectors lie, and what counts as a usable row."""
 
-from typing import Annotated, Self
+import re
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from slimtower.common.document_texts import DocumentTemplate
-from slimtower.common.settings import Strict
+from slimtower.common.settings import Strict, Variable
 from steps.core.params import Seed
 from steps.ingest.kinds import AnySource
-from steps.ingest.source import Moment, SourceName
+from steps.ingest.source import Moment, Name, SourceName
 from steps.ingest.source_data import UNLABELLED_QUERIES
 from steps.ingest.times import Window
-from steps.ingest.vector_params import VectorSource
 
 
 def _template(text: str) -> str:
     return DocumentTemplate(text).template
+
+
+def _without_login(address: str) -> str:
+    if "://" in address and re.search("[@?]", address):
+        raise ValueError(
+            "no login and no query may be in it, as it is written down; name the variable of the environment that holds"
+            " the key in key_variable (Milvus: token_variable)"
+        )
+    return address
+
+
+Address = Annotated[str, Field(min_length=1), AfterValidator(_without_login)]
+
+
+class VectorFiles(Strict):
+    """Parquet with a column of ids and one of vectors, or .npy `(n, dim)` with a text file of ids."""
+
+    kind: Literal["files"]
+    path: Name
+    """File or folder, local or on s3://; several .npy count in the order of their names."""
+    ids: str = ""
+    """Text file of one id a line, in the order of the rows of the .npy; "" for Parquet."""
+    id_column: Name = "id"
+    """Column of ids."""
+    vector_column: Name = "vector"
+    """Column of vectors."""
+
+
+class PgvectorTable(Strict):
+    """A table of Postgres with pgvector."""
+
+    kind: Literal["pgvector"]
+    url_variable: Annotated[Variable, Field(min_length=1)]
+    """Variable of the environment that holds the address, postgresql://..."""
+    table: Name
+    """Name of the table."""
+    id_column: Name = "id"
+    """Column of ids."""
+    vector_column: Name = "embedding"
+    """Column of vectors."""
+
+
+class QdrantCollection(Strict):
+    """A collection of Qdrant at a URL, or in a local folder."""
+
+    kind: Literal["qdrant"]
+    url: Address
+    """Address of the server, without a login, or a local folder."""
+    collection: Name
+    """Name of the collection."""
+    key_variable: Variable = ""
+    """Variable of the environment that holds the key; "" = none."""
+    id_field: str = ""
+    """Field of the payload that holds the document's id; "" = the point's own id."""
+    vector: str = ""
+    """Name of the vector, where points have several."""
+
+
+class MilvusCollection(Strict):
+    """A collection of Milvus at a URI, or in a file of Milvus Lite."""
+
+    kind: Literal["milvus"]
+    uri: Address
+    """Address of the server, without a login, or a file of Milvus Lite."""
+    collection: Name
+    """Name of the collection."""
+    token_variable: Variable = ""
+    """Variable of the environment that holds the token; "" = none."""
+    id_field: Name = "id"
+    """Field of ids."""
+    vector_field: Name = "vector"
+    """Field of vectors."""
+
+
+VectorSource = Annotated[VectorFiles | PgvectorTable | QdrantCollection | MilvusCollection, Field(discriminator="kind")]
 
 
 class IngestParams(Strict):

@@ -19,8 +19,7 @@ from slimtower.common.settings import validated
 from steps.ingest import document_vectors
 from steps.ingest.listing import by_key, list_sources
 from steps.ingest.locations import reading_only
-from steps.ingest.params import IngestParams
-from steps.ingest.vector_params import MilvusCollection
+from steps.ingest.params import IngestParams, MilvusCollection
 
 IDS = [f"d{number}" for number in range(12)]
 VECTORS = np.random.default_rng(5).normal(size=(12, 8)).astype(np.float32)
