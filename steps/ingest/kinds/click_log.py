@@ -10,9 +10,8 @@ from pydantic import Field, model_validator
 
 from slimtower.common.files import sha256_text
 from slimtower.common.settings import Strict
-from steps.ingest.log_corpus import read_corpus
 from steps.ingest.log_splits import add_log
-from steps.ingest.log_tables import Tables
+from steps.ingest.log_tables import Tables, read_corpus
 from steps.ingest.rejects import Clicks
 from steps.ingest.relevance import QueryNames, log_relevance
 from steps.ingest.rows import MissingTarget

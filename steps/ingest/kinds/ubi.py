@@ -12,8 +12,8 @@ import pyarrow as pa
 from pydantic import Field
 
 from steps.ingest.coded_columns import coded
-from steps.ingest.log_corpus import read_corpus
 from steps.ingest.log_splits import AFTER_TEST_FROM, add_log
+from steps.ingest.log_tables import read_corpus
 from steps.ingest.relevance import QueryNames, log_relevance
 from steps.ingest.search_log import SearchLog
 from steps.ingest.source import Location, LogSource, Name, ReadContext
