@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from slimtower.common.files import sha256_text
 from steps.core.corpus import corpus_digest
 from steps.ingest.coded_columns import distinct
-from steps.ingest.log_impressions import OF_FREQUENT_QUERIES, OF_LONG_SESSIONS, REPEATED, account, search_numbers
+from steps.ingest.log_splits import OF_FREQUENT_QUERIES, OF_LONG_SESSIONS, REPEATED, search_numbers
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import (
     ANSWERED_UNJUDGED,
@@ -24,12 +24,20 @@ from steps.ingest.source_data import (
 )
 
 _SPLITS = ("train", "dev", "test", UNLABELLED)
-
 _IMPRESSIONS = {
     REPEATED: "that the log holds more than once counted once",
     OF_LONG_SESSIONS: "of sessions above max_session_impressions left out (do people share a session_id or client_id?"
     " then raise it)",
     OF_FREQUENT_QUERIES: f"of queries that have more than {MAX_QUERY_IMPRESSIONS:,} left out",
+}
+_SEARCHES = {
+    "of_robots": "of robots",
+    "after_test_from": "after test_from of a query first asked before it",
+    "query_without_click": "of a dev or test query without a click",
+    "nothing_shown": "that showed nothing known",
+    "outside_window": "outside the window",
+    "unusable": "unusable",
+    "of_another_evaluation": "of a query that another data set judges",
 }
 
 
@@ -100,7 +108,7 @@ def summary(report: Mapping[str, Any]) -> list[str]:
                 f"{name}: {unread:,} documents have a topic that nothing reads: ingest.document does not name it; if"
                 ' topics help, set "{title} {topic} {content}"'
             )
-        lines += account(name, entry)
+        lines += _account(name, entry)
     if count := report[UNLABELLED_QUERIES]:
         lines.append(f"{UNLABELLED_QUERIES}: {count:,} queries")
     if rejects := report["rejects"]:
@@ -109,6 +117,23 @@ def summary(report: Mapping[str, Any]) -> list[str]:
         )
         lines.append(f"rows left out: {listed} (rejects.parquet has them)")
     return lines
+
+
+def _account(name: str, entry: Mapping[str, Any]) -> list[str]:
+    """Two lines that add up: searches with their clicks, and queries; of the entry of a log in the report."""
+    if not (searches := entry.get("searches")):
+        return []
+    parts = [(searches["used"], "used")]
+    parts += [(counts, _SEARCHES[reason]) for reason, counts in searches["left_out"].items() if any(counts)]
+    totals = [sum(counts[at] for counts, _ in parts) for at in (0, 1)]
+    listed = " + ".join(f"{count:,} ({clicks:,}) {label}" for (count, clicks), label in parts)
+    lines = [f"{name}: searches (clicks): {totals[0]:,} ({totals[1]:,}) read = {listed}"]
+    queries = {split: count for split, count in entry["queries"].items() if count}
+    queries |= {label.replace("_", " "): count for label, count in entry.get("queries_left_out", {}).items() if count}
+    if foreign := entry.get("queries_of_another_evaluation"):
+        queries["that another data set judges"] = foreign
+    listed = " + ".join(f"{count:,} {label}" for label, count in queries.items())
+    return [*lines, f"{name}: queries: {sum(queries.values()):,} read = {listed}"]
 
 
 def _clauses(entry: Mapping[str, Any]) -> list[str]:
