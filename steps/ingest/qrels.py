@@ -82,13 +82,13 @@ def read_judgements(
     columns: Sequence[str],
     key: str,
 ) -> None:
-    """Add one qrels file to the judgements; UserError as of `detect_layout`."""
+    """Add one qrels file to the judgements; UserError as of `detect_layout`, and for too many defect rows."""
     source = f"{rows.name}/qrels/{path.name}"
     layout, line_of_it = detect_layout(path, columns, queries, documents, key)
     if line_of_it:
         print(f"ingest: {rows.name}: {line_of_it}", file=sys.stderr)
-    for line, raw in islice(read_lines(path), layout.has_header, None):
-        with rejects.row(source, line, raw):
+    for _, raw, guard in rejects.guarded(islice(read_lines(path), layout.has_header, None), source, path):
+        with guard:
             # A query named by a broken row is still this split's: else it would be an unlabelled one, and train.
             query_id = queries.find(layout.query(raw))
             if query_id is not None:

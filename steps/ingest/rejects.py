@@ -70,13 +70,17 @@ class Rejects:
         text = text[:RAW_CHARACTERS].encode("utf-8", errors="replace").decode("utf-8")
         self.rows.append(Reject(source, line, reason, text))
 
-    def row(self, source: str, line: int, raw: Raw) -> "_Guard":
-        """Count a row read from the source; in a `with`, what has a Defect inside is rejected."""
-        self._rows_read[source] += 1
-        return _Guard(self, source, line, raw)
+    def guarded(
+        self, rows: Iterable[tuple[int, _Item]], source: str, path: Path | str
+    ) -> Iterator[tuple[int, _Item, "_Guard"]]:
+        """Count each row, and yield it with the guard for what is done with it; after the last one `check`."""
+        for line, row in rows:
+            self._rows_read[source] += 1
+            yield line, row, _Guard(self, source, line, row if isinstance(row, (bytes, str)) else row.__repr__)
+        self.check(source, path)
 
     def guard(self, source: str, line: int, raw: Raw) -> "_Guard":
-        """The same for a row that was counted when it was read."""
+        """In a `with`, what has a Defect inside is rejected; the row was counted when it was read."""
         return _Guard(self, source, line, raw)
 
     def add_defect(self, source: str, line: int, defect: Defect, raw: Raw) -> None:

@@ -32,8 +32,8 @@ def read_unlabelled(path: Path, rejects: Rejects) -> list[Query]:
         )
     source = f"{name}/{path.name}"
     queries: dict[str, Query] = {}
-    for line, raw in read_lines(path):
-        with rejects.row(source, line, raw):
+    for line, raw, guard in rejects.guarded(read_lines(path), source, path):
+        with guard:
             text = _text(raw)
             key = fold(text)
             if not key:
@@ -41,7 +41,6 @@ def read_unlabelled(path: Path, rejects: Rejects) -> list[Query]:
             if key in queries:
                 raise LeftOut("duplicate_text")
             queries[key] = Query(f"{name}/{sha256_text(key)[:16]}", name, text, UNLABELLED, source, line)
-    rejects.check(source, path)
     if not queries:
         raise UserError(f'{path}: holds no query; name another file in ingest.{name}, or "" for none')
     return list(queries.values())
@@ -68,15 +67,13 @@ def read_term_scores(path: Path, rejects: Rejects) -> pa.Table:
         )
     source = f"{TERM_SCORES}/{path.name}"
     scores: dict[str, float] = {}
-    for line, raw in read_lines(path):
-        if line == 1 and raw.lower() == b"term\tscore":
-            continue
-        with rejects.row(source, line, raw):
+    lines = ((line, raw) for line, raw in read_lines(path) if line > 1 or raw.lower() != b"term\tscore")
+    for _, raw, guard in rejects.guarded(lines, source, path):
+        with guard:
             term, score = _parse(raw)
             if term in scores:
                 raise Defect("duplicate_term")
             scores[term] = score
-    rejects.check(source, path)
     if not scores:
         raise UserError(f'{path}: holds no term; name another file in ingest.term_scores, or "" for none')
     terms = sorted(scores)

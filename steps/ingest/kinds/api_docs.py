@@ -75,11 +75,11 @@ class ApiDocsSource(Source):
         for package, docs in zip(self.packages, _packages(self.packages, f"{context.key}.packages"), strict=True):
             source = f"{self.name}/{package}"
             left_out += docs.left_out
-            for path, line in docs.files.items():
-                with context.rejects.row(source, line, path):
+            files = ((line, path) for path, line in docs.files.items())
+            for line, _, guard in context.rejects.guarded(files, source, f"package {package}"):
+                with guard:
                     if line:
                         raise Defect("unparsable_file")
-            context.rejects.check(source, f"package {package}")
             for entry in docs.entries:
                 if entries.setdefault(entry.title, entry) is not entry:
                     left_out["title_seen_before"] += 1

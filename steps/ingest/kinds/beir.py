@@ -100,7 +100,6 @@ class BeirSource(JudgedSource, ScoredSource):
         query_ids, doc_ids = Ids(rows.queries), Ids(rows.documents)
         for split, path in qrels:
             read_judgements(path, split, query_ids, doc_ids, rows, rejects, columns=self.qrels_columns, key=key)
-            rejects.check(f"{self.name}/qrels/{path.name}", path)
             if split == "test" and not rows.has_test:
                 raise UserError(
                     f"{path}: no usable judgement; {key} needs a relevant document a query, or no such file where"
@@ -133,8 +132,8 @@ def _qrels_files(folder: Path) -> list[tuple[str, Path]]:
 
 def _read_documents(path: Path, rows: JudgedRows, rejects: Rejects) -> None:
     source = f"{rows.name}/{path.name}"
-    for line, raw in read_lines(path):
-        with rejects.row(source, line, raw):
+    for _, raw, guard in rejects.guarded(read_lines(path), source, path):
+        with guard:
             row = json_object(raw)
             doc_id = id_field(row, *_IDS)
             title = text_field(row, "title", optional=True)
@@ -142,16 +141,14 @@ def _read_documents(path: Path, rows: JudgedRows, rejects: Rejects) -> None:
             metadata = row.get("metadata")
             topic = text_field(metadata, "topic", optional=True) if isinstance(metadata, dict) else ""
             rows.add_document(doc_id, title, content, topic)
-    rejects.check(source, path)
 
 
 def _read_queries(path: Path, rows: JudgedRows, rejects: Rejects) -> None:
     source = f"{rows.name}/{path.name}"
-    for line, raw in read_lines(path):
-        with rejects.row(source, line, raw):
+    for line, raw, guard in rejects.guarded(read_lines(path), source, path):
+        with guard:
             row = json_object(raw)
             rows.add_query(id_field(row, *_IDS, "query_id", "qid"), text_field(row, *_TEXTS, "query"), source, line)
-    rejects.check(source, path)
 
 
 def _read_answers(
@@ -161,8 +158,8 @@ def _read_answers(
     source = f"{name}/{path.name}"
     named: dict[str, None] = {}
     answers: dict[str, list[str]] = {}
-    for line, raw in read_lines(path):
-        with rejects.row(source, line, raw):
+    for _, raw, guard in rejects.guarded(read_lines(path), source, path):
+        with guard:
             row = json_object(raw)
             original = queries.find(query_id := id_field(row, *_IDS, "query_id", "qid"))
             named[original or query_id] = None
@@ -177,5 +174,4 @@ def _read_answers(
             if original in answers:
                 raise Defect("duplicate_id")
             answers[original] = texts
-    rejects.check(source, path)
     return answers, named

@@ -46,25 +46,24 @@ class IrDatasetsSource(JudgedSource):
         with _downloads(self.id, key):
             source = f"{self.name}/docs"
             documents = progress(loaded.docs_iter(), None, f"{self.name}: documents")
-            for number, row in enumerate(documents, start=1):
-                with rejects.row(source, number, row.__repr__):
+            for _, row, guard in rejects.guarded(enumerate(documents, start=1), source, f"{self.id}: docs"):
+                with guard:
                     rows.add_document(id_field(_fields(row, "doc_id"), "doc_id"), *_document_text(row))
-            rejects.check(source, f"{self.id}: docs")
             for split, (part, _) in parts.items():
                 source = f"{self.name}/{split}/queries"
-                for number, row in enumerate(part.queries_iter(), start=1):
-                    with rejects.row(source, number, row.__repr__):
+                queries = enumerate(part.queries_iter(), start=1)
+                for number, row, guard in rejects.guarded(queries, source, f"{self.id}: {split} queries"):
+                    with guard:
                         query_id = id_field(_fields(row, "query_id"), "query_id")
                         rows.add_query(query_id, _query_text(row), source, number)
-                rejects.check(source, f"{self.id}: {split} queries")
                 if split != "train":
                     held_out = dict.fromkeys(rows.queries, _UNJUDGED)
             for split, (part, part_id) in parts.items():
                 source = f"{self.name}/{split}/qrels"
-                for number, row in enumerate(part.qrels_iter(), start=1):
-                    with rejects.row(source, number, row.__repr__):
+                qrels = enumerate(part.qrels_iter(), start=1)
+                for _, row, guard in rejects.guarded(qrels, source, f"{part_id}: qrels"):
+                    with guard:
                         _judge(row, split, rows)
-                rejects.check(source, f"{part_id}: qrels")
         if not rows.has_test:
             raise UserError(f"params.yaml: {key}: {parts['test'][1]!r} has no usable judgement; name another data set")
         data = SourceData(self.name, facts={"parts": {split: part_id for split, (_, part_id) in parts.items()}})

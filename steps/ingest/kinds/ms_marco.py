@@ -115,9 +115,10 @@ class MsMarcoSource(JudgedSource):
         documents = {doc_id: number for number, doc_id in enumerate(doc_ids)}
         not_train: Counter[str] = Counter()
         triplets, total = array("i"), 0
-        for line, raw in rejects.watched(read_lines(path), source, path):
+        watched = rejects.watched(read_lines(path), source, path)
+        for _, raw, guard in rejects.guarded(watched, source, path):
             total += 1
-            with rejects.row(source, line, raw):
+            with guard:
                 query_id, positive, negative = _parse(raw, self.name, documents)
                 if query_id not in splits:
                     raise Defect("unknown_query")
@@ -127,7 +128,6 @@ class MsMarcoSource(JudgedSource):
                 triplets.extend((queries[query_id], positive, negative))
             if limit and len(triplets) >= 3 * max(2 * limit, _ROWS_AT_ONCE):
                 triplets = array("i", _sample(triplets, limit, context.seed).tobytes())
-        rejects.check(source, path)
         if not triplets:
             raise UserError(
                 f"params.yaml: {key}: none of the {total} rows of {path} is a triplet of a train query and two"
@@ -148,11 +148,10 @@ def _read_collection(folder: Path, rows: JudgedRows, key: str, rejects: Rejects)
     if path is None:
         raise UserError(f"{folder}: neither collection.tsv nor msmarco-docs.tsv, nor .gz; {key} needs one of them")
     passages, source = path.name.startswith("collection"), f"{rows.name}/{path.name}"
-    for line, raw in read_lines(path):
-        with rejects.row(source, line, raw):
+    for _, raw, guard in rejects.guarded(read_lines(path), source, path):
+        with guard:
             columns = _columns(raw, 2 if passages else 4)
             rows.add_document(columns[0], "" if passages else columns[2], columns[-1])
-    rejects.check(source, path)
     if not rows.documents:
         raise UserError(f"{path}: the collection is empty; fetch it again or name another folder in {key}")
 
@@ -165,20 +164,19 @@ def _read_queries(folder: Path, rows: JudgedRows, key: str, rejects: Rejects) ->
     file_of: dict[str, str] = {}
     for split, path in files:
         source = f"{rows.name}/{path.name}"
-        for line, raw in read_lines(path):
-            with rejects.row(source, line, raw):
+        for line, raw, guard in rejects.guarded(read_lines(path), source, path):
+            with guard:
                 query_id, text = _columns(raw, 2)
                 if not rows.add_query(query_id, text, source, line):
                     raise LeftOut("query_in_two_splits")
                 file_of[query_id] = split
-        rejects.check(source, path)
     return file_of
 
 
 def _read_qrels(path: Path, split: str, rows: JudgedRows, file_of: Mapping[str, str], rejects: Rejects) -> None:
     source = f"{rows.name}/{path.name}"
-    for line, raw in read_lines(path):
-        with rejects.row(source, line, raw):
+    for _, raw, guard in rejects.guarded(read_lines(path), source, path):
+        with guard:
             # A query named by a broken row is still this split's, and one of an evaluation file never trains.
             query_id = b"".join(raw.split(maxsplit=1)[:1]).decode("utf-8", "replace")
             if query_id in rows.queries:
@@ -187,7 +185,6 @@ def _read_qrels(path: Path, split: str, rows: JudgedRows, file_of: Mapping[str, 
                 rows.name_query(query_id, split)
             columns = _counted(decode(raw).split(), 4)
             rows.add_judgement(query_id, columns[2], grade_of(columns[3]))
-    rejects.check(source, path)
 
 
 def _names(kind: str, split: str) -> tuple[str, ...]:
