@@ -114,8 +114,6 @@ def _files(source: VectorFiles, key: str) -> Iterator[VectorBatch]:
 
 
 def _plain(files: list[Path], ids: Path) -> Iterator[VectorBatch]:
-    if not ids.is_file():
-        raise UserError(f"{ids}: no such file of ids")
     with ids.open(encoding="utf-8-sig") as names:
         for path in files:
             try:

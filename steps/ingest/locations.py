@@ -67,9 +67,7 @@ def _plain(name: str) -> str:
 
 
 def one_file(location: str, key: str) -> Path:
-    """A single file, downloaded from an object store; a local one need not exist where any file may be read."""
-    if not location.startswith("s3://") and not is_fixed():
-        return Path(location)
+    """A single file, downloaded from an object store; UserError as of `locate`, and where there are several."""
     files = locate(location, key=key)
     if len(files) != 1:
         raise UserError(f"params.yaml: {key}: {location} holds {len(files)} files; name one of them")
@@ -78,15 +76,16 @@ def one_file(location: str, key: str) -> Path:
 
 @contextmanager
 def local_folder(location: str, key: str, patterns: Sequence[str]) -> Iterator[Path]:
-    """The folder itself, or a temporary one of links to the files that may be read or came from an object store."""
-    local = not location.startswith("s3://")
-    if local and not is_fixed():
-        yield Path(location)
-        return
+    """The folder itself, or a temporary one of links to the files that may be read or came from an object store.
+
+    UserError as of `locate`.
+    """
     files = locate(location, key=key, patterns=patterns)
-    if local and len(files) == len(contents(_local_tree(location, key), location, key, ALWAYS, patterns).entries):
-        yield Path(location)
-        return
+    if not _is_s3(location):
+        available = contents(_local_tree(location, key), location, key, ALWAYS, patterns).entries
+        if len(files) == len(available):
+            yield Path(location)
+            return
     with TemporaryDirectory() as scratch:
         for file in files:
             link = Path(scratch) / file.name

@@ -20,11 +20,9 @@ TERM_SCORES = "term_scores"
 def read_unlabelled(path: Path, rejects: Rejects) -> list[Query]:
     """Read the file's distinct queries (after folding), their ids made from their text.
 
-    Raises UserError when the file is missing, is a table by its ending, has no usable row, or too many rows are defect.
+    Raises UserError when the file is a table by its ending, has no usable row, or too many rows are defect.
     """
     name = UNLABELLED_QUERIES
-    if not path.is_file():
-        raise UserError(f'params.yaml: ingest.{name}: no file {path}; name a TSV of queries, or "" for none')
     if (kind := path.name.lower().removesuffix(".gz").rpartition(".")[2]) in _TABLES:
         raise UserError(
             f"params.yaml: ingest.{name}: {path} is {kind.upper()}, whose rows would be read as queries whole; give a"
@@ -59,12 +57,8 @@ def _text(raw: bytes) -> str:
 def read_term_scores(path: Path, rejects: Rejects) -> pa.Table:
     """The table `term_scores`, sorted by term; terms are lower-cased, of equal ones the first stays.
 
-    Raises UserError when the file is missing, has no usable row, or too many rows are defect.
+    Raises UserError when the file has no usable row, or too many rows are defect.
     """
-    if not path.is_file():
-        raise UserError(
-            f'params.yaml: ingest.term_scores: no file {path}; name a TSV of "term<TAB>score", or "" for none'
-        )
     source = f"{TERM_SCORES}/{path.name}"
     scores: dict[str, float] = {}
     lines = ((line, raw) for line, raw in read_lines(path) if line > 1 or raw.lower() != b"term\tscore")

@@ -9,6 +9,7 @@ from ingest_logs import params
 from slimtower.common.errors import UserError
 from slimtower.common.files import sha256_file
 from steps.ingest.listing import list_sources
+from steps.ingest.locations import one_file
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import Query
 from steps.ingest.splits import without_evaluation_texts
@@ -42,7 +43,7 @@ def test_a_table_is_not_taken_for_lines_of_text_nor_a_file_without_any(tmp_path:
     if name != "gone.tsv":
         (tmp_path / name).write_bytes(b"\n\n")
     with pytest.raises(UserError, match=r"ingest\.unlabelled_queries"):
-        read(tmp_path / name)
+        read(one_file(str(tmp_path / name), "ingest.unlabelled_queries"))
 
 
 def test_duplicates_do_not_count_against_the_limit_but_defects_do(tmp_path: Path) -> None:

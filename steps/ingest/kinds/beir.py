@@ -74,8 +74,6 @@ class BeirSource(JudgedSource, ScoredSource):
         return data
 
     def _read_folder(self, folder: Path, key: str, context: ReadContext) -> SourceData:
-        if not folder.is_dir():
-            raise UserError(f"params.yaml: {key}: no folder {folder}; name a BEIR folder (DATA=... with make run)")
         corpus_path, queries_path, answers_path = (
             plain_or_gzip(folder, f"{name}.jsonl") for name in ("corpus", "queries", "answers")
         )

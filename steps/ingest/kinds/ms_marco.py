@@ -75,8 +75,6 @@ class MsMarcoSource(JudgedSource):
         return data
 
     def _read_folder(self, folder: Path, key: str, context: ReadContext) -> SourceData:
-        if not folder.is_dir():
-            raise UserError(f"params.yaml: {key}: no folder {folder}; name an MS MARCO folder (DATA=... with make run)")
         qrels = {split: path for split in ("test", "dev", "train") if (path := _first(folder, _names("qrels", split)))}
         evaluated = "test" if "test" in qrels else "dev"
         if evaluated not in qrels:
@@ -100,13 +98,8 @@ class MsMarcoSource(JudgedSource):
 
         At most `max_triplets`, whatever their order in the file; 12 bytes each until they are sorted. Those of queries
         that are not train, dev queries drawn from train among them, are left out and counted in the facts of `data`.
-        Raises UserError for a missing file, too many defect rows, or when no row is a triplet.
+        Raises UserError for too many defect rows, or when no row is a triplet.
         """
-        if not path.is_file():
-            raise UserError(
-                f"params.yaml: {key}: no file {path}; name one such as qidpidtriples.train.small.tsv, in the source's"
-                ' folder or by its path, or "" for none'
-            )
         source, rejects, limit = f"{self.name}/{path.name}", context.rejects, self.max_triplets
         splits = {query.query_id: query.split for query in data.queries}
         query_ids = sorted(query_id for query_id, split in splits.items() if split == "train")
