@@ -10,11 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from slimtower.common.errors import UserError
-from slimtower.common.files import sha256_text
 from steps.ingest.coded_columns import coded, codes, mixed
 from steps.ingest.search_log import SearchLog
 from steps.ingest.source import LogSource, ReadContext
-from steps.ingest.source_data import MAX_QUERY_IMPRESSIONS, Judgement, Query, SourceData, seeded_order
+from steps.ingest.source_data import MAX_QUERY_IMPRESSIONS, Judgement, Query, SourceData, seeded_order, text_id
 
 _TRAIN, _DEV, _TEST = range(3)
 _SPLITS = ("train", "dev", "test")
@@ -24,11 +23,6 @@ OF_LONG_SESSIONS, OF_FREQUENT_QUERIES = "of_long_sessions", "of_frequent_queries
 # Fates of an impression, and of a search the first that one of its impressions has.
 USED, WITHOUT_CLICK, LATE, OF_ROBOTS = range(4)
 _OF_FATE = {WITHOUT_CLICK: "query_without_click", LATE: AFTER_TEST_FROM, OF_ROBOTS: "of_robots"}
-
-
-def query_id(name: str, key: str) -> str:
-    """The id of the query of a log, made from its folded text."""
-    return f"{name}/{sha256_text(key)[:16]}"
 
 
 def add_log(
@@ -93,7 +87,7 @@ def add_log(
                 f" {source.test_from!r} and not dev; {fix}"
             )
 
-    ids = [query_id(data.name, text) for text in log.keys]
+    ids = [text_id(data.name, text) for text in log.keys]
     for number in np.flatnonzero(~unjudged & ~robots_alone).tolist():
         text, read_from, line = log.first(number)
         data.queries.append(Query(ids[number], data.name, text, _SPLITS[split[number]], read_from, line))

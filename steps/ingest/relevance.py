@@ -14,12 +14,11 @@ import pyarrow as pa
 from slimtower.common.errors import UserError
 from steps.core.texts import fold
 from steps.ingest.coded_columns import coded
-from steps.ingest.log_splits import query_id
 from steps.ingest.log_tables import Tables
 from steps.ingest.rows import Defect, LeftOut
 from steps.ingest.search_log import SearchLog
 from steps.ingest.source import LogSource, ReadContext, RelevanceColumns, ScoredSource
-from steps.ingest.source_data import Document
+from steps.ingest.source_data import Document, text_id
 from steps.ingest.table_rows import PROBED_ROWS, Row
 from steps.ingest.values import Ids, as_id, as_query, unwrapped
 
@@ -53,7 +52,7 @@ def log_relevance(
     """The relevance table of a log's source, None where it names none; `documents` by original id."""
     if not source.relevance:
         return None
-    ids = [query_id(source.name, text) for text in log.keys]
+    ids = [text_id(source.name, text) for text in log.keys]
     return read_relevance(
         source,
         context,

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from slimtower.common.files import sha256_text
+
 UNLABELLED = "unlabelled"  # the split of queries that nobody judged: they have a table of their own
 UNLABELLED_QUERIES = "unlabelled_queries"  # a key of the section, the data set of that file's queries, and a table
 MAX_QUERY_WORDS = 200  # a longer query of a log or of the unlabelled ones is left out, one of a judged set never
@@ -80,6 +82,11 @@ class SourceData:
     sessions_simulated: bool = False
     relevance: pa.Table | None = None
     given_triplets: pa.Table | None = None
+
+
+def text_id(dataset: str, key: str) -> str:
+    """The id of a query whose source names none, made from its folded text."""
+    return f"{dataset}/{sha256_text(key)[:16]}"
 
 
 def seeded_order(items: Iterable[str], seed: int, purpose: str) -> list[str]:

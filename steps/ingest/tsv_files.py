@@ -6,12 +6,11 @@ import numpy as np
 import pyarrow as pa
 
 from slimtower.common.errors import UserError
-from slimtower.common.files import sha256_text
 from steps.core.tables import SCHEMAS
 from steps.core.texts import fold, words
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, LeftOut, decode, read_lines
-from steps.ingest.source_data import MAX_QUERY_WORDS, UNLABELLED, UNLABELLED_QUERIES, Query
+from steps.ingest.source_data import MAX_QUERY_WORDS, UNLABELLED, UNLABELLED_QUERIES, Query, text_id
 
 _TABLES = ("jsonl", "json", "ndjson", "csv", "parquet")
 TERM_SCORES = "term_scores"
@@ -38,7 +37,7 @@ def read_unlabelled(path: Path, rejects: Rejects) -> list[Query]:
                 raise Defect("empty_text")
             if key in queries:
                 raise LeftOut("duplicate_text")
-            queries[key] = Query(f"{name}/{sha256_text(key)[:16]}", name, text, UNLABELLED, source, line)
+            queries[key] = Query(text_id(name, key), name, text, UNLABELLED, source, line)
     if not queries:
         raise UserError(f'{path}: holds no query; name another file in ingest.{name}, or "" for none')
     return list(queries.values())

@@ -17,13 +17,12 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field
 
 from slimtower.common.errors import OutOfMemory, UserError, end_with_parent
-from slimtower.common.files import sha256_text
 from steps.core.progress import progress
 from steps.core.texts import fold
 from steps.ingest.docstrings import Docstring, cut_words, docstrings, package_folder, source_paths, split_docstring
 from steps.ingest.rows import Defect
 from steps.ingest.source import ReadContext, Source
-from steps.ingest.source_data import MAX_QUERY_WORDS, Document, Judgement, Query, SourceData, seeded_order
+from steps.ingest.source_data import MAX_QUERY_WORDS, Document, Judgement, Query, SourceData, seeded_order, text_id
 
 MIN_SUMMARY_WORDS = 4  # a shorter summary is no query
 MIN_CONTENT_WORDS = 12  # a shorter docstring is no document
@@ -96,7 +95,7 @@ class ApiDocsSource(Source):
             doc_id = f"{self.name}/{entry.title}"
             data.documents.append(Document(doc_id, self.name, entry.title, entry.topic, entry.content))
         for at, (text, split) in enumerate(self._splits(groups, context).items(), start=1):
-            query_id = f"{self.name}/{sha256_text(text)[:16]}"
+            query_id = text_id(self.name, text)
             summary = min(entry.summary for entry in groups[text])
             data.queries.append(Query(query_id, self.name, summary, split, f"{self.name}/summaries", at))
             data.judgements += [
