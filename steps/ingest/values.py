@@ -92,9 +92,7 @@ def text_field(row: Mapping[str, Any], *names: str, optional: bool = False) -> s
 
 def id_field(row: Mapping[str, Any], *names: str) -> str:
     """An id of the row, under the first of these names that it has; Defect `bad_id` when it is no word to be seen."""
-    value = unwrapped(next((row[name] for name in names if row.get(name) is not None), None))
-    number = whole_number(value)
-    return one_word(as_text(value)) if number is None else _digits(number)
+    return one_word(as_id(next((row[name] for name in names if row.get(name) is not None), None)))
 
 
 class Ids:
