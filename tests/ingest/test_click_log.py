@@ -49,6 +49,22 @@ def test_every_format_gives_the_same_tables(tmp_path: Path, name: str) -> None:
     assert report["datasets"]["log"]["sessions"] == {"simulated": False, "sessions": 3, "impressions": 5, "clicks": 2}
 
 
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [("log.csv", "line 1"), ("log.tsv.gz", "line 1"), ("log.jsonl", "line 1"), ("log.parquet", "schema")],
+)
+def test_a_mapped_column_that_the_file_lacks_is_named_with_file_line_and_nearest(
+    tmp_path: Path, name: str, where: str
+) -> None:
+    source = click_log(tmp_path, BASIC, name, columns=COLUMNS | {"rank": "poss"})
+    with pytest.raises(UserError) as failure:
+        ingest(tmp_path, params(source))
+    message = str(failure.value)
+    assert f"{name}: {where}: no column 'poss', which params.yaml: ingest.sources[0].columns.rank names" in message
+    assert "did you mean 'pos'?" in message
+    assert all(has in message for has in BASIC[0])
+
+
 def test_a_file_beside_its_own_gz_is_refused(tmp_path: Path) -> None:
     source = click_log(tmp_path, [shown("a query", 0), shown("test query", 9, clicked=True)])
     path = Path(source["path"])

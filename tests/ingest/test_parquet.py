@@ -188,12 +188,3 @@ def test_a_damaged_file_is_one_line_that_says_what_to_do(tmp_path: Path) -> None
         else:
             assert len(rows) <= len(ROWS) * 50
     assert refused >= 4
-
-
-@pytest.mark.parametrize("day", [3_000_000, -800_000])
-def test_a_day_outside_the_calendar_is_a_reject(tmp_path: Path, day: int) -> None:
-    days = [row["ts"] // 86_400 for row in ROWS]
-    days[SPOILT - 1] = day
-    out = ingest(tmp_path, params(log_with(tmp_path, "ts", times(days, pa.date32()))))
-    assert reasons(out) == [("log/path/log.parquet", SPOILT, "bad_timestamp")]
-    assert f'"ts": {day}' in rows_of(out, "rejects", "raw")[0]

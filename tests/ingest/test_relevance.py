@@ -60,6 +60,21 @@ def test_scores_by_id_or_text_and_of_a_pair_the_highest(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_columns_of_the_relevance_table_are_mapped_and_missing_ones_named(tmp_path: Path) -> None:
+    rows = [{"text": "red shoes", "product": "d0", "grade": 2}]
+    mapped = {"query": "text", "doc_id": "product", "score": "grade"}
+    out = ingest(tmp_path, params(source_with(tmp_path, rows, "scores.csv", relevance_columns=mapped)))
+    assert rows_of(out, "relevance", "doc_id", "score") == [("log/d0", 2.0)]
+    wrong = source_with(tmp_path, rows, "scores.csv", relevance_columns=mapped | {"score": "grades"})
+    with pytest.raises(
+        UserError, match=r"scores\.csv: line 1: no column 'grades'.*relevance_columns\.score.*'grade'\?"
+    ):
+        ingest(tmp_path, params(wrong))
+    unnamed = source_with(tmp_path, rows, "scores.csv", relevance_columns={"doc_id": "product", "score": "grade"})
+    with pytest.raises(UserError, match=r"scores\.csv: line 2: neither 'query_id' nor 'query'"):
+        ingest(tmp_path, params(unnamed))
+
+
 @pytest.mark.parametrize("name", ["scores.tsv", "scores.parquet"])
 def test_a_beir_source_may_bring_scores_in_its_own_ids(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "beir"
