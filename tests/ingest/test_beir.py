@@ -25,8 +25,9 @@ from steps.core.texts import fold
 from steps.ingest.kinds.beir import BeirSource
 from steps.ingest.params import IngestParams
 from steps.ingest.rejects import Rejects
+from steps.ingest.report import data_digest
 from steps.ingest.run import run
-from steps.ingest.source_data import SourceData
+from steps.ingest.source_data import Judgement, Query, SourceData
 from steps.tracking.runs import NullRun
 
 
@@ -478,3 +479,18 @@ def test_two_sources_guard_each_other(beir: Maker, tmp_path: Path) -> None:
     evaluated = {row["text"] for row in rows if row["split"] in ("dev", "test")}
     assert {row["dataset"] for row in rows} == {"one", "two"}
     assert not evaluated & {row["text"] for row in rows if row["split"] == "train"}
+
+
+def test_a_data_sets_digest_is_of_its_rows_in_any_order() -> None:
+    queries = [Query(f"q{at}", "api", "a text", "test", "file", at) for at in range(2)]
+    judgements = [Judgement(query.query_id, "api", "d", 1, "test") for query in queries]
+    entry = {"corpus_digest": "c", "sessions": {"clicks": 1}}
+    digest = data_digest(entry, queries, judgements)
+    assert digest == data_digest(entry, queries[::-1], judgements[::-1])
+    others = [
+        data_digest(entry | {"corpus_digest": "d"}, queries, judgements),
+        data_digest(entry | {"sessions": {"clicks": 2}}, queries, judgements),
+        data_digest(entry, [queries[0], queries[1]._replace(text="another")], judgements),
+        data_digest(entry, queries, [judgements[0], judgements[1]._replace(grade=2)]),
+    ]
+    assert len({digest, *others}) == 5

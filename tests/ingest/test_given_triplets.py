@@ -145,7 +145,8 @@ def test_the_file_lies_in_the_folder_or_elsewhere_and_is_listed(folder: Path, tm
         checked = params(source(folder, triplets))
         keyed = by_key(checked, list_sources(checked))
         assert [row["path"] for row in keyed["ingest.sources[0].triplets"]] == [name]
-        assert NAME not in [row["path"] for row in keyed["ingest.sources[0].path"]]
+        queries_and_qrels = [f"{kind}.{split}.tsv" for kind in ("qrels", "queries") for split in ("dev", "train")]
+        assert [row["path"] for row in keyed["ingest.sources[0].path"]] == ["collection.tsv", *queries_and_qrels]
         with reading_only(keyed):
             assert len(read(tmp_path, checked)) == 16
     other.write_bytes(b"0\t0\t1\n")

@@ -13,7 +13,7 @@ from slimtower.common.errors import TransientError, UserError
 from steps.ingest import locations
 from steps.ingest.kinds.beir import PATTERNS as BEIR
 from steps.ingest.listing import by_key, list_sources
-from steps.ingest.locations import listing, local_folder, locate, one_file, reading_only
+from steps.ingest.locations import listing, local_folder, locate, reading_only
 from steps.ingest.table_rows import PATTERNS
 from steps.ingest.times import Window
 
@@ -207,37 +207,6 @@ def test_a_data_set_is_read_as_it_was_listed(folder: Path) -> None:
             assert not (read / "late.jsonl").exists()
     with local_folder(str(folder), key, patterns) as read:
         assert read == folder
-
-
-def test_rows_of_sources_json_go_to_the_places_that_they_came_from(tmp_path: Path) -> None:
-    for name in (
-        "toy/corpus.jsonl",
-        "toy/queries.jsonl",
-        "toy/qrels/test.tsv",
-        "scores/a.csv",
-        "terms.tsv",
-        "more.tsv",
-    ):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(name)
-    source = {
-        "name": "term_scores", "kind": "beir", "path": str(tmp_path / "toy"), "relevance": str(tmp_path / "scores"),
-    }  # fmt: skip
-    checked = params(source, unlabelled_queries=str(tmp_path / "more.tsv"), term_scores=str(tmp_path / "terms.tsv"))
-    keyed = by_key(checked, list_sources(checked))
-    assert {key: [row["path"] for row in rows] for key, rows in keyed.items()} == {
-        "ingest.sources[0].path": ["corpus.jsonl", "qrels/test.tsv", "queries.jsonl"],
-        "ingest.sources[0].relevance": ["a.csv"],
-        "ingest.unlabelled_queries": ["more.tsv"],
-        "ingest.term_scores": ["terms.tsv"],
-    }
-    with reading_only(keyed):
-        assert one_file(str(tmp_path / "more.tsv"), "ingest.unlabelled_queries") == tmp_path / "more.tsv"
-        (tmp_path / "more.tsv").write_text("changed")
-        with pytest.raises(UserError, match=r"more\.tsv changed since the run began"):
-            one_file(str(tmp_path / "more.tsv"), "ingest.unlabelled_queries")
-    no_files = params({"name": "beir", "kind": "ir_datasets", "id": "beir/scifact"})
-    assert by_key(no_files, list_sources(no_files)) == {}
 
 
 class Bucket:

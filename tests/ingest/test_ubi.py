@@ -12,7 +12,6 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from steps.core.tables import table_from_rows, write_table
 from steps.ingest import log_splits
-from steps.ingest.listing import list_sources
 
 
 def moment(day: float) -> str:
@@ -179,31 +178,6 @@ def test_a_small_file_of_browsing_alone_among_others_is_read(tmp_path: Path) -> 
         write(tmp_path / f"queries/{name}.jsonl", browsing)
     with pytest.raises(UserError, match=r"dt=2026-01-02/part\.jsonl: line 1: no column 'user_query'"):
         ingest(tmp_path, params(source))
-
-
-def test_the_listing_names_every_file_of_the_window_once(tmp_path: Path) -> None:
-    source = ubi(tmp_path, SEARCHES, EVENTS) | {name: str(tmp_path / name) for name in ("queries", "events")}
-    for day in (3, 4, 5):
-        write(tmp_path / "queries" / f"dt=2026-01-0{day}" / "part.jsonl", SEARCHES)
-        write(tmp_path / "events" / f"dt=2026-01-0{day}" / "part.jsonl", EVENTS)
-    (tmp_path / "queries" / "_SUCCESS").write_text("")
-    (tmp_path / "terms.tsv").write_text("hat\t1\n")
-    relevance = write(tmp_path / "scores.csv", [{"query": "hat", "doc_id": "d1", "score": 1}])
-    checked = params(
-        source | {"relevance": str(relevance)}, term_scores=str(tmp_path / "terms.tsv"), until="2026-01-04"
-    )
-    listed = list_sources(checked)
-    assert [(row["source"], row["path"]) for row in listed] == [
-        ("shop", "corpus/corpus.jsonl"),
-        ("shop", "queries/dt=2026-01-03/part.jsonl"),
-        ("shop", "queries/q.jsonl"),
-        ("shop", "events/dt=2026-01-03/part.jsonl"),
-        ("shop", "events/dt=2026-01-04/part.jsonl"),  # clicks of the day after on searches inside
-        ("shop", "events/e.jsonl"),
-        ("shop", "relevance/scores.csv"),
-        ("term_scores", "terms.tsv"),
-    ]
-    assert all(row["bytes"] and len(row["sha256"]) == 64 for row in listed)
 
 
 def test_the_example_log_is_read_without_a_reject_and_called_simulated(tmp_path: Path) -> None:

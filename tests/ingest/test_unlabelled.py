@@ -1,14 +1,11 @@
-"""The file of unlabelled queries, the listing of outside files, and the params that name them."""
+"""The file of unlabelled queries: its rows, and what keeps them out of training."""
 
 import gzip
 from pathlib import Path
 
 import pytest
-from ingest_logs import params
 
 from slimtower.common.errors import UserError
-from slimtower.common.files import sha256_file
-from steps.ingest.listing import list_sources
 from steps.ingest.locations import one_file
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import Query
@@ -53,27 +50,6 @@ def test_duplicates_do_not_count_against_the_limit_but_defects_do(tmp_path: Path
     path.write_bytes(b"same\n" * 50 + b"web\t\n")
     with pytest.raises(UserError, match=r"1 of 51 rows.*empty_text 1"):
         read(path, ratio=0.01)
-
-
-def test_listing_names_files_by_digest_and_not_by_place(tmp_path: Path) -> None:
-    folder = tmp_path / "beir"
-    (folder / "qrels").mkdir(parents=True)
-    for name in ("corpus.jsonl.gz", "queries.jsonl", "qrels/test.tsv", "notes.txt"):
-        (folder / name).write_text(name)
-    more = tmp_path / "more.tsv"
-    more.write_text("a query\n")
-    source = {"name": "toy", "kind": "beir", "path": str(folder)}
-    listed = list_sources(params(source, unlabelled_queries=str(more)))
-    assert [(row["source"], row["path"]) for row in listed] == [
-        ("toy", "corpus.jsonl.gz"),
-        ("toy", "qrels/test.tsv"),
-        ("toy", "queries.jsonl"),
-        ("unlabelled_queries", "more.tsv"),
-    ]
-    assert listed[3]["sha256"] == sha256_file(more) and listed[3]["bytes"] == 8
-    folder.rename(tmp_path / "moved")
-    moved = list_sources(params(source | {"path": str(tmp_path / "moved")}, unlabelled_queries=str(more)))
-    assert moved == listed
 
 
 def test_evaluation_queries_are_left_out(tmp_path: Path) -> None:
