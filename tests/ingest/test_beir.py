@@ -1,10 +1,9 @@
 """A BEIR folder with planted defects: every bad row is kept with its reason and line, none stops the run."""
 
-import gzip
 import json
-import re
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import ingest_logs
 import pyarrow.compute as pc
 import pytest
 import yaml
-from toy_source import read_toy
+from beir_folders import lines, qrels, read, reasons, sound_folder
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
@@ -22,12 +21,10 @@ from steps.core.judged import read_judged_sets
 from steps.core.positives import mined_and_judged
 from steps.core.tables import SCHEMAS, read_table
 from steps.core.texts import fold
-from steps.ingest.kinds.beir import BeirSource
 from steps.ingest.params import IngestParams
-from steps.ingest.rejects import Rejects
 from steps.ingest.report import data_digest
 from steps.ingest.run import run
-from steps.ingest.source_data import Judgement, Query, SourceData
+from steps.ingest.source_data import Judgement, Query
 from steps.tracking.runs import NullRun
 
 
@@ -37,44 +34,12 @@ def params(folder: Path, **changes: Any) -> IngestParams:
     )
 
 
-def lines(*rows: Any) -> bytes:
-    return b"".join((row if isinstance(row, bytes) else json.dumps(row).encode()) + b"\n" for row in rows)
-
-
-def qrels(*rows: tuple[Any, ...]) -> bytes:
-    return "".join("\t".join(map(str, row)) + "\n" for row in (("query-id", "corpus-id", "score"), *rows)).encode()
-
-
 Maker = Callable[..., Path]
 
 
 @pytest.fixture
 def beir(tmp_path: Path) -> Maker:
-    """Write a sound folder of 30 documents and queries (20 train, 10 test), some files replaced (None: left out)."""
-
-    def make(replaced: dict[str, bytes | None] | None = None) -> Path:
-        files: dict[str, bytes | None] = {
-            "corpus.jsonl": lines(*({"_id": f"d{n}", "title": f"t{n}", "text": f"text {n}"} for n in range(30))),
-            "queries.jsonl": lines(*({"_id": f"q{n}", "text": f"question {n}"} for n in range(30))),
-            "qrels/train.tsv": qrels(*((f"q{n}", f"d{n}", 1) for n in range(20))),
-            "qrels/test.tsv": qrels(*((f"q{n}", f"d{n}", 2) for n in range(20, 30))),
-        }
-        for name, content in (files | (replaced or {})).items():
-            path = tmp_path / "beir" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if content is not None:
-                path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-        return tmp_path / "beir"
-
-    return make
-
-
-def read(folder: Path, *, seed: int = 3, ratio: float = 0.5) -> tuple[SourceData, Rejects]:
-    return read_toy(BeirSource(kind="beir", name="toy", path=str(folder)), seed=seed, ratio=ratio)
-
-
-def reasons(rejects: Rejects, source: str) -> list[tuple[int, str]]:
-    return [(row.line, row.reason) for row in rejects.rows if row.source == source]
+    return partial(sound_folder, tmp_path / "beir")
 
 
 def test_bad_documents_are_rejected_with_reason_and_line(beir: Maker) -> None:
@@ -118,30 +83,6 @@ def test_bad_queries_are_rejected_with_reason_and_line(beir: Maker) -> None:
     assert max(len(row.raw) for row in rejects.rows) == 500
 
 
-def test_bad_judgements_are_rejected_with_reason_and_line(beir: Maker) -> None:
-    rows = [
-        ("q20", "d20", 3),  # 2
-        ("q99", "d20", 1),
-        ("q20", "d99", 1),
-        ("q20", "d1", "high"),  # 5
-        ("q20", "d20", 1),
-        ("q20", "d2"),
-        ("q21", "d21", 1),
-        ("q21", "d3", "0.0"),  # 9: judged, not relevant
-        ("q22", "d22", 1),
-        ("q23", "d23", 1),
-    ]
-    data, rejects = read(beir({"qrels/test.tsv": qrels(*rows)}))
-    assert reasons(rejects, "toy/qrels/test.tsv") == [
-        (3, "unknown_query"), (4, "unknown_document"), (5, "bad_grade"), (6, "duplicate_judgement"),
-        (7, "missing_field"),
-    ]  # fmt: skip
-    test = {(row.query_id, row.doc_id): row.grade for row in data.judgements if row.split == "test"}
-    relevant = {(f"toy/q{n}", f"toy/d{n}"): 3 if n == 20 else 1 for n in range(20, 24)}
-    assert test == relevant | {("toy/q21", "toy/d3"): 0}, "what is judged not relevant is judged"
-    assert data.facts["judgements_not_relevant"] == 1
-
-
 def test_second_labels_and_answer_strings_become_tables_of_their_own(beir: Maker, tmp_path: Path) -> None:
     rows = [("q20", "d20", 2, 1), ("q20", "d3", 0, 0), ("q21", "d21", 1, ""), ("q22", "d22", 1), ("q23", "d3", 0, 1)]
     answers = lines(
@@ -170,34 +111,6 @@ def test_second_labels_and_answer_strings_become_tables_of_their_own(beir: Maker
     assert [read_table(tmp_path / "plain", name).num_rows for name in ("satisfaction", "answers")] == [0, 0]
 
 
-@pytest.mark.parametrize("iteration", ["0", "Q0", "1"])
-@pytest.mark.parametrize("header", ["", "query_id\titer\tdoc_id\trel\n"])
-def test_qrels_of_trec_are_read_if_they_cannot_be_anything_else(beir: Maker, iteration: str, header: str) -> None:
-    numbered = lines(*({"_id": str(n), "title": "", "text": f"text {n}"} for n in range(30)))
-    rows = [f"q{n}\t{iteration}\t{n % 3 + 1}\t1\n" for n in (20, 20, 21)]
-    folder = beir({"corpus.jsonl": numbered, "qrels/test.tsv": "".join((header, *rows)).encode()})
-    if iteration == "Q0" or header:
-        data, _ = read(folder, ratio=1.0)
-        assert {(row.query_id, row.doc_id) for row in data.judgements if row.split == "test"} == {
-            ("toy/q20", "toy/3"), ("toy/q21", "toy/1"),
-        }  # fmt: skip
-        return
-    with pytest.raises(UserError, match=r"query, document, grade, label: 2 of 3; query, -, document, grade: 2 of 3"):
-        read(folder, ratio=1.0)
-
-
-def test_second_labels_of_a_document_called_0_are_read(beir: Maker) -> None:
-    numbered = lines(*({"_id": str(n), "title": "", "text": f"text {n}"} for n in range(30)))
-    headed = b"query-id\tcorpus-id\tscore\tlabel\nq20\t0\t2\t1\nq21\t0\t1\t0\n"
-    several, alone = b"q22\t0\t1\t1\nq23\t5\t1\t1\n", b"q5\t0\t1\t1\nq5\t1\t2\t1\n"
-    files = {"corpus.jsonl": numbered, "qrels/test.tsv": headed, "qrels/dev.tsv": several, "qrels/train.tsv": alone}
-    data, rejects = read(beir(files), ratio=0.0)
-    assert len(data.judgements) == 6 and not rejects.rows
-    plain = b"q20\t0\t1\nq21\t0\t1\n"
-    data, _ = read(beir({"corpus.jsonl": numbered, "qrels/test.tsv": plain, "qrels/train.tsv": alone}))
-    assert {row.doc_id for row in data.judgements if row.split == "test"} == {"toy/0"}
-
-
 def test_queries_with_answers_and_no_judgement_do_not_train(
     beir: Maker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,27 +128,6 @@ def test_queries_with_answers_and_no_judgement_do_not_train(
     facts = read_json(out / "report.json")["datasets"]["toy"]
     assert facts["queries_left_out"] == {"answers_without_judgement": 2, "only_in_other_qrels": 1}
     assert "2 queries that answers.jsonl names and no judgement left out" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("blank", ["\u00a0", "\u3000", "\x1f", " "])
-def test_an_id_before_any_blank_is_that_id(beir: Maker, blank: str) -> None:
-    rows = [(f"q{n}", f"d{n}", 1) for n in range(21, 24)]
-    test = qrels((f"q20{blank}", "d20", 1), (f"q19{blank}", "gone", 1), *rows)
-    hidden = qrels((f"q18{blank}", "d18", 1))
-    data, rejects = read(
-        beir({"qrels/test.tsv": test, "qrels/hidden.tsv": hidden, "qrels/train.tsv": qrels(("q0", "d0", 1))})
-    )
-    assert ("toy/q20", "toy/d20") in {(row.query_id, row.doc_id) for row in data.judgements if row.split == "test"}
-    assert reasons(rejects, "toy/qrels/test.tsv") == [(3, "unknown_document")]
-    free = {query.query_id for query in data.queries if query.split in {"train", "unlabelled"}}
-    assert not free & {"toy/q18", "toy/q19", "toy/q20"}
-
-
-@pytest.mark.parametrize("grade", ["1_0", "\uff11", "1767744000", "9" * 5000, "1e3", "nan", ""])
-def test_what_is_no_grade_costs_its_row(beir: Maker, grade: str) -> None:
-    rows = [(f"q{n}", f"d{n}", 1) for n in range(21, 24)]
-    _, rejects = read(beir({"qrels/test.tsv": qrels(("q20", "d20", grade), *rows)}))
-    assert reasons(rejects, "toy/qrels/test.tsv") == [(2, "bad_grade")]
 
 
 def test_a_query_of_train_and_test_stays_test(beir: Maker) -> None:
@@ -267,15 +159,6 @@ def test_given_dev_qrels_leave_train_whole(beir: Maker) -> None:
     }
     splits = [query.split for query in read(beir(files))[0].queries]
     assert (splits.count("train"), splits.count("dev"), splits.count("test")) == (15, 5, 10)
-
-
-@pytest.mark.parametrize("name", ["test.txt", "test.TSV", "test.tsv.bak", "test", "holdout.qrels"])
-def test_judgements_under_another_ending_are_not_passed_over(beir: Maker, name: str) -> None:
-    folder = beir({f"qrels/{name}": qrels(("q1", "d1", 1)), "qrels/README.md": b"about", "qrels/.hidden": b"x"})
-    with pytest.raises(UserError, match=rf"qrels/{re.escape(name)}: judgements are read from \.tsv alone"):
-        read(folder)
-    (folder / "qrels" / name).unlink()
-    read(folder)
 
 
 def test_unjudged_queries_are_unlabelled_but_for_those_of_other_qrels(beir: Maker) -> None:
@@ -461,14 +344,6 @@ def test_a_rerun_writes_the_same_bytes_and_a_failure_leaves_the_old_output(beir:
         run(output=tmp_path / "a", params=broken, run=NullRun())
     assert before == {name: (tmp_path / "a" / name).read_bytes() for name in names}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "beir"]
-
-
-def test_a_query_named_by_a_broken_row_alone_is_still_held_out(beir: Maker) -> None:
-    rows = [(f"q{n}", f"d{n}", 1) for n in range(21, 24)]
-    data, _ = read(
-        beir({"qrels/test.tsv": qrels(("q20", "d20", "high"), *rows), "qrels/train.tsv": qrels(("q0", "d0", 1))})
-    )
-    assert "toy/q20" not in {query.query_id for query in data.queries if query.split in {"train", "unlabelled"}}
 
 
 def test_two_sources_guard_each_other(beir: Maker, tmp_path: Path) -> None:
