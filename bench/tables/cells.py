@@ -25,7 +25,6 @@ from steps.core.code import code_digest
 from steps.core.tables import Part
 from steps.distill import run as stage
 from steps.distill.losses import losses
-from steps.distill.mixture import with_documents
 from steps.distill.params import DistillParams, Repeats, StudentParams
 from steps.encoders.precision import Precision, resolve_precision
 from steps.encoders.towers import encode, load_tower
@@ -139,8 +138,7 @@ def measure(cell: Cell, pipeline: Pipeline) -> dict[str, Any]:
         texts = pipeline.document_texts()
         documents = encode(reader, texts, "document", precision=cell.params.precision, caption="documents")
     queries = {f"{item.split}/{item.dataset}": encode(tower, item.texts, "query") for item in pipeline.judged_sets}
-    repeats = with_documents(cell.params.repeats, pipeline.parts, chosen.document_share)
-    drawn = pipeline.drawn(repeats, cell.params.validation_texts, cell.params.seed, report["texts_seen"])
+    drawn = pipeline.drawn(cell.params, chosen.document_share, report["texts_seen"])
     reported = ("parameters", "bytes", "texts_seen", "steps", "validation_cosine", "texts_per_second")
     return {
         "scores": pipeline.score(queries, documents, cell.dims),

@@ -22,7 +22,7 @@ from steps.core.corpus import CorpusTexts, corpus_columns
 from steps.core.judged import JudgedSet, read_judged_sets
 from steps.core.measures import ndcg_at_10
 from steps.core.tables import Part, read_table
-from steps.distill.mixture import epoch_rows, hold_out, rows_of
+from steps.distill.mixture import epoch_rows, hold_out, rows_of, with_documents
 from steps.distill.params import DistillParams, Repeats
 from steps.encoders.towers import load_tower
 
@@ -174,15 +174,15 @@ class Pipeline:
         counts = {part: int((self.parts[training] == part).sum()) for part in mixture}
         return {part: round(share * texts) / max(1, counts[part]) for part, share in mixture.items() if share > 0}
 
-    def drawn(
-        self, repeats: Mapping[Part, Repeats], validation_texts: int, seed: int, texts_seen: float
-    ) -> dict[str, dict[str, int]]:
+    def drawn(self, params: DistillParams, document_share: float, texts_seen: float) -> dict[str, dict[str, int]]:
         """Of each part: texts in the first epoch, and how many different ones all epochs begun draw from it."""
-        training, _ = hold_out(rows_of(self.parts, repeats), self.parts, validation_texts, seed)
-        rows = [epoch_rows(training, self.parts, repeats, seed, 0)]
-        begun = range(1, int(np.ceil(texts_seen / len(rows[0]))))
-        rows += [epoch_rows(training, self.parts, repeats, seed, epoch) for epoch in begun]
-        first, different = self.parts[rows[0]], self.parts[np.unique(np.concatenate(rows))]
+        rows, seed = rows_of(self.parts, params.repeats), params.seed
+        training, _ = hold_out(rows, self.parts, params.validation_texts, seed)
+        training, repeats = with_documents(training, self.parts, params.repeats, document_share)
+        epochs = [epoch_rows(training, self.parts, repeats, seed, 0)]
+        begun = range(1, int(np.ceil(texts_seen / len(epochs[0]))))
+        epochs += [epoch_rows(training, self.parts, repeats, seed, epoch) for epoch in begun]
+        first, different = self.parts[epochs[0]], self.parts[np.unique(np.concatenate(epochs))]
         return {
             part: {"an_epoch": int((first == part).sum()), "different": int((different == part).sum())}
             for part in sorted(repeats)

@@ -23,22 +23,29 @@ def hold_out(rows: np.ndarray, parts: np.ndarray, validation_texts: int, seed: i
     """Seeded split of rows into training and validation rows, both sorted; at most a tenth of them validates.
 
     Spans validate only where the other parts, half of whose texts may, have too few: they overlap with each other.
-    Documents do only where nothing else is left: they are longer than most queries.
     """
     order = np.random.default_rng((seed, 1)).permutation(rows)
     count = max(1, min(validation_texts, len(rows) // 10))
-    spans, documents = order[parts[order] == FILLER], order[parts[order] == DOCUMENTS]
-    natural = order[~np.isin(parts[order], (FILLER, DOCUMENTS))]
-    half = -(-len(natural) // 2) if len(spans) else len(natural)
-    order = np.concatenate([natural[:half], spans, natural[half:], documents])
+    natural, spans = order[parts[order] != FILLER], order[parts[order] == FILLER]
+    if len(spans):
+        half = -(-len(natural) // 2)
+        order = np.concatenate([natural[:half], spans, natural[half:]])
     return np.sort(order[count:]), np.sort(order[:count])
 
 
-def with_documents(repeats: Mapping[Part, float], parts: np.ndarray, share: float) -> dict[Part, float]:
-    """`repeats`, and how often an epoch sees each document, so that documents are this share of its texts."""
-    members = int((parts == DOCUMENTS).sum())
-    others = sum(texts_an_epoch(times, int((parts == part).sum())) for part, times in repeats.items())
-    return dict(repeats) | ({DOCUMENTS: share / (1 - share) * others / max(1, members)} if share else {})
+def with_documents(
+    training: np.ndarray, parts: np.ndarray, repeats: Mapping[Part, float], share: float
+) -> tuple[np.ndarray, dict[Part, float]]:
+    """Training rows with those of the documents, and repeats that make documents this share of an epoch's texts.
+
+    Documents never validate, so that students with and without them have the same held-out texts.
+    """
+    if not share:
+        return training, dict(repeats)
+    documents = np.flatnonzero(parts == DOCUMENTS)
+    others = sum(texts_an_epoch(times, int((parts[training] == part).sum())) for part, times in repeats.items())
+    times = share / (1 - share) * others / max(1, len(documents))
+    return np.union1d(training, documents), dict(repeats) | {DOCUMENTS: times}
 
 
 def texts_an_epoch(times: float, members: int) -> int:

@@ -69,9 +69,9 @@ def run(
     check_targets(embed, sources.vectors, len(texts), tower)
     check_endpoint(chosen, tower)
     parts = np.array(sources.texts["part"].to_pylist())
-    repeats = with_documents(params.repeats, parts, chosen.document_share)
-    params = params.model_copy(update={"repeats": repeats})
     training, validation = hold_out(rows_of(parts, params.repeats), parts, params.validation_texts, params.seed)
+    training, repeats = with_documents(training, parts, params.repeats, chosen.document_share)
+    params = params.model_copy(update={"repeats": repeats})
     absent = check_repeats(params.repeats, parts, training, embedded["parts"], params.required_parts)
     encoder = untrained(chosen, teach / "tower", sources, [texts[row] for row in training], params)
     if student in params.students:

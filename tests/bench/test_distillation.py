@@ -261,7 +261,8 @@ def test_every_part_gives_the_share_that_was_asked_for(seed: int, texts_seen: in
     mixture = {"titles": 1.0, "train_queries": 1.0, "sentences": 0.5, "unlabelled_queries": 0.0}
     repeats = made.repeats(mixture, 100, 50, seed)
     assert set(repeats) == {"titles", "train_queries", "sentences"}
-    drawn = made.drawn(repeats, 50, seed, texts_seen)
+    params = distill_params(repeats=repeats, validation_texts=50, seed=seed)
+    drawn = made.drawn(params, 0.0, texts_seen)
     assert {part: counts["an_epoch"] for part, counts in drawn.items()} == {
         "titles": 100, "train_queries": 100, "sentences": 50,
     }  # fmt: skip

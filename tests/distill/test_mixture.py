@@ -58,22 +58,14 @@ def test_spans_validate_only_where_other_texts_are_too_few() -> None:
 @pytest.mark.parametrize(("documents", "share"), [(20, 0.5), (900, 0.5), (20, 0.1), (900, 0.9)])
 def test_documents_are_a_share_of_an_epochs_texts_however_many_there_are(documents: int, share: float) -> None:
     parts = np.concatenate([PARTS, np.full(documents, "documents")])
-    repeats = with_documents({"unlabelled_queries": 2.0, "titles": 0.5}, parts, share)
-    drawn = parts[epoch_rows(np.arange(len(parts)), parts, repeats, seed=1, epoch=0)]
-    assert Counter(drawn.tolist())["unlabelled_queries"] == 200
+    training, repeats = with_documents(np.arange(140), parts, {"unlabelled_queries": 2.0, "titles": 0.5}, share)
+    drawn = parts[epoch_rows(training, parts, repeats, seed=1, epoch=0)]
+    assert Counter(drawn.tolist())["unlabelled_queries"] == 200 and Counter(drawn.tolist())["titles"] == 20
     assert (drawn == "documents").mean() == pytest.approx(share, abs=0.01)
 
 
 def test_without_a_share_or_without_documents_the_other_texts_are_seen_alone() -> None:
     parts = np.concatenate([PARTS, np.full(30, "documents")])
-    for seen, share in ((parts, 0.0), (PARTS, 0.5)):
-        repeats = with_documents({"titles": 1.0}, seen, share)
-        assert epoch_rows(np.arange(len(seen)), seen, repeats, seed=1, epoch=0).tolist()
-        assert set(seen[epoch_rows(np.arange(len(seen)), seen, repeats, seed=1, epoch=0)]) == {"titles"}
-
-
-def test_documents_do_not_validate() -> None:
-    parts = np.repeat(["titles", "spans", "documents"], [100, 100, 800])
-    training, validation = hold_out(np.arange(1000), parts, 100, seed=3)
-    assert set(parts[validation]) == {"titles", "spans"} and len(validation) == 100
-    assert sorted([*training, *validation]) == list(range(1000))
+    for there, share in ((parts, 0.0), (PARTS, 0.5)):
+        training, repeats = with_documents(np.arange(150), there, {"titles": 1.0}, share)
+        assert set(there[epoch_rows(training, there, repeats, seed=1, epoch=0)]) == {"titles"}

@@ -1,5 +1,6 @@
 """Every method trains end to end, lowers its loss, and is refused where it would learn nothing."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from recorder import Recorder
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from stages import SCORE, STATIC, distill_params, run_distill, run_embed, run_score
+from stages import EMBED, SCORE, STATIC, distill_params, run_distill, run_embed, run_score, run_stage
 from towers import other_weights
 from transformers import BertModel
 
@@ -134,6 +135,18 @@ def test_the_report_says_what_an_automatic_temperature_became(root: Path) -> Non
     given = weights(ranked(temperature))
     assert all(torch.equal(given[name], automatic[name]) for name in automatic)
     assert read_json(output / "report.json")["temperatures"] == {}  # nothing was automatic
+
+
+def test_a_student_that_reads_documents_has_the_held_out_texts_of_one_that_does_not(root: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(root, tmp_path / "with documents"))
+    run_stage("embed", folder, folder / "data/embed", EMBED.model_copy(update={"parts": [*EMBED.parts, "documents"]}))
+    held_out, texts_seen = [], []
+    for share in (0.0, 0.5):
+        output = run_distill(folder, "it", one(STATIC | {"document_share": share}))
+        held_out.append(read_table(output, "held_out"))
+        texts_seen.append(read_json(output / "report.json")["texts_seen"])
+    assert held_out[0].equals(held_out[1])
+    assert texts_seen[1] == pytest.approx(2 * texts_seen[0], rel=0.05)
 
 
 def opened(root: Path, student: dict[str, Any]) -> tuple[SentenceTransformer, SentenceTransformer]:
