@@ -44,7 +44,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_tower: Path) -> Path
     folder = tmp_path_factory.mktemp("scifact")
     shares = {"train": slice(0, 40), "test": slice(40, 60)}
     data = write_beir(folder / "data-set", judged=shares)
-    changes: dict[str, Any] = {"distill": {"students": ["static"]}}
+    parts = ["train_queries", "sentences", "unlabelled_queries"]  # no whole documents, which would be read as texts
+    changes: dict[str, Any] = {"distill": {"students": ["static"]}, "embed": {"parts": parts}}
     params = params_of("scifact.yaml", tiny_tower, changes, DATA=str(data))
     run = folder / "run"
     run.mkdir()
