@@ -23,8 +23,8 @@ QUIET = {
 def settle() -> None:
     """Set in the environment what libraries lack here; what is set already stays.
 
-    Call it before torch is imported, which reads then how many threads there are and how they wait. Threads that spin
-    while they wait take the time of those that they wait for where another process has a core.
+    Call it before torch is imported: torch reads then how many threads it has and how they wait. They are to wait
+    passively. Beside another process, threads that spin take processor time from those that they wait for.
     """
     variables = QUIET | {"OMP_WAIT_POLICY": "passive"} | _instead_of_home()
     if (allowed := cores()) < cores_seen():

@@ -24,6 +24,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else every process, of hundre
 sys.dont_write_bytecode = False
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["GRPC_VERBOSITY"] = "NONE"  # a channel that a test of Milvus left would speak into what another one captures
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # programs that tests start would ignore it under nohup
 
 

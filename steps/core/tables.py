@@ -23,7 +23,7 @@ Part = Literal[
     "unlabelled_queries",
 ]
 FILLER: Part = "spans"  # makes up for missing texts where `embed.least_texts` asks for more than embed.parts give
-DOCUMENTS: Part = "documents"  # of which a student says how large a share of its texts they are
+DOCUMENTS: Part = "documents"  # a student's `document_share` says how often it reads them
 _ROWS_AT_ONCE = 2**20  # a row group; the text of so many rows fits into one chunk, which the text of a log does not
 
 

@@ -38,7 +38,7 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
 
     Of each text also the length of its vector before normalisation, `lengths.npy` `(texts,)`, and the rows of its
     nearest documents, `nearest.npy` `(texts, neighbours)`. `teach` is the folder of the teacher that makes the index.
-    Where ingest has vectors of an index that is there already, no document is embedded, once a sample of them has
+    Where ingest has vectors of an index that is there already, these are the documents', once a sample of them has
     proved to be the teacher's; else UserError.
     """
     corpus = CorpusRows(ingest, ["doc_id", "title", "topic", "content"])
