@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pipeline import surroundings
 from slimtower.common.errors import guarded
+from steps.frame.imports import uncollected_imports
 
 
 def main() -> None:
@@ -14,13 +15,15 @@ def main() -> None:
         print(__doc__)
         return
     surroundings.settle()
-    from pipeline.prepare import prepare
+    with uncollected_imports():
+        from pipeline.prepare import prepare
 
     stages, is_up_to_date = prepare(targets, Path.cwd())
     if is_up_to_date:
         print(f"pipeline: nothing to do, {'what was asked for' if targets else 'every stage'} is up to date")
         return
-    from pipeline.run import run
+    with uncollected_imports():
+        from pipeline.run import run
 
     raise SystemExit(run(stages, targets))
 

@@ -17,6 +17,7 @@ from slimtower.common.errors import UserError, line
 from slimtower.common.files import cache_root, folder_digest, read_json, sha256_file, write_json
 from slimtower.common.settings import PARAMS, load_section
 from steps.encoders.bases import LISTED, MODELS
+from steps.frame.imports import uncollected_imports
 from steps.ingest.listing import write_listing
 from steps.ingest.params import IngestParams
 
@@ -32,7 +33,8 @@ def prepare(targets: list[str], root: Path) -> tuple[list[str], bool]:
     stop_when_asked()
     models = checked_models()
     if models is None:
-        from pipeline.params import load_params, named_models  # seconds: losses load torch
+        with uncollected_imports():
+            from pipeline.params import load_params, named_models  # seconds: losses load torch
 
         models = named_models(load_params())
     preflight.check_folders(root)

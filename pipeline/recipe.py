@@ -26,6 +26,7 @@ from slimtower.common.masking import redacted
 from slimtower.common.settings import checked_name, parse_mapping, read_mapping, read_text
 from slimtower.registry.client import tracking_uri
 from slimtower.serving.choice import check_origin
+from steps.frame.imports import uncollected_imports
 from steps.tracking.run_ids import git_commit
 
 _VARIABLE = re.compile(r"\$\{(\w+)(:-[^}]*)?\}")
@@ -107,7 +108,8 @@ def params_text(params: dict[str, Any], origin: str) -> str:
 def check_new(params: dict[str, Any], written: Path, recipe: Path) -> None:
     """Check params unless the last run wrote the same; the pipeline checks them once more in any case."""
     if not written.is_file() or read_text(written) != params_text(params, str(recipe)):
-        from pipeline.params import check_params  # seconds: it loads torch
+        with uncollected_imports():
+            from pipeline.params import check_params  # seconds: it loads torch
 
         check_params(params, str(recipe), written.parent)
 

@@ -9,6 +9,7 @@ from importlib.metadata import packages_distributions, version
 from typing import Any
 
 from slimtower.common.errors import UserError, guarded
+from steps.frame.imports import uncollected_imports
 
 PACKAGES = ("torch", "transformers", "sentence_transformers", "faiss", "onnxruntime", "mlflow", "dvc")
 
@@ -38,10 +39,11 @@ def self_check(step: str) -> str:
     UserError, too, if SLIMTOWER_REQUIRE_CUDA is 1 and torch sees no CUDA device.
     """
     try:
-        package = importlib.import_module(f"steps.{step}")
-        for module in pkgutil.iter_modules(package.__path__):
-            if module.name != "__main__":
-                importlib.import_module(f"steps.{step}.{module.name}")
+        with uncollected_imports():
+            package = importlib.import_module(f"steps.{step}")
+            for module in pkgutil.iter_modules(package.__path__):
+                if module.name != "__main__":
+                    importlib.import_module(f"steps.{step}.{module.name}")
         require_cuda()
         device = cuda()
     except ImportError as error:

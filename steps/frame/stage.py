@@ -1,10 +1,12 @@
 """How a stage starts and ends: params checked, run tracked, user errors as one line, inputs as DVC records them."""
 
+import importlib
 import os
 import re
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from slimtower.common.files import sha256_file
 from slimtower.common.settings import Section, load_section, read_mapping
 from steps.core.progress import bold, clock
 from steps.frame.exit_file import record_exit
+from steps.frame.imports import uncollected_imports
 from steps.frame.self_check import require_cuda, step_parser
 from steps.tracking.runs import Run
 from steps.tracking.stage_run import stage_run
@@ -28,7 +31,7 @@ _SETTINGS = {
 def stage_main(stage: str, model: type[Section], body: Callable[[Section, Run], None], cell: str | None = None) -> None:
     """Run a stage, or one cell of its matrix, on its section of params.yaml inside its tracked run.
 
-    `model` is the section's type. `--self-check` only checks.
+    `model` is the section's type; `body` calls what steps/<stage>/run.py defines. `--self-check` only checks.
     """
     step_parser(stage, None).parse_known_args()  # the cell's own option has been read before
 
@@ -37,12 +40,14 @@ def stage_main(stage: str, model: type[Section], body: Callable[[Section, Run], 
         for variable, value in _SETTINGS.items():
             os.environ.setdefault(variable, value)
         started = time.monotonic()
-        with record_exit():
-            require_cuda()
-            before, params = recorded_inputs(stage, cell), load_section(stage, model)
-            with stage_run(name, params.model_dump()) as run:
-                body(params, run)
-                _check_unchanged(name, before, recorded_inputs(stage, cell))
+        with record_exit(), ExitStack() as context:
+            with uncollected_imports():
+                require_cuda()
+                before, params = recorded_inputs(stage, cell), load_section(stage, model)
+                run = context.enter_context(stage_run(name, params.model_dump()))
+                importlib.import_module(f"steps.{stage}.run")
+            body(params, run)
+            _check_unchanged(name, before, recorded_inputs(stage, cell))
         seconds = time.monotonic() - started
         print(bold(f"{name}: done in {clock(seconds)}", sys.stderr), file=sys.stderr)
 

@@ -5,6 +5,7 @@ given on each, with SLIMTOWER_HOSTS, their number, SLIMTOWER_HOST_RANK, from 0, 
 host 0. Rank 0 writes outputs and the tracked run; the hosts share SLIMTOWER_CACHE, where checkpoints lie.
 """
 
+import importlib
 import logging
 import os
 import signal
@@ -30,6 +31,7 @@ from slimtower.common.files import read_json, write_json
 from slimtower.common.masking import masked_traceback
 from slimtower.common.settings import Section, load_section
 from steps.frame.exit_file import VARIABLE, read_exit, record_exit
+from steps.frame.imports import uncollected_imports
 from steps.frame.self_check import require_cuda
 from steps.frame.stage import stage_main
 from steps.tracking.run_ids import pipeline_key
@@ -203,8 +205,10 @@ def _as_rank(stage: _Stage[Section]) -> None:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # lets rank 0 close its run as failed
 
     def run_together(params: Section, run: Run) -> None:
-        from steps.training.distributed import join_processes
+        with uncollected_imports():
+            from steps.training.distributed import join_processes
 
+            importlib.import_module(f"steps.{stage.name}.run")
         try:
             if not stage.shares(params):
                 raise UserError(f"{stage.name}: one process does this; start it without torchrun or accelerate")

@@ -182,9 +182,10 @@ def test_a_failing_rank_ends_the_command_with_its_line_and_code(tmp_path: Path) 
         "if __name__ == '__main__':\n"
         "    torchrun.shared_stage_main('fake', Strict, body)\n"
     )
-    (tmp_path / "steps").mkdir()
-    (tmp_path / "steps/fake.py").write_text(script)
-    (tmp_path / "steps/__init__.py").touch()
+    (tmp_path / "steps/fake").mkdir(parents=True)
+    (tmp_path / "steps/fake/__main__.py").write_text(script)
+    for name in ("steps/__init__.py", "steps/fake/__init__.py", "steps/fake/run.py"):
+        (tmp_path / name).touch()
     (tmp_path / "params.yaml").write_text("fake: {}\n")
     (tmp_path / "slimtower").symlink_to(ROOT / "slimtower")
     for package in ("core", "frame", "tracking", "training"):
