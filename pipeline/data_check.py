@@ -176,7 +176,7 @@ def _check_student(key: str, student: StudentParams, facts: IngestFacts, params:
                 f" {params.embed.neighbours}: so many documents of each text are kept; raise it, or ask for fewer"
             )
         labels = [loss.name for loss in phase.losses if loss.wants_labels]
-        compared = labels + [loss.name for need in (Need.SCORES, Need.LAYERS) for loss in phase.needs(need)]
+        compared = labels + [loss.name for loss in phase.needs(Need.SCORES)]
         if labels and phase.labels == "train" and not labelled:
             raise UserError(
                 f"params.yaml: {where}: {', '.join(labels)} needs labels, but no training query that distill.repeats"

@@ -53,6 +53,12 @@ class Candidates:
         listed = [np.append(self.nearest[row], self.positives.get(row, none)) for row in rows.tolist()]
         return np.stack([np.isin(documents, docs) for docs in listed])
 
+    def documents_of(self, texts: np.ndarray) -> np.ndarray:
+        """Rows of the documents, ascending, that a batch of these texts may be compared with."""
+        rows = [np.asarray(self.nearest[texts]).reshape(-1)]
+        rows += [self.positives[row] for row in texts.tolist() if row in self.positives]
+        return np.unique(np.concatenate(rows)).astype(np.int64)
+
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         owners = [[row, document] for row, docs in sorted(self.positives.items()) for document in docs.tolist()]

@@ -13,16 +13,15 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from slimtower.common.errors import UserError
 from steps.core.tables import FILLER, Part
 from steps.distill.losses.base import Loss, Need
-from steps.distill.losses.layer import LayerDistillation
 from steps.distill.losses.score import ScoreLoss
 from steps.distill.mixture import texts_an_epoch
 from steps.distill.params import VECTORS_ALONE, Phase, StudentParams, wants_inside
+from steps.distill.score_tables import ScoreTable
 from steps.distill.student import Student
-from steps.distill.targets import ScoreTable
 from steps.distill.tokens import Tokens
 from steps.encoders.towers import positions_of
 from steps.endpoint.module import Endpoint
-from steps.retrieval.target_entropy import check_teacher_targets, layer_targets, layers_warning
+from steps.retrieval.target_entropy import check_teacher_targets
 
 LARGEST_GRAPH = 2**31 - 2**24  # bytes; a protobuf has 2 GiB at most
 
@@ -59,16 +58,6 @@ def check_temperatures(losses: Sequence[Loss], scores: Mapping[str, ScoreTable],
         figures = check_teacher_targets(scores[loss.teacher].sampled(count), temperature)
         if figures and (warning := figures.warning(loss.teacher)):
             print(f"distill: WARNING: {loss.kind}: {warning}", file=sys.stderr)
-
-
-def check_layer_temperature(loss: LayerDistillation, table: ScoreTable, count: int, layers: Sequence[int]) -> None:
-    """A warning where layers of another teacher are flat or one-hot at the temperature at which they are learned.
-
-    `layers`: those that may be paired, numbered from 0.
-    """
-    figures = layer_targets(table.sampled(count), loss.teacher_temperature or loss.temperature, layers)
-    if warning := layers_warning(figures, loss.teacher):
-        print(f"distill: WARNING: {loss.kind}: {warning}", file=sys.stderr)
 
 
 def check_endpoint(chosen: StudentParams, teacher: SentenceTransformer) -> None:
@@ -184,7 +173,7 @@ def check_candidates(phase: Phase, positives: Mapping[int, np.ndarray], training
             " known positive; give train_queries to embed.parts and to distill.repeats, or set labels: pseudo and"
             " teacher_top_k"
         )
-    compared = [loss.name for need in (Need.SCORES, Need.LAYERS) for loss in phase.needs(need)]
+    compared = [loss.name for loss in phase.needs(Need.SCORES)]
     if compared and not labelled and not phase.teacher_top_k:
         raise UserError(
             f"distill.student: {', '.join(compared)} has no candidate documents; set teacher_top_k to 1 or more"

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +15,8 @@ from slimtower.common.names import ROLES, Role
 from steps.distill.candidates import Candidates
 from steps.distill.checks import check_document_tokens
 from steps.distill.layer_pooling import depth_of, pooling_of
-from steps.distill.layer_store import LayerTeacher, compared
-from steps.distill.losses.base import LayerTargets, Scores, Targets
+from steps.distill.layer_teachers import LayerTargets, LayerTeacher, compared
+from steps.distill.losses.base import Scores, Targets
 from steps.distill.student import Student
 from steps.distill.students import TransformerStudent
 from steps.distill.targets import StoredTeachers, Teachers
@@ -46,21 +46,32 @@ class TrainedTower:
         return tokens
 
 
-@dataclass(frozen=True)
+@dataclass
 class TrainedTeacher(Teachers, LayerTeacher):
     """A teacher that trains along: its scores and its layers' have a gradient; what it does not give is `stored`."""
 
     stored: StoredTeachers
     precision: Precision
+    paired: Sequence[int] = field(default=(), init=False)  # layers, numbered from 0, whose scores a step has too
 
     @property
     @abstractmethod
     def depth(self) -> int:
         """How many layers it has."""
 
+    def pair(self, layers: Sequence[int]) -> None:
+        self.paired = layers
+
+    def forward(self, rows: np.ndarray, documents: np.ndarray) -> dict[str, Tensor]:
+        return self.read(rows, documents, self.paired)
+
+    @abstractmethod
+    def read(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> dict[str, Tensor]:
+        """What `forward` computes, with these layers."""
+
     def scores(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> LayerTargets:
         with torch.no_grad(), autocast(self.precision):
-            tensors = self.forward(rows, documents, layers)
+            tensors = self.read(rows, documents, layers)
         return self.layer_targets({name: tensor.float() for name, tensor in tensors.items()}, rows, documents, layers)
 
     @abstractmethod
@@ -68,7 +79,7 @@ class TrainedTeacher(Teachers, LayerTeacher):
         """Write it as the stage `teach` leaves a teacher of its kind."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class JointTeacher(TrainedTeacher):
     """Targets of a tower that trains: its embeddings of texts and documents and its layers' scores, with gradient."""
 
@@ -88,7 +99,7 @@ class JointTeacher(TrainedTeacher):
     def arrays(self) -> Mapping[str, np.ndarray]:
         return {**self.stored.arrays, **self.texts.arrays("joint"), **self.documents.arrays("joint documents")}
 
-    def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
+    def read(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> dict[str, Tensor]:
         queries, states = self.tower.towers["query"].embed_layers(self.texts, rows, layers)
         tensors = {"teacher.queries": queries, "teacher.query_layers": states}
         if len(documents):
@@ -127,7 +138,7 @@ class JointDocuments(Teachers):
     def modules(self) -> Sequence[nn.Module]:
         return [*self.stored.modules, self.reader.tower]
 
-    def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
+    def forward(self, rows: np.ndarray, documents: np.ndarray) -> dict[str, Tensor]:
         tensors = self.stored.forward(rows, documents)
         if len(documents):
             tensors["joint documents"] = self.reader.normalised(self.reader.embed(self.tokens, documents))
@@ -158,7 +169,7 @@ def joint_documents(
     return JointDocuments(reader, tokens, stored)
 
 
-@dataclass(frozen=True)
+@dataclass
 class JointScores(TrainedTeacher):
     """Targets of a late interaction model or a cross encoder that trains: its scores and its layers', with gradient.
 
@@ -185,7 +196,7 @@ class JointScores(TrainedTeacher):
     def arrays(self) -> Mapping[str, np.ndarray]:
         return {**self.stored.arrays, "joint.scores": np.frombuffer(bytes.fromhex(self.digest), dtype=np.uint8)}
 
-    def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
+    def read(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> dict[str, Tensor]:
         """Scores of the documents, `(n, 1 + len(layers), m)`: its own, then the layers'; 0 where it reads none."""
         text, column = np.nonzero(self._pair_mask(rows, documents).numpy())
         used, document = np.unique(column, return_inverse=True)

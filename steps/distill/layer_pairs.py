@@ -2,17 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from slimtower.common.errors import UserError
-from steps.distill.losses.layer import LayerDistillation, layer_weights
 from steps.training.distributed import broadcast
 
+Selection = Literal["random", "weighted", "last", "skip"]
 Losses = Callable[[Sequence[int]], Tensor]  # layers -> each one's own loss over the batch at hand, (layers,)
 
+LAYER_TEMPERATURE = 10.0  # divides each layer's own loss in the weights of layers
 REDRAW_STEPS = 10  # after which layers are drawn anew
 _MIN_CHANCE = 1e-300  # of a layer's probability: as many as are paired must be able to be drawn
 
@@ -25,22 +28,22 @@ class Pairs:
     student: tuple[int, ...]
 
 
-def candidate_layers(loss: LayerDistillation, depth: int, student_depth: int) -> list[int]:
-    """The teacher's layers, numbered from 0, that may ever be paired; UserError where there are too few of either."""
-    if loss.layers > student_depth:
+def candidate_layers(count: int, selection: Selection, depth: int, student_depth: int) -> list[int]:
+    """The teacher's layers, numbered from 0, of which `count` may be paired; UserError where either has too few."""
+    if count > student_depth:
         raise UserError(
-            f"distill.student: layer_distillation pairs {loss.layers} layers, but the student has {student_depth};"
+            f"distill.student: layer_distillation pairs {count} layers, but the student has {student_depth};"
             " lower `layers`"
         )
     chosen = list(range(depth))
-    if loss.selection == "last":
-        chosen = chosen[-loss.layers :]
-    elif loss.selection == "skip":
-        chosen = chosen[: 2 * loss.layers : 2]
-    if len(chosen) < loss.layers:
-        every = "every second of " if loss.selection == "skip" else ""
+    if selection == "last":
+        chosen = chosen[-count:]
+    elif selection == "skip":
+        chosen = chosen[: 2 * count : 2]
+    if len(chosen) < count:
+        every = "every second of " if selection == "skip" else ""
         raise UserError(
-            f"distill.student: layer_distillation pairs {loss.layers} layers, but {every}the teacher's {depth} are"
+            f"distill.student: layer_distillation pairs {count} layers, but {every}the teacher's {depth} are"
             f" {len(chosen)}; lower `layers`"
         )
     return chosen
@@ -53,16 +56,23 @@ class LayerPairs(nn.Module):
     """
 
     def __init__(
-        self, loss: LayerDistillation, candidates: Sequence[int], depth: int, seed: int, maps: nn.Module | None = None
+        self,
+        count: int,
+        selection: Selection,
+        candidates: Sequence[int],
+        depth: int,
+        seed: int,
+        maps: nn.Module | None = None,
     ) -> None:
-        """`candidates`: the teacher's layers. `depth`: the student's. `maps`: see `maps_between`."""
+        """`count` pairs of the teacher's layers `candidates` and the student's `depth`. `maps`: see `maps_between`."""
         super().__init__()
-        self.loss, self.candidates, self.depth, self.seed, self.maps = loss, list(candidates), depth, seed, maps
+        self.count, self.selection, self.seed, self.maps = count, selection, seed, maps
+        self.candidates, self.depth = list(candidates), depth
         self.teacher: Tensor
         self.student: Tensor
         self.draw: Tensor
         for name in ("teacher", "student"):
-            self.register_buffer(name, torch.zeros(loss.layers, dtype=torch.int64))
+            self.register_buffer(name, torch.zeros(count, dtype=torch.int64))
         self.register_buffer("draw", torch.tensor(-1))
 
     def at(self, step: int, losses: Losses) -> Pairs:
@@ -76,11 +86,11 @@ class LayerPairs(nn.Module):
         return Pairs(tuple(self.teacher.tolist()), tuple(self.student.tolist()))
 
     def _draw_pairs(self, draw: int, losses: Losses) -> Pairs:
-        count, student = self.loss.layers, np.arange(self.depth)
-        if self.loss.selection in ("last", "skip"):  # as many candidates as are paired
+        count, student = self.count, np.arange(self.depth)
+        if self.selection in ("last", "skip"):  # as many candidates as are paired
             return Pairs(tuple(self.candidates), tuple(student[-count:].tolist()))
         chances = None
-        if self.loss.selection == "weighted":
+        if self.selection == "weighted":
             weights = layer_weights(losses(self.candidates).double())
             chances = np.array(broadcast(weights.tolist())) + _MIN_CHANCE
             chances /= chances.sum()
@@ -120,3 +130,8 @@ def maps_between(width: int, stored: int, projection: Tensor | None, depth: int)
     if width == stored and projection is None:
         return None
     return nn.ModuleList([nn.Linear(width, stored, bias=False) for _ in range(depth)])
+
+
+def layer_weights(losses: Tensor) -> Tensor:
+    """`softmax(-losses / LAYER_TEMPERATURE)` over the last dimension (LEAD, Eq. 7)."""
+    return functional.softmax(-losses / LAYER_TEMPERATURE, dim=-1)

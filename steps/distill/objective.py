@@ -8,8 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from steps.distill.candidates import CandidateBatch, Candidates
-from steps.distill.layer_alignment import LayerAlignment
-from steps.distill.layer_pairs import Pairs
 from steps.distill.losses.base import Batch, Loss, Need, Outputs, Units
 from steps.distill.providers import Provider
 from steps.distill.student import Student
@@ -33,27 +31,25 @@ class Objective:
         document_tokens: Tokens | None = None,
         units: Units | None = None,
         providers: Mapping[str, Provider] | None = None,
-        layers: LayerAlignment | None = None,
     ) -> None:
         """`candidates` where a loss compares documents; `document_tokens` of all documents for a symmetric student.
 
         `units` of the vectors that losses see; None = 1. `providers` of the losses that have one, by their names.
-        `layers` where a loss compares states of layers.
         """
         self.losses = {loss.name: loss for loss in losses}
         self.names: Sequence[str] = list(self.losses)
         self.teachers, self.candidates, self.document_tokens = teachers, candidates, document_tokens
         self.units, self.providers = units or Units(), dict(providers or {})
         self.heads = {name: provider.head for name, provider in self.providers.items() if provider.head is not None}
-        self.layers = layers
         self.last: tuple[int, np.ndarray, CandidateBatch] | None = None
 
     @property
     def modules(self) -> dict[str, nn.Module]:
-        """What trains, or changes, besides the student: teachers, heads of losses, layers that are paired."""
+        """What trains, or changes, besides the student: teachers, and heads and modules of losses."""
         modules = {f"teacher.{at}": module for at, module in enumerate(self.teachers.modules)}
         modules |= {f"head.{name}": head for name, head in self.heads.items()}
-        return modules if self.layers is None else modules | {"layers": self.layers.pairs}
+        others = {name: provider.module for name, provider in self.providers.items()}
+        return modules | {f"module.{name}": module for name, module in others.items() if module is not None}
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -67,7 +63,7 @@ class Objective:
             arrays |= self.document_tokens.arrays("documents")
         for loss, provider in self.providers.items():
             arrays |= {f"{loss}.{name}": array for name, array in provider.arrays.items()}
-        return arrays if self.layers is None else arrays | dict(self.layers.teacher.arrays)
+        return arrays
 
     def forward(
         self, student: Student, tokens: Tokens, piece: np.ndarray, rows: np.ndarray, step: int
@@ -75,29 +71,26 @@ class Objective:
         """What the terms of `piece`, a part of the batch `rows`, are computed from, by name; with gradient.
 
         `queries` are the student's embeddings before their normalisation, `(n, dim)`, `documents` a symmetric
-        student's of the batch's candidates, `(m, dim)`; besides them what a running teacher makes. Where layers are
-        compared, `queries.layers` and `documents.layers` are the pooled states of the student's, `(n, k, width)`.
+        student's of the batch's candidates, `(m, dim)`; besides them what providers and running teachers make.
         """
-        candidates, pairs = self._draw_candidates(rows, step), self._pairs(rows, step)
+        candidates = self._draw_candidates(rows, step)
         documents = _NONE if candidates is None else candidates.documents
-        tensors = self._embed(student, "queries", tokens, piece, pairs)
+        for provider in self.providers.values():
+            provider.prepare(step, rows, candidates)
+        tensors = self._embed(student, "queries", tokens, piece)
         if self.document_tokens is not None and len(documents):
-            tensors |= self._embed(student, "documents", self.document_tokens, documents, pairs)
+            tensors |= self._embed(student, "documents", self.document_tokens, documents)
         for loss, provider in self.providers.items():
             tensors |= {f"{loss}.{name}": tensor for name, tensor in provider.forward(tokens, piece).items()}
-        return tensors | self.teachers.forward(piece, documents, pairs.teacher if pairs else ())
+        return tensors | self.teachers.forward(piece, documents)
 
-    def _embed(
-        self, student: Student, name: str, tokens: Tokens, rows: np.ndarray, pairs: Pairs | None
-    ) -> dict[str, Tensor]:
-        if self.layers is None or pairs is None:
-            return {name: student.embed(tokens, rows)}
-        embeddings, states = self.layers.embed(tokens, rows, pairs)
-        return {name: embeddings, f"{name}.layers": states}
-
-    def _pairs(self, rows: np.ndarray, step: int) -> Pairs | None:
-        candidates = self._draw_candidates(rows, step)
-        return None if self.layers is None or candidates is None else self.layers.at(step, rows, candidates)
+    def _embed(self, student: Student, name: str, tokens: Tokens, rows: np.ndarray) -> dict[str, Tensor]:
+        """The student's embeddings by this name, and what a provider reads of the student on the way."""
+        for loss, provider in self.providers.items():
+            if read := provider.embed(tokens, rows):
+                embeddings, states = read
+                return {name: embeddings, f"{loss}.{name}.states": states}
+        return {name: student.embed(tokens, rows)}
 
     def terms(
         self, student: Student, tensors: Mapping[str, Tensor], piece: np.ndarray, rows: np.ndarray, step: int
@@ -108,19 +101,14 @@ class Objective:
         targets = self.teachers.targets(tensors, piece, documents).measured_in(self.units)
         provided = {}
         for name, provider in self.providers.items():
-            inputs = {key.removeprefix(f"{name}."): tensors[key] for key in tensors if key.startswith(f"{name}.")}
-            provided[name] = provider.values(inputs, piece, documents)
+            own = {key.removeprefix(f"{name}."): tensors[key] for key in tensors if key.startswith(f"{name}.")}
+            provided[name] = provider.values({**tensors, **own}, piece, documents)
         targets = replace(targets, provided=provided)
-        pairs = self._pairs(rows, step)
-        if self.layers is not None and candidates is not None and pairs is not None:
-            targets = replace(targets, layers=self.layers.targets(tensors, piece, rows, candidates, pairs))
         outputs = Outputs(
             queries=student.normalised(tensors["queries"]),
             raw=tensors["queries"],
             documents=student.normalised(tensors["documents"]) if "documents" in tensors else None,
             heads=self.heads,
-            layers=tensors.get("queries.layers"),
-            document_layers=tensors.get("documents.layers"),
         ).measured_in(self.units)
         batch, labelled = self._batch(candidates, piece, rows, outputs.raw)
         terms: dict[str, Tensor] = {}

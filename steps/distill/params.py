@@ -68,7 +68,7 @@ class Convergence(Strict):
         return self
 
 
-_OF_OTHERS = {Need.SCORES, Need.LAYERS, Need.JOINT}  # of any teacher
+_OF_OTHERS = {Need.SCORES, Need.JOINT}  # of any teacher
 
 
 class Phase(Strict):
@@ -112,13 +112,13 @@ class Phase(Strict):
     @property
     def teachers(self) -> list[str]:
         """Names of the teachers whose score tables are read."""
-        learned = {loss.teacher for need in (Need.SCORES, Need.LAYERS) for loss in self.needs(need)}
+        learned = {loss.teacher for loss in self.needs(Need.SCORES)}
         return sorted(learned - {"", self.trained})
 
     @property
     def _compared(self) -> list[str]:
         """Names of the teachers whose scores, or layers, its losses compare or train; "" = that of the index."""
-        return sorted({loss.teacher for loss in self.losses if loss.needs & {Need.SCORES, Need.LAYERS, Need.JOINT}})
+        return sorted({loss.teacher for loss in self.losses if loss.needs & _OF_OTHERS})
 
     @property
     def all_teachers(self) -> list[str]:

@@ -12,27 +12,16 @@ from slimtower.common.errors import UserError
 from slimtower.common.fingerprints import fingerprint
 from steps.distill.candidates import Candidates
 from steps.distill.checks import check_candidates, check_document_tokens, check_temperatures
-from steps.distill.joint import JointScores, JointTeacher, TrainedTeacher, TrainedTower, joint_documents
-from steps.distill.layer_alignment import LayerAlignment, layer_alignment
-from steps.distill.layer_store import ScoredLayers
-from steps.distill.losses.base import Loss, Need, Units
-from steps.distill.losses.layer import LayerDistillation
-from steps.distill.losses.score import ScoreLoss
+from steps.distill.joint import JointScores, JointTeacher, TrainedTower, joint_documents
+from steps.distill.losses.base import Need, Units
 from steps.distill.objective import Objective
 from steps.distill.params import DistillParams, Phase, StudentParams
 from steps.distill.providers import Provider, Setting
+from steps.distill.score_tables import ScoreTable
 from steps.distill.sources import Sources
 from steps.distill.starts import Static
 from steps.distill.student import Student, readable_tokens
-from steps.distill.targets import (
-    TELLING_DOCUMENTS,
-    OnlineTeacher,
-    ScoreTable,
-    StoredTeachers,
-    Teachers,
-    telling_temperature,
-    units_of,
-)
+from steps.distill.targets import OnlineTeacher, StoredTeachers, Teachers, units_of
 from steps.distill.tokens import Tokens
 from steps.distill.trainer import Schedule
 from steps.encoders.towers import load_tower
@@ -58,7 +47,7 @@ class Trainings:
     params: DistillParams
     tables: dict[tuple[str, int], ScoreTable] = field(default_factory=dict)  # by teacher and documents a text
     networks: dict[str, Network] = field(default_factory=dict)  # those that train along, by teacher
-    temperatures: dict[str, float] = field(default_factory=dict)  # what `auto` became, by the loss' name
+    automatic: dict[str, dict[str, float]] = field(default_factory=dict)  # knobs that were `auto`, by the loss' name
 
     def __iter__(self) -> Iterator[tuple[Objective, Schedule, np.ndarray]]:
         """Each with the rows of the texts that it sees, made when its turn comes; none with epochs: 0.0.
@@ -93,25 +82,29 @@ class Trainings:
         teachers = self._teachers(phase, candidates)
         tables = {name: self._scores(name, phase.teacher_top_k) for name in phase.teachers}
         check_temperatures(phase.losses, tables, phase.teacher_top_k)
-        layers = self._layers(phase, teachers, candidates)
-        providers = self._providers(phase)
-        losses = [self._with_temperature(loss) for loss in phase.losses]
-        return Objective(losses, teachers, candidates, document_tokens, self.units, providers, layers)
-
-    @cached_property
-    def temperature(self) -> float:
-        """What `temperature: auto` stands for."""
-        nearest = self.sources.nearest(min(TELLING_DOCUMENTS, self.sources.neighbours))
-        sources, units = self.sources, self.units
-        return telling_temperature(
-            sources.vectors, sources.documents, nearest, self.training, units, cosine=self.cosine
+        setting = Setting(
+            student=self.student,
+            teacher=self.teacher,
+            teachers=teachers,
+            sources=self.sources,
+            candidates=candidates,
+            document_tokens=document_tokens,
+            training=self.training,
+            units=self.units,
+            cosine=self.cosine,
+            precision=self.params.precision,
+            seed=self.params.seed,
         )
-
-    def _with_temperature(self, loss: Loss) -> Loss:
-        if isinstance(loss, ScoreLoss) and loss.temperature == "auto":
-            self.temperatures[loss.name] = self.temperature
-            return loss.model_copy(update={"temperature": self.temperature})
-        return loss
+        losses = []
+        for loss in phase.losses:
+            if knobs := loss.automatic(setting):
+                self.automatic[loss.name] = knobs
+            losses.append(loss.model_copy(update=knobs))
+        with torch.random.fork_rng():
+            torch.manual_seed(self.params.seed)  # what is random in providers
+            providers = {loss.name: loss.provider(setting) for loss in losses}
+        given = {name: provider for name, provider in providers.items() if provider is not None}
+        return Objective(losses, teachers, candidates, document_tokens, self.units, given)
 
     def rows(self, phase: Phase, providers: Iterable[Provider]) -> np.ndarray:
         """Rows of the texts that a phase trains on: all, or those with scores, or of a provider; UserError for none."""
@@ -166,40 +159,10 @@ class Trainings:
         precision = self.params.precision
         return JointScores(stored, precision, name, network, texts, documents, digest, candidates, scores_batch)
 
-    def _providers(self, phase: Phase) -> dict[str, Provider]:
-        """Those of the losses that have one; what is random in them is drawn by the seed."""
-        setting = Setting(self.student, self.teacher, self.sources, self.params.precision)
-        with torch.random.fork_rng():
-            torch.manual_seed(self.params.seed)
-            providers = {loss.name: loss.provider(setting) for loss in phase.losses}
-        return {name: provider for name, provider in providers.items() if provider is not None}
-
     @cached_property
     def trained_tower(self) -> TrainedTower:
         """The teacher of `targets: joint`: one for all phases, each of which goes on where the last one ended."""
         return TrainedTower(self.teacher, self.params.precision)
-
-    def _layers(self, phase: Phase, teachers: Teachers, candidates: Candidates | None) -> LayerAlignment | None:
-        asking = [loss for loss in phase.losses if isinstance(loss, LayerDistillation)]
-        if not asking or candidates is None:
-            return None
-        scorer: TrainedTeacher | ScoredLayers | None = None
-        if isinstance(teachers, TrainedTeacher):
-            scorer = teachers
-        elif name := asking[0].teacher:
-            scorer = ScoredLayers(self.sources.layer_scores(name, phase.teacher_top_k))
-        own_documents = self.chosen.towers == "symmetric"
-        return layer_alignment(
-            asking[0],
-            self.student,
-            self.teacher,
-            scorer,
-            self.sources,
-            candidates,
-            self.training,
-            self.params,
-            own_documents,
-        )
 
     def _candidates(self, phase: Phase) -> Candidates:
         nearest = np.asarray(self.sources.nearest(phase.teacher_top_k))  # no memory map: its rows are slow to take

@@ -1,7 +1,7 @@
 """What a loss needs besides the vectors, scores and labels that every loss sees.
 
-A loss names its provider (`Loss.provider`). The provider loads and checks what it needs once for a training, and hands
-it out a batch at a time, as `targets.provided[loss.name]`.
+A loss names its provider (`Loss.provider`). The provider loads and checks once for a training what the loss needs, and
+hands it out a batch at a time, as `targets.provided[loss.name]`.
 """
 
 from collections.abc import Mapping
@@ -16,12 +16,19 @@ from steps.encoders.precision import Precision
 
 
 class Setting(NamedTuple):
-    """What a provider can be made of: the student, the index teacher's tower, and what earlier stages have written."""
+    """What a provider can be made of: student, teachers, candidates, and what earlier stages have written."""
 
     student: Any  # steps.distill.student.Student
-    teacher: Path
+    teacher: Path  # the index teacher's tower
+    teachers: Any  # steps.distill.targets.Teachers, one of which may train along
     sources: Any  # steps.distill.sources.Sources
+    candidates: Any  # steps.distill.candidates.Candidates; None if no loss compares documents
+    document_tokens: Tokens | None  # of all documents, if the student's own tower reads them
+    training: np.ndarray  # rows of the texts that train
+    units: Any  # steps.distill.losses.base.Units
+    cosine: bool  # whether the index teacher compares by cosine, else by inner product
     precision: Precision
+    seed: int
 
 
 class Provider:
@@ -29,6 +36,9 @@ class Provider:
 
     head: nn.Module | None = None
     """A module between student and teacher, found in `outputs.heads`: it trains along, and is forgotten afterwards."""
+
+    module: nn.Module | None = None
+    """What `embed` or `forward` go through, if it trains or changes: a checkpoint has it, a student does not."""
 
     has: np.ndarray | None = None
     """Which texts it has something of, boolean `(texts,)`; None = all. The others do not train."""
@@ -38,10 +48,24 @@ class Provider:
         """What its values follow from: a checkpoint of other arrays is not continued."""
         return {}
 
+    def prepare(self, step: int, rows: np.ndarray, candidates: Any) -> None:
+        """Get ready for a step, from 1, on these rows and their `CandidateBatch`; called before each of its pieces."""
+
+    def embed(self, tokens: Tokens, rows: np.ndarray) -> tuple[Tensor, Tensor] | None:
+        """The student's embeddings of a piece, as `Student.embed`, and what it reads of the student on the way.
+
+        None if embeddings are all that it needs. One provider of a training can have it.
+        """
+        return None
+
     def forward(self, tokens: Tokens, rows: np.ndarray) -> dict[str, Tensor]:
         """What it computes of a piece of the batch, by name; with gradient where it trains the student."""
         return {}
 
     def values(self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Any:
-        """What the loss is given for these texts and candidates; `tensors` come from `forward`, or stand in for it."""
+        """What the loss is given for these texts and candidates.
+
+        `tensors` are what teachers that run computed, and what it computed itself, or stand in for it: those of
+        `forward` by their names, and what `embed` read as `queries.states` and `documents.states`.
+        """
         return None

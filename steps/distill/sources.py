@@ -12,8 +12,7 @@ from slimtower.common.files import read_json
 from steps.core.corpus import CorpusTexts
 from steps.core.positives import positive_rows
 from steps.core.tables import read_table
-from steps.distill.pair_tables import PairTable
-from steps.distill.targets import ScoreTable
+from steps.distill.score_tables import PairTable, ScoreTable
 
 
 @dataclass(frozen=True)

@@ -10,81 +10,14 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
 from steps.distill.losses.base import Scores, Targets, Units, similarities
-from steps.distill.pair_tables import mean_length, to_device
+from steps.distill.score_tables import ScoreTable, mean_length, to_device
 from steps.encoders.precision import Precision
-from steps.encoders.towers import autocast, device
-from steps.retrieval.target_entropy import Sample, suggested_temperature
-
-TELLING = 0.75  # of the entropy of equal shares; a student also ranks the documents of the batch's other texts
-TELLING_DOCUMENTS = 8  # those nearest to a text
+from steps.encoders.towers import autocast
 
 
 def units_of(vectors: np.ndarray, documents: np.ndarray) -> Units:
     """Mean lengths of the teacher's vectors of texts and of documents, `(n, dim)` each, over an even sample of rows."""
     return Units(mean_length(vectors), mean_length(documents))
-
-
-def telling_temperature(
-    vectors: np.ndarray, documents: np.ndarray, nearest: np.ndarray, rows: np.ndarray, units: Units, *, cosine: bool
-) -> float:
-    """The temperature at which the teacher's distributions over a text's nearest documents have, in the mean, TELLING
-    of the entropy of equal shares.
-
-    Vectors `(texts, dim)` and `(documents, dim)`, rows of the documents `nearest` to each text `(texts, k)`; of the
-    texts `rows` an even sample. Where no temperature tells documents apart, it is that of the losses' default.
-    """
-    sample = Sample(len(rows), 2_000)
-    sample.add(rows)
-    queries = vectors[sample.all()].astype(np.float64)
-    candidates = documents[nearest[sample.all()]].astype(np.float64)
-    scores = np.einsum("td,tkd->tk", queries, candidates)
-    if cosine:
-        scores /= np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(candidates, axis=2)
-    else:
-        scores /= units.queries * units.documents
-    return suggested_temperature(scores, TELLING) or 0.05
-
-
-@dataclass(frozen=True)
-class ScoreTable:
-    """One teacher's scores of each text's own documents, or its layers' scores.
-
-    `documents` `(texts, k)`, -1 for those of a text that it did not score; `positions` `(texts, k)`: their rows in
-    `values`, `(pairs,)` or `(pairs, layers)`.
-    """
-
-    documents: np.ndarray
-    positions: np.ndarray
-    values: np.ndarray  # of layers memory-mapped
-
-    @property
-    def scored(self) -> np.ndarray:
-        """Which texts have scores, boolean `(texts,)`."""
-        return np.asarray((self.documents >= 0).any(axis=1))
-
-    def of(self, rows: np.ndarray, documents: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Scores `(n, m)`, or `(n, layers, m)`, of sorted `documents` `(m,)`, 0 for none; and where there are some."""
-        values = np.zeros((len(rows), len(documents), *self.values.shape[1:]), dtype=np.float32)
-        is_scored = np.zeros(values.shape[:2], dtype=bool)
-        text, column, position = match_documents(self.documents[rows], documents)
-        values[text, position] = self.values[self.positions[rows[text], column]]
-        is_scored[text, position] = True
-        return to_device(np.moveaxis(values, 1, -1)), torch.from_numpy(is_scored).to(device())
-
-    def sampled(self, count: int) -> np.ndarray:
-        """Scores of a sample of the texts all of whose `count` nearest documents have some, `(n, count, ...)`."""
-        positions = self.positions[(self.documents[:, :count] >= 0).all(axis=1), :count]
-        sample = Sample(len(positions))
-        sample.add(positions)
-        return np.asarray(self.values[sample.all()], dtype=np.float32)
-
-
-def match_documents(text_documents: np.ndarray, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Where texts' own documents `(n, k)` are among sorted `documents` `(m,)`: text, column, position, each `(p,)`."""
-    positions = np.searchsorted(documents, text_documents).clip(max=max(0, len(documents) - 1))
-    is_match = documents[positions] == text_documents if len(documents) else np.zeros_like(positions, dtype=bool)
-    text, column = np.nonzero(is_match)
-    return text, column, positions[text, column]
 
 
 class Teachers(ABC):
@@ -100,11 +33,8 @@ class Teachers(ABC):
         """Teachers that train along with the student."""
         return ()
 
-    def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
-        """What a running teacher computes for a piece of a batch, by name; with gradient where it trains.
-
-        `layers`: those of its layers, numbered from 0, that are paired with the student's.
-        """
+    def forward(self, rows: np.ndarray, documents: np.ndarray) -> dict[str, Tensor]:
+        """What a running teacher computes for a piece of a batch, by name; with gradient where it trains."""
         return {}
 
     @abstractmethod
@@ -159,7 +89,7 @@ class OnlineTeacher(Teachers):
     def arrays(self) -> Mapping[str, np.ndarray]:
         return self.stored.arrays
 
-    def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
+    def forward(self, rows: np.ndarray, documents: np.ndarray) -> dict[str, Tensor]:
         with torch.inference_mode(), autocast(self.precision):
             embeddings = self.tower.encode_query(
                 [self.texts[row] for row in rows], show_progress_bar=False, convert_to_tensor=True

@@ -18,7 +18,6 @@ from slimtower.common.errors import UserError
 from steps.distill.checks import (
     check_candidates,
     check_document_tokens,
-    check_layer_temperature,
     check_repeats,
     check_size,
     check_student,
@@ -26,10 +25,10 @@ from steps.distill.checks import (
     check_temperatures,
     explain_not_finite,
 )
-from steps.distill.losses.layer import LayerDistillation
+from steps.distill.losses.layer import LayerDistillation, warn_of_temperature
 from steps.distill.losses.score import ScoreKl, ScoreMargin, ScoreSoftmax
 from steps.distill.params import Phase
-from steps.distill.targets import ScoreTable
+from steps.distill.score_tables import ScoreTable
 from steps.distill.tokens import Tokens
 from steps.distill.trainer import LossMeter, _batches, mean_vector_cosine
 from steps.encoders.towers import load_tower
@@ -290,7 +289,7 @@ def test_layers_of_a_teacher_are_judged_at_the_temperature_at_which_they_are_lea
     values = np.float16(random.normal(size=(1200, 3)) * scales)
     values[600:] = 3e4
     loss = LayerDistillation(kind="layer_distillation", layers=2, teacher="late", **knobs)
-    check_layer_temperature(loss, ScoreTable(documents, places, values), 4, range(3))
+    warn_of_temperature(loss, ScoreTable(documents, places, values), 4, range(3))
     told = capsys.readouterr().err
     assert not told or "over 4 documents" in told
     assert re.search(f"distill: WARNING: layer_distillation: layers of .*{said}", told) if said else not told
@@ -300,9 +299,9 @@ def test_only_layers_that_may_be_paired_are_judged(capsys: pytest.CaptureFixture
     documents, places = np.tile(np.arange(4), (200, 1)), np.arange(800).reshape(200, 4)
     values = np.float16(np.random.default_rng(4).normal(size=(800, 3)) * [1e-4, 1e-4, 1.0])
     loss = LayerDistillation(kind="layer_distillation", layers=1, teacher="cls", selection="last")
-    check_layer_temperature(loss, ScoreTable(documents, places, values), 4, [2])
+    warn_of_temperature(loss, ScoreTable(documents, places, values), 4, [2])
     assert capsys.readouterr().err == ""
-    check_layer_temperature(loss, ScoreTable(documents, places, values), 4, [1])
+    warn_of_temperature(loss, ScoreTable(documents, places, values), 4, [1])
     assert "cls teach nothing at temperature 1 over 4 documents of a text (flat: 2): set" in capsys.readouterr().err
 
 

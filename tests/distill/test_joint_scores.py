@@ -100,7 +100,7 @@ def reference(
 
     `documents` are vectors and states of layers that the student is scored against, `own` each text's candidates.
     """
-    raw, states = made["queries"].detach().double(), made["queries.layers"].detach().double()
+    raw, states = made["queries"].detach().double(), made["states"].detach().double()
     vectors, held = (each.detach().double() for each in documents)
     cosines = (raw / raw.norm(dim=1, keepdim=True)) @ (vectors / vectors.norm(dim=1, keepdim=True)).T
 
@@ -156,9 +156,11 @@ def test_a_step_has_equations_6_to_12_and_their_gradients(
     terms = objective.terms(student, found, rows, rows, 5)
     torch.stack([*terms.values()]).sum().backward()
 
-    assert objective.candidates is not None and objective.layers is not None
+    assert objective.candidates is not None
     drawn = objective.candidates.of(rows, 5)
-    pairs = objective.layers.at(5, rows, drawn)
+    layers: Any = objective.providers[f"layer_distillation@{name}"]
+    pairs = layers.pairs
+    found["states"] = found[f"layer_distillation@{name}.queries.states"]
     listed = [{*sources.nearest(2)[row].tolist(), *sources.positives.get(int(row), ())} for row in rows]
     own = np.array([[document in each for document in drawn.documents.tolist()] for each in listed])
     assert (own.sum(axis=1) < len(drawn.documents)).all() and (own >= drawn.label).all()
@@ -180,10 +182,9 @@ def test_a_step_has_equations_6_to_12_and_their_gradients(
         ]
     )
     if towers == "symmetric":
-        against = found["documents"], found["documents.layers"]
+        against = found["documents"], found[f"layer_distillation@{name}.documents.states"]
     else:
-        assert objective.layers.documents is not None
-        held = objective.layers.documents.of(drawn.documents, np.array(pairs.student))
+        held = layers.documents.of(drawn.documents, np.array(pairs.student))
         against = torch.from_numpy(np.array(sources.documents[drawn.documents])), held
     expected = reference(given, found, against, drawn, own, pairs)
     for value, wanted in zip(terms.values(), expected.values(), strict=True):

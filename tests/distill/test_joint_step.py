@@ -100,7 +100,7 @@ def test_a_step_has_equation_12_and_its_gradients_in_both_models(
     wanted: list[Tensor] = []
 
     def compared(student: Student, objective: Objective, data: Any, _: Any, params: Any, step: int) -> Any:
-        assert objective.candidates is not None and objective.layers is not None
+        assert objective.candidates is not None
         objective.candidates = replace(objective.candidates, positives=sources.positives | {first: both})
         [teacher] = objective.teachers.modules
         towers = [(module, redrawn(module, seed)) for seed, module in enumerate((student.tower, teacher))]
@@ -110,7 +110,8 @@ def test_a_step_has_equation_12_and_its_gradients_in_both_models(
         asked = [sources.texts["text"][row].as_py() for row in batch.tolist()]
         held = [sources.document_texts()[row] for row in drawn.documents.tolist()]
         ours, theirs = ((states(tower, asked, 32), states(tower, held, 16)) for _, tower in towers)
-        wanted.append(reference(ours, theirs, drawn, objective.layers.at(step, batch, drawn)) * torch.tensor(weights))
+        layers: Any = objective.providers["layer_distillation"]
+        wanted.append(reference(ours, theirs, drawn, layers.pairs) * torch.tensor(weights))
         wanted[-1].sum().backward()
         for module, tower in towers:
             slopes, expected = (

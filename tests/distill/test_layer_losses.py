@@ -1,6 +1,7 @@
 """LEAD's losses against its equations written out in float64, and their gradients."""
 
 import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from steps.distill.losses.base import Batch, LayerTargets, Outputs, Scores, Targets
-from steps.distill.losses.layer import LayerDistillation
+from steps.distill.layer_pairs import LayerPairs
+from steps.distill.layer_teachers import LayerTargets, LayerTeacher
+from steps.distill.losses.base import Batch, Outputs, Scores, Targets
+from steps.distill.losses.layer import LayerDistillation, PairedLayers
 from steps.distill.losses.mutual import MutualKL, TeacherLabelSoftmax
 
 RNG = np.random.default_rng(3)
@@ -41,14 +44,34 @@ def known() -> torch.Tensor:
     return found
 
 
-def outputs(states: torch.Tensor, documents: torch.Tensor | None = None) -> Outputs:
-    empty = torch.zeros(N, 2)
-    return Outputs(empty, empty, layers=states, document_layers=documents)
+NOTHING = Outputs(torch.zeros(N, 2), torch.zeros(N, 2))  # what the loss does not read
 
 
-def targets(scores: torch.Tensor, documents: torch.Tensor | None, losses: list[float] | None = None) -> Targets:
-    layers = LayerTargets(scores, known(), documents, None if losses is None else tensor(np.array(losses)))
-    return Targets(torch.zeros(N, 2), torch.zeros(M, 2), cosine=True, layers=layers)
+@dataclass
+class Fixed(LayerTeacher):
+    """A teacher whose layers give these scores."""
+
+    found: LayerTargets
+
+    def layer_targets(self, *_: Any) -> LayerTargets:
+        return self.found
+
+
+def targets(
+    states: torch.Tensor,
+    scores: torch.Tensor,
+    documents: torch.Tensor | None,
+    own: torch.Tensor | None = None,
+    losses: list[float] | None = None,
+    mask: torch.Tensor | None = None,
+) -> Targets:
+    """What the provider gives of a student's states, and of its `own` or the teacher's of `documents`."""
+    teacher = Fixed(LayerTargets(scores, known() if mask is None else mask, documents))
+    layers = PairedLayers(loss(), None, teacher, LayerPairs(K, "last", range(K), K, 1))
+    tensors = {"queries.states": states} | ({} if own is None else {"documents.states": own})
+    found = layers.values(tensors, np.arange(N), np.arange(M))
+    found = replace(found, losses=None if losses is None else tensor(np.array(losses)))
+    return Targets(torch.zeros(N, 2), torch.zeros(M, 2), cosine=True, provided={"layer_distillation": found})
 
 
 def loss(**knobs: Any) -> LayerDistillation:
@@ -94,10 +117,10 @@ def test_layer_distillation_is_equations_6_to_8(
     knobs: dict[str, Any] = {"reweighting": False} if weigh == "equal" else {"weights_by": weigh}
     mean = [0.3, 2.0, 1.1]
     documents = tensor(DOCUMENTS)
-    given = targets(tensor(TEACHER), None if own_documents else documents, mean)
-    made = outputs(tensor(STATES), documents if own_documents else None)
+    sides = (documents / 2, documents) if own_documents else (documents, None)
+    given = targets(tensor(STATES), tensor(TEACHER), *sides, losses=mean)
     made_by = loss(temperature=temperature, teacher_temperature=teachers, **knobs)
-    found = made_by.values(made, given, batch()).tolist()
+    found = made_by.values(NOTHING, given, batch()).tolist()
     for row in range(N):
         own = [own_loss(row, layer) for layer in range(K)] if weigh == "text" else mean
         raised = [1.0] * K if weigh == "equal" else [math.exp(-each / 10.0) for each in own]
@@ -108,39 +131,39 @@ def test_layer_distillation_is_equations_6_to_8(
 def test_its_gradients_are_those_of_its_value_and_weights_have_none() -> None:
     made_by = loss(temperature=0.7)
     states, documents, teacher = (tensor(each).requires_grad_() for each in (STATES, DOCUMENTS, TEACHER))
-    weighed: Any = lambda s, d: made_by.values(outputs(s, d), targets(teacher.detach(), None), batch())  # noqa: E731
+    weighed: Any = lambda s, d: made_by.values(NOTHING, targets(s, teacher.detach(), None, d), batch())  # noqa: E731
     assert torch.autograd.gradcheck(weighed, (states, documents))
     plain = loss(temperature=0.7, reweighting=False)
     assert torch.autograd.gradcheck(
-        lambda t: plain.values(outputs(states.detach(), documents.detach()), targets(t, None), batch()), (teacher,)
+        lambda t: plain.values(NOTHING, targets(states.detach(), t, None, documents.detach()), batch()), (teacher,)
     )
-    made_by.values(outputs(states, documents), targets(teacher, None), batch())[1].backward()  # a text without label
+    given = targets(states, teacher, None, documents)
+    made_by.values(NOTHING, given, batch())[1].backward(retain_graph=True)  # a text without label
     slopes = teacher.grad
     teacher.grad = None
-    plain.values(outputs(states, documents), targets(teacher, None), batch())[1].backward()
+    plain.values(NOTHING, given, batch())[1].backward()
     torch.testing.assert_close(teacher.grad, slopes)  # equal weights, and the same gradient
-    first = targets(teacher, None).layers
-    assert first is not None and not made_by._weights(teacher, first, batch()).requires_grad
+    assert not made_by._weights(given.provided["layer_distillation"], batch()).requires_grad
 
 
 def test_equal_layers_cost_nothing_and_no_candidates_neither() -> None:
     scores = torch.einsum("nkd,mkd->nkm", tensor(STATES), tensor(DOCUMENTS))
-    given = targets(scores, tensor(DOCUMENTS))
-    assert loss().values(outputs(tensor(STATES)), given, batch()).abs().max() < 1e-12
+    given = targets(tensor(STATES), scores, tensor(DOCUMENTS))
+    assert loss().values(NOTHING, given, batch()).abs().max() < 1e-12
     nothing = torch.zeros(N, 0, dtype=torch.bool)
-    layers = LayerTargets(tensor(TEACHER)[:, :, :0], nothing, tensor(DOCUMENTS)[:0])
-    none = Targets(torch.zeros(N, 2), torch.zeros(0, 2), cosine=True, layers=layers)
-    assert loss().values(outputs(tensor(STATES)), none, Batch(nothing, nothing, nothing)).tolist() == [0.0] * N
+    states = tensor(STATES).requires_grad_()
+    for documents in (tensor(DOCUMENTS)[:0], None):
+        none = targets(states, tensor(TEACHER)[:, :, :0], documents, mask=nothing)
+        values = loss().values(NOTHING, none, Batch(nothing, nothing, nothing))
+        assert values.tolist() == [0.0] * N
+        [slope] = torch.autograd.grad(values.sum(), states)
+        assert not slope.any()
 
 
 def test_it_says_what_is_missing() -> None:
-    empty = Targets(torch.zeros(N, 2), torch.zeros(M, 2), cosine=True)
-    with pytest.raises(ValueError, match="but there are none"):
-        loss().values(outputs(tensor(STATES)), empty, batch())
-    with pytest.raises(ValueError, match="no states of documents"):
-        loss().values(outputs(tensor(STATES)), targets(tensor(TEACHER), None), batch())
     with pytest.raises(ValueError, match="over the whole batch"):
-        loss(weights_by="batch").values(outputs(tensor(STATES)), targets(tensor(TEACHER), tensor(DOCUMENTS)), batch())
+        given = targets(tensor(STATES), tensor(TEACHER), tensor(DOCUMENTS))
+        loss(weights_by="batch").values(NOTHING, given, batch())
     with pytest.raises(ValidationError, match="leave dims out"):
         loss(dims=[2])
 

@@ -12,13 +12,12 @@ from transformers import BertModel
 
 import steps.distill.layer_pairs as layer_pairs
 import steps.distill.layer_store as layer_store
-import steps.distill.losses.layer as layer
 from slimtower.common.errors import UserError
 from slimtower.common.fingerprints import fingerprint
-from steps.distill.layer_pairs import LayerPairs, Pairs, candidate_layers, maps_between
+from steps.distill.layer_pairs import LayerPairs, Pairs, Selection, candidate_layers, maps_between
 from steps.distill.layer_pooling import random_projection
 from steps.distill.layer_store import LayerReader
-from steps.distill.losses.layer import LayerDistillation
+from steps.distill.layer_teachers import StoredLayers
 from steps.distill.students import TransformerStudent
 from steps.encoders.towers import encode, load_tower
 
@@ -27,20 +26,16 @@ pytestmark = pytest.mark.medium
 TEXTS = ["how to sum the axis", "window", "a mean of a matrix over the last axis of a file"]
 
 
-def knobs(layers: int = 2, **more: Any) -> LayerDistillation:
-    return LayerDistillation(kind="layer_distillation", layers=layers, **more)
-
-
 def unasked(layers: Sequence[int]) -> torch.Tensor:
     raise AssertionError("losses of layers are read where they weigh alone")
 
 
-def pairs_of(loss: LayerDistillation, depth: int = 12, own: int = 6, seed: int = 7) -> LayerPairs:
-    return LayerPairs(loss, candidate_layers(loss, depth, own), own, seed)
+def pairs_of(count: int, selection: Selection = "random", seed: int = 7) -> LayerPairs:
+    return LayerPairs(count, selection, candidate_layers(count, selection, 12, 6), 6, seed)
 
 
 def test_layers_are_drawn_anew_every_ten_steps_by_the_seed_and_stay_in_order() -> None:
-    made, again, other = pairs_of(knobs(5)), pairs_of(knobs(5)), pairs_of(knobs(5), seed=8)
+    made, again, other = pairs_of(5), pairs_of(5), pairs_of(5, seed=8)
     found = [made.at(step, unasked) for step in range(1, 401)]
     assert found == [again.at(step, unasked) for step in range(1, 401)]
     assert found != [other.at(step, unasked) for step in range(1, 401)]
@@ -53,11 +48,11 @@ def test_layers_are_drawn_anew_every_ten_steps_by_the_seed_and_stay_in_order() -
     assert {layer for each in found for layer in each.teacher} == set(range(12))
     students = {draw[0].teacher: draw[0].student for draw in draws}
     assert len(set(students.values())) == 6  # all there are; not one for each choice of the teacher's
-    assert pairs_of(knobs(5)).at(233, unasked) == found[232]  # begun anew in the middle
+    assert pairs_of(5).at(233, unasked) == found[232]  # begun anew in the middle
 
 
 def test_fixed_selections_are_the_published_ones() -> None:
-    last, skip = (pairs_of(knobs(5, selection=name)) for name in ("last", "skip"))
+    last, skip = pairs_of(5, "last"), pairs_of(5, "skip")
     for step in (1, 50, 1000):
         assert last.at(step, unasked) == Pairs((7, 8, 9, 10, 11), (1, 2, 3, 4, 5))
         assert skip.at(step, unasked) == Pairs((0, 2, 4, 6, 8), (1, 2, 3, 4, 5))
@@ -65,17 +60,16 @@ def test_fixed_selections_are_the_published_ones() -> None:
 
 def test_weighted_layers_are_drawn_by_equation_7_and_outlive_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layer_pairs, "REDRAW_STEPS", 1)
-    monkeypatch.setattr(layer, "LAYER_TEMPERATURE", 2.0)
-    loss = knobs(1, selection="weighted")
+    monkeypatch.setattr(layer_pairs, "LAYER_TEMPERATURE", 2.0)
     losses = torch.tensor([8.0, 1.0, 3.0])
-    made = LayerPairs(loss, [0, 1, 2], 3, 7)
+    made = LayerPairs(1, "weighted", [0, 1, 2], 3, 7)
     drawn = [made.at(step, lambda layers: losses[list(layers)]).teacher[0] for step in range(1, 2001)]
     raised = np.exp(-losses.double().numpy() / 2)
     np.testing.assert_allclose(np.bincount(drawn, minlength=3) / 2000, raised / raised.sum(), atol=0.03)
     monkeypatch.undo()
-    long = LayerPairs(knobs(1, selection="weighted"), [0, 1, 2], 3, 7)
+    long = LayerPairs(1, "weighted", [0, 1, 2], 3, 7)
     before = long.at(3, lambda layers: losses)
-    resumed = LayerPairs(knobs(1, selection="weighted"), [0, 1, 2], 3, 7)
+    resumed = LayerPairs(1, "weighted", [0, 1, 2], 3, 7)
     resumed.load_state_dict(long.state_dict())
     assert resumed.at(4, unasked) == before
 
@@ -83,22 +77,22 @@ def test_weighted_layers_are_drawn_by_equation_7_and_outlive_a_kill(monkeypatch:
 def test_weighted_layers_are_drawn_although_all_but_one_have_no_probability(monkeypatch: pytest.MonkeyPatch) -> None:
     """exp(-800) is 0 in float64, and as many layers as are paired must be drawn."""
     monkeypatch.setattr(layer_pairs, "REDRAW_STEPS", 1)
-    made = LayerPairs(knobs(2, selection="weighted"), [0, 1, 2], 3, 7)
+    made = LayerPairs(2, "weighted", [0, 1, 2], 3, 7)
     losses = torch.tensor([0.0, 8000.0, 9000.0])
     drawn = {made.at(step, lambda layers: losses[list(layers)]).teacher for step in range(1, 50)}
     assert drawn == {(0, 1), (0, 2)}
 
 
 @pytest.mark.parametrize(
-    ("loss", "complaint"),
+    ("count", "selection", "complaint"),
     [
-        (knobs(7), "pairs 7 layers, but the student has 6"),
-        (knobs(6, selection="skip"), "pairs 6 layers, but every second of the teacher's 10 are 5"),
+        (7, "random", "pairs 7 layers, but the student has 6"),
+        (6, "skip", "pairs 6 layers, but every second of the teacher's 10 are 5"),
     ],
 )
-def test_too_few_layers_are_named(loss: LayerDistillation, complaint: str) -> None:
+def test_too_few_layers_are_named(count: int, selection: Selection, complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
-        candidate_layers(loss, 10, 6)
+        candidate_layers(count, selection, 10, 6)
 
 
 def states_by_hand(folder: Path, text: str, prompt: str = "") -> np.ndarray:
@@ -112,7 +106,9 @@ def states_by_hand(folder: Path, text: str, prompt: str = "") -> np.ndarray:
 
 def read(tower: Path, layers: Sequence[int], state_dim: int = 0) -> Any:
     reader = LayerReader(tower, fingerprint(tower).id, layers, state_dim, "fp32")
-    return reader.stored(TEXTS, np.array([1, 4, 5]), TEXTS[::-1], np.array([0, 3, 9]))
+    texts, documents = np.array([1, 4, 5]), np.array([0, 3, 9])
+    tables = reader.table("query", TEXTS, texts), reader.table("document", TEXTS[::-1], documents)
+    return StoredLayers(layers, *tables, reader.key)
 
 
 def test_stored_layers_score_as_the_products_of_the_networks_own_states(
@@ -164,10 +160,10 @@ def test_states_of_another_width_are_mapped_by_each_layers_own_matrix() -> None:
     states = torch.randn(2, 2, 6)
     projection = random_projection(6, 4)
     assert maps_between(6, 6, None, 3) is None
-    fixed = LayerPairs(knobs(), [0, 1], 3, 7, maps_between(6, 4, projection, 3))
+    fixed = LayerPairs(2, "random", [0, 1], 3, 7, maps_between(6, 4, projection, 3))
     torch.testing.assert_close(fixed.mapped(states, (0, 2)), states @ projection)
     assert not list(fixed.parameters()) and not any("matrix" in name for name in fixed.state_dict())
-    trained = LayerPairs(knobs(), [0, 1], 3, 7, maps_between(6, 4, random_projection(9, 4), 3))
+    trained = LayerPairs(2, "random", [0, 1], 3, 7, maps_between(6, 4, random_projection(9, 4), 3))
     weights = [trained.maps[layer].weight for layer in (0, 2)]  # type: ignore[index, union-attr]
     expected = torch.stack([states[:, at] @ weights[at].T for at in (0, 1)], dim=1)
     torch.testing.assert_close(trained.mapped(states, (0, 2)), expected)

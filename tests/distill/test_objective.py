@@ -14,7 +14,8 @@ from steps.distill.losses.embedding import DocumentEmbedding, Embedding, QueryDi
 from steps.distill.losses.label import LabelBinary, LabelSoftmax
 from steps.distill.losses.score import ScoreBinary, ScoreSoftmax, ScoreSquared
 from steps.distill.objective import Objective
-from steps.distill.targets import ScoreTable, StoredTeachers, units_of
+from steps.distill.score_tables import ScoreTable
+from steps.distill.targets import StoredTeachers, units_of
 from steps.distill.tokens import Tokens
 
 RNG = np.random.default_rng(5)

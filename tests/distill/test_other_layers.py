@@ -18,13 +18,13 @@ from slimtower.common.files import read_json
 from slimtower.common.settings import read_mapping
 from steps.core.tables import read_table
 from steps.distill.candidates import Candidates
-from steps.distill.layer_alignment import LayerAlignment, layer_alignment
-from steps.distill.layer_store import ScoredLayers
-from steps.distill.losses.base import Batch, Outputs, Targets
-from steps.distill.losses.layer import LayerDistillation
+from steps.distill.layer_teachers import ScoredLayers
+from steps.distill.losses.base import Batch, Outputs, Targets, Units
+from steps.distill.losses.layer import LayerDistillation, provide_layers
+from steps.distill.providers import Setting
+from steps.distill.score_tables import ScoreTable
 from steps.distill.sources import Sources
 from steps.distill.students import TransformerStudent
-from steps.distill.targets import ScoreTable
 from steps.encoders.towers import load_tower
 
 pytestmark = pytest.mark.medium
@@ -85,17 +85,19 @@ def test_the_loss_is_equations_6_to_8_over_a_texts_own_candidates(root: Path, na
     labelled = sorted(read.positives)
     rows = np.array(sorted([*labelled[:4], 100, 140]))
     candidates = Candidates(read.positives, read.nearest(2), 1)
-    table = read.layer_scores(name, 2)
-    made: LayerAlignment = layer_alignment(
-        loss, student, root / "models/teach/dense/tower", ScoredLayers(table), read, candidates, rows, params,
-        False,
+    setting = Setting(
+        student=student, teacher=root / "models/teach/dense/tower", teachers=None, sources=read, candidates=candidates,
+        document_tokens=None, training=rows, units=Units(), cosine=True, precision=params.precision, seed=params.seed,
     )  # fmt: skip
+    made = provide_layers(loss, setting)
     drawn = candidates.of(rows, 5)
-    pairs = made.at(5, rows, drawn)
-    raw, states = made.embed(tokens, rows, pairs)
-    targets = Targets(raw, raw[:0], cosine=True, layers=made.targets({}, rows, rows, drawn, pairs))
+    made.prepare(5, rows, drawn)
+    pairs = made.pairs
+    raw, states = made.embed(tokens, rows)
+    provided = {loss.name: made.values({"queries.states": states}, rows, drawn.documents)}
+    targets = Targets(raw, raw[:0], cosine=True, provided=provided)
     batch = Batch(*(torch.from_numpy(each) for each in (drawn.label, drawn.counts, drawn.is_own)))
-    found = loss.values(Outputs(raw, raw, layers=states), targets, batch).tolist()
+    found = loss.values(Outputs(raw, raw), targets, batch).tolist()
 
     listed = read_table(root / "data/score" / name, "scores").to_pylist()
     stored = np.load(root / "data/score" / name / "layers.npy").astype(np.float64)

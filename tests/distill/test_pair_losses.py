@@ -16,7 +16,7 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import read_json, write_json
 from steps.distill.losses.base import Batch, Outputs, Targets, Units
 from steps.distill.losses.pair import JointEmbedding, PairLoss, PooledEmbedding
-from steps.distill.pair_tables import Pairs, PairTable
+from steps.distill.score_tables import Pairs, PairTable
 from steps.retrieval.dual_pooling import dual_pooled
 from steps.retrieval.rankers import load_ranker
 from steps.tracking.runs import NullRun

@@ -10,8 +10,16 @@ from pydantic import ValidationError
 
 from steps.distill.losses import losses
 from steps.distill.losses.base import Batch, Need, Outputs, Scores, Targets, Units
-from steps.distill.losses.score import ScoreBinary, ScoreKl, ScoreLoss, ScoreMargin, ScoreSoftmax, ScoreSquared
-from steps.distill.targets import telling_temperature, units_of
+from steps.distill.losses.score import (
+    ScoreBinary,
+    ScoreKl,
+    ScoreLoss,
+    ScoreMargin,
+    ScoreSoftmax,
+    ScoreSquared,
+    telling_temperature,
+)
+from steps.distill.targets import units_of
 
 KINDS = [ScoreSoftmax, ScoreBinary, ScoreSquared, ScoreKl, ScoreMargin]
 

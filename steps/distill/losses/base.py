@@ -26,10 +26,9 @@ class Need(StrEnum):
 
     CANDIDATES = "candidates"  # documents of the batch, as the index teacher embeds them
     LABELS = "labels"  # which candidate is a text's positive
-    SCORES = "scores"  # of the loss' teacher for the candidates
+    SCORES = "scores"  # of the loss' teacher, or of its layers, for the candidates
     LENGTHS = "lengths"  # of the teacher's vectors before its normalisation
     OWN_DOCUMENTS = "own documents"  # a document tower that trains: `towers: symmetric`
-    LAYERS = "layers"  # pooled states of layers, the student's and the index teacher's
     JOINT = "joint"  # a teacher that trains along: `targets: joint`
 
 
@@ -63,16 +62,14 @@ class Outputs:
     raw: Tensor  # (n, dim), before the final normalisation; the same where there is none
     documents: Tensor | None = None  # (m, dim)
     heads: Mapping[str, nn.Module] = field(default_factory=dict)  # of the losses that have one, by the loss' name
-    layers: Tensor | None = None  # (n, k, width), pooled states of the k layers that are paired with a teacher's
-    document_layers: Tensor | None = None  # (m, k, width), where its own document tower reads the candidates
 
     def truncate(self, dim: int) -> "Outputs":
-        """The first `dim` dimensions of all embeddings, at their old length; states of layers stay whole."""
+        """The first `dim` dimensions of all embeddings, at their old length."""
         documents = None if self.documents is None else truncate(self.documents, dim)
         return replace(self, queries=truncate(self.queries, dim), raw=truncate(self.raw, dim), documents=documents)
 
     def measured_in(self, units: Units) -> "Outputs":
-        """All embeddings in these units; states of layers stay as they are."""
+        """All embeddings in these units."""
         documents = None if self.documents is None else self.documents / units.documents
         return replace(self, queries=self.queries / units.queries, raw=self.raw / units.queries, documents=documents)
 
@@ -86,21 +83,6 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class LayerTargets:
-    """What the k layers of a teacher that are paired with the student's say of the candidates.
-
-    `scores` `(n, k, m)`, with gradient where the teacher trains, and which candidates it scored, `is_scored` `(n, m)`.
-    `documents` `(m, k, width)`: its states of the candidates, for a student without documents of its own. `losses`
-    `(k,)`: the mean over the batch of each layer's own loss, where it was asked for.
-    """
-
-    scores: Tensor
-    is_scored: Tensor
-    documents: Tensor | None = None
-    losses: Tensor | None = None
-
-
-@dataclass(frozen=True)
 class Targets:
     """What the teachers say of the same texts and candidates."""
 
@@ -110,12 +92,11 @@ class Targets:
     lengths: Tensor | None = None  # (n,)
     scores: Mapping[str, Scores] = field(default_factory=dict)  # by teacher; "" is the index teacher
     provided: Mapping[str, Any] = field(default_factory=dict)  # by loss, what its provider has
-    layers: LayerTargets | None = None
 
     def fixed(self) -> "Targets":
         """The same for a loss that moves no teacher: queries, lengths and scores without gradient.
 
-        Layers, and documents that `towers: joint` trains, keep theirs.
+        What providers have, and documents that `towers: joint` trains, keep theirs.
         """
         return replace(
             self,
@@ -193,6 +174,10 @@ class Loss(Strict, ABC):
     @abstractmethod
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         """Value of each text, `(n,)`, in float32 or float64; 0 for one that does not count."""
+
+    def automatic(self, setting: Setting) -> dict[str, float]:
+        """Values of its knobs that are `auto`, by name."""
+        return {}
 
     def provider(self, setting: Setting) -> Provider | None:
         """What loads and hands out what it needs besides vectors, scores and labels; None where that is all."""

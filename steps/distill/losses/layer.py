@@ -5,18 +5,42 @@
 | layer_distillation | pooled states of both models' layers `(n, k, width)` | LEAD, Eq. 4-8 |
 """
 
-from typing import ClassVar, Literal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from steps.distill.losses.base import Batch, LayerTargets, Loss, Need, Outputs, Scoring, Targets, exact
+from slimtower.common.errors import UserError
+from slimtower.common.fingerprints import fingerprint
+from slimtower.common.names import ROLES
+from steps.core.corpus import CorpusTexts
+from steps.distill.layer_pairs import LayerPairs, Pairs, Selection, candidate_layers, layer_weights, maps_between
+from steps.distill.layer_teachers import LayerTeacher, ScoredLayers, StateTable, StoredLayers, products
+from steps.distill.losses.base import Batch, Loss, Need, Outputs, Scoring, Targets, exact
 from steps.distill.losses.label import only
+from steps.distill.providers import Provider, Setting
+from steps.distill.score_tables import ScoreTable, device
+from steps.distill.tokens import Tokens
 
-LAYER_TEMPERATURE = 10.0  # divides each layer's own loss in the weights of layers
-Selection = Literal["random", "weighted", "last", "skip"]
+
+@dataclass(frozen=True)
+class LayerScores:
+    """Scores of the candidates by k pairs of layers, `(n, k, m)`: by the student's, and by the teacher's.
+
+    They have a gradient where their model trains. `is_scored` `(n, m)`: which candidates the teacher scored. `losses`
+    `(k,)`: the mean over the batch of the own loss of each of the teacher's layers, if `weights_by` is batch.
+    """
+
+    student: Tensor
+    teacher: Tensor
+    is_scored: Tensor
+    losses: Tensor | None = None
 
 
 class LayerDistillation(Loss):
@@ -48,7 +72,7 @@ class LayerDistillation(Loss):
     keep inner products but for a relative error of about `1 / sqrt(state_dim)`.
     """
 
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.CANDIDATES, Need.LAYERS})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.CANDIDATES, Need.SCORES})
     is_single: ClassVar[bool] = True
     looks_inside: ClassVar[bool] = True
     undivided: ClassVar[str] = "compares states of layers"
@@ -93,36 +117,148 @@ class LayerDistillation(Loss):
             f" {scoring.kind}; set score.layers: true, and name a late_interaction or a cross_encoder"
         )
 
-    def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
-        layers = targets.layers
-        if layers is None or outputs.layers is None:
-            raise ValueError("layer_distillation compares states of layers, but there are none")
-        if not layers.scores.shape[2]:
-            return outputs.layers.sum(dim=(1, 2)) * 0
-        documents = layers.documents if outputs.document_layers is None else outputs.document_layers
-        if documents is None:
-            raise ValueError("layer_distillation has no states of documents to score the student's against")
-        states, documents, teacher = exact(outputs.layers, documents, layers.scores)
-        student = products(states, documents)
-        theirs, ours = teacher / (self.teacher_temperature or self.temperature), student / self.temperature
-        diverging = divergence(theirs, ours, layers.is_scored[:, None, :])
-        return (self._weights(teacher, layers, batch) * diverging).sum(dim=1)
+    def provider(self, setting: Setting) -> Provider:
+        return provide_layers(self, setting)
 
-    def _weights(self, teacher: Tensor, layers: LayerTargets, batch: Batch) -> Tensor:
+    def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
+        scores: LayerScores = targets.provided[self.name]
+        if not scores.student.shape[2]:
+            return scores.student.sum(dim=(1, 2))
+        theirs = scores.teacher / (self.teacher_temperature or self.temperature)
+        diverging = divergence(theirs, scores.student / self.temperature, scores.is_scored[:, None, :])
+        return (self._weights(scores, batch) * diverging).sum(dim=1)
+
+    def _weights(self, scores: LayerScores, batch: Batch) -> Tensor:
+        teacher = scores.teacher
         if not self.reweighting:
             return torch.full_like(teacher[:1, :, 0], 1 / teacher.shape[1])
         if self.weights_by == "text":
-            losses = own_losses(teacher.detach(), batch, layers.is_scored)
-        elif layers.losses is None:
+            losses = own_losses(teacher.detach(), batch, scores.is_scored)
+        elif scores.losses is None:
             raise ValueError("weights_by: batch needs the layers' losses over the whole batch")
         else:
-            losses = layers.losses.to(teacher)[None, :]
+            losses = scores.losses.to(teacher)[None, :]
         return layer_weights(losses)
 
 
-def products(texts: Tensor, documents: Tensor) -> Tensor:
-    """Inner products of `(n, k, width)` and `(m, k, width)` states, layer by layer, `(n, k, m)`."""
-    return torch.einsum("nkd,mkd->nkm", texts, documents)
+class PairedLayers(Provider):
+    """A student, a teacher whose layers score, and the pairs of their layers.
+
+    `documents`: states of documents `(documents, student's layers, width)` for a student without its own, where the
+    teacher has none: those of the index teacher's layers that stand as high as the student's.
+    """
+
+    def __init__(
+        self,
+        loss: LayerDistillation,
+        student: Any,  # steps.distill.students.TransformerStudent
+        teacher: LayerTeacher,
+        pairs: LayerPairs,
+        documents: StateTable | None = None,
+    ) -> None:
+        self.loss, self.student, self.teacher, self.documents = loss, student, teacher, documents
+        self.module: LayerPairs = pairs
+        self.pairs = Pairs((), ())  # of the step at hand
+        self.batch: tuple[np.ndarray, Any] = np.zeros(0, dtype=np.int64), None  # its rows and their candidates
+
+    @property
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        return self.teacher.layer_arrays
+
+    def prepare(self, step: int, rows: np.ndarray, candidates: Any) -> None:
+        """Pair layers; the whole batch weighs the teacher's where they are drawn by weight."""
+        self.batch = rows, candidates
+        self.pairs = self.module.at(step, self._losses)
+        self.teacher.pair(self.pairs.teacher)
+
+    def embed(self, tokens: Tokens, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        embeddings, states = self.student.embed_layers(tokens, rows, self.pairs.student)
+        return embeddings, self.module.mapped(states, self.pairs.student)
+
+    def values(self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> LayerScores:
+        targets = self.teacher.layer_targets(tensors, rows, documents, self.pairs.teacher)
+        states = tensors["queries.states"]
+        held = tensors.get("documents.states", targets.documents)
+        if self.documents is not None:
+            held = self.documents.of(documents, np.array(self.pairs.student))
+        states, held, teacher = exact(states, states[:0] if held is None else held, targets.scores)
+        losses = self._losses(self.pairs.teacher) if self.loss.weighs_batches else None
+        return LayerScores(products(states, held), teacher, targets.is_scored, losses)
+
+    def _losses(self, layers: Sequence[int]) -> Tensor:
+        """Mean of each layer's own loss over the labelled texts of the batch, `(layers,)`; 0 where there is none."""
+        rows, candidates = self.batch
+        labelled = np.asarray(candidates.label.any(axis=1))
+        if not labelled.any():
+            return torch.zeros(len(layers))
+        targets = self.teacher.scores(rows[labelled], candidates.documents, layers)
+        batch = candidates.batch(labelled, targets.is_scored.device)
+        return own_losses(targets.scores, batch, targets.is_scored).mean(dim=0)
+
+
+def provide_layers(loss: LayerDistillation, setting: Setting) -> PairedLayers:
+    """Layers of the student beside those of the index's frozen teacher, or of one that has scored or trains along.
+
+    A student without documents of its own then has those of the index teacher's layers that stand as high as its own.
+    The states of a frozen teacher are read here, of the texts that train and of the documents that they may be compared
+    with, unless SLIMTOWER_CACHE holds them already. UserError if either has too few layers, or no pooling.
+    """
+    from steps.distill.layer_pooling import depth_of, pooling_of  # seconds: params are read without them
+    from steps.distill.layer_store import LayerReader
+    from steps.encoders.towers import load_tower, route
+
+    student, sources, candidates = setting.student, setting.sources, setting.candidates
+    if not hasattr(student, "embed_layers"):
+        raise UserError("distill.student: a static embedding has no layers; leave layer_distillation out")
+    width, depth = int(pooling_of(student.tower, "the student").get_embedding_dimension()), depth_of(student.tower)
+    own_documents = setting.document_tokens is not None
+
+    def paired(teacher: LayerTeacher, layers: list[int], maps: Any = None, documents: Any = None) -> PairedLayers:
+        pairs = LayerPairs(loss.layers, loss.selection, layers, depth, setting.seed, maps)
+        return PairedLayers(loss, student, teacher, pairs, documents)
+
+    scorer: Any = setting.teachers if isinstance(setting.teachers, LayerTeacher) else None
+    if scorer is None and loss.teacher:
+        scorer = ScoredLayers(sources.layer_scores(loss.teacher, candidates.nearest.shape[1]))
+    if scorer:
+        chosen = candidate_layers(loss.layers, loss.selection, scorer.depth, depth)
+        if isinstance(scorer, ScoredLayers):
+            warn_of_temperature(loss, scorer.table, candidates.nearest.shape[1], chosen)
+        if own_documents:
+            return paired(scorer, chosen)
+    tower = load_tower(setting.teacher)
+    asking, answering = (route(tower, role) for role in ROLES)
+    if scorer:
+        heights = [max(0, (layer + 1) * depth_of(answering) // depth - 1) for layer in range(depth)]
+        stored = sorted(set(heights))
+    else:
+        stored = chosen = candidate_layers(
+            loss.layers, loss.selection, min(depth_of(asking), depth_of(answering)), depth
+        )
+    rows = candidates.documents_of(setting.training)
+    reader = LayerReader(setting.teacher, fingerprint(setting.teacher).id, stored, loss.state_dim, setting.precision)
+    documents = reader.table("document", CorpusTexts(sources.ingest, rows), rows)
+    pooling = pooling_of(answering if scorer else asking, "the teacher")
+    projection = reader.projection(int(pooling.get_embedding_dimension()))
+    maps = None if own_documents else maps_between(width, documents.states.shape[2], projection, depth)
+    maps = None if maps is None else maps.to(device())
+    if scorer:
+        return paired(scorer, chosen, maps, replace(documents, columns=[stored.index(layer) for layer in heights]))
+    texts = np.unique(setting.training)
+    queries = reader.table("query", [sources.strings[row] for row in texts], texts)
+    return paired(StoredLayers(stored, queries, documents, reader.key), chosen, maps)
+
+
+def warn_of_temperature(loss: LayerDistillation, table: ScoreTable, count: int, layers: Sequence[int]) -> None:
+    """A warning where layers of another teacher are flat or one-hot at the temperature at which they are learned.
+
+    Of the `count` documents nearest to each text. `layers`: those that may be paired, numbered from 0.
+    """
+    from steps.retrieval.target_entropy import layer_targets, layers_warning  # SciPy: params are read without it
+
+    figures = layer_targets(table.sampled(count), loss.teacher_temperature or loss.temperature, layers)
+    if warning := layers_warning(figures, loss.teacher):
+        print(f"distill: WARNING: {loss.kind}: {warning}", file=sys.stderr)
 
 
 def divergence(teacher: Tensor, student: Tensor, mask: Tensor) -> Tensor:
@@ -141,8 +277,3 @@ def own_losses(scores: Tensor, batch: Batch, is_scored: Tensor) -> Tensor:
     label = batch.label & is_scored
     shares = functional.log_softmax(only(scores, (batch.counts & is_scored)[:, None, :]), dim=-1)
     return -shares.masked_fill(~label[:, None, :], 0).sum(dim=-1)
-
-
-def layer_weights(losses: Tensor) -> Tensor:
-    """`softmax(-losses / LAYER_TEMPERATURE)` over the last dimension (LEAD, Eq. 7)."""
-    return functional.softmax(-losses / LAYER_TEMPERATURE, dim=-1)

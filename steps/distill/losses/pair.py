@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from steps.distill.losses.base import Batch, Loss, Need, Outputs, Scoring, Targets, exact
 from steps.distill.losses.embedding import Distance, distances
-from steps.distill.pair_tables import Pairs, PairTable, device
 from steps.distill.providers import Provider, Setting
+from steps.distill.score_tables import Pairs, PairTable, device
 
 
 class PairEmbeddings(Provider):

@@ -18,13 +18,18 @@ import math
 from abc import abstractmethod
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+import numpy as np
 import torch
 from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 from torch.nn import functional
 
-from steps.distill.losses.base import Batch, Loss, Need, Outputs, Targets
+from steps.distill.losses.base import Batch, Loss, Need, Outputs, Targets, Units
 from steps.distill.losses.label import binary_cross_entropy, filled, masked, only, softmax_cross_entropy, student_scores
+from steps.distill.providers import Setting
+
+TELLING = 0.75  # of the entropy of equal shares; a student also ranks the documents of the batch's other texts
+TELLING_DOCUMENTS = 8  # those nearest to a text
 
 
 def _temperature(value: Any) -> Any:
@@ -66,6 +71,14 @@ class ScoreLoss(Loss):
         if self.temperature == "auto":
             raise ValueError("temperature: auto has no number yet")
         return self.temperature
+
+    def automatic(self, setting: Setting) -> dict[str, float]:
+        if self.temperature != "auto":
+            return {}
+        sources = setting.sources
+        nearest = sources.nearest(min(TELLING_DOCUMENTS, sources.neighbours))
+        vectors = sources.vectors, sources.documents, nearest
+        return {"temperature": telling_temperature(*vectors, setting.training, setting.units, cosine=setting.cosine)}
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         scores = targets.scores[self.teacher]
@@ -152,3 +165,26 @@ class ScoreMargin(ScoreLoss):
         margins = (student.gather(1, positive) - student) - (teacher.gather(1, positive) - teacher)
         total = margins.square().masked_fill(~negatives, 0).sum(dim=1)
         return total / negatives.sum(dim=1).clamp(min=1)
+
+
+def telling_temperature(
+    vectors: np.ndarray, documents: np.ndarray, nearest: np.ndarray, rows: np.ndarray, units: Units, *, cosine: bool
+) -> float:
+    """The temperature at which the teacher's distributions over a text's nearest documents have, in the mean, TELLING
+    of the entropy of equal shares.
+
+    Vectors `(texts, dim)` and `(documents, dim)`, rows of the documents `nearest` to each text `(texts, k)`; of the
+    texts `rows` an even sample. Where no temperature tells documents apart, it is that of the losses' default.
+    """
+    from steps.retrieval.target_entropy import Sample, suggested_temperature  # SciPy: params are read without it
+
+    sample = Sample(len(rows), 2_000)
+    sample.add(rows)
+    queries = vectors[sample.all()].astype(np.float64)
+    candidates = documents[nearest[sample.all()]].astype(np.float64)
+    scores = np.einsum("td,tkd->tk", queries, candidates)
+    if cosine:
+        scores /= np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(candidates, axis=2)
+    else:
+        scores /= units.queries * units.documents
+    return suggested_temperature(scores, TELLING) or 0.05
