@@ -10,8 +10,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
 from torch import Tensor, nn
 
-from steps.distill.adapter import adapted
-from steps.distill.initialisation import fresh, layer_subset, pretrained
+from steps.distill.initialisation import adapted, fresh, layer_subset, pretrained
 from steps.distill.layer_pooling import pooled_states
 from steps.distill.params import DistillParams, StudentParams
 from steps.distill.sources import Sources

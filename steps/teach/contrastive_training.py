@@ -17,8 +17,7 @@ from torch.utils.data import DataLoader
 
 from slimtower.common.errors import UserError, line
 from steps.encoders.towers import route
-from steps.teach.contrastive_loss import ContrastiveLoss
-from steps.teach.in_batch import InBatch, Positives
+from steps.teach.contrastive_loss import ContrastiveLoss, InBatch, Positives
 from steps.teach.kinds.contrastive import Contrastive, LoraParams
 from steps.teach.training_triplets import TextTriplet, turns_of
 from steps.training.distributed import gather, micro_batch, rank, sum_over_ranks, world

@@ -23,9 +23,8 @@ from steps.encoders.batch_check import check_tower_batches
 from steps.encoders.towers import check_fast, check_whole, device, load_tower, positions_of, route
 from steps.teach.contrastive_training import train_tower
 from steps.teach.dev_comparison import compare, dev_tasks, ndcg_per_query
-from steps.teach.earlier_towers import FOLDER, list_towers
 from steps.teach.hard_negatives import ENCODE_BATCH, SearchedCorpus
-from steps.teach.kinds.base import Inputs
+from steps.teach.kinds.base import EARLIER, Inputs, list_towers
 from steps.teach.kinds.contrastive import Contrastive
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.kinds.on_triplets import OnTriplets
@@ -106,8 +105,8 @@ def teach_tower(
         tower.save_pretrained(str(staging / "tower"), create_model_card=False, safe_serialization=True)
         report["fingerprint"] = fingerprint(staging / "tower").id
         if rounds:
-            base().save_pretrained(str(staging / FOLDER / "base"), create_model_card=False, safe_serialization=True)
-            list_towers(staging, ["base", *rounds.save_earlier(tower, staging / FOLDER)])
+            base().save_pretrained(str(staging / EARLIER / "base"), create_model_card=False, safe_serialization=True)
+            list_towers(staging, ["base", *rounds.save_earlier(tower, staging / EARLIER)])
         write_json(staging / "report.json", report)
     run.model(output / "tower", "teacher")
     run.artifact(output / "report.json")

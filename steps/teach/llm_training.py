@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from slimtower.common.names import ROLES
 from steps.encoders.towers import device
-from steps.teach.contrastive_loss import ContrastiveLoss
+from steps.teach.contrastive_loss import ContrastiveLoss, Positives
 from steps.teach.contrastive_training import ContrastiveTrainer, train_tower
-from steps.teach.in_batch import Positives
 from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
 from steps.teach.llm_tower import CONTENT_QUERY, TITLE_QUERY
 from steps.teach.training_triplets import TextTriplet

@@ -23,9 +23,9 @@ from steps.core.leases import release_and_delete
 from steps.core.texts import fold
 from steps.core.versions import library_versions
 from steps.encoders.precision import resolve_precision
+from steps.teach.contrastive_loss import Positives
 from steps.teach.dev_comparison import compare
 from steps.teach.hard_negatives import SearchedCorpus, mine_negatives
-from steps.teach.in_batch import Positives
 from steps.teach.kinds.contrastive import Contrastive
 from steps.teach.kinds.on_triplets import OnTriplets
 from steps.teach.training_triplets import TextTriplet

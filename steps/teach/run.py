@@ -3,8 +3,7 @@
 import importlib
 from pathlib import Path
 
-from steps.teach.earlier_towers import FOLDER, LIST, list_towers
-from steps.teach.kinds.base import Inputs, Teacher
+from steps.teach.kinds.base import EARLIER, TOWERS, Inputs, Teacher, list_towers
 from steps.tracking.runs import Run
 from steps.training.distributed import rank
 
@@ -15,5 +14,5 @@ def run(ingest: Path, mine: Path, output: Path, params: Teacher, run: Run, ranke
     `rankers` has a folder for each ranker of the run.
     """
     importlib.import_module(f"steps.teach.{params.kind}").teach(Inputs(ingest, mine, rankers), output, params, run)
-    if rank() == 0 and not (output / FOLDER / LIST).is_file():
+    if rank() == 0 and not (output / EARLIER / TOWERS).is_file():
         list_towers(output, [])

@@ -15,7 +15,7 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import read_json, write_json
 from slimtower.serving.query_encoder import load_query_encoder
 from steps.core.corpus import CorpusTexts
-from steps.distill.adapter import adapted
+from steps.distill.initialisation import adapted
 from steps.distill.sources import Sources
 from steps.encoders.towers import load_tower
 

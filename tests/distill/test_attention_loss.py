@@ -15,8 +15,7 @@ from stages import ALIGNED, FAST, distill_params, run_distill
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from slimtower.common.fingerprints import fingerprint
-from steps.distill.attention import AttentionMaps, attention_maps, other_network
-from steps.distill.losses.attention import Attention
+from steps.distill.losses.attention import Attention, AttentionMaps, attention_maps, other_network
 from steps.distill.losses.base import Batch, Outputs, Targets
 from steps.distill.objective import Objective
 from steps.distill.params import StudentParams

@@ -36,8 +36,8 @@ from tiny_models import (
 from transformers import AutoModel
 
 from slimtower.common.errors import UserError
-from steps.distill.attention import other_network
 from steps.distill.initialisation import layer_subset, pretrained
+from steps.distill.losses.attention import other_network
 from steps.encoders.batch_check import check_tower_batches
 from steps.encoders.model_loading import _say
 from steps.encoders.towers import encode, load_tower

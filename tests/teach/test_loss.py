@@ -13,8 +13,7 @@ from teach_fakes import EVERY_TERM, PARAMS, write_tower
 from slimtower.common.errors import UserError
 from slimtower.common.settings import validated
 from steps.encoders.towers import load_tower
-from steps.teach.contrastive_loss import ContrastiveLoss
-from steps.teach.in_batch import InBatch
+from steps.teach.contrastive_loss import ContrastiveLoss, InBatch
 from steps.teach.kinds.contrastive import LossParams
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.training_triplets import TextTriplet

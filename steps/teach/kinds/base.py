@@ -1,10 +1,14 @@
-"""What every teacher has as knobs in params.yaml, and what it is made of."""
+"""What every teacher has as knobs in params.yaml, what it is made of, and where it leaves what it was before."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
+from slimtower.common.files import write_json
 from slimtower.common.settings import Strict
 from steps.core.params import Capability
+
+EARLIER, TOWERS = "earlier", "towers.json"  # a folder of what a teacher was before, and its list
 
 
 class Teacher(Strict):
@@ -12,7 +16,7 @@ class Teacher(Strict):
 
     `steps/teach/<kind>.py` makes it: `teach(inputs, output, params, run)` writes `output/tower` and
     `output/report.json`, which names the kind. It may leave towers that it was before as well,
-    `output/earlier/<name>`, for `evaluate` to compare it with: `steps.teach.earlier_towers` lists them.
+    `output/earlier/<name>`, for `evaluate` to compare it with: `list_towers` names them.
     """
 
     gives: ClassVar[frozenset[Capability]] = frozenset({"vectors", "local"})
@@ -39,6 +43,11 @@ class Inputs(NamedTuple):
     ingest: Path
     mine: Path
     rankers: Path
+
+
+def list_towers(output: Path, names: Sequence[str]) -> None:
+    """Write `output/earlier/towers.json`: the names of the towers there, the oldest first."""
+    write_json(output / EARLIER / TOWERS, list(names))
 
 
 class Prompted(Strict):
