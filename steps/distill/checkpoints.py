@@ -10,14 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import sentence_transformers
 import torch
-import transformers
 from torch import nn
 
 from slimtower.common.files import cache_root, staged_file
 from steps.core.code import code_digest
 from steps.core.leases import release_and_delete
+from steps.core.versions import library_versions
 from steps.distill.losses.base import Loss
 from steps.training.checkpoint_files import acquire, load_checkpoint_or_none, model_key
 from steps.training.distributed import agreed_step, check_agreed, rank
@@ -93,9 +92,8 @@ def training_folder(module: nn.Module, arrays: dict[str, Any], knobs: dict[str, 
     UserError when the processes of one training differ in them.
     """
     modules = {type(loss).__module__ for loss in losses}  # nobody imports these by name
-    code = [code_digest("steps.distill.trainer", "steps.distill.objective", "steps.distill.joint", *modules)]
-    code += [package.__version__ for package in (torch, transformers, sentence_transformers)]
-    key = hashlib.sha256(json.dumps([knobs, code], sort_keys=True).encode())
+    code = code_digest("steps.distill.trainer", "steps.distill.objective", "steps.distill.joint", *modules)
+    key = hashlib.sha256(json.dumps([knobs, code, library_versions()], sort_keys=True).encode())
     key.update(model_key(module))
     for name, array in sorted(arrays.items()):
         key.update(f"{name} {array.dtype} {array.shape}".encode())

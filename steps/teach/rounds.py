@@ -1,13 +1,12 @@
 """Rounds of training: each goes on from the tower of the one before, over negatives which that tower finds itself."""
 
-import hashlib
-import json
 import math
 import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,9 @@ from sentence_transformers import SentenceTransformer
 from torch import nn
 
 from slimtower.common.errors import UserError
-from slimtower.common.files import cache_root, staged_file
-from steps.core.code import code_digest
+from slimtower.common.files import staged_file
 from steps.core.leases import release_and_delete
 from steps.core.texts import fold
-from steps.core.versions import library_versions
-from steps.encoders.precision import resolve_precision
 from steps.teach.contrastive_loss import Positives
 from steps.teach.dev_comparison import compare
 from steps.teach.hard_negatives import SearchedCorpus, mine_negatives
@@ -30,7 +26,7 @@ from steps.teach.kinds.contrastive import Contrastive
 from steps.teach.kinds.on_triplets import OnTriplets
 from steps.teach.training_triplets import TextTriplet
 from steps.tracking.runs import NullRun, Run
-from steps.training.checkpoint_files import acquire, load_checkpoint_or_none, model_key
+from steps.training.checkpoint_files import acquire, keyed_folder, load_checkpoint_or_none
 from steps.training.distributed import barrier, check_agreed, rank
 from steps.training.sharding import is_sharded
 
@@ -114,22 +110,12 @@ def checkpoint_folder(
     of_round: str = "",
     code: Sequence[str] = _CODE,
 ) -> Path:
-    """Folder below SLIMTOWER_CACHE that only a run over an equal model, texts and knobs would continue from.
-
-    `code`: the modules that train.
-    """
-    key = hashlib.sha256()
+    """`keyed_folder` of a training on triplets. `code`: the modules that train."""
     knobs = params.model_dump(exclude={"dev_queries", "dev_documents", "checkpoint_steps"})
-    key.update(f"{code_digest(*code)} {library_versions()} {of_round}".encode())
-    key.update(json.dumps(knobs | {"computes_in": resolve_precision(params.precision)}, sort_keys=True).encode())
-    if is_sharded():  # its checkpoints are of another kind
-        key.update(b"sharded")
-    key.update(model_key(tower))
-    for triplet in triplets:
-        key.update(repr(astuple(triplet)).encode())
-    for query in sorted({fold(triplet.query) for triplet in triplets}):
-        key.update(repr(sorted(positives.get(query, ()))).encode())
-    return cache_root() / "teach" / key.hexdigest()[:32]
+    queries = sorted({fold(triplet.query) for triplet in triplets})
+    texts = chain(map(repr, map(astuple, triplets)), (repr(sorted(positives.get(query, ()))) for query in queries))
+    sharded = "sharded" if is_sharded() else ""  # checkpoints of another kind
+    return keyed_folder("teach", tower, texts, knobs, code, f"{of_round} {sharded}")
 
 
 class _RoundRun(NullRun):

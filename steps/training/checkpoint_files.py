@@ -1,11 +1,11 @@
-"""Checkpoints of trainings: what tells a model, files that a kill may have cut, and the run that has them."""
+"""Checkpoints of trainings: where they lie, what tells a model, files that a kill may have cut, who has them."""
 
 import errno
 import hashlib
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, TypeVar
@@ -15,14 +15,33 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from slimtower.common.errors import line
-from slimtower.common.files import try_lock
+from slimtower.common.files import cache_root, try_lock
 from steps.core import leases
+from steps.core.code import code_digest
+from steps.core.versions import library_versions
+from steps.encoders.precision import resolve_precision
 from steps.training.distributed import broadcast, rank
 
 Loaded = TypeVar("Loaded")
 _SETTINGS = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "max_seq_length", "max_length")
 _ORIGIN_KEYS = ("_name_or_path", "transformers_version")  # where it was read from, and by what
 _PASSING = re.compile(r" at 0x[0-9a-f]+|\bp=[0-9.]+")  # of a process, and the dropout that a training has set
+
+
+def keyed_folder(
+    stage: str, model: nn.Module, texts: Iterable[str], knobs: Mapping[str, Any], code: Sequence[str], more: str = ""
+) -> Path:
+    """Folder below SLIMTOWER_CACHE that only a run over an equal model, texts and knobs would continue from.
+
+    `knobs` are those that a training follows from, its `precision` among them; `code` names the modules that train;
+    `more` is what else it follows from.
+    """
+    key = hashlib.sha256(f"{code_digest(*code)} {library_versions()} {more}".encode())
+    key.update(json.dumps({**knobs, "computes_in": resolve_precision(knobs["precision"])}, sort_keys=True).encode())
+    key.update(model_key(model))
+    for text in texts:
+        key.update(text.encode())
+    return cache_root() / stage / key.hexdigest()[:32]
 
 
 def load_checkpoint_or_none(path: Path, load: Callable[[Path], Loaded], stage: str) -> Loaded | None:

@@ -1,7 +1,5 @@
 """Training of a cross encoder on lists, resumable from its last checkpoint."""
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
@@ -15,12 +13,8 @@ from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss, L
 from torch import nn
 
 from slimtower.common.errors import UserError
-from slimtower.common.files import cache_root
-from steps.core.code import code_digest
-from steps.core.versions import library_versions
-from steps.encoders.precision import resolve_precision
 from steps.encoders.towers import positions_of
-from steps.training.checkpoint_files import model_key
+from steps.training.checkpoint_files import keyed_folder
 from steps.training.library_trainer import (
     LossLog,
     WholeCheckpoints,
@@ -154,14 +148,6 @@ def check_length(ranker: CrossEncoder, params: RankerTraining, section: str = "r
 def checkpoint_folder(
     ranker: CrossEncoder, choice: ListChoice, knobs: Mapping[str, Any], stage: str = "rank", code: Sequence[str] = ()
 ) -> Path:
-    """Folder below SLIMTOWER_CACHE that only a run over an equal model, texts and knobs would continue from.
-
-    `knobs` are those that a training follows from, its `precision` among them; `code` names modules besides this one.
-    """
-    key = hashlib.sha256()
-    key.update(f"{code_digest(__name__, *code)} {library_versions()}".encode())
-    key.update(json.dumps({**knobs, "computes_in": resolve_precision(knobs["precision"])}, sort_keys=True).encode())
-    key.update(model_key(ranker))
-    for ranked_list in choice.chosen:
-        key.update(repr(astuple(ranked_list)).encode())
-    return cache_root() / stage / key.hexdigest()[:32]
+    """`keyed_folder` of a training on lists; `code` names modules besides this one."""
+    lists = (repr(astuple(ranked_list)) for ranked_list in choice.chosen)
+    return keyed_folder(stage, ranker, lists, knobs, (__name__, *code))
