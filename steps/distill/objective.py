@@ -54,11 +54,9 @@ class Objective:
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         """All that it reads besides the texts and the teacher's vectors of them."""
-        arrays = dict(self.teachers.arrays)
-        if self.candidates is not None:
-            arrays |= self.candidates.arrays
-        else:  # nothing else is read
-            arrays = {name: array for name, array in arrays.items() if name == "lengths"}
+        arrays: dict[str, np.ndarray] = {}
+        if self.candidates is not None:  # else what teachers have is not read
+            arrays |= {**self.teachers.arrays, **self.candidates.arrays}
         if self.document_tokens is not None:
             arrays |= self.document_tokens.arrays("documents")
         for loss, provider in self.providers.items():

@@ -128,7 +128,6 @@ class Trainings:
             vectors=self.sources.vectors,
             documents=self.sources.documents,
             cosine=self.cosine,
-            lengths=self.sources.lengths if phase.needs(Need.LENGTHS) else None,
             scores={name: self._scores(name, phase.teacher_top_k) for name in phase.teachers},
         )
         teachers: Teachers = stored

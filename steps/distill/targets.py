@@ -49,15 +49,12 @@ class StoredTeachers(Teachers):
     vectors: np.ndarray  # (texts, dim), memory-mapped
     documents: np.ndarray  # (documents, dim), memory-mapped
     cosine: bool
-    lengths: np.ndarray | None = None  # (texts,)
     scores: Mapping[str, ScoreTable] = field(default_factory=dict)
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
         """Without the vectors of the texts, which every training hashes."""
         arrays = {"documents": self.documents}
-        if self.lengths is not None:
-            arrays["lengths"] = self.lengths
         for name, table in self.scores.items():
             arrays |= {f"scores.{name}.{part}": array for part, array in vars(table).items()}
         return arrays
@@ -67,18 +64,17 @@ class StoredTeachers(Teachers):
         return self.with_scores(queries, candidates, rows, documents)
 
     def with_scores(self, queries: Tensor, candidates: Tensor, rows: np.ndarray, documents: np.ndarray) -> Targets:
-        """Targets of these vectors, with the stored scores and lengths of the same texts."""
+        """Targets of these vectors, with the stored scores of the same texts."""
         values = similarities(queries, candidates, cosine=self.cosine)
         scores = {"": Scores(values, torch.ones_like(values, dtype=torch.bool))}
         for name, table in self.scores.items():
             scores[name] = Scores(*table.of(rows, documents))
-        lengths = None if self.lengths is None else to_device(self.lengths[rows])
-        return Targets(queries, candidates, self.cosine, lengths, scores)
+        return Targets(queries, candidates, self.cosine, scores)
 
 
 @dataclass(frozen=True)
 class OnlineTeacher(Teachers):
-    """The index teacher itself, frozen, reads each text again; documents, scores and lengths are the stored ones."""
+    """The index teacher itself, frozen, reads each text again; documents and scores are the stored ones."""
 
     tower: SentenceTransformer
     texts: Sequence[str]

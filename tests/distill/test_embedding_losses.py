@@ -30,7 +30,7 @@ def cosine(one: list[float], other: list[float]) -> float:
 
 def values(loss: Loss, student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
     """Both sides as they are: neither is normalised."""
-    targets = Targets(teacher, teacher[:0], cosine=True, lengths=teacher.norm(dim=-1))
+    targets = Targets(teacher, teacher[:0], cosine=True, provided={"qkd": teacher.norm(dim=-1)})
     return loss.values(Outputs(student, student), targets, BATCH)
 
 
@@ -94,7 +94,7 @@ def test_query_distillation_compares_lengths_before_normalisation() -> None:
     student, teacher = (torch.tensor(side) for side in pairs(4))
     unit = torch.nn.functional.normalize(teacher, dim=1)
     outputs = Outputs(queries=torch.nn.functional.normalize(student, dim=1), raw=student)
-    targets = Targets(unit, unit[:0], cosine=True, lengths=teacher.norm(dim=1))
+    targets = Targets(unit, unit[:0], cosine=True, provided={"qkd": teacher.norm(dim=1)})
     with_lengths = QueryDistillation(kind="qkd").values(outputs, targets, BATCH)
     expected = [qkd(one, other) for one, other in zip(student.tolist(), teacher.tolist(), strict=True)]
     assert with_lengths.tolist() == pytest.approx(expected, rel=1e-12)

@@ -10,7 +10,7 @@ import torch
 
 from steps.distill.candidates import Candidates
 from steps.distill.losses.base import Loss, Units
-from steps.distill.losses.embedding import DocumentEmbedding, Embedding, QueryDistillation
+from steps.distill.losses.embedding import DocumentEmbedding, Embedding, Lengths, QueryDistillation
 from steps.distill.losses.label import LabelBinary, LabelSoftmax
 from steps.distill.losses.score import ScoreBinary, ScoreSoftmax, ScoreSquared
 from steps.distill.objective import Objective
@@ -64,9 +64,10 @@ def loss_of(kind: Any, weight: float = 1.0, temperature: float = 0.3, **more: An
 def objective_of(losses: list[Loss], *, symmetric: bool = False, cosine: bool = True, nearest: int = 3) -> Objective:
     scores = VECTORS @ (DOCUMENTS / np.linalg.norm(DOCUMENTS, axis=1, keepdims=True) if cosine else DOCUMENTS).T
     near = np.argsort(-scores, axis=1)[:, :nearest]
-    teachers = StoredTeachers(VECTORS, DOCUMENTS, cosine, lengths=np.linalg.norm(VECTORS, axis=1))
+    teachers = StoredTeachers(VECTORS, DOCUMENTS, cosine)
     candidates = Candidates(POSITIVES if nearest else {}, near, 1)
-    return Objective(losses, teachers, candidates, DOCUMENT_TOKENS if symmetric else None)
+    providers = {"qkd": Lengths(np.linalg.norm(VECTORS, axis=1), 1.0)}
+    return Objective(losses, teachers, candidates, DOCUMENT_TOKENS if symmetric else None, providers=providers)
 
 
 def terms(
@@ -143,12 +144,12 @@ def test_each_term_is_its_formula(name: str, symmetric: bool, cosine: bool, temp
 def test_losses_do_not_depend_on_the_lengths_of_the_teachers_vectors(name: str, symmetric: bool, cosine: bool) -> None:
     def values(queries: float, documents: float) -> float:
         vectors, scaled = VECTORS * np.float32(queries), DOCUMENTS * np.float32(documents)
-        teachers = StoredTeachers(vectors, scaled, cosine, lengths=np.linalg.norm(vectors, axis=1))
+        teachers, units = StoredTeachers(vectors, scaled, cosine), units_of(vectors, scaled)
         near = np.argsort(-(VECTORS @ DOCUMENTS.T), axis=1)[:, :3]
         loss = QueryDistillation(kind="qkd") if name == "qkd" else loss_of(name)
         objective = Objective(
             [loss], teachers, Candidates(POSITIVES, near, 1), DOCUMENT_TOKENS if symmetric else None,
-            units_of(vectors, scaled),
+            units, {"qkd": Lengths(np.linalg.norm(vectors, axis=1), units.queries)},
         )  # fmt: skip
         student = Table(torch.tensor(QUERIES * queries), torch.tensor(OWN_DOCUMENTS * documents))
         return terms(objective, student, ROWS, ROWS, 1)[name].item()

@@ -27,7 +27,6 @@ class Need(StrEnum):
     CANDIDATES = "candidates"  # documents of the batch, as the index teacher embeds them
     LABELS = "labels"  # which candidate is a text's positive
     SCORES = "scores"  # of the loss' teacher, or of its layers, for the candidates
-    LENGTHS = "lengths"  # of the teacher's vectors before its normalisation
     OWN_DOCUMENTS = "own documents"  # a document tower that trains: `towers: symmetric`
     JOINT = "joint"  # a teacher that trains along: `targets: joint`
 
@@ -89,19 +88,17 @@ class Targets:
     queries: Tensor  # (n, dim)
     documents: Tensor  # (m, dim), the index teacher's
     cosine: bool  # whether the index teacher compares by cosine, else by inner product
-    lengths: Tensor | None = None  # (n,)
     scores: Mapping[str, Scores] = field(default_factory=dict)  # by teacher; "" is the index teacher
     provided: Mapping[str, Any] = field(default_factory=dict)  # by loss, what its provider has
 
     def fixed(self) -> "Targets":
-        """The same for a loss that moves no teacher: queries, lengths and scores without gradient.
+        """The same for a loss that moves no teacher: queries and scores without gradient.
 
         What providers have, and documents that `towers: joint` trains, keep theirs.
         """
         return replace(
             self,
             queries=self.queries.detach(),
-            lengths=None if self.lengths is None else self.lengths.detach(),
             scores={name: replace(scores, values=scores.values.detach()) for name, scores in self.scores.items()},
         )
 
@@ -110,7 +107,7 @@ class Targets:
         return replace(self, queries=truncate(self.queries, dim), documents=truncate(self.documents, dim))
 
     def measured_in(self, units: Units) -> "Targets":
-        """Vectors, lengths and the index teacher's inner products in these units; other scores stay as they are."""
+        """Vectors and the index teacher's inner products in these units; other scores stay as they are."""
         scores = dict(self.scores)
         if "" in scores and not self.cosine:
             scores[""] = replace(scores[""], values=scores[""].values / (units.queries * units.documents))
@@ -118,7 +115,6 @@ class Targets:
             self,
             queries=self.queries / units.queries,
             documents=self.documents / units.documents,
-            lengths=None if self.lengths is None else self.lengths / units.queries,
             scores=scores,
         )
 

@@ -7,13 +7,17 @@
 | document_embedding | student's and teacher's documents `(m, dim)` | what EmbedDistill's Eq. 4 adds to Eq. 5 |
 """
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal, assert_never
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from steps.distill.losses.base import Batch, Loss, Need, Outputs, Targets, exact
+from steps.distill.providers import Provider, Setting
+from steps.distill.score_tables import to_device
 
 Distance = Literal["squared_error", "l2", "cosine"]
 
@@ -52,6 +56,20 @@ class Embedding(Loss):
         return distances(self.distance, outputs.queries, targets.queries)
 
 
+class Lengths(Provider):
+    """Lengths of the teacher's vectors of the texts before its normalisation, `(texts,)`; `unit` is their mean."""
+
+    def __init__(self, lengths: np.ndarray, unit: float) -> None:
+        self.lengths, self.unit = lengths, unit
+
+    @property
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        return {"lengths": self.lengths}
+
+    def values(self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Tensor:
+        return to_device(self.lengths[rows]) / self.unit
+
+
 class QueryDistillation(Loss):
     """`||t - s||^2 - cos(t, s)`: length and direction (ScalingNote, Eq. 15, with its lambda of 1).
 
@@ -59,20 +77,19 @@ class QueryDistillation(Loss):
     `2 - 2 cos` and lengths say nothing.
     """
 
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.LENGTHS})
-
     kind: Literal["qkd"]
     magnitude: bool = True
     """Whether the distance is taken before normalisation."""
+
+    def provider(self, setting: Setting) -> Provider | None:
+        return Lengths(setting.sources.lengths, setting.units.queries) if self.magnitude else None
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         """Value of each text, `(n,)`; -1 where both sides are equal, the least there is."""
         student, teacher = outputs.queries, targets.queries
         if self.magnitude:
-            if targets.lengths is None:
-                raise ValueError("qkd compares magnitudes, but the targets have no lengths")
             student = outputs.raw
-            teacher = functional.normalize(teacher, dim=1) * targets.lengths[:, None]
+            teacher = functional.normalize(teacher, dim=1) * targets.provided[self.name][:, None]
         cosine = 1 - distances("cosine", student, teacher)
         return distances("squared_error", student, teacher) - cosine
 
