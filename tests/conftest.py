@@ -17,6 +17,7 @@ LONG = (
     "test_secrets.py", "test_whatever_data.py", "test_with_airflow.py", "test_tracking_away.py", "test_rounds.py",
     "test_runs.py",
 )  # fmt: skip
+TIERS = ("slow", "medium")
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # read when torch is loaded; programs that tests start inherit it
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -47,17 +48,28 @@ def pytest_collection() -> Generator[None, Any, Any]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Files that take minutes first: processes take whole files, and the last one would wait for such a file.
+    """Files that take longest first: processes take whole files, and one would end with such a file alone.
 
     Of the integration tests PART=1/3 keeps every third file, beginning with the second.
     """
-    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+    turns: dict[Path, int] = {}
+    for item in items:
+        turns[item.path] = min(turn := _turn(item), turns.get(item.path, turn))
+    items.sort(key=lambda item: turns[item.path])
     if part := os.environ.get("PART"):
         number, parts = map(int, part.split("/"))
         files = sorted({item.path for item in items if item.get_closest_marker("integration")})
         others = [item for item in items if item.path not in files[number::parts]]
         items[:] = [item for item in items if item.path in files[number::parts]]
         config.hook.pytest_deselected(items=others)
+
+
+def _turn(item: pytest.Item) -> int:
+    """When a test's file starts: by its place among the longest, then by the tier of its slowest test."""
+    if item.path.name in LONG:
+        return LONG.index(item.path.name)
+    tiers = (tier for tier, name in enumerate(TIERS) if item.get_closest_marker(name))
+    return len(LONG) + next(tiers, len(TIERS))
 
 
 @pytest.fixture(autouse=True)
