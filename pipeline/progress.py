@@ -1,17 +1,65 @@
-"""What a run prints while DVC runs its stages: which stage starts, of how many, and about how long the rest takes."""
+"""How long stages take, and what a run prints while DVC runs them: which one starts, of how many, and the time to go.
 
+A stage takes as long as it took before, here or in the record of the demo, scaled by documents.
+"""
+
+import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
 
-from pipeline.forecast import in_words
+from slimtower.common.errors import UserError
+from slimtower.common.files import cache_root, read_json, sha256_text, write_json
 
+RECORD, RECORD_DOCUMENTS = Path("bench/results/demo.json"), 6_000  # of the demo
 _STAGE = re.compile(r"(Running stage|Stage) '([^']+)'(.*)")
 _DVC_SAYS = re.compile(  # of its own files, after each stage; the stages say what they did
     r"\s*$|> |Updating lock file |Generating lock file |Use `dvc push`|To track the changes with git|\tgit add "
     r"|To enable auto staging|\tdvc config core\.autostage|Data and pipelines are up to date\.$"
 )
 _PRIOR = 60.0  # seconds of the forecast that count as measured exactly: one short stage says little of the machine
+
+
+def expected_seconds(stages: Collection[str], documents: int) -> dict[str, float]:
+    """About how long each of these stages takes for a corpus of so many documents; {} if one of them is unknown.
+
+    A recipe that was not run here yet has no forecast: nothing tells how its teacher compares with the demo's.
+    """
+    earlier = _read(_times_file())
+    if not earlier and not os.environ.get("SLIMTOWER_RECIPE"):
+        recorded = _read(RECORD).get("stage_seconds", {})
+        earlier = {stage: {"seconds": seconds, "documents": RECORD_DOCUMENTS} for stage, seconds in recorded.items()}
+    if not set(stages) <= set(earlier):
+        return {}
+    return {stage: earlier[stage]["seconds"] * documents / max(1, earlier[stage]["documents"]) for stage in stages}
+
+
+def record_seconds(seconds: Mapping[str, float], documents: int) -> None:
+    """Keep what stages took, for the next run of this project, or of this recipe, on this machine."""
+    times = {stage: {"seconds": round(taken, 1), "documents": documents} for stage, taken in seconds.items()}
+    if times:
+        write_json(_times_file(), _read(_times_file()) | times)
+
+
+def in_words(seconds: float) -> str:
+    """An estimated time, as a person says it, after "about"."""
+    return f"{round(seconds / 60)} minutes" if seconds >= 90 else "a minute" if seconds >= 30 else "half a minute"
+
+
+def _times_file() -> Path:
+    root = Path(os.environ.get("SLIMTOWER_RECIPE", "")).name or str(Path.cwd())
+    return cache_root() / "stage_seconds" / f"{sha256_text(root)[:16]}.json"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A file of ours; {} if it is not there, or somebody damaged it."""
+    try:
+        content = read_json(path) if path.is_file() else {}
+        return content if isinstance(content, dict) else {}
+    except (UserError, OSError, ValueError):
+        return {}
 
 
 class Progress:

@@ -12,23 +12,30 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
+
+import pyarrow.parquet as pq
 
 from pipeline import preflight, surroundings
 from pipeline.data_check import check_data
-from pipeline.document_space import count_documents, embedded_anew
-from pipeline.forecast import expected_seconds, in_words, record_seconds
 from pipeline.lineage import finish_or_wait
 from pipeline.params import Params, load_params
 from pipeline.pending import Pending, pending
-from pipeline.progress import Progress
+from pipeline.progress import Progress, expected_seconds, in_words, record_seconds
 from pipeline.task.children import chunks, stop
 from slimtower.common.errors import OutOfMemory, UserError
+from slimtower.common.settings import read_mapping
 from steps.core.progress import bold, over_bar
+from steps.core.tables import table_path
 from steps.promote.dvc_lock import lock_stages
+from steps.teach.kinds.on_triplets import OnTriplets
 
 INGEST = Path("data/ingest")
+_DOCUMENT_KNOBS = (  # on which the vectors of documents depend
+    "kind", "base", "model", "epochs", "document_prompt", "document", "max_document_length", "untied", "pooling", "dim",
+    "dimensions",
+)  # fmt: skip
 
 
 def run(stages: list[str], targets: list[str]) -> int:
@@ -72,6 +79,44 @@ def _run_stages(params: Params, targets: list[str], stages: list[str], progress:
     code = _reproduce(targets, progress)
     record_seconds(progress.took(done=code == 0), documents)
     return code
+
+
+def embedded_anew(params: Params, stages: Collection[str], ingest: Path, seconds: float) -> list[str]:
+    """A line if the teacher of the index is trained or changed, with what that costs; `stages` are those to run.
+
+    `seconds` is what `embed` is expected to take, 0 if that is not known.
+    """
+    name = params.teach.index
+    if f"teach@{name}" not in stages or params.ingest.document_vectors:
+        return []
+    teacher = params.teach.described(name)
+    if isinstance(teacher, OnTriplets) and teacher.epochs:
+        why, index = "is trained", "an index that you have"
+    elif changed := _changed(name):
+        why, index = f"has another {', '.join(changed)} than in the last run", "the index of that run"
+    else:
+        return []
+    documents = count_documents(ingest)
+    cost = f"{documents:,} texts" + (f", about {in_words(seconds)}" if seconds else "")
+    return [f"teach.{name} {why}: every document has to be embedded anew ({cost}), and {index} cannot be used"]
+
+
+def count_documents(ingest: Path) -> int:
+    """Documents of the corpus that `ingest` wrote."""
+    return int(pq.read_metadata(table_path(ingest, "corpus")).num_rows)
+
+
+def _changed(name: str) -> list[str]:
+    """The knobs on which document vectors depend and that differ from the last run's; none if there was no run here.
+
+    A dvc.lock alone is no run: a clone and a recipe's first run have the one that is tracked.
+    """
+    stages = lock_stages() if Path("data/embed").is_dir() else {}
+    previous = stages.get(f"teach@{name}", {}).get("params", {}).get("params.yaml", {}).get(f"teach.teacher.{name}")
+    if "embed" not in stages or not previous:
+        return []
+    current = read_mapping(Path("params.yaml"))["teach"]["teacher"][name]
+    return [knob for knob in _DOCUMENT_KNOBS if previous.get(knob) != current.get(knob)]
 
 
 def _ahead(remaining: Pending, stages: int, seconds: float) -> list[str]:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.document_space import embedded_anew
 from pipeline.params import check_params
 from pipeline.recipe import laid_over, overlay
+from pipeline.run import embedded_anew
 from slimtower.common.settings import read_mapping, read_text
 from steps.core.tables import SCHEMAS, table_from_rows, write_table
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import forecast
-from pipeline.forecast import RECORD, RECORD_DOCUMENTS, expected_seconds, in_words, record_seconds
+from pipeline import progress
+from pipeline.progress import RECORD, RECORD_DOCUMENTS, expected_seconds, in_words, record_seconds
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_a_run_of_the_project_follows_the_record_until_it_was_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forecast, "RECORD", ROOT / RECORD)
+    monkeypatch.setattr(progress, "RECORD", ROOT / RECORD)
     recorded = json.loads((ROOT / RECORD).read_text(encoding="utf-8"))["stage_seconds"]
     assert expected_seconds(recorded, RECORD_DOCUMENTS) == pytest.approx(recorded)
     assert expected_seconds({"embed"}, 3 * RECORD_DOCUMENTS) == {"embed": pytest.approx(3 * recorded["embed"])}
@@ -25,7 +25,7 @@ def test_a_run_of_the_project_follows_the_record_until_it_was_run_here(monkeypat
 def test_a_recipe_has_no_forecast_before_its_first_run_and_one_of_its_own_behind_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(forecast, "RECORD", ROOT / RECORD)
+    monkeypatch.setattr(progress, "RECORD", ROOT / RECORD)
     monkeypatch.setenv("SLIMTOWER_RECIPE", "recipes/beir.yaml")
     assert expected_seconds({"embed"}, 1000) == {}
     record_seconds({"embed": 40.0}, 1000)
@@ -39,7 +39,7 @@ def test_a_recipe_has_no_forecast_before_its_first_run_and_one_of_its_own_behind
 def test_a_damaged_file_of_times_forecasts_nothing(damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLIMTOWER_RECIPE", "recipes/beir.yaml")
     record_seconds({"embed": 40.0}, 1000)
-    forecast._times_file().write_text(damage)
+    progress._times_file().write_text(damage)
     assert expected_seconds({"embed"}, 500) == {}
     record_seconds({"embed": 4.0}, 100)
     assert expected_seconds({"embed"}, 100) == {"embed": 4.0}

@@ -196,7 +196,7 @@ def test_the_data_are_checked_between_ingest_and_the_rest(
     assert said[0] == "pipeline: 2 threads, fp32 (AVX2), 1.0 GiB of memory and 50 GiB of disk free"
     assert said[1].startswith("pipeline: WARNING: only 1.0 GiB of memory are free")
     assert said[2] == "pipeline: 1 of 3 stages have to run, about 10 minutes on this machine"
-    assert re.fullmatch(r"pipeline: closed; \d s", said[3])
+    assert re.fullmatch(r"pipeline: closed; \d+ s", said[3])
 
 
 def test_only_the_wanted_stages_run(flow: Callable[..., Any]) -> None:

@@ -7,9 +7,9 @@ import pytest
 from tiny_models import NAMES, bert, gpt2, tower, write_network
 from transformers import AlbertConfig, AlbertModel
 
+from pipeline.data_check import check_layers
 from pipeline.params import check_params
 from pipeline.recipe import overlay
-from pipeline.teacher_check import check_layers
 from slimtower.common.errors import UserError
 from slimtower.common.settings import read_mapping
 
