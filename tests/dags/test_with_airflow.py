@@ -30,5 +30,5 @@ def test_the_dags_in_airflow(tmp_path: Path) -> None:
         "no:cacheprovider",
         str(folder),
     ]
-    done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=560)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

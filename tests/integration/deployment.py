@@ -122,11 +122,11 @@ class Deployment:
     def _answers(self, *services: str) -> None:
         self.wait(f"{self.mlflow}/health")
         if not services or "account" in services:
-            self.until(self.known, 300)
+            self.until(self.known)
         if not services:
             self.wait(f"{self.airflow}/api/v2/version")
 
-    def wait(self, url: str, seconds: float = 300) -> None:
+    def wait(self, url: str, seconds: float = 600) -> None:
         last = time.monotonic() + seconds
         while True:
             try:
