@@ -38,12 +38,9 @@ class TrainedTower:
     def tokenize(self, role: Role, texts: list[str], max_length: int) -> Tokens:
         """The texts' tokens, their prompt in front; UserError for a pooling that leaves the prompt out."""
         tower = self.towers[role].tower
-        prompt = tower.prompts.get(role) or ""
-        if prompt and not pooling_of(tower, "the teacher").include_prompt:
+        if tower.prompts.get(role) and not pooling_of(tower, "the teacher").include_prompt:
             raise UserError("distill.student: targets: joint takes no teacher that leaves its prompt out when it pools")
-        tokens = self.towers[role].tokenize([prompt + text for text in texts], max_length)
-        check_document_tokens(self.towers[role], tokens)
-        return tokens
+        return _prompted_tokens(self.towers[role], role, texts, max_length)
 
 
 @dataclass
@@ -163,10 +160,15 @@ def joint_documents(
             " language model; set towers: asymmetric, or teach.index to a dual_encoder"
         )
     reader = TransformerStudent(tower, plain_attention=trains_with_plain_attention(precision, max_length))
-    prompt = tower.prompts.get("document") or ""
+    return JointDocuments(reader, _prompted_tokens(reader, "document", texts, max_length), stored)
+
+
+def _prompted_tokens(reader: TransformerStudent, role: Role, texts: list[str], max_length: int) -> Tokens:
+    """Tokens of the texts with the prompt of their role; UserError if the reader has no position or row for one."""
+    prompt = reader.tower.prompts.get(role) or ""
     tokens = reader.tokenize([prompt + text for text in texts], max_length)
     check_document_tokens(reader, tokens)
-    return JointDocuments(reader, tokens, stored)
+    return tokens
 
 
 @dataclass
@@ -219,7 +221,6 @@ class JointScores(TrainedTeacher):
         return LayerTargets(tensors["teacher.scores"][:, 1:], self._pair_mask(rows, documents).to(device()))
 
     def save(self, folder: Path) -> None:
-        """Write it as the stage `teach` leaves a teacher of its kind."""
         self.network.model.save_pretrained(str(folder / "tower"), create_model_card=False)
         write_json(folder / "report.json", {"kind": self.network.kind})
 

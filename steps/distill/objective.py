@@ -85,8 +85,8 @@ class Objective:
     def _embed(self, student: Student, name: str, tokens: Tokens, rows: np.ndarray) -> dict[str, Tensor]:
         """The student's embeddings by this name, and what a provider reads of the student on the way."""
         for loss, provider in self.providers.items():
-            if read := provider.embed(tokens, rows):
-                embeddings, states = read
+            if (pair := provider.embed(tokens, rows)) is not None:
+                embeddings, states = pair
                 return {name: embeddings, f"{loss}.{name}.states": states}
         return {name: student.embed(tokens, rows)}
 
@@ -99,8 +99,8 @@ class Objective:
         targets = self.teachers.targets(tensors, piece, documents).measured_in(self.units)
         provided = {}
         for name, provider in self.providers.items():
-            own = {key.removeprefix(f"{name}."): tensors[key] for key in tensors if key.startswith(f"{name}.")}
-            provided[name] = provider.values({**tensors, **own}, piece, documents)
+            computed = {key.removeprefix(f"{name}."): tensors[key] for key in tensors if key.startswith(f"{name}.")}
+            provided[name] = provider.values({**tensors, **computed}, piece, documents)
         targets = replace(targets, provided=provided)
         outputs = Outputs(
             queries=student.normalised(tensors["queries"]),

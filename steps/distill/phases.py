@@ -102,9 +102,9 @@ class Trainings:
             losses.append(loss.model_copy(update=knobs))
         with torch.random.fork_rng():
             torch.manual_seed(self.params.seed)  # what is random in providers
-            providers = {loss.name: loss.provider(setting) for loss in losses}
-        given = {name: provider for name, provider in providers.items() if provider is not None}
-        return Objective(losses, teachers, candidates, document_tokens, self.units, given)
+            pairs = [(loss.name, loss.provider(setting)) for loss in losses]
+        providers = {name: provider for name, provider in pairs if provider is not None}
+        return Objective(losses, teachers, candidates, document_tokens, self.units, providers)
 
     def rows(self, phase: Phase, providers: Iterable[Provider]) -> np.ndarray:
         """Rows of the texts that a phase trains on: all, or those with scores, or of a provider; UserError for none."""

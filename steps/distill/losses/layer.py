@@ -178,12 +178,14 @@ class PairedLayers(Provider):
     def values(self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> LayerScores:
         targets = self.teacher.layer_targets(tensors, rows, documents, self.pairs.teacher)
         states = tensors["queries.states"]
-        held = tensors.get("documents.states", targets.documents)
+        document_states = tensors.get("documents.states", targets.documents)
         if self.documents is not None:
-            held = self.documents.of(documents, np.array(self.pairs.student))
-        states, held, teacher = exact(states, states[:0] if held is None else held, targets.scores)
+            document_states = self.documents.of(documents, np.array(self.pairs.student))
+        if document_states is None:  # of a batch without documents
+            document_states = states[:0]
+        states, document_states, teacher = exact(states, document_states, targets.scores)
         losses = self._losses(self.pairs.teacher) if self.loss.weighs_batches else None
-        return LayerScores(products(states, held), teacher, targets.is_scored, losses)
+        return LayerScores(products(states, document_states), teacher, targets.is_scored, losses)
 
     def _losses(self, layers: Sequence[int]) -> Tensor:
         """Mean of each layer's own loss over the labelled texts of the batch, `(layers,)`; 0 where there is none."""
