@@ -106,7 +106,6 @@ class Objective:
             queries=student.normalised(tensors["queries"]),
             raw=tensors["queries"],
             documents=student.normalised(tensors["documents"]) if "documents" in tensors else None,
-            heads=self.heads,
         ).measured_in(self.units)
         batch, labelled = self._batch(candidates, piece, rows, outputs.raw)
         terms: dict[str, Tensor] = {}

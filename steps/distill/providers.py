@@ -35,7 +35,7 @@ class Provider:
     """Base of all providers; a subclass overrides what it has. `rows` are of the texts, `documents` of the corpus."""
 
     head: nn.Module | None = None
-    """A module between student and teacher, found in `outputs.heads`: it trains along, and is forgotten afterwards."""
+    """A module that the loss itself goes through: it trains along, and is forgotten afterwards."""
 
     module: nn.Module | None = None
     """What `embed` or `forward` go through, if it trains or changes: a checkpoint has it, a student does not."""

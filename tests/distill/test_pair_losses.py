@@ -40,8 +40,9 @@ def head_of(loss: PairLoss) -> nn.Linear:
 
 
 def values(loss: PairLoss, head: nn.Module, queries: Tensor, own: Tensor | None = None) -> Tensor:
-    outputs = Outputs(queries, queries, own, heads={loss.name: head}).measured_in(Units())
-    targets = Targets(queries, DOCUMENTS, cosine=True, provided={loss.name: Pairs(VALUES, GIVEN, PLACE, KNOWN)})
+    outputs = Outputs(queries, queries, own).measured_in(Units())
+    provided = {loss.name: (Pairs(VALUES, GIVEN, PLACE, KNOWN), head)}
+    targets = Targets(queries, DOCUMENTS, cosine=True, provided=provided)
     counts = torch.ones(3, 5, dtype=torch.bool)
     return loss.values(outputs, targets.measured_in(Units()), Batch(counts, counts, counts))
 

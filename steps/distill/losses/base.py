@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import torch
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from slimtower.common.settings import Strict
@@ -60,7 +60,6 @@ class Outputs:
     queries: Tensor  # (n, dim), as they are served
     raw: Tensor  # (n, dim), before the final normalisation; the same where there is none
     documents: Tensor | None = None  # (m, dim)
-    heads: Mapping[str, nn.Module] = field(default_factory=dict)  # of the losses that have one, by the loss' name
 
     def truncate(self, dim: int) -> "Outputs":
         """The first `dim` dimensions of all embeddings, at their old length."""

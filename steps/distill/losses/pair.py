@@ -28,15 +28,16 @@ class PairEmbeddings(Provider):
     """Stored embeddings of texts with their nearest documents."""
 
     def __init__(self, table: PairTable, head: nn.Module) -> None:
-        self.table, self.head, self.has = table, head.to(device()), table.positions >= 0
+        self.table, self.has = table, table.positions >= 0
+        self.head: nn.Module = head.to(device())
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
         table = self.table
         return {"documents": table.documents, "values": table.values, "positions": table.positions}
 
-    def values(self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Pairs:
-        return self.table.of(rows, documents)
+    def values(self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> tuple[Pairs, nn.Module]:
+        return self.table.of(rows, documents), self.head
 
 
 class PairLoss(Loss):
@@ -68,19 +69,19 @@ class PairLoss(Loss):
         return f"learns the embeddings of a cross encoder with {wanted}; name such a teacher"
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
-        pairs = targets.provided[self.name]
-        projected = self.project(outputs, targets).expand(pairs.values.shape)
+        pairs, head = targets.provided[self.name]
+        projected = self.project(head, outputs, targets, pairs).expand(pairs.values.shape)
         losses = distances(self.distance, projected.flatten(end_dim=1), pairs.values.flatten(end_dim=1))
-        counts = self.counts(targets).to(losses.dtype)
+        counts = self.counts(pairs).to(losses.dtype)
         return (losses.view(counts.shape) * counts).sum(dim=1) / counts.sum(dim=1).clamp(min=1)
 
     @abstractmethod
-    def project(self, outputs: Outputs, targets: Targets) -> Tensor:
+    def project(self, head: nn.Module, outputs: Outputs, targets: Targets, pairs: Pairs) -> Tensor:
         """The student's side in the teacher's dimension: `(n, p, dim')`, or `(n, 1, dim')` for all documents."""
 
-    def counts(self, targets: Targets) -> Tensor:
+    def counts(self, pairs: Pairs) -> Tensor:
         """Which pairs count, boolean `(n, p)`: all that the teacher has embedded."""
-        return targets.provided[self.name].is_embedded
+        return pairs.is_embedded
 
 
 class PooledEmbedding(PairLoss):
@@ -93,8 +94,8 @@ class PooledEmbedding(PairLoss):
     def head(self, dim: int, target_dim: int) -> nn.Module:
         return nn.Linear(dim, target_dim)
 
-    def project(self, outputs: Outputs, targets: Targets) -> Tensor:
-        projected: Tensor = outputs.heads[self.name](outputs.queries)
+    def project(self, head: nn.Module, outputs: Outputs, targets: Targets, pairs: Pairs) -> Tensor:
+        projected: Tensor = head(outputs.queries)
         return projected[:, None]
 
 
@@ -112,16 +113,14 @@ class JointEmbedding(PairLoss):
     def head(self, dim: int, target_dim: int) -> nn.Module:
         return nn.Linear(3 * dim, target_dim)
 
-    def project(self, outputs: Outputs, targets: Targets) -> Tensor:
-        pairs = targets.provided[self.name]
+    def project(self, head: nn.Module, outputs: Outputs, targets: Targets, pairs: Pairs) -> Tensor:
         queries, candidates = exact(
             outputs.queries, targets.documents if outputs.documents is None else outputs.documents
         )
         documents = candidates[pairs.positions]
         queries = queries[:, None].expand(documents.shape)
-        joined: Tensor = outputs.heads[self.name](torch.cat([queries, documents, queries * documents], dim=2))
+        joined: Tensor = head(torch.cat([queries, documents, queries * documents], dim=2))
         return joined
 
-    def counts(self, targets: Targets) -> Tensor:
-        pairs = targets.provided[self.name]
+    def counts(self, pairs: Pairs) -> Tensor:
         return pairs.is_embedded & pairs.is_candidate
