@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pipeline import surroundings
 from slimtower.common.errors import guarded
-from steps.frame.imports import uncollected_imports
+from slimtower.common.imports import uncollected_imports
 
 
 def main() -> None:

@@ -15,9 +15,9 @@ from pipeline.pending import ask_dvc
 from pipeline.stopping import stop_when_asked
 from slimtower.common.errors import UserError, line
 from slimtower.common.files import cache_root, folder_digest, read_json, sha256_file, write_json
+from slimtower.common.imports import uncollected_imports
 from slimtower.common.settings import PARAMS, load_section
 from steps.encoders.bases import LISTED, MODELS
-from steps.frame.imports import uncollected_imports
 from steps.ingest.listing import write_listing
 from steps.ingest.params import IngestParams
 

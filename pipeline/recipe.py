@@ -22,11 +22,11 @@ from pipeline.plain_copy import plain_copy
 from pipeline.stopping import stop_when_asked
 from slimtower.common.errors import UserError, guarded
 from slimtower.common.files import cache_root, file_lock, staged_file
+from slimtower.common.imports import uncollected_imports
 from slimtower.common.masking import redacted
 from slimtower.common.settings import checked_name, parse_mapping, read_mapping, read_text
 from slimtower.registry.client import tracking_uri
 from slimtower.serving.choice import check_origin
-from steps.frame.imports import uncollected_imports
 from steps.tracking.run_ids import git_commit
 
 _VARIABLE = re.compile(r"\$\{(\w+)(:-[^}]*)?\}")

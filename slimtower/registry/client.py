@@ -12,6 +12,7 @@ from typing import Any
 
 from slimtower.common.errors import TransientError, UserError, exhausted, line
 from slimtower.common.files import file_lock, staged_file
+from slimtower.common.imports import uncollected_imports
 from slimtower.common.s3_codes import FIX_CERTIFICATE, advice, says_refused, says_untrusted
 from slimtower.registry.artefact_root import follow_folder
 
@@ -63,11 +64,12 @@ class ForeignAnswer(TransientError):
 @contextmanager
 def reaching() -> Iterator[None]:
     """Failures of the tracking server or of the artefact store as errors that say whether to try again."""
-    import requests
-    from boto3.exceptions import Boto3Error
-    from botocore.exceptions import BotoCoreError, ClientError
-    from google.protobuf.json_format import ParseError
-    from mlflow.exceptions import MlflowException, RestException
+    with uncollected_imports():
+        import requests
+        from boto3.exceptions import Boto3Error
+        from botocore.exceptions import BotoCoreError, ClientError
+        from google.protobuf.json_format import ParseError
+        from mlflow.exceptions import MlflowException, RestException
 
     try:
         yield
@@ -99,7 +101,8 @@ def reaching() -> Iterator[None]:
 @contextmanager
 def sending() -> Iterator[None]:
     """As `reaching`, for what was kept to be sent later: any other failure of MLflow's is Unwanted."""
-    from mlflow.exceptions import MlflowException
+    with uncollected_imports():
+        from mlflow.exceptions import MlflowException
 
     try:
         with reaching():
@@ -145,7 +148,8 @@ def client() -> Any:
     """An MlflowClient on the tracking URI, quiet about its own database migrations."""
     for variable, value in _SETTINGS.items():
         os.environ.setdefault(variable, value)
-    from mlflow import MlflowClient
+    with uncollected_imports():
+        from mlflow import MlflowClient
 
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)

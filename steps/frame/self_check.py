@@ -9,7 +9,7 @@ from importlib.metadata import packages_distributions, version
 from typing import Any
 
 from slimtower.common.errors import UserError, guarded
-from steps.frame.imports import uncollected_imports
+from slimtower.common.imports import uncollected_imports
 
 PACKAGES = ("torch", "transformers", "sentence_transformers", "faiss", "onnxruntime", "mlflow", "dvc")
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from slimtower.common.errors import UserError, guarded
 from slimtower.common.files import sha256_file
+from slimtower.common.imports import uncollected_imports
 from slimtower.common.settings import Section, load_section, read_mapping
 from steps.core.progress import bold, clock
 from steps.frame.exit_file import record_exit
-from steps.frame.imports import uncollected_imports
 from steps.frame.self_check import require_cuda, step_parser
 from steps.tracking.runs import Run
 from steps.tracking.stage_run import stage_run

@@ -28,10 +28,10 @@ from slimtower.common.errors import (
     line,
 )
 from slimtower.common.files import read_json, write_json
+from slimtower.common.imports import uncollected_imports
 from slimtower.common.masking import masked_traceback
 from slimtower.common.settings import Section, load_section
 from steps.frame.exit_file import VARIABLE, read_exit, record_exit
-from steps.frame.imports import uncollected_imports
 from steps.frame.self_check import require_cuda
 from steps.frame.stage import stage_main
 from steps.tracking.run_ids import pipeline_key

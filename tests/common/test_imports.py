@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from steps.frame.imports import uncollected_imports
+from slimtower.common.imports import uncollected_imports
 
 
 def test_nothing_is_collected_while_modules_are_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
