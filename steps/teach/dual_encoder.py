@@ -130,7 +130,7 @@ def usable_triplets(
     triplets: pa.Table, queries: pa.Table, ingest: Path, mine: Path, params: OnTriplets
 ) -> TripletChoice:
     """The triplets to train on; rank 0 says so where many do not train. UserError without any."""
-    choice = choose_triplets(triplets, queries, params.max_triplets, params.seed, ingest, params.source_weights)
+    choice = choose_triplets(triplets, queries, ingest, params)
     if not choice.chosen:
         raise UserError(
             f"{mine / 'triplets.parquet'}: no usable triplet (left out: {choice.left_out}); give click logs to"

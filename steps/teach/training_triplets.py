@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from steps.core.positives import mined_and_judged
 from steps.core.tables import table_path
 from steps.core.texts import fold
 from steps.training.documents import texts_of
-from steps.training.params import weights_of
-from steps.training.triplets import Turns, check_ids, draw, factorize, refused_queries
+from steps.training.params import TripletTraining
+from steps.training.triplets import Turns, check_ids, draw_triplets, factorize, refused_queries
 
 
 @dataclass(frozen=True)
@@ -90,20 +90,12 @@ class TripletChoice:
         )
 
 
-def choose_triplets(
-    triplets: pa.Table,
-    queries: pa.Table,
-    limit: int,
-    seed: int,
-    ingest: Path,
-    source_weights: Mapping[str, float],
-) -> TripletChoice:
-    """The triplets that may train, by weight, as `draw` has it, at most `limit` an epoch (0 = no limit), as texts.
+def choose_triplets(triplets: pa.Table, queries: pa.Table, ingest: Path, params: TripletTraining) -> TripletChoice:
+    """The triplets that may train, as `draw_triplets` has it, as texts.
 
-    A triplet's weight is multiplied by that of its source (`source_weights`). Left out and counted: a source of weight
-    0, a query that is not of the train split or whose folded text is an evaluation query's, and a negative that reads
-    like its positive (a near-duplicate document would be pulled and pushed at once). Of the corpus in `ingest` the
-    documents that triplets name are in memory. UserError when a triplet names an id that it lacks.
+    Left out is also a negative that reads like its positive: a near-duplicate document would be pulled and pushed at
+    once. Of the corpus in `ingest` the documents that triplets name are in memory. UserError when a triplet names an id
+    that it lacks.
     """
     names = zip(*(queries[name].to_pylist() for name in ("query_id", "text", "dataset")), strict=True)
     queries_by_id = {query_id: (text, dataset) for query_id, text, dataset in names}
@@ -120,19 +112,10 @@ def choose_triplets(
         np.array([hash(fold(documents[doc_id])) for doc_id in ids], dtype=np.int64)
         for ids in (positive_ids, negative_ids)
     )
-    factor = weights_of(sources, source_weights)[source]
-    refused = refused_queries(queries)
-    reasons = ("source_weight_zero", "not_a_train_query", "evaluation_query", "negative_reads_like_positive")
-    codes = [reasons.index(refused[query_id]) if query_id in refused else -1 for query_id in query_ids]
-    refusal = np.array(codes, dtype=np.int8)[query]
-    why = np.select([factor == 0, refusal >= 0, near[positive] == far[negative]], [0, refusal, 3], -1)
-    left_out = {reason: int((why == number).sum()) for number, reason in enumerate(reasons)}
-    usable = np.flatnonzero(why == -1)
-    weights = triplets["weight"].to_numpy()[usable].astype(np.float64) * factor[usable]
-    rows, turns = draw(weights, limit, seed)
-    left_out["not_drawn"] = len(usable) - len(rows)
+    alike, refused = ("negative_reads_like_positive", near[positive] == far[negative]), refused_queries(queries)
+    rows, turns, left_out = draw_triplets(triplets, (query_ids, query), (sources, source), refused, alike, params)
     chosen = []
-    for row, chance, luck in zip(usable[rows].tolist(), turns.chances.tolist(), turns.luck.tolist(), strict=True):
+    for row, chance, luck in zip(rows.tolist(), turns.chances.tolist(), turns.luck.tolist(), strict=True):
         text, dataset = queries_by_id[query_ids[query[row]]]
         near_id, far_id = positive_ids[positive[row]], negative_ids[negative[row]]
         texts = text, documents[near_id], documents[far_id]

@@ -13,8 +13,8 @@ import pyarrow as pa
 from steps.core.judged import read_judged_sets
 from steps.core.texts import fold
 from steps.training.documents import random_documents, texts_of
-from steps.training.params import RankerTraining, weights_of
-from steps.training.triplets import check_ids, draw, factorize, refused_queries
+from steps.training.params import RankerTraining
+from steps.training.triplets import check_ids, draw_triplets, factorize, refused_queries
 
 RANDOM_NEGATIVES = 1  # documents of the same data set besides, taken for negatives
 
@@ -135,19 +135,8 @@ def _draw_triplets(
     doc_ids, document = factorize(pa.chunked_array(both, pa.string()))
     positive, negative = document[: len(triplets)], document[len(triplets) :]
     positive_keys = np.unique(np.concatenate([query * len(doc_ids) + positive, _keys(judged, query_ids, doc_ids)]))
-    factor = weights_of(sources, params.source_weights)[source]
-    reasons = ("source_weight_zero", "not_a_train_query", "evaluation_query", "negative_is_positive")
-    codes = [reasons.index(refused[query_id]) if query_id in refused else -1 for query_id in query_ids]
-    refusal = np.array(codes, dtype=np.int8)[query]
-    listed = np.isin(query * len(doc_ids) + negative, positive_keys)
-    why = np.select([factor == 0, refusal >= 0, listed], [0, refusal, 3], -1)
-    left_out = Counter({reason: int((why == number).sum()) for number, reason in enumerate(reasons)})
-    usable = np.flatnonzero(why == -1)
-    weights = triplets["weight"].to_numpy()[usable] * factor[usable]
-    positions, turns = draw(weights, params.max_triplets, params.seed)
-    rows = usable[positions]
-    left_out["not_drawn"] = len(usable) - len(rows)
-
+    listed = "negative_is_positive", np.isin(query * len(doc_ids) + negative, positive_keys)
+    rows, turns, left_out = draw_triplets(triplets, (query_ids, query), (sources, source), refused, listed, params)
     positives: dict[str, set[str]] = {}
     for key in positive_keys[np.isin(positive_keys // max(1, len(doc_ids)), query[rows])].tolist():
         query_id = query_ids[key // len(doc_ids)]
@@ -159,7 +148,7 @@ def _draw_triplets(
         hard.setdefault(pair, []).append(doc_ids[negative[row]])
         turn[pair] = max(turn.get(pair, (0.0, 0.0)), (chance, luck))
     by_source = Counter(sources[code] for code in source[rows].tolist())
-    return _TripletDraw(hard, turn, positives, by_source, left_out)
+    return _TripletDraw(hard, turn, positives, by_source, Counter(left_out))
 
 
 def _keys(judged: Mapping[str, set[str]], query_ids: list[str], doc_ids: list[str]) -> np.ndarray:

@@ -1,6 +1,6 @@
 """What trainings on mined triplets share: which queries may train, which triplets are drawn, which ids are known."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,10 @@ import pyarrow.compute as pc
 from slimtower.common.errors import UserError
 from steps.core.leakage import EVALUATION_SPLITS, evaluation_keys
 from steps.core.texts import fold
+from steps.training.params import TripletTraining, weights_of
+
+Column = tuple[list[str], np.ndarray]
+"""A column's distinct values, and the place of each row's among them, int64 `(rows,)`."""
 
 
 def refused_queries(queries: pa.Table) -> dict[str, str]:
@@ -74,7 +78,34 @@ def draw(weights: np.ndarray, limit: int, seed: int) -> tuple[np.ndarray, Turns]
     return rows, Turns(chances, np.where(chances < 1, luck[rows], 0.0))
 
 
-def factorize(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
+def draw_triplets(
+    triplets: pa.Table,
+    queries: Column,
+    sources: Column,
+    refused: Mapping[str, str],
+    excluded: tuple[str, np.ndarray],
+    params: TripletTraining,
+) -> tuple[np.ndarray, Turns, dict[str, int]]:
+    """Rows of the triplets that may train, as `draw` has it, their turns, and how many were left out for which reason.
+
+    A triplet's weight is multiplied by that of its source. Left out are sources of weight 0, queries that are
+    `refused`, triplets that are `excluded`, a reason and bool `(triplets,)`, and what `max_triplets` leaves.
+    """
+    (query_ids, query), (names, source), (reason, is_excluded) = queries, sources, excluded
+    reasons = ("source_weight_zero", "not_a_train_query", "evaluation_query", reason)
+    codes = [reasons.index(refused[query_id]) if query_id in refused else -1 for query_id in query_ids]
+    refusal = np.array(codes, dtype=np.int8)[query]
+    factor = weights_of(names, params.source_weights)[source]
+    why = np.select([factor == 0, refusal >= 0, is_excluded], [0, refusal, 3], -1)
+    left_out = {reason: int((why == number).sum()) for number, reason in enumerate(reasons)}
+    usable = np.flatnonzero(why == -1)
+    weights = triplets["weight"].to_numpy()[usable].astype(np.float64) * factor[usable]
+    positions, turns = draw(weights, params.max_triplets, params.seed)
+    left_out["not_drawn"] = len(usable) - len(positions)
+    return usable[positions], turns, left_out
+
+
+def factorize(column: pa.ChunkedArray) -> Column:
     """The distinct values of a column in the order of their first rows, and the place of each row's among them."""
     distinct = column.unique()
     return distinct.to_pylist(), pc.index_in(column, value_set=distinct).to_numpy().astype(np.int64)

@@ -35,6 +35,7 @@ from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.run import run as teach
 from steps.teach.training_triplets import TextTriplet, choose_triplets, known_positives
 from steps.tracking.runs import NullRun
+from steps.training.params import TripletTraining
 
 ALL = RoundParams(more=1, skip=0, depth=500, margin=0.0, ranker="")
 KEYS = np.arange(100, dtype=np.uint64)
@@ -94,7 +95,7 @@ def mined(tmp_path_factory: pytest.TempPathFactory) -> Mined:
     ingest, mine = two_data_sets(folder)
     read = {name: read_table(ingest, name) for name in ("corpus", "queries")}
     found = read_table(mine, "triplets")
-    chosen = choose_triplets(found, read["queries"], 0, 3, ingest, {}).chosen
+    chosen = choose_triplets(found, read["queries"], ingest, TripletTraining(seed=3)).chosen
     searched = SearchedCorpus(ingest, known_positives(found, read["queries"], ingest))
     corpus = read["corpus"].to_pylist()
     vectors = encode(tower, list(searched.texts()), "document").astype(np.float64)

@@ -15,6 +15,7 @@ from steps.core.texts import fold
 from steps.teach.dev_comparison import dev_tasks
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.training_triplets import TripletChoice, choose_triplets, known_positives, turns_of
+from steps.training.params import TripletTraining
 
 
 def choose(
@@ -27,7 +28,8 @@ def choose(
     read = (table("triplets", mined), table("queries", asked or queries()))
     with TemporaryDirectory() as ingest:
         write_table(Path(ingest), "corpus", table("corpus", corpus or documents()))
-        return choose_triplets(*read, limit, 5, Path(ingest), source_weights or {})
+        params = TripletTraining(max_triplets=limit, seed=5, source_weights=source_weights or {})
+        return choose_triplets(*read, Path(ingest), params)
 
 
 def test_a_query_that_reads_like_an_evaluation_query_never_trains() -> None:
@@ -62,7 +64,7 @@ def test_an_unknown_id_is_named_with_its_fix() -> None:
 def test_documents_read_as_the_template_of_the_corpus_says(tmp_path: Path) -> None:
     rows = [row | {"topic": f"topic{at}"} for at, row in enumerate(documents())]
     write_table(tmp_path, "corpus", table("corpus", rows), metadata=DocumentTemplate("{topic}: {content}").metadata)
-    chosen = choose_triplets(table("triplets", triplets()), table("queries", queries()), 1000, 5, tmp_path, {})
+    chosen = choose_triplets(table("triplets", triplets()), table("queries", queries()), tmp_path, TripletTraining())
     texts = {f"{row['topic']}: {row['content']}".strip(" ") for row in rows}
     assert {text for triplet in chosen.chosen for text in (triplet.positive, triplet.negative)} <= texts
     asked = {"query_id": "q", "dataset": "d", "split": "dev"}
