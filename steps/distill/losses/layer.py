@@ -229,18 +229,18 @@ def provide_layers(loss: LayerDistillation, setting: Setting) -> PairedLayers:
         if own_documents:
             return paired(scorer, chosen)
     tower = load_tower(setting.teacher)
-    asking, answering = (route(tower, role) for role in ROLES)
+    query_tower, document_tower = (route(tower, role) for role in ROLES)
     if scorer:
-        heights = [max(0, (layer + 1) * depth_of(answering) // depth - 1) for layer in range(depth)]
+        heights = [max(0, (layer + 1) * depth_of(document_tower) // depth - 1) for layer in range(depth)]
         stored = sorted(set(heights))
     else:
         stored = chosen = candidate_layers(
-            loss.layers, loss.selection, min(depth_of(asking), depth_of(answering)), depth
+            loss.layers, loss.selection, min(depth_of(query_tower), depth_of(document_tower)), depth
         )
     rows = candidates.documents_of(setting.training)
     reader = LayerReader(setting.teacher, fingerprint(setting.teacher).id, stored, loss.state_dim, setting.precision)
     documents = reader.table("document", CorpusTexts(sources.ingest, rows), rows)
-    pooling = pooling_of(answering if scorer else asking, "the teacher")
+    pooling = pooling_of(document_tower if scorer else query_tower, "the teacher")
     projection = reader.projection(int(pooling.get_embedding_dimension()))
     maps = None if own_documents else maps_between(width, documents.states.shape[2], projection, depth)
     maps = None if maps is None else maps.to(device())
