@@ -25,8 +25,7 @@ from slimtower.common.files import write_json
 from steps.core.tables import SCHEMAS, write_table
 from steps.mine.association import MIN_TERMS, click_associations
 from steps.mine.catalogue import keyed_documents, keyed_queries
-from steps.mine.engine import Engine
-from steps.mine.engines import open_engine
+from steps.mine.engine import Engine, open_engine
 from steps.mine.from_clicks import CLICK_TOP_TERMS, judgements
 from steps.mine.params import MineParams
 from steps.mine.planner import importances

@@ -15,6 +15,7 @@ counts as much as its highest.
 """
 
 import csv
+import inspect
 import math
 import random
 import sys
@@ -34,12 +35,10 @@ from steps.core.progress import progress
 from steps.core.tables import read_table
 from steps.core.texts import fold, words
 from steps.encoders.bases import resolve_base
-from steps.mine import occlusion
 from steps.mine.association import MIN_TERMS
 from steps.mine.from_clicks import CLICK_TOP_TERMS
 from steps.mine.from_relevance import RELEVANCE_TOP_TERMS
-from steps.mine.planner import term_key
-from steps.mine.term_table import shares, table_importances
+from steps.mine.planner import OcclusionPlanner, shares, table_importances, term_key
 from steps.tracking.run_ids import git_commit
 
 MODEL, BATCH_SIZE, MAX_LENGTH = "all-MiniLM-L6-v2", 64, 128
@@ -107,7 +106,7 @@ def _texts_with_each_word(texts: list[str]) -> Counter[str]:
 
 def occlusion_importances(texts: list[str]) -> Importances:
     """What OcclusionPlanner gives; kept on disk every hundred texts, so that a killed run loses little."""
-    code = sha256_file(Path(occlusion.__file__))
+    code = sha256_file(Path(inspect.getfile(OcclusionPlanner)))
     key = sha256_text(f"{fingerprint(Path(resolve_base(MODEL))).id} {MAX_LENGTH} {code}")
     path = cache_root() / "query_association" / f"{key[:16]}.npz"
     known: dict[str, list[float]] = {}
@@ -117,7 +116,7 @@ def occlusion_importances(texts: list[str]) -> Importances:
             known = {str(digest): part.tolist() for digest, part in zip(kept["texts"], parts, strict=True)}
     missing = [text for text in texts if sha256_text(text) not in known]
     if missing:
-        planner = occlusion.OcclusionPlanner(MODEL, BATCH_SIZE, MAX_LENGTH)
+        planner = OcclusionPlanner(MODEL, BATCH_SIZE, MAX_LENGTH)
     for start in progress(range(0, len(missing), 100), math.ceil(len(missing) / 100), "hundreds of questions"):
         some = missing[start : start + 100]
         found = planner.importances(some)

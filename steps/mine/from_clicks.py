@@ -7,15 +7,13 @@ import ibis.expr.types as ir
 
 from slimtower.common.errors import UserError
 from steps.mine.association import Associations, click_associations
-from steps.mine.audit import used_queries
 from steps.mine.catalogue import SEED, keyed_rows, mixed
-from steps.mine.cell import Cell
+from steps.mine.cell import Cell, used_queries
 from steps.mine.engine import Engine, numbered
 from steps.mine.params import DebiasParams
-from steps.mine.positives import judged_positives, named_documents, triplet_positives
 from steps.mine.propensity import Propensities, estimate, inverse_weights
 from steps.mine.report import associating_terms, rows_by_source, why_clicked
-from steps.mine.triplets import FIXED_POINT, Signal, tell_unused
+from steps.mine.triplets import FIXED_POINT, Signal, judged_positives, named_documents, tell_unused, triplet_positives
 
 CLIP = 10.0  # most that a click counts
 MAX_PAIRS = 200_000  # of query and document, seen at two ranks or more, that propensities are estimated from

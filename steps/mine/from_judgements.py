@@ -6,13 +6,18 @@ from typing import Any
 import ibis
 import ibis.expr.types as ir
 
-from steps.mine.audit import used_queries
-from steps.mine.cell import Cell, Earlier
+from steps.mine.cell import Cell, Earlier, used_queries
 from steps.mine.engine import Engine
 from steps.mine.params import JUDGED_DEPTH, SKIPPED
-from steps.mine.positives import click_positives, judged_positives, named_documents, triplet_positives
 from steps.mine.report import merged_samples, rows_by_source, why_judged
-from steps.mine.triplets import FIXED_POINT, Signal
+from steps.mine.triplets import (
+    FIXED_POINT,
+    Signal,
+    click_positives,
+    judged_positives,
+    named_documents,
+    triplet_positives,
+)
 
 JUDGED_SOURCES = ("judged", "given")
 

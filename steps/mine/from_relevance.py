@@ -7,15 +7,22 @@ import ibis
 import ibis.expr.types as ir
 
 from steps.mine.association import relevance_associations
-from steps.mine.audit import used_queries
 from steps.mine.catalogue import keyed_rows
-from steps.mine.cell import Cell, Earlier
+from steps.mine.cell import Cell, Earlier, used_queries
 from steps.mine.engine import Engine
 from steps.mine.from_clicks import CLICK_SOURCES, association_facts
 from steps.mine.params import RELEVANCE_DEPTH, SKIPPED
-from steps.mine.positives import click_positives, irrelevant, judged_positives, named_documents, triplet_positives
 from steps.mine.report import associating_terms, merged_samples, rows_by_source, why_relevant
-from steps.mine.triplets import FIXED_POINT, Signal, tell_unused
+from steps.mine.triplets import (
+    FIXED_POINT,
+    Signal,
+    click_positives,
+    irrelevant,
+    judged_positives,
+    named_documents,
+    tell_unused,
+    triplet_positives,
+)
 
 RELEVANCE_TOP_TERMS = 4  # how many terms of two queries must be important both ways, as in the paper
 RELEVANCE_SOURCES = ("relevance_one_hop", "relevance_multi_hop")

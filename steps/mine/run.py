@@ -10,7 +10,7 @@ from slimtower.common.files import staged_folder, write_json
 from steps.core.corpus import corpus_template
 from steps.core.tables import table_path
 from steps.mine.cell import Cell, Earlier
-from steps.mine.engines import open_engine
+from steps.mine.engine import open_engine
 from steps.mine.from_clicks import mine_clicks
 from steps.mine.from_judgements import mine_judged
 from steps.mine.from_relevance import mine_relevance

@@ -13,8 +13,7 @@ from rows import row
 
 from slimtower.common.document_texts import DEFAULT, DocumentTemplate
 from steps.core.tables import table_from_rows, write_table
-from steps.mine.engine import Engine
-from steps.mine.engines import open_engine
+from steps.mine.engine import Engine, open_engine
 from steps.mine.params import MineParams
 from steps.mine.run import run
 from steps.tracking.runs import NullRun

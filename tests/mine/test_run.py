@@ -26,7 +26,7 @@ from slimtower.common.errors import TransientError, UserError
 from slimtower.common.files import read_json
 from steps.core.tables import read_table
 from steps.mine import from_clicks, from_relevance
-from steps.mine.audit import audit
+from steps.mine.cell import audit
 
 pytestmark = pytest.mark.medium
 
