@@ -30,9 +30,9 @@ from steps.encoders.towers import encode, load_tower
 from steps.evaluate import latency
 from steps.release.export import convert, export
 from steps.release.forms import LIMITS
-from steps.release.probe_texts import query_texts
+from steps.release.onnx_encoder import quantise
+from steps.release.parity import query_texts
 from steps.release.quality import measured_loss, ndcg
-from steps.release.quantisation import quantise
 from steps.release.run import SAMPLE
 from steps.release.run import run as release
 from steps.tracking.run_ids import git_commit

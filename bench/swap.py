@@ -17,9 +17,8 @@ from steps.core.tables import read_table
 from steps.encoders.towers import encode, load_tower
 from steps.evaluate.scoring import score
 from steps.evaluate.systems import Hits
-from steps.index.factories import of_kind
-from steps.index.params import IndexParams
-from steps.index.queries import RECALL_QUERIES, recall_queries
+from steps.index.inputs import RECALL_QUERIES, recall_queries
+from steps.index.params import IndexParams, of_kind
 from steps.index.tuning import K, Tuned, tune
 
 INGEST, EMBED = Path("data/ingest"), Path("data/embed")

@@ -31,7 +31,7 @@ from steps.evaluate.latency import Encode, measure, sample
 from steps.evaluate.scoring import score
 from steps.evaluate.systems import TEACHER, dense_search, remembering
 from steps.release.export import convert, export
-from steps.release.probe_texts import query_texts
+from steps.release.parity import query_texts
 from steps.release.run import SAMPLE
 from steps.tracking.run_ids import git_commit
 

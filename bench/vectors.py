@@ -29,13 +29,9 @@ from slimtower.common.errors import UserError, guarded
 from steps.core.tables import read_table, table_from_columns, write_table
 from steps.index.build import fill, trained
 from steps.index.dataset import index_dataset
-from steps.index.documents import read_documents
-from steps.index.exact import exact_top
-from steps.index.factories import of_kind
-from steps.index.params import Kind
-from steps.index.queries import RecallQueries
-from steps.index.tuning import K, tune
-from steps.index.vectors import CHUNK, Vectors
+from steps.index.inputs import CHUNK, RecallQueries, Vectors, read_documents
+from steps.index.params import Kind, of_kind
+from steps.index.tuning import K, exact_top, tune
 
 COUNT, SMALL = 1_000_000, 16_000
 UPDATED = 200_000

@@ -4,9 +4,9 @@ from sentence_transformers import SentenceTransformer
 
 from bench.tables.pipeline import Pipeline
 from slimtower.common.settings import load_section
-from steps.rank.candidates import searchers
 from steps.rank.params import RankParams
 from steps.rank.quality import BASELINE, dev_queries, mean_auc, measured_pairs, reranked_ndcg, tower_scores
+from steps.rank.relevance import searchers
 
 
 def beside_ranker(tower: SentenceTransformer, pipeline: Pipeline) -> dict[str, float] | None:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 
@@ -12,7 +11,6 @@ from slimtower.common.errors import UserError
 from slimtower.common.fingerprints import fingerprint
 from slimtower.common.names import ROLES
 from steps.candidates.params import CandidatesParams
-from steps.candidates.queries import DatasetQueries, candidate_rows
 from steps.core.corpus import CorpusTexts, corpus_columns
 from steps.core.progress import progress
 from steps.encoders.bases import resolve_base
@@ -27,11 +25,12 @@ _QUERIES = 32_768  # searched with at once, for each time that the documents are
 
 
 def by_dense(
-    ingest: Path, query_sets: Sequence[DatasetQueries], scratch: Path, params: CandidatesParams
-) -> Iterator[pa.Table]:
-    """The table `candidates`, some queries at a time: `depth` documents that are most similar, as the base compares.
+    ingest: Path, query_sets: Sequence[tuple[str, list[str], list[str]]], scratch: Path, params: CandidatesParams
+) -> Iterator[tuple[list[str], list[list[str]], list[np.ndarray]]]:
+    """Ids of some queries at a time, with ids and scores of the `depth` documents most similar as the base compares.
 
-    Embeddings are kept below SLIMTOWER_CACHE. UserError for a base that compares by distances or cuts vectors.
+    `query_sets`: name of a data set, ids of queries and their texts. Embeddings are kept below SLIMTOWER_CACHE.
+    UserError for a base that compares by distances or cuts vectors.
     """
     if not query_sets:  # the corpus need not be read
         return
@@ -51,15 +50,14 @@ def by_dense(
     )
     documents = np.load(scratch / "documents.npy", mmap_mode="r")
     fields = np.array(list(corpus_columns(ingest, ["doc_id", "dataset"])), dtype=object).reshape(-1, 2)
-    for query_set in query_sets:
-        rows = np.flatnonzero(fields[:, 1] == query_set.dataset)
-        starts = range(0, len(query_set.ids), _QUERIES)
-        for start in progress(starts, len(starts), f"search, {query_set.dataset}"):
-            texts = query_set.texts[start : start + _QUERIES]
-            vectors = encode(tower, texts, "query", precision=params.precision, batch_size=params.batch_size)
+    for dataset, query_ids, texts in query_sets:
+        rows = np.flatnonzero(fields[:, 1] == dataset)
+        starts = range(0, len(query_ids), _QUERIES)
+        for start in progress(starts, len(starts), f"search, {dataset}"):
+            batch = slice(start, start + _QUERIES)
+            vectors = encode(tower, texts[batch], "query", precision=params.precision, batch_size=params.batch_size)
             scores, doc_rows = best_documents(vectors, documents, params.depth, rows)
-            doc_ids = [fields[positions, 0].tolist() for positions in doc_rows]
-            yield candidate_rows(query_set.ids[start : start + _QUERIES], doc_ids, list(scores))
+            yield query_ids[batch], [fields[positions, 0].tolist() for positions in doc_rows], list(scores)
 
 
 def _tower(params: CandidatesParams) -> SentenceTransformer:

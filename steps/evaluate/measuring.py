@@ -11,9 +11,8 @@ import numpy as np
 from slimtower.common.files import read_json, write_json
 from steps.core.judged import JudgedSet
 from steps.core.measures import NDCG, trec_order
-from steps.evaluate.figures.closeness import measure_closeness
-from steps.evaluate.figures.indexes import measure_indexes
-from steps.evaluate.figures.serving import measure_serving
+from steps.evaluate.figures.agreement import measure_closeness
+from steps.evaluate.figures.serving import measure_indexes, measure_serving
 from steps.evaluate.fusing import Fused, choice_on, figures, fused_search
 from steps.evaluate.judging import Texts
 from steps.evaluate.latency import Encode
@@ -44,7 +43,7 @@ class Result:
     fusions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Of a dense system that is fused with BM25: see `fusing.figures`."""
     best: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
-    """Ids of the first hits of each dev query, for `cases.py`; of teacher and students, alone and fused."""
+    """Ids of the first hits of each dev query, for cases to read; of teacher and students, alone and fused."""
 
     def of_split(self, split: str) -> list[Scored]:
         """The judged sets of one split."""

@@ -1,6 +1,11 @@
-"""`reports/report.html`: one self-contained page, the answer first and what only researchers read folded."""
+"""`reports/report.html`: one self-contained page, the answer first and what only researchers read folded.
+
+Beside the measurements it says what the earlier stages' own reports say, examples, and where the numbers come from.
+"""
 
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,8 +13,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from slimtower.common.files import staged_file
-from steps.evaluate.background import Background
+from slimtower.common.errors import TransientError
+from slimtower.common.files import read_json, sha256_file, staged_file
+from steps.core.tables import table_path
 from steps.evaluate.choice import choice_lines
 from steps.evaluate.comparing import seed_lines, significant
 from steps.evaluate.drawing import NARROW, WIDE, draw_frontier
@@ -18,6 +24,7 @@ from steps.evaluate.formatting import as_html, format_measure, milliseconds, per
 from steps.evaluate.frontier import bm25_share, by_set, by_speed, message, panels, table_rows, worst_slices
 from steps.evaluate.gains import gain_lines
 from steps.evaluate.insight import Insight
+from steps.evaluate.judging import Folders
 from steps.evaluate.latency import processor
 from steps.evaluate.metrics import Metrics
 from steps.evaluate.served import behind_api, fusing, served_name
@@ -25,8 +32,48 @@ from steps.evaluate.summary import measured, share_of
 from steps.evaluate.systems import BM25, TEACHER, fused_name
 from steps.evaluate.verdict import headline, left_out_lines, verdict_lines
 from steps.retrieval.dataset_groups import counted_sets, units
+from steps.tracking.run_ids import git_commit
+from steps.tracking.runs import Run
 
 _API_NOTE = " The teacher is behind an API: its time is that of requests, which nothing here computes."
+_EXAMPLES = 4
+_CUT = 0.01  # share of documents from which on the report says that the teacher does not read them to their end
+_REPORT = "report.json"
+_DIGEST_LENGTH = 32  # a text this long without a space is a digest: of use in a manifest, not to a reader
+_LONGEST = 120
+
+Facts = list[tuple[str, str]]
+_BORROWED = "borrowed from another query that shares important terms with this one"
+_SOURCES = {  # of mined triplets, in the order in which they are told
+    "click_one_hop": "the positive was clicked{simulated}; the negative was shown for the query and never clicked",
+    "click_multi_hop": _BORROWED + "{simulated}",
+    "judged": "the positive is judged relevant; the negative is judged irrelevant, or is a hit that nobody judged",
+    "relevance_one_hop": "the positive scores best for the query, and the negative scores far lower",
+    "relevance_multi_hop": _BORROWED,
+    "given": "as a data set brought it",
+}
+
+
+@dataclass(frozen=True)
+class Background:
+    """What the report tells beside the measurements."""
+
+    simulated: Sequence[str]
+    """Data sets whose sessions no person made."""
+    judged_by_clicks: Sequence[str]
+    """Data sets whose test judgements are clicks."""
+    base: str
+    trained: bool
+    cut: str
+    """That the teacher reads documents not to their end, in a sentence; "" if it reads all of them."""
+    training_seconds: Mapping[str, float]
+    stages: Mapping[str, Facts]
+    """What an earlier stage reported, by its title."""
+    mined: Sequence[Mapping[str, str]]
+    sources: Facts
+    """What each source of mined triplets is."""
+    generated: Sequence[tuple[str, str]]
+    origin: Facts = field(default_factory=list)
 
 
 def write_report(path: Path, metrics: Metrics, best: str, background: Background, insight: Insight) -> None:
@@ -149,3 +196,130 @@ def _sections(metrics: Metrics, insight: Insight, part: str) -> Markup:
         for figure, blocks in shown_figures(metrics, insight.measured)
         if figure.part == part
     )
+
+
+def read_background(folders: Folders, students: Sequence[str]) -> Background:
+    """Collect the earlier stages' own reports; UserError when one is missing."""
+    ingested, mined, embedded, taught, generated = (
+        read_json(folder / _REPORT)
+        for folder in (folders.ingest, folders.mine, folders.embed, folders.teach, folders.generate)
+    )
+    datasets = ingested.get("datasets", {})
+    sessions = {name: entry["sessions"]["simulated"] for name, entry in datasets.items() if "sessions" in entry}
+    simulated = sorted(name for name, is_simulated in sessions.items() if is_simulated)
+    stages = {
+        "Ingestion": facts({key: value for key, value in ingested.items() if key != "simulated"}),  # of any set
+        "Mining": facts(mined),
+        "Teacher": facts({key: value for key, value in taught.items() if key != "comparison"}),  # of a sample
+        "Generated queries": generation_facts(generated),
+    }
+    seconds = {student: float(read_json(folders.distill / student / _REPORT)["seconds"]) for student in students}
+    return Background(
+        simulated=simulated,
+        judged_by_clicks=sorted(name for name, entry in datasets.items() if entry.get("judgements_from_clicks")),
+        base=taught.get("base") or taught["model"],  # of a teacher behind an API its name
+        trained=bool(taught.get("epochs")),
+        cut=_cut(embedded),
+        training_seconds=seconds,
+        stages={title: rows for title, rows in stages.items() if rows},
+        mined=mined_examples(mined),
+        sources=mined_sources(mined, simulated, all_simulated=len(simulated) == len(sessions)),
+        generated=generated_examples(generated, _EXAMPLES),
+    )
+
+
+def _cut(embedded: Mapping[str, Any]) -> str:
+    share, limit = embedded.get("cut_documents") or 0.0, embedded.get("document_tokens")
+    if share < _CUT:
+        return ""
+    longest = f"the {limit:,} tokens that the teacher reads" if limit else "what the teacher reads"
+    return f"{share * 100:.0f}\u00a0% of the documents are longer than {longest}; dense search does not see their ends."
+
+
+def facts(values: Mapping[str, Any], prefix: str = "") -> Facts:
+    """(name, value) for each number but 0, truth value and short text, nested names joined; lists are left out."""
+    rows: Facts = []
+    for key, value in values.items():
+        name = f"{prefix}{key.replace('_', ' ')}"
+        if isinstance(value, Mapping):
+            rows += facts(value, f"{name} · ")
+        elif (text := _format_value(value)) is not None:
+            rows.append((name, text))
+    return rows
+
+
+def _format_value(value: object) -> str | None:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case int() | float() if value == 0:
+            return None
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+        case str() if 0 < len(value) <= _LONGEST and (len(value) < _DIGEST_LENGTH or " " in value):
+            return value
+    return None
+
+
+def generation_facts(report: Mapping[str, Any]) -> Facts:
+    """Facts of `generate`, which reports once for each noise level."""
+    rows = facts(report)
+    for entry in report.get("sigmas", []):
+        rows += facts({key: value for key, value in entry.items() if key != "sigma"}, f"sigma {entry.get('sigma')} · ")
+    return rows
+
+
+def generated_examples(report: Mapping[str, Any], count: int) -> list[tuple[str, str]]:
+    """(source query, generated query): the first `count` over the noise levels in turn."""
+    levels = [entry.get("examples", []) for entry in report.get("sigmas", [])]
+    turns = [examples[turn] for turn in range(count) for examples in levels if turn < len(examples)]
+    return [(example["source"], example["generated"]) for example in turns[:count]]
+
+
+def mined_examples(report: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Triplets as texts: source, query, via (empty for one hop), positive, negative, why; the first of each source."""
+    first: dict[str, Mapping[str, Any]] = {}
+    for sample in report.get("samples", []):
+        first.setdefault(sample["source"], sample)
+    return [
+        {
+            "source": source.replace("_", " "),
+            "query": sample["query"]["text"],
+            "via": (sample.get("via_query") or {}).get("text", ""),
+            "why": sample["why"],
+        }
+        | {name: sample[name]["title"] or sample[name]["content"] for name in ("positive", "negative")}
+        for source, sample in first.items()
+    ]
+
+
+def mined_sources(report: Mapping[str, Any], simulated: Sequence[str], *, all_simulated: bool) -> Facts:
+    """Source and what its triplets are, of the sources that gave any; clicks of data sets in `simulated` are called so.
+
+    `all_simulated`: no other data set has sessions.
+    """
+    clicks = " (simulated)" if all_simulated else f" (simulated in {', '.join(simulated)})"
+    rows = report.get("rows", {})
+    return [
+        (source.replace("_", " "), sentence.format(simulated=clicks if simulated else ""))
+        for source, sentence in _SOURCES.items()
+        if rows.get(source)
+    ]
+
+
+DIGITS = 12  # of a digest
+
+
+def origin(ingest: Path, run: Run) -> list[tuple[str, str]]:
+    """Name and value of each; digests are the first digits of a sha256. No run where MLflow knows of none."""
+    try:
+        run_id = str(getattr(run, "run_id", ""))
+    except TransientError:
+        run_id = ""
+    datasets = read_json(ingest / "report.json").get("datasets", {})
+    rows = [("commit", git_commit()), ("MLflow run of evaluate", run_id)]
+    rows += [(f"corpus of {name}", str(entry.get("corpus_digest", ""))[:DIGITS]) for name, entry in datasets.items()]
+    rows += [(name, sha256_file(table_path(ingest, name))[:DIGITS]) for name in ("queries", "qrels")]
+    return [(name, value) for name, value in rows if value]

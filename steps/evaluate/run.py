@@ -9,7 +9,6 @@ from pathlib import Path
 from slimtower.common.errors import UserError
 from slimtower.common.files import write_json
 from steps.core.tables import write_table
-from steps.evaluate.background import DIGITS, Background, origin, read_background
 from steps.evaluate.cache import Measurements, measure_all
 from steps.evaluate.comparing import of_one_spec, seed_lines, spreads
 from steps.evaluate.frontier import write_frontier
@@ -29,7 +28,7 @@ from steps.evaluate.measuring import Task
 from steps.evaluate.metrics import Evaluation, compose, per_query_table
 from steps.evaluate.other_teachers import open_earlier, open_reranked
 from steps.evaluate.params import EvaluateParams
-from steps.evaluate.report import write_report
+from steps.evaluate.report import DIGITS, Background, origin, read_background, write_report
 from steps.evaluate.slicing import read_user_slices
 from steps.evaluate.summary import charts, summary
 from steps.evaluate.systems import Student, Systems, open_systems

@@ -2,6 +2,9 @@
 
 import random
 import sys
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +13,12 @@ from sentence_transformers import SentenceTransformer
 
 from slimtower.common.files import staged_folder, write_json
 from steps.core.corpus import corpus_columns
+from steps.core.cosines import cosines
 from steps.core.leakage import evaluation_keys
 from steps.core.tables import read_table, table_from_rows, write_table
-from steps.core.texts import fold
+from steps.core.texts import fold, words
 from steps.encoders.bases import resolve_base
-from steps.encoders.towers import load_tower
+from steps.encoders.towers import encode, load_tower
 from steps.generate.denoiser import (
     MASK_RATIO,
     Denoiser,
@@ -24,7 +28,6 @@ from steps.generate.denoiser import (
     write_queries,
     write_variants,
 )
-from steps.generate.filtering import Filtered, content_overlap, filter_texts, source_cosines
 from steps.generate.params import GenerateParams
 from steps.generate.small_bart import train_denoiser
 from steps.generate.sources import Source, corpus_sample, from_documents, from_queries
@@ -34,6 +37,13 @@ EXAMPLES = 5
 SIGMAS = (0.1, 0.2)  # standard deviations of the noise between encoder and decoder: a new query each of a source
 CORPUS_TEXTS = 3000  # titles and sentences that train the small BART along with the training queries
 JUDGE_SAMPLE = 500  # new queries a sigma that the judge reads
+REASONS = ("empty", "evaluation_query", "copy", "duplicate")
+FUNCTION_WORDS = frozenset(
+    words(
+        "a an and are as at be been by can do does for from has have how if in into is it its may no not of on or that"
+        " the their then there these this those to was were what when where which who whose why will with you your"
+    )
+)
 
 
 def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
@@ -145,6 +155,41 @@ def _row(source: Source, variant: int, text: str, sigma: float, mask_ratio: floa
     }
 
 
+@dataclass(frozen=True)
+class Filtered:
+    """Positions of the texts kept, and the reason of each that was not."""
+
+    selected: list[int]
+    dropped: dict[int, str]
+
+    def count(self, positions: Collection[int]) -> dict[str, int]:
+        """Dropped texts among the positions, by reason."""
+        counts = Counter(self.dropped[position] for position in positions if position in self.dropped)
+        return {reason: counts[reason] for reason in REASONS}
+
+
+def filter_texts(
+    texts: Sequence[str], sources: Sequence[str], evaluation: Collection[str], existing: Collection[str]
+) -> Filtered:
+    """Keep what is new: not empty, no evaluation query, no copy of its source, not there already.
+
+    `texts[i]` was written from `sources[i]`; `evaluation` (dev and test queries) and `existing` hold folded texts. The
+    first of several equal texts stays.
+    """
+    seen = set(existing)
+    selected: list[int] = []
+    dropped: dict[int, str] = {}
+    for position, (text, source) in enumerate(zip(texts, sources, strict=True)):
+        key = fold(text)
+        fails = (not key, key in evaluation, key == fold(source), key in seen)
+        if any(fails):
+            dropped[position] = REASONS[fails.index(True)]
+        else:
+            seen.add(key)
+            selected.append(position)
+    return Filtered(selected, dropped)
+
+
 def measure(
     judge: SentenceTransformer,
     sources: list[str],
@@ -178,3 +223,22 @@ def measure(
         "judged": len(sample),
         "examples": [{"source": sources[index], "generated": variants.texts[index]} for index in sample[:EXAMPLES]],
     }
+
+
+def content_words(text: str) -> set[str]:
+    """Words of a text without function words."""
+    return set(words(text)) - FUNCTION_WORDS
+
+
+def content_overlap(first: str, second: str) -> float:
+    """Jaccard overlap of the content words of two texts; 1 where neither has any."""
+    first_words, second_words = content_words(first), content_words(second)
+    return len(first_words & second_words) / len(first_words | second_words) if first_words | second_words else 1.0
+
+
+def source_cosines(
+    judge: SentenceTransformer, sources: Sequence[str], variants: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cosine of each variant to its own source, and to the next variant's source as the control, each `(n,)`."""
+    source, variant = (encode(judge, list(texts), "query") for texts in (sources, variants))
+    return cosines(source, variant), cosines(np.roll(source, 1, axis=0), variant)

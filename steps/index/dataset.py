@@ -9,17 +9,14 @@ import numpy as np
 from slimtower.common.files import sha256_file
 from slimtower.serving.dims import truncate
 from slimtower.serving.index_files import open_index
-from steps.index import incremental, shards, state
-from steps.index.build import flat, trained
-from steps.index.documents import Documents
-from steps.index.exact import ExactTopK, best_rows, exact_top, queries_digest, updated_top
-from steps.index.factories import factory
-from steps.index.params import TRAINING_VECTORS, IndexParams
-from steps.index.queries import RecallQueries
+from steps.index import state
+from steps.index.build import build_shards, flat, mergeable, shard_slices, trained, write_shards
+from steps.index.incremental import updated
+from steps.index.inputs import Documents, RecallQueries, Vectors
+from steps.index.params import TRAINING_VECTORS, IndexParams, factory
 from steps.index.semantic_ids import codebooks, semantic_ids, updated_ids
 from steps.index.state import Previous, State, TunedSettings
-from steps.index.tuning import K, Tuned, tune, tuned_again
-from steps.index.vectors import Vectors
+from steps.index.tuning import ExactTopK, K, Tuned, best_rows, exact_top, queries_digest, tune, tuned_again, updated_top
 
 TABLES = ("doc_ids.parquet", "semantic_ids.parquet")
 RETRAIN_AFTER = 0.2
@@ -57,8 +54,8 @@ def index_dataset(
     previous = state.load(state_folder, documents.doc_ids, digests)
     if previous is not None and previous.drift() > RETRAIN_AFTER:
         previous = None
-    slices = shards.slices(vectors, params.shard_vectors)
-    exact = shards.write(folder, "flat", map(flat, slices), several=len(slices) > 1)
+    slices = shard_slices(vectors, params.shard_vectors)
+    exact = write_shards(folder, "flat", map(flat, slices), several=len(slices) > 1)
     indexes: dict[str, Any] = {"flat": {"factory": "Flat", "settings": {}, **exact}}
     measured: dict[str, Any] = {"flat_bytes_per_vector": exact["bytes"] / len(vectors)}
     update = {
@@ -140,15 +137,15 @@ def _approximate(
     earlier_index = previous.index() if previous and before else None
     if previous and before and earlier_index is not None:
         text = before.factory
-        built = iter([incremental.updated(earlier_index, previous.match, vectors)])
+        built = iter([updated(earlier_index, previous.match, vectors)])
     else:
         before, text = None, factory(params, len(vectors), vectors.dim)
         template = trained(text, vectors, TRAINING_VECTORS, params.seed)
-        several = len(slices) > 1 and not shards.mergeable(template)
-        built = shards.build(template, slices)
+        several = len(slices) > 1 and not mergeable(template)
+        built = build_shards(template, slices)
     entry: dict[str, Any] = {"kind": "factory" if params.factory else params.kind, "factory": text}
     if several:
-        entry |= {"settings": {}, **shards.write(folder, "ann", built, several=True)}
+        entry |= {"settings": {}, **write_shards(folder, "ann", built, several=True)}
         tuned = tune(open_index(folder, "ann", entry), queries, exact_rows, target)
     else:
         index = next(built)
@@ -156,7 +153,7 @@ def _approximate(
             tuned, whole_grid = tuned_again(index, queries, exact_rows, target, before.settings, before.met)
         else:
             tuned = tune(index, queries, exact_rows, target)
-        entry |= shards.write(folder, "ann", iter([index]), several=False)
+        entry |= write_shards(folder, "ann", iter([index]), several=False)
     tuned_settings = None if several else TunedSettings(text, tuned.settings, target, tuned.met)
     done = {"trained": float(before is None), "tuned": float(whole_grid)}
     return entry | {"settings": tuned.settings}, tuned, tuned_settings, done

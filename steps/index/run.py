@@ -19,12 +19,10 @@ from steps.core.progress import progress
 from steps.core.tables import read_table
 from steps.encoders.towers import announce_texts, encode, load_tower
 from steps.index.dataset import index_dataset
-from steps.index.documents import read_documents
 from steps.index.gpu import seen
+from steps.index.inputs import RECALL_QUERIES, Vectors, read_documents, recall_queries
 from steps.index.params import IndexParams
-from steps.index.queries import RECALL_QUERIES, recall_queries
 from steps.index.state import state_folder
-from steps.index.vectors import Vectors
 from steps.tracking.runs import Run
 
 

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from steps.index import gpu
-from steps.index.factories import POINTS_A_CENTROID
 from steps.index.gpu import C_INT
-from steps.index.matching import Match
-from steps.index.vectors import Vectors
+from steps.index.incremental import Match
+from steps.index.inputs import Vectors
+from steps.index.params import POINTS_A_CENTROID
 
 ITERATIONS = 20
 

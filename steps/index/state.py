@@ -21,10 +21,10 @@ import pyarrow.parquet as pq
 from slimtower.common.errors import UserError, line
 from slimtower.common.files import cache_root, last_used, read_json, staged_folder, write_json
 from steps.core.code import code_digest
-from steps.index.exact import ExactTopK
-from steps.index.matching import Match, match
+from steps.index.incremental import Match, match
 from steps.index.params import IndexParams
 from steps.index.semantic_ids import SemanticIds
+from steps.index.tuning import ExactTopK
 
 KEPT_STATES = 4  # states of one data set: a champion's, its challenger's, and two that someone tries out
 _IDS, _TOP = ("books", "codes", "left"), ("rows", "scores")

@@ -15,7 +15,7 @@ from slimtower.common.document_texts import DocumentTemplate
 from steps.core.progress import progress
 from steps.core.tables import SCHEMAS
 from steps.core.texts import words
-from steps.ingest.source_data import Document, Query
+from steps.ingest.source import Document, Query
 
 FIRST_SESSION = 1_735_689_600  # 2025-01-01 00:00:00 UTC
 SECONDS_BETWEEN_SESSIONS = 60

@@ -22,7 +22,7 @@ from slimtower.engines.refusals import is_refusal
 from steps.core.array_files import new_array
 from steps.ingest.locations import locate, one_file
 from steps.ingest.params import MilvusCollection, PgvectorTable, QdrantCollection, VectorFiles, VectorSource
-from steps.ingest.source_data import Document
+from steps.ingest.source import Document
 
 _NAMED = 3  # documents without a vector
 PATTERNS = ("*.parquet", "*.npy")

@@ -11,8 +11,7 @@ from steps.ingest.document_vectors import PATTERNS
 from steps.ingest.locations import listing
 from steps.ingest.params import IngestParams, VectorFiles
 from steps.ingest.partitions import matches
-from steps.ingest.source import Location
-from steps.ingest.source_data import UNLABELLED_QUERIES
+from steps.ingest.source import UNLABELLED_QUERIES, Location
 
 
 def write_listing(params: IngestParams, path: Path) -> None:

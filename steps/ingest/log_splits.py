@@ -12,8 +12,16 @@ import pyarrow.compute as pc
 from slimtower.common.errors import UserError
 from steps.ingest.coded_columns import coded, codes, mixed
 from steps.ingest.search_log import SearchLog
-from steps.ingest.source import LogSource, ReadContext
-from steps.ingest.source_data import MAX_QUERY_IMPRESSIONS, Judgement, Query, SourceData, seeded_order, text_id
+from steps.ingest.source import (
+    MAX_QUERY_IMPRESSIONS,
+    Judgement,
+    LogSource,
+    Query,
+    ReadContext,
+    SourceData,
+    seeded_order,
+    text_id,
+)
 
 _TRAIN, _DEV, _TEST = range(3)
 _SPLITS = ("train", "dev", "test")

@@ -9,8 +9,7 @@ from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.settings import Strict, Variable
 from steps.core.params import Seed
 from steps.ingest.kinds import AnySource
-from steps.ingest.source import Moment, Name, SourceName
-from steps.ingest.source_data import UNLABELLED_QUERIES
+from steps.ingest.source import UNLABELLED_QUERIES, Moment, Name, SourceName
 from steps.ingest.times import Window
 
 

@@ -14,11 +14,9 @@ import pyarrow as pa
 from slimtower.common.errors import UserError
 from steps.core.texts import fold
 from steps.ingest.coded_columns import coded
-from steps.ingest.log_tables import Tables
 from steps.ingest.rows import Defect, LeftOut
-from steps.ingest.search_log import SearchLog
-from steps.ingest.source import LogSource, ReadContext, RelevanceColumns, ScoredSource
-from steps.ingest.source_data import Document, text_id
+from steps.ingest.search_log import SearchLog, Tables
+from steps.ingest.source import Document, LogSource, ReadContext, RelevanceColumns, ScoredSource, text_id
 from steps.ingest.table_rows import PROBED_ROWS, Row
 from steps.ingest.values import Ids, as_id, as_query, unwrapped
 

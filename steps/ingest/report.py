@@ -12,7 +12,7 @@ from steps.core.corpus import corpus_digest
 from steps.ingest.coded_columns import distinct
 from steps.ingest.log_splits import OF_FREQUENT_QUERIES, OF_LONG_SESSIONS, REPEATED, search_numbers
 from steps.ingest.rejects import Rejects
-from steps.ingest.source_data import (
+from steps.ingest.source import (
     ANSWERED_UNJUDGED,
     MAX_QUERY_IMPRESSIONS,
     UNLABELLED,

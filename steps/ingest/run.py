@@ -17,8 +17,7 @@ from steps.ingest.locations import one_file
 from steps.ingest.params import IngestParams
 from steps.ingest.rejects import Rejects
 from steps.ingest.report import build_report, counts, data_digest, metrics, summary
-from steps.ingest.source import ReadContext
-from steps.ingest.source_data import UNLABELLED, UNLABELLED_QUERIES, Document, Judgement, Query, SourceData
+from steps.ingest.source import UNLABELLED, UNLABELLED_QUERIES, Document, Judgement, Query, ReadContext, SourceData
 from steps.ingest.splits import without_evaluation_texts
 from steps.ingest.tsv_files import TERM_SCORES, read_term_scores, read_unlabelled
 from steps.tracking.runs import Run

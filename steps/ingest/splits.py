@@ -7,7 +7,7 @@ from steps.core.leakage import EVALUATION_SPLITS, evaluation_keys
 from steps.core.texts import fold
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, LeftOut, possible_grade
-from steps.ingest.source_data import UNLABELLED, Document, Judgement, Query, Satisfaction, SourceData, seeded_order
+from steps.ingest.source import UNLABELLED, Document, Judgement, Query, Satisfaction, SourceData, seeded_order
 
 DEV_FRACTION = 0.2  # of the train queries becomes dev where no judgements are dev's
 

@@ -10,7 +10,7 @@ from steps.core.tables import SCHEMAS
 from steps.core.texts import fold, words
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, LeftOut, decode, read_lines
-from steps.ingest.source_data import MAX_QUERY_WORDS, UNLABELLED, UNLABELLED_QUERIES, Query, text_id
+from steps.ingest.source import MAX_QUERY_WORDS, UNLABELLED, UNLABELLED_QUERIES, Query, text_id
 
 _TABLES = ("jsonl", "json", "ndjson", "csv", "parquet")
 TERM_SCORES = "term_scores"

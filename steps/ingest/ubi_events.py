@@ -11,9 +11,9 @@ import numpy as np
 
 from slimtower.common.errors import UserError
 from steps.ingest.coded_columns import append, columns
-from steps.ingest.log_tables import Tables
 from steps.ingest.rejects import Clicks, Rejects
 from steps.ingest.rows import Defect, LeftOut, MissingTarget, json_value
+from steps.ingest.search_log import Tables
 from steps.ingest.source import LogSource, ReadContext
 from steps.ingest.table_rows import Row
 from steps.ingest.times import Window

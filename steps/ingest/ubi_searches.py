@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from steps.ingest.log_tables import Tables
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, MissingTarget, json_value
-from steps.ingest.search_log import SearchLog
+from steps.ingest.search_log import SearchLog, Tables
 from steps.ingest.source import LogSource, ReadContext
 from steps.ingest.table_rows import Row
 from steps.ingest.times import Window

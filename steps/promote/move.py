@@ -18,8 +18,7 @@ from typing import Any
 
 from slimtower.common.errors import TransientError, UserError
 from steps.promote.lock import Guard
-from steps.promote.malformed import reading
-from steps.promote.registry import CHALLENGER, CHAMPION, PREFIX, PREVIOUS, Registry
+from steps.promote.registry import CHALLENGER, CHAMPION, PREFIX, PREVIOUS, Registry, reading
 
 After = Callable[[str], None]  # called with the name of each finished step
 EVENT = "event."

@@ -5,14 +5,15 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from mlflow.artifacts import download_artifacts
 from mlflow.exceptions import MlflowException
 
-from slimtower.common.errors import UserError
+from slimtower.common.errors import UserError, line
 from slimtower.registry.client import client, tracking_uri
 from steps.tracking.runs import experiment_id, known_experiment
 
@@ -181,3 +182,13 @@ def _or_none(call: Callable[..., Any], *arguments: Any) -> Any | None:
 
 def _project_tags(tags: Mapping[str, str]) -> dict[str, str]:
     return {key.removeprefix(PREFIX): value for key, value in tags.items() if key.startswith(PREFIX)}
+
+
+@contextmanager
+def reading(document: str, remedy: str) -> Iterator[None]:
+    """UserError, which names the document and the remedy, for what is not as its reader expects it."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {line(error)[:200]}"
+        raise UserError(f"{document}: damaged, or of another version ({reason}); {remedy}") from error

@@ -6,15 +6,20 @@ from pathlib import Path
 import yaml
 
 from slimtower.registry.client import reaching, tracking_uri
-from steps.promote.candidate import choose_students, metrics_of, read_candidate
-from steps.promote.evidence import SLICE_WORDS, read_evaluation, read_test_sets, with_reported_slices
-from steps.promote.lineage import is_model, made_from, made_of
+from steps.promote.evidence import (
+    SLICE_WORDS,
+    choose_students,
+    metrics_of,
+    read_candidate,
+    read_evaluation,
+    read_test_sets,
+    with_reported_slices,
+)
+from steps.promote.lineage import check_evaluation, check_measured, is_model, made_from, made_of, read_origin
 from steps.promote.lock import Lock, lock_place, lock_store
 from steps.promote.move import Refused, RolledBack, as_table, history
-from steps.promote.origin import check_evaluation, check_measured, read_origin
 from steps.promote.params import PromoteParams
-from steps.promote.promotion import dry_run_decision, promote, roll_back
-from steps.promote.registration import find_version
+from steps.promote.promotion import dry_run_decision, find_version, promote, roll_back
 from steps.promote.registry import CHAMPION, Registry
 
 LOCK_WAIT_S = 60.0  # while somebody else moves the aliases, before giving up (exit code 75)

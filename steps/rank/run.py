@@ -13,10 +13,16 @@ from steps.core.leases import release_and_delete
 from steps.core.tables import read_table, stream_table
 from steps.encoders.bases import resolve_base
 from steps.encoders.cut_texts import cut_pairs
-from steps.rank.candidates import searchers
 from steps.rank.params import CrossEncoderParams
 from steps.rank.quality import measure
-from steps.rank.relevance import ScoringStats, draw_queries, relevance_tables, sampled_pairs, training_queries
+from steps.rank.relevance import (
+    ScoringStats,
+    draw_queries,
+    relevance_tables,
+    sampled_pairs,
+    searchers,
+    training_queries,
+)
 from steps.retrieval.rankers import check_pair_batches, has_random_head, load_ranker
 from steps.tracking.runs import Run
 from steps.training.comparison import describe_gain

@@ -13,8 +13,7 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import read_json, write_json
 from slimtower.serving.query_encoder import ONNX_FILES, TABLE_FILES
 from steps.encoders.towers import load_tower
-from steps.release.onnx_export import export_onnx
-from steps.release.quantisation import EXACT_SHARE, calibration, quantise_smoothed
+from steps.release.onnx_encoder import EXACT_SHARE, calibration, export_onnx, quantise_smoothed
 
 Format = Literal["onnx", "table"]
 Precision = Literal["int8", "mixed", "fp32"]  # mixed: int8, but for the products that lose most by it

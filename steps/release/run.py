@@ -19,13 +19,11 @@ from slimtower.serving.release import Release, load_release
 from steps.core.judged import read_judged_sets
 from steps.encoders.towers import encode, load_tower
 from steps.release.card import write_card
+from steps.release.documents import carry_lexical, copy_index, lexical_index, write_titles
 from steps.release.export import export
 from steps.release.forms import LIMITS, Bench, Limits, explain
-from steps.release.index_copy import copy_index, write_titles
-from steps.release.lexical import carry_lexical, lexical_index
 from steps.release.params import ReleaseParams
-from steps.release.parity import check_export, check_unjudged, few_judged
-from steps.release.probe_texts import probe_texts, query_texts, sample_texts
+from steps.release.parity import check_export, check_unjudged, few_judged, probe_texts, query_texts, sample_texts
 from steps.release.quality import check_costs
 from steps.tracking.release_model import log_release
 from steps.tracking.runs import Run, flatten

@@ -25,8 +25,7 @@ from steps.encoders.cut_texts import sample_rows
 from steps.encoders.precision import resolve_precision
 from steps.retrieval.score_shards import ScoreShards
 from steps.retrieval.target_entropy import TARGET_ENTROPY, Sample, check_teacher_targets, layer_targets, layers_warning
-from steps.score.lists import Lists, lists_of
-from steps.score.order_check import OBSERVED, OrderCheck
+from steps.score.lists import OBSERVED, Lists, OrderCheck, lists_of
 from steps.score.params import ScoreParams
 from steps.scorers import open_scorer
 from steps.scorers.base import Reading, Scorer

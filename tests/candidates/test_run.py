@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Router
 from towers import write_static
 
-import steps.candidates.queries as selection
+import steps.candidates.run as selection
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from steps.candidates.params import CandidatesParams

@@ -11,8 +11,8 @@ from evaluate_fakes import evaluate, fake_systems, params, write_inputs
 from steps.core.judged import JudgedSet
 from steps.core.tables import read_table, write_table
 from steps.evaluate import slicing
-from steps.evaluate.cases import choose_cases
 from steps.evaluate.figures import perturbed
+from steps.evaluate.insight import choose_cases
 from steps.evaluate.scoring import Scored
 
 KNOWN = {"static": 1, "2l": 2}

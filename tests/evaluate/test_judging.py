@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 from slimtower.common.errors import UserError
 from steps.core.judged import JudgedSet
 from steps.core.tables import read_table, table_from_rows, write_table
-from steps.evaluate import cases
+from steps.evaluate import insight
 from steps.evaluate.figures import effort
 from steps.evaluate.figures.base import EvaluatedTower
 from steps.evaluate.figures.perturbed import perturbed_set
@@ -170,7 +170,7 @@ def test_the_own_id_counts_nowhere_else_either() -> None:
 def test_what_is_relevant_from_a_higher_grade_on_is_so_everywhere() -> None:
     judged = JudgedSet("s", "test", ["s/q"], ["x"], {"s/q": {"s/1": 1, "s/2": 2}}, relevant_from=2)
     assert judged_pairs(judged, [["s/3"]])[2].tolist() == [False, True, False]
-    assert [hit.relevant for hit in cases.listed_hits(["s/1", "s/2", "s/3"], judged, 0, {})] == [False, True, None]
+    assert [hit.relevant for hit in insight.listed_hits(["s/1", "s/2", "s/3"], judged, 0, {})] == [False, True, None]
 
 
 def test_queries_that_are_documents_themselves_are_told(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from browser import Browser, find_browser
 from evaluate_fakes import evaluate, fake_systems, folders_of, hybrid_systems, params, write_inputs
 
 from slimtower.common.files import read_json, write_json
-from steps.evaluate.background import facts, mined_examples, read_background
 from steps.evaluate.formatting import percent
+from steps.evaluate.report import facts, mined_examples, read_background
 
 
 @pytest.mark.medium

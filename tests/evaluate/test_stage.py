@@ -20,9 +20,9 @@ from slimtower.common.files import sha256_file, write_json
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, write_table
 from steps.evaluate import run as stage
-from steps.evaluate.background import read_background
 from steps.evaluate.judging import Folders
 from steps.evaluate.measuring import Task, measure_teacher
+from steps.evaluate.report import read_background
 from steps.evaluate.scoring import write_hits
 from steps.evaluate.summary import results_table, summary
 from steps.evaluate.systems import Systems, remembering

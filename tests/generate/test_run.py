@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from generate_fakes import PARAMS, TEXTS, VERBS, queries, random_bart, save_denoiser, write_bart, write_world
@@ -19,10 +20,11 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.core.texts import fold
+from steps.encoders.towers import load_tower
 from steps.generate import denoiser
 from steps.generate.denoiser import Denoiser, Variants
 from steps.generate.params import GenerateParams
-from steps.generate.run import SIGMAS
+from steps.generate.run import SIGMAS, content_overlap, filter_texts, source_cosines
 from steps.generate.sources import Source, corpus_sample, from_documents, query_like
 from steps.tracking.runs import NullRun, Run
 
@@ -281,3 +283,49 @@ def test_more_tokens_than_a_model_has_positions_are_refused(
     monkeypatch.setattr(denoiser, constant, 257)
     with pytest.raises(UserError, match=rf"generate\.{knob}: .*bart has 256 positions, but reads 257 tokens; name"):
         generate(ingest, tmp_path / "generate", judge, **given)
+
+
+def test_each_reason_is_found_and_counted() -> None:
+    texts = ["", " ?! ", "Sum the ROWS.", "merge rows of a disk!", "sort files", "plot rows", "Plot rows", "draw a map"]
+    sources = ["a", "b", "sum the rows", "merge rows", "sort lists", "plot columns", "plot images", "draw maps"]
+    filtered = filter_texts(
+        texts, sources, evaluation={"merge rows of a disk"}, existing={"sort files", "sum the rows"}
+    )
+    assert filtered.selected == [5, 7]
+    assert filtered.dropped == {
+        0: "empty", 1: "empty", 2: "copy", 3: "evaluation_query", 4: "duplicate", 6: "duplicate"
+    }  # fmt: skip
+    assert filtered.count(range(4)) == {"empty": 2, "evaluation_query": 1, "copy": 1, "duplicate": 0}
+
+
+def test_a_planted_evaluation_query_never_passes_whatever_its_spelling() -> None:
+    leak = "Which drugs treat Type-2 diabetes?"
+    spellings = [leak, leak.upper(), "which drugs treat type 2 diabetes", "Which  drugs treat Type‑2 diabetes ?"]
+    filtered = filter_texts(spellings, ["source"] * 4, evaluation={fold(leak)}, existing=set())
+    assert filtered.selected == []
+    assert filtered.count(range(4))["evaluation_query"] == 4
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ("sum the rows", "sum of all rows", 2 / 3),
+        ("Sum rows", "the ROWS, sum!", 1.0),
+        ("sort", "merge", 0.0),
+        ("the of", "and", 1.0),
+        ("sort rows by name", "sort", 1 / 3),
+    ],
+)
+def test_overlap_is_jaccard_over_content_words(first: str, second: str, expected: float) -> None:
+    assert content_overlap(first, second) == pytest.approx(expected)
+    assert content_overlap(second, first) == pytest.approx(expected)
+
+
+def test_cosines_pair_each_variant_with_its_source_and_with_another(tmp_path) -> None:
+    judge = load_tower(write_tower(tmp_path / "model"))
+    texts = ["sum rows", "merge all tables at once", "how to draw images"]
+    own, other = source_cosines(judge, texts, texts)
+    np.testing.assert_allclose(own, 1.0, atol=1e-5)
+    embedded = judge.encode(texts, convert_to_numpy=True).astype(np.float64)
+    embedded /= np.linalg.norm(embedded, axis=1, keepdims=True)
+    np.testing.assert_allclose(other, [embedded[row] @ embedded[row - 1] for row in range(3)], atol=1e-5)

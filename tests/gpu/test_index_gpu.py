@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from index_vectors import all_of, clustered, exact_top
 
-from steps.index import exact, gpu, shards
-from steps.index.build import fill, trained
-from steps.index.factories import of_kind
+from steps.index import gpu, tuning
+from steps.index.build import fill, trained, write_shards
 from steps.index.gpu import inverted_lists
-from steps.index.params import Kind
+from steps.index.params import Kind, of_kind
 from steps.index.semantic_ids import codebooks, semantic_ids
 from steps.index.tuning import recall, tune
 
@@ -39,7 +38,7 @@ def test_scans_are_exact(metric: int) -> None:
 
 
 def test_the_exact_hits_are_those_of_float64() -> None:
-    assert recall(exact.exact_top(all_of(MATRIX), QUERIES, 10).rows, exact_top(MATRIX, QUERIES)) > 0.999
+    assert recall(tuning.exact_top(all_of(MATRIX), QUERIES, 10).rows, exact_top(MATRIX, QUERIES)) > 0.999
 
 
 @pytest.mark.parametrize(
@@ -53,7 +52,7 @@ def test_what_is_built_there_is_searched_here(factory: str, tmp_path: Path, monk
     wanted = exact_top(MATRIX, QUERIES)
     index = built(factory)
     tuned = tune(index, QUERIES, wanted, 0.95)
-    shards.write(tmp_path, "ann", iter([index]), several=False)
+    write_shards(tmp_path, "ann", iter([index]), several=False)
     monkeypatch.setattr(gpu, "seen", lambda: False)
     here = built(factory)
     alone = tune(here, QUERIES, wanted, 0.95)

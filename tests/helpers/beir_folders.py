@@ -10,7 +10,7 @@ from toy_source import read_toy
 
 from steps.ingest.kinds.beir import BeirSource
 from steps.ingest.rejects import Rejects
-from steps.ingest.source_data import SourceData
+from steps.ingest.source import SourceData
 
 
 def lines(*rows: Any) -> bytes:

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from steps.index.inputs import Vectors
 from steps.index.params import IndexParams
-from steps.index.vectors import Vectors
 
 KNOBS: dict[str, Any] = {"kind": "ivfpq", "target_recall": 0.9, "seed": 3}
 

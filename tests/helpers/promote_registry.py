@@ -8,12 +8,11 @@ import pytest
 from promote_fakes import evidence, promote_params
 
 from slimtower.common.files import folder_digest
-from steps.promote import promotion, registration
-from steps.promote.candidate import Candidate
+from steps.promote import promotion
+from steps.promote.evidence import Candidate
 from steps.promote.lock import Lock, lock_store
 from steps.promote.move import history
-from steps.promote.promotion import Outcome, promote, roll_back
-from steps.promote.registration import Origin
+from steps.promote.promotion import Origin, Outcome, promote, roll_back
 from steps.promote.registry import Registry
 
 SWAP = ["intent", "previous", "champion", "event", "audit", "intent removed", "unlocked"]
@@ -92,6 +91,6 @@ def open_project(root: Path, database: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("SLIMTOWER_LOCK", raising=False)
     golden = [{"dataset": "api", "text": "a", "doc_ids": ["d"], "scores": [1.0]}]
     monkeypatch.setattr(promotion, "golden_hits", lambda folder, count: golden)
-    monkeypatch.setattr(registration, "log_release", lambda run, folder, name: run.model(folder, name))
+    monkeypatch.setattr(promotion, "log_release", lambda run, folder, name: run.model(folder, name))
     monkeypatch.setattr(promotion, "smoke_test", lambda registry, version: None)
     return Project(root, f"retriever-{uuid.uuid4().hex[:8]}")

@@ -1,8 +1,7 @@
 """A source, read with small settings."""
 
 from steps.ingest.rejects import Rejects
-from steps.ingest.source import ReadContext, Source
-from steps.ingest.source_data import SourceData
+from steps.ingest.source import ReadContext, Source, SourceData
 from steps.ingest.times import ALWAYS
 
 

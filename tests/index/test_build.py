@@ -12,13 +12,12 @@ from slimtower.common.errors import OutOfMemory, UserError
 from slimtower.serving.checks import index_digests
 from slimtower.serving.dims import truncate
 from slimtower.serving.index_files import apply_settings, file_digests, open_index
-from steps.index import exact, gpu, shards, tuning
-from steps.index.build import fill, flat, layers_of, trained
-from steps.index.factories import factory, of_kind
+from steps.index import gpu, tuning
+from steps.index.build import build_shards, fill, flat, layers_of, mergeable, shard_slices, trained, write_shards
 from steps.index.gpu import inverted_lists
-from steps.index.params import Kind
-from steps.index.tuning import recall, tune, tuned_again
-from steps.index.vectors import Vectors
+from steps.index.inputs import Vectors
+from steps.index.params import Kind, factory, of_kind
+from steps.index.tuning import ExactTopK, best_rows, recall, tune, tuned_again
 
 KINDS: list[Kind] = ["ivfflat", "ivfpq", "hnsw", "sq8", "binary"]
 
@@ -117,15 +116,15 @@ def test_an_unreachable_target_gets_the_best_there_is_and_says_so() -> None:
 def test_any_of_several_copies_of_a_document_is_a_hit() -> None:
     """An index that finds other copies than the exact search is no worse: a catalogue has many."""
     matrix, queries = np.repeat(clustered(60), 15, axis=0), clustered(20, seed=1)
-    top = exact.exact_top(all_of(matrix), queries, 30)
+    top = tuning.exact_top(all_of(matrix), queries, 30)
     index = built("hnsw", matrix)
     assert recall(index.search(queries, 10)[1], top.rows[:, :10]) < 0.9
-    assert tune(index, queries, exact.best_rows(top, 10), 1.0).met
+    assert tune(index, queries, best_rows(top, 10), 1.0).met
 
 
 def test_best_rows_by_hand() -> None:
-    top = exact.ExactTopK(np.array([[7, 5, 9], [1, 2, 0]]), np.array([[3.0, 2.0, 2.0], [1.0, 0.5, 0.4]], np.float32))
-    np.testing.assert_array_equal(exact.best_rows(top, 2), [[7, 5, 9], [1, 2, -1]])
+    top = ExactTopK(np.array([[7, 5, 9], [1, 2, 0]]), np.array([[3.0, 2.0, 2.0], [1.0, 0.5, 0.4]], np.float32))
+    np.testing.assert_array_equal(best_rows(top, 2), [[7, 5, 9], [1, 2, -1]])
 
 
 def test_fewer_documents_than_hits_are_no_obstacle() -> None:
@@ -140,10 +139,10 @@ def test_shards_find_what_one_piece_finds(kind: Kind, tmp_path: Path) -> None:
     vectors = all_of(matrix)
     text = of_kind(kind, len(matrix), 32, len(matrix))
     template = trained(text, vectors, 10**6, 3)
-    several = not shards.mergeable(template)
+    several = not mergeable(template)
     assert several == (kind in ("hnsw", "binary"))
-    pieces = shards.build(template, shards.slices(vectors, 600))
-    entry = shards.write(tmp_path, "ann", pieces, several) | {"settings": {}}
+    pieces = build_shards(template, shard_slices(vectors, 600))
+    entry = write_shards(tmp_path, "ann", pieces, several) | {"settings": {}}
     assert sorted(file_digests("ann", entry)) == sorted(path.name for path in tmp_path.iterdir())
     together = open_index(tmp_path, "ann", entry)
     alone = built(kind, matrix)
@@ -157,14 +156,14 @@ def test_shards_find_what_one_piece_finds(kind: Kind, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [*KINDS, "flat"])
 def test_a_mapped_index_finds_what_a_loaded_one_finds(kind: Kind, tmp_path: Path) -> None:
     matrix, queries = clustered(1000), clustered(20, seed=1)
-    entry = shards.write(tmp_path, "ann", iter([built(kind, matrix)]), several=False) | {"settings": {}}
+    entry = write_shards(tmp_path, "ann", iter([built(kind, matrix)]), several=False) | {"settings": {}}
     mapped, loaded = open_index(tmp_path, "ann", entry), faiss.read_index(str(tmp_path / "ann.faiss"))
     for ours, theirs in zip(mapped.search(queries, 10), loaded.search(queries, 10), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
 def test_settings_of_the_manifest_are_applied_on_opening(tmp_path: Path) -> None:
-    entry = shards.write(tmp_path, "ann", iter([built("ivfflat", clustered(1000))]), several=False)
+    entry = write_shards(tmp_path, "ann", iter([built("ivfflat", clustered(1000))]), several=False)
     for nprobe in (2, 5):
         index = open_index(tmp_path, "ann", entry | {"settings": {"nprobe": nprobe}})
         assert faiss.extract_index_ivf(index).nprobe == nprobe
@@ -184,7 +183,7 @@ def test_cut_vectors_are_renormalised_and_whole_ones_left_alone() -> None:
 
 
 def test_rows_are_read_in_order_and_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("steps.index.vectors.CHUNK", 3)
+    monkeypatch.setattr("steps.index.inputs.CHUNK", 3)
     matrix = clustered(20)
     vectors = Vectors(matrix, np.arange(19, -1, -2), 32)
     assert [len(chunk) for chunk in vectors.chunks()] == [3, 3, 3, 1]
@@ -300,7 +299,7 @@ def test_a_gpu_out_of_memory_is_no_reason_to_use_the_cpu(holds: int, monkeypatch
     with pytest.raises(OutOfMemory, match=r"out of GPU memory: .*cudaMalloc.*; free the GPU, set index.shard_vectors"):
         fill(trained("IVF40,Flat", all_of(matrix), 10**6, 1), all_of(matrix))
     with pytest.raises(OutOfMemory):
-        exact.exact_top(all_of(matrix), matrix[:3], 10)
+        tuning.exact_top(all_of(matrix), matrix[:3], 10)
 
 
 def test_a_gpu_out_of_memory_stops_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +320,7 @@ def test_exact_scans_run_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeGpu()
     monkeypatch.setattr(gpu, "faiss", fake)
     matrix, queries = clustered(300), clustered(30, seed=1)
-    found = exact.exact_top(all_of(matrix), queries, 10)
+    found = tuning.exact_top(all_of(matrix), queries, 10)
     np.testing.assert_array_equal(found.rows, exact_top(matrix, queries))
     assert fake.moves == ["knn"]
 

@@ -10,7 +10,7 @@ import pytest
 from slimtower.common.files import sha256_text
 from steps.core import corpus
 from steps.core.tables import table_from_rows, write_table
-from steps.index.documents import read_documents
+from steps.index.inputs import read_documents
 
 ROWS = [
     {"doc_id": f"{name}/{number}", "dataset": name, "title": f"T{number}", "topic": "", "content": f"text {number}"}

@@ -13,16 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 from index_vectors import all_of, clustered, exact_top, index_params
 
-from steps.index import exact, shards, state
-from steps.index.build import Layers, fill, layers_of, trained
-from steps.index.factories import of_kind
-from steps.index.incremental import updated
-from steps.index.matching import Match, match
-from steps.index.params import Kind
+from steps.index import state, tuning
+from steps.index.build import Layers, build_shards, fill, layers_of, shard_slices, trained
+from steps.index.incremental import Match, match, updated
+from steps.index.inputs import Vectors
+from steps.index.params import Kind, of_kind
 from steps.index.semantic_ids import codebooks, semantic_ids, updated_ids
 from steps.index.state import State, TunedSettings
-from steps.index.tuning import tune
-from steps.index.vectors import Vectors
+from steps.index.tuning import tune, updated_top
 
 OLD = clustered(1500)
 OLD_IDS = [f"d{number}" for number in range(1500)]
@@ -90,7 +88,7 @@ def test_what_is_added_after_others_left_has_its_own_code(factory: str, how: str
     both = np.concatenate([OLD[stay], new])
     added = np.full(len(new), -1)
     if "shards" in how:
-        index = next(shards.build(template, shards.slices(all_of(OLD), 350)))
+        index = next(build_shards(template, shard_slices(all_of(OLD), 350)))
     if how != "removed, kept and added to":
         index = updated(index, Match(np.concatenate([stay, added]), len(OLD)), all_of(both))
     else:
@@ -170,9 +168,9 @@ def test_a_graph_that_only_grows_is_linked_to_and_renumbered(factory: str, monke
 
 
 def test_exact_hits_follow_the_documents() -> None:
-    before = exact.exact_top(all_of(OLD), QUERIES, 10)
+    before = tuning.exact_top(all_of(OLD), QUERIES, 10)
     np.testing.assert_array_equal(before.rows, exact_top(OLD, QUERIES))
-    found, scanned = exact.updated_top(before, CHANGED, all_of(NEW), QUERIES)
+    found, scanned = updated_top(before, CHANGED, all_of(NEW), QUERIES)
     np.testing.assert_array_equal(found.rows, exact_top(NEW, QUERIES))
     lost = (CHANGED.moved()[before.rows] < 0).any(axis=1).sum()
     assert 0 < scanned == lost < len(QUERIES)
@@ -196,7 +194,7 @@ def remember(folder: Path, names: list[str], matrix: np.ndarray, trained_on: int
     ann = folder.parent / "ann.faiss"
     ann.write_bytes(faiss.serialize_index(made("IVF30,Flat", matrix)[1]).tobytes())
     ids = semantic_ids(all_of(matrix), codebooks(matrix, 2, 16, seed=1))
-    top = exact.exact_top(all_of(matrix), QUERIES, 10)
+    top = tuning.exact_top(all_of(matrix), QUERIES, 10)
     kept = State(trained_on, changed, TunedSettings("IVF30,Flat", {"nprobe": 4}, 0.9, True), ids, top, "asked")
     state.save(folder, kept, ids_of(names), digests(matrix), ann)
     return kept

@@ -19,7 +19,7 @@ from slimtower.serving.index_files import open_index, read_index_manifest
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.index import dataset as one_dataset
 from steps.index import run as stage
-from steps.index.queries import recall_queries
+from steps.index.inputs import recall_queries
 
 pytestmark = pytest.mark.medium
 

@@ -16,7 +16,7 @@ from steps.core.texts import fold
 from steps.ingest.docstrings import cut_words, module_parts, plain, public_parts, split_docstring, without_phrase
 from steps.ingest.kinds.api_docs import ApiDocsSource, Entry, balanced_cut
 from steps.ingest.rejects import Rejects
-from steps.ingest.source_data import Query, SourceData
+from steps.ingest.source import Query, SourceData
 
 REST = "\n\n    The rest says how it is used and what comes back from it.\n    "
 INNER = f'''

@@ -16,7 +16,7 @@ from beir_folders import lines, qrels, read, reasons, sound_folder
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from steps.candidates.params import CandidatesParams
-from steps.candidates.queries import select_queries
+from steps.candidates.run import select_queries
 from steps.core.judged import read_judged_sets
 from steps.core.positives import mined_and_judged
 from steps.core.tables import SCHEMAS, read_table
@@ -24,7 +24,7 @@ from steps.core.texts import fold
 from steps.ingest.params import IngestParams
 from steps.ingest.report import data_digest
 from steps.ingest.run import run
-from steps.ingest.source_data import Judgement, Query
+from steps.ingest.source import Judgement, Query
 from steps.tracking.runs import NullRun
 
 

@@ -9,7 +9,7 @@ import pytest
 from slimtower.common.document_texts import DocumentTemplate
 from steps.ingest import click_simulation
 from steps.ingest.click_simulation import bm25_results, simulate_sessions, with_relevant
-from steps.ingest.source_data import Document, Query
+from steps.ingest.source import Document, Query
 
 simulate = partial(simulate_sessions, template=DocumentTemplate())
 

@@ -12,7 +12,7 @@ from toy_source import read_toy
 from slimtower.common.errors import UserError
 from steps.ingest.kinds.ir_datasets import IrDatasetsSource
 from steps.ingest.rejects import Rejects
-from steps.ingest.source_data import SourceData
+from steps.ingest.source import SourceData
 
 # The package makes its folders when it is imported: not in the home of who runs the tests.
 os.environ.setdefault("IR_DATASETS_HOME", str(Path(tempfile.gettempdir()) / "slimtower-tests-ir-datasets"))

@@ -8,7 +8,7 @@ import pytest
 from slimtower.common.errors import UserError
 from steps.ingest.locations import one_file
 from steps.ingest.rejects import Rejects
-from steps.ingest.source_data import Query
+from steps.ingest.source import Query
 from steps.ingest.splits import without_evaluation_texts
 from steps.ingest.tsv_files import read_unlabelled
 

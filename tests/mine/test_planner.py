@@ -129,7 +129,7 @@ def test_importance_is_the_terms_share_of_the_change(tower: Path, planner: Occlu
         assert by_term == pytest.approx(expected(tower, text), abs=1e-4)
         assert list(by_term) == list(dict.fromkeys(words(text)))
         assert math.fsum(by_term.values()) == pytest.approx(1, abs=1e-3)
-        assert all(value == round(value, 4) for value in importances.values())
+        assert all(value == round(value, 4) for value in by_term.values())
     assert len(set(found[0].values())) == 4  # the network tells the terms apart
     assert found[3] == {"count": 1.0}
 

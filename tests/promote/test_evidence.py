@@ -14,9 +14,16 @@ from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.errors import UserError
 from slimtower.common.files import folder_digest, read_json, write_json
 from steps.core.tables import table_from_rows, write_table
-from steps.promote.candidate import choose_students, read_candidate, read_card
 from steps.promote.dvc_lock import dvc_md5
-from steps.promote.evidence import Evaluation, read_evaluation, read_test_sets, with_reported_slices
+from steps.promote.evidence import (
+    Evaluation,
+    choose_students,
+    read_candidate,
+    read_card,
+    read_evaluation,
+    read_test_sets,
+    with_reported_slices,
+)
 from steps.promote.gate import Decision
 from steps.promote.promotion import description
 

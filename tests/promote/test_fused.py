@@ -16,10 +16,8 @@ from steps.core.judged import read_judged_sets
 from steps.evaluate.cache import measure_all
 from steps.evaluate.measuring import Task
 from steps.evaluate.systems import Lexical, Student, Systems, Teacher, bm25_search
-from steps.promote.candidate import choose_students, read_candidate
-from steps.promote.evidence import read_evaluation, read_test_sets
-from steps.promote.rescoring import rescore
-from steps.promote.smoke import SUM_TOLERANCE, TOLERANCE, differences, golden_hits
+from steps.promote.evidence import choose_students, read_candidate, read_evaluation, read_test_sets
+from steps.promote.fresh_process import SUM_TOLERANCE, TOLERANCE, differences, golden_hits, rescore
 
 pytestmark = pytest.mark.medium
 

@@ -15,7 +15,7 @@ from promote_fakes import evidence
 from promote_registry import SWAP, KilledError, Project, killed_after
 
 from slimtower.common.errors import TransientError, UserError
-from steps.promote import promotion, registration, smoke
+from steps.promote import fresh_process, promotion
 from steps.promote.answering import passes
 from steps.promote.lock import lock_store
 from steps.promote.promotion import Refused
@@ -98,7 +98,7 @@ def test_a_holder_that_wakes_up_too_late_changes_nothing_more(project: Project, 
 def test_two_that_register_one_release_at_once_make_one_version(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish, others = registration.publish, []
+    publish, others = promotion.publish, []
 
     def meanwhile(release: Path, run: Any) -> str:
         if not others:
@@ -106,7 +106,7 @@ def test_two_that_register_one_release_at_once_make_one_version(
             project.promote("A")
         return publish(release, run)
 
-    monkeypatch.setattr(registration, "publish", meanwhile)
+    monkeypatch.setattr(promotion, "publish", meanwhile)
     project.promote("A")
     assert [str(version.version) for version in project.registry.versions()] == ["1"]
     assert [action.split()[-1] for action in project.actions()] == ["1"]
@@ -314,10 +314,10 @@ def test_a_smoke_test_that_reaches_no_server_may_be_tried_again(
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
-    monkeypatch.setattr(smoke, "tracking_uri", lambda: url)
+    monkeypatch.setattr(fresh_process, "tracking_uri", lambda: url)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(TransientError, match=r"smoke test of .*/1: not reached: .*; try again"):
-        smoke.smoke_test(project.registry, version)
+        fresh_process.smoke_test(project.registry, version)
 
 
 @pytest.mark.parametrize(
@@ -333,10 +333,10 @@ def test_a_smoke_test_that_does_not_end_by_itself_may_be_tried_again(
 ) -> None:
     version = project.promote("A").version
     (tmp_path / "script.py").write_text(script)
-    monkeypatch.setattr(smoke, "_SCRIPT", tmp_path / "script.py")
-    monkeypatch.setattr(smoke, "TIMEOUT_S", 5)
+    monkeypatch.setattr(fresh_process, "_ANSWERING", tmp_path / "script.py")
+    monkeypatch.setattr(fresh_process, "SMOKE_TIMEOUT_S", 5)
     with pytest.raises(TransientError, match=said):
-        smoke.smoke_test(project.registry, version)
+        fresh_process.smoke_test(project.registry, version)
 
 
 def test_what_a_smoke_test_fetches_does_not_stay(
@@ -344,9 +344,9 @@ def test_what_a_smoke_test_fetches_does_not_stay(
 ) -> None:
     version = project.promote("A").version
     (tmp_path / "script.py").write_text("import sys, tempfile\nsys.exit(tempfile.mkdtemp())\n")  # as MLflow does
-    monkeypatch.setattr(smoke, "_SCRIPT", tmp_path / "script.py")
+    monkeypatch.setattr(fresh_process, "_ANSWERING", tmp_path / "script.py")
     with pytest.raises(UserError) as caught:
-        smoke.smoke_test(project.registry, version)
+        fresh_process.smoke_test(project.registry, version)
     place = Path(str(caught.value).rsplit(": ", 1)[1])
     assert place.parent.name.startswith("slimtower-smoke-") and not place.parent.exists()
 
@@ -354,7 +354,7 @@ def test_what_a_smoke_test_fetches_does_not_stay(
 def test_a_release_whose_version_and_model_were_deleted_can_be_promoted_again(project: Project) -> None:
     first = project.registry.version(project.promote("A").version)
     project.registry.api.delete_model_version(project.registry.name, first.version)
-    stored = project.registry.api.get_run(first.run_id).data.tags[registration.MODEL]
+    stored = project.registry.api.get_run(first.run_id).data.tags[promotion.MODEL]
     project.registry.api.delete_logged_model(stored)
     second = project.registry.version(project.promote("A").version)
     assert second.source != first.source and project.names() == {"champion": "A"}

@@ -9,7 +9,7 @@ from mlflow.exceptions import MlflowException
 from promote_registry import SWAP, KilledError, Project, killed_after
 
 from slimtower.common.errors import TransientError, UserError
-from steps.promote import promotion, registration
+from steps.promote import promotion
 from steps.promote.move import After, as_table, history, nothing
 from steps.promote.promotion import Refused, roll_back
 from steps.promote.registry import Registry
@@ -297,17 +297,17 @@ def test_a_registration_cut_short_does_not_upload_twice(project: Project, monkey
         uploads.append(folder)
         run.model(folder, name)
 
-    monkeypatch.setattr(registration, "log_release", upload)
-    publish = registration.publish
+    monkeypatch.setattr(promotion, "log_release", upload)
+    publish = promotion.publish
 
     def dies(release: Path, run: MlflowRun) -> str:
         publish(release, run)
         raise KilledError
 
-    monkeypatch.setattr(registration, "publish", dies)
+    monkeypatch.setattr(promotion, "publish", dies)
     with pytest.raises(KilledError):
         project.promote("A")
-    monkeypatch.setattr(registration, "publish", publish)
+    monkeypatch.setattr(promotion, "publish", publish)
     project.promote("A")
     assert len(uploads) == 1
     assert len(project.registry.versions()) == 1

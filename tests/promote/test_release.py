@@ -36,9 +36,9 @@ from steps.evaluate.systems import dense_search
 from steps.promote import promotion
 from steps.promote import run as commands
 from steps.promote.evidence import read_evaluation, read_test_sets
+from steps.promote.fresh_process import rescore
 from steps.promote.promotion import Refused
 from steps.promote.registry import Registry
-from steps.promote.rescoring import rescore
 from steps.tracking.stage_run import stage_run
 
 pytestmark = pytest.mark.medium

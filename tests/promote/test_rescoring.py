@@ -7,9 +7,9 @@ import pytest
 
 from slimtower.common.errors import TransientError, UserError
 from steps.core.judged import JudgedSet
-from steps.promote import rescoring
+from steps.promote import fresh_process
 from steps.promote.evidence import Evaluation
-from steps.promote.rescoring import own_code, rescore
+from steps.promote.fresh_process import own_code, rescore
 
 OLD = '''
 import numpy as np
@@ -124,7 +124,7 @@ def test_a_champion_that_cannot_be_measured_is_told_apart_from_a_measurement_tha
 ) -> None:
     code_of(registered).write_text(code)
     if "sleep" in code:
-        monkeypatch.setattr(rescoring, "TIMEOUT_S", 0.5)
+        monkeypatch.setattr(fresh_process, "RESCORE_TIMEOUT_S", 0.5)
     with pytest.raises(kind, match=said):
         rescore(registered, Evaluation("e", {}, {}), [judged_set("api", {"q": {"d": 1}}, ["a"])], 1.0)
 

@@ -22,19 +22,19 @@ from steps.encoders.bases import resolve_base
 from steps.encoders.towers import load_tower
 from steps.release.export import Precision, convert, export_table, quantise_table
 from steps.release.forms import FORMS, to_try
-from steps.release.onnx_export import export_onnx
-from steps.release.params import ReleaseParams
-from steps.release.parity import check_export, check_unjudged, closeness
-from steps.release.quantisation import (
+from steps.release.onnx_encoder import (
     STRENGTH,
     calibration,
     embed,
+    export_onnx,
     product_names,
     quantise,
     quantise_smoothed,
     smooth,
     smoothing_factors,
 )
+from steps.release.params import ReleaseParams
+from steps.release.parity import check_export, check_unjudged, closeness
 
 pytestmark = pytest.mark.medium
 

@@ -17,7 +17,7 @@ from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.evaluate.systems import student_tower
 from steps.release.forms import Limits
-from steps.release.probe_texts import _training, probe_texts, query_texts, sample_texts
+from steps.release.parity import _training, probe_texts, query_texts, sample_texts
 from steps.release.quality import Cost, check_costs, cost_of, measured_loss, ndcg
 
 pytestmark = pytest.mark.medium

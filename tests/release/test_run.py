@@ -21,8 +21,8 @@ from slimtower.serving.release import Release, load_release
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.evaluate.systems import student_tower
 from steps.release.card import front_matter
+from steps.release.documents import write_titles
 from steps.release.forms import Limits
-from steps.release.index_copy import write_titles
 from steps.tracking.runs import NullRun
 
 pytestmark = pytest.mark.medium

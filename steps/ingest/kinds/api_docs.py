@@ -21,8 +21,17 @@ from steps.core.progress import progress
 from steps.core.texts import fold
 from steps.ingest.docstrings import Docstring, cut_words, docstrings, package_folder, source_paths, split_docstring
 from steps.ingest.rows import Defect
-from steps.ingest.source import ReadContext, Source
-from steps.ingest.source_data import MAX_QUERY_WORDS, Document, Judgement, Query, SourceData, seeded_order, text_id
+from steps.ingest.source import (
+    MAX_QUERY_WORDS,
+    Document,
+    Judgement,
+    Query,
+    ReadContext,
+    Source,
+    SourceData,
+    seeded_order,
+    text_id,
+)
 
 MIN_SUMMARY_WORDS = 4  # a shorter summary is no query
 MIN_CONTENT_WORDS = 12  # a shorter docstring is no document

@@ -16,8 +16,16 @@ from steps.ingest.qrels import QRELS_SPLITS, other_qrels, read_judgements
 from steps.ingest.rejects import Rejects
 from steps.ingest.relevance import read_relevance
 from steps.ingest.rows import Defect, json_object, plain_or_gzip, read_lines
-from steps.ingest.source import JudgedSource, Location, Name, ReadContext, ScoredSource
-from steps.ingest.source_data import ANSWERED_UNJUDGED, Answers, SourceData
+from steps.ingest.source import (
+    ANSWERED_UNJUDGED,
+    Answers,
+    JudgedSource,
+    Location,
+    Name,
+    ReadContext,
+    ScoredSource,
+    SourceData,
+)
 from steps.ingest.splits import JudgedRows
 from steps.ingest.table_rows import PATTERNS as TABLES
 from steps.ingest.times import Window

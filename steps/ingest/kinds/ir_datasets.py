@@ -7,8 +7,7 @@ from typing import Any, Literal
 from slimtower.common.errors import TransientError, UserError
 from steps.core.progress import progress
 from steps.ingest.rows import Defect
-from steps.ingest.source import JudgedSource, Name, ReadContext
-from steps.ingest.source_data import SourceData
+from steps.ingest.source import JudgedSource, Name, ReadContext, SourceData
 from steps.ingest.splits import JudgedRows
 from steps.ingest.values import id_field, text_field
 

@@ -21,8 +21,7 @@ from steps.ingest.coded_columns import coded, mixed
 from steps.ingest.locations import local_folder, one_file
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, LeftOut, decode, grade_of, one_word, plain_or_gzip, read_lines
-from steps.ingest.source import JudgedSource, Location, Name, ReadContext
-from steps.ingest.source_data import SourceData
+from steps.ingest.source import JudgedSource, Location, Name, ReadContext, SourceData
 from steps.ingest.splits import JudgedRows
 from steps.ingest.times import Window
 

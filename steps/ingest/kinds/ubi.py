@@ -13,11 +13,9 @@ from pydantic import Field
 
 from steps.ingest.coded_columns import coded
 from steps.ingest.log_splits import AFTER_TEST_FROM, add_log
-from steps.ingest.log_tables import read_corpus
 from steps.ingest.relevance import QueryNames, log_relevance
-from steps.ingest.search_log import SearchLog
-from steps.ingest.source import Location, LogSource, Name, ReadContext
-from steps.ingest.source_data import SourceData
+from steps.ingest.search_log import SearchLog, read_corpus
+from steps.ingest.source import Location, LogSource, Name, ReadContext, SourceData
 from steps.ingest.times import Window
 from steps.ingest.ubi_events import SESSION_SECONDS, read_events
 from steps.ingest.ubi_searches import read_searches

@@ -1,0 +1,178 @@
+"""The teacher's vectors: whether they tell texts apart, which documents are nearest to texts, those of tokens alone."""
+
+import sys
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+
+from slimtower.common.errors import UserError
+from slimtower.common.files import cache_root
+from steps.core.code import code_digest
+from steps.core.corpus import CorpusRows, rows_by_dataset
+from steps.core.progress import Bar, progress
+from steps.core.texts import fold
+from steps.core.vector_store import Embeddings, Texts, VectorCache, text_key
+from steps.core.versions import library_versions
+from steps.encoders.precision import Precision, resolve_precision
+from steps.encoders.towers import autocast
+from steps.endpoint.module import Endpoint
+from steps.retrieval.exact_search import nearest_rows
+
+NEIGHBOUR_DOCUMENTS = 500_000  # among which nearest ones are sought; time grows with it, memory does not
+_SEARCHED_AT_ONCE = 16_384  # searched at once; a corpus that is read in blocks is read anew for each
+_COMPARED = 1000  # texts that are compared
+_MIN_TEXTS = 10  # different ones; fewer may well be alike
+_MIN_DISTANCE = 1e-4  # mean cosine distance; of models that are not made for search it is still above 1e-3
+_EQUAL = 2e-6  # cosine distance, above what float16 rounds
+_TWINS = 0.5  # share of different texts whose vector another text has too
+
+
+def searched_rows(ingest: Path, limit: int, seed: int) -> np.ndarray | None:
+    """Rows, ascending, of the documents among which nearest ones are sought; None = all: no more than `limit`, or 0.
+
+    Of more a seeded sample, in which small data sets are whole and the others have equally many; a line on stderr says
+    so.
+    """
+    count = len(CorpusRows(ingest, ["dataset"]))
+    if not limit or count <= limit:
+        return None
+    print(
+        f"embed: nearest documents are sought among {limit:,} of {count:,}, drawn by seed, small data sets whole",
+        file=sys.stderr,
+    )
+    rows_of_datasets, random = rows_by_dataset(ingest), np.random.default_rng((seed, 4))
+    sizes = shares([len(rows) for rows in rows_of_datasets], limit)
+    samples = [random.choice(rows, size, replace=False) for rows, size in zip(rows_of_datasets, sizes, strict=True)]
+    return np.sort(np.concatenate(samples))
+
+
+def shares(sizes: Sequence[int], total: int) -> list[int]:
+    """Split `total` over data sets of these sizes as evenly as the sizes allow."""
+    counts, remaining = [0] * len(sizes), total
+    for done, index in enumerate(sorted(range(len(sizes)), key=lambda index: sizes[index])):
+        counts[index] = min(sizes[index], remaining // (len(sizes) - done))
+        remaining -= counts[index]
+    return counts
+
+
+def nearest_documents(
+    vectors: np.ndarray, documents: np.ndarray, count: int, rows: np.ndarray | None = None, *, cosine: bool
+) -> np.ndarray:
+    """Rows of the `count` documents most like each of the `(texts, dim)` vectors, best first: int32 `(texts, count)`.
+
+    Documents `(n, dim)`, which may be a memory map; `rows`: those that are searched, None = all. Where there are fewer
+    than `count`, all are taken and a line on stderr says so.
+    """
+    searched = len(documents) if rows is None else len(rows)
+    if count > searched:
+        print(f"embed: neighbours is {count}, but there are {searched} documents: takes them all", file=sys.stderr)
+        count = searched
+    nearest = np.zeros((len(vectors), count), dtype=np.int32)
+    starts = range(0, len(vectors) if count else 0, _SEARCHED_AT_ONCE)
+    for start in progress(starts, len(starts), "nearest documents"):
+        batch = slice(start, start + _SEARCHED_AT_ONCE)
+        nearest[batch] = nearest_rows(vectors[batch], documents, count, rows, cosine=cosine)
+    return nearest
+
+
+def drawn_rows(count: int, seed: int) -> np.ndarray:
+    """Rows of the texts that are compared, ascending, drawn by seed where there are many."""
+    if count <= _COMPARED:
+        return np.arange(count)
+    return np.sort(np.random.default_rng((seed, 9)).choice(count, _COMPARED, replace=False))
+
+
+def check_sample_spread(vectors: Path, texts: Texts, kind: str, teacher: str, seed: int) -> None:
+    """`check_spread` of a sample of the vectors in a file."""
+    rows = drawn_rows(len(texts), seed)
+    sampled = set(rows.tolist())
+    sampled_texts = [text for row, text in enumerate(texts) if row in sampled]
+    check_spread(np.load(vectors, mmap_mode="r")[rows], sampled_texts, kind, teacher)
+
+
+def check_spread(vectors: np.ndarray, texts: Sequence[str], kind: str, teacher: str) -> None:
+    """UserError where vectors `(n, dim)` say nothing about their `n` texts; equal texts may have equal vectors.
+
+    Too alike are vectors whose mean cosine is 1 but for 1e-4, and those of which more than half are another text's.
+    """
+    different = list({fold(text): row for row, text in enumerate(texts)}.values())
+    if len(different) < _MIN_TEXTS:
+        return
+    sample = np.asarray(vectors[different], dtype=np.float32)
+    sample[~sample.any(axis=1)] = 1.0  # of no length, all alike
+    sample /= np.maximum(np.linalg.norm(sample, axis=1, keepdims=True), 1e-12)
+    cosines = sample @ sample.T
+    off_diagonal = ~np.eye(len(sample), dtype=bool)
+    distance = float(1 - cosines[off_diagonal].mean())
+    twins = float((np.where(off_diagonal, cosines, -1).max(axis=1) > 1 - _EQUAL).mean())
+    if distance >= _MIN_DISTANCE and twins <= _TWINS:
+        return
+    why = (
+        f"lie at a mean cosine of {1 - distance:.6f}"
+        if distance < _MIN_DISTANCE
+        else f"are one another's for {twins:.0%} of the texts"
+    )
+    raise UserError(
+        f"embed: the vectors of {len(sample)} different {kind} {why}, so they say nothing: the teacher {teacher} cannot"
+        " tell texts apart; look at its weights and its vocabulary, and at max_document_length if all begin alike"
+    )
+
+
+def token_vectors(
+    tower: SentenceTransformer, fingerprint: str, *, precision: Precision, batch_size: int, shard_texts: int
+) -> np.ndarray:
+    """Embed every token id between the tokenizer's special tokens, float32 `(vocabulary, dim)`.
+
+    `fingerprint` is the id of the tower's. Only tokens that it has not read before are read, about `shard_texts` (whole
+    batches) between two savings below SLIMTOWER_CACHE. An endpoint, which has another tokenizer, is asked for each
+    token as a text. UserError for a vector that is not finite.
+    """
+    if isinstance(endpoint := tower[0], Endpoint):
+        texts = token_texts(tower)
+        endpoint.announce(texts, "", "embed tokens")
+        return endpoint.embed(texts)
+    settings = (fingerprint, resolve_precision(precision), batch_size, code_digest(__name__), *library_versions())
+    key = sha256(repr(settings).encode()).hexdigest()
+    cache = VectorCache(cache_root() / "tokens" / key[:24], "float32")
+    ids = [str(token) for token in range(len(tower.tokenizer))]
+    size = batch_size * max(1, shard_texts // batch_size)  # the same batches, wherever a killed run goes on
+    shards = (range(start, min(start + size, len(ids))) for start in range(0, len(ids), size))
+    missing = [shard for shard in shards if any(cache.missing(ids[token] for token in shard))]
+    with Bar(sum(map(len, missing)), "embed tokens", "tokens") as bar:
+        for shard in missing:
+            vectors = _embed_tokens(tower, shard, precision, batch_size, bar)
+            cache.add([text_key(ids[token]) for token in shard], Embeddings(vectors, np.linalg.norm(vectors, axis=1)))
+    return cache.load(ids)
+
+
+def token_texts(tower: SentenceTransformer) -> list[str]:
+    """Each token of an endpoint's tokenizer as a text."""
+    return [tower.tokenizer.decode([token]) for token in range(len(tower.tokenizer))]
+
+
+def _embed_tokens(
+    tower: SentenceTransformer, tokens: range, precision: Precision, batch_size: int, bar: Bar
+) -> np.ndarray:
+    before, after = _special_ids(tower)
+    rows = []
+    for start in range(tokens.start, tokens.stop, batch_size):
+        ids = torch.arange(start, min(start + batch_size, tokens.stop))
+        prefix, suffix = (torch.tensor(special, dtype=torch.long).expand(len(ids), -1) for special in (before, after))
+        batch = torch.cat([prefix, ids[:, None], suffix], dim=1).to(tower.device)
+        features = {"input_ids": batch, "attention_mask": torch.ones_like(batch)}
+        with torch.inference_mode(), autocast(precision):
+            rows.append(tower(features)["sentence_embedding"].float().cpu().numpy())
+        bar.advance(len(ids))
+    return np.concatenate(rows)
+
+
+def _special_ids(tower: SentenceTransformer) -> tuple[list[int], list[int]]:
+    """Ids that the tokenizer puts before and behind a text."""
+    encoded = tower.tokenizer("a", return_special_tokens_mask=True)
+    mask, ids = encoded["special_tokens_mask"], encoded["input_ids"]
+    first, last = mask.index(0), len(mask) - mask[::-1].index(0)
+    return ids[:first], ids[last:]
