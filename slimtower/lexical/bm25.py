@@ -26,7 +26,7 @@ class Bm25:
     """BM25 over document texts, k1 = 1.5 and b = 0.75, English stop words removed.
 
     Of Chinese, Japanese, Thai, Lao, Khmer and Burmese pairs of neighbouring characters are the terms. Texts count
-    as they are read (steps/core/written.py).
+    as they are read (slimtower/common/unicode_norm.py).
     """
 
     def __init__(self, doc_ids: Sequence[str], texts: Sequence[str]) -> None:

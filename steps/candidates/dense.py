@@ -27,7 +27,7 @@ _QUERIES = 32_768  # searched with at once, for each time that the documents are
 def by_dense(
     ingest: Path, query_sets: Sequence[tuple[str, list[str], list[str]]], scratch: Path, params: CandidatesParams
 ) -> Iterator[tuple[list[str], list[list[str]], list[np.ndarray]]]:
-    """Ids of some queries at a time, with ids and scores of the `depth` documents most similar as the base compares.
+    """Ids of some queries at a time, with ids and scores of the `depth` documents that are most similar for the base.
 
     `query_sets`: name of a data set, ids of queries and their texts. Embeddings are kept below SLIMTOWER_CACHE.
     UserError for a base that compares by distances or cuts vectors.

@@ -152,7 +152,9 @@ def run(
             "start": next(iter(type(chosen.start).model_fields)),
             "base": getattr(chosen.start, "base", getattr(chosen.start, "adapter", None)),
             "losses": [loss.name for loss in chosen.losses],
-            "temperatures": {name: knobs["temperature"] for name, knobs in trainings.automatic.items()},
+            "temperatures": {
+                name: knobs["temperature"] for name, knobs in trainings.automatic.items() if "temperature" in knobs
+            },
             "dims": sorted(set(dims)),
             "teacher": asdict(teacher),
             "computed_in": resolve_precision(params.precision),

@@ -23,8 +23,8 @@ from steps.endpoint.module import Endpoint
 from steps.retrieval.exact_search import nearest_rows
 
 NEIGHBOUR_DOCUMENTS = 500_000  # among which nearest ones are sought; time grows with it, memory does not
-_SEARCHED_AT_ONCE = 16_384  # searched at once; a corpus that is read in blocks is read anew for each
-_COMPARED = 1000  # texts that are compared
+_SEARCHED_AT_ONCE = 16_384  # texts; a corpus that is read in blocks is read anew for each
+_COMPARED = 1000  # texts
 _MIN_TEXTS = 10  # different ones; fewer may well be alike
 _MIN_DISTANCE = 1e-4  # mean cosine distance; of models that are not made for search it is still above 1e-3
 _EQUAL = 2e-6  # cosine distance, above what float16 rounds

@@ -1,8 +1,8 @@
 """Where a release comes from, and lineage both ways: what a model was made of, which models were made of something.
 
-The origin, commit, dvc.lock, data and pipeline run, is checked against the files, then kept as tags. Lineage is forward
-from NAME@alias or NAME/version; backward from a git commit, the md5 or sha256 of a dvc.lock, of the ingested data or of
-a release.
+A release's commit, dvc.lock, data and pipeline run are checked against the files, then kept as tags. Lineage goes
+forward from NAME@alias or NAME/version, and backward from a git commit, the md5 or sha256 of a dvc.lock, of the
+ingested data or of a release.
 """
 
 import hashlib

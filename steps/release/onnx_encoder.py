@@ -1,7 +1,7 @@
 """A transformer tower as one ONNX graph, from token ids to the embedding: in fp32, in int8, or in int8 in part.
 
-In int8 are all of its matrix products, or all but those that lose most by it; its activations are smoothed first. A few
-channels of a transformer's activations are many times as large as the others, and int8 has one scale for all of them.
+All of its matrix products are in int8, or all but those that lose most by it; its activations are smoothed first. A
+few channels of a transformer's activations are many times as large as the others, and int8 has one scale for them all.
 Dividing each channel by a factor, and multiplying the rows of the weights by it, changes nothing in float32 and evens
 the channels out. Xiao et al., "SmoothQuant: Accurate and Efficient Post-Training Quantization for Large Language
 Models", 2023, Eq. 3 and 4. Here the division is a node of its own, as others may read what comes before a product.

@@ -1,6 +1,6 @@
 """What is scored: each text's nearest documents, and behind them known positives that are not among these.
 
-Of the nearest documents also: does a teacher order them better than the index's teacher, which found them, does?
+A teacher that scores them is compared with the index's teacher, which found them: who orders them better?
 """
 
 from collections.abc import Mapping, Sequence

@@ -93,7 +93,7 @@ class TripletChoice:
 def choose_triplets(triplets: pa.Table, queries: pa.Table, ingest: Path, params: TripletTraining) -> TripletChoice:
     """The triplets that may train, as `draw_triplets` has it, as texts.
 
-    Left out is also a negative that reads like its positive: a near-duplicate document would be pulled and pushed at
+    A negative that reads like its positive is left out, too: a near-duplicate document would be pulled and pushed at
     once. Of the corpus in `ingest` the documents that triplets name are in memory. UserError when a triplet names an id
     that it lacks.
     """

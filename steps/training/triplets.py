@@ -88,8 +88,9 @@ def draw_triplets(
 ) -> tuple[np.ndarray, Turns, dict[str, int]]:
     """Rows of the triplets that may train, as `draw` has it, their turns, and how many were left out for which reason.
 
-    A triplet's weight is multiplied by that of its source. Left out are sources of weight 0, queries that are
-    `refused`, triplets that are `excluded`, a reason and bool `(triplets,)`, and what `max_triplets` leaves.
+    A triplet's weight is multiplied by that of its source. Sources of weight 0 are left out, and queries that are
+    `refused`, by id with the reason, and what is not drawn. `excluded`: a reason, and which triplets are left out for
+    it, bool `(triplets,)`.
     """
     (query_ids, query), (names, source), (reason, is_excluded) = queries, sources, excluded
     reasons = ("source_weight_zero", "not_a_train_query", "evaluation_query", reason)

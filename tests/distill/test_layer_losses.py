@@ -69,7 +69,7 @@ def targets(
     teacher = Fixed(LayerTargets(scores, known() if mask is None else mask, documents))
     layers = PairedLayers(loss(), None, teacher, LayerPairs(K, "last", range(K), K, 1))
     tensors = {"queries.states": states} | ({} if own is None else {"documents.states": own})
-    found = layers.values(tensors, np.arange(N), np.arange(M))
+    found = layers.values(tensors, np.arange(N), np.arange(scores.shape[2]))
     found = replace(found, losses=None if losses is None else tensor(np.array(losses)))
     return Targets(torch.zeros(N, 2), torch.zeros(M, 2), cosine=True, provided={"layer_distillation": found})
 
@@ -161,6 +161,8 @@ def test_equal_layers_cost_nothing_and_no_candidates_neither() -> None:
 
 
 def test_it_says_what_is_missing() -> None:
+    with pytest.raises(ValueError, match="no states of documents"):
+        targets(tensor(STATES), tensor(TEACHER), None)
     with pytest.raises(ValueError, match="over the whole batch"):
         given = targets(tensor(STATES), tensor(TEACHER), tensor(DOCUMENTS))
         loss(weights_by="batch").values(NOTHING, given, batch())

@@ -181,7 +181,9 @@ class PairedLayers(Provider):
         document_states = tensors.get("documents.states", targets.documents)
         if self.documents is not None:
             document_states = self.documents.of(documents, np.array(self.pairs.student))
-        if document_states is None:  # of a batch without documents
+        if document_states is None:
+            if len(documents):
+                raise ValueError("layer_distillation has no states of documents to score the student's against")
             document_states = states[:0]
         states, document_states, teacher = exact(states, document_states, targets.scores)
         losses = self._losses(self.pairs.teacher) if self.loss.weighs_batches else None
@@ -254,7 +256,7 @@ def provide_layers(loss: LayerDistillation, setting: Setting) -> PairedLayers:
 def warn_of_temperature(loss: LayerDistillation, table: ScoreTable, count: int, layers: Sequence[int]) -> None:
     """A warning where layers of another teacher are flat or one-hot at the temperature at which they are learned.
 
-    Of the `count` documents nearest to each text. `layers`: those that may be paired, numbered from 0.
+    They are judged by the `count` documents nearest to each text. `layers`: those that may be paired, numbered from 0.
     """
     from steps.retrieval.target_entropy import layer_targets, layers_warning  # SciPy: params are read without it
 
