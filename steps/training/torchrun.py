@@ -205,11 +205,11 @@ def _as_rank(stage: _Stage[Section]) -> None:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # lets rank 0 close its run as failed
 
     def run_together(params: Section, run: Run) -> None:
-        with uncollected_imports():
-            from steps.training.distributed import join_processes
-
-            importlib.import_module(f"steps.{stage.name}.run")
         try:
+            with uncollected_imports():
+                from steps.training.distributed import join_processes
+
+                importlib.import_module(f"steps.{stage.name}.run")
             if not stage.shares(params):
                 raise UserError(f"{stage.name}: one process does this; start it without torchrun or accelerate")
             with join_processes():
