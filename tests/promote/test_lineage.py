@@ -20,8 +20,6 @@ from steps.promote.promotion import Origin
 from steps.promote.registry import Registry
 from steps.tracking import runs as tracking
 
-pytestmark = pytest.mark.medium
-
 
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -55,6 +53,7 @@ def origin(student: str) -> Origin:
     return read_origin(Registry("retriever"), check_evaluation(REPORTS, INGEST), student, RELEASES / student, INGEST)
 
 
+@pytest.mark.medium
 def test_a_file_that_is_not_the_pipelines_is_told_before_a_student_is_chosen_by_it(clone: Path) -> None:
     asked = {"query_id": "api/q1", "dataset": "api", "split": "test"}
     write_table(INGEST, "queries", table_from_rows("queries", [asked | {"text": "a query"}]))
@@ -65,6 +64,7 @@ def test_a_file_that_is_not_the_pipelines_is_told_before_a_student_is_chosen_by_
         promote(params=params(student=""))
 
 
+@pytest.mark.medium
 def test_one_fetched_release_is_promoted_without_the_others(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = origin("static").tags
     assert capsys.readouterr().out == ""
@@ -81,6 +81,7 @@ def test_one_fetched_release_is_promoted_without_the_others(clone: Path, capsys:
         choose_students("", REPORTS, RELEASES, policy())
 
 
+@pytest.mark.medium
 def test_a_release_made_after_its_evaluation_is_refused_where_another_is_missing(clone: Path) -> None:
     shutil.rmtree(RELEASES / "2l")  # not fetched, or of a student that params name no more: dvc.lock keeps it
     check_measured("static", RELEASES / "static", REPORTS)
@@ -93,6 +94,7 @@ def test_a_release_made_after_its_evaluation_is_refused_where_another_is_missing
         check_measured("static", RELEASES / "static", REPORTS)
 
 
+@pytest.mark.medium
 def test_the_schedulers_runs_reach_the_tags(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not {"pipeline_run", "airflow_run", "image_digest"} & set(origin("2l").tags)
     api = registry.client()
@@ -117,6 +119,7 @@ def test_the_schedulers_runs_reach_the_tags(clone: Path, monkeypatch: pytest.Mon
         origin("2l")
 
 
+@pytest.mark.medium
 def test_the_run_that_ended_with_this_lock_is_found_without_being_named(clone: Path) -> None:
     api = registry.client()
     experiment = tracking.experiment_id(api)
