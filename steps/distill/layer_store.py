@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
@@ -56,7 +57,8 @@ class LayerReader:
         digest = sha256(b"".join(text_key(text) for text in texts)).hexdigest()
         file = folder / f"{digest[:32]}.npy"
         if rank() == 0 and not file.is_file():
-            tower = self._tower(role)
+            with torch.random.fork_rng():  # loading may draw, and who finds the file, or is another rank, loads nothing
+                tower = self._tower(role)
             cache = VectorCache(folder, "float16")
 
             def read(chunk: list[str]) -> Embeddings:
