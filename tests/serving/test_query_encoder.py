@@ -103,7 +103,8 @@ def test_an_int8_table_scales_each_row_its_own_way(tmp_path: Path) -> None:
     np.save(folder / "scales.npy", scales)
     ids = tokenizer(16).encode(TEXTS[0], add_special_tokens=False).ids
     expected = (codes[ids].astype(np.float64) * scales[ids, None].astype(np.float64)).mean(axis=0)
-    np.testing.assert_allclose(load_query_encoder(folder).encode(TEXTS[:1])[0], expected, rtol=1e-5, atol=1e-5)  # terms of up to 127, in float32
+    embedding = load_query_encoder(folder).encode(TEXTS[:1])[0]
+    np.testing.assert_allclose(embedding, expected, rtol=1e-5, atol=1e-5)  # float32 terms of up to 127
 
 
 def test_the_prompt_is_put_before_the_text(tmp_path: Path) -> None:
