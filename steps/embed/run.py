@@ -20,14 +20,8 @@ from steps.core.vector_store import Texts
 from steps.embed.alignment_texts import Sources, build, missing_texts
 from steps.embed.given_vectors import check_given, sampled_rows
 from steps.embed.params import EmbedParams
-from steps.embed.vectors import (
-    NEIGHBOUR_DOCUMENTS,
-    check_sample_spread,
-    nearest_documents,
-    searched_rows,
-    token_texts,
-    token_vectors,
-)
+from steps.embed.token_vectors import token_texts, token_vectors
+from steps.embed.vectors import NEIGHBOUR_DOCUMENTS, check_sample_spread, nearest_documents, searched_rows
 from steps.encoders.cut_texts import cut_documents, sample_rows
 from steps.encoders.precision import resolve_precision
 from steps.encoders.towers import endpoint_jobs, endpoint_of, load_tower, route

@@ -1,25 +1,16 @@
-"""The teacher's vectors: whether they tell texts apart, which documents are nearest to texts, those of tokens alone."""
+"""The teacher's vectors: whether they tell texts apart, and which documents are nearest to texts."""
 
 import sys
 from collections.abc import Sequence
-from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
-import torch
-from sentence_transformers import SentenceTransformer
 
 from slimtower.common.errors import UserError
-from slimtower.common.files import cache_root
-from steps.core.code import code_digest
 from steps.core.corpus import CorpusRows, rows_by_dataset
-from steps.core.progress import Bar, progress
+from steps.core.progress import progress
 from steps.core.texts import fold
-from steps.core.vector_store import Embeddings, Texts, VectorCache, text_key
-from steps.core.versions import library_versions
-from steps.encoders.precision import Precision, resolve_precision
-from steps.encoders.towers import autocast
-from steps.endpoint.module import Endpoint
+from steps.core.vector_store import Texts
 from steps.retrieval.exact_search import nearest_rows
 
 NEIGHBOUR_DOCUMENTS = 500_000  # among which nearest ones are sought; time grows with it, memory does not
@@ -120,59 +111,3 @@ def check_spread(vectors: np.ndarray, texts: Sequence[str], kind: str, teacher: 
         f"embed: the vectors of {len(sample)} different {kind} {why}, so they say nothing: the teacher {teacher} cannot"
         " tell texts apart; look at its weights and its vocabulary, and at max_document_length if all begin alike"
     )
-
-
-def token_vectors(
-    tower: SentenceTransformer, fingerprint: str, *, precision: Precision, batch_size: int, shard_texts: int
-) -> np.ndarray:
-    """Embed every token id between the tokenizer's special tokens, float32 `(vocabulary, dim)`.
-
-    `fingerprint` is the id of the tower's. Only tokens that it has not read before are read, about `shard_texts` (whole
-    batches) between two savings below SLIMTOWER_CACHE. An endpoint, which has another tokenizer, is asked for each
-    token as a text. UserError for a vector that is not finite.
-    """
-    if isinstance(endpoint := tower[0], Endpoint):
-        texts = token_texts(tower)
-        endpoint.announce(texts, "", "embed tokens")
-        return endpoint.embed(texts)
-    settings = (fingerprint, resolve_precision(precision), batch_size, code_digest(__name__), *library_versions())
-    key = sha256(repr(settings).encode()).hexdigest()
-    cache = VectorCache(cache_root() / "tokens" / key[:24], "float32")
-    ids = [str(token) for token in range(len(tower.tokenizer))]
-    size = batch_size * max(1, shard_texts // batch_size)  # the same batches, wherever a killed run goes on
-    shards = (range(start, min(start + size, len(ids))) for start in range(0, len(ids), size))
-    missing = [shard for shard in shards if any(cache.missing(ids[token] for token in shard))]
-    with Bar(sum(map(len, missing)), "embed tokens", "tokens") as bar:
-        for shard in missing:
-            vectors = _embed_tokens(tower, shard, precision, batch_size, bar)
-            cache.add([text_key(ids[token]) for token in shard], Embeddings(vectors, np.linalg.norm(vectors, axis=1)))
-    return cache.load(ids)
-
-
-def token_texts(tower: SentenceTransformer) -> list[str]:
-    """Each token of an endpoint's tokenizer as a text."""
-    return [tower.tokenizer.decode([token]) for token in range(len(tower.tokenizer))]
-
-
-def _embed_tokens(
-    tower: SentenceTransformer, tokens: range, precision: Precision, batch_size: int, bar: Bar
-) -> np.ndarray:
-    before, after = _special_ids(tower)
-    rows = []
-    for start in range(tokens.start, tokens.stop, batch_size):
-        ids = torch.arange(start, min(start + batch_size, tokens.stop))
-        prefix, suffix = (torch.tensor(special, dtype=torch.long).expand(len(ids), -1) for special in (before, after))
-        batch = torch.cat([prefix, ids[:, None], suffix], dim=1).to(tower.device)
-        features = {"input_ids": batch, "attention_mask": torch.ones_like(batch)}
-        with torch.inference_mode(), autocast(precision):
-            rows.append(tower(features)["sentence_embedding"].float().cpu().numpy())
-        bar.advance(len(ids))
-    return np.concatenate(rows)
-
-
-def _special_ids(tower: SentenceTransformer) -> tuple[list[int], list[int]]:
-    """Ids that the tokenizer puts before and behind a text."""
-    encoded = tower.tokenizer("a", return_special_tokens_mask=True)
-    mask, ids = encoded["special_tokens_mask"], encoded["input_ids"]
-    first, last = mask.index(0), len(mask) - mask[::-1].index(0)
-    return ids[:first], ids[last:]

@@ -11,8 +11,9 @@ import numpy as np
 from slimtower.common.files import read_json, write_json
 from steps.core.judged import JudgedSet
 from steps.core.measures import NDCG, trec_order
-from steps.evaluate.figures.agreement import measure_closeness
-from steps.evaluate.figures.serving import measure_indexes, measure_serving
+from steps.evaluate.figures.closeness import measure_closeness
+from steps.evaluate.figures.indexes import measure_indexes
+from steps.evaluate.figures.serving import measure_serving
 from steps.evaluate.fusing import Fused, choice_on, figures, fused_search
 from steps.evaluate.judging import Texts
 from steps.evaluate.latency import Encode

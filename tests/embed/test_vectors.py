@@ -15,7 +15,8 @@ from teach_fakes import write_tower
 from slimtower.common.errors import UserError
 from slimtower.common.fingerprints import fingerprint
 from steps.core.tables import table_from_rows, write_table
-from steps.embed.vectors import check_spread, drawn_rows, nearest_documents, searched_rows, shares, token_vectors
+from steps.embed.token_vectors import token_vectors
+from steps.embed.vectors import check_spread, drawn_rows, nearest_documents, searched_rows, shares
 from steps.encoders.towers import load_tower
 from steps.retrieval import exact_search
 

@@ -7,8 +7,8 @@ from evaluate_fakes import FakeRelease, bag_of_words
 
 from slimtower.common.errors import UserError
 from steps.core.tables import table_from_rows, write_table
-from steps.evaluate.figures.agreement import measure_closeness
 from steps.evaluate.figures.base import overlaps
+from steps.evaluate.figures.closeness import measure_closeness
 from steps.evaluate.judging import describe_parts, read_texts
 
 Row = tuple[str, str, str]

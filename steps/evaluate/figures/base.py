@@ -66,8 +66,6 @@ class RenderContext:
 class Figure(ABC):
     """One figure: its module's name is its key in metrics.json and, of an analysis, in `evaluate.analyses`."""
 
-    name: ClassVar[str] = ""
-    """Its key instead, if it shares a module with another figure of the same idea."""
     title: ClassVar[str]
     part: ClassVar[Part]
     """Part of the page in which it stands."""
@@ -81,7 +79,7 @@ class Figure(ABC):
     @classmethod
     def key(cls) -> str:
         """Its key in metrics.json."""
-        return cls.name or cls.__module__.rpartition(".")[2]
+        return cls.__module__.rpartition(".")[2]
 
     def measure(self, evaluated: EvaluatedTower) -> Any:
         """What JSON can hold of one tower on one data set, kept until code, tower or queries change; None: nothing.
