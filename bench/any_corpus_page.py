@@ -13,7 +13,10 @@ from slimtower.common.files import read_json
 from steps.evaluate.comparing import holm
 
 PAGE, MODULE = Path("bench/results/README.md"), "bench.any_corpus_page"
+UNLIKE = f"{MODULE}, unlike corpora"  # the place of the second table
 LABELS = ("after", "before")
+KINDS = {"": "kinds", "before": "kinds_before"}  # title of a column, label
+HALVES = ("choosing", "reporting")
 CHANCE = 0.05
 Label = Mapping[str, Mapping[str, Any]]  # corpus -> student -> its figures
 
@@ -54,6 +57,30 @@ def table(asked: Corpora, after: Mapping[str, Any], before: Mapping[str, Any]) -
     ]
     lines.append("| **minutes of training, together** | " + " | ".join(f"{each:.0f}" for each in took) + " |")
     return "\n".join(lines) + "\n"
+
+
+def kinds(asked: Corpora, labels: Mapping[str, Mapping[str, Any]]) -> str:
+    """Markdown: what one student over all data sets of a half keeps of each on test, in a column for each student and
+    label (by the column's title). The half's mean has its spread over seeds, and minutes are of one training."""
+    cells = [(label, half) for label in labels.values() for half in HALVES]
+    students = [student for student in asked.students if any(_row(label, half, student) for label, half in cells)]
+    columns = [(student, label) for student in students for label in labels.values()]
+    titles = [title or f"`{student}`" for student in students for title in labels]
+    lines = ["| one student over | " + " | ".join(titles) + " |", "|---|" + "---|" * len(columns)]
+    for half in HALVES:
+        rows = [_row(label, half, student) for student, label in columns]
+        for name in asked.corpora[half].source:
+            kept = [f"{100 * row['retention']['test']['by_set'][name]:.1f} %" if row else "" for row in rows]
+            lines.append(f"| {asked.corpora[name].title} | " + " | ".join(kept) + " |")
+        lines.append(f"| **{half} half, mean** | " + " | ".join(_now(row, starred=False) for row in rows) + " |")
+        took = [f"{row['training_seconds'] / 60:.1f}" if row else "" for row in rows]
+        lines.append("| minutes of training | " + " | ".join(took) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _row(label: Mapping[str, Any], corpus: str, student: str) -> Mapping[str, Any] | None:
+    row: Mapping[str, Any] | None = label["corpora"].get(corpus, {}).get("students", {}).get(student)
+    return row
 
 
 def foretold(labels: Mapping[str, Mapping[str, Any]]) -> str:
@@ -122,10 +149,20 @@ def written(results: Path = RESULTS) -> str:
     return f"{tried}\n{at}\n\nHow well `distill` foretells it without judgements:\n\n{told}"
 
 
+def written_of_kinds(results: Path = RESULTS) -> str:
+    """The table of unlike corpora, and the commits of its figures."""
+    labels = {title: read_json(results / f"{label}.json") for title, label in KINDS.items()}
+    at = f"Recorded at {commits(labels[''])}; *before* at {commits(labels['before'])}."
+    return f"{kinds(read_corpora(), labels)}\n{at}\n"
+
+
 def main() -> None:
-    """Write the table into the page."""
-    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), MODULE, written(), PAGE), encoding="utf-8")
-    print(f"wrote the table of corpora into {PAGE}")
+    """Write the tables into the page."""
+    page = PAGE.read_text(encoding="utf-8")
+    for place, text in ((MODULE, written()), (UNLIKE, written_of_kinds())):
+        page = with_table(page, place, text, PAGE)
+    PAGE.write_text(page, encoding="utf-8")
+    print(f"wrote the tables of corpora into {PAGE}")
 
 
 if __name__ == "__main__":

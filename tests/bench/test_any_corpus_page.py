@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from bench.any_corpus import RESULTS, Corpora, read_corpora, verdict
-from bench.any_corpus_page import MODULE, PAGE, commits, foretold, table, written
+from bench.any_corpus_page import MODULE, PAGE, UNLIKE, commits, foretold, kinds, table, written, written_of_kinds
 from bench.page_tables import with_table
 from slimtower.common.files import read_json
 
@@ -32,7 +32,8 @@ def line(kept: float, sd: float | None = None, p: float | None = None) -> dict[s
 
 def test_the_page_has_the_table_that_is_generated() -> None:
     page = (ROOT / PAGE).read_text(encoding="utf-8")
-    assert with_table(page, MODULE, written(), PAGE) == page, "run `python -m bench.any_corpus_page`"
+    for place, text in ((MODULE, written()), (UNLIKE, written_of_kinds())):
+        assert with_table(page, place, text, PAGE) == page, "run `python -m bench.any_corpus_page`"
 
 
 def label(**corpora: dict[str, Any]) -> dict[str, Any]:
@@ -83,3 +84,21 @@ def test_the_recorded_figures_reach_every_bar_on_all_disguises() -> None:
         row = found["summary"]["disguises"][student]
         assert verdict(row, bars) == row["verdict"] == "OK" and row["corpora"] == len(names)
         assert all(found["corpora"][name]["students"][student]["seeds"] == asked.seeds for name in names)
+
+
+def test_a_mixture_has_a_row_for_each_data_set_and_a_column_for_each_student_and_label() -> None:
+    half = {"title": "these", "source": ["a", "b"]}
+    corpora = {name: corpus.model_dump() for name, corpus in ASKED.corpora.items()}
+    asked = Corpora.model_validate(ASKED.model_dump() | {"corpora": corpora | {"choosing": half, "reporting": half}})
+    kept = {"mean": 0.96, "sd": 0.005, "by_set": {"a": 0.95, "b": 0.97}}
+    row = {"retention": {"test": kept}, "training_seconds": 90}
+    today, before = label(choosing={"static": row, "2l": row}), label(choosing={"static": row})
+    rows = kinds(asked, {"": today, "before": before}).splitlines()
+    assert rows[0] == "| one student over | `static` | before | `2l` | before |"
+    assert rows[2:6] == [
+        "| A corpus | 95.0 % | 95.0 % | 95.0 % |  |",
+        "| Another | 97.0 % | 97.0 % | 97.0 % |  |",
+        "| **choosing half, mean** | 96.0 % ± 0.5 | 96.0 % ± 0.5 | 96.0 % ± 0.5 |  |",
+        "| minutes of training | 1.5 | 1.5 | 1.5 |  |",
+    ]
+    assert set(rows[6].split("|")[2:-1]) == {"  "}, "the other half is not measured yet"
