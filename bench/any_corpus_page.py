@@ -70,8 +70,8 @@ def kinds(asked: Corpora, labels: Mapping[str, Mapping[str, Any]]) -> str:
     for half in HALVES:
         rows = [_row(label, half, student) for student, label in columns]
         for name in asked.corpora[half].source:
-            kept = [f"{100 * row['retention']['test']['by_set'][name]:.1f} %" if row else "" for row in rows]
-            lines.append(f"| {asked.corpora[name].title} | " + " | ".join(kept) + " |")
+            shares = [f"{100 * row['retention']['test']['by_set'][name]:.1f} %" if row else "" for row in rows]
+            lines.append(f"| {asked.corpora[name].title} | " + " | ".join(shares) + " |")
         lines.append(f"| **{half} half, mean** | " + " | ".join(_now(row, starred=False) for row in rows) + " |")
         took = [f"{row['training_seconds'] / 60:.1f}" if row else "" for row in rows]
         lines.append("| minutes of training | " + " | ".join(took) + " |")

@@ -48,8 +48,8 @@ class Objective:
         """What trains, or changes, besides the student: teachers, and heads and modules of losses."""
         modules = {f"teacher.{at}": module for at, module in enumerate(self.teachers.modules)}
         modules |= {f"head.{name}": head for name, head in self.heads.items()}
-        others = {name: provider.module for name, provider in self.providers.items()}
-        return modules | {f"module.{name}": module for name, module in others.items() if module is not None}
+        of_providers = {name: provider.module for name, provider in self.providers.items()}
+        return modules | {f"module.{name}": module for name, module in of_providers.items() if module is not None}
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:

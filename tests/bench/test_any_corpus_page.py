@@ -89,11 +89,13 @@ def test_the_recorded_figures_reach_every_bar_on_all_disguises() -> None:
 def test_a_mixture_has_a_row_for_each_data_set_and_a_column_for_each_student_and_label() -> None:
     half = {"title": "these", "source": ["a", "b"]}
     corpora = {name: corpus.model_dump() for name, corpus in ASKED.corpora.items()}
-    asked = Corpora.model_validate(ASKED.model_dump() | {"corpora": corpora | {"choosing": half, "reporting": half}})
-    kept = {"mean": 0.96, "sd": 0.005, "by_set": {"a": 0.95, "b": 0.97}}
-    row = {"retention": {"test": kept}, "training_seconds": 90}
+    with_halves = Corpora.model_validate(
+        ASKED.model_dump() | {"corpora": corpora | {"choosing": half, "reporting": half}}
+    )
+    retention = {"mean": 0.96, "sd": 0.005, "by_set": {"a": 0.95, "b": 0.97}}
+    row = {"retention": {"test": retention}, "training_seconds": 90}
     today, before = label(choosing={"static": row, "2l": row}), label(choosing={"static": row})
-    rows = kinds(asked, {"": today, "before": before}).splitlines()
+    rows = kinds(with_halves, {"": today, "before": before}).splitlines()
     assert rows[0] == "| one student over | `static` | before | `2l` | before |"
     assert rows[2:6] == [
         "| A corpus | 95.0 % | 95.0 % | 95.0 % |  |",

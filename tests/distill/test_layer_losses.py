@@ -51,10 +51,10 @@ NOTHING = Outputs(torch.zeros(N, 2), torch.zeros(N, 2))  # what the loss does no
 class Fixed(LayerTeacher):
     """A teacher whose layers give these scores."""
 
-    found: LayerTargets
+    fixed_targets: LayerTargets
 
     def layer_targets(self, *_: Any) -> LayerTargets:
-        return self.found
+        return self.fixed_targets
 
 
 def targets(
@@ -69,9 +69,9 @@ def targets(
     teacher = Fixed(LayerTargets(scores, known() if mask is None else mask, documents))
     layers = PairedLayers(loss(), None, teacher, LayerPairs(K, "last", range(K), K, 1))
     tensors = {"queries.states": states} | ({} if own is None else {"documents.states": own})
-    found = layers.values(tensors, np.arange(N), np.arange(scores.shape[2]))
-    found = replace(found, losses=None if losses is None else tensor(np.array(losses)))
-    return Targets(torch.zeros(N, 2), torch.zeros(M, 2), cosine=True, provided={"layer_distillation": found})
+    layer_scores = layers.values(tensors, np.arange(N), np.arange(scores.shape[2]))
+    layer_scores = replace(layer_scores, losses=None if losses is None else tensor(np.array(losses)))
+    return Targets(torch.zeros(N, 2), torch.zeros(M, 2), cosine=True, provided={"layer_distillation": layer_scores})
 
 
 def loss(**knobs: Any) -> LayerDistillation:
@@ -118,14 +118,14 @@ def test_layer_distillation_is_equations_6_to_8(
     mean = [0.3, 2.0, 1.1]
     documents = tensor(DOCUMENTS)
     sides = (documents / 2, documents) if own_documents else (documents, None)
-    given = targets(tensor(STATES), tensor(TEACHER), *sides, losses=mean)
+    layer_targets = targets(tensor(STATES), tensor(TEACHER), *sides, losses=mean)
     made_by = loss(temperature=temperature, teacher_temperature=teachers, **knobs)
-    found = made_by.values(NOTHING, given, batch()).tolist()
+    values = made_by.values(NOTHING, layer_targets, batch()).tolist()
     for row in range(N):
         own = [own_loss(row, layer) for layer in range(K)] if weigh == "text" else mean
         raised = [1.0] * K if weigh == "equal" else [math.exp(-each / 10.0) for each in own]
         weights = [each / sum(raised) for each in raised]
-        assert found[row] == pytest.approx(by_hand(row, temperature, weights, teachers), rel=1e-9)
+        assert values[row] == pytest.approx(by_hand(row, temperature, weights, teachers), rel=1e-9)
 
 
 def test_its_gradients_are_those_of_its_value_and_weights_have_none() -> None:
@@ -137,19 +137,19 @@ def test_its_gradients_are_those_of_its_value_and_weights_have_none() -> None:
     assert torch.autograd.gradcheck(
         lambda t: plain.values(NOTHING, targets(states.detach(), t, None, documents.detach()), batch()), (teacher,)
     )
-    given = targets(states, teacher, None, documents)
-    made_by.values(NOTHING, given, batch())[1].backward(retain_graph=True)  # a text without label
+    layer_targets = targets(states, teacher, None, documents)
+    made_by.values(NOTHING, layer_targets, batch())[1].backward(retain_graph=True)  # a text without label
     slopes = teacher.grad
     teacher.grad = None
-    plain.values(NOTHING, given, batch())[1].backward()
+    plain.values(NOTHING, layer_targets, batch())[1].backward()
     torch.testing.assert_close(teacher.grad, slopes)  # equal weights, and the same gradient
-    assert not made_by._weights(given.provided["layer_distillation"], batch()).requires_grad
+    assert not made_by._weights(layer_targets.provided["layer_distillation"], batch()).requires_grad
 
 
 def test_equal_layers_cost_nothing_and_no_candidates_neither() -> None:
     scores = torch.einsum("nkd,mkd->nkm", tensor(STATES), tensor(DOCUMENTS))
-    given = targets(tensor(STATES), scores, tensor(DOCUMENTS))
-    assert loss().values(NOTHING, given, batch()).abs().max() < 1e-12
+    layer_targets = targets(tensor(STATES), scores, tensor(DOCUMENTS))
+    assert loss().values(NOTHING, layer_targets, batch()).abs().max() < 1e-12
     nothing = torch.zeros(N, 0, dtype=torch.bool)
     states = tensor(STATES).requires_grad_()
     for documents in (tensor(DOCUMENTS)[:0], None):
@@ -164,8 +164,8 @@ def test_it_says_what_is_missing() -> None:
     with pytest.raises(ValueError, match="no states of documents"):
         targets(tensor(STATES), tensor(TEACHER), None)
     with pytest.raises(ValueError, match="over the whole batch"):
-        given = targets(tensor(STATES), tensor(TEACHER), tensor(DOCUMENTS))
-        loss(weights_by="batch").values(NOTHING, given, batch())
+        layer_targets = targets(tensor(STATES), tensor(TEACHER), tensor(DOCUMENTS))
+        loss(weights_by="batch").values(NOTHING, layer_targets, batch())
     with pytest.raises(ValidationError, match="leave dims out"):
         loss(dims=[2])
 
