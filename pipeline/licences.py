@@ -1,4 +1,4 @@
-"""`make licences`: the locked packages with their licences, as their own metadata say."""
+"""`make sbom`: the locked packages with their licences, as their own metadata say."""
 
 import re
 from importlib.metadata import PackageNotFoundError, metadata

