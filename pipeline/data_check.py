@@ -19,9 +19,9 @@ from steps.distill.params import StudentParams
 from steps.distill.starts import Layers
 from steps.index.params import TRAINING_VECTORS, IndexParams
 from steps.mine.params import SKIPPED
+from steps.teach.kinds.base import OnTriplets
 from steps.teach.kinds.cross_encoder import CrossEncoder
 from steps.teach.kinds.dual_encoder import DualEncoder
-from steps.teach.kinds.on_triplets import OnTriplets
 
 _FROM_TRAINING: frozenset[Part] = frozenset(
     {"train_queries", "generated_queries", "perturbed_queries", "random_queries"}

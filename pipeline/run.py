@@ -29,7 +29,7 @@ from slimtower.common.settings import read_mapping
 from steps.core.progress import bold, over_bar
 from steps.core.tables import table_path
 from steps.promote.dvc_lock import lock_stages
-from steps.teach.kinds.on_triplets import OnTriplets
+from steps.teach.kinds.base import OnTriplets
 
 INGEST = Path("data/ingest")
 _DOCUMENT_KNOBS = (  # on which the vectors of documents depend

@@ -27,8 +27,7 @@ from steps.retrieval.rankers import check_pair_batches, has_random_head, load_ra
 from steps.tracking.runs import Run
 from steps.training.comparison import describe_gain
 from steps.training.params import of_no_weight
-from steps.training.ranked_lists import choose_lists
-from steps.training.ranker import check_length, checkpoint_folder, train_ranker, training_facts
+from steps.training.ranker import check_length, checkpoint_folder, choose_lists, train_ranker, training_facts
 
 
 def run(

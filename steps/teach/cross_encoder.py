@@ -22,15 +22,15 @@ from steps.retrieval.rankers import check_pair_batches, has_random_head, load_ra
 from steps.teach.dev_comparison import draw_queries
 from steps.teach.kinds.base import Inputs
 from steps.teach.kinds.cross_encoder import CrossEncoder
-from steps.teach.reconstruction import WithReconstruction
 from steps.tracking.runs import Run
 from steps.training.comparison import describe_gain, is_better, p_of_gain
 from steps.training.documents import texts_of
 from steps.training.params import of_no_weight
-from steps.training.ranked_lists import choose_lists
 from steps.training.ranker import (
+    WithReconstruction,
     check_length,
     checkpoint_folder,
+    choose_lists,
     objective,
     train_ranker,
     training_facts,
@@ -38,7 +38,7 @@ from steps.training.ranker import (
 
 _SECTION = "teach.teacher"
 _UNTRAINED = {"dev_queries", "dev_documents", "checkpoint_steps"}  # knobs that training does not follow from
-_CODE = ("steps.retrieval.dual_pooling", "steps.teach.reconstruction")
+_CODE = ("steps.retrieval.dual_pooling",)
 
 
 def teach(inputs: Inputs, output: Path, params: CrossEncoder, run: Run) -> None:

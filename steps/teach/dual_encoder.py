@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import MultiVectorEncoder, SentenceTransformer
 from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
@@ -20,16 +20,12 @@ from slimtower.common.names import ROLES
 from steps.core.tables import read_table, table_path
 from steps.encoders.bases import resolve_base
 from steps.encoders.batch_check import check_tower_batches
-from steps.encoders.towers import check_fast, check_whole, device, load_tower, positions_of, route
+from steps.encoders.towers import DOCUMENT_PROMPTS, check_fast, check_whole, device, load_tower, positions_of, route
 from steps.teach.contrastive_training import train_tower
 from steps.teach.dev_comparison import compare, dev_tasks, ndcg_per_query
-from steps.teach.hard_negatives import ENCODE_BATCH, SearchedCorpus
-from steps.teach.kinds.base import EARLIER, Inputs, list_towers
-from steps.teach.kinds.contrastive import Contrastive
+from steps.teach.hard_negatives import ENCODE_BATCH, SearchedCorpus, ranker_of
+from steps.teach.kinds.base import EARLIER, Contrastive, Inputs, OnTriplets, Prompted, list_towers
 from steps.teach.kinds.dual_encoder import DualEncoder
-from steps.teach.kinds.on_triplets import OnTriplets
-from steps.teach.prompts import set_prompts, tell_prompts
-from steps.teach.ranker_check import ranker_of
 from steps.teach.rounds import Rounds, Train, train_in_rounds
 from steps.teach.training_triplets import TripletChoice, choose_triplets, known_positives, named_documents
 from steps.tracking.runs import Run
@@ -237,3 +233,35 @@ def tell_comparison(comparison: dict[str, Any], run: Run) -> None:
         f" p = {p_value:.2g}); {verdict}",
         file=sys.stderr,
     )
+
+
+_USED = {*ROLES, *DOCUMENT_PROMPTS}  # names of prompts that are read
+
+
+def set_prompts(model: SentenceTransformer | MultiVectorEncoder, params: Prompted) -> None:
+    """Let a model have the prompts that the params give; a prompt of null stays as the model was saved.
+
+    That of documents takes the place of one for passages or for a corpus too.
+    """
+    if params.query_prompt is not None:
+        model.prompts["query"] = params.query_prompt
+    if params.document_prompt is not None:
+        aliases = [name for name in DOCUMENT_PROMPTS if name in model.prompts]
+        model.prompts |= dict.fromkeys(["document", *aliases], params.document_prompt)
+
+
+def tell_prompts(model: SentenceTransformer | MultiVectorEncoder, params: object) -> None:
+    """On rank 0 say what is in front of queries and documents, and which saved prompts are used for neither."""
+    if rank() > 0:
+        return
+    prompts = {role: model.prompts.get(role) or "" for role in ROLES}
+    bare = [knob for role in ROLES if not prompts[role] and getattr(params, knob := f"{role}_prompt", "") is None]
+    unused = [f"{name} {text!r}" for name, text in model.prompts.items() if text and name not in _USED]
+    if bare and unused:
+        print(
+            f"teach: these saved prompts are used for neither queries nor documents: {', '.join(unused)}; where they"
+            f" belong to one, set {' and '.join(bare)}",
+            file=sys.stderr,
+        )
+    if any(prompts.values()):
+        print(f"teach: prompts: query {prompts['query']!r}, document {prompts['document']!r}", file=sys.stderr)

@@ -28,12 +28,18 @@ from steps.encoders.batch_check import check_batches
 from steps.encoders.towers import check_fast, device, load_tower, positions_of
 from steps.retrieval.late_interaction import PIECE, load_late_interaction, max_similarities, token_vectors
 from steps.teach.dev_comparison import DevTask, compare, dev_tasks, ndcg_of_scores
-from steps.teach.dual_encoder import keeps_base, nothing_to_mine, tell_comparison, usable_triplets
+from steps.teach.dual_encoder import (
+    keeps_base,
+    nothing_to_mine,
+    set_prompts,
+    tell_comparison,
+    tell_prompts,
+    usable_triplets,
+)
 from steps.teach.hard_negatives import ENCODE_BATCH
 from steps.teach.kinds.base import Inputs
 from steps.teach.kinds.late_interaction import LateInteraction
 from steps.teach.late_interaction_training import train_late_interaction
-from steps.teach.prompts import set_prompts, tell_prompts
 from steps.teach.rounds import checkpoint_folder
 from steps.teach.training_triplets import known_positives, named_documents
 from steps.tracking.runs import Run

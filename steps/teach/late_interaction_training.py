@@ -18,8 +18,7 @@ from sentence_transformers.multi_vector_encoder.losses import (
 from sentence_transformers.multi_vector_encoder.scoring import colbert_scores
 from torch import Tensor, nn
 
-from steps.teach.contrastive_loss import InBatch, Positives
-from steps.teach.contrastive_training import ROLE_OF_COLUMN, training_data
+from steps.teach.contrastive_training import ROLE_OF_COLUMN, InBatch, Positives, training_data
 from steps.teach.kinds.late_interaction import LateInteraction
 from steps.teach.training_triplets import TextTriplet, turns_of
 from steps.training.distributed import micro_batch

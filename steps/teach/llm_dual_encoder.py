@@ -9,8 +9,7 @@ from steps.core.corpus import corpus_template
 from steps.teach.dual_encoder import check_dims, limit_length, teach_tower
 from steps.teach.kinds.base import Inputs
 from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
-from steps.teach.llm_tower import check_prompt_length, llm_tower
-from steps.teach.llm_training import train_llm_tower
+from steps.teach.llm_tower import check_prompt_length, llm_tower, train_llm_tower
 from steps.tracking.runs import Run
 
 

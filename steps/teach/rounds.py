@@ -19,11 +19,10 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import staged_file
 from steps.core.leases import release_and_delete
 from steps.core.texts import fold
-from steps.teach.contrastive_loss import Positives
+from steps.teach.contrastive_training import Positives
 from steps.teach.dev_comparison import compare
 from steps.teach.hard_negatives import SearchedCorpus, mine_negatives
-from steps.teach.kinds.contrastive import Contrastive
-from steps.teach.kinds.on_triplets import OnTriplets
+from steps.teach.kinds.base import Contrastive, OnTriplets
 from steps.teach.training_triplets import TextTriplet
 from steps.tracking.runs import NullRun, Run
 from steps.training.checkpoint_files import acquire, keyed_folder, load_checkpoint_or_none
@@ -31,7 +30,7 @@ from steps.training.distributed import barrier, check_agreed, rank
 from steps.training.sharding import is_sharded
 
 _TRAINED = "trained.pt"  # weights of a finished round, in its folder
-_CODE = ("steps.teach.contrastive_training", "steps.teach.llm_training", "steps.teach.hard_negatives")
+_CODE = ("steps.teach.contrastive_training", "steps.teach.llm_tower", "steps.teach.hard_negatives")
 _SHARED = "the hosts do not see the same files there; let SLIMTOWER_CACHE be one volume that all of them mount"
 Measure = Callable[[str], dict[str, float]]
 """nDCG@10 of each dev query with the tower as it is; what a progress bar calls it."""

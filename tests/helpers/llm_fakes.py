@@ -11,7 +11,7 @@ from transformers import AddedToken, AutoModel, AutoTokenizer, PreTrainedTokeniz
 from slimtower.common.document_texts import DocumentTemplate
 from steps.core.tables import write_table
 from steps.encoders.towers import route
-from steps.teach.kinds.contrastive import LossParams
+from steps.teach.kinds.base import LossParams
 from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
 
 END = "<|endoftext|>"

@@ -15,7 +15,7 @@ from transformers import TrainerCallback
 
 import steps.teach.contrastive_training as contrastive_training
 from slimtower.common.files import write_json
-from steps.teach.kinds.contrastive import Contrastive, LoraParams
+from steps.teach.kinds.base import Contrastive, LoraParams
 from steps.teach.run import run as teach
 from steps.tracking.runs import NullRun
 from steps.training.distributed import barrier, join_processes, rank

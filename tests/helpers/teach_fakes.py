@@ -11,7 +11,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from steps.core.tables import table_from_rows, write_table
-from steps.teach.kinds.contrastive import LossParams, RoundParams
+from steps.teach.kinds.base import LossParams, RoundParams
 from steps.teach.kinds.dual_encoder import DualEncoder
 
 ASKED_AS = {"sum": "add", "sort": "order", "merge": "join", "plot": "show", "filter": "pick", "scale": "resize"}

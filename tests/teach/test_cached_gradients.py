@@ -12,9 +12,8 @@ from torch import Tensor
 
 from slimtower.common.errors import UserError
 from steps.encoders.towers import load_tower
-from steps.teach.contrastive_loss import ContrastiveLoss
-from steps.teach.contrastive_training import Features, backward
-from steps.teach.kinds.contrastive import LossParams
+from steps.teach.contrastive_training import ContrastiveLoss, Features, backward
+from steps.teach.kinds.base import LossParams
 from steps.teach.run import run as teach
 from steps.tracking.runs import NullRun
 from steps.training.library_trainer import set_dropout

@@ -23,9 +23,9 @@ from steps.retrieval.dual_pooling import dual_pooled, is_dual_pooled
 from steps.retrieval.rankers import load_ranker
 from steps.teach.kinds.cross_encoder import CrossEncoder
 from steps.teach.params import TeachParams
-from steps.teach.reconstruction import WithReconstruction, reconstruction
 from steps.teach.run import run as teach
 from steps.tracking.runs import NullRun, Run
+from steps.training.ranker import WithReconstruction, reconstruction
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import steps.teach.late_interaction_training as training
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from steps.retrieval.late_interaction import load_late_interaction, max_similarities, token_vectors
-from steps.teach.contrastive_loss import InBatch
+from steps.teach.contrastive_training import InBatch
 from steps.teach.late_interaction import late_interaction_model
 from steps.teach.run import run as teach
 from steps.teach.training_triplets import TextTriplet

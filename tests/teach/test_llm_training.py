@@ -20,8 +20,14 @@ from slimtower.common.fingerprints import fingerprint
 from slimtower.common.names import ROLES
 from steps.encoders.towers import encode, load_tower, route
 from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
-from steps.teach.llm_tower import llm_tower
-from steps.teach.llm_training import MasterAdamW, PlaceholderLoss, StatesBefore, _training_tower, train_llm_tower
+from steps.teach.llm_tower import (
+    MasterAdamW,
+    PlaceholderLoss,
+    StatesBefore,
+    _training_tower,
+    llm_tower,
+    train_llm_tower,
+)
 from steps.teach.run import run as teach
 from steps.teach.training_triplets import TextTriplet
 from steps.tracking.runs import NullRun, Run

@@ -13,8 +13,8 @@ from teach_fakes import EVERY_TERM, PARAMS, write_tower
 from slimtower.common.errors import UserError
 from slimtower.common.settings import validated
 from steps.encoders.towers import load_tower
-from steps.teach.contrastive_loss import ContrastiveLoss, InBatch
-from steps.teach.kinds.contrastive import LossParams
+from steps.teach.contrastive_training import ContrastiveLoss, InBatch
+from steps.teach.kinds.base import LossParams
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.training_triplets import TextTriplet
 

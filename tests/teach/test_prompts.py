@@ -14,9 +14,9 @@ from teach_fakes import PARAMS, documents, write_tower, write_world
 from slimtower.common.files import read_json
 from steps.encoders.towers import encode, load_tower
 from steps.retrieval.late_interaction import load_late_interaction, token_vectors
+from steps.teach.dual_encoder import tell_prompts
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.kinds.late_interaction import LateInteraction
-from steps.teach.prompts import tell_prompts
 from steps.teach.rounds import checkpoint_folder
 from steps.teach.run import run as teach
 from steps.teach.training_triplets import TextTriplet

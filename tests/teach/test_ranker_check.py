@@ -14,13 +14,13 @@ from teach_fakes import PARAMS, documents, write_tower, write_world
 
 import steps.teach.dual_encoder as dual_encoder
 import steps.teach.hard_negatives as hard_negatives
-import steps.teach.ranker_check as ranker_check
+import steps.teach.hard_negatives as ranker_check
 from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.errors import UserError
 from steps.retrieval.rankers import Pair, load_ranker
 from steps.teach.contrastive_training import train_tower
-from steps.teach.kinds.contrastive import RoundParams
-from steps.teach.ranker_check import checked_negatives, is_far
+from steps.teach.hard_negatives import checked_negatives, is_far
+from steps.teach.kinds.base import RoundParams
 from steps.teach.run import run as teach
 from steps.teach.training_triplets import TextTriplet
 from steps.tracking.runs import NullRun

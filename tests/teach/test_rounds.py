@@ -30,7 +30,7 @@ from steps.core.tables import read_table, write_table
 from steps.core.texts import fold
 from steps.encoders.towers import encode, load_tower
 from steps.teach.hard_negatives import SearchedCorpus, allowed_rows, mine_negatives
-from steps.teach.kinds.contrastive import RoundParams
+from steps.teach.kinds.base import RoundParams
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.run import run as teach
 from steps.teach.training_triplets import TextTriplet, choose_triplets, known_positives

@@ -13,11 +13,10 @@ from teach_fakes import table
 
 from slimtower.common.errors import UserError
 from steps.core.tables import write_table
-from steps.training import ranked_lists
+from steps.training import ranker
 from steps.training.params import of_no_weight
-from steps.training.ranked_lists import ListChoice, choose_lists
+from steps.training.ranker import ListChoice, choose_lists, turns_of_rows
 from steps.training.ranker import rows as rows_of
-from steps.training.ranker import turns_of_rows
 
 
 def choose(
@@ -33,7 +32,7 @@ def choose(
         write_table(folder, name, table(name, rows))
     params = PARAMS.model_copy(update={"negatives": 5} | knobs)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranked_lists, "RANDOM_NEGATIVES", random)
+        patch.setattr(ranker, "RANDOM_NEGATIVES", random)
         return choose_lists(table("triplets", mined), table("queries", asked or queries()), folder, params)
 
 

@@ -10,8 +10,7 @@ from rank_fakes import PARAMS, write_encoder
 from torch import Tensor
 
 from steps.retrieval.rankers import load_ranker, pair_scores
-from steps.training.ranked_lists import ListChoice, RankedList
-from steps.training.ranker import objective, rows
+from steps.training.ranker import ListChoice, RankedList, objective, rows
 
 pytestmark = pytest.mark.medium
 

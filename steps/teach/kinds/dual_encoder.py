@@ -3,8 +3,7 @@
 from typing import ClassVar, Literal
 
 from steps.core.params import Capability
-from steps.teach.kinds.base import Prompted
-from steps.teach.kinds.contrastive import Contrastive
+from steps.teach.kinds.base import Contrastive, Prompted
 
 
 class DualEncoder(Prompted, Contrastive):

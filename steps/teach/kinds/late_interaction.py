@@ -5,8 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from steps.core.params import Capability
-from steps.teach.kinds.base import Prompted
-from steps.teach.kinds.on_triplets import OnTriplets
+from steps.teach.kinds.base import OnTriplets, Prompted
 
 
 class LateInteraction(Prompted, OnTriplets):

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from steps.core.params import Capability
-from steps.teach.kinds.contrastive import Contrastive
+from steps.teach.kinds.base import Contrastive
 
 
 class LlmDualEncoder(Contrastive):
