@@ -14,9 +14,9 @@ from slimtower.common.errors import UserError
 from slimtower.common.parquet import read_columns
 from slimtower.serving.choice import release_folder, run_root
 from slimtower.serving.examples import EXAMPLE
+from slimtower.serving.query_encoder import is_unicode
 from slimtower.serving.release import Hit, Release, load_release
 from slimtower.serving.snippets import snippet
-from slimtower.serving.texts import is_unicode
 from slimtower.serving.timing import CALLS, Times, medians, milliseconds
 
 _SNIPPET = 160  # characters

@@ -65,7 +65,7 @@ def _serve(settings: Settings, arguments: argparse.Namespace) -> None:
         workers=settings.workers,
         host=arguments.host,
         port=arguments.port,
-        http="slimtower.service.connections:Connection",
+        http="slimtower.service.limits:Connection",
         ws="none",
         limit_concurrency=CONNECTIONS * settings.max_requests,
         log_config=log_settings,

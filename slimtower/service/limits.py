@@ -1,4 +1,4 @@
-"""What one client, and all together, may ask of a process: rate, requests at once, bytes of a body, hits."""
+"""What clients may ask of a process, one or all: rate, requests at once, bytes of a body, hits, connections."""
 
 import asyncio
 import ipaddress
@@ -11,6 +11,7 @@ from functools import partial
 from starlette.datastructures import URL
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from slimtower.service.messages import K
 from slimtower.service.metrics import Metrics
@@ -24,6 +25,8 @@ _SHARE = 4  # a client may have one in so many of the requests at once
 _CLIENTS = 10_000  # whose buckets are kept
 _BODY_S = 15.0  # so long may a client take to send a body
 _WITHOUT_BODY = ("GET", "HEAD")  # a body of theirs is not read
+HEAD_S = 15.0  # so long may a client take to send a request's head
+TAKE_S = 30.0  # so long may a client take to read what it is sent
 _V6_NETWORK = 64  # bits that tell one subscriber from another
 
 
@@ -179,3 +182,59 @@ def _again(body: bytes, receive: Receive) -> Receive:
         return waiting.pop() if waiting else await receive()
 
     return replay
+
+
+class Connection(H11Protocol):
+    """A connection that is cut when its client keeps it waiting, or when it is idle and one above the limit."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for a first request."""
+        super().connection_made(transport)  # type: ignore[arg-type]
+        self.transport.set_write_buffer_limits(0)  # `pause_writing` tells of all that is unsent, however little
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._heard = self.loop.time()
+        self._expect("head", HEAD_S)
+        limit, self.limit_concurrency = self.config.limit_concurrency, None  # uvicorn would refuse all, probes too
+        if limit and len(self.connections) > limit:
+            self._cut_idle()
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on; what is not yet a request has to become one in time."""
+        self._heard = self.loop.time()
+        super().data_received(data)
+        if self._answering():
+            self._arrived("head")
+        else:
+            self._expect("head", HEAD_S)
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as it is sent to."""
+        super().pause_writing()
+        self._expect("reading", TAKE_S)
+
+    def resume_writing(self) -> None:
+        """The client has read all."""
+        super().resume_writing()
+        self._arrived("reading")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing is expected any more."""
+        for event in list(self._timers):
+            self._arrived(event)
+        super().connection_lost(exc)
+
+    def _expect(self, event: str, seconds: float) -> None:
+        if event not in self._timers:
+            self._timers[event] = self.loop.call_later(seconds, self.transport.abort)
+
+    def _arrived(self, event: str) -> None:
+        if event in self._timers:
+            self._timers.pop(event).cancel()
+
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _cut_idle(self) -> None:
+        peers = [connection for connection in self.connections if isinstance(connection, Connection)]
+        idle = [peer for peer in peers if not (peer._answering() or peer.transport.is_closing())]
+        min(idle, key=lambda peer: peer._heard).transport.abort()  # this one is among them

@@ -4,14 +4,26 @@ What a process that ended has counted stays: a counter never falls. Gauges are o
 """
 
 import os
+import time
+import uuid
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from slimtower.service.logs import LOGGER
 
 SHARED = "PROMETHEUS_MULTIPROC_DIR"  # the folder; prometheus_client reads it when it is imported
 BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  # seconds
+SEEN = "slimtower.seen"  # of a scope: what routes say about a request, for its log line
+PATHS = {
+    "/", "/docs", "/document", "/events", "/health", "/health/live", "/metrics", "/openapi.json", "/report", "/search",
+    "/systems", "/v1/embeddings", "/v1/models",
+}  # fmt: skip
+_QUIET = ("/health", "/metrics")  # asked every few seconds: counted, not logged
 _COUNTERS = {
     "slimtower_requests_total": ("Requests answered, by path and status.", ("path", "status")),
     "slimtower_refused_total": ("Requests refused by a limit.", ("status",)),
@@ -71,3 +83,49 @@ class _Gauges(Collector):
 
     def collect(self) -> list[Metric]:
         return self.gauges
+
+
+class Observing:
+    """ASGI middleware around everything else."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app, self.metrics, self.in_flight = app, metrics, 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on, and note."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, number, status = time.perf_counter(), uuid.uuid4().hex[:16], 0
+        scope[SEEN] = {}
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = number
+                headers["X-Content-Type-Options"] = "nosniff"
+                headers["Referrer-Policy"] = "no-referrer"
+                headers.setdefault("Cache-Control", "no-store")
+                headers.setdefault("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+            await send(message)
+
+        self.in_flight += 1
+        try:
+            await self.app(scope, receive, noting)
+        except Exception:
+            if not status:  # else it was answered with 500, and logged
+                raise
+        finally:
+            self.in_flight -= 1
+            self._note(scope, number, status, time.perf_counter() - began)
+
+    def _note(self, scope: Scope, number: str, status: int, seconds: float) -> None:
+        path = scope["path"] if scope["path"] in PATHS else "other"
+        self.metrics.count("slimtower_requests_total", path=path, status=str(status or 499))
+        self.metrics.time("slimtower_request_seconds", seconds, path=path)
+        if status < 400 and path.startswith(_QUIET):
+            return
+        row = {"request": number, "method": scope["method"], "path": path, "status": status or 499}  # 499: client left
+        LOGGER.info("request", extra={"data": row | {"ms": round(seconds * 1000, 3)} | scope[SEEN]})

@@ -19,18 +19,17 @@ from slimtower.service.baselines import BM25, FUSED_TEACHER, TEACHER, Baselines
 from slimtower.service.corpus import Corpus
 from slimtower.service.log_store import log_store
 from slimtower.service.messages import K
-from slimtower.service.metrics import Metrics
-from slimtower.service.observing import SEEN
+from slimtower.service.metrics import SEEN, Metrics
 from slimtower.service.problems import Problem
 from slimtower.service.run_facts import example_queries, report_of
 from slimtower.service.search_log import SearchLog
 from slimtower.service.settings import Settings
-from slimtower.service.sources import FolderSource, Source, project_of
+from slimtower.service.sources import FolderSource, RegistrySource, Source, project_of
 from slimtower.service.systems import Served, Serving
 from slimtower.service.watcher import Watcher
 from slimtower.serving.examples import EXAMPLE
+from slimtower.serving.query_encoder import is_unicode
 from slimtower.serving.release import Hit
-from slimtower.serving.texts import is_unicode
 from slimtower.serving.timing import CALLS, Medians, Times, medians
 
 _FEWEST, _WARM_UP_CALLS_S = 5, 1.0  # calls of one warm-up, which ends after so many seconds
@@ -203,8 +202,6 @@ def make_source(settings: Settings) -> Source:
     if settings.model:
         if not find_spec("mlflow"):
             raise UserError(f"serve: MODEL={settings.model} needs mlflow; `pip install 'slimtower[registry]'`")
-        from slimtower.service.registry import RegistrySource
-
         return RegistrySource(settings.model)
     return FolderSource(Path(settings.release), settings.system)
 

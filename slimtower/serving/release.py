@@ -22,8 +22,7 @@ from slimtower.serving.checks import (
 )
 from slimtower.serving.index_files import file_digests, open_index
 from slimtower.serving.manifest import REMEDY, Manifest, read_manifest
-from slimtower.serving.query_encoder import load_query_encoder
-from slimtower.serving.texts import check_text, check_texts
+from slimtower.serving.query_encoder import check_text, check_texts, load_query_encoder
 
 if TYPE_CHECKING:
     from slimtower.lexical.bm25 import Bm25

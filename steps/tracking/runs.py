@@ -15,8 +15,7 @@ from typing import Any
 
 from slimtower.common.errors import TransientError, UserError, exhausted
 from slimtower.common.masking import redacted
-from slimtower.registry.artefact_root import ARTEFACTS, unusable_root
-from slimtower.registry.client import opening, sqlite_file, tracking_uri
+from slimtower.registry.client import ARTEFACTS, opening, sqlite_file, tracking_uri, unusable_root
 
 _KIND = {"mlflow.experimentKind": "custom_model_development"}  # else its pages call models agents
 NOTE = "mlflow.note.content"  # the tag that its pages show as a run's description, in Markdown

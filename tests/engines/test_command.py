@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from slimtower.common.errors import TransientError, UserError
+from slimtower.engines import command as commands
 from slimtower.engines import engines
-from slimtower.engines import run as commands
 from slimtower.engines.belonging import EF, tune
 from slimtower.engines.contents import QueryBatch
 from slimtower.engines.deployment import alias_of, deployed_aliases, prepare

@@ -20,14 +20,14 @@ from promote_project import copy_project
 
 from slimtower.common.errors import TransientError, UserError
 from slimtower.common.files import folder_digest, read_json, write_json
+from slimtower.engines import command as commands
 from slimtower.engines import deployment
-from slimtower.engines import run as commands
 from slimtower.engines.belonging import check_encoder
+from slimtower.engines.command import read_champion
 from slimtower.engines.contents import load_queries, recall
 from slimtower.engines.engine import Engine, Graph, Rows, read_record
 from slimtower.engines.engines import open_engine
 from slimtower.engines.kinds.milvus import Milvus
-from slimtower.engines.run import read_champion
 from slimtower.registry.client import client
 from slimtower.serving.release import load_release
 

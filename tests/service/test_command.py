@@ -46,7 +46,7 @@ def test_connections_are_those_that_cut_who_keeps_them_waiting(monkeypatch: pyte
     monkeypatch.setattr("logging.config.dictConfig", lambda config: None)
     arguments = _parser().parse_args(["--model=m@champion"])
     _serve(_settings(arguments), arguments)
-    assert (told["http"], told["ws"]) == ("slimtower.service.connections:Connection", "none")
+    assert (told["http"], told["ws"]) == ("slimtower.service.limits:Connection", "none")
     assert told["limit_concurrency"] == 800
 
 

@@ -30,8 +30,8 @@ from slimtower.service.app import _new_corpus
 from slimtower.service.corpus import Corpus
 from slimtower.service.log_store import FolderLogStore, Lines, LogStore, S3LogStore, log_store
 from slimtower.service.metrics import Metrics
+from slimtower.service.routes import search_routes
 from slimtower.service.search_log import Client, SearchLog, _corpus_lines, write_corpus
-from slimtower.service.search_routes import search_routes
 from slimtower.service.service import SearchResult
 from slimtower.service.settings import SALT, VARIABLE, Settings
 from slimtower.serving.release import Hit

@@ -16,8 +16,7 @@ from slimtower.common.errors import TransientError, UserError
 from slimtower.common.files import write_json
 from slimtower.service import sources
 from slimtower.service.metrics import Metrics
-from slimtower.service.registry import RegistrySource
-from slimtower.service.sources import FolderSource, project_of
+from slimtower.service.sources import FolderSource, RegistrySource, project_of
 from slimtower.service.systems import Served, Serving
 from slimtower.service.watcher import DEFAULT, POLL, Watcher
 from slimtower.serving.release import load_release
@@ -170,7 +169,7 @@ def test_files_in_the_cache_that_a_power_failure_cut_are_fetched_again_once(
         fetched.append(into)
         shutil.copytree(releases / "static", into, dirs_exist_ok=True)
 
-    monkeypatch.setattr("slimtower.service.registry._download", download)
+    monkeypatch.setattr("slimtower.service.sources._download", download)
     source, version = RegistrySource("retriever@champion"), Mock(version="1", source="s3", creation_timestamp=0)
     source._opened(version)
     for tries in (2, 2):  # a release that never opens is not fetched for ever
@@ -236,7 +235,7 @@ def test_a_damaged_audit_trail_keeps_no_champion_from_serving(releases: Path, mo
     tags = {f"slimtower.event.{number}": text for number, text in enumerate(trail)}
     version = Mock(version="7", source="s3", creation_timestamp=0, tags={})
     monkeypatch.setattr(
-        "slimtower.service.registry.client", lambda: Mock(get_registered_model=lambda _: Mock(tags=tags))
+        "slimtower.service.sources.client", lambda: Mock(get_registered_model=lambda _: Mock(tags=tags))
     )
     source = RegistrySource("retriever@champion")
     monkeypatch.setattr(source, "_version", lambda: version)
