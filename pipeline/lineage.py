@@ -22,8 +22,7 @@ from steps.evaluate.params import HEADLINE
 from steps.promote.dvc_lock import Stages, lock_stages, outputs
 from steps.tracking.run_ids import found_runs, git_commit, open_parent, parent_run, pipeline_key, pipeline_run, run_name
 from steps.tracking.runs import NOTE, MlflowRun, experiment_id, shortened
-from steps.tracking.spool import Spool, waiting_spools
-from steps.tracking.stage_run import send_each, send_waiting, spools
+from steps.tracking.stage_run import Spool, send_each, send_waiting, spools, waiting_spools
 
 INGESTED, METRICS = "data/ingest", "reports/metrics.json"
 _FILES = ("dvc.lock", "params.yaml", METRICS)

@@ -86,7 +86,7 @@ class _Gauges(Collector):
 
 
 class Observing:
-    """ASGI middleware around everything else."""
+    """ASGI middleware, outermost: each request's number, time, count and log line, and headers of every answer."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app, self.metrics, self.in_flight = app, metrics, 0

@@ -16,7 +16,7 @@ from slimtower.common.files import staged_folder, write_json
 from steps.candidates.params import CandidatesParams
 from steps.core.progress import progress
 from steps.core.tables import read_table, stream_table, table_from_columns
-from steps.retrieval.corpus_bm25 import corpus_bm25
+from steps.retrieval.lexical import corpus_bm25
 from steps.tracking.runs import Run
 
 _QUERIES = 256  # searched by BM25 at once

@@ -4,6 +4,8 @@ Each shard is a folder that appeared by rename, so what is there is whole, and a
 was in.
 """
 
+import errno
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,11 +15,30 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import staged_folder
-from steps.core.array_files import new_array
 from steps.core.progress import Bar
+
+_UNKNOWN = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}  # of file systems that take no room beforehand
+
+
+def new_array(target: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> np.memmap:
+    """A `.npy` of zeros to be written piece by piece; OSError where the disk has no room for it.
+
+    The room is taken at once. Without it a full disk shows when a page is written, and ends the process by SIGBUS.
+    """
+    array = np.lib.format.open_memmap(target, mode="w+", dtype=dtype, shape=shape)
+    if hasattr(os, "posix_fallocate"):
+        with target.open("r+b") as handle:
+            try:
+                os.posix_fallocate(handle.fileno(), 0, max(1, target.stat().st_size))
+            except OSError as error:
+                if error.errno not in _UNKNOWN:
+                    raise
+    return array
+
 
 _FILES = ("keys.npy", "vectors.npy", "lengths.npy")
 WINDOW_SHARDS = 16  # sorted by length together: enough that a batch pads little

@@ -14,10 +14,9 @@ from sentence_transformers import SentenceTransformer
 
 from slimtower.common.files import cache_root
 from slimtower.common.names import Role
-from steps.core.array_files import new_array
 from steps.core.code import code_digest
 from steps.core.progress import progress
-from steps.core.vector_store import Embeddings, Texts, VectorCache
+from steps.core.vector_store import Embeddings, Texts, VectorCache, new_array
 from steps.core.versions import library_versions
 from steps.encoders.precision import Precision, resolve_precision
 from steps.encoders.towers import encode_with_lengths, route

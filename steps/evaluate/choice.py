@@ -15,7 +15,7 @@ import numpy as np
 
 from steps.evaluate.comparing import is_chance, p_value, significant
 from steps.evaluate.formatting import times
-from steps.evaluate.served import fusing, served_name
+from steps.evaluate.systems import fusing, served_name
 from steps.retrieval.noninferiority import FEWEST, NonInferiority
 
 # student -> nDCG@10 by query, or overlap with the teacher's top ten by text: one array `(queries,)` a data set

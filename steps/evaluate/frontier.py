@@ -11,8 +11,7 @@ from slimtower.common.files import staged_file
 from steps.core.measures import NDCG
 from steps.evaluate.drawing import Mark, Panel
 from steps.evaluate.formatting import in_words, times
-from steps.evaluate.served import fused_bytes, fusing, served_systems
-from steps.evaluate.systems import BM25, TEACHER, fused_name
+from steps.evaluate.systems import BM25, TEACHER, fused_bytes, fused_name, fusing, served_systems
 from steps.retrieval.dataset_groups import counted_sets
 
 Metrics = Mapping[str, Any]

@@ -13,7 +13,7 @@ from steps.core.progress import progress
 from steps.endpoint.module import asking_anew
 from steps.evaluate.latency import Stopwatch, one_thread, sample
 from steps.evaluate.systems import Hits, Lexical, Search, Student, Teacher, digest
-from steps.retrieval.fusion_choice import DEEPEST, GRID, STANDARD, FusionChoice, choose, trials
+from steps.retrieval.lexical import DEEPEST, GRID, STANDARD, FusionChoice, choose, trials
 
 _CHUNK = 256  # queries whose pools are in memory at once
 

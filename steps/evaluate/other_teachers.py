@@ -11,9 +11,9 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import read_json, sha256_file
 from slimtower.common.fingerprints import fingerprint
 from slimtower.serving.dims import truncate
-from steps.core.array_files import new_array
 from steps.core.code import code_digest
 from steps.core.corpus import CorpusRows, CorpusTexts, corpus_columns
+from steps.core.vector_store import new_array
 from steps.encoders.precision import Precision, resolve_precision
 from steps.encoders.towers import encode, load_tower
 from steps.encoders.vector_cache import embed_once

@@ -27,9 +27,8 @@ from steps.evaluate.insight import Insight
 from steps.evaluate.judging import Folders
 from steps.evaluate.latency import processor
 from steps.evaluate.metrics import Metrics
-from steps.evaluate.served import behind_api, fusing, served_name
 from steps.evaluate.summary import measured, share_of
-from steps.evaluate.systems import BM25, TEACHER, fused_name
+from steps.evaluate.systems import BM25, TEACHER, behind_api, fused_name, fusing, served_name
 from steps.evaluate.verdict import headline, left_out_lines, verdict_lines
 from steps.retrieval.dataset_groups import counted_sets, units
 from steps.tracking.run_ids import git_commit

@@ -24,8 +24,7 @@ from steps.evaluate.formatting import (
 )
 from steps.evaluate.gains import fusion_lines, gain_lines
 from steps.evaluate.metrics import VERSION
-from steps.evaluate.served import fusing, served_name, served_systems
-from steps.evaluate.systems import TEACHER, fused_name
+from steps.evaluate.systems import TEACHER, fused_name, fusing, served_name, served_systems
 from steps.evaluate.verdict import headline, left_out_lines, verdict_lines
 from steps.retrieval.dataset_groups import counted_sets
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
@@ -231,3 +232,41 @@ def document_vectors(release: Release, dataset: str, rows: np.ndarray) -> np.nda
             vectors[in_shard] = shard.reconstruct_batch(rows[in_shard] - start)
         start += shard.ntotal
     return vectors
+
+
+def fusing(metrics: Mapping[str, Any], student: str = "") -> list[str]:
+    """Data sets on which a student's release fuses with BM25; without a name on which any does; by metrics.json."""
+    rows = metrics.get("fused", {})
+    return sorted(
+        dataset
+        for dataset, row in rows.items()
+        if any(figures["carried"] for name, figures in row.items() if student in ("", name))
+    )
+
+
+def behind_api(metrics: Mapping[str, Any]) -> bool:
+    """Whether the teacher is behind an API, so that its query side has no size here; by metrics.json."""
+    return TEACHER not in metrics["sizes"]
+
+
+def served_ms_ratio(metrics: Mapping[str, Any], student: str) -> float:
+    """How many times as fast as the teacher a student answers, as `served_ms` counts; by metrics.json."""
+    return float(metrics["served"][TEACHER]["p50_ms"] / metrics["served"][student]["p50_ms"])
+
+
+def served_name(metrics: Mapping[str, Any], student: str) -> str:
+    """A student's name, with BM25 if its release adds that: `4l with BM25`."""
+    sets = fusing(metrics, student)
+    if not sets:
+        return student
+    return f"{student} with BM25{'' if len(sets) == len(metrics['queries']) else ' on ' + ', '.join(sets)}"
+
+
+def served_systems(metrics: Mapping[str, Any], dataset: str) -> dict[str, str]:
+    """Student -> the system, alone or fused, by which its release answers on a data set; by metrics.json."""
+    return {name: fused_name(name) if dataset in fusing(metrics, name) else name for name in metrics["retention"]}
+
+
+def fused_bytes(metrics: Mapping[str, Any], student: str) -> int:
+    """Size of the BM25 indexes that a student's release carries; by metrics.json."""
+    return sum(metrics["fused"][dataset][student]["bytes"] for dataset in fusing(metrics, student))

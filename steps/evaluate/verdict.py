@@ -16,8 +16,7 @@ from steps.evaluate.formatting import milliseconds, percent, rounded, size, time
 from steps.evaluate.gains import fused_sets
 from steps.evaluate.judging import describe_parts
 from steps.evaluate.measuring import Result
-from steps.evaluate.served import behind_api, fused_bytes, fusing, served_ms_ratio, served_name
-from steps.evaluate.systems import TEACHER, fused_name
+from steps.evaluate.systems import TEACHER, behind_api, fused_bytes, fused_name, fusing, served_ms_ratio, served_name
 from steps.retrieval.dataset_groups import units
 from steps.retrieval.noninferiority import Answer, NonInferiority
 

@@ -25,11 +25,11 @@ from steps.generate.denoiser import (
     Variants,
     load_denoiser,
     load_writer,
+    train_denoiser,
     write_queries,
     write_variants,
 )
 from steps.generate.params import GenerateParams
-from steps.generate.small_bart import train_denoiser
 from steps.generate.sources import Source, corpus_sample, from_documents, from_queries
 from steps.tracking.runs import Run
 

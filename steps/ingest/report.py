@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from slimtower.common.files import sha256_text
 from steps.core.corpus import corpus_digest
 from steps.ingest.coded_columns import distinct
-from steps.ingest.log_splits import OF_FREQUENT_QUERIES, OF_LONG_SESSIONS, REPEATED, search_numbers
 from steps.ingest.rejects import Rejects
+from steps.ingest.search_log import OF_FREQUENT_QUERIES, OF_LONG_SESSIONS, REPEATED, search_numbers
 from steps.ingest.source import (
     ANSWERED_UNJUDGED,
     MAX_QUERY_IMPRESSIONS,

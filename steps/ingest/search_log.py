@@ -5,16 +5,31 @@ Queries and documents are whole numbers there, so that a million impressions sta
 
 from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from slimtower.common.errors import UserError
 from steps.core.progress import progress
 from steps.core.texts import fold
+from steps.ingest.coded_columns import coded, codes, mixed
 from steps.ingest.locations import table_files
 from steps.ingest.rows import Defect, LeftOut, one_word
-from steps.ingest.source import MAX_QUERY_WORDS, Document, LogSource, ReadContext, ScoredSource
+from steps.ingest.source import (
+    MAX_QUERY_IMPRESSIONS,
+    MAX_QUERY_WORDS,
+    Document,
+    Judgement,
+    LogSource,
+    Query,
+    ReadContext,
+    ScoredSource,
+    SourceData,
+    seeded_order,
+    text_id,
+)
 from steps.ingest.splits import JudgedRows
 from steps.ingest.table_rows import Gaps, Row, read_rows
 from steps.ingest.times import ALWAYS, Window
@@ -167,3 +182,186 @@ class SearchLog:
     def table(self) -> pa.Table:
         """All impressions as (session, query, document, rank, clicked, timestamp) in the order of their adding."""
         return pa.Table.from_batches(self._batches, schema=_SCHEMA)
+
+
+_TRAIN, _DEV, _TEST = range(3)
+_SPLITS = ("train", "dev", "test")
+AFTER_TEST_FROM = "after_test_from"  # of what was shown, why it is left out
+REPEATED = "repeated"
+OF_LONG_SESSIONS, OF_FREQUENT_QUERIES = "of_long_sessions", "of_frequent_queries"
+# Fates of an impression, and of a search the first that one of its impressions has.
+USED, WITHOUT_CLICK, LATE, OF_ROBOTS = range(4)
+_OF_FATE = {WITHOUT_CLICK: "query_without_click", LATE: AFTER_TEST_FROM, OF_ROBOTS: "of_robots"}
+
+
+def add_log(
+    data: SourceData,
+    log: SearchLog,
+    source: LogSource,
+    context: ReadContext,
+    *,
+    has_sessions: bool = False,
+    visits: np.ndarray | None = None,
+) -> None:
+    """Give `data` (which has its documents, in the order of their numbers) the log's queries, judgements, impressions.
+
+    Queries first seen at or after `test_from` are test; a seeded share of the others is dev, the rest train. Those
+    others lose their impressions from `test_from` on. A dev or test query is judged by its clicks, or left out. What a
+    log that `has_sessions` of its own holds twice counts once. What robots left is left out first, and queries that
+    nobody else asked; `visits` as in `without_robots`, else those sessions.
+    Raises UserError when the log is empty, or names `test_from` and gives no test query or no train query.
+    """
+    key, seed = context.key, context.seed
+    impressions, left_out = log.table(), data.facts["impressions_left_out"]
+    if has_sessions and not (once := without_repeats(impressions)).all():
+        left_out |= {REPEATED: int((~once).sum())}
+        impressions = impressions.filter(pa.array(once))
+    if has_sessions:
+        visits = codes(impressions["session"])
+    is_kept, robots = without_robots(impressions, source, seed, visits)
+    table = impressions.filter(pa.array(is_kept)) if robots else impressions
+    left_out |= robots
+    if not table.num_rows:
+        counts = ", ".join(f"{reason} {count}" for reason, count in left_out.items())
+        raise UserError(
+            f"params.yaml: {key}: no usable impression in the window; left out: {counts or 'none'}, rejected rows:"
+            f" {context.rejects.counts(data.name) or 'none'}; widen ingest.since and ingest.until, or fix the log"
+        )
+    robots_alone = np.zeros(len(log.keys), dtype=bool)
+    if robots:
+        robots_alone[impressions["query"].to_numpy()] = True
+        robots_alone[table["query"].to_numpy()] = False
+    query, document = table["query"].to_numpy(), table["document"].to_numpy()
+    clicked, times = table["clicked"].to_numpy(), table["timestamp"].to_numpy()
+    cut = source.cut
+    split = _split(log, source, cut, seed)
+
+    held_out = split != _TRAIN
+    late = (times >= cut) & (split[query] != _TEST)
+    judging = clicked & ~late & held_out[query]
+    pairs = np.unique(query[judging].astype(np.int64) * len(data.documents) + document[judging])
+    judged_queries, judged_documents = np.divmod(pairs, len(data.documents))
+    unjudged = held_out.copy()
+    unjudged[judged_queries] = False
+    if source.test_from:
+        first, last = (np.datetime_as_string(np.datetime64(int(moment), "s")) for moment in (times.min(), times.max()))
+        fix = f"the log runs from {first}Z to {last}Z: choose a date in it"
+        if not ((split == _TEST) & ~unjudged).any():
+            raise UserError(
+                f"params.yaml: {key}.test_from: no clicked query is first seen at or after {source.test_from!r}; {fix}"
+            )
+        if held_out.all():
+            raise UserError(
+                f"params.yaml: {key}.test_from: no query is left to train, as none is first seen before"
+                f" {source.test_from!r} and not dev; {fix}"
+            )
+
+    ids = [text_id(data.name, text) for text in log.keys]
+    for number in np.flatnonzero(~unjudged & ~robots_alone).tolist():
+        text, read_from, line = log.first(number)
+        data.queries.append(Query(ids[number], data.name, text, _SPLITS[split[number]], read_from, line))
+    data.judgements += [
+        Judgement(ids[query_number], data.name, data.documents[doc_number].doc_id, 1, _SPLITS[split[query_number]])
+        for query_number, doc_number in zip(judged_queries.tolist(), judged_documents.tolist(), strict=True)
+    ]
+    late_ones = int(late.sum()) + left_out.get(AFTER_TEST_FROM, 0)
+    by_time = {AFTER_TEST_FROM: late_ones, "query_without_click": int((unjudged[query] & ~late).sum())}
+    data.facts["impressions_left_out"] = left_out | by_time
+    data.facts["queries_left_out"] = {
+        f"{_SPLITS[which]}_without_click": int((unjudged & ~robots_alone & (split == which)).sum())
+        for which in (_DEV, _TEST)
+    } | ({"of_robots_alone": int(robots_alone.sum())} if robots_alone.any() else {})
+    fates = np.full(impressions.num_rows, OF_ROBOTS)
+    fates[is_kept] = np.where(late, LATE, np.where(unjudged[query], WITHOUT_CLICK, USED))
+    data.facts |= {"searches": searches_by_fate(impressions, fates), "queries_counted": len(data.queries)}
+    data.facts["judgements_from_clicks"] = True
+    data.sessions_simulated = source.simulated
+    data.impressions = _impressions(table, pa.array(~late & ~unjudged[query]), ids, data)
+
+
+def _split(log: SearchLog, source: LogSource, cut: float, seed: int) -> np.ndarray:
+    split = np.where(np.array(log.first_times, dtype=np.int64) >= cut, _TEST, _TRAIN).astype(np.int8)
+    before = {log.keys[number]: number for number in np.flatnonzero(split == _TRAIN).tolist()}
+    order = seeded_order(before, seed, f"dev of {source.name}")
+    split[[before[text] for text in order[: round(source.validation_fraction * len(order))]]] = _DEV
+    return split
+
+
+def _impressions(table: pa.Table, is_used: pa.Array, query_ids: list[str], data: SourceData) -> pa.Table:
+    """The kept rows with ids instead of numbers, as dictionaries."""
+    rows = table.filter(is_used)
+    doc_ids = [document.doc_id for document in data.documents]
+    return pa.table(
+        {
+            "session_id": rows["session"],
+            "query_id": coded(rows["query"].to_numpy(), pa.array(query_ids, pa.string())),
+            "doc_id": coded(rows["document"].to_numpy(), pa.array(doc_ids, pa.string())),
+            "rank": rows["rank"],
+            "clicked": rows["clicked"],
+            "timestamp": rows["timestamp"],
+        }
+    )
+
+
+def without_repeats(log: pa.Table) -> np.ndarray:
+    """Which impressions count, `(impressions,)`: of those equal in every column the first.
+
+    For a log with sessions of its own: there, what is equal to the second is one impression that was delivered again.
+    """
+    columns = [
+        codes(column) if pa.types.is_dictionary(column.type) else pc.cast(column, pa.int64()).to_numpy()
+        for column in log.columns
+    ]
+    keys = np.zeros(log.num_rows, dtype=np.uint64)
+    for column in columns:
+        keys = mixed(keys ^ column.astype(np.int64).view(np.uint64))
+    order = np.argsort(keys, kind="stable")
+    again = keys[order[1:]] == keys[order[:-1]]
+    for column in columns:
+        again &= column[order[1:]] == column[order[:-1]]
+    is_first = np.ones(log.num_rows, dtype=bool)
+    is_first[order[1:][again]] = False
+    return is_first
+
+
+def without_robots(
+    log: pa.Table, source: LogSource, seed: int, visits: np.ndarray | None
+) -> tuple[np.ndarray, dict[str, int]]:
+    """Which impressions of a log count, `(impressions,)`, and how many do not, by reason; no reason without any.
+
+    A visit of more than `max_session_impressions` counts for nothing; `visits` are numbers from 0, `(impressions,)`,
+    None where a log has no sessions of its own: what all people asked at one time is nobody's. Of a query's other
+    impressions, MAX_QUERY_IMPRESSIONS drawn by seed count, so that shares of clicks stay what they are.
+    """
+    is_kept = np.ones(log.num_rows, dtype=bool)
+    if visits is not None:
+        is_kept = (np.bincount(visits) <= source.max_session_impressions)[visits]
+    counts = {OF_LONG_SESSIONS: int((~is_kept).sum())}
+    query = log["query"].to_numpy()
+    frequent = np.bincount(query[is_kept]) > MAX_QUERY_IMPRESSIONS
+    rows = np.flatnonzero(is_kept)
+    rows = rows[frequent[query[rows]]]
+    rows = rows[np.argsort(query[rows], kind="stable")]
+    for of_one in np.split(rows, np.flatnonzero(np.diff(query[rows])) + 1) if len(rows) else ():
+        shuffled = np.random.default_rng([seed, query[of_one[0]]]).permutation(of_one)
+        is_kept[shuffled[MAX_QUERY_IMPRESSIONS:]] = False
+    counts[OF_FREQUENT_QUERIES] = int((~is_kept).sum()) - counts[OF_LONG_SESSIONS]
+    return is_kept, {reason: count for reason, count in counts.items() if count}
+
+
+def searches_by_fate(log: pa.Table, fates: np.ndarray) -> dict[str, Any]:
+    """Searches and clicks of a log that are used, and those that are left out by reason; `fates` `(impressions,)`."""
+    searches, clicked = search_numbers(log["session"], log["query"]), log["clicked"].to_numpy()
+    fate_of = np.full(int(searches.max(initial=-1)) + 1, OF_ROBOTS)
+    np.minimum.at(fate_of, searches, fates)
+    counts = np.bincount(fate_of, minlength=OF_ROBOTS + 1).tolist()
+    clicks = np.bincount(fates[clicked], minlength=OF_ROBOTS + 1).tolist()
+    left_out = {reason: [counts[fate], clicks[fate]] for fate, reason in _OF_FATE.items()}
+    return {"used": [counts[USED], clicks[USED]], "left_out": left_out}
+
+
+def search_numbers(sessions: pa.ChunkedArray, queries: pa.ChunkedArray) -> np.ndarray:
+    """A number from 0 on of each impression's search, which is one query in one session: `(impressions,)`."""
+    ids = codes(queries) if pa.types.is_dictionary(queries.type) else queries.to_numpy()
+    pairs = codes(sessions).astype(np.int64) * (int(ids.max(initial=0)) + 1) + ids
+    return np.unique(pairs, return_inverse=True)[1].reshape(-1)

@@ -13,6 +13,7 @@ from sentence_transformers import CrossEncoder
 
 from slimtower.common.errors import UserError
 from steps.core.code import code_digest
+from steps.core.corpus import check_documents, texts_of
 from steps.core.progress import progress
 from steps.core.tables import table_from_columns, table_path
 from steps.core.vector_store import text_key
@@ -22,7 +23,6 @@ from steps.encoders.precision import resolve_precision
 from steps.rank.params import DEPTH, CrossEncoderParams
 from steps.retrieval.rankers import pair_scores
 from steps.retrieval.score_shards import ScoreShards
-from steps.training.documents import check_documents, texts_of
 from steps.training.triplets import refused_queries
 
 QUERIES = 16384  # scored before their scores are written: texts of the documents that these name are in memory

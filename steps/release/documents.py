@@ -23,8 +23,7 @@ from steps.core.corpus import corpus_batches
 from steps.core.judged import JudgedSet
 from steps.core.progress import progress
 from steps.release.quality import rows_of
-from steps.retrieval.corpus_bm25 import corpus_bm25
-from steps.retrieval.fusion_choice import DEEPEST, STANDARD, FusionChoice, choose, trials
+from steps.retrieval.lexical import DEEPEST, STANDARD, FusionChoice, choose, corpus_bm25, trials
 
 Mode = Literal["auto", "always", "never"]
 _CHUNK = 256  # queries whose hits are in memory at once

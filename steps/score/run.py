@@ -13,13 +13,12 @@ import pyarrow as pa
 from slimtower.common.errors import UserError
 from slimtower.common.files import staged_folder, write_json
 from slimtower.common.fingerprints import fingerprint
-from steps.core.array_files import new_array
 from steps.core.code import code_digest
 from steps.core.corpus import CorpusTexts
 from steps.core.positives import positive_rows
 from steps.core.progress import progress
 from steps.core.tables import SCHEMAS, read_table, stream_table
-from steps.core.vector_store import text_key
+from steps.core.vector_store import new_array, text_key
 from steps.core.versions import library_versions
 from steps.encoders.cut_texts import sample_rows
 from steps.encoders.precision import resolve_precision

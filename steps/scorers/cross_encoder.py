@@ -10,9 +10,9 @@ from torch import Tensor
 from steps.core.vector_store import Texts
 from steps.encoders.cut_texts import Cut, cut_pairs
 from steps.encoders.precision import Precision
-from steps.retrieval.dual_pooling import is_dual_pooled
 from steps.retrieval.rankers import (
     Pair,
+    is_dual_pooled,
     layer_logits,
     load_ranker,
     pair_embeddings,
@@ -20,8 +20,7 @@ from steps.retrieval.rankers import (
     pair_scores,
     ranker_depth,
 )
-from steps.scorers.base import Network, Reading, ReadTexts, Reranker, Scorer, check_finite
-from steps.scorers.documents import TextFile
+from steps.scorers.base import Network, Reading, ReadTexts, Reranker, Scorer, TextFile, check_finite
 
 
 class CrossEncoderScorer(Scorer):

@@ -12,8 +12,7 @@ from steps.encoders.cut_texts import Cut, cut_documents
 from steps.encoders.precision import Precision
 from steps.encoders.towers import encode, load_tower, route
 from steps.encoders.vector_cache import embed_once
-from steps.scorers.base import Reading, Reranker, Scorer, check_finite
-from steps.scorers.documents import VectorReranker
+from steps.scorers.base import Reading, Reranker, Scorer, VectorReranker, check_finite
 
 _TEXTS = 256  # multiplied at once: a copy of their documents' vectors is made
 

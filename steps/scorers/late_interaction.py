@@ -29,8 +29,7 @@ from steps.retrieval.late_interaction import (
     token_states,
     token_vectors,
 )
-from steps.scorers.base import Network, Reading, Reranker, Scorer
-from steps.scorers.documents import TextFile, VectorReranker
+from steps.scorers.base import Network, Reading, Reranker, Scorer, TextFile, VectorReranker
 
 _TEXTS, _DOCUMENTS = 256, 32  # whose states of layers are in memory at once: 100 MB at 100 tokens of 6 times 384
 

@@ -26,13 +26,15 @@ from steps.teach.training_triplets import TextTriplet, turns_of
 from steps.training.distributed import gather, micro_batch, rank, sum_over_ranks, world
 from steps.training.library_trainer import (
     LossLog,
+    ShardedTrainer,
     fast_attention,
+    is_sharded,
     networks_of,
     set_dropout,
     shared_arguments,
+    to_train,
     use_one_gpu,
 )
-from steps.training.sharding import ShardedTrainer, is_sharded, to_train
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
     from steps.tracking.runs import Run

@@ -11,20 +11,19 @@ import sentence_transformers as library
 from slimtower.common.errors import UserError
 from slimtower.common.files import staged_folder, write_json
 from slimtower.common.fingerprints import fingerprint
+from steps.core.corpus import texts_of
 from steps.core.judged import read_judged_sets
 from steps.core.leases import release_and_delete
 from steps.core.measures import ndcg_at_10
 from steps.core.tables import read_table
 from steps.encoders.bases import resolve_base
-from steps.retrieval.corpus_bm25 import corpus_bm25
-from steps.retrieval.dual_pooling import dual_pooled
-from steps.retrieval.rankers import check_pair_batches, has_random_head, load_ranker, pair_scores
+from steps.retrieval.lexical import corpus_bm25
+from steps.retrieval.rankers import check_pair_batches, dual_pooled, has_random_head, load_ranker, pair_scores
 from steps.teach.dev_comparison import draw_queries
 from steps.teach.kinds.base import Inputs
 from steps.teach.kinds.cross_encoder import CrossEncoder
 from steps.tracking.runs import Run
 from steps.training.comparison import describe_gain, is_better, p_of_gain
-from steps.training.documents import texts_of
 from steps.training.params import of_no_weight
 from steps.training.ranker import (
     WithReconstruction,
@@ -38,7 +37,7 @@ from steps.training.ranker import (
 
 _SECTION = "teach.teacher"
 _UNTRAINED = {"dev_queries", "dev_documents", "checkpoint_steps"}  # knobs that training does not follow from
-_CODE = ("steps.retrieval.dual_pooling",)
+_CODE = ("steps.retrieval.rankers",)
 
 
 def teach(inputs: Inputs, output: Path, params: CrossEncoder, run: Run) -> None:

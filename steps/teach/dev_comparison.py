@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from steps.core.corpus import CorpusRows
+from steps.core.corpus import CorpusRows, texts_of
 from steps.core.judged import JudgedSet, read_judged_sets
 from steps.core.measures import ndcg_at_10_of_matrix
 from steps.encoders.precision import Precision
 from steps.encoders.towers import encode
 from steps.teach.kinds.base import OnTriplets
 from steps.training.comparison import is_better, p_of_gain
-from steps.training.documents import texts_of
 
 Scores = Callable[[list[str], list[str]], np.ndarray]
 

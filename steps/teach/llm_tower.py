@@ -31,7 +31,7 @@ from steps.encoders.towers import check_fast, device, forget_origin, route
 from steps.teach.contrastive_training import ContrastiveLoss, ContrastiveTrainer, Positives, train_tower
 from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
 from steps.teach.training_triplets import TextTriplet
-from steps.training.sharding import is_sharded
+from steps.training.library_trainer import is_sharded
 
 if TYPE_CHECKING:
     from steps.tracking.runs import Run

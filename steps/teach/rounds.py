@@ -27,7 +27,7 @@ from steps.teach.training_triplets import TextTriplet
 from steps.tracking.runs import NullRun, Run
 from steps.training.checkpoint_files import acquire, keyed_folder, load_checkpoint_or_none
 from steps.training.distributed import barrier, check_agreed, rank
-from steps.training.sharding import is_sharded
+from steps.training.library_trainer import is_sharded
 
 _TRAINED = "trained.pt"  # weights of a finished round, in its folder
 _CODE = ("steps.teach.contrastive_training", "steps.teach.llm_tower", "steps.teach.hard_negatives")

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from steps.core.corpus import texts_of
 from steps.core.positives import mined_and_judged
 from steps.core.tables import table_path
 from steps.core.texts import fold
-from steps.training.documents import texts_of
 from steps.training.params import TripletTraining
 from steps.training.triplets import Turns, check_ids, draw_triplets, factorize, refused_queries
 

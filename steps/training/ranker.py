@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from slimtower.common.errors import UserError
+from steps.core.corpus import random_documents, texts_of
 from steps.core.judged import read_judged_sets
 from steps.core.texts import fold
 from steps.encoders.towers import positions_of
 from steps.training.checkpoint_files import keyed_folder
-from steps.training.documents import random_documents, texts_of
 from steps.training.library_trainer import (
     LossLog,
     WholeCheckpoints,

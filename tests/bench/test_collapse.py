@@ -13,8 +13,7 @@ from bench.collapse import Pairs, chosen_pairs, collapse, effective_rank
 from bench.tables.expected import Expected
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json, write_json
-from steps.retrieval.dual_pooling import dual_pooled
-from steps.retrieval.rankers import load_ranker, pair_embeddings
+from steps.retrieval.rankers import dual_pooled, load_ranker, pair_embeddings
 
 GRID = Pairs([("", "")] * 8, np.repeat([0, 1], 4), np.array([True, False] * 4))
 

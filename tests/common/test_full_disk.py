@@ -22,7 +22,7 @@ WRITERS = {
     "torch": "import torch; torch.save(torch.zeros(10**6), where / 'x')",
     "safetensors": "import torch, safetensors.torch as st; st.save_file({'x': torch.zeros(10**6)}, where / 'x')",
     "numpy": "import numpy; numpy.save(where / 'x', numpy.zeros(10**6))",
-    "numpy's map": "from steps.core.array_files import new_array; new_array(where / 'x', 'float32', (10**6,))[:] = 1",
+    "numpy's map": "from steps.core.vector_store import new_array; new_array(where / 'x', 'float32', (10**6,))[:] = 1",
     "pyarrow": "import pyarrow, pyarrow.parquet as pq; pq.write_table(pyarrow.table([range(10**6)], 'x'), where / 'x')",
     "faiss": "import faiss; index = faiss.IndexFlatL2(10**6); index.codes.resize(8 * 10**6); index.ntotal = 2;"
     "faiss.write_index(index, str(where / 'x'))",

@@ -17,8 +17,7 @@ from slimtower.common.files import read_json, write_json
 from steps.distill.losses.base import Batch, Outputs, Targets, Units
 from steps.distill.losses.pair import JointEmbedding, PairLoss, PooledEmbedding
 from steps.distill.score_tables import Pairs, PairTable
-from steps.retrieval.dual_pooling import dual_pooled
-from steps.retrieval.rankers import load_ranker
+from steps.retrieval.rankers import dual_pooled, load_ranker
 from steps.tracking.runs import NullRun
 
 POOLED = PooledEmbedding(kind="pooled_embedding", teacher="cross")

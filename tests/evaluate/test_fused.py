@@ -23,7 +23,7 @@ from steps.evaluate.params import SPLITS
 from steps.evaluate.run import run
 from steps.evaluate.summary import results_table
 from steps.evaluate.systems import Hits, Systems, bm25_search, dense_search
-from steps.retrieval.fusion_choice import DEEPEST, STANDARD
+from steps.retrieval.lexical import DEEPEST, STANDARD
 from steps.tracking.runs import NullRun
 
 KNOWN = {"static": 1, "2l": 4}

@@ -23,7 +23,7 @@ from steps.evaluate.figures.proposition import judged_pairs
 from steps.evaluate.judging import audit_leaks, own_document_lines, read_evaluation_sets, unmeasured_lines
 from steps.evaluate.params import REL, SAT
 from steps.evaluate.scoring import answering_documents, auc, holds, pooled_auc, score_and_keep, score_answers, tokens
-from steps.retrieval.fusion_choice import trials
+from steps.retrieval.lexical import trials
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def opened(root: Path, *names: str, **changes: Any) -> Systems:
 def test_the_order_is_the_other_teachers_own_over_the_first_hits(
     world: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("steps.scorers.documents.PIECE", 4)
+    monkeypatch.setattr("steps.scorers.base.PIECE", 4)
     monkeypatch.setenv("SLIMTOWER_PRECISION", "fp32")  # as the library computes below
     systems = opened(world, name)
     [system] = systems.reranked

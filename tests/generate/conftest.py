@@ -2,12 +2,12 @@
 
 import pytest
 
-from steps.generate import denoiser, small_bart
+from steps.generate import denoiser
 
 
 @pytest.fixture(autouse=True)
 def small_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     changes = {"WIDTH": 64, "HEADS": 2, "VOCABULARY": 400, "BATCH_SIZE": 8, "LEARNING_RATE": 3e-3}
     for name, value in changes.items():
-        monkeypatch.setattr(small_bart, name, value)
+        monkeypatch.setattr(denoiser, name, value)
     monkeypatch.setattr(denoiser, "TEMPERATURE", 1.0)

@@ -8,17 +8,19 @@ import pytest
 import torch
 from generate_fakes import PARAMS, TEXTS, random_bart
 
-from steps.generate import small_bart
+from steps.generate import denoiser as module
 from steps.generate.denoiser import (
     Denoiser,
     add_noise,
+    denoising_loss,
     encoder_states,
     load_denoiser,
     mask_tokens,
+    new_small_bart,
     tokenize,
+    train_tokenizer,
     write_variants,
 )
-from steps.generate.small_bart import denoising_loss, new_small_bart, train_tokenizer
 
 MASK = 4
 
@@ -114,7 +116,7 @@ def test_tokens_are_cut_at_the_limit_and_only_text_may_be_masked() -> None:
 
 
 def test_denoising_loss_is_the_cross_entropy_of_masked_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_bart, "KEPT_SHARE", 0.0)
+    monkeypatch.setattr(module, "KEPT_SHARE", 0.0)
     denoiser = random_bart()
     ids, attention, _ = tokenize(denoiser, TEXTS[:5], 24)
     found = denoising_loss(denoiser.model, ids, 0.3, MASK, seeded(3))

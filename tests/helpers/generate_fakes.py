@@ -6,9 +6,8 @@ from typing import Any
 from rows import row, write_rows
 
 from steps.core.tables import table_from_rows, write_table
-from steps.generate.denoiser import Denoiser
+from steps.generate.denoiser import Denoiser, new_small_bart, train_tokenizer
 from steps.generate.params import GenerateParams, SmallBartParams
-from steps.generate.small_bart import new_small_bart, train_tokenizer
 
 VERBS = ("sum", "sort", "merge", "plot", "filter", "scale", "draw", "count")
 THINGS = ("rows", "columns", "vectors", "images", "tables", "words", "lines", "cells", "bytes", "trees")

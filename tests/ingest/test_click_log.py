@@ -14,9 +14,8 @@ from pydantic import ValidationError
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
-from steps.ingest import log_splits
-from steps.ingest.log_splits import without_repeats
-from steps.ingest.search_log import SearchLog
+from steps.ingest import search_log
+from steps.ingest.search_log import SearchLog, without_repeats
 
 BASIC = [
     shown("red shoes", 0, "d0", clicked=True), shown("red shoes", 0, "d1", rank=2), shown("blue hat", 1, "d2"),
@@ -334,7 +333,7 @@ def test_robots_neither_train_nor_go_unsaid(
     flood = [shown("query 0", 1, f"d{n % 6}", rank=n + 1, clicked=True) | {"sid": "robot"} for n in range(200_000)]
     flood += [shown("spam", 1, clicked=True) | {"sid": "robot"}]
     crowd = [shown("query 1", 2, "d5", clicked=n % 2 == 0) | {"sid": f"crowd {n}"} for n in range(400)]
-    monkeypatch.setattr(log_splits, "MAX_QUERY_IMPRESSIONS", 100)
+    monkeypatch.setattr(search_log, "MAX_QUERY_IMPRESSIONS", 100)
     source = click_log(tmp_path, [*people, *flood, *crowd], "log.parquet")
     out = ingest(tmp_path, params(source))
     printed = capsys.readouterr().out

@@ -11,7 +11,7 @@ from bench.ubi_log import write_log
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from steps.core.tables import table_from_rows, write_table
-from steps.ingest import log_splits
+from steps.ingest import search_log
 
 
 def moment(day: float) -> str:
@@ -370,7 +370,7 @@ def test_robots_neither_train_nor_go_unsaid(
     clicks = [event("click", row["query_id"], doc, 1) for row in flood for doc in docs]
     clicks += [event("click", f"crowd {n}", "d5", 2) for n in range(0, 400, 2)]
     clicks += [event("click", row["query_id"], "d0", 6) for row in searches]
-    monkeypatch.setattr(log_splits, "MAX_QUERY_IMPRESSIONS", 100)
+    monkeypatch.setattr(search_log, "MAX_QUERY_IMPRESSIONS", 100)
     source = ubi(tmp_path, [*searches, *flood, *crowd], clicks)
     out = ingest(tmp_path, params(source | {"corpus": str(corpus(tmp_path, len(docs)))}))
     printed, report = capsys.readouterr().out, read_json(out / "report.json")["datasets"]["shop"]

@@ -8,7 +8,7 @@ import pytest
 from ir_measures import nDCG
 
 from slimtower.lexical.fusion import ReciprocalRank, WeightedSum, fuse, min_max, pooled
-from steps.retrieval.fusion_choice import GRID, STANDARD, chance_of, choose, trials
+from steps.retrieval.lexical import GRID, STANDARD, chance_of, choose, trials
 
 Hits = tuple[np.ndarray, list[str]]
 

@@ -116,7 +116,7 @@ def test_running_tracking_serving_describing_testing_and_promoting_rerun_nothing
             "slimtower/engines/kinds/milvus.py",
             "slimtower/registry/client.py",
             "steps/tracking/runs.py",
-            "steps/tracking/spool.py",
+            "steps/tracking/stage_run.py",
             "steps/frame/stage.py",
             "steps/frame/self_check.py",
             "README.md",
@@ -167,7 +167,7 @@ def test_what_finds_documents_before_an_index_reruns_the_stages_that_search_or_o
     assert project.after_edits("steps/retrieval/exact_search.py") == searching | {"embed", *CELLS["distill"]}
     assert project.after_edits("slimtower/lexical/bm25.py") == searching - {"score@other"}
     assert project.after_edits("steps/scorers/base.py") == {"score@other", *CELLS["distill"], "evaluate"}
-    networks = [f"steps/retrieval/{name}.py" for name in ("dual_pooling", "late_interaction", "rankers")]
+    networks = [f"steps/retrieval/{name}.py" for name in ("late_interaction", "rankers")]
     for network in networks:  # may train along with a student
         assert project.after_edits(network) == searching | set(CELLS["distill"])
 

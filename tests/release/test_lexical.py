@@ -21,7 +21,7 @@ from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table
 from steps.release import documents
 from steps.release.documents import carry_lexical
-from steps.retrieval.fusion_choice import STANDARD, choose, trials
+from steps.retrieval.lexical import STANDARD, choose, trials
 
 pytestmark = pytest.mark.medium
 

@@ -12,8 +12,17 @@ from torch import Tensor
 
 from slimtower.common.errors import UserError
 from slimtower.common.fingerprints import fingerprint
-from steps.retrieval.dual_pooling import DualPooling, Pooling, dual_pooled, is_dual_pooled, segments
-from steps.retrieval.rankers import has_random_head, load_ranker, pair_embeddings, pair_scores
+from steps.retrieval.rankers import (
+    DualPooling,
+    Pooling,
+    dual_pooled,
+    has_random_head,
+    is_dual_pooled,
+    load_ranker,
+    pair_embeddings,
+    pair_scores,
+    segments,
+)
 
 CLS, SEP, PAD = 2, 3, 0
 PAIRS = [("how to add", "sum rows. to sum all rows"), ("", "sort"), ("show", ""), ("add " * 50, "sum " * 70)]
@@ -108,10 +117,10 @@ def test_the_joint_embedding_is_what_the_last_layer_reads(tmp_path: Path) -> Non
 
 @pytest.mark.medium
 def test_a_tokenizer_without_special_tokens_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from steps.retrieval import dual_pooling
+    from steps.retrieval import rankers
 
-    tower = dual_pooling.load_tower(write_encoder(tmp_path / "model"))
+    tower = rankers.load_tower(write_encoder(tmp_path / "model"))
     tower[0].tokenizer.sep_token = None
-    monkeypatch.setattr(dual_pooling, "load_tower", lambda *_: tower)
+    monkeypatch.setattr(rankers, "load_tower", lambda *_: tower)
     with pytest.raises(UserError, match=r"no tokens \[CLS\] and \[SEP\] .* or set pooling: cls"):
         dual_pooled("some", "segments", 1.0, 24)

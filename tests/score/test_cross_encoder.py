@@ -12,8 +12,7 @@ from stages import SCORE, corpus_texts, reading, run_score
 from slimtower.common.files import read_json
 from slimtower.common.fingerprints import fingerprint
 from steps.core.tables import read_table
-from steps.retrieval.dual_pooling import Pooling, dual_pooled
-from steps.retrieval.rankers import load_ranker, pair_scores
+from steps.retrieval.rankers import Pooling, dual_pooled, load_ranker, pair_scores
 from steps.scorers import open_scorer
 from steps.scorers.cross_encoder import CrossEncoderScorer
 

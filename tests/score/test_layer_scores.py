@@ -14,9 +14,8 @@ from stages import SCORE, corpus_texts, reading, run_score
 from slimtower.common.files import read_json, write_json
 from slimtower.common.fingerprints import fingerprint
 from steps.core.tables import read_table
-from steps.retrieval.dual_pooling import Pooling, dual_pooled
 from steps.retrieval.late_interaction import load_late_interaction
-from steps.retrieval.rankers import load_ranker, pair_scores
+from steps.retrieval.rankers import Pooling, dual_pooled, load_ranker, pair_scores
 from steps.score import run
 from steps.scorers import open_scorer
 from steps.scorers.base import Scorer

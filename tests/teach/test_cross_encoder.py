@@ -19,8 +19,7 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from slimtower.common.fingerprints import fingerprint
 from steps.core.tables import write_table
-from steps.retrieval.dual_pooling import dual_pooled, is_dual_pooled
-from steps.retrieval.rankers import load_ranker
+from steps.retrieval.rankers import dual_pooled, is_dual_pooled, load_ranker
 from steps.teach.kinds.cross_encoder import CrossEncoder
 from steps.teach.params import TeachParams
 from steps.teach.run import run as teach

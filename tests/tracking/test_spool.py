@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from steps.tracking import spool
-from steps.tracking.spool import Spool, waiting_spools
+from steps.tracking import stage_run
+from steps.tracking.stage_run import Spool, waiting_spools
 
 pytestmark = pytest.mark.faults("MLflow away")
 
@@ -86,7 +86,7 @@ def test_a_kill_while_one_is_deleted_leaves_nothing_to_send_or_to_keep(
 ) -> None:
     made = Spool.make(tmp_path, {"stage": "teach"})
     with monkeypatch.context() as killed:
-        killed.setattr(spool.shutil, "rmtree", lambda *_, **__: None)
+        killed.setattr(stage_run.shutil, "rmtree", lambda *_, **__: None)
         made.remove()
     assert len(list(tmp_path.iterdir())) == 1 and list(waiting_spools(tmp_path)) == []
     assert list(tmp_path.iterdir()) == []
@@ -96,8 +96,8 @@ def test_a_kill_while_one_is_deleted_leaves_nothing_to_send_or_to_keep(
 def test_what_is_too_large_is_named_and_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, largest: int, free: int
 ) -> None:
-    monkeypatch.setattr(spool, "LARGEST", largest)
-    monkeypatch.setattr(spool.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    monkeypatch.setattr(stage_run, "LARGEST", largest)
+    monkeypatch.setattr(stage_run.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
     (tmp_path / "large").write_bytes(b"1234")
     made = Spool.make(tmp_path / "place", {})
     assert made.add("artifact", {"path": tmp_path / "large"}) == tmp_path / "large"

@@ -28,7 +28,7 @@ from slimtower.common.files import read_json
 from steps.teach.contrastive_training import backward
 from steps.teach.run import run as teach
 from steps.tracking.runs import NullRun
-from steps.training.sharding import ShardedTrainer, is_sharded, to_train
+from steps.training.library_trainer import ShardedTrainer, is_sharded, to_train
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "recipes/accelerate"

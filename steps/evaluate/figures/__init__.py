@@ -7,7 +7,7 @@ from slimtower.common.plugins import concrete_subclasses
 from steps.evaluate.figures.base import Figure, Measured, RenderContext
 from steps.evaluate.formatting import Block
 from steps.evaluate.params import EvaluateParams
-from steps.evaluate.served import fusing
+from steps.evaluate.systems import fusing
 
 
 def every_figure() -> list[Figure]:

@@ -10,11 +10,10 @@ from pydantic import Field, model_validator
 
 from slimtower.common.files import sha256_text
 from slimtower.common.settings import Strict
-from steps.ingest.log_splits import add_log
 from steps.ingest.rejects import Clicks
 from steps.ingest.relevance import QueryNames, log_relevance
 from steps.ingest.rows import MissingTarget
-from steps.ingest.search_log import SearchLog, Tables, read_corpus
+from steps.ingest.search_log import SearchLog, Tables, add_log, read_corpus
 from steps.ingest.source import Location, LogSource, Name, ReadContext, SourceData
 from steps.ingest.table_rows import Row
 from steps.ingest.times import Window

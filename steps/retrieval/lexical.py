@@ -1,12 +1,26 @@
-"""Which fusion, chosen on judged dev queries, and whether it beats dense search alone there beyond chance."""
+"""BM25 of a corpus, and its fusion with dense search: which is chosen on dev, and whether it wins beyond chance."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from slimtower.lexical.bm25 import Bm25
 from slimtower.lexical.fusion import AnyFusion, ReciprocalRank, WeightedSum, pooled
+from steps.core.corpus import corpus_columns, corpus_template
 from steps.core.measures import Qrels
+
+
+def corpus_bm25(ingest: Path, dataset: str) -> Bm25:
+    """An index of the documents of one data set in `ingest`, in the order of the corpus."""
+    template, ids, texts = corpus_template(ingest), [], []
+    for doc_id, name, *fields in corpus_columns(ingest, ["doc_id", "dataset", "title", "topic", "content"]):
+        if name == dataset:
+            ids.append(doc_id)
+            texts.append(template.text(*fields))
+    return Bm25(ids, texts)
+
 
 DEPTHS = (100, 300)
 WEIGHTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
