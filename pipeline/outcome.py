@@ -7,7 +7,7 @@ from pathlib import Path
 from slimtower.common.errors import UserError, guarded
 from slimtower.common.files import read_json
 from slimtower.serving.choice import run_root
-from slimtower.serving.examples import EXAMPLE
+from slimtower.serving.display import EXAMPLE
 
 LOSES_TOO_MUCH = "   (refuses such students as a first champion: docs/tutorial.md#5-a-champion)"
 

@@ -11,13 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slimtower.common.errors import UserError
-from slimtower.common.parquet import read_columns
+from slimtower.common.files import read_columns
 from slimtower.serving.choice import release_folder, run_root
-from slimtower.serving.examples import EXAMPLE
+from slimtower.serving.display import CALLS, EXAMPLE, Times, medians, milliseconds, snippet
 from slimtower.serving.query_encoder import is_unicode
 from slimtower.serving.release import Hit, Release, load_release
-from slimtower.serving.snippets import snippet
-from slimtower.serving.timing import CALLS, Times, medians, milliseconds
 
 _SNIPPET = 160  # characters
 _WARM_UP = 5  # calls before those that are timed

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import staged_file
-from steps.ingest.s3 import explained, read_whole, s3_client
+from slimtower.common.s3 import explained, read_whole, s3_client
 
 _ABSENT = {"NoSuchKey", "404"}
 

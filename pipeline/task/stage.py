@@ -14,7 +14,7 @@ from pipeline.task.children import Ended
 from pipeline.task.run import TaskRun
 from pipeline.task.workspace import PARAMS, Workspace, is_passing, is_refused
 from slimtower.common.errors import EXIT_BUG, EXIT_KILLED, EXIT_NOTHING, FULL_DISK, TransientError, UserError, line
-from slimtower.common.s3_codes import advice
+from slimtower.common.s3 import advice
 from slimtower.registry.client import client
 from steps.encoders.bases import OWN_TEACHER
 from steps.frame.exit_file import VARIABLE, read_exit

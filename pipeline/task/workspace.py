@@ -16,7 +16,7 @@ from pathlib import Path
 from pipeline.task.children import Ended, ask, stream
 from slimtower.common.errors import FULL_DISK, TransientError, UserError
 from slimtower.common.files import cache_root
-from slimtower.common.s3_codes import advice, says_refused
+from slimtower.common.s3 import advice, says_refused
 from slimtower.registry.client import tracking_uri
 from steps.promote.dvc_lock import Stages, dependencies, lock_stages, outputs
 

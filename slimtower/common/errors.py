@@ -29,6 +29,16 @@ EXIT_TRANSIENT = 75  # a network, a server or a disk failed: trying again may he
 EXIT_NOTHING = 99  # nothing to do
 EXIT_KILLED = 137  # killed, or out of memory: a smaller micro-batch may help
 EXIT_UNREAD = 141  # who read the output has gone (`| head`); what a shell reports for SIGPIPE
+PASSING_STATUS = {408, 425, 429}  # of HTTP's refusals
+_AWAY = {"ConnectionError", "TimeoutError", "TransportError", "Timeout"}  # Python's, httpx's and requests' classes
+_HERE = {"OfflineModeIsEnabled", "SSLCertVerificationError", "UnsupportedProtocol"}  # settings of this machine
+# psycopg's classes of what is refused; of a login that fails libpq has the server's words alone
+_POSTGRES = {"ProgrammingError", "NotSupportedError", "DataError", "InvalidAuthorizationSpecification"}
+_LOGIN = re.compile(
+    r"authentication failed|no password supplied|no pg_hba\.conf entry|FATAL: .*(?:does not exist|permission denied)"
+)
+_GRPC = {"UNAUTHENTICATED", "PERMISSION_DENIED", "INVALID_ARGUMENT", "UNIMPLEMENTED"}
+_MILVUS = {1, 7, 8, 11, 14, 16, 17}  # hundreds: collection, index, database, parameter, privilege, alias, field
 
 
 class UserError(Exception):
@@ -129,11 +139,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-PASSING_STATUS = {408, 425, 429}  # of HTTP's refusals
-_AWAY = {"ConnectionError", "TimeoutError", "TransportError", "Timeout"}  # Python's, httpx's and requests' classes
-_HERE = {"OfflineModeIsEnabled", "SSLCertVerificationError", "UnsupportedProtocol"}  # settings of this machine
-
-
 def is_outage(error: BaseException) -> bool:
     """Whether a server is away or busy behind an error: no connection, a time-out, HTTP 408, 425, 429 or 5xx."""
     kinds, statuses = set[str](), list[int]()
@@ -152,3 +157,18 @@ def end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None and not parent.is_alive():  # it died before
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether the engine would answer so again: a wrong login, missing rights, or what it cannot do."""
+    status, code = getattr(error, "status_code", None), getattr(error, "code", None)
+    if {kind.__name__ for kind in type(error).__mro__} & _POSTGRES or _LOGIN.search(line(error)):
+        return True
+    if isinstance(status, int) and 400 <= status < 500 and status not in PASSING_STATUS:
+        return True
+    if isinstance(code, int) and not getattr(error, "retriable", False) and code // 100 in _MILVUS:
+        return True
+    if callable(code) and getattr(code(), "name", "") in _GRPC:
+        return True
+    behind = error.__context__ if error.__cause__ in (None, error) else error.__cause__  # pymilvus raises e from e
+    return behind is not None and is_refusal(behind)

@@ -15,9 +15,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slimtower.common.errors import TransientError, UserError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _OLD = 86_400  # seconds without a change, after which what another host's writer left is nobody's
 
@@ -229,3 +232,17 @@ def last_used(path: Path) -> int:
 def folder_bytes(folder: Path) -> int:
     """Total size of the files below a folder, in bytes."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def read_columns(path: Path, *names: str, filters: Any = None) -> "pa.Table":
+    """Columns of a Parquet file, with the metadata of its schema; `filters` as `pyarrow.parquet` takes them.
+
+    UserError if the file is missing or lacks a column.
+    """
+    import pyarrow.parquet as pq
+
+    if not path.is_file():
+        raise UserError(f"{path}: not found; run `make demo` (or `make run RECIPE=...`) to make it")
+    if missing := [name for name in names if name not in pq.read_schema(path).names]:
+        raise UserError(f"{path}: has no column {', '.join(missing)}; delete it and run the stage that writes it again")
+    return pq.read_table(path, columns=list(names), filters=filters)

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slimtower.common.files import sha256_text
-from slimtower.common.parquet import read_columns
+from slimtower.common.files import read_columns, sha256_text
 from slimtower.engines.engine import Rows
 from slimtower.serving.checks import TITLES, embed_each
 from slimtower.serving.index_files import file_digests, shards_of

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from slimtower.common.errors import TransientError, UserError, line
+from slimtower.common.errors import TransientError, UserError, is_refusal, line
 from slimtower.common.masking import has_unquoted_login, redacted
 from slimtower.engines.engine import Engine
 from slimtower.engines.kinds import kinds
-from slimtower.engines.refusals import is_refusal
 
 _TARGETS = ", ".join(kind.address for kind in kinds())
 

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from slimtower.common.errors import TransientError, UserError, exhausted, line
 from slimtower.common.files import file_lock, staged_file
 from slimtower.common.imports import uncollected_imports
-from slimtower.common.s3_codes import FIX_CERTIFICATE, advice, says_refused, says_untrusted
+from slimtower.common.s3 import FIX_CERTIFICATE, advice, says_refused, says_untrusted
 
 _SETTINGS = {
     "MLFLOW_ENABLE_ASYNC_LOGGING": "false",

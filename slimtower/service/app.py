@@ -15,9 +15,9 @@ from starlette.types import ASGIApp
 from slimtower.common.errors import UserError, line
 from slimtower.service.limits import Limits
 from slimtower.service.logs import LOGGER
+from slimtower.service.messages import HANDLERS
 from slimtower.service.metrics import Observing
 from slimtower.service.page import page_routes
-from slimtower.service.problems import HANDLERS
 from slimtower.service.routes import embedding_routes, search_routes
 from slimtower.service.search_log import write_corpus
 from slimtower.service.service import Service, open_service

@@ -10,11 +10,10 @@ import pyarrow.compute as pc
 
 from slimtower.common.document_texts import template_of
 from slimtower.common.errors import UserError, line
-from slimtower.common.files import cache_root, sha256_text
-from slimtower.common.parquet import read_columns
+from slimtower.common.files import cache_root, read_columns, sha256_text
 from slimtower.service.log_store import log_store
 from slimtower.service.logs import LOGGER
-from slimtower.serving.snippets import snippet
+from slimtower.serving.display import snippet
 
 _NAME = "corpus.parquet"
 _SNIPPET = 220  # characters

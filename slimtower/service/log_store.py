@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from slimtower.common.errors import TransientError, UserError, line
 from slimtower.common.files import cache_root, file_lock, last_used, sha256_file, staged_file
-from slimtower.common.s3_codes import advice, says_refused
+from slimtower.common.s3 import advice, says_refused
 
 _ABSENT = {"NoSuchKey", "404"}
 _DIGEST = "sha256"  # an object's metadata

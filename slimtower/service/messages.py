@@ -1,12 +1,20 @@
-"""What goes in and out of the service, as OpenAPI describes it."""
+"""What goes in and out of the service, as OpenAPI describes it, and what a client gets where it gets no answer."""
 
+import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
+from starlette.exceptions import HTTPException
 
-from slimtower.serving.examples import EXAMPLE
+from slimtower.common.errors import UserError, line
+from slimtower.service.logs import LOGGER
+from slimtower.service.settings import K
+from slimtower.serving.display import EXAMPLE
 
-K = 10
 SEARCH_EXAMPLE: dict[str, Any] = {
     "system": "4l",
     "release": {"student": "4l", "manifest": "38a33004...", "version": ""},
@@ -34,9 +42,16 @@ _MOST_FIELDS = 50
 # One error of a list is enough: a body of a megabyte can hold hundreds of thousands
 Texts = Annotated[list[str], Field(fail_fast=True)]
 Name = Annotated[str, Field(max_length=200)]
+_FOLDERS = re.compile(r"(?<![\w:/.])/(?:[^\s/:;,'\"]+/)+")
+_MESSAGES = {
+    400: "the body is not JSON in UTF-8, or holds what is too long or too deep",
+    404: "no such path; /docs lists them",
+    405: "no such method for this path; /docs lists them",
+}
+_KINDS = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}
 
 
-class Request(BaseModel):
+class Body(BaseModel):
     """A request: an unknown field is an error."""
 
     model_config = ConfigDict(extra="forbid", str_strip_whitespace=False)
@@ -50,7 +65,7 @@ class Request(BaseModel):
         return body
 
 
-class SearchRequest(Request):
+class SearchRequest(Body):
     """One query or several, of one data set, for one system."""
 
     query: str | Texts = Field(validation_alias=AliasChoices("query", "q"), description="a query, or a list of them")
@@ -207,7 +222,7 @@ class EmbeddingsAnswer(BaseModel):
     release: ReleaseOut = Field(description="the release whose encoder this is")
 
 
-class ClickRequest(Request):
+class ClickRequest(Body):
     """A hit of a logged search that was clicked."""
 
     action_name: Literal["click"] = Field("click", description="the kind of event; there is this one")
@@ -242,3 +257,46 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         503: "no release is loaded, or too many requests at once; see Retry-After",
     }.items()
 }
+
+
+class Problem(Exception):
+    """A status and the line that goes with it; `param` names the field of the request that is wrong."""
+
+    def __init__(self, status: int, message: str, *, param: str = "", retry_s: int = 0) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.retry_s = status, message, param, retry_s
+
+
+def problem(status: int, message: str, *, param: str = "", retry_s: int = 0) -> JSONResponse:
+    """The response of a problem; `retry_s` becomes Retry-After."""
+    error = {
+        "message": message.encode("utf-8", "replace").decode("utf-8"),
+        "type": _KINDS.get(status, "invalid_request_error"),
+        "param": param or None,
+        "code": status,
+    }
+    return JSONResponse({"error": error}, status, {"Retry-After": str(retry_s)} if retry_s else None)
+
+
+async def refusal(request: Request, error: Exception) -> JSONResponse:
+    """What a client is told of an error: nothing of what it sent, of folders here, or of a defect, which is logged."""
+    match error:
+        case Problem():
+            return problem(error.status, error.message, param=error.param, retry_s=error.retry_s)
+        case UserError():
+            return problem(422, _FOLDERS.sub("", line(error)))
+        case RequestValidationError():
+            first: Mapping[str, Any] = error.errors()[0]
+            if first["type"] == "json_invalid":
+                return problem(422, "the body is not JSON")
+            param, message = ".".join(str(part) for part in first["loc"][1:]), str(first["msg"])
+            return problem(422, f"{param or 'body'}: {message[:1].lower()}{message[1:]}", param=param)
+        case HTTPException():  # a body that no parser gets through is a 400
+            return problem(error.status_code, _MESSAGES.get(error.status_code, str(error.detail)))
+    LOGGER.error("defect", exc_info=error, extra={"data": {"path": request.url.path}})
+    return problem(500, "the service failed on this request; its log says where")
+
+
+HANDLERS: dict[Any, Any] = dict.fromkeys(
+    (Problem, UserError, RequestValidationError, HTTPException, Exception), refusal
+)

@@ -14,7 +14,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.responses import HTMLResponse, Response
 from markupsafe import Markup, escape
 
-from slimtower.service.problems import Problem
+from slimtower.service.messages import Problem
 from slimtower.service.service import Service
 
 _HERE = Path(__file__).parent

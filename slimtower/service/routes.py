@@ -20,17 +20,17 @@ from slimtower.service.messages import (
     DocumentAnswer,
     EmbeddingsAnswer,
     EmbeddingsRequest,
-    K,
+    Problem,
     SearchAnswer,
     SearchRequest,
     SystemsAnswer,
 )
-from slimtower.service.problems import Problem
 from slimtower.service.search_log import Client
 from slimtower.service.service import SearchResult, Service, note_answer
+from slimtower.service.settings import K
 from slimtower.service.systems import Served, Serving
 from slimtower.serving.dims import truncate
-from slimtower.serving.timing import Medians
+from slimtower.serving.display import Medians
 
 CONSENT, CLIENT, PRIVACY = "x-search-consent", "x-search-client", "sec-gpc"
 _CLIENT_LENGTH = 100

@@ -15,22 +15,19 @@ from typing import NamedTuple, TypeVar
 from starlette.types import Scope
 
 from slimtower.common.errors import UserError
-from slimtower.service.baselines import BM25, FUSED_TEACHER, TEACHER, Baselines
+from slimtower.service.baselines import BM25, FUSED_TEACHER, TEACHER, Baselines, example_queries, report_of
 from slimtower.service.corpus import Corpus
 from slimtower.service.log_store import log_store
-from slimtower.service.messages import K
+from slimtower.service.messages import Problem
 from slimtower.service.metrics import SEEN, Metrics
-from slimtower.service.problems import Problem
-from slimtower.service.run_facts import example_queries, report_of
 from slimtower.service.search_log import SearchLog
-from slimtower.service.settings import Settings
+from slimtower.service.settings import K, Settings
 from slimtower.service.sources import FolderSource, RegistrySource, Source, project_of
 from slimtower.service.systems import Served, Serving
 from slimtower.service.watcher import Watcher
-from slimtower.serving.examples import EXAMPLE
+from slimtower.serving.display import CALLS, EXAMPLE, Medians, Times, medians
 from slimtower.serving.query_encoder import is_unicode
 from slimtower.serving.release import Hit
-from slimtower.serving.timing import CALLS, Medians, Times, medians
 
 _FEWEST, _WARM_UP_CALLS_S = 5, 1.0  # calls of one warm-up, which ends after so many seconds
 

@@ -7,10 +7,10 @@ from typing import Annotated, Literal, Self
 from pydantic import Field
 
 from slimtower.common.settings import Strict
-from slimtower.service.messages import K
 
 VARIABLE = "SLIMTOWER_SERVE"  # holds the settings of worker processes, but for the salt
 SALT = "SLIMTOWER_LOG_SALT"  # a name whose value is masked wherever it shows
+K = 10  # hits of a query, unless it asks for others
 _Count = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(gt=0)]
 

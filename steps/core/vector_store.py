@@ -1,4 +1,4 @@
-"""Vectors on disk by content: shards of (text digest, vector, length) that survive a killed run.
+"""Vectors, and scores of pairs, on disk by content: shards that survive a killed run.
 
 Each shard is a folder that appeared by rename, so what is there is whole, and a killed run repeats at most the shard it
 was in.
@@ -18,10 +18,15 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from slimtower.common.errors import UserError
-from slimtower.common.files import staged_folder
+from slimtower.common.files import cache_root, staged_file, staged_folder
 from steps.core.progress import Bar
 
 _UNKNOWN = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}  # of file systems that take no room beforehand
+_FILES = ("keys.npy", "vectors.npy", "lengths.npy")
+WINDOW_SHARDS = 16  # sorted by length together: enough that a batch pads little
+_TOKEN, _OVERHEAD = 4, 32  # bytes of a token; bytes that take as long to read as what every text takes beside its own
+Compute = Callable[[list[str], np.ndarray], np.ndarray]
+"""What is made of some texts and of each one's documents, `(texts, k)` positions: float32 `(texts, k, ...)`."""
 
 
 def new_array(target: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> np.memmap:
@@ -38,11 +43,6 @@ def new_array(target: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> np.memm
                 if error.errno not in _UNKNOWN:
                     raise
     return array
-
-
-_FILES = ("keys.npy", "vectors.npy", "lengths.npy")
-WINDOW_SHARDS = 16  # sorted by length together: enough that a batch pads little
-_TOKEN, _OVERHEAD = 4, 32  # bytes of a token; bytes that take as long to read as what every text takes beside its own
 
 
 @dataclass(frozen=True)
@@ -191,3 +191,40 @@ def _work(text: str, longest: int) -> int:
 def text_key(text: str) -> bytes:
     """The 32 bytes under which a text's vector is kept."""
     return sha256(text.encode("utf-8")).digest()
+
+
+class ScoreShards:
+    """What one teacher makes of pairs, computed by one code in one precision, below SLIMTOWER_CACHE.
+
+    A shard is a file that appeared by rename, named by the digest of its texts and of each one's documents in order.
+    `computed` counts the shards that were not there.
+    """
+
+    def __init__(self, settings: Sequence[str], documents: np.ndarray) -> None:
+        """`settings`: all that it depends on besides its texts; `documents`: digests `(documents, 32)`, uint8."""
+        self.folder = cache_root() / "scores" / sha256(repr(tuple(settings)).encode()).hexdigest()[:24]
+        self.documents = documents
+        self.computed = 0
+
+    def get_or_compute(self, compute: Compute, texts: list[str], documents: np.ndarray) -> np.ndarray:
+        """What `compute` makes of texts and their documents, `(texts, k)` positions; read from the file if it is there.
+
+        Values that are not finite are returned and not kept: another try, or another machine, computes them anew.
+        """
+        file = self._file(texts, documents)
+        if file.is_file() and np.isfinite(cached := np.array(loaded(file, file))).all():
+            return cached
+        values = compute(texts, documents)
+        if not np.isfinite(values).all():
+            return values
+        with staged_file(file) as staging, staging.open("wb") as handle:
+            np.save(handle, values)
+        self.computed += 1
+        return values
+
+    def _file(self, texts: list[str], documents: np.ndarray) -> Path:
+        key = sha256(f"{documents.shape}".encode())
+        for text in texts:
+            key.update(text_key(text))
+        key.update(self.documents[documents].tobytes())
+        return self.folder / f"{key.hexdigest()}.npy"

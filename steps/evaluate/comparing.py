@@ -10,8 +10,8 @@ from scipy import stats
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
+from steps.core.measures import units
 from steps.evaluate.systems import TEACHER
-from steps.retrieval.dataset_groups import units
 from steps.retrieval.noninferiority import resampled_means
 
 Paired = Mapping[str, tuple[np.ndarray, np.ndarray]]  # data set -> (student, teacher), each `(queries,)`

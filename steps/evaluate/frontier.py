@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from slimtower.common.files import staged_file
-from steps.core.measures import NDCG
+from steps.core.measures import NDCG, counted_sets
 from steps.evaluate.drawing import Mark, Panel
 from steps.evaluate.formatting import in_words, times
 from steps.evaluate.systems import BM25, TEACHER, fused_bytes, fused_name, fusing, served_systems
-from steps.retrieval.dataset_groups import counted_sets
 
 Metrics = Mapping[str, Any]
 _SLICES = 5

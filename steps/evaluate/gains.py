@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from steps.core.measures import NDCG, UNCUT
+from steps.core.measures import NDCG, UNCUT, counted_sets, weights
 from steps.evaluate.comparing import (
     bootstrap_p_value,
     compare,
@@ -21,7 +21,6 @@ from steps.evaluate.latency import Latency
 from steps.evaluate.measuring import Result
 from steps.evaluate.params import AS_ONE
 from steps.evaluate.systems import BM25, TEACHER, fused_name
-from steps.retrieval.dataset_groups import counted_sets, weights
 from steps.retrieval.noninferiority import FEWEST
 
 

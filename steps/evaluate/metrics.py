@@ -80,7 +80,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from steps.core.measures import UNCUT
+from steps.core.measures import UNCUT, joint_means, weights
 from steps.core.tables import SCHEMAS
 from steps.evaluate.cache import Measurements
 from steps.evaluate.choice import CHOICE_MARGIN, JudgedOn, choose, compare_on_test, ranked
@@ -93,7 +93,6 @@ from steps.evaluate.measuring import Result, Task
 from steps.evaluate.params import AS_ONE, BOOTSTRAP_SAMPLES
 from steps.evaluate.systems import BM25, TEACHER, Systems, fused_name
 from steps.evaluate.verdict import like_for_like, replacing, verdicts
-from steps.retrieval.dataset_groups import joint_means, weights
 from steps.retrieval.noninferiority import NonInferiority
 
 Metrics = dict[str, Any]

@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 
 from slimtower.common.errors import TransientError
 from slimtower.common.files import read_json, sha256_file, staged_file
+from steps.core.measures import counted_sets, units
 from steps.core.tables import table_path
 from steps.evaluate.choice import choice_lines
 from steps.evaluate.comparing import seed_lines, significant
@@ -30,7 +31,6 @@ from steps.evaluate.metrics import Metrics
 from steps.evaluate.summary import measured, share_of
 from steps.evaluate.systems import BM25, TEACHER, behind_api, fused_name, fusing, served_name
 from steps.evaluate.verdict import headline, left_out_lines, verdict_lines
-from steps.retrieval.dataset_groups import counted_sets, units
 from steps.tracking.run_ids import git_commit
 from steps.tracking.runs import Run
 

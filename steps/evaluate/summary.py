@@ -8,7 +8,7 @@ import numpy as np
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
-from steps.core.measures import NDCG
+from steps.core.measures import NDCG, counted_sets
 from steps.evaluate.choice import choice_lines
 from steps.evaluate.comparing import seed_lines, significant
 from steps.evaluate.figures import shown_figures
@@ -26,7 +26,6 @@ from steps.evaluate.gains import fusion_lines, gain_lines
 from steps.evaluate.metrics import VERSION
 from steps.evaluate.systems import TEACHER, fused_name, fusing, served_name, served_systems
 from steps.evaluate.verdict import headline, left_out_lines, verdict_lines
-from steps.retrieval.dataset_groups import counted_sets
 
 _SLICES = 5  # of a data set
 _MEASURES = 3  # that a terminal has room for

@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from steps.core.measures import NDCG
+from steps.core.measures import NDCG, units
 from steps.evaluate.formatting import milliseconds, percent, rounded, size, times
 from steps.evaluate.gains import fused_sets
 from steps.evaluate.judging import describe_parts
 from steps.evaluate.measuring import Result
 from steps.evaluate.systems import TEACHER, behind_api, fused_bytes, fused_name, fusing, served_ms_ratio, served_name
-from steps.retrieval.dataset_groups import units
 from steps.retrieval.noninferiority import Answer, NonInferiority
 
 _ALIKE = {"alone": "encoders alone", "both": "BM25 on both sides"}

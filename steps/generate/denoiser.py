@@ -34,6 +34,18 @@ TOP_K = 10  # tokens to draw from
 TEMPERATURE = 0.7  # of the draw; below 1 = closer to the likeliest
 MAX_TOKENS = 32  # of a query, read and written; the rest is cut
 DOCUMENT_TOKENS = 256  # of a document that document_model reads
+WARMUP_STEPS = 100
+LOG_STEPS = 20
+TRAINING_MASK_RATIO = 0.3  # more than when writing, as only masked tokens teach anything
+KEPT_SHARE = 0.15  # of the tokens that are not masked: the model starts as a copier and only has to stay one
+SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # ids 0 to 4, as in BART
+PAD, START = SPECIAL_TOKENS.index("<pad>"), SPECIAL_TOKENS.index("</s>")  # BART's decoder starts from </s>
+VOCABULARY = 6000  # byte-level BPE tokens, trained on the same texts
+WIDTH, LAYERS, HEADS = 192, 2, 4  # layers of the encoder, and as many of the decoder; attention heads a layer
+BATCH_SIZE = 32  # texts a step
+LEARNING_RATE = 2.0e-3  # of AdamW
+COPY_SHARPNESS = 1.5
+TOKEN_GAIN = 2.5  # over BART's 0.02, at which tied output logits start too flat to copy
 
 
 @dataclass(frozen=True)
@@ -191,20 +203,6 @@ def mask_tokens(ids: Tensor, maskable: Tensor, ratio: float, mask_id: int, gener
     smallest[torch.arange(len(ids)), draws.argmin(dim=1)] = True
     hit |= smallest & maskable & ~hit.any(dim=1, keepdim=True)
     return ids.masked_fill(hit, mask_id)
-
-
-WARMUP_STEPS = 100
-LOG_STEPS = 20
-TRAINING_MASK_RATIO = 0.3  # more than when writing, as only masked tokens teach anything
-KEPT_SHARE = 0.15  # of the tokens that are not masked: the model starts as a copier and only has to stay one
-SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # ids 0 to 4, as in BART
-PAD, START = SPECIAL_TOKENS.index("<pad>"), SPECIAL_TOKENS.index("</s>")  # BART's decoder starts from </s>
-VOCABULARY = 6000  # byte-level BPE tokens, trained on the same texts
-WIDTH, LAYERS, HEADS = 192, 2, 4  # layers of the encoder, and as many of the decoder; attention heads a layer
-BATCH_SIZE = 32  # texts a step
-LEARNING_RATE = 2.0e-3  # of AdamW
-COPY_SHARPNESS = 1.5
-TOKEN_GAIN = 2.5  # over BART's 0.02, at which tied output logits start too flat to copy
 
 
 def train_denoiser(texts: Sequence[str], params: GenerateParams, run: Run) -> Denoiser:

@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from slimtower.common.errors import TransientError, UserError, line
+from slimtower.common.errors import TransientError, UserError, is_refusal, line
 from slimtower.common.files import write_json
 from slimtower.common.masking import has_unquoted_login, remember
-from slimtower.engines.refusals import is_refusal
 from steps.core.vector_store import new_array
 from steps.ingest.locations import locate, one_file
 from steps.ingest.params import MilvusCollection, PgvectorTable, QdrantCollection, VectorFiles, VectorSource

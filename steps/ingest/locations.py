@@ -14,10 +14,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from slimtower.common import s3
 from slimtower.common.errors import UserError
 from slimtower.common.files import cache_root, sha256_file, sha256_text, staged_file
 from steps.core.progress import progress
-from steps.ingest import s3
 from steps.ingest.partitions import Below, Entry, Tree, contents, named_span
 from steps.ingest.table_rows import PATTERNS
 from steps.ingest.times import ALWAYS, Window

@@ -5,11 +5,14 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from slimtower.common.document_texts import DocumentTemplate
+from slimtower.common.errors import UserError
 from slimtower.common.files import staged_folder, write_json
 from steps.core.tables import SCHEMAS, table_from_columns, write_table
+from steps.core.texts import fold, words
 from steps.ingest.click_simulation import simulate_sessions
 from steps.ingest.coded_columns import among
 from steps.ingest.document_vectors import write_vectors
@@ -17,12 +20,24 @@ from steps.ingest.locations import one_file
 from steps.ingest.params import IngestParams
 from steps.ingest.rejects import Rejects
 from steps.ingest.report import build_report, counts, data_digest, metrics, summary
-from steps.ingest.source import UNLABELLED, UNLABELLED_QUERIES, Document, Judgement, Query, ReadContext, SourceData
+from steps.ingest.rows import Defect, LeftOut, decode, read_lines
+from steps.ingest.source import (
+    MAX_QUERY_WORDS,
+    UNLABELLED,
+    UNLABELLED_QUERIES,
+    Document,
+    Judgement,
+    Query,
+    ReadContext,
+    SourceData,
+    text_id,
+)
 from steps.ingest.splits import without_evaluation_texts
-from steps.ingest.tsv_files import TERM_SCORES, read_term_scores, read_unlabelled
 from steps.tracking.runs import Run
 
 _TABLES = ("impressions", "relevance", "given_triplets")  # tables that sources bring as such
+_TABLE_ENDINGS = ("jsonl", "json", "ndjson", "csv", "parquet")
+TERM_SCORES = "term_scores"
 
 
 def run(*, output: Path, params: IngestParams, run: Run) -> None:
@@ -135,3 +150,78 @@ def _simulated(
 def _sorted_table(name: str, rows: Iterable[Any]) -> pa.Table:
     in_order = sorted(rows)
     return table_from_columns(name, ([getattr(row, column) for row in in_order] for column in SCHEMAS[name].names))
+
+
+def read_unlabelled(path: Path, rejects: Rejects) -> list[Query]:
+    """Read the file's distinct queries (after folding), their ids made from their text.
+
+    Raises UserError when the file is a table by its ending, has no usable row, or too many rows are defect.
+    """
+    name = UNLABELLED_QUERIES
+    if (kind := path.name.lower().removesuffix(".gz").rpartition(".")[2]) in _TABLE_ENDINGS:
+        raise UserError(
+            f"params.yaml: ingest.{name}: {path} is {kind.upper()}, whose rows would be read as queries whole; give a"
+            " text file, a query on each line"
+        )
+    source = f"{name}/{path.name}"
+    queries: dict[str, Query] = {}
+    for line, raw, guard in rejects.guarded(read_lines(path), source, path):
+        with guard:
+            text = _text(raw)
+            key = fold(text)
+            if not key:
+                raise Defect("empty_text")
+            if key in queries:
+                raise LeftOut("duplicate_text")
+            queries[key] = Query(text_id(name, key), name, text, UNLABELLED, source, line)
+    if not queries:
+        raise UserError(f'{path}: holds no query; name another file in ingest.{name}, or "" for none')
+    return list(queries.values())
+
+
+def _text(raw: bytes) -> str:
+    columns = decode(raw).split("\t")
+    if len(columns) > 2:
+        raise Defect("too_many_columns")
+    text = columns[-1].strip()
+    if len(text.split()) > MAX_QUERY_WORDS:
+        raise LeftOut("query_too_long")
+    return text
+
+
+def read_term_scores(path: Path, rejects: Rejects) -> pa.Table:
+    """The table `term_scores`, sorted by term; terms are lower-cased, of equal ones the first stays.
+
+    Raises UserError when the file has no usable row, or too many rows are defect.
+    """
+    source = f"{TERM_SCORES}/{path.name}"
+    scores: dict[str, float] = {}
+    lines = ((line, raw) for line, raw in read_lines(path) if line > 1 or raw.lower() != b"term\tscore")
+    for _, raw, guard in rejects.guarded(lines, source, path):
+        with guard:
+            term, score = _parse(raw)
+            if term in scores:
+                raise Defect("duplicate_term")
+            scores[term] = score
+    if not scores:
+        raise UserError(f'{path}: holds no term; name another file in ingest.term_scores, or "" for none')
+    terms = sorted(scores)
+    return pa.table([terms, [scores[term] for term in terms]], schema=SCHEMAS[TERM_SCORES])
+
+
+def _parse(raw: bytes) -> tuple[str, float]:
+    columns = decode(raw).split("\t")
+    if len(columns) != 2:
+        raise Defect("missing_field" if len(columns) < 2 else "too_many_columns")
+    term = words(columns[0])
+    if len(term) != 1:
+        raise Defect("not_one_word")
+    try:
+        score = float(columns[1])
+    except ValueError:
+        raise Defect("bad_score") from None
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = np.float32(score)
+    if not (rounded > 0 and np.isfinite(rounded)):
+        raise Defect("bad_score")
+    return term[0], score

@@ -46,6 +46,14 @@ _SCHEMA = pa.schema(
         ("timestamp", pa.int64()),
     ]
 )
+_TRAIN, _DEV, _TEST = range(3)
+_SPLITS = ("train", "dev", "test")
+AFTER_TEST_FROM = "after_test_from"  # of what was shown, why it is left out
+REPEATED = "repeated"
+OF_LONG_SESSIONS, OF_FREQUENT_QUERIES = "of_long_sessions", "of_frequent_queries"
+# Fates of an impression, and of a search the first that one of its impressions has.
+USED, WITHOUT_CLICK, LATE, OF_ROBOTS = range(4)
+_OF_FATE = {WITHOUT_CLICK: "query_without_click", LATE: AFTER_TEST_FROM, OF_ROBOTS: "of_robots"}
 
 
 class Tables:
@@ -182,16 +190,6 @@ class SearchLog:
     def table(self) -> pa.Table:
         """All impressions as (session, query, document, rank, clicked, timestamp) in the order of their adding."""
         return pa.Table.from_batches(self._batches, schema=_SCHEMA)
-
-
-_TRAIN, _DEV, _TEST = range(3)
-_SPLITS = ("train", "dev", "test")
-AFTER_TEST_FROM = "after_test_from"  # of what was shown, why it is left out
-REPEATED = "repeated"
-OF_LONG_SESSIONS, OF_FREQUENT_QUERIES = "of_long_sessions", "of_frequent_queries"
-# Fates of an impression, and of a search the first that one of its impressions has.
-USED, WITHOUT_CLICK, LATE, OF_ROBOTS = range(4)
-_OF_FATE = {WITHOUT_CLICK: "query_without_click", LATE: AFTER_TEST_FROM, OF_ROBOTS: "of_robots"}
 
 
 def add_log(

@@ -19,10 +19,10 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import folder_bytes, folder_digest, read_json
 from steps.core.corpus import corpus_template
 from steps.core.judged import JudgedSet, read_judged_sets
+from steps.core.measures import weights
 from steps.core.tables import read_table, table_path
 from steps.promote.params import Policy
 from steps.promote.registry import reading
-from steps.retrieval.dataset_groups import weights
 
 MEASURE = "nDCG@10"
 _TEACHER = "teacher"  # its name in the evaluation's tables

@@ -16,13 +16,12 @@ from steps.core.code import code_digest
 from steps.core.corpus import check_documents, texts_of
 from steps.core.progress import progress
 from steps.core.tables import table_from_columns, table_path
-from steps.core.vector_store import text_key
+from steps.core.vector_store import ScoreShards, text_key
 from steps.core.versions import library_versions
 from steps.encoders.cut_texts import SAMPLE, sample_rows
 from steps.encoders.precision import resolve_precision
 from steps.rank.params import DEPTH, CrossEncoderParams
 from steps.retrieval.rankers import pair_scores
-from steps.retrieval.score_shards import ScoreShards
 from steps.training.triplets import refused_queries
 
 QUERIES = 16384  # scored before their scores are written: texts of the documents that these name are in memory

@@ -11,17 +11,6 @@ from slimtower.lexical.fusion import AnyFusion, ReciprocalRank, WeightedSum, poo
 from steps.core.corpus import corpus_columns, corpus_template
 from steps.core.measures import Qrels
 
-
-def corpus_bm25(ingest: Path, dataset: str) -> Bm25:
-    """An index of the documents of one data set in `ingest`, in the order of the corpus."""
-    template, ids, texts = corpus_template(ingest), [], []
-    for doc_id, name, *fields in corpus_columns(ingest, ["doc_id", "dataset", "title", "topic", "content"]):
-        if name == dataset:
-            ids.append(doc_id)
-            texts.append(template.text(*fields))
-    return Bm25(ids, texts)
-
-
 DEPTHS = (100, 300)
 WEIGHTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 # Of equals the first is chosen: ranks before scores, short lists before long ones.
@@ -33,8 +22,17 @@ STANDARD = ReciprocalRank(depth=min(DEPTHS))  # where nothing is judged to choos
 SIGNIFICANT = 0.05
 _DISCOUNTS = 1 / np.log2(np.arange(2, 12))
 _FLIPS, _BLOCK = 5000, 100
-
 Hits = tuple[Sequence[np.ndarray], Sequence[Sequence[str]]]  # scores and document ids, one entry a query, best first
+
+
+def corpus_bm25(ingest: Path, dataset: str) -> Bm25:
+    """An index of the documents of one data set in `ingest`, in the order of the corpus."""
+    template, ids, texts = corpus_template(ingest), [], []
+    for doc_id, name, *fields in corpus_columns(ingest, ["doc_id", "dataset", "title", "topic", "content"]):
+        if name == dataset:
+            ids.append(doc_id)
+            texts.append(template.text(*fields))
+    return Bm25(ids, texts)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ from steps.encoders.towers import autocast, device, forget_origin, load_tower, r
 
 Pooling = Literal["special_tokens", "segments"]
 _MODULE = "1_DualPooling"
+Pair = tuple[str, str]
+"""Text of a query, text of a document."""
 
 
 class DualPooling(Module):
@@ -113,10 +115,6 @@ def _assemble(network: Transformer, pooling: DualPooling, max_length: int | None
     if max_length is not None:
         ranker.max_seq_length = max_length
     return ranker
-
-
-Pair = tuple[str, str]
-"""Text of a query, text of a document."""
 
 
 def load_ranker(source: str | Path, max_length: int | None = None, seed: int = 0) -> CrossEncoder:

@@ -41,6 +41,12 @@ if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive
 
 Positives = Mapping[str, Set[str]]
 """Ids of the documents known to be relevant to a query, by its folded text."""
+PassOn = Callable[[Tensor, Tensor, bool], None]
+"""Backward pass from a piece's embeddings, by their gradient; whether it is the batch's last."""
+Features = dict[str, Any]
+"""What a tower reads: tensors whose first dimension is the batch, and settings that go to every piece."""
+ROLE_OF_COLUMN = {"query": "query", "positive": "document", "negative": "document"}
+SCALE = 2  # what the product of the matrices is multiplied by: alpha / rank
 
 
 class InBatch:
@@ -155,14 +161,6 @@ def _exact(vectors: Tensor) -> Tensor:
 def _first(vectors: Tensor, dim: int) -> Tensor:
     """The first `dim` dimensions of `(n, d)` vectors, of length 1."""
     return functional.normalize(_exact(vectors)[:, :dim], dim=1)
-
-
-PassOn = Callable[[Tensor, Tensor, bool], None]
-"""Backward pass from a piece's embeddings, by their gradient; whether it is the batch's last."""
-Features = dict[str, Any]
-"""What a tower reads: tensors whose first dimension is the batch, and settings that go to every piece."""
-ROLE_OF_COLUMN = {"query": "query", "positive": "document", "negative": "document"}
-SCALE = 2  # what the product of the matrices is multiplied by: alpha / rank
 
 
 def train_tower(

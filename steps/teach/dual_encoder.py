@@ -33,6 +33,8 @@ from steps.training.comparison import describe_gain
 from steps.training.distributed import rank
 from steps.training.params import of_no_weight
 
+_USED = {*ROLES, *DOCUMENT_PROMPTS}  # names of prompts that are read
+
 
 def teach(inputs: Inputs, output: Path, params: DualEncoder, run: Run) -> None:
     """Write `output/tower` (a SentenceTransformer folder), `output/report.json`, and what the tower was before.
@@ -233,9 +235,6 @@ def tell_comparison(comparison: dict[str, Any], run: Run) -> None:
         f" p = {p_value:.2g}); {verdict}",
         file=sys.stderr,
     )
-
-
-_USED = {*ROLES, *DOCUMENT_PROMPTS}  # names of prompts that are read
 
 
 def set_prompts(model: SentenceTransformer | MultiVectorEncoder, params: Prompted) -> None:

@@ -35,6 +35,10 @@ BLOCK = 8192  # triplets whose negatives are found before they are kept: texts o
 _PAIRS = 32  # read by the ranker at once
 Texts = Callable[[np.ndarray], Iterable[str]]
 """Texts of ascending rows of the corpus."""
+ENCODE_BATCH = 64
+RANKER_MARGIN = 0.5  # share by which the ranker's probability (sigmoid) of a negative must be below the positive's
+_SHARD = 2048  # documents between two savings of their vectors
+_QUERIES = 32_768  # searched with at once, for each time that the documents are read
 
 
 def ranker_of(rankers: Path, rule: RoundParams) -> Path | None:
@@ -122,12 +126,6 @@ def _first_far(
         negatives[np.array(pending)[far]] = np.array(tried)[far]
         pending = [index for index, done in zip(pending, far.tolist(), strict=True) if not done and orders[index]]
     return negatives
-
-
-ENCODE_BATCH = 64
-RANKER_MARGIN = 0.5  # share by which the ranker's probability (sigmoid) of a negative must be below the positive's
-_SHARD = 2048  # documents between two savings of their vectors
-_QUERIES = 32_768  # searched with at once, for each time that the documents are read
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ LARGEST = 2**28  # bytes of a file or folder of which a copy is kept
 _DISK_SHARE = 10  # of what is free on the disk a copy takes at most one part in so many
 _IDLE_S = 86400
 _REMOVED = ".gone."  # begins the names of spools of which nothing is wanted any more
+_WAIT = 30.0  # seconds before the server is tried again, at least
+_TIME_SHARE = 10  # and this many times what the last try took: at most a tenth of a stage's time
 
 
 class Spool:
@@ -149,10 +151,6 @@ def waiting_spools(root: Path) -> Iterator[Spool]:
             yield spool
         finally:
             spool.close()
-
-
-_WAIT = 30.0  # seconds before the server is tried again, at least
-_TIME_SHARE = 10  # and this many times what the last try took: at most a tenth of a stage's time
 
 
 @contextmanager

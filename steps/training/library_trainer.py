@@ -39,6 +39,9 @@ WARMUP_SHARE = 0.1  # of the steps, in which the learning rate rises from 0
 DROPOUT = 0.0  # in every layer while training; on a CPU its random numbers cost a third of a step
 STAGING = "staging"  # where a checkpoint is written before it gets its name
 _FILES = "files.json"  # of a checkpoint: the size of each of its files
+Tower = TypeVar("Tower", bound=SentenceTransformer)
+_WEIGHTS = "trained.pt"  # of a checkpoint
+_WRAPPED = "_checkpoint_wrapped_module."  # in names of weights whose activations are recomputed
 
 
 def shared_arguments(knobs: TripletTraining, checkpoints: Path, batch_size: int) -> dict[str, Any]:
@@ -236,11 +239,6 @@ def fast_attention(model: nn.Module, precision: Precision, longest: int) -> Iter
     yield
     for network, attention in zip(networks, attentions, strict=True):
         network.set_attn_implementation(attention)
-
-
-Tower = TypeVar("Tower", bound=SentenceTransformer)
-_WEIGHTS = "trained.pt"  # of a checkpoint
-_WRAPPED = "_checkpoint_wrapped_module."  # in names of weights whose activations are recomputed
 
 
 def is_sharded() -> bool:

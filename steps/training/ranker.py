@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive
     from steps.tracking.runs import Run
 
 RANDOM_NEGATIVES = 1  # documents of the same data set besides, taken for negatives
+_SURE = 1e4  # ListNet's label of a positive: of its softmax over labels, 0 for the others, nothing is left for these
 
 
 @dataclass(frozen=True)
@@ -181,9 +182,6 @@ def _keys(judged: Mapping[str, set[str]], query_ids: list[str], doc_ids: list[st
         if doc_id in position_of
     ]
     return np.array(keys, dtype=np.int64)
-
-
-_SURE = 1e4  # ListNet's label of a positive: of its softmax over labels, 0 for the others, nothing is left for these
 
 
 def train_ranker(

@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 from pipeline.task.children import ask, stream
 from slimtower.common.errors import OutOfMemory, UserError, exhausted, line
 from slimtower.common.masking import masked_traceback, redacted, remember
+from slimtower.common.s3 import explained, s3_client
 from slimtower.registry.client import reaching
 from steps.endpoint.params import Reads
 from steps.frame.exit_file import VARIABLE, read_exit, record_exit
-from steps.ingest.s3 import explained, s3_client
 from steps.tracking.run_ids import scheduler_tags
 from steps.tracking.runs import MlflowRun
 

@@ -21,10 +21,9 @@ import steps.encoders.vector_cache as vector_cache
 from slimtower.common.errors import UserError
 from slimtower.common.fingerprints import fingerprint
 from steps.core import progress
-from steps.core.vector_store import WINDOW_SHARDS, Embeddings, VectorCache, text_key
+from steps.core.vector_store import WINDOW_SHARDS, Embeddings, ScoreShards, VectorCache, text_key
 from steps.distill.layer_store import LayerReader
 from steps.encoders.towers import load_tower
-from steps.retrieval.score_shards import ScoreShards
 
 TEXTS = [f"text {number}" for number in range(50)]
 

@@ -10,8 +10,8 @@ from scipy.stats import ttest_ind
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import write_json
+from steps.core.measures import counted_sets, joint_means, units, weights
 from steps.evaluate.comparing import bootstrap_means, compare, of_one_spec, p_value, retention, seed_lines, spreads
-from steps.retrieval.dataset_groups import counted_sets, joint_means, units, weights
 
 
 def test_three_definitions_by_hand() -> None:

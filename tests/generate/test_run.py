@@ -13,8 +13,8 @@ from generate_fakes import PARAMS, TEXTS, VERBS, queries, random_bart, save_deno
 from recorder import Recorder
 from teach_fakes import write_tower
 
+import steps.generate.run as sources
 import steps.generate.run as stage
-import steps.generate.sources as sources
 from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
@@ -24,8 +24,16 @@ from steps.encoders.towers import load_tower
 from steps.generate import denoiser
 from steps.generate.denoiser import Denoiser, Variants
 from steps.generate.params import GenerateParams
-from steps.generate.run import SIGMAS, content_overlap, filter_texts, source_cosines
-from steps.generate.sources import Source, corpus_sample, from_documents, query_like
+from steps.generate.run import (
+    SIGMAS,
+    Source,
+    content_overlap,
+    corpus_sample,
+    filter_texts,
+    from_documents,
+    query_like,
+    source_cosines,
+)
 from steps.tracking.runs import NullRun, Run
 
 

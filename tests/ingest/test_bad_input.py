@@ -26,9 +26,9 @@ from steps.ingest.kinds.ms_marco import MsMarcoSource
 from steps.ingest.kinds.ubi import UbiSource
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, read_lines
+from steps.ingest.run import read_term_scores, read_unlabelled
 from steps.ingest.source import SourceData
 from steps.ingest.table_rows import read_rows
-from steps.ingest.tsv_files import read_term_scores, read_unlabelled
 
 pytestmark = [pytest.mark.medium, pytest.mark.faults("bad input")]
 

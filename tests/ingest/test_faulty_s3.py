@@ -9,8 +9,8 @@ import pytest
 from faulty_s3 import FaultyS3
 
 from pipeline.task.run_store import open_store
+from slimtower.common import s3
 from slimtower.common.errors import EXIT_DATA, EXIT_TRANSIENT, UserError, line
-from steps.ingest import s3
 from steps.ingest.locations import locate
 
 pytestmark = [pytest.mark.medium, pytest.mark.faults("S3")]

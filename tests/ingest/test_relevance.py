@@ -12,7 +12,7 @@ from ingest_logs import COLUMNS, click_log, ingest, params, reasons, rows_of, sh
 from slimtower.common.errors import UserError
 from steps.core.tables import read_table
 from steps.ingest.rejects import Rejects
-from steps.ingest.tsv_files import read_term_scores
+from steps.ingest.run import read_term_scores
 
 LOG = [
     shown("red shoes", 0) | {"qid": "q1"},

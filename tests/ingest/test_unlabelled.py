@@ -8,9 +8,9 @@ import pytest
 from slimtower.common.errors import UserError
 from steps.ingest.locations import one_file
 from steps.ingest.rejects import Rejects
+from steps.ingest.run import read_unlabelled
 from steps.ingest.source import Query
 from steps.ingest.splits import without_evaluation_texts
-from steps.ingest.tsv_files import read_unlabelled
 
 
 def read(path: Path, *, ratio: float = 1.0) -> tuple[list[Query], Rejects]:

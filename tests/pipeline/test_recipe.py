@@ -35,8 +35,8 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import write_json
 from slimtower.common.settings import read_mapping
 from slimtower.serving.choice import check_origin
+from steps.core.measures import units
 from steps.evaluate.params import AS_ONE
-from steps.retrieval.dataset_groups import units
 
 RECIPES = sorted(Path("recipes").glob("*.yaml"))
 

@@ -13,7 +13,7 @@ from towers import other_weights
 from slimtower.common.files import read_json, write_json
 from steps.core.positives import positive_rows
 from steps.core.tables import SCHEMAS, read_table, table_from_rows, write_table
-from steps.score.lists import OrderCheck
+from steps.score.run import OrderCheck
 
 
 def ndcg(ranks: list[int], answers: int) -> float:

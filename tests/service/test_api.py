@@ -26,10 +26,9 @@ from starlette.testclient import TestClient
 from slimtower.common.errors import UserError
 from slimtower.common.files import write_json
 from slimtower.common.fingerprints import fingerprint
-from slimtower.service.baselines import Baselines
+from slimtower.service.baselines import Baselines, teacher_base
 from slimtower.service.corpus import Corpus
 from slimtower.service.logs import JsonLines
-from slimtower.service.run_facts import teacher_base
 from slimtower.service.service import Service
 from slimtower.service.systems import Origin, Served, Serving
 from slimtower.serving.release import load_release

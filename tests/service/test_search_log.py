@@ -34,8 +34,8 @@ from slimtower.service.routes import search_routes
 from slimtower.service.search_log import Client, SearchLog, _corpus_lines, write_corpus
 from slimtower.service.service import SearchResult
 from slimtower.service.settings import SALT, VARIABLE, Settings
+from slimtower.serving.display import Times
 from slimtower.serving.release import Hit
-from slimtower.serving.timing import Times
 from steps.core.tables import SCHEMAS, read_table, write_table
 
 DAY = 24 * 3600

@@ -10,8 +10,8 @@ from whole_run import read_mapping, run_ingest, write_lines
 
 from pipeline.params import check_params
 from pipeline.recipe import overlay
-from slimtower.serving import examples
-from slimtower.serving.examples import ANSWERS, answered_examples
+from slimtower.serving import display
+from slimtower.serving.display import ANSWERS, answered_examples
 from slimtower.serving.release import load_release
 from steps.core.tables import SCHEMAS, read_table, write_table
 from steps.encoders.towers import encode, load_tower
@@ -24,7 +24,7 @@ def test_an_example_is_offered_where_the_release_answers_it(released: Path, monk
     assert [answered_examples(release, dataset) for dataset in release.datasets] == [[], []]  # of other data
     hits = [hit.id.removeprefix("one/") for hit in release.query("sum", 10, "one")]
     answers = {"sum": frozenset({hits[2]}), " sum ": frozenset({"absent"}), "sum.": frozenset({hits[9]})}
-    monkeypatch.setattr(examples, "ANSWERS", answers)
+    monkeypatch.setattr(display, "ANSWERS", answers)
     assert answered_examples(release, "one") == ["sum"]  # the first three are what people look at
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slimtower.serving.snippets import snippet
+from slimtower.serving.display import snippet
 
 
 @pytest.mark.parametrize(

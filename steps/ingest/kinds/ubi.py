@@ -28,6 +28,12 @@ from steps.ingest.ubi_searches import AFTER, BEFORE, Searches, read_searches
 from steps.ingest.values import Ids, Reading, as_id, detect_rank_from, rank_of, unwrapped
 
 _BATCH_ROWS = 1_000_000
+SESSION_SECONDS = 24 * 3600  # so long after its search an event may come
+_NEVER_SHOWN = "click_without_impression"
+_ATTRIBUTES, _NO_RANK, _MOST_ACTIONS, _NAMED_ACTIONS = "event_attributes", -1, 1000, 8
+_OBJECT = (_ATTRIBUTES, "object", "object_id")
+_RANKS = ((_ATTRIBUTES, "position", "ordinal"), (_ATTRIBUTES, "position"), (_ATTRIBUTES, "rank"))  # the last: o19s'
+_FLAT = [".".join(path[:length]) for path in (_OBJECT, *_RANKS) for length in range(2, len(path) + 1)]
 
 
 class UbiSource(LogSource):
@@ -87,14 +93,6 @@ class UbiSource(LogSource):
                 names.add(search_id, number)
         data.relevance = log_relevance(self, context, log, names, documents, data.facts)
         return data
-
-
-SESSION_SECONDS = 24 * 3600  # so long after its search an event may come
-_NEVER_SHOWN = "click_without_impression"
-_ATTRIBUTES, _NO_RANK, _MOST_ACTIONS, _NAMED_ACTIONS = "event_attributes", -1, 1000, 8
-_OBJECT = (_ATTRIBUTES, "object", "object_id")
-_RANKS = ((_ATTRIBUTES, "position", "ordinal"), (_ATTRIBUTES, "position"), (_ATTRIBUTES, "rank"))  # the last: o19s'
-_FLAT = [".".join(path[:length]) for path in (_OBJECT, *_RANKS) for length in range(2, len(path) + 1)]
 
 
 class Impressions(NamedTuple):
