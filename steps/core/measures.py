@@ -9,12 +9,14 @@ from typing import Any
 
 import ir_measures
 import numpy as np
+from scipy.stats import ttest_rel
 
 NDCG = "nDCG@10"
 UNCUT = "uncut RR"  # 1 / rank of the first relevant document among all hits
 _KINDS = ("nDCG@k", "RR@k", "AP@k", "R@k", "P@k", "Success@k", "RR", "AP", "Rprec", "Bpref")
 
 Qrels = Mapping[str, Mapping[str, int]]
+SIGNIFICANT = 0.05
 
 
 def parse_measure(name: str) -> Any:
@@ -184,3 +186,25 @@ def counted_sets(metrics: Mapping[str, Any], part: str = "datasets") -> dict[str
     joint = metrics.get("as_one" if part == "datasets" else "as_one_dev", {})
     counted_names = units(metrics[part], list(joint))
     return {name: joint[name] if name in joint else metrics[part][name] for name in counted_names}
+
+
+def p_of_gain(before: np.ndarray, after: np.ndarray) -> float:
+    """p-value of the one-sided paired t-test that `after` is larger, both `(queries,)`; 1 where it has nothing to say.
+
+    So it is for a single query, and where all differences are equal.
+    """
+    return float(ttest_rel(after, before, alternative="greater").pvalue) if np.ptp(after - before) > 0 else 1.0
+
+
+def describe_gain(subject: str, baseline: str, higher: bool, better: bool, queries: int, advice: str) -> str:
+    """What a person is told of a comparison: a gain, one that may be chance, or a WARNING with what to do."""
+    if better:
+        return f"{subject} beats {baseline}"
+    if higher:
+        return f"{subject} ranks better than {baseline}, which on {queries:,} queries may be chance; judge more"
+    return f"WARNING: {subject} does not rank better than {baseline}; {advice}"
+
+
+def is_better(before: np.ndarray, after: np.ndarray) -> bool:
+    """Whether `after` is larger in the mean, and that significantly."""
+    return bool(after.mean() > before.mean() and p_of_gain(before, after) <= SIGNIFICANT)

@@ -12,14 +12,13 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 
 from steps.core.corpus import check_documents, texts_of
 from steps.core.judged import read_judged_sets
-from steps.core.measures import ndcg_at_10
+from steps.core.measures import is_better, ndcg_at_10, p_of_gain
 from steps.encoders.bases import resolve_base
 from steps.encoders.towers import encode, load_tower
 from steps.rank.params import DEPTH, CrossEncoderParams
 from steps.rank.relevance import draw_ids, queries_with_candidates, read_candidates, searchers, union
 from steps.retrieval.lexical import corpus_bm25
 from steps.retrieval.rankers import pair_scores
-from steps.training.comparison import is_better, p_of_gain
 
 BASELINE = "bm25"
 

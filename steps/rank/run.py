@@ -10,6 +10,7 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import staged_folder, write_json
 from slimtower.common.fingerprints import fingerprint
 from steps.core.leases import release_and_delete
+from steps.core.measures import describe_gain
 from steps.core.tables import read_table, stream_table
 from steps.encoders.bases import resolve_base
 from steps.encoders.cut_texts import cut_pairs
@@ -25,7 +26,6 @@ from steps.rank.relevance import (
 )
 from steps.retrieval.rankers import check_pair_batches, has_random_head, load_ranker
 from steps.tracking.runs import Run
-from steps.training.comparison import describe_gain
 from steps.training.params import of_no_weight
 from steps.training.ranker import check_length, checkpoint_folder, choose_lists, train_ranker, training_facts
 

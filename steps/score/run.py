@@ -15,7 +15,7 @@ from slimtower.common.files import staged_folder, write_json
 from slimtower.common.fingerprints import fingerprint
 from steps.core.code import code_digest
 from steps.core.corpus import CorpusTexts
-from steps.core.measures import ndcg_at_10
+from steps.core.measures import SIGNIFICANT, ndcg_at_10, p_of_gain
 from steps.core.positives import positive_rows
 from steps.core.progress import progress
 from steps.core.tables import SCHEMAS, read_table, stream_table
@@ -28,7 +28,6 @@ from steps.score.params import ScoreParams
 from steps.scorers import open_scorer
 from steps.scorers.base import Reading, Scorer
 from steps.tracking.runs import Run
-from steps.training.comparison import SIGNIFICANT, p_of_gain
 
 OBSERVED = ("judged", "click_one_hop", "given")  # sources of triplets that no ranker made, and nobody inferred
 _FEWEST = 20  # queries of which a mean is worth a line

@@ -14,7 +14,7 @@ from slimtower.common.fingerprints import fingerprint
 from steps.core.corpus import texts_of
 from steps.core.judged import read_judged_sets
 from steps.core.leases import release_and_delete
-from steps.core.measures import ndcg_at_10
+from steps.core.measures import describe_gain, is_better, ndcg_at_10, p_of_gain
 from steps.core.tables import read_table
 from steps.encoders.bases import resolve_base
 from steps.retrieval.lexical import corpus_bm25
@@ -23,7 +23,6 @@ from steps.teach.dev_comparison import draw_queries
 from steps.teach.kinds.base import Inputs
 from steps.teach.kinds.cross_encoder import CrossEncoder
 from steps.tracking.runs import Run
-from steps.training.comparison import describe_gain, is_better, p_of_gain
 from steps.training.params import of_no_weight
 from steps.training.ranker import (
     WithReconstruction,

@@ -9,11 +9,10 @@ from sentence_transformers import SentenceTransformer
 
 from steps.core.corpus import CorpusRows, texts_of
 from steps.core.judged import JudgedSet, read_judged_sets
-from steps.core.measures import ndcg_at_10_of_matrix
+from steps.core.measures import is_better, ndcg_at_10_of_matrix, p_of_gain
 from steps.encoders.precision import Precision
 from steps.encoders.towers import encode
 from steps.teach.kinds.base import OnTriplets
-from steps.training.comparison import is_better, p_of_gain
 
 Scores = Callable[[list[str], list[str]], np.ndarray]
 

@@ -17,6 +17,7 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import staged_folder, write_json
 from slimtower.common.fingerprints import fingerprint
 from slimtower.common.names import ROLES
+from steps.core.measures import describe_gain
 from steps.core.tables import read_table, table_path
 from steps.encoders.bases import resolve_base
 from steps.encoders.batch_check import check_tower_batches
@@ -29,7 +30,6 @@ from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.rounds import Rounds, Train, train_in_rounds
 from steps.teach.training_triplets import TripletChoice, choose_triplets, known_positives, named_documents
 from steps.tracking.runs import Run
-from steps.training.comparison import describe_gain
 from steps.training.distributed import rank
 from steps.training.params import of_no_weight
 

@@ -6,10 +6,21 @@ import numpy as np
 import pytest
 import pytrec_eval
 
-from steps.core.measures import NDCG, best_hits, ndcg_at_10, ndcg_at_10_of_matrix, parse_measure, per_query, trec_order
+from steps.core.measures import (
+    NDCG,
+    best_hits,
+    describe_gain,
+    is_better,
+    ndcg_at_10,
+    ndcg_at_10_of_matrix,
+    parse_measure,
+    per_query,
+    trec_order,
+)
 
 NO_MEASURES = "ndcg@10|R|R@0|R@5.5|R(foo=1)@5|ERR@20|NumRet|nDCG@10; x|@||R(2)@5|R(**{})@5|R(rel=x)@5|R@5@5"
 MEASURES = ["nDCG@10", "RR@10", "AP@1000", "R@5", "R@20", "R@100", "RR"]
+BEFORE = np.random.default_rng(1).random(60)
 
 
 def one_query(grades: dict[str, int], ranking: list[str], scores: list[float] | None = None) -> dict[str, float]:
@@ -154,3 +165,19 @@ def test_the_best_hits_hold_all_that_tie_with_the_last() -> None:
     assert dict(zip(ids[0], values[0].tolist(), strict=True)) == {"a": 3.0, "d": 2.0}
     ids, values = best_hits([], np.zeros((2, 0)), 10)
     assert ids == [[], []] and [len(row) for row in values] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("gain", "spread", "said"),
+    [
+        (0.2, 0.1, "it beats BM25"),
+        (0.02, 0.5, "it ranks better than BM25, which on 60 queries may be chance"),
+        (-0.2, 0.1, "WARNING: it does not rank better than BM25; leave it out"),
+        (0.0, 0.0, "WARNING: it does not rank better than BM25; leave it out"),
+    ],
+)
+def test_only_what_ranks_no_better_is_warned_of(gain: float, spread: float, said: str) -> None:
+    noise = np.random.default_rng(2).normal(size=60)
+    after = BEFORE + gain + spread * (noise - noise.mean())
+    better = is_better(BEFORE, after)
+    assert describe_gain("it", "BM25", after.mean() > BEFORE.mean(), better, 60, "leave it out").startswith(said)
