@@ -1,24 +1,44 @@
-"""The towers of a causal language model: which states they pool, and what of them survives being saved."""
+"""The towers of a causal language model: which states they pool, how they train, and what survives being saved."""
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from llm_fakes import END, TEXTS, laid_out, states_before, write_llm
+from llm_fakes import END, LLM_PARAMS, TEXTS, TITLED, laid_out, states_before, write_llm, write_titled_world
+from recorder import Recorder, killed_at
 from safetensors import safe_open
+from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from stages import run_embed, run_score
-from teach_fakes import write_tower
+from teach_fakes import documents, queries, triplets, write_tower, write_world
 from transformers import AutoModel
 
+import steps.teach.contrastive_training as contrastive_training
 from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.errors import UserError
-from slimtower.common.files import write_json
+from slimtower.common.files import read_json, write_json
 from slimtower.common.fingerprints import fingerprint
+from slimtower.common.names import ROLES
 from steps.core.tables import read_table
 from steps.encoders.towers import encode, load_tower, route
-from steps.teach.llm_tower import check_prompt_length, llm_tower
+from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
+from steps.teach.llm_tower import (
+    MasterAdamW,
+    PlaceholderLoss,
+    StatesBefore,
+    _training_tower,
+    check_prompt_length,
+    llm_tower,
+    train_llm_tower,
+)
+from steps.teach.run import run as teach
+from steps.teach.training_triplets import TextTriplet
+from steps.tracking.runs import NullRun, Run
+
+LORA = {"rank": 4, "target_modules": ["q_proj", "v_proj", "up_proj"]}
 
 
 @pytest.fixture(scope="module")
@@ -141,3 +161,228 @@ def test_a_network_that_reads_both_ways_is_refused(tmp_path: Path) -> None:
         llm_tower(str(tmp_path / "model/bert"), 8, seed=1)
     with pytest.raises(UserError, match=r"model .*: cannot be loaded"):
         llm_tower(str(tmp_path / "nothing"), 8, seed=1)
+
+
+def params(base: Path, **changes: Any) -> LlmDualEncoder:
+    return LlmDualEncoder.model_validate(LLM_PARAMS.model_dump() | {"base": str(base)} | changes)
+
+
+def world_triplets() -> list[TextTriplet]:
+    texts = {row["doc_id"]: TITLED.text(row["title"], row["topic"], row["content"]) for row in documents()}
+    asked = {row["query_id"]: row["text"] for row in queries()}
+    return [
+        TextTriplet(
+            asked[row["query_id"]],
+            texts[row["positive_id"]],
+            texts[row["negative_id"]],
+            "judged",
+            row["positive_id"],
+            row["negative_id"],
+            "d",
+        )
+        for row in triplets()
+    ]
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+def contrastive(queries: np.ndarray, near: np.ndarray, far: np.ndarray, temperature: float, margin: float) -> float:
+    """Half of Eq. 5 and half of Eq. 6, and half of Eq. 9, for one width and one embedding of a document."""
+    scores = unit(queries) @ unit(near).T / temperature
+    right = np.diag(scores)
+    forward = (np.log(np.exp(scores).sum(axis=1)) - right).mean()
+    backward = (np.log(np.exp(scores).sum(axis=0)) - right).mean()
+    hard = np.maximum(0, margin - (unit(queries) * unit(near)).sum(1) + (unit(queries) * unit(far)).sum(1)).mean()
+    return float((forward + backward) / 2 + 0.5 * hard)
+
+
+@pytest.mark.medium
+def test_the_loss_is_the_papers_sum_over_embeddings_and_widths(base: Path) -> None:
+    random = np.random.default_rng(0)
+    shared = random.normal(size=(5, 1, 8)).repeat(3, axis=1)
+    positive, negative = random.normal(size=(2, 5, 3, 8))
+    given = params(base, temperature=0.3)
+    tower = SentenceTransformer(modules=[torch.nn.Identity()], device="cpu", similarity_fn_name="cosine")
+    columns = [torch.from_numpy(each).requires_grad_() for each in (shared, positive, negative)]
+
+    def loss(*embeddings: torch.Tensor) -> torch.Tensor:
+        function = PlaceholderLoss(tower, given.temperature, given.loss)
+        return function.compute_loss_from_embeddings(list(embeddings), torch.empty(0))
+
+    expected = sum(
+        contrastive(shared[:, which, :width], positive[:, which, :width], negative[:, which, :width], 0.3, 0.2)
+        for which in range(3)
+        for width in (8, 4)
+    )
+    assert loss(*columns).item() == pytest.approx(expected, rel=1e-9)
+    assert torch.autograd.gradcheck(loss, columns)
+
+
+@pytest.mark.medium
+def test_three_states_train_and_the_last_is_that_of_the_saved_tower(base: Path) -> None:
+    tower = llm_tower(str(base), 8, seed=1).eval()
+    training = _training_tower(tower).eval()
+    for side in ("right", "left"):
+        route(training, "document").tokenizer.padding_side = side
+        with torch.inference_mode():
+            found = training(training.preprocess(TEXTS, task="document"))["sentence_embedding"]
+            states = torch.stack([states_before(base, tower, text) for text in TEXTS])
+            expected = route(tower, "document")[2].linear(states)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(unit(found[:, 2].numpy()), encode(tower, TEXTS, "document"), atol=1e-5)
+    with torch.inference_mode():
+        asked = training(training.preprocess(TEXTS, task="query"))["sentence_embedding"]
+    assert torch.equal(asked[:, 0], asked[:, 1]) and torch.equal(asked[:, 0], asked[:, 2])
+    np.testing.assert_allclose(unit(asked[:, 0].numpy()), encode(tower, TEXTS, "query"), atol=1e-5)
+
+
+def test_the_last_state_stands_for_a_placeholder_that_was_cut_off() -> None:
+    ids = torch.tensor([[5, 7, 6, 8, 0], [0, 5, 6, 9, 9]])
+    mask = torch.tensor([[1, 1, 1, 1, 0], [0, 1, 1, 1, 1]])
+    states = torch.arange(10.0).view(2, 5, 1)
+    features = {"input_ids": ids, "attention_mask": mask, "token_embeddings": states}
+    found = StatesBefore([7, 8, None])(features)["sentence_embedding"]
+    assert found.squeeze(2).tolist() == [[0.0, 2.0, 3.0], [9.0, 9.0, 9.0]]
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_narrow_weights_take_updates_that_they_cannot_hold(dtype: torch.dtype, decay: float) -> None:
+    start = torch.linspace(0.5, 1.5, 7)
+    weight, exact = (torch.nn.Parameter(start.to(dtype, copy=True).to(kept)) for kept in (dtype, torch.float32))
+    groups: list[dict[str, Any]] = [{"params": [weight], "weight_decay": decay}]
+    ours, theirs = MasterAdamW(groups, lr=1e-4), torch.optim.AdamW([exact], lr=1e-4, weight_decay=decay)
+    for step in range(100):
+        if step == 50:
+            state = ours.state_dict()
+            ours = MasterAdamW(groups, lr=1e-4)
+            ours.load_state_dict(state)
+        for each in (weight, exact):
+            each.grad = torch.ones_like(each)
+        ours.step()
+        theirs.step()
+    assert weight.dtype == dtype
+    assert (weight.float() < start - 0.005).all()
+    assert torch.equal(weight, exact.to(dtype))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.nightly), torch.bfloat16])
+def test_training_lowers_the_loss_and_keeps_the_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
+    given = params(write_llm(tmp_path / "llm", dtype), epochs=6.0, learning_rate=5e-3, gradient_checkpointing=True)
+    tower, run = llm_tower(given.base, given.dim, given.seed), Recorder()
+    before = {name: weight.clone() for name, weight in tower.named_parameters()}
+    train_llm_tower(tower, world_triplets(), {}, given, tmp_path / "checkpoints", run)
+    assert np.mean([run.losses[step] for step in sorted(run.losses)[-5:]]) < run.losses[1] / 1.5
+    assert {weight.dtype for weight in tower.parameters()} == {dtype}
+    changed = {name for name, weight in tower.named_parameters() if not torch.equal(weight, before[name])}
+    assert {name for name in before if ".linear." in name or "q_proj.weight" in name} <= changed
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("change", [{"gradient_checkpointing": True}, {"micro_batch": "3"}])
+def test_less_memory_trains_the_same_weights(
+    tmp_path: Path, base: Path, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for number in (0, 1):
+        given = params(base, epochs=0.5, **(change if number and "micro_batch" not in change else {}))
+        if number and "micro_batch" in change:
+            monkeypatch.setenv("SLIMTOWER_MICRO_BATCH", change["micro_batch"])
+        tower = llm_tower(given.base, given.dim, given.seed)
+        train_llm_tower(tower, world_triplets(), {}, given, tmp_path / str(number), NullRun())
+        found.append(tower.state_dict())
+    for name, weight in found[0].items():
+        torch.testing.assert_close(found[1][name], weight, rtol=0, atol=2e-4)
+
+
+def run_teach(folder: Path, given: LlmDualEncoder, name: str = "teach", run: Run | None = None) -> Path:
+    ingest, mine = write_titled_world(folder)
+    teach(ingest, mine, folder / name, given, run or NullRun())
+    return folder / name
+
+
+@pytest.mark.usefixtures("dropout")
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_stage_leaves_a_tower_with_two_routes_and_goes_on_after_a_kill(
+    tmp_path: Path, base: Path, own_cache: Path
+) -> None:
+    given = params(base, rounds=LLM_PARAMS.rounds.model_dump() | {"more": 1, "skip": 0, "margin": 0.0})
+    whole = run_teach(tmp_path, given, "whole")
+    report = read_json(whole / "report.json")
+    assert report["kind"] == "llm_dual_encoder" and report["base"] == str(base)
+    assert report["triplets"] == len(triplets()) and report["rounds"][0]["new_negatives"] > 0
+    assert report["comparison"]["n"] == sum(row["split"] == "dev" for row in queries())
+    assert report["fingerprint"] == fingerprint(whole / "tower").id
+    tower, plain = load_tower(whole / "tower"), SentenceTransformer(str(whole / "tower"), device="cpu")
+    for role, embed in zip(ROLES, (plain.encode_query, plain.encode_document), strict=True):
+        found = encode(load_tower(whole / "tower", role), TEXTS, role)
+        np.testing.assert_allclose(encode(tower, TEXTS, role), found, atol=1e-6)
+        np.testing.assert_allclose(embed(TEXTS), found, atol=1e-6)
+        assert found.shape == (5, 8)
+        assert "[TITLE_QUERY]" not in route(tower, role).tokenizer.get_vocab() or role == "document"
+    assert not list(own_cache.rglob("*.pt"))
+
+    with killed_at(5, contrastive_training):
+        run_teach(tmp_path, given, "killed")
+    run = Recorder()
+    resumed = run_teach(tmp_path, given, "killed", run)
+    assert min(run.losses) == 5
+    weights = sorted(path.relative_to(whole) for path in whole.rglob("*.safetensors"))
+    assert len(weights) == 3 * 4  # the tower, its base, and what it was after the first round
+    for path in weights:
+        ones, twos = load_file(whole / path), load_file(resumed / path)
+        assert all(torch.equal(twos[name], weight) for name, weight in ones.items())
+
+
+@pytest.mark.medium
+def test_epochs_zero_saves_the_untrained_towers(tmp_path: Path, base: Path) -> None:
+    output = run_teach(tmp_path, params(base, epochs=0.0))
+    expected = llm_tower(str(base), 8, LLM_PARAMS.seed)
+    np.testing.assert_allclose(encode(load_tower(output / "tower"), TEXTS, "query"), encode(expected, TEXTS, "query"))
+
+
+@pytest.mark.medium
+def test_low_rank_matrices_train_and_are_merged(tmp_path: Path, base: Path) -> None:
+    pytest.importorskip("peft")
+    given = params(base, epochs=6.0, learning_rate=1e-2, lora=LORA, checkpoint_steps=3)
+    tower, run = llm_tower(given.base, given.dim, given.seed), Recorder()
+    before = {name: weight.clone() for name, weight in tower.named_parameters()}
+    train_llm_tower(tower, world_triplets(), {}, given, tmp_path / "checkpoints", run)
+    after = dict(tower.named_parameters())
+    assert after.keys() == before.keys() and all(weight.requires_grad for weight in after.values())
+    changed = {name for name, weight in after.items() if not torch.equal(weight, before[name])}
+    kinds = {name.split(".")[-2] for name in changed}
+    assert kinds == {"q_proj", "v_proj", "up_proj", "linear"}
+    assert np.mean([run.losses[step] for step in sorted(run.losses)[-5:]]) < run.losses[1]
+    (checkpoint,) = (tmp_path / "checkpoints").glob("checkpoint-*")
+    kept = torch.load(checkpoint / "trained.pt", weights_only=True)
+    assert all("lora_" in name or ".linear." in name for name in kept)
+    again = llm_tower(given.base, given.dim, given.seed)
+    train_llm_tower(again, world_triplets(), {}, given, tmp_path / "checkpoints", Recorder())
+    for name, weight in again.named_parameters():
+        torch.testing.assert_close(weight, after[name], rtol=0, atol=1e-5)
+
+
+def test_lora_without_peft_or_its_modules_is_an_error(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tower = llm_tower(str(base), 8, seed=1)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "peft", None)
+        with pytest.raises(UserError, match=r"lora needs peft; run `pip install peft`, or set lora: null"):
+            train_llm_tower(tower, world_triplets(), {}, params(base, lora=LORA), tmp_path, NullRun())
+    pytest.importorskip("peft")
+    with pytest.raises(UserError, match=r"lora: .*nowhere"):
+        given = params(base, lora=LORA | {"target_modules": ["nowhere"]})
+        train_llm_tower(tower, world_triplets(), {}, given, tmp_path, NullRun())
+
+
+def test_documents_without_a_line_break_behind_their_title_are_an_error(tmp_path: Path, base: Path) -> None:
+    ingest, mine = write_world(tmp_path)
+    with pytest.raises(UserError, match=r'ingest.document is "{title}. {content}": .*set it to "{title}\\n{content}"'):
+        teach(ingest, mine, tmp_path / "teach", params(base), NullRun())

@@ -1,4 +1,4 @@
-"""Every form of the contrastive loss against its formula in float64."""
+"""The contrastive loss against its formulas in float64, whole or read in pieces."""
 
 from pathlib import Path
 from typing import Any
@@ -6,21 +6,48 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
-from teach_fakes import EVERY_TERM, PARAMS, write_tower
+from teach_fakes import EVERY_TERM, PARAMS, documents, queries, write_clicks, write_tower, write_world
+from torch import Tensor
 
 from slimtower.common.errors import UserError
 from slimtower.common.settings import validated
 from steps.encoders.towers import load_tower
-from steps.teach.contrastive_training import ContrastiveLoss, InBatch
+from steps.teach.contrastive_training import ContrastiveLoss, Features, InBatch, backward
 from steps.teach.kinds.base import LossParams
 from steps.teach.kinds.dual_encoder import DualEncoder
+from steps.teach.run import run as teach
 from steps.teach.training_triplets import TextTriplet
+from steps.tracking.runs import NullRun
+from steps.training.library_trainer import set_dropout
 
 Vectors = list[np.ndarray]
 Relevant = frozenset[tuple[int, int]]
 """Places of queries and of documents, positives before negatives, that do not count as each other's negatives."""
+FORMS = [
+    {},
+    {"both_directions": True},
+    {"dims": [4]},
+    {"dims": [4, 8]},
+    {"hard_negatives": "none"},
+    {"hard_negatives": "none", "both_directions": True},
+    {"hard_negatives": "margin", "margin": 0.2},
+    {"hard_negatives": "both", "margin": 0.5, "margin_weight": 0.3},
+    EVERY_TERM.model_dump(),
+]
+BATCH = [
+    TextTriplet("Add records?", "a", "f", "judged", "d/a", "d/f", "d"),
+    TextTriplet("tally", "b", "g", "judged", "d/b", "d/g", "d"),
+    TextTriplet("add records", "c", "h", "judged", "d/c", "d/h", "d"),  # the first query once more
+    TextTriplet("sketch", "d", "B!", "judged", "d/d", "d/copy", "d"),  # a copy of the second's positive
+    TextTriplet("pick", "e", "i", "judged", "d/e", "d/i", "d"),
+    TextTriplet("resize", "j", "k", "judged", "d/j", "d/k", "d"),
+]
+KNOWN = {"add records": {"d/a", "d/c", "d/g", "d/elsewhere"}, "pick": {"d/e", "d/j"}, "tally": {"d/b"}}
+RELEVANT = frozenset({(0, 2), (2, 0), (0, 7), (2, 7), (4, 5), (1, 9)})
+ROWS = 7
 
 
 @pytest.fixture(scope="module")
@@ -83,19 +110,6 @@ def reference(parts: Vectors, t: float, params: LossParams, relevant: Relevant =
     return sum(of_dim(*(part[:, :dim] for part in parts), t, params, relevant) for dim in dims)  # type: ignore[misc]
 
 
-FORMS = [
-    {},
-    {"both_directions": True},
-    {"dims": [4]},
-    {"dims": [4, 8]},
-    {"hard_negatives": "none"},
-    {"hard_negatives": "none", "both_directions": True},
-    {"hard_negatives": "margin", "margin": 0.2},
-    {"hard_negatives": "both", "margin": 0.5, "margin_weight": 0.3},
-    EVERY_TERM.model_dump(),
-]
-
-
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("temperature", [0.05, 1.0])
 def test_loss_is_its_formula(tower: SentenceTransformer, form: dict[str, Any], temperature: float) -> None:
@@ -103,18 +117,6 @@ def test_loss_is_its_formula(tower: SentenceTransformer, form: dict[str, Any], t
     expected = reference(parts, temperature, params)
     assert value(tower, temperature, params, parts, torch.float64) == pytest.approx(expected, rel=1e-12)
     assert value(tower, temperature, params, parts, torch.float32) == pytest.approx(expected, rel=1e-5)
-
-
-BATCH = [
-    TextTriplet("Add records?", "a", "f", "judged", "d/a", "d/f", "d"),
-    TextTriplet("tally", "b", "g", "judged", "d/b", "d/g", "d"),
-    TextTriplet("add records", "c", "h", "judged", "d/c", "d/h", "d"),  # the first query once more
-    TextTriplet("sketch", "d", "B!", "judged", "d/d", "d/copy", "d"),  # a copy of the second's positive
-    TextTriplet("pick", "e", "i", "judged", "d/e", "d/i", "d"),
-    TextTriplet("resize", "j", "k", "judged", "d/j", "d/k", "d"),
-]
-KNOWN = {"add records": {"d/a", "d/c", "d/g", "d/elsewhere"}, "pick": {"d/e", "d/j"}, "tally": {"d/b"}}
-RELEVANT = frozenset({(0, 2), (2, 0), (0, 7), (2, 7), (4, 5), (1, 9)})
 
 
 def test_what_is_relevant_to_another_row_s_query_is_found() -> None:
@@ -192,3 +194,89 @@ def test_a_dimension_is_named_once() -> None:
     raw = PARAMS.model_dump()
     with pytest.raises(UserError, match=r"loss\.dims is \[4, 4\]: names a dimension twice"):
         validated(DualEncoder, raw | {"loss": raw["loss"] | {"dims": [4, 4]}}, "params.yaml")
+
+
+def tower_and_columns(folder: Path) -> tuple[SentenceTransformer, list[Features]]:
+    tower = load_tower(write_tower(folder)).double()
+    asked = [row["text"] for row in queries()[:ROWS]]
+    read = [row["content"] for row in documents()]
+    return tower, [dict(tower.preprocess(texts)) for texts in (asked, read[:ROWS], read[ROWS : 2 * ROWS])]
+
+
+def whole(tower: SentenceTransformer, columns: list[Features], pieces: list[slice]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Loss and gradients by one graph over all pieces, which are embedded in turn."""
+    parts = [[tower(rows_of(column, piece))["sentence_embedding"] for column in columns] for piece in pieces]
+    embeddings = [torch.cat(column) for column in zip(*parts, strict=True)]
+    scores = embeddings[0] @ torch.cat(embeddings[1:]).T / 0.05
+    loss = torch.nn.functional.cross_entropy(scores, torch.arange(ROWS))
+    loss.backward()
+    return loss.detach(), gradients(tower)
+
+
+def rows_of(column: Features, rows: slice) -> Features:
+    return {name: value[rows] if isinstance(value, Tensor) else value for name, value in column.items()}
+
+
+def gradients(tower: SentenceTransformer) -> dict[str, Tensor]:
+    found = {name: weight.grad.clone() for name, weight in tower.named_parameters() if weight.grad is not None}
+    tower.zero_grad()
+    return found
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("micro_batch", [None, 1, 2, 3, 7, 50])
+def test_pieces_have_the_gradients_of_the_whole(tmp_path: Path, micro_batch: int | None) -> None:
+    tower, columns = tower_and_columns(tmp_path / "model")
+    loss, expected = whole(tower, columns, [slice(0, ROWS)])
+    objective = ContrastiveLoss(tower, 0.05, PARAMS.loss)
+    found = backward(tower, lambda e: objective.compute_loss_from_embeddings(e, torch.empty(0)), columns, micro_batch)
+    assert found.item() == pytest.approx(loss.item(), rel=1e-12)
+    for name, gradient in gradients(tower).items():
+        torch.testing.assert_close(gradient, expected.pop(name), rtol=1e-9, atol=1e-12)
+    assert not expected
+
+
+@pytest.mark.medium
+@pytest.mark.usefixtures("dropout")
+def test_the_second_reading_drops_out_the_same_units(tmp_path: Path) -> None:
+    tower, columns = tower_and_columns(tmp_path / "model")
+    set_dropout(tower)
+    tower.train()
+    torch.manual_seed(5)
+    loss, expected = whole(tower, columns, [slice(0, 3), slice(3, 6), slice(6, 7)])
+    objective = ContrastiveLoss(tower, 0.05, PARAMS.loss)
+    torch.manual_seed(5)
+    found = backward(tower, lambda e: objective.compute_loss_from_embeddings(e, torch.empty(0)), columns, 3)
+    assert found.item() == pytest.approx(loss.item(), rel=1e-12)
+    for name, gradient in gradients(tower).items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    "loss", [PARAMS.loss, EVERY_TERM, PARAMS.loss.model_copy(update={"hard_negatives": "none"})], ids=repr
+)
+def test_a_smaller_micro_batch_trains_the_same_teacher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: LossParams
+) -> None:
+    base = write_tower(tmp_path / "model")
+    ingest, mine = write_world(tmp_path)
+    write_clicks(ingest)
+    params = PARAMS.model_copy(update={"base": str(base), "dev_queries": 0, "epochs": 1.0, "loss": loss})
+    teach(ingest, mine, tmp_path / "whole", params, NullRun())
+    monkeypatch.setenv("SLIMTOWER_MICRO_BATCH", "3")
+    teach(ingest, mine, tmp_path / "pieces", params, NullRun())
+    one, two = (load_file(tmp_path / name / "tower/model.safetensors") for name in ("whole", "pieces"))
+    for name, tensor in one.items():
+        if not name.endswith("key.bias"):  # its gradient is zero but for rounding, which Adam makes steps of
+            np.testing.assert_allclose(two[name], tensor, rtol=0, atol=1e-3, err_msg=name)
+
+
+@pytest.mark.medium
+def test_a_mistyped_micro_batch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = write_tower(tmp_path / "model")
+    ingest, mine = write_world(tmp_path)
+    params = PARAMS.model_copy(update={"base": str(base), "dev_queries": 0})
+    monkeypatch.setenv("SLIMTOWER_MICRO_BATCH", "few")
+    with pytest.raises(UserError, match=r"SLIMTOWER_MICRO_BATCH is 'few'; give a number"):
+        teach(ingest, mine, tmp_path / "mistyped", params, NullRun())

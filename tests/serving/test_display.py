@@ -1,4 +1,4 @@
-"""The queries that help, errors and the page show are answered: by the teacher and by a student of such documents."""
+"""What is shown of a search: queries that are answered, and the part of a document that fits."""
 
 import inspect
 from pathlib import Path
@@ -11,7 +11,7 @@ from whole_run import read_mapping, run_ingest, write_lines
 from pipeline.params import check_params
 from pipeline.recipe import overlay
 from slimtower.serving import display
-from slimtower.serving.display import ANSWERS, answered_examples
+from slimtower.serving.display import ANSWERS, answered_examples, snippet
 from slimtower.serving.release import load_release
 from steps.core.tables import SCHEMAS, read_table, write_table
 from steps.encoders.towers import encode, load_tower
@@ -85,3 +85,31 @@ def test_teacher_and_student_answer_every_example_among_their_first_three(tmp_pa
         for answers, row in zip(ANSWERS.values(), scores, strict=True):
             first = {names[document] for document in np.argsort(-row)[:3]}
             assert first & answers, (folder, first, answers)
+
+
+@pytest.mark.parametrize(
+    ("content", "query", "expected"),
+    [
+        ("of\n  a   few words ", "", "of a few words"),
+        ("word " * 100, "", " ".join(["word"] * 43) + " …"),
+        ("字" * 300, "字", "字" * 218 + " …"),
+        ("One thing. Draws a histogram of x. More.", "draw a histogram", "… Draws a histogram of x. More."),
+        ("Draws it. Histograms are drawn.\n\nIt resizes images.", "resize an image", "… It resizes images."),
+        ("Of the and. A word.", "of the and", "Of the and. A word."),  # words that tell nothing
+        ("First. Sums. Sums.", "sum", "… Sums. Sums."),
+        ("Costs (a+b) [c]. Price of $5.", "price ($5)", "… Price of $5."),
+        ("Nothing here.", "absent words", "Nothing here."),
+        ("", "word", ""),
+    ],
+)
+def test_a_snippet_begins_with_the_sentence_that_has_most_words_of_the_query(
+    content: str, query: str, expected: str
+) -> None:
+    assert snippet(content, query, 220) == expected
+
+
+@pytest.mark.parametrize("query", ["", "word", "absent", "other words " * 500])
+@pytest.mark.parametrize("length", [40, 220])
+def test_a_snippet_is_never_longer_than_asked_for(query: str, length: int) -> None:
+    for content in ("word " * 500, "first sentence. " + "word " * 500, "x" * 3000, "a. " * 900 + "word"):
+        assert len(snippet(content, query, length)) <= length
