@@ -22,13 +22,12 @@ from starlette.types import ASGIApp
 
 from slimtower.common.errors import UserError, line
 from slimtower.service.limits import Limits
-from slimtower.service.logs import LOGGER
 from slimtower.service.messages import HANDLERS, Problem
-from slimtower.service.metrics import Observing
 from slimtower.service.routes import embedding_routes, search_routes
 from slimtower.service.search_log import write_corpus
 from slimtower.service.service import Service, open_service
 from slimtower.service.settings import Settings
+from slimtower.service.telemetry import LOGGER, Observing
 
 OPEN_S = 30.0  # so long may loading take before the port opens without a release
 _ABOUT = "Search with released students: an encoder and its index answer together, and each answer names its release."

@@ -44,8 +44,8 @@ def _serve(settings: Settings, arguments: argparse.Namespace) -> None:
     import uvicorn
 
     from slimtower.service.app import build_app
-    from slimtower.service.logs import log_config
     from slimtower.service.service import open_service
+    from slimtower.service.telemetry import log_config
 
     # at a terminal a line for each letter that somebody types is noise, unless the queries are asked for
     log_settings = log_config(terminal=sys.stdout.isatty() and not settings.log_queries)

@@ -12,7 +12,7 @@ from slimtower.common.document_texts import template_of
 from slimtower.common.errors import UserError, line
 from slimtower.common.files import cache_root, read_columns, sha256_text
 from slimtower.service.log_store import log_store
-from slimtower.service.logs import LOGGER
+from slimtower.service.telemetry import LOGGER
 from slimtower.serving.display import snippet
 
 _NAME = "corpus.parquet"

@@ -14,8 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from slimtower.service.messages import problem
-from slimtower.service.metrics import Metrics
 from slimtower.service.settings import K, Settings
+from slimtower.service.telemetry import Metrics
 
 UNLIMITED = ("/health", "/health/live", "/metrics")  # probes must get through when nobody else does
 CHARGE = "slimtower.charge"  # of a scope: takes more tokens of its client

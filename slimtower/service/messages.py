@@ -11,8 +11,8 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 from starlette.exceptions import HTTPException
 
 from slimtower.common.errors import UserError, line
-from slimtower.service.logs import LOGGER
 from slimtower.service.settings import K
+from slimtower.service.telemetry import LOGGER
 from slimtower.serving.display import EXAMPLE
 
 SEARCH_EXAMPLE: dict[str, Any] = {

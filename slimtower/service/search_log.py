@@ -22,9 +22,8 @@ from typing import Any, NamedTuple
 from slimtower.common.errors import UserError, line
 from slimtower.service.corpus import Corpus
 from slimtower.service.log_store import LogStore
-from slimtower.service.logs import LOGGER
-from slimtower.service.metrics import Metrics
 from slimtower.service.settings import Settings
+from slimtower.service.telemetry import LOGGER, Metrics
 
 APPLICATION = "slimtower"
 CLICK_S = 24 * 3600  # so long after its search a click counts, for `ingest` as well

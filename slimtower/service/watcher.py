@@ -8,10 +8,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from slimtower.common.errors import UserError, exhausted, line
-from slimtower.service.logs import LOGGER
-from slimtower.service.metrics import Metrics
 from slimtower.service.sources import Source
 from slimtower.service.systems import Served, Serving, stamp
+from slimtower.service.telemetry import LOGGER, Metrics
 
 _LONGEST_WAIT_S = 300.0  # between two tries to load what does not load
 _FIRST_TRIES, _FIRST_WAIT_S = 3, 1.0

@@ -28,9 +28,9 @@ from slimtower.common.files import write_json
 from slimtower.common.fingerprints import fingerprint
 from slimtower.service.baselines import Baselines, teacher_base
 from slimtower.service.corpus import Corpus
-from slimtower.service.logs import JsonLines
 from slimtower.service.service import Service
 from slimtower.service.systems import Origin, Served, Serving
+from slimtower.service.telemetry import JsonLines
 from slimtower.serving.release import load_release
 from steps.core.tables import read_table
 from steps.encoders.towers import encode, load_tower

@@ -21,7 +21,7 @@ from starlette.responses import PlainTextResponse
 
 from slimtower.service import limits
 from slimtower.service.limits import CHARGE, Buckets, Connection, Limits, charge, client_of
-from slimtower.service.metrics import Metrics
+from slimtower.service.telemetry import Metrics
 
 
 def test_a_bucket_gives_its_size_at_once_then_its_rate() -> None:
@@ -165,7 +165,7 @@ def test_an_answer_counts_until_the_client_has_taken_it() -> None:
 
 COUNTING = """
 from prometheus_client.metrics_core import GaugeMetricFamily
-from slimtower.service.metrics import Metrics
+from slimtower.service.telemetry import Metrics
 metrics = Metrics()
 metrics.count("slimtower_queries_total", {number}, system='a"b')
 metrics.time("slimtower_encode_seconds", 0.0003 * {number}, system="a")

@@ -29,11 +29,11 @@ from slimtower.common.files import read_json, sha256_file
 from slimtower.service.app import _new_corpus
 from slimtower.service.corpus import Corpus
 from slimtower.service.log_store import FolderLogStore, Lines, LogStore, S3LogStore, log_store
-from slimtower.service.metrics import Metrics
 from slimtower.service.routes import search_routes
 from slimtower.service.search_log import Client, SearchLog, _corpus_lines, write_corpus
 from slimtower.service.service import SearchResult
 from slimtower.service.settings import SALT, VARIABLE, Settings
+from slimtower.service.telemetry import Metrics
 from slimtower.serving.display import Times
 from slimtower.serving.release import Hit
 from steps.core.tables import SCHEMAS, read_table, write_table

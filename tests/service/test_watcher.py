@@ -15,9 +15,9 @@ from serve_process import until
 from slimtower.common.errors import TransientError, UserError
 from slimtower.common.files import write_json
 from slimtower.service import sources
-from slimtower.service.metrics import Metrics
 from slimtower.service.sources import FolderSource, RegistrySource, project_of
 from slimtower.service.systems import Served, Serving
+from slimtower.service.telemetry import Metrics
 from slimtower.service.watcher import DEFAULT, POLL, Watcher
 from slimtower.serving.release import load_release
 

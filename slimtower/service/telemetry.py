@@ -1,11 +1,18 @@
-"""Counts and times for Prometheus. The processes of one service add theirs up, by files in a folder that they share.
+"""The service's own log, one JSON object a line, and counts and times for Prometheus.
 
-What a process that ended has counted stays: a counter never falls. Gauges are of the process that answers.
+What people search for is not in the log unless asked for. The processes of one service add their counts up, by files
+in a folder that they share. What a process that ended has counted stays: a counter never falls. Gauges are of the
+process that answers.
 """
 
+import json
+import logging
 import os
 import time
+import traceback
 import uuid
+from datetime import UTC, datetime
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -14,8 +21,7 @@ from prometheus_client.registry import Collector
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from slimtower.service.logs import LOGGER
-
+LOGGER = logging.getLogger("slimtower.serve")
 SHARED = "PROMETHEUS_MULTIPROC_DIR"  # the folder; prometheus_client reads it when it is imported
 BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  # seconds
 SEEN = "slimtower.seen"  # of a scope: what routes say about a request, for its log line
@@ -41,6 +47,59 @@ _TIMES = {
 }
 
 disable_created_metrics()
+
+
+class JsonLines(logging.Formatter):
+    """A record as JSON: time, level, process, event, and the fields of its `data`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line. Of an exception its type and place are told, not its text, which may hold a query."""
+        row: dict[str, Any] = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "pid": record.process,
+            "event": record.getMessage(),
+        }
+        row |= getattr(record, "data", {})
+        if record.exc_info and record.exc_info[0]:
+            row["exception"] = record.exc_info[0].__name__
+            frames = traceback.extract_tb(record.exc_info[2])
+            row["where"] = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames][-8:]
+        return json.dumps(row, ensure_ascii=False, default=str)
+
+
+class ShortLines(logging.Formatter):
+    """A record as a person reads it at a terminal: what happened, and what the error says."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line; of an exception its type alone, as its text may hold a query."""
+        facts = getattr(record, "data", {})
+        kind = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""
+        parts = [record.getMessage(), *(str(facts[name]) for name in ("system", "error") if name in facts), kind]
+        return f"serve: {': '.join(part for part in parts if part)}"
+
+
+def log_config(*, terminal: bool = False) -> dict[str, Any]:
+    """For logging.config.dictConfig, which uvicorn calls in every process; at a terminal warnings and errors alone."""
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {
+            "json": {"()": "slimtower.service.telemetry.JsonLines"},
+            "short": {"()": "slimtower.service.telemetry.ShortLines"},
+        },
+        "handlers": {
+            "out": {
+                "class": "logging.StreamHandler",
+                "formatter": "short" if terminal else "json",
+                "stream": "ext://sys.stdout",
+            }
+        },
+        "loggers": {
+            "slimtower": {"handlers": ["out"], "level": "WARNING" if terminal else "INFO", "propagate": False},
+            "uvicorn": {"handlers": ["out"], "level": "WARNING", "propagate": False},
+        },
+    }
 
 
 class Metrics:
