@@ -15,14 +15,22 @@ from typing import NamedTuple, TypeVar
 from starlette.types import Scope
 
 from slimtower.common.errors import UserError
-from slimtower.service.baselines import BM25, FUSED_TEACHER, TEACHER, Baselines, example_queries, report_of
 from slimtower.service.corpus import Corpus
 from slimtower.service.log_store import log_store
 from slimtower.service.messages import Problem
 from slimtower.service.search_log import SearchLog
 from slimtower.service.settings import K, Settings
 from slimtower.service.sources import FolderSource, RegistrySource, Source, project_of
-from slimtower.service.systems import Served, Serving
+from slimtower.service.systems import (
+    BM25,
+    FUSED_TEACHER,
+    TEACHER,
+    Baselines,
+    Served,
+    Serving,
+    example_queries,
+    report_of,
+)
 from slimtower.service.telemetry import SEEN, Metrics
 from slimtower.service.watcher import Watcher
 from slimtower.serving.display import CALLS, EXAMPLE, Medians, Times, medians

@@ -26,10 +26,9 @@ from starlette.testclient import TestClient
 from slimtower.common.errors import UserError
 from slimtower.common.files import write_json
 from slimtower.common.fingerprints import fingerprint
-from slimtower.service.baselines import Baselines, teacher_base
 from slimtower.service.corpus import Corpus
 from slimtower.service.service import Service
-from slimtower.service.systems import Origin, Served, Serving
+from slimtower.service.systems import Baselines, Origin, Served, Serving, teacher_base
 from slimtower.service.telemetry import JsonLines
 from slimtower.serving.release import load_release
 from steps.core.tables import read_table
