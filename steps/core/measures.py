@@ -9,7 +9,6 @@ from typing import Any
 
 import ir_measures
 import numpy as np
-from scipy.stats import ttest_rel
 
 NDCG = "nDCG@10"
 UNCUT = "uncut RR"  # 1 / rank of the first relevant document among all hits
@@ -193,6 +192,8 @@ def p_of_gain(before: np.ndarray, after: np.ndarray) -> float:
 
     So it is for a single query, and where all differences are equal.
     """
+    from scipy.stats import ttest_rel  # half a second, which checks of params need not wait
+
     return float(ttest_rel(after, before, alternative="greater").pvalue) if np.ptp(after - before) > 0 else 1.0
 
 
