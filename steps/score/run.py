@@ -34,6 +34,91 @@ _FEWEST = 20  # queries of which a mean is worth a line
 SEED = 7  # draws texts and positives
 
 
+def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params: ScoreParams, run: Run) -> None:
+    """Write the table `scores`: every alignment text, or `max_texts` of them drawn by seed, with each of its nearest
+    documents, or the nearest `depth`, the nearest first; behind them at most `params.positives` known positives of a
+    training query that are not among these.
+
+    With `params.pairs` a teacher that embeds pairs also leaves `pairs.npy`, `(scored texts, pairs, dim)`: see `Scorer`.
+    With `params.layers` one whose layers score leaves `layers.npy`: a row for each of the table's, a column for each
+    layer. A line warns if these scores have nothing to teach, or order known answers worse than the index does.
+    Shards of texts are kept below SLIMTOWER_CACHE, for a killed run. UserError for a score that is not finite.
+    """
+    table = read_table(embed, "alignment_texts")
+    texts = table["text"].to_pylist()
+    nearest = np.load(embed / "nearest.npy")
+    _check_nearest(embed, nearest, len(texts), ingest)
+    chosen, limit = np.arange(len(texts)), params.texts_of(output.name)
+    if limit and len(texts) > limit:
+        chosen = np.sort(np.random.default_rng((SEED, 6)).choice(len(texts), size=limit, replace=False))
+    texts, nearest = [texts[row] for row in chosen.tolist()], nearest[chosen, : params.depth or None]
+    positives = positive_rows(ingest, mine, table) if params.positives else {}
+    lists = lists_of(texts, nearest, positives, chosen, params.positives, SEED)
+    rows = lists.rows
+    documents = CorpusTexts(ingest, rows)
+    teacher = fingerprint(teach / "tower")
+    digests = np.array([np.frombuffer(text_key(text), dtype=np.uint8) for text in documents]).reshape(-1, 32)
+    embedded: dict[str, object] = {}
+    with staged_folder(output) as staging:
+        scratch = staging / "documents.npy"
+        reading = Reading(params.precision, params.batch_size, params.shard_texts)
+        scorer = open_scorer(teach, teacher.id, documents, scratch, reading)
+        if cut := scorer.cut(_sampled_pairs(lists, ingest, SEED)):
+            cut.tell("score", f"{cut.knob} of {output.name}")
+        scorer.announce(texts)
+        made_by = code_digest(type(scorer).__module__), *library_versions()
+        settings = (teacher.id, resolve_precision(params.precision), *made_by)
+        job = _Job(lists, rows, scorer, settings, digests, params.shard_texts)
+        shards = job.shards()
+        observed = positive_rows(ingest, mine, table, OBSERVED)
+        answers = {position: observed[row] for position, row in enumerate(chosen.tolist()) if row in observed}
+        stats = _ScoreStats(Sample(len(texts)), OrderCheck(nearest, answers))
+        stream_table(staging, "scores", _tables(job, chosen, shards, stats))
+        near = nearest[:, : params.pairs]
+        if near.size and scorer.embeds:
+            dim = _write_pairs(staging / "pairs.npy", job, near)
+            embedded["pairs"] = {"documents": near.shape[1], "dim": dim, "embeds": scorer.embeds}
+        if params.layers and scorer.layered and len(lists):
+            sample = Sample(len(texts))
+            embedded["layers"] = _write_layers(staging / "layers.npy", job, sample)
+            by_layer = layer_targets(sample.all())
+            embedded["layer_targets"] = {str(layer): figures.as_dict() for layer, figures in by_layer.items()}
+            if warning := layers_warning(by_layer, output.name):
+                print(f"score: WARNING: {warning}", file=sys.stderr)
+        scorer.finish()
+        scratch.unlink(missing_ok=True)
+        targets = check_teacher_targets(stats.sample.all())
+        if targets and targets.hopeless:
+            print(f"score: WARNING: {targets.warning(output.name)}", file=sys.stderr)
+        elif targets:
+            print(
+                f"score: a teacher_temperature near {targets.temperature:.2g} makes {output.name}'s distributions over"
+                f" {targets.documents} documents neither flat nor one-hot (entropy {TARGET_ENTROPY} of that of equal"
+                " shares)",
+                file=sys.stderr,
+            )
+        if orders := stats.order.orders():
+            print(f"score: {orders.describe(output.name)}", file=sys.stderr)
+        report: dict[str, Any] = {
+            "teacher": asdict(teacher),
+            "computed_in": resolve_precision(params.precision),
+            "texts": len(texts),
+            "documents": len(rows),
+            "scores": stats.count,
+            "positives": len(lists.missed),
+            "cut": cut and cut.share,
+            "score": stats.spread(),
+            "targets": targets.as_dict() if targets else None,
+            "orders": asdict(orders) if orders else None,
+        }
+        write_json(staging / "report.json", report | embedded)
+    run.param("teacher_fingerprint", teacher.id)
+    run.metrics({"scores": stats.count, "shards_computed": shards.computed})
+    for group in ("score", "targets", "orders"):
+        figures = (report[group] or {}).items()
+        run.metrics({f"{group}.{name}": value for name, value in figures if isinstance(value, int | float)})
+
+
 @dataclass(frozen=True)
 class Lists:
     """The documents of each text; rows of documents throughout.
@@ -164,91 +249,6 @@ class OrderCheck:
         index, teacher = ndcgs.T
         worse, better = p_of_gain(teacher, index), p_of_gain(index, teacher)
         return Orders(len(ndcgs), float(index.mean()), float(teacher.mean()), worse, better)
-
-
-def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params: ScoreParams, run: Run) -> None:
-    """Write the table `scores`: every alignment text, or `max_texts` of them drawn by seed, with each of its nearest
-    documents, or the nearest `depth`, the nearest first; behind them at most `params.positives` known positives of a
-    training query that are not among these.
-
-    With `params.pairs` a teacher that embeds pairs also leaves `pairs.npy`, `(scored texts, pairs, dim)`: see `Scorer`.
-    With `params.layers` one whose layers score leaves `layers.npy`: a row for each of the table's, a column for each
-    layer. A line warns if these scores have nothing to teach, or order known answers worse than the index does.
-    Shards of texts are kept below SLIMTOWER_CACHE, for a killed run. UserError for a score that is not finite.
-    """
-    table = read_table(embed, "alignment_texts")
-    texts = table["text"].to_pylist()
-    nearest = np.load(embed / "nearest.npy")
-    _check_nearest(embed, nearest, len(texts), ingest)
-    chosen, limit = np.arange(len(texts)), params.texts_of(output.name)
-    if limit and len(texts) > limit:
-        chosen = np.sort(np.random.default_rng((SEED, 6)).choice(len(texts), size=limit, replace=False))
-    texts, nearest = [texts[row] for row in chosen.tolist()], nearest[chosen, : params.depth or None]
-    positives = positive_rows(ingest, mine, table) if params.positives else {}
-    lists = lists_of(texts, nearest, positives, chosen, params.positives, SEED)
-    rows = lists.rows
-    documents = CorpusTexts(ingest, rows)
-    teacher = fingerprint(teach / "tower")
-    digests = np.array([np.frombuffer(text_key(text), dtype=np.uint8) for text in documents]).reshape(-1, 32)
-    embedded: dict[str, object] = {}
-    with staged_folder(output) as staging:
-        scratch = staging / "documents.npy"
-        reading = Reading(params.precision, params.batch_size, params.shard_texts)
-        scorer = open_scorer(teach, teacher.id, documents, scratch, reading)
-        if cut := scorer.cut(_sampled_pairs(lists, ingest, SEED)):
-            cut.tell("score", f"{cut.knob} of {output.name}")
-        scorer.announce(texts)
-        made_by = code_digest(type(scorer).__module__), *library_versions()
-        settings = (teacher.id, resolve_precision(params.precision), *made_by)
-        job = _Job(lists, rows, scorer, settings, digests, params.shard_texts)
-        shards = job.shards()
-        observed = positive_rows(ingest, mine, table, OBSERVED)
-        answers = {position: observed[row] for position, row in enumerate(chosen.tolist()) if row in observed}
-        stats = _ScoreStats(Sample(len(texts)), OrderCheck(nearest, answers))
-        stream_table(staging, "scores", _tables(job, chosen, shards, stats))
-        near = nearest[:, : params.pairs]
-        if near.size and scorer.embeds:
-            dim = _write_pairs(staging / "pairs.npy", job, near)
-            embedded["pairs"] = {"documents": near.shape[1], "dim": dim, "embeds": scorer.embeds}
-        if params.layers and scorer.layered and len(lists):
-            sample = Sample(len(texts))
-            embedded["layers"] = _write_layers(staging / "layers.npy", job, sample)
-            by_layer = layer_targets(sample.all())
-            embedded["layer_targets"] = {str(layer): figures.as_dict() for layer, figures in by_layer.items()}
-            if warning := layers_warning(by_layer, output.name):
-                print(f"score: WARNING: {warning}", file=sys.stderr)
-        scorer.finish()
-        scratch.unlink(missing_ok=True)
-        targets = check_teacher_targets(stats.sample.all())
-        if targets and targets.hopeless:
-            print(f"score: WARNING: {targets.warning(output.name)}", file=sys.stderr)
-        elif targets:
-            print(
-                f"score: a teacher_temperature near {targets.temperature:.2g} makes {output.name}'s distributions over"
-                f" {targets.documents} documents neither flat nor one-hot (entropy {TARGET_ENTROPY} of that of equal"
-                " shares)",
-                file=sys.stderr,
-            )
-        if orders := stats.order.orders():
-            print(f"score: {orders.describe(output.name)}", file=sys.stderr)
-        report: dict[str, Any] = {
-            "teacher": asdict(teacher),
-            "computed_in": resolve_precision(params.precision),
-            "texts": len(texts),
-            "documents": len(rows),
-            "scores": stats.count,
-            "positives": len(lists.missed),
-            "cut": cut and cut.share,
-            "score": stats.spread(),
-            "targets": targets.as_dict() if targets else None,
-            "orders": asdict(orders) if orders else None,
-        }
-        write_json(staging / "report.json", report | embedded)
-    run.param("teacher_fingerprint", teacher.id)
-    run.metrics({"scores": stats.count, "shards_computed": shards.computed})
-    for group in ("score", "targets", "orders"):
-        figures = (report[group] or {}).items()
-        run.metrics({f"{group}.{name}": value for name, value in figures if isinstance(value, int | float)})
 
 
 @dataclass

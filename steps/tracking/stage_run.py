@@ -34,6 +34,122 @@ _WAIT = 30.0  # seconds before the server is tried again, at least
 _TIME_SHARE = 10  # and this many times what the last try took: at most a tenth of a stage's time
 
 
+@contextmanager
+def stage_run(stage: str, params: Mapping[str, Any]) -> Iterator["StageRun"]:
+    """Open the child run of a stage (`distill@2l` for a cell), log its params, close it FINISHED or FAILED.
+
+    UserError if the server refuses, or a local store cannot be opened, before anything is done.
+    """
+    run = StageRun(stage)
+    try:
+        for name, value in flatten(params).items():
+            run.param(name, value)
+        yield run
+    except BaseException:
+        with contextlib.suppress(Exception):  # what went wrong first is what is told
+            run.end("FAILED")
+        raise
+    run.end("FINISHED")
+
+
+class StageRun(Run):
+    """The Run of a stage. No call fails because the server is away, or a proxy answers for it, or it refuses."""
+
+    def __init__(self, stage: str) -> None:
+        self.stage = stage
+        self._run: MlflowRun | None = None
+        self._spool: Spool | None = None
+        self._next = 0.0  # time.monotonic() from which the server is tried again
+        tags = {"slimtower.stage": stage, "slimtower.git_commit": git_commit(), **scheduler_tags()}
+        self._opening = {
+            "stage": stage,
+            "parent": os.environ.get("SLIMTOWER_PARENT_RUN", ""),
+            "pipeline": pipeline_key(),
+            "named": run_name(tags["slimtower.git_commit"]),
+            "tags": tags,
+            "began": now_ms(),
+        }
+        started = time.monotonic()
+        try:
+            with sending():
+                self._run = _open_run(client(), self._opening)
+            send_waiting()
+        except TransientError as error:
+            if tracking_uri().startswith("sqlite:"):  # a file is not away
+                raise
+            self._keep(error, started)
+
+    @property
+    def run_id(self) -> str:
+        """Its id in MLflow; TransientError while the server does not know it."""
+        if self._run is None:
+            raise TransientError(f"{tracking_uri()}: has not heard of {self.stage} yet; is the server up?")
+        return self._run.run_id
+
+    def built_model(self, name: str, content: str, build: Build, *, once: bool = False) -> None:
+        if self._try("built_model", name=name, content=content, build=build, once=once):
+            return
+        with tempfile.TemporaryDirectory() as scratch:
+            build(Path(scratch) / "model")
+            self.record("model", folder=Path(scratch) / "model", name=name, tags={"slimtower.content": content})
+
+    def end(self, status: str) -> None:
+        """Close it; what waits then is left to the next run."""
+        self._next = 0.0
+        self.record("end", status=status, at=now_ms())
+        if self._spool is not None:
+            self._spool.close()
+
+    def record(self, call: str, **arguments: Any) -> None:
+        """Make a call of MlflowRun now, or keep it behind those that wait."""
+        if self._try(call, **arguments):
+            return
+        assert self._spool is not None
+        if (large := self._spool.add(call, arguments)) is not None:
+            _say(f"{self.stage}: {large.name} is too large to wait for the server; it is not attached")
+        if time.monotonic() >= self._next:
+            self._catch_up()
+
+    def _try(self, call: str, **arguments: Any) -> bool:
+        """Make a call unless others wait; tells whether the server took it."""
+        if self._spool is not None:
+            return False
+        assert self._run is not None
+        started = time.monotonic()
+        try:
+            with sending():
+                getattr(self._run, call)(**arguments)
+        except UserError as error:
+            self._keep(error, started)
+            return False
+        return True
+
+    def _keep(self, error: UserError, started: float) -> None:
+        identity = {"run": self._run.run_id} if self._run else {}
+        self._spool = Spool.make(spools(), self._opening | identity)
+        self._wait(started)
+        _say(
+            f"{line(error)}; {self.stage} goes on, and what it tracks is sent later, at the latest by the next run"
+            f" ({self._spool.folder})"
+        )
+
+    def _catch_up(self) -> None:
+        assert self._spool is not None
+        started = time.monotonic()
+        try:
+            self._run = _send(self._spool)
+        except UserError:
+            self._wait(started)
+            return
+        self._spool.remove()
+        self._spool = None
+        _say(f"{self.stage}: the server is there again, and has what waited")
+
+    def _wait(self, started: float) -> None:
+        moment = time.monotonic()
+        self._next = moment + max(_WAIT, _TIME_SHARE * (moment - started))
+
+
 class Spool:
     """What a tracking server that is away could not be told: the calls of one run, held by one process at a time.
 
@@ -151,122 +267,6 @@ def waiting_spools(root: Path) -> Iterator[Spool]:
             yield spool
         finally:
             spool.close()
-
-
-@contextmanager
-def stage_run(stage: str, params: Mapping[str, Any]) -> Iterator["StageRun"]:
-    """Open the child run of a stage (`distill@2l` for a cell), log its params, close it FINISHED or FAILED.
-
-    UserError if the server refuses, or a local store cannot be opened, before anything is done.
-    """
-    run = StageRun(stage)
-    try:
-        for name, value in flatten(params).items():
-            run.param(name, value)
-        yield run
-    except BaseException:
-        with contextlib.suppress(Exception):  # what went wrong first is what is told
-            run.end("FAILED")
-        raise
-    run.end("FINISHED")
-
-
-class StageRun(Run):
-    """The Run of a stage. No call fails because the server is away, or a proxy answers for it, or it refuses."""
-
-    def __init__(self, stage: str) -> None:
-        self.stage = stage
-        self._run: MlflowRun | None = None
-        self._spool: Spool | None = None
-        self._next = 0.0  # time.monotonic() from which the server is tried again
-        tags = {"slimtower.stage": stage, "slimtower.git_commit": git_commit(), **scheduler_tags()}
-        self._opening = {
-            "stage": stage,
-            "parent": os.environ.get("SLIMTOWER_PARENT_RUN", ""),
-            "pipeline": pipeline_key(),
-            "named": run_name(tags["slimtower.git_commit"]),
-            "tags": tags,
-            "began": now_ms(),
-        }
-        started = time.monotonic()
-        try:
-            with sending():
-                self._run = _open_run(client(), self._opening)
-            send_waiting()
-        except TransientError as error:
-            if tracking_uri().startswith("sqlite:"):  # a file is not away
-                raise
-            self._keep(error, started)
-
-    @property
-    def run_id(self) -> str:
-        """Its id in MLflow; TransientError while the server does not know it."""
-        if self._run is None:
-            raise TransientError(f"{tracking_uri()}: has not heard of {self.stage} yet; is the server up?")
-        return self._run.run_id
-
-    def built_model(self, name: str, content: str, build: Build, *, once: bool = False) -> None:
-        if self._try("built_model", name=name, content=content, build=build, once=once):
-            return
-        with tempfile.TemporaryDirectory() as scratch:
-            build(Path(scratch) / "model")
-            self.record("model", folder=Path(scratch) / "model", name=name, tags={"slimtower.content": content})
-
-    def end(self, status: str) -> None:
-        """Close it; what waits then is left to the next run."""
-        self._next = 0.0
-        self.record("end", status=status, at=now_ms())
-        if self._spool is not None:
-            self._spool.close()
-
-    def record(self, call: str, **arguments: Any) -> None:
-        """Make a call of MlflowRun now, or keep it behind those that wait."""
-        if self._try(call, **arguments):
-            return
-        assert self._spool is not None
-        if (large := self._spool.add(call, arguments)) is not None:
-            _say(f"{self.stage}: {large.name} is too large to wait for the server; it is not attached")
-        if time.monotonic() >= self._next:
-            self._catch_up()
-
-    def _try(self, call: str, **arguments: Any) -> bool:
-        """Make a call unless others wait; tells whether the server took it."""
-        if self._spool is not None:
-            return False
-        assert self._run is not None
-        started = time.monotonic()
-        try:
-            with sending():
-                getattr(self._run, call)(**arguments)
-        except UserError as error:
-            self._keep(error, started)
-            return False
-        return True
-
-    def _keep(self, error: UserError, started: float) -> None:
-        identity = {"run": self._run.run_id} if self._run else {}
-        self._spool = Spool.make(spools(), self._opening | identity)
-        self._wait(started)
-        _say(
-            f"{line(error)}; {self.stage} goes on, and what it tracks is sent later, at the latest by the next run"
-            f" ({self._spool.folder})"
-        )
-
-    def _catch_up(self) -> None:
-        assert self._spool is not None
-        started = time.monotonic()
-        try:
-            self._run = _send(self._spool)
-        except UserError:
-            self._wait(started)
-            return
-        self._spool.remove()
-        self._spool = None
-        _say(f"{self.stage}: the server is there again, and has what waited")
-
-    def _wait(self, started: float) -> None:
-        moment = time.monotonic()
-        self._next = moment + max(_WAIT, _TIME_SHARE * (moment - started))
 
 
 def spools() -> Path:
