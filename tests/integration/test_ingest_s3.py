@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from ingest_logs import ingest, params, write
 
+from slimtower.common import s3
 from slimtower.common.errors import UserError
-from steps.ingest import locations, s3
+from steps.ingest import locations
 from steps.ingest.listing import by_key, list_sources
 from steps.ingest.locations import listing, locate, reading_only
 from steps.ingest.times import Window

@@ -158,7 +158,7 @@ def test_a_training_outlives_a_server_that_comes_back(
     server: MlflowServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(module, "_WAIT", 0.0)
-    monkeypatch.setattr(module, "_SHARE", 0)
+    monkeypatch.setattr(module, "_TIME_SHARE", 0)
     world, output = tmp_path / "world", tmp_path / "teacher"
     write_tower(world / "model")
     write_world(world)
