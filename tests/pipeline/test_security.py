@@ -24,7 +24,6 @@ MODULES = {
     "shelve",
     "marshal",
     "tarfile",
-    "zipfile",
     "jsonpickle",
 }
 CALLS = {
