@@ -15,7 +15,7 @@ from steps.evaluate.comparing import holm
 PAGE, MODULE = Path("bench/results/README.md"), "bench.any_corpus_page"
 UNLIKE = f"{MODULE}, unlike corpora"  # the place of the second table
 LABELS = ("after", "before")
-KINDS = {"": "kinds", "before": "kinds_before"}  # title of a column, label
+KINDS = {"": "kinds", "documents": "kinds_documents", "before": "kinds_before"}  # title of a column, label
 HALVES = ("choosing", "reporting")
 CHANCE = 0.05
 Label = Mapping[str, Mapping[str, Any]]  # corpus -> student -> its figures
@@ -152,8 +152,8 @@ def written(results: Path = RESULTS) -> str:
 def written_of_kinds(results: Path = RESULTS) -> str:
     """The table of unlike corpora, and the commits of its figures."""
     labels = {title: read_json(results / f"{label}.json") for title, label in KINDS.items()}
-    at = f"Recorded at {commits(labels[''])}; *before* at {commits(labels['before'])}."
-    return f"{kinds(read_corpora(), labels)}\n{at}\n"
+    at = "; ".join(f"*{title or 'today'}* at {commits(label)}" for title, label in labels.items())
+    return f"{kinds(read_corpora(), labels)}\nRecorded {at}.\n"
 
 
 def main() -> None:

@@ -68,6 +68,7 @@ class Convergence(Strict):
         return self
 
 
+Labels = Literal["train", "pseudo", "source"]
 _OF_OTHERS = {Need.SCORES, Need.JOINT}  # of any teacher
 
 
@@ -78,8 +79,10 @@ class Phase(Strict):
     """Their weighted sum is learned; `kind` says what each is. They see vectors in units of the teacher's mean length,
     so that a temperature means the same for any teacher. One at least, but with epochs: 0.0 none.
     """
-    labels: Literal["train", "pseudo"] = "train"
-    """train: mined and judged positives of training queries; pseudo: the teacher's nearest document."""
+    labels: Labels = "train"
+    """train: mined and judged positives of training queries; pseudo: the teacher's nearest document; source: the
+    document that a text is taken from, which a teacher may rank lower, and of a query the teacher's nearest.
+    """
     teacher_top_k: int = Field(default=0, ge=0)
     """Documents nearest to each text that it adds to the batch's candidates."""
     epochs: Epochs = "auto"
@@ -160,8 +163,10 @@ class Phase(Strict):
         single = [loss.kind for loss in self.losses if loss.is_single]
         if several := sorted({kind for kind in single if single.count(kind) > 1}):
             raise ValueError(f"losses: {several[0]} compares with one teacher; name one")
-        if self.labels == "pseudo" and not self.teacher_top_k:
-            raise ValueError("labels: pseudo takes the teacher's nearest document; set teacher_top_k to 1 or more")
+        if self.labels != "train" and not self.teacher_top_k:
+            raise ValueError(
+                f"labels: {self.labels} takes the teacher's nearest document; set teacher_top_k to 1 or more"
+            )
         for loss in self.losses:
             if loss.teacher and not (loss.needs & _OF_OTHERS or loss.takes_teacher):
                 raise ValueError(f"losses: {loss.kind} has no use for a teacher's scores; leave `teacher` out")

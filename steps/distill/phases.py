@@ -165,7 +165,7 @@ class Trainings:
 
     def _candidates(self, phase: Phase) -> Candidates:
         nearest = np.asarray(self.sources.nearest(phase.teacher_top_k))  # no memory map: its rows are slow to take
-        positives = dict(enumerate(nearest[:, :1])) if phase.labels == "pseudo" else self.sources.positives
+        positives = self.sources.labels(phase.labels, nearest)
         parts = np.array(self.sources.texts["part"].to_pylist())[self.training]
         seen = np.isin(parts, [part for part, times in self.params.repeats.items() if times > 0])
         check_candidates(phase, positives, self.training[seen])

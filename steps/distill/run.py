@@ -119,7 +119,8 @@ def run(
             measured["validation_cosine"] = validate(encoder, data, params, 0)
         compared, queries = texts_to_rank(parts[validation])
         vectors = data.vectors[validation[compared]], held_out[compared]
-        ranking = ranking_kept(*vectors, sources.documents, params.seed, cosine=cosine)
+        origins = sources.origins[validation[compared]]
+        ranking = ranking_kept(*vectors, sources.documents, params.seed, cosine=cosine, origins=origins)
         measured |= {f"held_out_{name}": value for name, value in ranking.items()}
         if queries:
             measured["expected_retention"] = expected_retention(ranking["ndcg"])

@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
-from steps.core.corpus import CorpusTexts
+from steps.core.corpus import CorpusTexts, corpus_columns
 from steps.core.positives import positive_rows
-from steps.core.tables import read_table
+from steps.core.tables import FROM_DOCUMENTS, read_table
+from steps.distill.params import Labels
 from steps.distill.score_tables import PairTable, ScoreTable
 
 
@@ -72,6 +73,28 @@ class Sources:
     def positives(self) -> dict[int, np.ndarray]:
         """Rows of the documents known to answer each text that is a training query, ascending, by text row."""
         return positive_rows(self.ingest, self.mine, self.texts)
+
+    @cached_property
+    def origins(self) -> np.ndarray:
+        """Row of the document that each text is taken from, `(texts,)`; -1 for a query."""
+        parts, source_ids = (self.texts[name].to_pylist() for name in ("part", "source_id"))
+        named = {doc_id for doc_id, part in zip(source_ids, parts, strict=True) if part in FROM_DOCUMENTS}
+        doc_ids = (doc_id for (doc_id,) in corpus_columns(self.ingest, ["doc_id"]))
+        rows = {doc_id: row for row, doc_id in enumerate(doc_ids) if doc_id in named}
+        pairs = zip(source_ids, parts, strict=True)
+        return np.array([rows.get(doc_id, -1) if part in FROM_DOCUMENTS else -1 for doc_id, part in pairs])
+
+    def labels(self, kind: Labels, nearest: np.ndarray) -> dict[int, np.ndarray]:
+        """Rows of the documents that are right for a text, by text row; `kind` as `labels` of a student.
+
+        `nearest` are those by the teacher `(texts, k)`, best first.
+        """
+        if kind == "train":
+            return self.positives
+        first = nearest[:, :1]
+        if kind == "source":
+            first = np.where(self.origins[:, None] >= 0, self.origins[:, None], first)
+        return dict(enumerate(first))
 
     def scores(self, teacher: str, count: int) -> ScoreTable:
         """A teacher's scores of the `count` documents nearest to each text that it scored, and of known positives.

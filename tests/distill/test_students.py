@@ -60,6 +60,7 @@ STUDENTS: dict[str, dict[str, Any]] = {
     "cosine with dims": TWO_LAYERS | {"losses": [{"kind": "embedding", "distance": "cosine", "dims": [4, 16]}]},
     "asymmetric": RANKED,
     "asymmetric, pseudo-labels": RANKED | {"labels": "pseudo"},
+    "asymmetric, labels of the documents": RANKED | {"labels": "source"},
     "scores with dims": RANKED | {"losses": [{"kind": "score_softmax", "temperature": 0.2, "dims": [8]}]},
     "symmetric": RANKED | {"towers": "symmetric", "losses": [*EVERY_LOSS, {"kind": "document_embedding"}]},
     "layers": RANKED | {"losses": [{"kind": "embedding"}, LAYERS], "start": {"layers": [0, 1, -1]}},
