@@ -161,7 +161,11 @@ def test_a_standard_protocol_trains_on_the_parts_that_it_reads(tmp_path: Path, r
             {"queries": [query(1, "train")]},
             r"1l\.then\[0\]: label_binary needs labels, .* set labels: pseudo and teacher_top_k",
         ),
-        (student(labels="train", teacher_top_k=0), {}, "score_softmax has no candidate documents.*set teacher_top_k"),
+        (
+            student(labels="train", teacher_top_k=0, losses=[{"kind": "score_softmax"}]),
+            {},
+            "score_softmax has no candidate documents.*set teacher_top_k",
+        ),
         (
             {"distill": {"required_parts": ["titles", "unlabelled_queries"]}},
             {},
