@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from steps.distill.losses.base import Outputs, Targets
 from steps.distill.losses.label import binary_cross_entropy, softmax_cross_entropy
 
 Rows = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -144,3 +146,16 @@ def test_scores_without_a_batch_are_refused(loss: Rows) -> None:
 def test_masks_of_another_shape_or_kind_are_refused(loss: Rows, mask: torch.Tensor) -> None:
     with pytest.raises(ValueError, match=r"mask .* must be \(4, 5\) torch.bool"):
         mean(loss, torch.zeros(4, 5), torch.zeros(4, 5), mask)
+
+
+def test_losses_share_the_students_scores_of_the_same_documents_alone() -> None:
+    draw = torch.Generator().manual_seed(3)
+    queries, documents, others = (torch.randn(4, 6, generator=draw) for _ in range(3))
+    outputs = Outputs(queries=queries, raw=queries)
+    targets = Targets(queries, documents, cosine=False)
+    scores = outputs.scores(targets)
+    assert outputs.scores(targets.fixed()) is scores
+    for given in (targets, replace(targets, documents=others)):
+        torch.testing.assert_close(outputs.scores(given), queries @ given.documents.T)
+    short = outputs.truncate(3).scores(targets.truncate(3))
+    assert not torch.allclose(short, scores)

@@ -60,6 +60,20 @@ class Outputs:
     queries: Tensor  # (n, dim), as they are served
     raw: Tensor  # (n, dim), before the final normalisation; the same where there is none
     documents: Tensor | None = None  # (m, dim)
+    _scored: list[tuple[Tensor, Tensor]] = field(init=False, default_factory=list, repr=False)  # documents, scores
+
+    def scores(self, targets: "Targets") -> Tensor:
+        """The student's score of each text and candidate, `(n, m)`: to its own documents, or the teacher's frozen ones.
+
+        Computed once, however many losses compare it.
+        """
+        documents = targets.documents if self.documents is None else self.documents
+        for scored, scores in self._scored:
+            if scored is documents:
+                return scores
+        scores = similarities(*exact(self.queries, documents), cosine=targets.cosine)
+        self._scored.append((documents, scores))
+        return scores
 
     def truncate(self, dim: int) -> "Outputs":
         """The first `dim` dimensions of all embeddings, at their old length."""

@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from steps.distill.losses.base import Batch, Loss, Need, Outputs, Targets, exact, similarities
+from steps.distill.losses.base import Batch, Loss, Need, Outputs, Targets, exact
 
 
 class LabelLoss(Loss):
@@ -31,7 +31,7 @@ class LabelLoss(Loss):
     """Whether only a text's own candidates are its negatives, not those of the batch."""
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
-        scores = student_scores(outputs, targets) / self.temperature
+        scores = outputs.scores(targets) / self.temperature
         labels = batch.label.to(scores.dtype)
         mask = batch.counts & batch.is_own if self.own_candidates else batch.counts
         return torch.where(batch.labelled, self.rows(scores, labels, mask), 0)
@@ -59,13 +59,6 @@ class LabelBinary(LabelLoss):
 
     def rows(self, scores: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
         return binary_cross_entropy(scores, labels, mask)
-
-
-def student_scores(outputs: Outputs, targets: Targets) -> Tensor:
-    """The student's score of each text and candidate, `(n, m)`: to its own documents, or the teacher's frozen ones."""
-    documents = targets.documents if outputs.documents is None else outputs.documents
-    queries, documents = exact(outputs.queries, documents)
-    return similarities(queries, documents, cosine=targets.cosine)
 
 
 def softmax_cross_entropy(scores: Tensor, weights: Tensor, mask: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from steps.distill.losses.base import Batch, Loss, Need, Outputs, Targets, Units
-from steps.distill.losses.label import binary_cross_entropy, filled, masked, only, softmax_cross_entropy, student_scores
+from steps.distill.losses.label import binary_cross_entropy, filled, masked, only, softmax_cross_entropy
 from steps.distill.providers import Setting
 
 TELLING = 0.75  # of the entropy of equal shares; a student also ranks the documents of the batch's other texts
@@ -83,7 +83,7 @@ class ScoreLoss(Loss):
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         scores = targets.scores[self.teacher]
         mask = scores.is_scored & batch.is_own if self.own_candidates else scores.is_scored
-        return self.rows(student_scores(outputs, targets), scores.values, mask, batch.label)
+        return self.rows(outputs.scores(targets), scores.values, mask, batch.label)
 
     def rows(self, student: Tensor, teacher: Tensor, mask: Tensor, label: Tensor | None = None) -> Tensor:
         """Loss of each row of `(n, m)` scores; candidates where the mask is False are as if they were not there."""
