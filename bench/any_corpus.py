@@ -51,6 +51,8 @@ REPORTED = (
     "validation_cosine",
     "held_out_overlap",
     "held_out_ndcg",
+    "held_out_found",
+    "held_out_found_by_teacher",
     "expected_retention",
     "training_seconds",
     "stage_seconds",

@@ -181,7 +181,7 @@ def _check_student(key: str, student: StudentParams, facts: IngestFacts, params:
         if labels and phase.labels == "train" and not labelled:
             raise UserError(
                 f"params.yaml: {where}: {', '.join(labels)} needs labels, but no training query that distill.repeats"
-                " names has a judged, clicked or scored document; set labels: pseudo and teacher_top_k, or leave the"
+                " names has a judged, clicked or scored document; set labels: source and teacher_top_k, or leave the"
                 " loss out"
             )
         if compared and not phase.teacher_top_k and not labelled:

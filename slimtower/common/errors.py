@@ -1,4 +1,4 @@
-"""Errors that a person can fix, the exit codes that schedulers read, and processes that end together."""
+"""Errors that a person can fix, of engines too, exit codes that schedulers read, and processes that end together."""
 
 import ctypes
 import errno

@@ -1,4 +1,4 @@
-"""Retrieval measures per query by ir-measures' names, with trec_eval's numbers and its rule for ties.
+"""Retrieval measures by ir-measures' names, with trec_eval's numbers and its rule for ties; their means and comparison.
 
 trec_eval compares scores as float32 and orders equal ones by document id, descending.
 """

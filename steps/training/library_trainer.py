@@ -1,4 +1,4 @@
-"""What trainings by sentence-transformers' trainers share: checkpoints that appear whole, a log, arguments."""
+"""What trainings by sentence-transformers' trainers share: whole checkpoints, a log, arguments, sharding."""
 
 import copy
 import math

