@@ -119,8 +119,8 @@ def main() -> None:
     parser.add_argument("name", nargs="?", default="", help="absent = list them")
     name = parser.parse_args().name
     if not name:
-        for each, weights in MODELS.items():
-            print(f"{each:8} {weights.base}: {weights.title} ({weights.licence})")
+        for model, weights in MODELS.items():
+            print(f"{model:8} {weights.base}: {weights.title} ({weights.licence})")
         return
     folder = fetch_weights(name)
     weights = MODELS[name]

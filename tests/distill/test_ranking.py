@@ -53,20 +53,20 @@ def test_what_a_student_may_keep_rises_with_its_held_out_ranking() -> None:
 
 @pytest.mark.parametrize("cosine", [True, False])
 def test_texts_find_the_documents_that_they_are_from(cosine: bool) -> None:
-    wanted = DRAW.normal(size=(80, 8)).astype(np.float32)
-    given = wanted + 0.8 * DRAW.normal(size=wanted.shape).astype(np.float32)
-    origins = np.array([best_ten(query, cosine=cosine)[row % 10] for row, query in enumerate(wanted)])
+    teacher = DRAW.normal(size=(80, 8)).astype(np.float32)
+    student = teacher + 0.8 * DRAW.normal(size=teacher.shape).astype(np.float32)
+    origins = np.array([best_ten(query, cosine=cosine)[row % 10] for row, query in enumerate(teacher)])
     origins[::5] = -1  # queries
     origins[1::5] = (origins[1::5] + 1) % len(DOCUMENTS)
-    kept = ranking_kept(wanted, given, DOCUMENTS, 7, cosine=cosine, origins=origins)
-    assert "found" not in ranking_kept(wanted, given, DOCUMENTS, 7, cosine=cosine, origins=np.full(80, -1))
-    for name, vectors in (("found_by_teacher", wanted), ("found", given)):
+    figures = ranking_kept(teacher, student, DOCUMENTS, 7, cosine=cosine, origins=origins)
+    assert "found" not in ranking_kept(teacher, student, DOCUMENTS, 7, cosine=cosine, origins=np.full(80, -1))
+    for name, vectors in (("found_by_teacher", teacher), ("found", student)):
         gains = [
             1 / math.log2(ten.index(origin) + 2) if origin in (ten := best_ten(vector, cosine=cosine)) else 0.0
             for vector, origin in zip(vectors, origins.tolist(), strict=True)
             if origin >= 0
         ]
-        assert kept[name] == pytest.approx(np.mean(gains), abs=1e-9) and 0 < kept[name] < 1
+        assert figures[name] == pytest.approx(np.mean(gains), abs=1e-9) and 0 < figures[name] < 1
 
 
 @pytest.mark.parametrize(
@@ -74,13 +74,13 @@ def test_texts_find_the_documents_that_they_are_from(cosine: bool) -> None:
 )
 def test_a_student_that_may_keep_little_of_queries_is_warned_of(ndcg: float, imitates: bool, warned: bool) -> None:
     ranking = {"overlap": 0.6, "ndcg": ndcg}
-    told, long = (
+    message, counted_message = (
         describe_ranking(ranking, 60, queries=True, counted=counted, imitates=imitates) for counted in (False, True)
     )
-    assert ("at least about" in told) != imitates
-    assert "60%" in told and f"{expected_retention(ndcg):.0%}" in told
-    assert ("WARNING" in told) == warned == ("epochs: auto" in long) and "epochs: auto" not in told
-    assert "sample" not in told
+    assert ("at least about" in message) != imitates
+    assert "60%" in message and f"{expected_retention(ndcg):.0%}" in message
+    assert ("WARNING" in message) == warned == ("epochs: auto" in counted_message) and "epochs: auto" not in message
+    assert "sample" not in message
     assert "500,000 of 2,000,000" in describe_ranking(
         ranking, 2_000_000, queries=True, counted=False, imitates=imitates
     )
@@ -89,18 +89,18 @@ def test_a_student_that_may_keep_little_of_queries_is_warned_of(ndcg: float, imi
 @pytest.mark.parametrize(("found", "warned"), [(0.6, True), (0.7, False), (0.9, False)])
 def test_of_texts_of_documents_those_documents_must_be_found(found: float, warned: bool) -> None:
     ranking = {"overlap": 0.5, "ndcg": 0.5, "found": found, "found_by_teacher": 0.7}
-    told = describe_ranking(ranking, 60, queries=False, counted=False, imitates=False)
-    assert ("WARNING" in told) == warned and f"{found:.2f}" in told
-    assert f"{expected_retention(0.5):.0%} of the teacher's nDCG" not in told, "of no query nothing is foretold"
-    assert "ingest.unlabelled_queries" in told
+    message = describe_ranking(ranking, 60, queries=False, counted=False, imitates=False)
+    assert ("WARNING" in message) == warned and f"{found:.2f}" in message
+    assert f"{expected_retention(0.5):.0%} of the teacher's nDCG" not in message, "of no query nothing is foretold"
+    assert "ingest.unlabelled_queries" in message
 
 
 def test_texts_from_no_document_are_judged_by_the_teachers_ranking() -> None:
-    told = [
+    messages = [
         describe_ranking({"overlap": 0.5, "ndcg": ndcg}, 60, queries=False, counted=False, imitates=True)
         for ndcg in (0.65, 0.75)
     ]
-    assert ["WARNING" in each for each in told] == [True, False]
+    assert ["WARNING" in message for message in messages] == [True, False]
 
 
 @pytest.mark.parametrize(("count", "queries"), [(99, False), (100, True)])
