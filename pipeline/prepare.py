@@ -17,7 +17,7 @@ from slimtower.common.errors import UserError, line
 from slimtower.common.files import cache_root, folder_digest, read_json, sha256_file, write_json
 from slimtower.common.imports import uncollected_imports
 from slimtower.common.settings import PARAMS, load_section
-from steps.encoders.bases import LISTED, MODELS
+from steps.encoders.bases import LISTED, MODELS, check_weights
 from steps.ingest.listing import write_listing
 from steps.ingest.params import IngestParams
 
@@ -37,6 +37,8 @@ def prepare(targets: list[str], root: Path) -> tuple[list[str], bool]:
             from pipeline.params import load_params, named_models  # seconds: losses load torch
 
         models = named_models(load_params())
+    for name in set[str]().union(*models.values()):
+        check_weights(name)
     preflight.check_folders(root)
     keep_models(models)
     surroundings.lay_out(root)

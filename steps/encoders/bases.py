@@ -42,6 +42,14 @@ def bundled_folder(name: str) -> str:
     return str(Path(spec.origin).parent / "model")
 
 
+def check_weights(name: str) -> None:
+    """UserError for a model that only `make weights` fetches, and that is not there."""
+    folder = bundled_folder(name)
+    if folder in WEIGHTS and not _ON_HUB.fullmatch(folder) and not Path(folder).exists():
+        place, word = weights_folder(WEIGHTS[folder]), WEIGHTS[folder]
+        raise UserError(f"model {name}: is not in {place}; run `make weights NAME={word}`, which downloads it")
+
+
 def resolve_base(name: str) -> str:
     """Local folder of a bundled model or of one on the hub, `owner/model@commit`; else `name` itself.
 
@@ -50,10 +58,8 @@ def resolve_base(name: str) -> str:
     fetched, and for a folder that is no longer what models.json says; TransientError where the hub is away.
     """
     folder = bundled_folder(name)
+    check_weights(name)
     on_hub = None if Path(folder).exists() else _ON_HUB.fullmatch(folder)
-    if folder in WEIGHTS and not on_hub and not Path(folder).exists():
-        place, word = weights_folder(WEIGHTS[folder]), WEIGHTS[folder]
-        raise UserError(f"model {name}: is not in {place}; run `make weights NAME={word}`, which downloads it")
     if on_hub is None:
         _check_listed(Path(folder))
         return folder
