@@ -17,7 +17,7 @@ from sentence_transformers import SentenceTransformer
 from bench.teacher import index_teacher
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
-from slimtower.serving.query_encoder import ONNX_FILES, TABLE_FILES, load_query_encoder
+from slimtower.serving.query_encoder import ONNX_FILES, PROJECTION, TABLE_FILES, load_query_encoder
 from steps.core.tables import read_table
 from steps.distill.initialisation import layer_subset
 from steps.distill.static_embedding import table_tower
@@ -71,7 +71,8 @@ def _model_bytes(serving: Path) -> int:
     """Size of what an encoder is loaded from, its tokenizer included."""
     described = read_json(serving / "serving.json")
     layout = {"table": TABLE_FILES, "onnx": ONNX_FILES}[described["format"]]
-    return sum((serving / name).stat().st_size for name in [*layout[described["precision"]], "tokenizer.json"])
+    names = [*layout[described["precision"]], PROJECTION, "tokenizer.json"]
+    return sum((serving / name).stat().st_size for name in names if (serving / name).is_file())
 
 
 def query_texts() -> list[str]:

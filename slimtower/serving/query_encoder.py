@@ -1,8 +1,9 @@
 """Queries to embeddings on the latency path: tokenizers, numpy and onnxruntime, without torch.
 
 `serving.json` beside the model says what to load: `format` (table or onnx), `precision` (int8, mixed or fp32), `dim`,
-`max_length` in tokens (null = no limit), `normalise`, `prompt` (put before each query) and `pad_id`; and, for the
-checks of a release, `pooling`.
+`max_length` in tokens (null = no limit), `normalise`, `prompt` (put before each query) and `pad_id`; of a table the
+`width` of its rows, which `projection.npy` brings to `dim` if it is another; and, for the checks of a release,
+`pooling`.
 """
 
 import math
@@ -20,6 +21,7 @@ from slimtower.common.files import read_json
 
 REMEDY = "release the student again: `dvc repro` (or `make demo`)"
 TABLE_FILES = {"fp32": ["table.npy"], "int8": ["table.npy", "scales.npy"]}
+PROJECTION = "projection.npy"  # of a table with narrow rows
 ONNX_FILES = {
     "fp32": ["encoder.onnx"],
     "int8": ["encoder.int8.onnx"],
@@ -99,11 +101,21 @@ class TableEncoder:
     """The mean of one vector a token, normalised where the student is; a text without tokens is all zeros."""
 
     def __init__(
-        self, token_ids: Callable[[str], list[int]], table: np.ndarray, scales: np.ndarray | None, *, normalise: bool
+        self,
+        token_ids: Callable[[str], list[int]],
+        table: np.ndarray,
+        scales: np.ndarray | None,
+        projection: np.ndarray | None = None,
+        *,
+        normalise: bool,
     ) -> None:
-        """Rows of `table` `(vocabulary, dim)` in float32, or in int8 with their `scales` `(vocabulary,)`."""
-        self.dim = int(table.shape[1])
+        """Rows of `table` `(vocabulary, width)` in float32, or in int8 with their `scales` `(vocabulary,)`.
+
+        The mean of a text's rows is multiplied with `projection` `(width, dim)`; none = it is the embedding.
+        """
+        self.dim = int((table if projection is None else projection).shape[1])
         self.token_ids, self._table, self._scales, self._normalise = token_ids, table, scales, normalise
+        self._projection = projection
 
     def encode(self, texts: list[str]) -> np.ndarray:
         """Embeddings of the texts, float32 `(len(texts), dim)`."""
@@ -116,6 +128,8 @@ class TableEncoder:
                 total = np.add.reduce(self._table.take(ids, axis=0), axis=0)
             else:
                 total = self._scales.take(ids) @ self._table.take(ids, axis=0).astype(np.float32)
+            if self._projection is not None:
+                total = total @ self._projection
             divisor = math.sqrt(total.dot(total)) if self._normalise else len(ids)
             if divisor:
                 np.divide(total, np.float32(divisor), out=vectors[row])
@@ -194,22 +208,38 @@ def load_query_encoder(folder: Path, threads: int = 1) -> QueryEncoder:
     if kind == "onnx":
         model = folder / ONNX_FILES[precision][0]
         return OnnxEncoder(token_ids, model, dim=dim, pad_id=pad_id, threads=threads, batch=_BATCH[precision])
-    table, scales = _table(folder, precision, dim)
-    return TableEncoder(token_ids, table, scales, normalise=normalise)
+    width = serving.get("width", dim)  # releases from before narrow tables do not say it
+    table, scales = _table(folder, precision, width)
+    projection = None if width == dim else _projection(folder, width, dim)
+    return TableEncoder(token_ids, table, scales, projection, normalise=normalise)
 
 
-def _table(folder: Path, precision: str, dim: int) -> tuple[np.ndarray, np.ndarray | None]:
+def _table(folder: Path, precision: str, width: int) -> tuple[np.ndarray, np.ndarray | None]:
     """Rows, mapped rather than read, and their scales."""
     # a plain view: take() on a memmap costs twice as much
     table = np.asarray(_array(folder / "table.npy"))
     scales = np.asarray(_array(folder / "scales.npy")) if precision == "int8" else None
     expected = np.int8 if precision == "int8" else np.float32
-    if table.ndim != 2 or table.shape[1] != dim or table.dtype != expected:
+    if table.ndim != 2 or table.shape[1] != width or table.dtype != expected:
         raise UserError(
             f"{folder / 'table.npy'}: holds {table.dtype} {table.shape}, serving.json says {precision} and"
-            f" {dim} dimensions; {REMEDY}"
+            f" {width} dimensions; {REMEDY}"
         )
     return table, scales
+
+
+def _projection(folder: Path, width: int, dim: int) -> np.ndarray:
+    path = folder / PROJECTION
+    if not path.is_file():
+        raise UserError(
+            f"{path}: not found, but serving.json says that rows have {width} of {dim} dimensions; {REMEDY}"
+        )
+    projection = np.ascontiguousarray(_array(path))
+    if projection.shape != (width, dim) or projection.dtype != np.float32:
+        raise UserError(
+            f"{path}: holds {projection.dtype} {projection.shape}, serving.json says float32 {(width, dim)}; {REMEDY}"
+        )
+    return projection
 
 
 def _array(path: Path) -> Any:

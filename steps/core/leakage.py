@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from slimtower.common.errors import UserError
-from steps.core.texts import fold
+from steps.core.texts import first_words, fold
 
 EVALUATION_SPLITS = frozenset({"dev", "test"})
 EXAMPLES = 3
@@ -26,7 +26,7 @@ def evaluation_keys(queries: Iterable[Mapping[str, Any]], max_words: int = 0) ->
     keys: dict[str, str] = {}
     for row in queries:
         if row["split"] in EVALUATION_SPLITS:
-            cut = " ".join(row["text"].split()[:max_words]) if max_words else row["text"]
+            cut = first_words(row["text"], max_words) if max_words else row["text"]
             for text in (row["text"], cut):
                 if key := fold(text):
                     keys[key] = row["query_id"]

@@ -103,6 +103,13 @@ def words_of(text: str) -> list[str]:
     return [text[start:end] for start, end in word_places(text)]
 
 
+def first_words(text: str, limit: int) -> str:
+    """The first `limit` words, white space collapsed; of scripts without spaces a character is a word."""
+    text = " ".join(text.split())
+    places = word_places(text)
+    return text[: places[limit - 1][1]] if len(places) > limit else text
+
+
 def sentences(text: str) -> list[str]:
     """Sentences, lines and items of lists of a text in any case, white space collapsed, in order."""
     parts, start = [], 0

@@ -192,6 +192,10 @@ class StudentParams(Phase):
     """Share of documents (embed.parts) among the texts of an epoch. Read as if they were queries, they teach which
     documents are near each other, and how long texts are read.
     """
+    vocabulary: Literal["all", "used"] = "all"
+    """used: only tokens that the corpus or the alignment texts hold, and single letters. Of a model of a hundred
+    languages a small share is left; words that are neither in the corpus nor in the texts are read in more pieces.
+    """
     embedding_lr_multiplier: float = Field(default=1.0, gt=0)
     """Factor of the learning rate of token embeddings."""
     towers: Literal["asymmetric", "symmetric", "joint"] = "asymmetric"

@@ -62,6 +62,10 @@ class StaticEncoder(Strict):
     """Frequent words that become tokens of their own."""
     added_pairs: int = Field(default=0, ge=0)
     """Frequent pairs of words that do."""
+    width: int = Field(default=0, ge=0)
+    """Dimensions of a row, which one linear map brings to the teacher's; 0 = the teacher's, without a map. Of a wide
+    teacher a narrow table is a fraction of the size.
+    """
 
 
 class Static(Strict):

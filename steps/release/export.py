@@ -11,7 +11,7 @@ from torch import nn
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json, write_json
-from slimtower.serving.query_encoder import ONNX_FILES, TABLE_FILES
+from slimtower.serving.query_encoder import ONNX_FILES, PROJECTION, TABLE_FILES
 from steps.encoders.towers import load_tower
 from steps.release.onnx_encoder import EXACT_SHARE, calibration, export_onnx, quantise_smoothed
 
@@ -33,6 +33,8 @@ def convert(exported: Path, target: Path, form: Format, precision: Precision, te
     target.mkdir(parents=True)
     shutil.copy2(exported / "tokenizer.json", target)
     write_json(target / "serving.json", read_json(exported / "serving.json") | {"precision": precision})
+    if (exported / PROJECTION).is_file():
+        shutil.copy2(exported / PROJECTION, target)
     files = TABLE_FILES if form == "table" else ONNX_FILES
     source, written = exported / files["fp32"][0], target / files[precision][0]
     if precision == "fp32":
@@ -47,18 +49,20 @@ def convert(exported: Path, target: Path, form: Format, precision: Precision, te
 def export_table(tower_folder: Path, out: Path, *, dim: int = 0) -> None:
     """Write `table.npy`, `tokenizer.json` and `serving.json` to `out`; UserError for a tower that is no token table.
 
-    A projection behind the table is multiplied into its rows, as the mean and a linear map commute. Above 0, `dim`
-    keeps the first so many dimensions.
+    A projection behind the table is multiplied into its rows, as the mean and a linear map commute; one to more
+    dimensions than the rows have is `projection.npy` instead, so that the table stays narrow. Above 0, `dim` keeps the
+    first so many dimensions.
     """
     tower = load_tower(tower_folder)
     static = tower[0]
     if not isinstance(static, StaticEmbedding):
         raise UserError(f"{tower_folder}: its first module is no token table")
     rows = static.embedding.weight.detach().float().cpu().numpy()
-    normalise = False
+    projection, normalise = None, False
     for module in list(tower)[1:]:
         if isinstance(module, Dense) and not normalise:
-            rows = rows @ _projection(module, tower_folder)
+            further = _projection(module, tower_folder)
+            projection = further if projection is None else projection @ further
         elif isinstance(module, Normalize):
             normalise = True
         else:
@@ -66,7 +70,12 @@ def export_table(tower_folder: Path, out: Path, *, dim: int = 0) -> None:
                 f"{tower_folder}: a {type(module).__name__} behind a token table cannot be exported; use a projection"
                 " without activation and Normalize only"
             )
-    rows = rows[:, :dim] if dim else rows
+    if projection is not None and rows.shape[1] >= (dim or projection.shape[1]):
+        rows, projection = rows @ projection, None
+    if projection is None:
+        rows = rows[:, :dim] if dim else rows
+    else:
+        projection = projection[:, :dim] if dim else projection
     truncation = static.tokenizer.truncation
     if truncation and truncation["direction"] != "right":
         raise UserError(f"{tower_folder}/tokenizer.json: truncates on the {truncation['direction']}; set it to right")
@@ -76,13 +85,16 @@ def export_table(tower_folder: Path, out: Path, *, dim: int = 0) -> None:
     serving = {
         "format": "table",
         "precision": "fp32",
-        "dim": int(rows.shape[1]),
+        "dim": int((rows if projection is None else projection).shape[1]),
         "max_length": truncation["max_length"] if truncation else None,
         "normalise": normalise,
         "pooling": "mean",
         "prompt": tower.prompts.get("query") or "",
         "pad_id": 0,
     }
+    if projection is not None:
+        np.save(out / PROJECTION, np.ascontiguousarray(projection, dtype=np.float32))
+        serving["width"] = int(rows.shape[1])
     write_json(out / "serving.json", serving)
 
 

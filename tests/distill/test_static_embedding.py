@@ -82,6 +82,23 @@ def test_a_phrase_starts_as_the_sum_of_its_pieces(embedded: Path, tiny_tower: Pa
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
+def test_a_narrow_table_starts_with_what_its_rows_have_along_the_longest_directions(
+    embedded: Path, tiny_tower: Path
+) -> None:
+    teacher, embed = load_tower(tiny_tower), embedded / "data/embed"
+    with pytest.raises(UserError, match="32 dimensions"):
+        static_embedding(teacher, embed, TEXTS, static(width=32), 32)
+    narrow, whole = (
+        static_embedding(teacher, embed, TEXTS, static(token_weights="uniform", width=width), 32) for width in (6, 0)
+    )
+    assert narrow.token_rows().shape == (30522, 6)
+    vectors = np.load(embed / "alignment.npy").astype(np.float64)
+    directions = np.linalg.svd(vectors)[2][:6].T  # of all that six numbers can say of them these lose least
+    with torch.inference_mode():
+        shares, rows = (made.embed(made.tokenize(TEXTS, 32), np.arange(len(TEXTS))).numpy() for made in (narrow, whole))
+    np.testing.assert_allclose(shares, rows @ directions @ directions.T, atol=1e-4)
+
+
 def test_pieces_replace_each_token() -> None:
     pieces = Tokens(np.array([0, 1, 2, 0, 1, 3]), np.array([0, 1, 2, 3, 6]))  # token 3 is 0, 1 and itself
     opened = Tokens(np.array([3, 2, 1, 3]), np.array([0, 2, 4])).opened(pieces)

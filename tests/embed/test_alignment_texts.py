@@ -61,6 +61,12 @@ def test_a_long_evaluation_query_cannot_return_as_its_own_first_words() -> None:
     assert found.counts["sentences"]["evaluation_query"] == found.counts["titles"]["evaluation_query"] == 1
 
 
+def test_of_a_script_without_spaces_a_character_counts_as_a_word() -> None:
+    page = ("", "検索の結果を表示します。")
+    assert pairs(texts_of([], page, parts=["documents"])) == [("documents", "検索の結果を")]
+    assert pairs(texts_of([query("t", "検索の結果を、次に", "test")], page, parts=["documents"])) == []
+
+
 def test_a_cut_text_is_compared_after_the_cut() -> None:
     evaluation = query("t", "one two three four five six", "test")
     texts = texts_of([evaluation], ("", "one two three four five six seven eight"))

@@ -60,7 +60,8 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
     """An empty index, for a model whose digest is known."""
     monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(weights, "PINS", tmp_path)
-    tiny = Weights("tiny-model", "tiny", "MIT", "https://example.org", hashlib.sha256(TENSORS).hexdigest())
+    digest = hashlib.sha256(TENSORS).hexdigest()
+    tiny = Weights("tiny-model", "tiny", "MIT", "https://example.org", weights.unpack_pieces, digest)
     monkeypatch.setitem(MODELS, NAME, tiny)
     monkeypatch.setitem(bases.WEIGHTS, "tiny-model", NAME)
     return Index(tmp_path)

@@ -198,14 +198,37 @@ def test_the_same_tower_gives_the_same_bytes(tiny_tower: Path, tmp_path: Path) -
         assert path.read_bytes() == (tmp_path / "two" / path.relative_to(tmp_path / "one")).read_bytes(), path.name
 
 
-@pytest.mark.parametrize("name", ["plain", "normalised", "projected"])
-def test_the_table_embeds_as_the_tower_does(tiny_tower: Path, tmp_path: Path, name: str) -> None:
-    modules = table_modules(tiny_tower)
-    modules += {"plain": [], "normalised": [Normalize()], "projected": [linear(32, 24), Normalize()]}[name]
-    folder = save(modules, tmp_path / "tower")
+@pytest.mark.parametrize(
+    ("behind", "width"),
+    [
+        ([], 32),
+        ([Normalize()], 32),
+        ([linear(32, 24), Normalize()], 24),  # a map to fewer dimensions goes into the rows
+        ([linear(32, 80), Normalize()], 32),  # one to more lies beside them
+        ([linear(32, 24), linear(24, 80), Normalize()], 32),
+    ],
+)
+def test_the_table_embeds_as_the_tower_does(
+    tiny_tower: Path, tmp_path: Path, behind: list[nn.Module], width: int
+) -> None:
+    folder = save([*table_modules(tiny_tower), *behind], tmp_path / "tower")
     export_table(folder, tmp_path / "serving")
     expected = load_tower(folder).encode_query(TEXTS)
     np.testing.assert_allclose(load_query_encoder(tmp_path / "serving").encode(TEXTS), expected, atol=2e-6)
+    assert np.load(tmp_path / "serving/table.npy").shape[1] == width
+    convert(tmp_path / "serving", tmp_path / "int8", "table", "int8", [])
+    assert cosines(load_query_encoder(tmp_path / "int8").encode(TEXTS), expected).min() > 0.999
+
+
+@pytest.mark.parametrize("dim", [20, 48])
+def test_a_narrow_table_keeps_the_first_dimensions_of_its_embeddings(
+    tiny_tower: Path, tmp_path: Path, dim: int
+) -> None:
+    folder = save([*table_modules(tiny_tower), linear(32, 80)], tmp_path / "tower")
+    export_table(folder, tmp_path / "serving", dim=dim)
+    expected = load_tower(folder).encode_query(TEXTS)[:, :dim]
+    np.testing.assert_allclose(load_query_encoder(tmp_path / "serving").encode(TEXTS), expected, atol=1e-5)
+    assert np.load(tmp_path / "serving/table.npy").shape[1] == min(dim, 32)
 
 
 def test_an_int8_table_is_a_quarter_and_each_value_half_a_step_off_at_most(tiny_tower: Path, tmp_path: Path) -> None:

@@ -107,6 +107,22 @@ def test_an_int8_table_scales_each_row_its_own_way(tmp_path: Path) -> None:
     np.testing.assert_allclose(embedding, expected, rtol=1e-5, atol=1e-5)  # float32 terms of up to 127
 
 
+def test_narrow_rows_are_brought_to_the_embedding_by_one_map(tmp_path: Path) -> None:
+    table, projection = random_table(6), np.random.default_rng(7).standard_normal((6, 8), dtype=np.float32)
+    folder = write_serving(tmp_path / "serving", table, width=6)
+    with pytest.raises(UserError, match=r"projection\.npy: not found"):
+        load_query_encoder(folder)
+    np.save(folder / "projection.npy", projection)
+    encoder = load_query_encoder(folder)
+    ids = tokenizer(16).encode(TEXTS[0], add_special_tokens=False).ids
+    expected = table[ids].astype(np.float64).mean(axis=0) @ projection.astype(np.float64)
+    np.testing.assert_allclose(encoder.encode(TEXTS[:1])[0], expected / np.linalg.norm(expected), atol=1e-6)
+    assert encoder.dim == 8 and not encoder.encode(["", "\u2603"])[0].any()
+    np.save(folder / "projection.npy", projection[:, :7])
+    with pytest.raises(UserError, match="holds float32"):
+        load_query_encoder(folder)
+
+
 def test_the_prompt_is_put_before_the_text(tmp_path: Path) -> None:
     plain = load_query_encoder(write_serving(tmp_path / "plain", random_table()))
     prompted = load_query_encoder(write_serving(tmp_path / "prompted", random_table(), prompt="query: "))
