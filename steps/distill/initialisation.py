@@ -31,6 +31,7 @@ from steps.training.distributed import rank
 
 _LETTERS = 1000  # the most frequent ones are pieces of a new vocabulary
 _DOCUMENTS = 4096  # on which an adapter's map is fitted, drawn by seed
+_FITTED = 4096  # texts on which the map behind another encoder starts
 _RIDGE = 1e-3  # of the mean variance of the index's dimensions: one that hardly varies says little
 
 
@@ -89,6 +90,28 @@ def pretrained(base: str, teacher: SentenceTransformer) -> SentenceTransformer:
     check_tower_batches(tower, f"distill.student: base {base}")
     _forget_prompts(tower)
     return ending_like(teacher, [module for module in tower if not isinstance(module, Normalize)])
+
+
+def fit_projection(tower: SentenceTransformer, sources: Sources, params: DistillParams) -> None:
+    """Start the map at the tower's end, if it changes the dimension, where it gives vectors nearest to the teacher's.
+
+    That is the least squares map from what the tower makes of some alignment texts; a random one takes longer to train.
+    """
+    modules = [module for module in tower if not isinstance(module, Normalize)]
+    last = modules.pop()
+    if not isinstance(last, Dense) or last.in_features == last.out_features:
+        return
+    count = len(sources.strings)
+    rows = np.sort(np.random.default_rng((params.seed, 9)).choice(count, min(count, _FITTED), replace=False))
+    reader = SentenceTransformer(modules=modules, device=device())
+    own = encode(reader, [sources.strings[row] for row in rows], "query", precision=params.precision).astype(np.float64)
+    own = np.column_stack([own, np.ones(len(own))])  # the map has a bias
+    products = own.T @ own
+    ridge = _RIDGE * np.trace(products) / len(products) * np.eye(len(products))
+    solved = np.linalg.solve(products + ridge, own.T @ np.asarray(sources.vectors[rows], dtype=np.float64))
+    with torch.no_grad():
+        last.linear.weight.copy_(torch.from_numpy(np.ascontiguousarray(solved[:-1].T)))
+        last.linear.bias.copy_(torch.from_numpy(solved[-1]))
 
 
 def fresh(params: FreshEncoder, teacher: SentenceTransformer, texts: list[str], max_length: int) -> SentenceTransformer:

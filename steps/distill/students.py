@@ -12,7 +12,7 @@ from sentence_transformers.base.modules import Router
 from torch import Tensor, nn
 
 from steps.core.corpus import CorpusTexts
-from steps.distill.initialisation import adapted, fresh, layer_subset, pretrained
+from steps.distill.initialisation import adapted, fit_projection, fresh, layer_subset, pretrained
 from steps.distill.layer_pooling import pooled_states
 from steps.distill.params import DistillParams, StudentParams
 from steps.distill.sources import Sources
@@ -91,6 +91,7 @@ def untrained(
             tower = layer_subset(teacher_folder, layers, prompts=not chosen.trains)
         case Base(base=base):
             tower = pretrained(base, teacher)
+            fit_projection(tower, sources, params)
         case Fresh(fresh=described):
             tower = fresh(described, teacher, texts, longest)
         case Adapter(adapter=name):

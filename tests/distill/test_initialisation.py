@@ -1,6 +1,7 @@
 """What a transformer student starts from: every start has the teacher's dimensions and opens in plain libraries."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,11 @@ from transformers import (
 
 from slimtower.common.errors import UserError
 from steps.distill import initialisation
-from steps.distill.initialisation import _word_pieces, fresh, layer_subset, pretrained
+from steps.distill.initialisation import _word_pieces, fit_projection, fresh, layer_subset, pretrained
 from steps.distill.sources import Sources
 from steps.distill.starts import FreshEncoder
 from steps.distill.students import TransformerStudent, untrained
-from steps.encoders.towers import device, load_tower
+from steps.encoders.towers import device, encode, load_tower
 
 pytestmark = pytest.mark.medium
 
@@ -117,6 +118,26 @@ def test_a_base_of_another_dim_is_projected(tiny_tower: Path, tmp_path: Path) ->
     assert plain[2].linear.weight.shape == (32, 16)
     untouched = load_tower(base)[0].auto_model.parameters()
     assert all(torch.equal(a, b) for a, b in zip(plain[0].auto_model.parameters(), untouched, strict=True))
+
+
+def test_the_map_of_a_narrower_base_starts_where_its_vectors_are_nearest_to_the_teachers(
+    tiny_tower: Path, tmp_path: Path
+) -> None:
+    base, teacher = write_bert(tmp_path / "base", tiny_tower, 16, 1), load_tower(tiny_tower)
+    texts = [f"{word} of {number} windows" for number in range(12) for word in ("sum", "mean", "axis")]
+    vectors = np.random.default_rng(4).standard_normal((len(texts), 32), dtype=np.float32)
+    sources: Any = SimpleNamespace(strings=texts, vectors=vectors)
+    params: Any = SimpleNamespace(seed=1, precision="fp32")
+    student = pretrained(str(base), teacher)
+    fit_projection(student, sources, params)
+    own = np.column_stack([encode(load_tower(base), texts, "query"), np.ones(len(texts))]).astype(np.float64)
+    damped = np.vstack([own, np.sqrt(1e-3 * (own**2).sum() / 17) * np.eye(17)])
+    expected = own @ np.linalg.lstsq(damped, np.vstack([vectors, np.zeros((17, 32))]))[0]
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(encode(student, texts, "query"), expected, atol=1e-3)
+    alike = pretrained(str(tiny_tower), teacher)
+    fit_projection(alike, sources, params)  # has no map
+    np.testing.assert_array_equal(encode(alike, texts[:2], "query"), encode(teacher, texts[:2], "query"))
 
 
 def test_a_base_of_the_teachers_dim_is_not_projected(tiny_tower: Path, deep: Path, tmp_path: Path) -> None:
