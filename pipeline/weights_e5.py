@@ -128,8 +128,8 @@ def convert(packed: Path, folder: Path) -> None:
     special = {f"{name}_token": model.pieces[number] for name, number in names.items()} | {"mask_token": "<mask>"}
     tokenizer = unigram_tokenizer(model)
     network = BertModel(config)
-    unread = {name: torch.zeros_like(values) for name, values in network.pooler.state_dict(prefix="pooler.").items()}
-    network.load_state_dict({name: torch.from_numpy(values) for name, values in model.tensors().items()} | unread)
+    pooler = {name: torch.zeros_like(values) for name, values in network.state_dict().items() if "pooler" in name}
+    network.load_state_dict({name: torch.from_numpy(values) for name, values in model.tensors().items()} | pooler)
     with TemporaryDirectory() as scratch:
         network.save_pretrained(scratch)
         PreTrainedTokenizerFast(
