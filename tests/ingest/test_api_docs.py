@@ -13,7 +13,7 @@ from toy_source import read_toy
 
 from slimtower.common.errors import OutOfMemory, UserError
 from steps.core.texts import fold
-from steps.ingest.docstrings import cut_words, module_parts, plain, public_parts, split_docstring, without_phrase
+from steps.ingest.docstrings import cut_words, plain, split_docstring, without_phrase
 from steps.ingest.kinds.api_docs import ApiDocsSource, Entry, balanced_cut
 from steps.ingest.rejects import Rejects
 from steps.ingest.source import Query, SourceData
@@ -110,44 +110,18 @@ def test_public_objects_become_documents_and_their_summaries_queries() -> None:
     assert documents["fakepkg.Frame.head"].doc_id == "api/fakepkg.Frame.head"
     assert query_of(data, "fakepkg.atan").text == "Returns the arctangent of the input."
     assert "one number of any kind" in documents["fakepkg.atan"].content
+    frame = documents["fakepkg.Frame.head"].content
+    assert frame == "That is all fakepkg.tail does not do for an ordinary caller of it.", "no document has its summary"
+    for row in data.judgements:
+        title = row.doc_id.removeprefix("api/")
+        assert fold(query_of(data, title).text) not in fold(documents[title].content)
+    assert query_of(data, "fakepkg.cumsum") == query_of(data, "fakepkg.public.cumsum"), "one query of both"
+    assert len(data.queries) == 4 and len(data.judgements) == 5
+    splits = {query.query_id: query.split for query in data.queries}
+    assert Counter(splits.values()) == {"test": 1, "dev": 1, "train": 2}
+    assert all(row.split == splits[row.query_id] for row in data.judgements)
     assert data.facts["left_out"]["summary_shared_by_too_many"] == 5
     assert not rejects.rows
-
-
-@pytest.mark.usefixtures("package")
-def test_a_shared_summary_is_one_query_with_both_documents() -> None:
-    data, _ = read()
-    query = query_of(data, "fakepkg.cumsum")
-    assert query == query_of(data, "fakepkg.public.cumsum")
-    assert len(data.queries) == 4 and len(data.judgements) == 5
-    assert Counter(query.split for query in data.queries) == {"test": 1, "dev": 1, "train": 2}
-    assert all(row.split == {q.query_id: q.split for q in data.queries}[row.query_id] for row in data.judgements)
-
-
-@pytest.mark.usefixtures("package")
-def test_no_document_repeats_its_summary() -> None:
-    data, _ = read()
-    texts = {query.query_id: query.text for query in data.queries}
-    contents = {document.doc_id: document.content for document in data.documents}
-    for row in data.judgements:
-        assert fold(texts[row.query_id]) not in fold(contents[row.doc_id])
-    assert contents["api/fakepkg.Frame.head"] == "That is all fakepkg.tail does not do for an ordinary caller of it."
-
-
-@pytest.mark.usefixtures("package")
-def test_same_seed_same_data_and_the_seed_moves_the_splits() -> None:
-    assert read()[0] == read()[0]
-    assert len({frozenset((q.query_id, q.split) for q in read(seed)[0].queries) for seed in range(8)}) > 1
-    assert {q.query_id for q in read(1)[0].queries} == {q.query_id for q in read(2)[0].queries}
-
-
-def test_an_unparsable_file_is_a_reject(package: Path) -> None:
-    (package / "broken.py").write_text("x = 1\ndef (:\n")
-    data, rejects = read(ratio=0.5)
-    assert [tuple(row) for row in rejects.rows] == [("api/fakepkg", 2, "unparsable_file", "broken.py")]
-    assert len(data.documents) == 5
-    with pytest.raises(UserError, match=r"package fakepkg: 1 of .*unparsable_file 1"):
-        read(ratio=0.0)
 
 
 @pytest.mark.medium
@@ -160,6 +134,9 @@ def test_packages_read_at_once_give_what_they_give_one_by_one(package: Path, mon
         data, rejects = read(ratio=0.5, packages=["otherpkg", "fakepkg"])
         found.append((data.documents, data.queries, data.judgements, data.facts, rejects.report()))
     assert found[0] == found[1] and len(found[0][0]) > 8
+    assert [tuple(row) for row in rejects.rows] == [("api/otherpkg", 1, "unparsable_file", "broken.py")]
+    with pytest.raises(UserError, match=r"package otherpkg: 1 of .*unparsable_file 1"):
+        read(ratio=0.0, packages=["otherpkg"])
 
 
 @pytest.mark.usefixtures("package")
@@ -182,12 +159,6 @@ def test_balanced_cut_takes_from_the_large_packages_first() -> None:
     assert kept == balanced_cut(entries[::-1], 100, seed=5)
     assert kept != balanced_cut(entries, 100, seed=6)
     assert len(balanced_cut(entries, 10_000, seed=5)) == 570
-
-
-def test_private_path_components_are_dropped() -> None:
-    assert public_parts(module_parts("numpy", "_core/fromnumeric.py")) == ("numpy",)
-    assert public_parts(module_parts("sklearn", "linear_model/_base.py")) == ("sklearn", "linear_model")
-    assert public_parts(module_parts("numpy", "fft/__init__.py")) == ("numpy", "fft")
 
 
 def test_split_docstring_skips_signatures_sections_and_code() -> None:
@@ -225,13 +196,8 @@ def test_split_docstring_skips_signatures_sections_and_code() -> None:
         "Create an array from data.",
         "object : array_like Any *nested* sequence, see the guide or numpy.ndarray.\n\nCopies by default.",
     )
-
-
-def test_split_docstring_takes_the_first_sentence_of_a_long_paragraph() -> None:
-    text = "Do one thing well. " + "Then explain it at length in many words. " * 6
-    parts = split_docstring(text)
-    assert parts is not None and parts[0] == "Do one thing well."
-    assert parts[1].startswith("Then explain it")
+    long = split_docstring("Do one thing well. " + "Then explain it at length in many words. " * 6)
+    assert long is not None and long[0] == "Do one thing well." and long[1].startswith("Then explain it")
 
 
 def test_text_helpers() -> None:

@@ -1,7 +1,5 @@
 """Click logs: columns by map, bad rows, one query a text, splits by time, the window, and what may train."""
 
-import csv
-import gzip
 from pathlib import Path
 from typing import Any
 
@@ -65,18 +63,12 @@ def test_a_mapped_column_that_the_file_lacks_is_named_with_file_line_and_nearest
 
 
 def test_a_file_beside_its_own_gz_is_refused(tmp_path: Path) -> None:
-    source = click_log(tmp_path, [shown("a query", 0), shown("test query", 9, clicked=True)])
-    path = Path(source["path"])
-    folder = tmp_path / "days"
-    folder.mkdir()
-    path.rename(folder / path.name)
-    ingest(tmp_path, params(source | {"path": str(folder)}))
-    content = gzip.compress((folder / path.name).read_bytes())
-    for name in (f"{path.name}.gz", f"{path.stem}.JSONL.GZ"):
-        (folder / name).write_bytes(content)
-        with pytest.raises(UserError, match=rf"{name} lies beside {path.name}; remove one of them"):
-            ingest(tmp_path, params(source | {"path": str(folder)}))
-        (folder / name).unlink()
+    source = click_log(tmp_path, BASIC, "days/log.jsonl") | {"path": str(tmp_path / "days")}
+    for name in ("log.jsonl.gz", "log.JSONL.GZ"):
+        beside = write_rows(tmp_path / "copy.jsonl.gz", BASIC).rename(tmp_path / "days" / name)
+        with pytest.raises(UserError, match=rf"{name} lies beside log.jsonl; remove one of them"):
+            ingest(tmp_path, params(source))
+        beside.unlink()
 
 
 def test_values_of_every_spelling_are_read_and_bad_ones_are_rejects_of_their_line(tmp_path: Path) -> None:
@@ -119,53 +111,22 @@ def test_values_of_every_spelling_are_read_and_bad_ones_are_rejects_of_their_lin
 
 
 def test_documents_that_left_the_corpus_stop_nothing_but_the_log_of_another_corpus_does(tmp_path: Path) -> None:
-    rows = [shown("a query", 0), shown("a query", 0, "nowhere"), shown("test query", 6, clicked=True)]
-    source = click_log(tmp_path, rows)
-    out = ingest(tmp_path, params(source, max_reject_ratio=0.0))
-    assert reasons(out) == [("log/path/log.jsonl", 2, "unknown_document")]
-    source = click_log(tmp_path, [*rows, *(shown("a query", 0, f"nowhere {at}") for at in range(3))])
+    rows = [shown("a query", 0), shown("test query", 6, clicked=True), shown("a query", 0, "nowhere")]
+    assert len(reasons(ingest(tmp_path, params(click_log(tmp_path, rows), max_reject_ratio=0.0)))) == 1
     with pytest.raises(UserError, match=r"log\.jsonl: 4 of 6 rows are about documents .*nowhere"):
-        ingest(tmp_path, params(source, max_reject_ratio=0.0))
+        ingest(tmp_path, params(click_log(tmp_path, [*rows, *[rows[-1]] * 3]), max_reject_ratio=0.0))
 
 
-def test_csv_rows_are_named_by_the_line_on_which_they_begin(tmp_path: Path) -> None:
-    source = click_log(tmp_path, BASIC, "log.csv")
-    rows: list[list[Any]] = [
-        ["q", "doc", "pos", "clk", "ts", "sid"],
-        ["two\nlines", "d0", 1, 0, FIRST, "s"],  # lines 2 and 3
-        ["short", "d0"],  # 4
-        ["long", "d0", 1, 0, FIRST, "s", "more"],
-        ["a test query", "d1", 1, 1, FIRST + 6 * DAY, "s"],
-    ]
-    with Path(source["path"]).open("w", newline="", encoding="utf-8") as handle:
-        csv.writer(handle).writerows(rows)
-    with Path(source["path"]).open("ab") as handle:
-        handle.write(b"caf\xe9,d0,1,0,1767225600,s\n")  # 7
-    out = ingest(tmp_path, params(source))
-    assert texts_by_split(out) == {"train": ["two\nlines"], "test": ["a test query"]}
-    assert [row[1:] for row in reasons(out)] == [(4, "missing_field"), (5, "too_many_columns"), (7, "invalid_utf8")]
-
-
-def test_without_session_ids_each_query_at_each_time_is_a_session(tmp_path: Path) -> None:
-    rows = [shown("a", 0), shown("A!", 0, "d1", rank=2), shown("a", 1), shown("b", 1), shown("c", 6, clicked=True)]
-    columns = without(COLUMNS, ["session_id"])
-    sessions = rows_of(
-        ingest(tmp_path, params(click_log(tmp_path, rows, columns=columns))), "impressions", "session_id"
-    )
-    assert sessions[0] == sessions[1]
-    assert len(set(sessions)) == 4
-
-
-def test_one_text_in_two_spellings_is_one_query_named_as_it_was_first(tmp_path: Path) -> None:
+def test_one_text_is_one_query_named_as_it_was_first_and_without_ids_a_session_at_each_time(tmp_path: Path) -> None:
     rows = [
-        shown("Red -- shoes", 2, clicked=True),
-        shown("red shoes", 1, "d1"),
-        shown("RED SHOES", 1, "d2"),
-        shown("hat", 6, clicked=True),
-    ]
-    out = ingest(tmp_path, params(click_log(tmp_path, rows)))
-    assert texts_by_split(out) == {"train": ["RED SHOES"], "test": ["hat"]}  # the earliest, then the smallest
-    assert len(set(rows_of(out, "impressions", "query_id"))) == 2
+        shown("Red -- shoes", 2, clicked=True), shown("red shoes", 1, "d1"), shown("RED SHOES", 1, "d2", rank=2),
+        shown("hat", 6, clicked=True), shown("coat", 1),
+    ]  # fmt: skip
+    out = ingest(tmp_path, params(click_log(tmp_path, rows, columns=without(COLUMNS, ["session_id"]))))
+    assert texts_by_split(out) == {"train": ["RED SHOES", "coat"], "test": ["hat"]}  # the earliest, then the smallest
+    assert len(set(rows_of(out, "impressions", "query_id"))) == 3
+    sessions = rows_of(out, "impressions", "session_id")
+    assert sessions[1] == sessions[2] and len(set(sessions)) == 4
 
 
 def test_a_query_seen_before_test_from_is_train_and_its_later_impressions_do_not_train(tmp_path: Path) -> None:
@@ -242,15 +203,18 @@ def test_a_quote_that_is_not_closed_costs_its_own_line(tmp_path: Path) -> None:
     rows[90] = f'"query, 90",d0,1,0,{FIRST},s90'
     rows[120] = f'"two\nlines, well quoted",d0,1,0,{FIRST},s120'  # lines 122 and 123
     rows[150] = f'query 150,d0,1,0,{FIRST},"s150'  # 153
-    rows.append(f"test query,d0,1,1,{FIRST + 6 * DAY},s")
+    rows += [f"test query,d0,1,1,{FIRST + 6 * DAY},s", "short,d0", f"long,d0,1,0,{FIRST},s,more"]  # from 203 on
     text = "\n".join(["q,doc,pos,clk,ts,sid", *rows]) + "\n"
-    Path(source["path"]).write_text(text, encoding="utf-8")
+    Path(source["path"]).write_bytes(text.encode() + f"caf\xe9,d0,1,0,{FIRST},s\n".encode("latin-1"))
     out = ingest(tmp_path, params(source))
-    assert [row[1:] for row in reasons(out)] == [(12, "unclosed_quote"), (153, "unclosed_quote")]
+    assert [row[1:] for row in reasons(out)] == [
+        (12, "unclosed_quote"), (153, "unclosed_quote"), (204, "missing_field"), (205, "too_many_columns"),
+        (206, "invalid_utf8"),
+    ]  # fmt: skip
     train = texts_by_split(out)["train"]
     assert len(train) == 198
     assert {"query, 90", "two\nlines, well quoted"} <= set(train)
-    with pytest.raises(UserError, match=r"2 of 201 rows cannot be used.*unclosed_quote 2; line 12: unclosed_quote"):
+    with pytest.raises(UserError, match=r"5 of 204 rows cannot be used.*unclosed_quote 2; line 12: unclosed_quote"):
         ingest(tmp_path, params(source, max_reject_ratio=0.005))
 
 
@@ -272,17 +236,13 @@ def test_what_is_delivered_twice_counts_once_where_sessions_have_ids(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = [shown("red shoes", 0, "d0", clicked=False), shown("red shoes", 0, "d0", rank=2, clicked=True)]
-    once, twice = [*BASIC, *other], [*BASIC[:2], *BASIC, *other, *BASIC[2:4]]
-    expected = rows_of(ingest(tmp_path / "1", params(click_log(tmp_path / "1", once))), "impressions", "doc_id", "rank")
-    capsys.readouterr()
-    source = click_log(tmp_path / "2", twice)
-    out = ingest(tmp_path / "2", params(source))
-    assert rows_of(out, "impressions", "doc_id", "rank") == expected
-    facts = read_json(out / "report.json")["datasets"]["log"]
-    assert facts["impressions_left_out"]["repeated"] == 4
-    assert "4 impressions that the log holds more than once counted once" in capsys.readouterr().out
+    once, source = [*BASIC, *other], click_log(tmp_path, [*BASIC[:2], *BASIC, *other, *BASIC[2:4]])
+    out = ingest(tmp_path, params(source))
+    assert rows_of(out, "impressions", "doc_id", "rank") == [(f"log/{row['doc']}", row["pos"]) for row in once]
+    assert read_json(out / "report.json")["datasets"]["log"]["impressions_left_out"]["repeated"] == 4
+    assert "4 impressions that the log holds more than once" in capsys.readouterr().out
     nobody = source | {"columns": COLUMNS | {"session_id": ""}}  # two people may click the same at one moment
-    assert len(rows_of(ingest(tmp_path / "3", params(nobody)), "impressions", "doc_id")) == len(twice)
+    assert len(rows_of(ingest(tmp_path / "3", params(nobody)), "impressions", "doc_id")) == len(once) + 4
 
 
 def test_no_impression_is_taken_for_another_and_every_repetition_is_found() -> None:
@@ -327,20 +287,20 @@ def test_a_window_beyond_the_calendar_is_refused(tmp_path: Path, beyond: str) ->
 def test_robots_neither_train_nor_go_unsaid(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One session of 200,000 clicks; one query that ever new sessions click."""
+    """One session of 20,000 clicks; one query that ever new sessions click."""
     people = [shown(f"query {n}", day, clicked=True) for n in range(4) for day in (0, 6)]
     people += [shown("only late", 6, clicked=True)]
-    flood = [shown("query 0", 1, f"d{n % 6}", rank=n + 1, clicked=True) | {"sid": "robot"} for n in range(200_000)]
+    flood = [shown("query 0", 1, f"d{n % 6}", rank=n + 1, clicked=True) | {"sid": "robot"} for n in range(20_000)]
     flood += [shown("spam", 1, clicked=True) | {"sid": "robot"}]
     crowd = [shown("query 1", 2, "d5", clicked=n % 2 == 0) | {"sid": f"crowd {n}"} for n in range(400)]
     monkeypatch.setattr(search_log, "MAX_QUERY_IMPRESSIONS", 100)
     source = click_log(tmp_path, [*people, *flood, *crowd], "log.parquet")
     out = ingest(tmp_path, params(source))
     printed = capsys.readouterr().out
-    assert "200,001 impressions of sessions" in printed and "302 impressions of queries" in printed
+    assert "20,001 impressions of sessions" in printed and "302 impressions of queries" in printed
     report = read_json(out / "report.json")["datasets"]["log"]
     assert (
-        report["impressions_left_out"] | {"of_long_sessions": 200_001, "of_frequent_queries": 302}
+        report["impressions_left_out"] | {"of_long_sessions": 20_001, "of_frequent_queries": 302}
         == (report["impressions_left_out"])
     )
     assert report["queries_left_out"]["of_robots_alone"] == 1

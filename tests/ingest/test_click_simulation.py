@@ -38,7 +38,10 @@ RELEVANT = {f"api/q{n:02d}": [f"api/d{n:02d}" if n < 10 else f"api/d{39 - n:02d}
 
 def test_sessions_cover_train_queries_only_in_rising_time(model: Callable[..., None]) -> None:
     model(3)
-    rows = simulate(QUERIES, RELEVANT, DOCUMENTS, seed=1).to_pylist()
+    table = simulate(QUERIES, RELEVANT, DOCUMENTS, seed=1)
+    assert table.equals(simulate(QUERIES, RELEVANT, DOCUMENTS, seed=1))
+    assert not table.equals(simulate(QUERIES, RELEVANT, DOCUMENTS, seed=2))
+    rows = table.to_pylist()
     sessions = [rows[at : at + 10] for at in range(0, len(rows), 10)]
     assert len(sessions) == 60
     asked = [session[0]["query_id"] for session in sessions]
@@ -75,12 +78,6 @@ def test_relevant_results_draw_more_clicks_at_equal_rank(model: Callable[..., No
     other = [row["clicked"] for row in first if row["doc_id"] not in RELEVANT[row["query_id"]]]
     assert np.mean(good) == pytest.approx(0.8, abs=0.05)
     assert np.mean(other) == pytest.approx(0.1, abs=0.05)
-
-
-def test_same_seed_same_sessions() -> None:
-    first = simulate(QUERIES, RELEVANT, DOCUMENTS, seed=1)
-    assert first.equals(simulate(QUERIES, RELEVANT, DOCUMENTS, seed=1))
-    assert not first.equals(simulate(QUERIES, RELEVANT, DOCUMENTS, seed=2))
 
 
 def test_missing_relevant_results_take_the_place_of_irrelevant_ones() -> None:

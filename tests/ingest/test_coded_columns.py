@@ -15,16 +15,9 @@ ROWS = 5_000_000
 TEXTS = pa.array(["a" * 500, "b" * 500, "never used"])  # 5 million of them are more than 2 GiB
 
 
-@pytest.fixture
-def large() -> pa.ChunkedArray:
-    return pa.chunked_array([coded(np.arange(ROWS, dtype=np.int32) % 2, TEXTS)])
-
-
-def test_distinct_texts_of_more_than_two_gigabytes(large: pa.ChunkedArray) -> None:
+def test_texts_of_more_than_two_gigabytes_are_counted_and_chosen() -> None:
+    large = pa.chunked_array([coded(np.arange(ROWS, dtype=np.int32) % 2, TEXTS)])
     assert distinct(large) == 2
-
-
-def test_rows_of_more_than_two_gigabytes_are_chosen_by_text(large: pa.ChunkedArray) -> None:
     chosen = among(large, {"b" * 500, "unheard of"})
     assert len(large.filter(chosen)) == ROWS // 2
     assert chosen[:4].to_pylist() == [False, True, False, True]

@@ -1,16 +1,17 @@
 """Vectors of an index that is there already come into the order of the corpus, from files and from engines."""
 
-import json
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from beir_folders import lines
 from ingest_logs import ingest, params
 
 from slimtower.common.errors import TransientError, UserError, line
@@ -28,8 +29,8 @@ SHUFFLED = np.random.default_rng(6).permutation(12)  # the order of an index is 
 
 def source(folder: Path) -> dict[str, Any]:
     (folder / "beir").mkdir(exist_ok=True)
-    rows = [{"_id": each, "title": each, "text": f"text of {each}"} for each in IDS]
-    (folder / "beir/corpus.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    corpus = lines(*({"_id": each, "title": each, "text": f"text of {each}"} for each in IDS))
+    (folder / "beir/corpus.jsonl").write_bytes(corpus)
     return {"name": "toy", "kind": "beir", "path": str(folder / "beir")}
 
 
@@ -159,24 +160,6 @@ def test_vectors_stream_from_qdrant(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(("status", "again"), [(404, False), (403, False), (429, True), (503, True)])
-def test_what_a_server_refuses_is_told_from_what_may_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, again: bool
-) -> None:
-    qdrant = pytest.importorskip("qdrant_client")
-    from qdrant_client.http.exceptions import UnexpectedResponse
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise UnexpectedResponse(status, "said", b"{}", None)
-
-    monkeypatch.setattr(qdrant.QdrantClient, "scroll", refuse)
-    (tmp_path / "qdrant").mkdir()
-    with pytest.raises(UserError) as raised:
-        placed(tmp_path, {"kind": "qdrant", "url": str(tmp_path / "qdrant"), "collection": "docs"})
-    assert isinstance(raised.value, TransientError) == again
-
-
-@pytest.mark.medium
 def test_an_address_of_postgres_that_cannot_be_read_is_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,15 +191,19 @@ def test_a_login_in_an_address_is_refused_and_not_repeated(described: dict[str, 
     assert "hush" not in line(raised.value)
 
 
-@pytest.mark.slow
-def test_vectors_stream_from_milvus(tmp_path: Path) -> None:
+def milvus_collection(folder: Path, vectors: dict[str, list[float]]) -> dict[str, Any]:
     milvus = pytest.importorskip("pymilvus")
     pytest.importorskip("milvus_lite")
-    client = milvus.MilvusClient(str(tmp_path / "index.db"))
+    client = milvus.MilvusClient(str(folder / "index.db"))
     client.create_collection("docs", dimension=8, id_type="string", max_length=20, metric_type="IP")
-    client.insert("docs", [{"id": IDS[row], "vector": VECTORS[row].tolist()} for row in SHUFFLED.tolist()])
+    client.insert("docs", [{"id": key, "vector": vector} for key, vector in vectors.items()])
     client.close()
-    described = {"kind": "milvus", "uri": str(tmp_path / "index.db"), "collection": "docs"}
+    return {"kind": "milvus", "uri": str(folder / "index.db"), "collection": "docs"}
+
+
+@pytest.mark.slow
+def test_vectors_stream_from_milvus(tmp_path: Path) -> None:
+    described = milvus_collection(tmp_path, {IDS[row]: VECTORS[row].tolist() for row in SHUFFLED})
     np.testing.assert_allclose(placed(tmp_path, described), VECTORS, rtol=1e-6)
     for change in ({"collection": "others"}, {"id_field": "nope"}, {"vector_field": "nope"}):
         with pytest.raises(UserError, match=r"Milvus refused|an entity has no") as raised:
@@ -228,30 +215,34 @@ def test_vectors_stream_from_milvus(tmp_path: Path) -> None:
 @pytest.mark.parametrize("prefix", ['tv-24"-', "docs\\table"])
 def test_keys_at_which_the_client_of_milvus_cannot_go_on_are_refused(tmp_path: Path, prefix: str) -> None:
     """It would end with an error of the server that looks passing, or read the first page again and again."""
-    milvus = pytest.importorskip("pymilvus")
-    pytest.importorskip("milvus_lite")
-    client = milvus.MilvusClient(str(tmp_path / "index.db"))
-    client.create_collection("docs", dimension=8, id_type="string", max_length=20, metric_type="IP")
-    client.insert("docs", [{"id": f"{prefix}{row:04}", "vector": [1.0] * 8} for row in range(600)])
-    client.close()
-    table = MilvusCollection(kind="milvus", uri=str(tmp_path / "index.db"), collection="docs")
+    table = MilvusCollection(**milvus_collection(tmp_path, {f"{prefix}{row:04}": [1.0] * 8 for row in range(600)}))
     with pytest.raises(UserError, match=r"cannot go on after the key .* as Parquet") as raised:
         list(document_vectors.stream_vectors(table, "k"))
     assert not isinstance(raised.value, TransientError)
 
 
-@pytest.mark.parametrize(("code", "again"), [(100, False), (1400, False), (1, True), (101, False)])
-def test_what_milvus_refuses_is_told_from_what_may_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, again: bool
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("kind", "code", "again"),
+    [
+        ("qdrant", 404, False), ("qdrant", 403, False), ("qdrant", 429, True), ("qdrant", 503, True),
+        ("milvus", 100, False), ("milvus", 1400, False), ("milvus", 101, False), ("milvus", 1, True),
+    ],
+)  # fmt: skip
+def test_what_an_engine_refuses_is_told_from_what_may_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, code: int, again: bool
 ) -> None:
-    milvus = pytest.importorskip("pymilvus")
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise milvus.MilvusException(code, "said")
-
-    monkeypatch.setattr(milvus, "MilvusClient", refuse)
+    if kind == "qdrant":
+        qdrant = pytest.importorskip("qdrant_client")
+        refusal = qdrant.http.exceptions.UnexpectedResponse(code, "said", b"{}", None)
+        monkeypatch.setattr(qdrant.QdrantClient, "scroll", Mock(side_effect=refusal))
+        described = {"url": str(tmp_path)}
+    else:
+        milvus = pytest.importorskip("pymilvus")
+        monkeypatch.setattr(milvus, "MilvusClient", Mock(side_effect=milvus.MilvusException(code, "said")))
+        described = {"uri": "http://host:19530"}
     with pytest.raises(UserError) as raised:
-        placed(tmp_path, {"kind": "milvus", "uri": "http://host:19530", "collection": "docs"})
+        placed(tmp_path, {"kind": kind, "collection": "docs"} | described)
     assert isinstance(raised.value, TransientError) == again
 
 

@@ -2,14 +2,12 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from faulty_s3 import FaultyS3
 
 from pipeline.task.run_store import open_store
-from slimtower.common import s3
 from slimtower.common.errors import EXIT_DATA, EXIT_TRANSIENT, UserError, line
 from steps.ingest.locations import locate
 
@@ -21,21 +19,9 @@ LIST = r"^GET /shop\?"
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, record_property: Callable[..., None]) -> Iterator[FaultyS3]:
-    made = FaultyS3()
-    made.objects |= {f"shop/log/p{number}.csv": CONTENT[number:] for number in range(3)}
-    given = {
-        "AWS_ENDPOINT_URL": made.url, "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s",
-        "AWS_DEFAULT_REGION": "us-east-1", "AWS_MAX_ATTEMPTS": "2",
-    }  # fmt: skip
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(s3, "_READ_SECONDS", 1.0)
-    monkeypatch.setattr(s3, "_WAITS", (0.01, 0.02))
-    yield made
-    record_property("requests", len(made.asked))
-    made.shutdown()
-    made.server_close()
+def server(s3_server: FaultyS3) -> FaultyS3:
+    s3_server.objects |= {f"shop/log/p{number}.csv": CONTENT[number:] for number in range(3)}
+    return s3_server
 
 
 def fetched() -> list[bytes]:

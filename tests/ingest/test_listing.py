@@ -1,38 +1,17 @@
 """Which files of the sources are listed in sources.json, and read by their rows; an object store's as local ones."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from ingest_logs import click_log, corpus, ingest, params, rows_of, shown, texts_by_split, write
+from beir_folders import sound_folder
+from faulty_s3 import FaultyS3
+from ingest_logs import corpus, ingest, params, rows_of
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import sha256_file
-from steps.ingest import locations
+from steps.core.tables import read_table
 from steps.ingest.listing import by_key, list_sources
-from steps.ingest.locations import Located, one_file, reading_only
-from steps.ingest.times import ALWAYS, Window
-
-
-def test_listing_names_files_by_digest_and_not_by_place(tmp_path: Path) -> None:
-    folder = tmp_path / "beir"
-    (folder / "qrels").mkdir(parents=True)
-    for name in ("corpus.jsonl.gz", "queries.jsonl", "qrels/test.tsv", "notes.txt"):
-        (folder / name).write_text(name)
-    more = tmp_path / "more.tsv"
-    more.write_text("a query\n")
-    source = {"name": "toy", "kind": "beir", "path": str(folder)}
-    listed = list_sources(params(source, unlabelled_queries=str(more)))
-    assert [(row["source"], row["path"]) for row in listed] == [
-        ("toy", "corpus.jsonl.gz"),
-        ("toy", "qrels/test.tsv"),
-        ("toy", "queries.jsonl"),
-        ("unlabelled_queries", "more.tsv"),
-    ]
-    assert listed[3]["sha256"] == sha256_file(more) and listed[3]["bytes"] == 8
-    folder.rename(tmp_path / "moved")
-    moved = list_sources(params(source | {"path": str(tmp_path / "moved")}, unlabelled_queries=str(more)))
-    assert moved == listed
+from steps.ingest.locations import one_file, reading_only
 
 
 def test_the_listing_names_every_file_of_the_window_once(tmp_path: Path) -> None:
@@ -58,27 +37,25 @@ def test_the_listing_names_every_file_of_the_window_once(tmp_path: Path) -> None
 
 
 def test_rows_of_sources_json_go_to_the_places_that_they_came_from(tmp_path: Path) -> None:
-    for name in (
-        "toy/corpus.jsonl",
-        "toy/queries.jsonl",
-        "toy/qrels/test.tsv",
-        "scores/a.csv",
-        "terms.tsv",
-        "more.tsv",
-    ):
+    names = ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv", "notes.txt"]
+    for name in [*(f"toy/{name}" for name in names), "scores/a.csv", "terms.tsv", "more.tsv"]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
-    source = {
-        "name": "term_scores", "kind": "beir", "path": str(tmp_path / "toy"), "relevance": str(tmp_path / "scores"),
-    }  # fmt: skip
-    checked = params(source, unlabelled_queries=str(tmp_path / "more.tsv"), term_scores=str(tmp_path / "terms.tsv"))
-    keyed = by_key(checked, list_sources(checked))
+    places = {"path": str(tmp_path / "toy"), "relevance": str(tmp_path / "scores")}
+    files = {"unlabelled_queries": str(tmp_path / "more.tsv"), "term_scores": str(tmp_path / "terms.tsv")}
+    checked = params({"name": "term_scores", "kind": "beir"} | places, **files)
+    listed = list_sources(checked)
+    keyed = by_key(checked, listed)
     assert {key: [row["path"] for row in rows] for key, rows in keyed.items()} == {
         "ingest.sources[0].path": ["corpus.jsonl", "qrels/test.tsv", "queries.jsonl"],
         "ingest.sources[0].relevance": ["a.csv"],
         "ingest.unlabelled_queries": ["more.tsv"],
         "ingest.term_scores": ["terms.tsv"],
     }
+    [row] = keyed["ingest.unlabelled_queries"]
+    assert row["sha256"] == sha256_file(tmp_path / "more.tsv") and row["bytes"] == 8
+    moved = places | {"path": str((tmp_path / "toy").rename(tmp_path / "moved"))}
+    assert list_sources(params({"name": "term_scores", "kind": "beir"} | moved, **files)) == listed
     with reading_only(keyed):
         assert one_file(str(tmp_path / "more.tsv"), "ingest.unlabelled_queries") == tmp_path / "more.tsv"
         (tmp_path / "more.tsv").write_text("changed")
@@ -88,35 +65,18 @@ def test_rows_of_sources_json_go_to_the_places_that_they_came_from(tmp_path: Pat
     assert by_key(no_files, list_sources(no_files)) == {}
 
 
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder whose files `locate` gives for s3:// under names of their own."""
-    folder, real = tmp_path / "cache", locations.locate
-
-    def locate(location: str, *, key: str, window: Window = ALWAYS, patterns: Any = ()) -> list[Located]:
-        if location != "s3://bucket/beir":
-            return real(location, key=key, window=window, patterns=patterns)
-        names = sorted(path.name for path in folder.iterdir())
-        return [Located(name.replace("+", "/"), folder / name) for name in names]
-
-    monkeypatch.setattr(locations, "locate", locate)
-    return folder
-
-
-def test_a_beir_folder_of_an_object_store_is_read_as_a_folder(tmp_path: Path, store: Path) -> None:
-    write(store / "corpus.jsonl.gz", [{"_id": "d0", "text": "text"}])
-    write(store / "queries.jsonl", [{"_id": "q0", "text": "question"}])
-    (store / "qrels+test.tsv").write_text("q0\td0\t1\n")
-    out = ingest(tmp_path, params({"name": "far", "kind": "beir", "path": "s3://bucket/beir"}))
-    assert texts_by_split(out) == {"test": ["question"]}
-    assert rows_of(out, "qrels", "query_id", "doc_id") == [("far/q0", "far/d0")]
-
-
-def test_a_single_file_of_an_object_store_must_be_one(tmp_path: Path, store: Path) -> None:
-    source = click_log(tmp_path, [shown("a", 0), shown("b", 6, clicked=True)])
-    write(store / "terms.tsv", [{"term": "hat", "score": 2}])
-    checked = params(source, term_scores="s3://bucket/beir")
-    assert rows_of(ingest(tmp_path, checked), "term_scores", "term", "score") == [("hat", 2.0)]
-    write(store / "more.tsv", [{"term": "hat", "score": 2}])
-    with pytest.raises(UserError, match=r"ingest\.term_scores: s3://bucket/beir holds 2 files"):
+def test_files_of_an_object_store_are_read_as_local_ones(tmp_path: Path, s3_server: FaultyS3) -> None:
+    beir = sound_folder(tmp_path / "beir")
+    for path in beir.rglob("*.*"):
+        s3_server.objects[f"bucket/beir/{path.relative_to(beir)}"] = path.read_bytes()
+    s3_server.objects["bucket/terms/terms.tsv"] = b"hat\t2\n"
+    source = {"name": "far", "kind": "beir", "path": "s3://bucket/beir"}
+    checked = params(source, term_scores="s3://bucket/terms")
+    far = ingest(tmp_path, checked)
+    assert rows_of(far, "term_scores", "term", "score") == [("hat", 2.0)]
+    near = ingest(tmp_path / "near", params(source | {"path": str(beir)}))
+    for name in ("queries", "qrels", "corpus"):
+        assert read_table(far, name) == read_table(near, name)
+    s3_server.objects["bucket/terms/more.tsv"] = b""
+    with pytest.raises(UserError, match=r"ingest\.term_scores: s3://bucket/terms holds 2 files"):
         ingest(tmp_path, checked)

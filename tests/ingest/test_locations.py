@@ -2,11 +2,13 @@
 
 import hashlib
 import os
-from collections.abc import Iterator
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from faulty_s3 import FaultyS3
 from ingest_logs import click_log, ingest, params, rows_of, shown
 
 from slimtower.common.errors import TransientError, UserError
@@ -27,14 +29,8 @@ DAYS = ("2026-01-30", "2026-01-31", "2026-02-01")
 def folder(tmp_path: Path) -> Path:
     """A local log of three days with markers, a hidden file, another format and one file without a date."""
     names = [f"dt={day}/part-{n}.jsonl" for day in DAYS for n in (1, 0)]
-    names += [
-        "dt=2026-01-31/_SUCCESS",
-        "_temporary/0.jsonl",
-        ".crc/x.jsonl",
-        "dt=2026-01-31/.part.jsonl",
-        "always.jsonl",
-    ]
-    for name in [*names, "dt=2026-01-31/notes.txt"]:
+    names += ["dt=2026-01-31/_SUCCESS", "_temporary/0.jsonl", ".crc/x.jsonl", "dt=2026-01-31/.part.jsonl"]
+    for name in [*names, "always.jsonl", "dt=2026-01-31/notes.txt"]:
         path = tmp_path / "log" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
@@ -82,24 +78,6 @@ def test_files_of_no_format_that_is_read_are_told(tmp_path: Path, capsys: pytest
     assert len(rows_of(out, "impressions", "query_id")) == 7
 
 
-def test_what_the_date_in_a_name_leaves_out_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = tmp_path / "log"
-    names = ["dt=2026-01-30/x.jsonl", "dt=2026-01-31/x.jsonl", "export-2026-02-01.csv", "since_2025-01-01.csv.gz"]
-    for name in (*names, "2048/x.csv"):
-        (log / name).parent.mkdir(parents=True, exist_ok=True)
-        (log / name).write_text(name)
-    days = {"window": Window.of("2026-01-31", "2026-02-01")}
-    listed = listing(str(log), key=KEY, **days, patterns=PATTERNS)
-    assert [row["path"] for row in listed] == [names[1]]
-    assert f"{log}: 3 files or folders are left out" in capsys.readouterr().err
-    with reading_only({KEY: listed}):
-        locate(str(log), key=KEY, **days, patterns=PATTERNS)
-    assert not capsys.readouterr().err, "once a run"
-    locate(str(log / "dt=2026-01-31"), key=KEY, **days, patterns=PATTERNS)
-    locate(str(log), key=KEY, patterns=PATTERNS)
-    assert not capsys.readouterr().err
-
-
 def test_faults_name_the_key_and_the_fix(folder: Path) -> None:
     (folder / "always.jsonl").unlink()
     with pytest.raises(UserError, match=r"sources\[0\]\.path: .* from dt=2026-01-30/ to dt=2026-02-01/"):
@@ -117,18 +95,17 @@ def test_faults_name_the_key_and_the_fix(folder: Path) -> None:
 
 
 def test_loops_of_links_do_not_multiply_a_log(folder: Path) -> None:
-    before = names_of(folder)
+    expected = ["above/beside.txt", *names_of(folder)]
     (folder / "loop").symlink_to(".")
     (folder / "dt=2026-01-31/up").symlink_to("..")
     (folder / "dt=2026-01-31/again").symlink_to(folder / "dt=2026-01-30", target_is_directory=True)
     (folder / "dt=2026-01-31/twice.jsonl").symlink_to("part-0.jsonl")
     (folder / "above").symlink_to(folder.parent)
     (folder.parent / "beside.txt").write_text("outside, but linked to")
-    assert names_of(folder) == ["above/beside.txt", *before]
     rows = listing(str(folder), key=KEY)
-    assert [row["path"] for row in rows] == ["above/beside.txt", *before]
+    assert names_of(folder) == [row["path"] for row in rows] == expected
     with reading_only({KEY: rows}):
-        assert names_of(folder) == ["above/beside.txt", *before]
+        assert names_of(folder) == expected
 
 
 def test_links_to_what_lies_elsewhere_are_followed_once(tmp_path: Path) -> None:
@@ -196,121 +173,97 @@ def test_what_is_not_as_it_was_listed_is_refused(folder: Path) -> None:
 
 
 def test_a_data_set_is_read_as_it_was_listed(folder: Path) -> None:
-    key, patterns = "ingest.sources[0].path", ("*.jsonl",)
-    listed = {key: listing(str(folder), key=key, patterns=patterns)}
-    with reading_only(listed):
-        with local_folder(str(folder), key, patterns) as read:
+    patterns = ("*.jsonl",)
+    with reading_only({KEY: listing(str(folder), key=KEY, patterns=patterns)}):
+        with local_folder(str(folder), KEY, patterns) as read:
             assert read == folder
         (folder / "late.jsonl").write_text("late")
-        with local_folder(str(folder), key, patterns) as read:
+        with local_folder(str(folder), KEY, patterns) as read:
             assert (read / "dt=2026-01-31/part-0.jsonl").read_text() == "dt=2026-01-31/part-0.jsonl"
             assert not (read / "late.jsonl").exists()
-    with local_folder(str(folder), key, patterns) as read:
-        assert read == folder
-
-
-class Bucket:
-    """The calls of an S3 client that are used, over objects in memory; pages hold two rows; notes what was asked."""
-
-    class meta:
-        endpoint_url = "https://s3.example"
-
-    def __init__(self, objects: dict[str, bytes]) -> None:
-        self.objects = objects
-        self.listed: list[str] = []
-        self.read: list[str] = []
-
-    def _row(self, name: str) -> dict[str, Any]:
-        content = self.objects[name]
-        return {"Key": name, "Size": len(content), "ETag": f'"{hashlib.md5(content).hexdigest()}"'}
-
-    def list_objects_v2(self, *, Bucket: str, Prefix: str, MaxKeys: int) -> dict[str, Any]:
-        found = sorted(name for name in self.objects if name.startswith(Prefix))[:MaxKeys]
-        return {"Contents": [self._row(name) for name in found]} if found else {}
-
-    def get_paginator(self, operation: str) -> "Bucket":
-        assert operation == "list_objects_v2"
-        return self
-
-    def paginate(self, *, Bucket: str, Prefix: str, Delimiter: str) -> Iterator[dict[str, Any]]:
-        self.listed.append(Prefix)
-        below = [name.removeprefix(Prefix) for name in sorted(self.objects) if name.startswith(Prefix)]
-        folders = sorted({f"{Prefix}{name.split('/')[0]}/" for name in below if "/" in name})
-        files = [f"{Prefix}{name}" for name in below if "/" not in name]
-        yield {"Contents": [self._row(name) for name in files[:2]]}
-        yield {"CommonPrefixes": [{"Prefix": name} for name in folders]}
-        if files[2:]:
-            yield {"Contents": [self._row(name) for name in files[2:]]}
-
-    def get_object(self, *, Bucket: str, Key: str, IfMatch: str) -> dict[str, Any]:
-        assert IfMatch == self._row(Key)["ETag"]
-        self.read.append(Key)
-        content = self.objects[Key]
-
-        class Body:
-            def iter_chunks(self, size: int) -> Iterator[bytes]:
-                return iter([content[:3], content[3:]])
-
-        return {"Body": Body()}
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Bucket:
+def bucket(s3_server: FaultyS3) -> FaultyS3:
     """Three days of a log in s3://shop/log, a folder marker, a sibling whose name begins alike, and a corpus."""
     names = [f"log/year=2026/month=0{month}/day={day}/p{n}.csv" for month, day in ((1, 31), (2, 1)) for n in range(3)]
     names += ["log/year=2025/month=12/day=31/p0.csv", "log/year=2026/", "logs-of-others/x.csv", "corpus.jsonl.gz"]
-    fake = Bucket({name: name.encode() if not name.endswith("/") else b"" for name in names})
-    monkeypatch.setattr(locations, "s3_client", lambda location, key: fake)
-    return fake
+    s3_server.objects |= {f"shop/{name}": b"" if name.endswith("/") else name.encode() for name in names}
+    return s3_server
 
 
-def test_only_the_windows_partitions_of_s3_are_listed_and_downloaded(bucket: Bucket, own_cache: Path) -> None:
-    found = locate("s3://shop/log", key=KEY, window=Window.of("2026-02-01", "2026-02-02"))
+def downloaded(bucket: FaultyS3) -> list[str]:
+    """Objects that were read since this was asked last."""
+    names = sorted(each.removeprefix("GET /shop/") for each in bucket.asked if each.startswith("GET /shop/"))
+    bucket.asked.clear()
+    return names
+
+
+def test_only_the_windows_partitions_of_s3_are_listed_and_downloaded(bucket: FaultyS3, own_cache: Path) -> None:
+    days = Window.of("2026-02-01", "2026-02-02")
     day = "year=2026/month=02/day=1/"
-    assert [file.name for file in found] == [f"{day}p{n}.csv" for n in range(3)]
-    assert [file.path.read_text() for file in found] == [f"log/{day}p{n}.csv" for n in range(3)]
+    names = [f"{day}p{n}.csv" for n in range(3)]
+    etags = [hashlib.md5(f"log/{name}".encode()).hexdigest() for name in names]
+    assert listing("s3://shop/log", key=KEY, window=days) == [
+        {"path": name, "bytes": len(f"log/{name}"), "etag": etag} for name, etag in zip(names, etags, strict=True)
+    ]
+    asked = " ".join(each for each in bucket.asked if "delimiter" in each)
+    assert re.findall("prefix=(.*?)&", asked) == ["log/", "log/year=2026/", "log/year=2026/month=02/", f"log/{day}"]
+    assert not downloaded(bucket)
+    found = locate("s3://shop/log", key=KEY, window=days)
+    assert [(file.name, file.path.read_text()) for file in found] == [(name, f"log/{name}") for name in names]
     assert all(file.path.is_relative_to(own_cache / "sources") and file.path.suffix == ".csv" for file in found)
-    assert bucket.listed == ["log/", "log/year=2026/", "log/year=2026/month=02/", f"log/{day}"]
-    assert sorted(bucket.read) == [f"log/{day}p{n}.csv" for n in range(3)]
+    assert downloaded(bucket) == [f"log/{name}" for name in names]
 
 
-def test_an_object_is_downloaded_again_only_when_its_etag_changes(bucket: Bucket) -> None:
-    before = locate("s3://shop/log/", key=KEY, window=Window.of("2026-01-31", "2026-02-01"))
-    bucket.read.clear()
-    assert locate("s3://shop/log/", key=KEY, window=Window.of("2026-01-31", "2026-02-01")) == before
-    assert bucket.read == []
+def test_all_pages_of_a_listing_count() -> None:
+    def row(name: str) -> dict[str, Any]:
+        return {"Key": name, "Size": 1, "ETag": '"x"'}
+
+    pages = [{"Contents": [row("log/a"), row("log/")]}, {"CommonPrefixes": [{"Prefix": "log/b/"}]}, {}]
+    pages.append({"Contents": [row("log/c")]})
+    client = SimpleNamespace(get_paginator=lambda _: SimpleNamespace(paginate=lambda **_: pages))
+    found = locations._s3_children(client, "shop", "log/", "")
+    assert found.folders == ["b/"] and [entry.name for entry in found.files] == ["a", "c"]
+
+
+def test_an_object_is_downloaded_again_only_when_its_etag_changes(bucket: FaultyS3) -> None:
+    def located() -> list[Path]:
+        days = Window.of("2026-01-31", "2026-02-01")
+        return [found.path for found in locate("s3://shop/log/", key=KEY, window=days)]
+
+    before, _ = located(), downloaded(bucket)
+    assert located() == before and not downloaded(bucket)
     changed = "log/year=2026/month=01/day=31/p1.csv"
-    bucket.objects[changed] = b"new"
-    after = locate("s3://shop/log/", key=KEY, window=Window.of("2026-01-31", "2026-02-01"))
-    assert bucket.read == [changed]
-    assert after[1].path.read_text() == "new" and before[1].path.read_text() == changed
-    after[2].path.write_bytes(b"")  # what a power failure may leave
-    bucket.read.clear()
-    assert locate("s3://shop/log/", key=KEY, window=Window.of("2026-01-31", "2026-02-01"))[2].path.stat().st_size
-    assert len(bucket.read) == 1
+    bucket.objects[f"shop/{changed}"] = b"new"
+    after = located()
+    assert downloaded(bucket) == [changed]
+    assert after[1].read_text() == "new" and before[1].read_text() == changed
+    after[2].write_bytes(b"")  # what a power failure may leave
+    assert located()[2].stat().st_size and len(downloaded(bucket)) == 1
 
 
-def test_objects_of_s3_are_read_as_they_were_listed(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    from botocore.exceptions import ClientError
-
+def test_objects_of_s3_are_read_as_they_were_listed(bucket: FaultyS3, monkeypatch: pytest.MonkeyPatch) -> None:
     days = {"window": Window.of("2026-01-31", "2026-02-01")}
     listed = {KEY: listing("s3://shop/log", key=KEY, **days)}
-    day = "log/year=2026/month=01/day=31/"
+    day = "shop/log/year=2026/month=01/day=31/"
     bucket.objects[f"{day}p9.csv"] = b"late"
     with reading_only(listed):
         assert [found.name[-6:] for found in locate("s3://shop/log", key=KEY, **days)] == ["p0.csv", "p1.csv", "p2.csv"]
         bucket.objects[f"{day}p1.csv"] = b"new"
-        with pytest.raises(UserError, match=rf"^s3://shop/{day}p1.csv changed since the run began; start a new run$"):
+        with pytest.raises(UserError, match=rf"^s3://{day}p1.csv changed since the run began; start a new run$"):
             locate("s3://shop/log", key=KEY, **days)
         del bucket.objects[f"{day}p1.csv"]
-        with pytest.raises(UserError, match=rf"^s3://shop/{day}p1.csv is gone since the run began; start a new run$"):
+        with pytest.raises(UserError, match=rf"^s3://{day}p1.csv is gone since the run began; start a new run$"):
             locate("s3://shop/log", key=KEY, **days)
 
-    def too_late(**request: str) -> None:
-        raise ClientError({"Error": {"Code": "PreconditionFailed"}}, "GetObject")
+    fresh, download = {KEY: listing("s3://shop/corpus.jsonl.gz", key=KEY)}, locations._download
 
-    fresh = {KEY: listing("s3://shop/corpus.jsonl.gz", key=KEY)}
-    monkeypatch.setattr(bucket, "get_object", too_late)  # it changed between the look and the download
+    def too_late(*what: Any, **how: Any) -> None:
+        bucket.objects["shop/corpus.jsonl.gz"] += b"."  # between the look and the download
+        download(*what, **how)
+
+    monkeypatch.setattr(locations, "_download", too_late)
     with reading_only(fresh), pytest.raises(UserError, match=r"corpus\.jsonl\.gz changed since") as raised:
         names_of("s3://shop/corpus.jsonl.gz")
     assert not isinstance(raised.value, TransientError)
@@ -318,46 +271,15 @@ def test_objects_of_s3_are_read_as_they_were_listed(bucket: Bucket, monkeypatch:
         names_of("s3://shop/corpus.jsonl.gz")
 
 
-def test_s3_listing_has_etags_and_downloads_nothing(bucket: Bucket) -> None:
-    rows = listing("s3://shop/log", key=KEY, window=Window.of("", "2026-01-01"))
-    content = bucket.objects["log/year=2025/month=12/day=31/p0.csv"]
-    etag = hashlib.md5(content).hexdigest()
-    assert rows == [{"path": "year=2025/month=12/day=31/p0.csv", "bytes": len(content), "etag": etag}]
-    assert bucket.read == []
-
-
-def test_keys_with_an_empty_part_are_read(bucket: Bucket, capsys: pytest.CaptureFixture[str]) -> None:
-    bucket.objects |= dict.fromkeys(("old//a.csv", "old/b//dt=2026-01-01/c.CSV", "old//", "old//d.json"), b"x")
+def test_keys_with_an_empty_part_are_read(bucket: FaultyS3, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = ["old//a.csv", "old/b//dt=2026-01-01/c.CSV", "old//", "old//d.json"]
+    keys += ["set/corpus.jsonl", "set/qrels//test.tsv", "set/qrels/test.tsv"]
+    bucket.objects |= {f"shop/{key}": b"x" for key in keys}
     found = locate("s3://shop/old", key=KEY, patterns=PATTERNS)
     assert [(file.name, file.path.read_text()) for file in found] == [("/a.csv", "x"), ("b//dt=2026-01-01/c.CSV", "x")]
     assert "s3://shop/old: 1 files are of no format that is read, such as /d.json" in capsys.readouterr().err
     assert names_of("s3://shop/old", "2026-01-02") == ["/a.csv", "/d.json"]
-    bucket.objects |= dict.fromkeys(("set/corpus.jsonl", "set/qrels//test.tsv", "set/qrels/test.tsv"), b"x")
     assert names_of("s3://shop/set", patterns=BEIR) == ["corpus.jsonl", "qrels/test.tsv"]
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize(
-    ("code", "status", "fix"),
-    [
-        ("NoSuchBucket", 404, "name a bucket that exists"),
-        ("AccessDenied", 403, "what they may read"),
-        ("SlowDown", 503, "busy, run again"),
-    ],
-)
-def test_refusals_name_the_key_the_bucket_and_the_fix(
-    monkeypatch: pytest.MonkeyPatch, code: str, status: int, fix: str
-) -> None:
-    from botocore.stub import Stubber
-
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
-    client = locations.s3_client("s3://shop/log", KEY)
-    monkeypatch.setattr(locations, "s3_client", lambda location, key: client)
-    with Stubber(client) as stub:
-        stub.add_client_error("list_objects_v2", service_error_code=code, http_status_code=status)
-        with pytest.raises(Exception, match=rf"ingest\.sources\[0\]\.path: s3://shop/log/: {code}.*{fix}"):
-            names_of("s3://shop/log/")
 
 
 @pytest.mark.medium

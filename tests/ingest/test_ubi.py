@@ -1,17 +1,29 @@
 """User Behavior Insights logs: searches joined with their events, hits or impression events, the window, bad rows."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import mine_logs
 import pytest
-from ingest_logs import DAY, FIRST, corpus, ingest, params, reasons, rows_of, texts_by_split, write
+from ingest_logs import (
+    DAY,
+    FIRST,
+    ROOT,
+    corpus,
+    from_recipe,
+    ingest,
+    params,
+    reasons,
+    rows_of,
+    texts_by_split,
+    write,
+)  # fmt: skip
 
 from bench.ubi_log import write_log
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
-from steps.core.tables import table_from_rows, write_table
-from steps.ingest import search_log
 
 
 def moment(day: float) -> str:
@@ -135,25 +147,6 @@ def test_bad_searches_and_events_are_rejects_of_their_line(tmp_path: Path) -> No
         ingest(tmp_path, params(ubi(tmp_path, SEARCHES, events), max_reject_ratio=0.1))
 
 
-def test_the_window_holds_searches_and_events(tmp_path: Path) -> None:
-    events = [*EVENTS, event("click", "three", "d4", 8)]
-    out = ingest(tmp_path, params(ubi(tmp_path, SEARCHES, events), since="2026-01-02", until="2026-01-08"))
-    assert impressions(out) == EXPECTED[3:]
-    facts = read_json(out / "report.json")["datasets"]["shop"]
-    assert facts["impressions_left_out"]["outside_window"] == 3
-    assert facts["events_left_out"]["outside_window"] == 3  # two clicks of the early search, one late click
-    assert reasons(out) == []
-
-
-def test_a_click_from_test_from_on_says_nothing_about_an_earlier_search(tmp_path: Path) -> None:
-    events = [*EVENTS, event("click", "one", "d2", 6)]
-    out = ingest(tmp_path, params(ubi(tmp_path, SEARCHES, events)))
-    assert impressions(out) == EXPECTED[1:]  # nor that nobody clicked the document
-    facts = read_json(out / "report.json")["datasets"]["shop"]
-    assert facts["events_left_out"]["clicks_after_test_from"] == 1
-    assert facts["impressions_left_out"]["after_test_from"] == 1
-
-
 def test_what_an_earlier_search_shows_from_test_from_on_is_left_out(tmp_path: Path) -> None:
     searches = [*SEARCHES, search("one", "red shoes", 5, ["d5"]), search("four", "hat", 6, ["d0"])]
     events = [*EVENTS, event("click", "one", "d5", 5.5), event("impression", "two", "d0", 7, 3)]
@@ -178,61 +171,6 @@ def test_a_small_file_of_browsing_alone_among_others_is_read(tmp_path: Path) -> 
         write(tmp_path / f"queries/{name}.jsonl", browsing)
     with pytest.raises(UserError, match=r"dt=2026-01-02/part\.jsonl: line 1: no column 'user_query'"):
         ingest(tmp_path, params(source))
-
-
-def test_the_example_log_is_read_without_a_reject_and_called_simulated(tmp_path: Path) -> None:
-    demo = tmp_path / "demo"
-    demo.mkdir()
-    queries = [f"query {n}" for n in range(60)]
-    corpus_rows = [
-        {"doc_id": f"api/d{n}", "dataset": "api", "title": f"t{n}", "topic": "m", "content": "c"} for n in range(20)
-    ]
-    query_rows = [
-        {"query_id": f"api/{n}", "dataset": "api", "text": text, "split": "train"} for n, text in enumerate(queries)
-    ]
-    shown_rows = [
-        {
-            "session_id": f"api/s{n}-{session}",
-            "query_id": f"api/{n}",
-            "doc_id": f"api/d{(n + rank) % 20}",
-            "rank": rank,
-            "clicked": rank == 1 + session,
-            "timestamp": FIRST,
-        }
-        for n in range(len(queries))
-        for session in range(2)
-        for rank in (1, 2, 3)
-    ]
-    for name, rows in (("corpus", corpus_rows), ("queries", query_rows), ("impressions", shown_rows)):
-        write_table(demo, name, table_from_rows(name, rows))
-    counts = write_log(tmp_path / "log", demo)
-    assert counts["searches"] == 120
-    assert len(list((tmp_path / "log" / "queries").iterdir())) > 2
-    source = {
-        "name": "ubi", "kind": "ubi", "corpus": str(tmp_path / "log" / "corpus.jsonl"),
-        "queries": str(tmp_path / "log" / "queries"), "events": str(tmp_path / "log" / "events"),
-        "test_from": "2025-01-09", "validation_fraction": 0.1, "simulated": True,
-    }  # fmt: skip
-    out = ingest(tmp_path, params(source, max_reject_ratio=0.0))
-    assert reasons(out) == []
-    report = read_json(out / "report.json")
-    assert report["simulated"] is report["datasets"]["ubi"]["sessions"]["simulated"] is True
-    lost = report["datasets"]["ubi"]["impressions_left_out"]
-    assert report["datasets"]["ubi"]["sessions"]["impressions"] + sum(lost.values()) == len(shown_rows)
-    assert set(texts_by_split(out)) == {"train", "dev", "test"}
-
-
-def test_searches_and_clicks_of_documents_that_left_the_corpus_stop_nothing(tmp_path: Path) -> None:
-    searches = [*SEARCHES, search("part", "coat", 0, ["d0", "gone", "d1"]), search("gone", "tie", 0, ["no", "none"])]
-    events = [*EVENTS, event("click", "gone", "none", 1), event("click", "lost", "d0", 1)]
-    out = ingest(tmp_path, params(ubi(tmp_path, searches, events), max_reject_ratio=0.0))
-    assert reasons(out) == [
-        ("shop/events/e.jsonl", 8, "unknown_document"),
-        ("shop/events/e.jsonl", 9, "click_without_impression"),
-        *(("shop/queries/q.jsonl", line, "unknown_document") for line in (4, 5)),
-    ]
-    assert '"query_id": "part"' in rows_of(out, "rejects", "raw")[2]
-    assert read_json(out / "report.json")["datasets"]["shop"]["impressions_left_out"]["unknown_document"] == 3
 
 
 def test_a_log_most_of_whose_searches_or_clicks_are_of_another_corpus_is_refused(tmp_path: Path) -> None:
@@ -353,38 +291,6 @@ def test_a_click_soon_after_the_window_is_on_a_search_inside(tmp_path: Path) -> 
 
 
 @pytest.mark.faults("robots")
-@pytest.mark.medium
-@pytest.mark.timeout(900)
-def test_robots_neither_train_nor_go_unsaid(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A client with 200,000 clicks on one day, and a query that ever new clients click."""
-    docs, robot = [f"d{n}" for n in range(40)], {"client_id": "robot"}
-    searches = [
-        search(f"{day}-{n}", f"query {n}", day, docs[:3]) | {"client_id": n} for n in range(4) for day in (0, 6)
-    ]
-    searches += [search("late", "only late", 6, ["d0"]) | {"client_id": None}]
-    searches += [search("other day", "query 0", 2, ["d0", "d1"]) | robot]
-    flood = [search(f"flood {n}", ("query 0", "spam")[n % 2], 1, docs) | robot for n in range(5_000)]
-    crowd = [search(f"crowd {n}", "query 1", 2, ["d5"]) | {"client_id": f"of {n}"} for n in range(400)]
-    clicks = [event("click", row["query_id"], doc, 1) for row in flood for doc in docs]
-    clicks += [event("click", f"crowd {n}", "d5", 2) for n in range(0, 400, 2)]
-    clicks += [event("click", row["query_id"], "d0", 6) for row in searches]
-    monkeypatch.setattr(search_log, "MAX_QUERY_IMPRESSIONS", 100)
-    source = ubi(tmp_path, [*searches, *flood, *crowd], clicks)
-    out = ingest(tmp_path, params(source | {"corpus": str(corpus(tmp_path, len(docs)))}))
-    printed, report = capsys.readouterr().out, read_json(out / "report.json")["datasets"]["shop"]
-    # 400 + 5 - 100: that of day 0 was clicked from test_from on alone
-    assert "200,000 impressions of sessions" in printed and "305 impressions of queries" in printed
-    left_out = report["impressions_left_out"]
-    assert left_out["of_long_sessions"] == 200_000 and left_out["of_frequent_queries"] == 305
-    assert report["queries_left_out"]["of_robots_alone"] == 1
-    assert set(rows_of(out, "queries", "text")) == {"only late", *(f"query {n}" for n in range(4))}
-    sessions = set(rows_of(out, "impressions", "session_id"))
-    assert "shop/other day" in sessions and not any(name.startswith("shop/flood") for name in sessions)
-
-
-@pytest.mark.faults("robots")
 def test_searches_without_a_client_are_nobodys(tmp_path: Path) -> None:
     """Those of all clients that were not told apart are not one robot's."""
     rows = [search(f"s{n}", "red shoes", 0, ["d0", "d1"]) for n in range(600)] + [search("late", "hat", 6, ["d0"])]
@@ -393,3 +299,36 @@ def test_searches_without_a_client_are_nobodys(tmp_path: Path) -> None:
         assert len(impressions(ingest(tmp_path, params(source)))) == 1201
     clicks = [event("click", "late", "d0", 6)]
     assert len(impressions(ingest(tmp_path, params(ubi(tmp_path, rows, clicks))))) == 1
+
+
+def test_the_example_log_is_read_without_a_reject_and_called_simulated(tmp_path: Path) -> None:
+    queries, documents, shown = mine_logs.random_log(1, datasets=1, queries=60)
+    log = tmp_path / "log"
+    counts = write_log(log, mine_logs.write_log(tmp_path / "demo", queries, documents, shown))
+    assert counts["searches"] == len({(row["session_id"], row["query_id"]) for row in shown})
+    assert len(list((log / "queries").iterdir())) > 2
+    changes = {"test_from": "2025-01-09", "validation_fraction": 0.1, "simulated": True}
+    out = ingest(tmp_path, params(from_recipe(log) | changes, max_reject_ratio=0.0))
+    assert reasons(out) == []
+    report = read_json(out / "report.json")
+    entry = report["datasets"]["log"]
+    assert report["simulated"] is entry["sessions"]["simulated"] is True
+    assert entry["sessions"]["impressions"] + sum(entry["impressions_left_out"].values()) == len(shown)
+    assert set(texts_by_split(out)) == {"train", "dev", "test"}
+
+
+def test_the_rows_of_the_page_are_a_search_and_its_click(tmp_path: Path) -> None:
+    search, click = (
+        json.loads(block)
+        for block in re.findall(r"```json\n(.*?)```", (ROOT / "docs/data.md").read_text("utf-8"), re.S)
+    )
+    log = tmp_path / "log"
+    documents = [{"doc_id": hit, "title": hit, "content": hit} for hit in search["query_response_hit_ids"]]
+    write(log / "corpus.jsonl", documents)
+    write(log / "queries/q.jsonl", [search])
+    write(log / "events/e.jsonl", [click])
+    out = ingest(tmp_path, params(from_recipe(log)))
+    assert rows_of(out, "queries", "text") == [search["user_query"]]
+    clicked = [(doc.partition("/")[2], click) for doc, click in rows_of(out, "impressions", "doc_id", "clicked")]
+    assert clicked == [("numpy.histogram", True), ("numpy.bincount", False)]
+    assert not reasons(out)
