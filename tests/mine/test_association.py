@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from mine_logs import engine_in, engine_table
 
 from steps.mine.association import click_associations, relevance_associations
-from steps.mine.catalogue import key
 from steps.mine.engine import Engine
-from steps.mine.planner import idf_importances, query_terms, term_key
+from steps.mine.planner import term_key
 
 IMPORTANCES = {"query": pa.int64(), "term": pa.int64(), "importance": pa.float64()}
 Scores = dict[tuple[str, int], dict[int, float]]  # (dataset, query) -> term -> importance
@@ -91,50 +90,3 @@ def test_equals_the_pairwise_algorithm(engine: Engine, data: st.DataObject) -> N
     shuffle, mutual = data.draw(st.integers(0, 3)), data.draw(st.booleans())
     expected = pairwise(scores, sources, mutual=mutual, **knobs)
     assert mined(engine, scores, sources, shuffle, mutual, **knobs) == expected
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize("mutual", [False, True])
-def test_equals_the_pairwise_algorithm_on_200_random_logs_with_idf(engine: Engine, mutual: bool) -> None:
-    """Each log is a data set of its own, which also shows that associations never leave one."""
-    draw = random.Random(3)
-    vocabulary = [f"w{i}" for i in range(12)]
-    weights = [1 / (i + 1) for i in range(12)]
-    rows = [
-        (key(f"{log}/{i}"), f"log{log}", " ".join(draw.choices(vocabulary, weights, k=draw.randint(1, 6))))
-        for log in range(200)
-        for i in range(draw.randint(2, 25))
-    ]
-    texts = {"query": pa.int64(), "dataset": pa.string(), "text": pa.string()}
-    importances = idf_importances(engine, query_terms(engine, engine_table(engine, texts, rows)))
-    by_log: dict[str, Scores] = {}
-    for row in engine.rows(importances).to_pylist():
-        scores = by_log.setdefault(row["dataset"], {})
-        scores.setdefault((row["dataset"], row["query"]), {})[row["term"]] = row["importance"]
-    sources = {row[0] for row in rows if draw.random() < 0.8}
-    knobs = {"threshold": 0.05 if mutual else 0.2, "top_terms": 2, "min_terms": 1 + mutual, "cap": 1 if mutual else 3}
-    everything = {name: value for scores in by_log.values() for name, value in scores.items()}
-    found, total = mined(engine, everything, sources, mutual=mutual, **knobs)
-
-    expected = [pairwise(scores, sources, mutual=mutual, **knobs) for scores in by_log.values()]
-    assert found == set().union(*(pairs for pairs, _ in expected))
-    assert total == sum(count for _, count in expected)
-    assert total > len(found) > 300  # the cap bites, and there was something to compare
-
-
-@pytest.mark.medium
-def test_direction_follows_the_top_terms_of_the_query_that_receives(engine: Engine) -> None:
-    total, axis, weighted, short, long = 1, 2, 3, 10, 11
-    scores = {("d", short): {total: 0.6, axis: 0.4}, ("d", long): {total: 0.3, axis: 0.2, weighted: 0.5}}
-    knobs = {"threshold": 0.1, "top_terms": 2, "min_terms": 2, "cap": 5}
-    # "weighted" is a top term of the long query, and the short one lacks it
-    assert mined(engine, scores, {short, long}, **knobs)[0] == {(short, long)}
-    assert mined(engine, scores, {short, long}, mutual=True, **knobs)[0] == set()
-
-
-@pytest.mark.medium
-def test_threshold_is_exclusive(engine: Engine) -> None:
-    scores = {("d", 1): {7: 0.5, 8: 0.5}, ("d", 2): {7: 0.25, 8: 0.25, 9: 0.5}}
-    at = {"threshold": 0.25, "top_terms": 2, "min_terms": 2, "cap": 5}
-    assert mined(engine, scores, {1, 2}, **at)[0] == set()
-    assert mined(engine, scores, {1, 2}, **(at | {"threshold": 0.2499}))[0] == {(1, 2)}

@@ -62,38 +62,35 @@ def scored(orders: dict[str, tuple[str, ...]]) -> list[dict[str, Any]]:
 
 
 Q1 = [judgement("d/q1", "d/cumsum")]
-DEV = [judgement("d/dev", "d/cumsum", split="dev")]
 
 
-@pytest.mark.parametrize(
-    ("searchers", "qrels", "negatives"),
-    [
-        # the first rank is skipped, as it may be relevant
-        ([found("d/q1", "d/max", "d/cumsum", "d/sum")], Q1, {"d/sum"}),
-        # the best rank of all searchers counts
-        ([found("d/q1", "d/sum", "d/max"), found("d/q1", "d/max", "d/sort", "d/sum")], Q1, {"d/sort"}),
-        # what is judged irrelevant is a candidate at any rank
-        ([found("d/q1", "d/max")], [*Q1, judgement("d/q1", "d/max", 0)], {"d/max"}),
-        # a copy of a positive is none
-        ([found("d/q1", "d/sum", "d/copy")], Q1, set()),
-        # other splits train nothing
-        ([[*found("d/dev", "d/max", "d/sum"), *found("d/q1", "d/max", "d/sort")]], [*DEV, *Q1], {"d/sort"}),
-    ],
-)
 def test_judged_queries_take_their_negatives_from_what_searchers_find(
-    tmp_path: Path, searchers: list[Any], qrels: list[Any], negatives: set[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = cells(tmp_path, dict(zip(("bm25", "dense"), searchers, strict=False)), qrels=qrels)
-    assert triplets(out) == {("d/q1", "d/cumsum", negative, "judged") for negative in negatives}
+    bm25 = [
+        *found("d/first", "d/max", "d/cumsum", "d/sum"),  # the first rank is skipped, as it may be relevant
+        *found("d/best", "d/sum", "d/max"),
+        *found("d/known", "d/max"),
+        *found("d/copied", "d/sum", "d/copy"),  # a copy of a positive is none
+        *found("d/many", "d/cumsum", "d/plot"),
+        *found("d/dev", "d/max", "d/sum"),  # other splits train nothing
+    ]
+    dense = found("d/best", "d/max", "d/sort", "d/sum")  # the best rank of all searchers counts
+    names = ("first", "best", "known", "copied")
+    queries = [query(f"d/{name}", f"a {name} question") for name in (*names, "many")]
+    qrels = [judgement(f"d/{name}", "d/cumsum") for name in names] + [judgement("d/dev", "d/cumsum", split="dev")]
+    qrels.append(judgement("d/known", "d/max", 0))  # what is judged irrelevant is a candidate at any rank
+    qrels += [judgement("d/many", f"d/{doc}", at) for at, doc in enumerate(("cumsum", "sum", "max", "sort"), 1)]
+    out = cells(tmp_path, {"bm25": bm25, "dense": dense}, queries=[*queries, QUERIES[-1]], qrels=qrels)
+    negatives = {"d/first": "d/sum", "d/best": "d/sort", "d/known": "d/max"}
+    expected = {(asked, "d/cumsum", negative, "judged") for asked, negative in negatives.items()}
+    many = {
+        ("d/many", f"d/{doc}", "d/plot", "judged") for doc in ("cumsum", "sum", "max", "sort")
+    }  # max_positives is 2
+    assert triplets(out) == expected | many
     report = read_json(out / "report.json")
-    assert report["rows"]["judged"] == len(negatives) == len(report["samples"])
-    assert report["dropped_positives"]["judged"]["no_negative_left"] == (not negatives)
-
-
-def test_all_judged_positives_are_mined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    qrels = [judgement("d/q1", f"d/{name}", grade) for grade, name in enumerate(("cumsum", "sum", "max", "sort"), 1)]
-    out = cells(tmp_path, {"bm25": found("d/q1", "d/cumsum", "d/plot")}, qrels=qrels)  # max_positives is 2
-    assert [row[1] for row in sorted(triplets(out))] == ["d/cumsum", "d/max", "d/sort", "d/sum"]
+    assert report["rows"]["judged"] == len(report["samples"]) == 7
+    assert report["dropped_positives"]["judged"]["no_negative_left"] == 1
     assert "WARNING" not in capsys.readouterr().err
 
 
@@ -162,12 +159,16 @@ def test_judged_triplets_lose_no_more_than_negatives_that_a_ranker_finds_best(tm
     assert {row for row in kept if row[3] == "judged"} == {("d/q2", "d/sort", "d/plot", "judged")}
 
 
-def test_without_judgements_all_is_passed_on(tmp_path: Path) -> None:
+def test_without_judgements_and_scores_all_is_passed_on(tmp_path: Path) -> None:
     log = [impression("d/q1", "d/sum", True), impression("d/q1", "d/plot", False, rank=2)]
-    out = cells(tmp_path, {"bm25": found("d/q1", "d/max", "d/sum")}, log=log)
+    judged = cells(tmp_path, {"bm25": found("d/q1", "d/max", "d/sum")}, log=log)
+    scored = mine_relevance(tmp_path / "ingest", judged, tmp_path / "relevance")
     for name in ("triplets.parquet", "associations.parquet"):
-        assert (out / name).read_bytes() == (tmp_path / "click" / name).read_bytes()
-    assert read_json(out / "report.json")["rows"] == {"click_one_hop": 1, "click_multi_hop": 0, "judged": 0, "given": 0}
+        clicked = (tmp_path / "click" / name).read_bytes()
+        assert (judged / name).read_bytes() == (scored / name).read_bytes() == clicked
+    rows = {"click_one_hop": 1, "click_multi_hop": 0, "judged": 0, "given": 0}
+    assert read_json(judged / "report.json")["rows"] == rows
+    assert read_json(scored / "report.json")["rows"]["relevance_one_hop"] == 0
 
 
 def test_what_people_called_irrelevant_is_no_positive_however_it_scores(tmp_path: Path) -> None:

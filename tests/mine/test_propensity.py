@@ -112,8 +112,7 @@ def test_recovers_known_propensities_of_every_large_log(exponent: float, ranked_
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("exponent", [1.0, 0.5])
-@pytest.mark.parametrize("impressions", [3, 5, 10, 30])
+@pytest.mark.parametrize(("exponent", "impressions"), [(1.0, 3), (0.5, 5), (1.0, 10), (0.5, 30)])
 def test_few_impressions_a_pair_do_not_bias_the_estimate(exponent: float, impressions: int) -> None:
     """On average over logs of at least 2,000 pairs and 20,000 impressions."""
     true = (1 / np.arange(1, RANKS + 1)) ** exponent

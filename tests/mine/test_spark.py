@@ -5,10 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from mine_logs import Row, document, impression, mine, mine_relevance, query, write_log
+from mine_logs import mine, mine_relevance, random_log, write_log
+from rows import row
 
 from steps.core.tables import read_table
-from steps.mine import from_relevance
+from steps.mine import from_clicks, from_relevance
 
 pytestmark = [
     pytest.mark.slow,
@@ -18,36 +19,17 @@ pytestmark = [
 ]
 
 
-def log_of_40k_rows(folder: Path) -> Path:
-    """4,000 queries of two to six words, each shown five documents in two sessions; and scores of 300 queries."""
-    draw = random.Random(11)
-    vocabulary = [f"w{i}" for i in range(900)]
-    weights = [1 / (i + 1) for i in range(900)]
-    queries, impressions = [], []
-    documents = [document(f"d/{i}", f"Content {draw.randrange(4500)} of words {i % 40}.", f"t{i}") for i in range(5000)]
-    for i in range(4_000):
-        words = draw.choices(vocabulary, weights, k=draw.randint(2, 6))
-        split = "test" if i % 100 == 0 else "dev" if i % 100 == 1 else "train"
-        suffix = "" if split == "train" else f" {split}{i}"
-        queries.append(query(f"d/q{i}", " ".join(words) + suffix, split))
-        pool = [f"d/{(int(words[0][1:]) * 37 + n) % 5000}" for n in draw.sample(range(30), 8)]
-        for session in range(2):
-            for rank, doc_id in enumerate(draw.sample(pool, 5), start=1):
-                at = 10 * (split == "test") + session
-                impressions.append(impression(f"d/q{i}", doc_id, draw.random() < 0.4 / rank, at, rank))
-                impressions[-1]["session_id"] = f"s{i}-{session}"
-    relevance: list[Row] = [
-        {"query_id": f"d/q{i}", "doc_id": f"d/{n}", "score": draw.random()}
-        for i in range(2, 4_000, 33)
-        for n in draw.sample(range(5000), 12)
-    ]
-    assert len(impressions) == 40_000
-    return write_log(folder, queries, documents, impressions, relevance)
-
-
 def test_duckdb_equals_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(from_relevance, "RELEVANCE_TOP_TERMS", 2)
-    ingest = log_of_40k_rows(tmp_path / "ingest")
+    monkeypatch.setattr(from_clicks, "LAST_RANK", 5)
+    queries, documents, shown = random_log(11, datasets=100, queries=60)
+    draw = random.Random(11)
+    relevance = [
+        row("relevance", asked["query_id"], f"{asked['dataset']}/doc{place}", draw.random())
+        for asked in queries[::33]
+        for place in draw.sample(range(10), 8)
+    ]
+    ingest = write_log(tmp_path / "ingest", queries, documents, shown, relevance)
     outputs = []
     for engine in ("duckdb", "spark"):
         knobs = {

@@ -136,7 +136,7 @@ def reference(log: Log, links: Links, texts: dict[str, str], count: int) -> list
     copies=st.integers(0, 3),
     count=st.sampled_from([1, 2]),
 )
-def test_equals_the_reference_and_obeys_the_click_rule(
+def test_equals_the_reference_and_counts_what_is_lost(
     engine: Engine, seed: int, queries: int, documents: int, copies: int, count: int
 ) -> None:
     draw = random.Random(seed)
@@ -151,15 +151,6 @@ def test_equals_the_reference_and_obeys_the_click_rule(
         texts |= {draw.choice(doc_ids): f"the same text {part}" for _ in range(copies)}
     rows, result = mined(engine, log, links, texts, negatives_per_positive=count)
     assert rows == reference(log, links, texts, count)
-
-    for q, p, n, source, via, _ in rows:
-        source_query = via if source == "click_multi_hop" else q
-        assert log[source_query, p] > 0
-        assert log[source_query, n] == 0, "a hard negative was exposed and not clicked"
-        assert source == "click_one_hop" or (q, via) in links
-        positives = {d for (other, d), clicks in log.items() if clicks and (other == q or (q, other) in links)}
-        assert n not in positives
-        assert texts.get(n, n) not in {texts.get(d, d) for d in positives}
 
     lost = result.dropped["click_one_hop"]
     assert sum(clicks > 0 for clicks in log.values()) == sum(lost.values()) + len(
@@ -182,30 +173,20 @@ def test_a_near_duplicate_of_the_positive_is_refused_and_another_candidate_drawn
     text = "return the cumulative sum of the elements along a given axis as a new array of the same shape and type"
     alike, other = sketches([text, text + " always"]), sketches(["sort the rows of a frame by one of its columns"])
     documents = [(1, *alike[0].tolist()), (2, *alike[1].tolist()), (3, *other[0].tolist())]
-    given = [
-        engine_table(engine, POSITIVES, [(9, 1, 1, 1, 1)]),
-        engine_table(engine, CANDIDATES, [(9, 2, 2), (9, 3, 3)]),
-    ]
-    for seed in range(6):
-        result = mine_triplets(
-            engine,
-            Signal("click", *given),
-            engine_table(engine, ASSOCIATIONS, []),
-            engine_table(engine, GUARDED, []),
-            engine_table(engine, DOCUMENTS, documents),
-            **{**KNOBS, "seed": seed},
-        )
-        assert [row["negative"] for row in engine.rows(result.table).to_pylist()] == [3]
-
-
-def test_the_choice_is_seeded(engine: Engine) -> None:
-    log = {("q", f"p{i}"): 1 for i in range(4)} | {("q", f"n{i}"): 0 for i in range(30)}
-    first, again, other = (
-        mined(engine, rows, {}, {}, seed=seed, max_positives=4, max_negatives=30)[0]
-        for rows, seed in ((log, 1), (dict(reversed(log.items())), 1), (log, 2))
+    asked = range(10, 22)  # each draws a number of its own
+    result = mine_triplets(
+        engine,
+        Signal(
+            "click",
+            engine_table(engine, POSITIVES, [(query, 1, 1, 1, 1) for query in asked]),
+            engine_table(engine, CANDIDATES, [(query, doc, doc) for query in asked for doc in (2, 3)]),
+        ),
+        engine_table(engine, ASSOCIATIONS, []),
+        engine_table(engine, GUARDED, []),
+        engine_table(engine, DOCUMENTS, documents),
+        **KNOBS,
     )
-    assert len(first) == 4
-    assert first == again != other
+    assert [row["negative"] for row in engine.rows(result.table).to_pylist()] == [3] * len(asked)
 
 
 def test_a_cap_of_zero_takes_all_positives_and_a_small_one_is_told(
@@ -221,7 +202,7 @@ def test_a_cap_of_zero_takes_all_positives_and_a_small_one_is_told(
         tell_unused(result, "click")
         return sorted(Counter(row[3] for row in rows).items())
 
-    assert drawn(0) == drawn(9) == [("click_multi_hop", 4), ("click_one_hop", 8)]
+    assert drawn(0) == [("click_multi_hop", 4), ("click_one_hop", 8)]
     assert drawn(4) == [("click_multi_hop", 3), ("click_one_hop", 7)]
     assert capsys.readouterr().err == ""
     assert drawn(1) == [("click_multi_hop", 1), ("click_one_hop", 2)]
