@@ -18,9 +18,6 @@ def test_nothing_is_collected_while_modules_are_imported(tmp_path: Path, monkeyp
     assert not imported_once.COLLECTS and gc.isenabled()
     assert gc.get_freeze_count() > frozen
     monkeypatch.delitem(sys.modules, "imported_once")
-
-
-def test_what_was_imported_before_costs_nothing_and_a_failure_changes_nothing() -> None:
     frozen = gc.get_freeze_count()
     with pytest.raises(ModuleNotFoundError), uncollected_imports():
         import no_such_module  # noqa: F401

@@ -3,71 +3,30 @@
 from pathlib import Path
 
 import numpy as np
+from rows import write_rows
 
 from steps.core.judged import TIES_TO, JudgedSet, read_judged_sets, tied_hits
-from steps.core.tables import table_from_rows, write_table
 from steps.evaluate.judging import unjudged_datasets
 
 
-def write(folder: Path, splits: dict[str, tuple[str, str]]) -> None:
-    rows = [
-        {"query_id": query, "dataset": dataset, "text": query, "split": split}
-        for query, (dataset, split) in splits.items()
-    ]
-    write_table(folder, "queries", table_from_rows("queries", rows))
+def test_evaluation_queries_with_a_relevant_document_have_all_their_judgements(tmp_path: Path) -> None:
+    asked = [
+        ("q3", "one", "test"), ("q1", "one", "test"), ("q2", "one", "test"), ("unjudged", "one", "test"),
+        ("e", "one", "dev"), ("d", "two", "dev"), ("t", "two", "train"),
+    ]  # fmt: skip
+    write_rows(tmp_path, "queries", [(query, dataset, f"text of {query}", split) for query, dataset, split in asked])
     qrels = [
-        {"query_id": row["query_id"], "dataset": row["dataset"], "doc_id": "d", "grade": 1, "split": row["split"]}
-        for row in rows
-        if row["split"] != "train"
-    ]
-    write_table(folder, "qrels", table_from_rows("qrels", qrels))
-
-
-def test_training_queries_are_no_evaluation_set(tmp_path: Path) -> None:
-    write(tmp_path, {"a": ("one", "test"), "b": ("one", "dev"), "c": ("two", "train")})
+        ("q1", "one", "a", 2, "test"), ("q1", "one", "b", 0, "test"), ("q2", "one", "a", 0, "test"),
+        ("q3", "one", "b", 1, "test"), ("q1", "one", "c", 1, "train"), ("e", "one", "a", 1, "dev"),
+        ("d", "two", "a", 1, "dev"), ("t", "two", "a", 1, "train"),
+    ]  # fmt: skip
+    write_rows(tmp_path, "qrels", qrels)
+    write_rows(tmp_path, "corpus", [(f"{name}/d", name, "", "", "text") for name in ("one", "two", "three")])
     found = read_judged_sets(tmp_path, ["test", "dev"])
-    assert [(item.dataset, item.split, item.query_ids) for item in found] == [
-        ("one", "test", ["a"]),
-        ("one", "dev", ["b"]),
-    ]
-
-
-def test_data_sets_without_a_judged_test_query_are_told_from_the_others(tmp_path: Path) -> None:
-    write(tmp_path, {"a": ("one", "test"), "b": ("two", "dev"), "c": ("two", "train")})
-    rows = [
-        {"doc_id": f"{name}/d", "dataset": name, "title": "", "topic": "", "content": "text"}
-        for name in ("one", "two", "three")
-    ]
-    write_table(tmp_path, "corpus", table_from_rows("corpus", rows))
-    found = read_judged_sets(tmp_path, ["test", "dev"])
-    assert [(item.dataset, item.split) for item in found] == [("one", "test"), ("two", "dev")]
+    assert [(each.dataset, each.split) for each in found] == [("one", "test"), ("one", "dev"), ("two", "dev")]
+    assert found[0].qrels == {"q1": {"a": 2, "b": 0}, "q3": {"b": 1}}
+    assert found[0].query_ids == ["q1", "q3"] and found[0].texts == ["text of q1", "text of q3"]
     assert unjudged_datasets(tmp_path, found) == ["three", "two"]
-
-
-def test_every_judgement_of_a_query_with_a_relevant_document_is_kept_and_no_other_query(tmp_path: Path) -> None:
-    write_table(
-        tmp_path,
-        "queries",
-        table_from_rows(
-            "queries",
-            [
-                {"query_id": query, "dataset": "one", "text": f"text of {query}", "split": "test"}
-                for query in ("q3", "q1", "q2", "unjudged")
-            ],
-        ),
-    )
-    grades = {("q1", "a"): 2, ("q1", "b"): 0, ("q2", "a"): 0, ("q3", "b"): 1}
-    rows = [
-        {"query_id": query, "dataset": "one", "doc_id": doc, "grade": grade, "split": "test"}
-        for (query, doc), grade in grades.items()
-    ]
-    rows.append({"query_id": "q1", "dataset": "one", "doc_id": "c", "grade": 1, "split": "train"})
-    write_table(tmp_path, "qrels", table_from_rows("qrels", rows))
-    [found] = read_judged_sets(tmp_path, ["dev", "test"])
-    assert found.qrels == {"q1": {"a": 2, "b": 0}, "q3": {"b": 1}}
-    assert found.query_ids == ["q1", "q3"]
-    assert found.texts == ["text of q1", "text of q3"]
-    assert read_judged_sets(tmp_path, ["dev"]) == []
 
 
 def test_hits_that_tie_with_the_last_come_with_it() -> None:

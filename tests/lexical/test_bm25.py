@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import unicodedata
 from math import log
 from pathlib import Path
 
@@ -71,11 +70,9 @@ OTHERS = ["और नई یہ other words", "open socket"]
         ("北 京", "京", ["上海", "nothing"]),
         # marks stay with their letters
         ("दिल्ली भारत की राजधानी है", "राजधानी", OTHERS),
-        ("गणित में संख्या सिद्धांत", "संख्या", OTHERS),
         ("தமிழ் மொழி", "மொழி", OTHERS),
         ("كِتَابٌ جَدِيدٌ", "كِتَابٌ", OTHERS),
         ("Cre\u0300me bru\u0302le\u0301e", "crème brûlée", OTHERS),
-        ("giá vé tàu", unicodedata.normalize("NFD", "giá vé"), OTHERS),
         ("ＰＣ ケース", "pc", OTHERS),
         ("İstanbul gezi", "istanbul", OTHERS),
         ("the coop\u00aderation of", "cooperation", OTHERS),
@@ -104,13 +101,6 @@ def test_an_index_of_an_earlier_tokenizer_is_asked_as_it_was_built(
     plain_index(texts).save(tmp_path, show_progress=False)
     assert Bm25.open(tmp_path, list("ab"), tokenizer).search([query], k=9)[1] == [["a"]]
     assert Bm25.open(tmp_path, list("ab")).search([query], k=9)[1] == [present]
-
-
-def test_k_limits_hits_and_ties_keep_corpus_order() -> None:
-    engine = Bm25(list("abcd"), ["same words"] * 4)
-    scores, ids = engine.search(["same"], k=2)
-    assert ids == [["a", "b"]]
-    assert np.ptp(scores[0]) == 0
 
 
 @pytest.mark.medium

@@ -70,12 +70,6 @@ def test_fused_lists_are_those_of_the_formulas_in_trec_evals_order(seed: int, de
         assert fuse(pool, fusion, 5)[1] == ids[:5]
 
 
-def test_documents_that_tie_are_ranked_by_id_descending() -> None:
-    pool = pooled([hits(a=1.0, b=1.0), hits(d=2.0, c=2.0)], 10)
-    for fusion in (ReciprocalRank(depth=10), WeightedSum(depth=10, weight=0.5)):
-        assert fuse(pool, fusion, 4)[1] == (["d", "c", "b", "a"] if isinstance(fusion, WeightedSum) else list("dbca"))
-
-
 def test_lists_without_hits_or_of_one_score_are_fused_too() -> None:
     nothing: Hits = (np.zeros(0, np.float32), [])
     for fusion in (ReciprocalRank(depth=3), WeightedSum(depth=3, weight=0.4)):
