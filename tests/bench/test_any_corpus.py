@@ -3,25 +3,19 @@
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bench import any_corpus
 from bench.any_corpus import (
-    Bars,
-    Corpus,
     changed_teacher,
-    check,
     compared,
-    embedded,
     joined,
     read_corpora,
-    read_source,
     recipe_of,
-    retention,
     summary,
-    verdict,
 )
 from bench.disguise import COUNTED, PLAIN
 from bench.disguise import Corpus as Undisguised
@@ -54,45 +48,25 @@ def test_the_files_corpora_name_changes_and_students_that_exist() -> None:
             assert any(described[student].get(key) != value for key, value in change.items())
 
 
-def test_a_labels_changes_reach_the_student_that_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_labels_changes_reach_the_student_whose_queries_are_kept_by_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = {1: {"a": [0.4, 0.2], "b": [0.9]}, 2: {"a": [0.5, 0.3], "b": [0.5]}}
     trained = []
 
     def cell(cell: Cell, pipeline: object) -> tuple[dict[str, object], bool]:
         trained.append(cell.params.student["bench"].epochs)
-        return {"scores": {"0": {"test": {"a": [0.4, 0.2]}}}, "steps": 3, "stage_seconds": 1.0}, False
-
-    monkeypatch.setattr(any_corpus, "measured", cell)
-    run = validated(Params, read_mapping(Path("params.yaml")), "params.yaml").distill
-    pipeline = SimpleNamespace(params=run)
-    for change in ({}, read_corpora().labels["before"]["static"]):
-        any_corpus.student_line("c", "static", pipeline, {"test": {"a": [0.5, 0.5]}}, [1, 2], change)  # type: ignore[arg-type]
-    assert trained == ["auto", "auto", 20.0, 20.0]
-
-
-def test_retention_is_a_share_of_the_mean_over_seeds() -> None:
-    seeds = [{"test": {"a": [0.4, 0.2]}}, {"test": {"a": [0.5, 0.3]}}]
-    retained = retention(seeds, {"test": {"a": [0.5, 0.5]}}, "test")
-    assert retained["mean"] == pytest.approx(0.7) and retained["sd"] == pytest.approx(0.1 * 2**0.5)
-
-
-def test_data_sets_count_alike_in_retention_whatever_their_numbers_of_queries() -> None:
-    seeds = [{"test": {"a": [0.4, 0.2], "b": [0.9]}}, {"test": {"a": [0.5, 0.3], "b": [0.5]}}]
-    retained = retention(seeds, {"test": {"a": [0.5, 0.5], "b": [1.0]}}, "test")
-    assert retained["values"] == pytest.approx([(0.6 + 0.9) / 2, (0.8 + 0.5) / 2])
-    assert retained["by_set"] == pytest.approx({"a": 0.7, "b": 0.7})
-
-
-def test_a_students_queries_are_kept_by_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    scores = {1: {"a": [0.4, 0.2], "b": [0.9]}, 2: {"a": [0.6, 0.2], "b": [0.7]}}
-
-    def cell(cell: Cell, pipeline: object) -> tuple[dict[str, object], bool]:
         return {"scores": {"0": {"test": scores[cell.params.seed]}}, "steps": 3, "stage_seconds": 1.0}, False
 
     monkeypatch.setattr(any_corpus, "measured", cell)
     run = validated(Params, read_mapping(Path("params.yaml")), "params.yaml").distill
     teacher = {"test": {"a": [0.5, 0.5], "b": [1.0]}}
-    result = any_corpus.student_line("c", "static", SimpleNamespace(params=run), teacher, [1, 2], {})  # type: ignore[arg-type]
-    assert result["by_query"]["test"] == {"a": pytest.approx([0.5, 0.2]), "b": pytest.approx([0.8])}
+    for change in ({}, read_corpora().labels["before"]["static"]):
+        found = any_corpus.student_line("c", "static", SimpleNamespace(params=run), teacher, [1, 2], change)  # type: ignore[arg-type]
+    assert trained == ["auto", "auto", 20.0, 20.0]
+    assert found["by_query"]["test"] == {"a": pytest.approx([0.45, 0.25]), "b": pytest.approx([0.7])}
+    retained = found["retention"]["test"]  # data sets count alike, whatever their numbers of queries
+    by_seed = [(0.6 + 0.9) / 2, (0.8 + 0.5) / 2]
+    assert retained["values"] == pytest.approx(by_seed) and retained["by_set"] == pytest.approx({"a": 0.7, "b": 0.7})
+    assert (retained["mean"], retained["sd"]) == pytest.approx((0.7, np.std(by_seed, ddof=1)))
 
 
 def row(seeds: list[int], *values: float, **more: object) -> dict[str, object]:
@@ -118,19 +92,15 @@ def test_other_seeds_join_those_on_record() -> None:
     again = joined(result, row([4], 0.97))
     assert again["retention"]["test"]["values"] == [0.9, 0.96, 0.99, 0.97] and len(again["joined"]) == 2
     assert joined(result, row([3], 0.5)) == row([3], 0.5)  # a seed measured again: nothing of before counts
+    older["retention"]["test"]["by_set"] = {"a": 0.95, "b": 0.85}  # type: ignore[index]
+    newer = row([2, 3], 0.8, 0.7)
+    newer["retention"]["test"]["by_set"] = {"a": 0.80, "b": 0.70}  # type: ignore[index]
+    by_set = joined(older, newer)["retention"]["test"]["by_set"]
+    assert by_set == pytest.approx({"a": (0.95 + 2 * 0.8) / 3, "b": (0.85 + 2 * 0.7) / 3})
     unknown = row([5, 6], 0.9, 0.8)
     del unknown["retention"]["test"]["values"]  # type: ignore[attr-defined]
     with pytest.raises(UserError, match="no values by seed"):
         joined(unknown, row([7], 0.9))
-
-
-def test_joined_rows_keep_each_data_sets_mean_over_all_seeds() -> None:
-    older, newer = row([1], 0.9), row([2, 3], 0.8, 0.7)
-    older["retention"]["test"]["by_set"] = {"a": 0.95, "b": 0.85}  # type: ignore[index]
-    newer["retention"]["test"]["by_set"] = {"a": 0.80, "b": 0.70}  # type: ignore[index]
-    retained = joined(older, newer)["retention"]["test"]
-    assert retained["by_set"] == pytest.approx({"a": (0.95 + 2 * 0.8) / 3, "b": (0.85 + 2 * 0.7) / 3})
-    assert retained["mean"] == pytest.approx(np.mean(list(retained["by_set"].values())))
 
 
 def test_the_summary_names_the_worst_corpus_and_the_longest_training() -> None:
@@ -149,44 +119,21 @@ def test_the_summary_names_the_worst_corpus_and_the_longest_training() -> None:
     }
 
 
-def test_a_verdict_names_the_bars_that_are_missed() -> None:
-    bars = Bars(mean=0.97, worst=0.94, minutes=15)
-    assert verdict({"mean": 0.97, "worst": 0.94, "longest_seconds": 900.0}, bars) == "OK"
-    missed = verdict({"mean": 0.98, "worst": 0.93, "longest_seconds": 901.0}, bars)
-    assert missed == "worst below 94%, more than 15 minutes"
-
-
-def test_a_comparison_is_paired_by_query() -> None:
-    draw = np.random.default_rng(2)
-    before = draw.random(50)
-    old = {"students": {"1l": {"by_query": {"test": {"a": before.tolist()}}, "retention": {"test": {"mean": 0.9}}}}}
-    after = before + 0.1 + 0.01 * draw.random(50)
-    students = {"1l": {"by_query": {"test": {"a": after.tolist()}}}, "new": {"by_query": {"test": {"a": []}}}}
-    row = {"corpus": "x", "students": students}
-    compared("a", row, {"a": old | {"corpus": "x"}})
-    figures = row["students"]["1l"]["against"]
-    assert figures["retention"] == 0.9 and figures["p"] < 1e-9
-    assert figures["difference"] == pytest.approx(float((after - before).mean()))
-    assert "against" not in row["students"]["new"]
-    json.dumps(figures)
-
-
-def test_data_sets_count_alike_in_a_comparison() -> None:
-    def line(large: list[float], small: list[float]) -> dict[str, object]:
+def test_a_comparison_is_paired_by_query_and_counts_data_sets_alike() -> None:
+    def line(large: list[float], small: list[float], **others: object) -> dict[str, Any]:
         student = {"by_query": {"test": {"large": large, "small": small}}, "retention": {"test": {"mean": 0.9}}}
-        return {"corpus": "x", "students": {"1l": student}}
+        return {"corpus": "x", "students": {"1l": student, **others}}
 
-    new = line([0.6, 0.6, 0.61, 0.6] * 25, [0.1, 0.11])
+    new = line([0.6, 0.6, 0.61, 0.6] * 25, [0.1, 0.11], new={"by_query": {"test": {"large": [], "small": []}}})
     compared("a", new, {"a": line([0.5] * 100, [0.5, 0.5])})
-    figures = new["students"]["1l"]["against"]  # type: ignore[index]
+    figures = new["students"]["1l"]["against"]
     large, small = np.array([0.1, 0.1, 0.11, 0.1] * 25), np.array([-0.4, -0.39])
     assert figures["difference"] == pytest.approx((large.mean() + small.mean()) / 2) and figures["difference"] < 0
-    assert figures["p"] == pytest.approx(p_value([large, small]))
-
-
-def test_another_corpus_is_not_compared() -> None:
-    with pytest.raises(UserError, match="a: was another corpus"):
-        compared("a", {"corpus": "x", "students": {}}, {"a": {"corpus": "y", "students": {}}})
+    assert figures["p"] == pytest.approx(p_value([large, small])) and figures["retention"] == 0.9
+    assert "against" not in new["students"]["new"]
+    json.dumps(figures)
+    with pytest.raises(UserError, match="another corpus"):
+        compared("a", new | {"corpus": "y"}, {"a": line([0.5], [0.5])})
 
 
 @pytest.mark.medium
@@ -200,64 +147,13 @@ def test_the_changed_teacher_compares_by_dot_product(tmp_path: Path, monkeypatch
 def test_a_recipe_with_a_changed_teacher_is_whole_without_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(any_corpus, "changed_teacher", lambda name: Path("folder: of") / name)
     params = read_mapping(Path("params.yaml"))
-    filled = validated(
-        Params, laid_over(params, recipe_of({"own": Path("data")}, "cls_dot"), {}, Path("r.yaml")), "r.yaml"
+    filled, asked = (
+        validated(Params, laid_over(params, recipe_of({"own": Path("data")}, *given), {}, Path("r.yaml")), "r.yaml")
+        for given in (("cls_dot",), ("", 2000))
     )
     assert filled.ingest.unlabelled_queries == "" and filled.generate.least_sources == 0
-    asked = validated(
-        Params, laid_over(params, recipe_of({"own": Path("data")}, "", 2000), {}, Path("r.yaml")), "r.yaml"
-    )
     assert asked.generate.least_sources == 2000
     assert filled.teach.teacher["dense"].base.endswith("folder: of/cls_dot")  # type: ignore[attr-defined]
-
-
-def test_a_single_data_set_is_named_as_in_the_recipe_and_several_by_their_sources(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipes = []
-
-    def run(words: list[str]) -> SimpleNamespace:
-        recipes.append(Path(words[3]).read_text(encoding="utf-8"))
-        return SimpleNamespace(returncode=0)
-
-    monkeypatch.setattr(any_corpus, "FOLDER", tmp_path)
-    monkeypatch.setattr(any_corpus.subprocess, "run", run)
-    monkeypatch.setattr(any_corpus, "open_pipeline", lambda folder: folder)
-    sources = {name: Undisguised([("1", "", f"Of {name}.")], {}, {}) for name in ("cats", "dogs")}
-    for names in (["cats"], ["cats", "dogs"]):
-        corpus = Corpus(title="Pets", source=names, changes=["lower"])
-        assert embedded("pets", corpus, sources) == Path("runs/any_pets")  # type: ignore[comparison-overlap]
-    params = read_mapping(Path("params.yaml"))
-    alone, both = (
-        validated(Params, laid_over(params, text, {}, Path("r.yaml")), "r.yaml").ingest.sources for text in recipes
-    )
-    assert [source.name for source in alone] == ["own"] and [source.name for source in both] == ["cats", "dogs"]
-    assert [json.loads((Path(source.path) / "corpus.jsonl").read_text())["text"] for source in (*alone, both[1])] == [  # type: ignore[attr-defined]
-        "of cats .",
-        "of dogs .",
-    ]
-
-
-def test_a_source_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DATA", str(tmp_path))
-    with pytest.raises(UserError, match="has no folder scifact"):
-        read_source("scifact")
-    monkeypatch.setenv("UNLABELLED", str(tmp_path / "pool.tsv.gz"))
-    with pytest.raises(UserError, match=r"UNLABELLED=.*pool\.tsv\.gz"):
-        check(["medquad_pool"], ["static"], "", read_corpora())
-
-
-def test_nothing_is_measured_before_all_sources_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def source(name: str) -> Undisguised:
-        if name == "medquad":
-            raise UserError("no medquad")
-        return Undisguised([], {}, {})
-
-    monkeypatch.setattr(any_corpus, "read_source", source)
-    monkeypatch.setattr(any_corpus, "measure", lambda *words: pytest.fail("it measures"))
-    monkeypatch.setattr("sys.argv", ["any_corpus", "after", "--only", "scifact,medquad_500"])
-    with pytest.raises(UserError, match="no medquad"):
-        any_corpus.main()
 
 
 def test_the_command_keeps_what_it_measured_and_compares_it(
@@ -277,14 +173,11 @@ def test_the_command_keeps_what_it_measured_and_compares_it(
     (tmp_path / "kept").mkdir()
     (tmp_path / "pool").touch()
     monkeypatch.setenv("UNLABELLED", str(tmp_path / "pool"))
-    some = ["before", "--only", "scifact,scifact_500"]
     for words in (
-        some,
-        ["before", "--students", "static"],
-        ["before", "--students", "1l"],
-        ["after", "--against", "before"],
-    ):
-        monkeypatch.setattr("sys.argv", ["any_corpus", *words])
+        "before --only scifact,scifact_500", "before --students static", "before --students 1l",
+        "after --against before",
+    ):  # fmt: skip
+        monkeypatch.setattr("sys.argv", ["any_corpus", *words.split()])
         any_corpus.main()
     retained = json.loads((tmp_path / "kept" / "before.json").read_text())
     halves = {name: corpus.half for name, corpus in read_corpora().corpora.items()}
@@ -292,11 +185,8 @@ def test_the_command_keeps_what_it_measured_and_compares_it(
     assert set(retained["scifact"]["students"]) == {"static", "1l", "2l"}
     assert retained["scifact"]["students"]["static"]["by_query"]
     before = json.loads((tmp_path / "results" / "before.json").read_text())
-    assert {student: row["corpora"] for student, row in before["summary"]["disguises"].items()} == {
-        "static": 16,
-        "1l": 16,
-        "2l": 2,
-    }
+    measured = {student: row["corpora"] for student, row in before["summary"]["disguises"].items()}
+    assert measured == {"static": 16, "1l": 16, "2l": 2}
     assert before["summary"]["disguises"]["static"]["verdict"] == "mean below 97%, worst below 94%"
     (tmp_path / "kept" / "before.json").unlink()  # another machine: what is on record stays
     monkeypatch.setattr("sys.argv", ["any_corpus", "before", "--only", "scifact_dot", "--students", "2l"])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from bench.any_corpus import RESULTS, Corpora, read_corpora, verdict
-from bench.any_corpus_page import MODULE, PAGE, UNLIKE, commits, foretold, kinds, table, written, written_of_kinds
+from bench.any_corpus_page import MODULE, PAGE, UNLIKE, foretold, table, written, written_of_kinds
 from bench.page_tables import with_table
 from slimtower.common.files import read_json
 
@@ -40,20 +40,6 @@ def label(**corpora: dict[str, Any]) -> dict[str, Any]:
     return {"corpora": {name: {"students": students} for name, students in corpora.items()}}
 
 
-def test_a_row_has_spread_and_star_and_is_empty_where_nothing_was_measured() -> None:
-    after = label(a={"static": line(0.981, 0.004, 0.01), "2l": line(0.993, None, 0.3)}, c={"static": line(0.5)})
-    before = label(a={"static": line(0.962)}, c={"static": line(0.982), "2l": line(0.7)})
-    rows = table(ASKED, after, before).splitlines()
-    assert rows[0] == "| corpus | `static` | before | `2l` | before |"
-    assert rows[2] == "| A corpus | 98.1 % ± 0.4\\* | 96.2 % | 99.3 % |  |"
-    assert rows[3] == "| A third | 50.0 % | 98.2 % |  | 70.0 % |", "the other one is left out"
-    assert rows[4:] == [
-        "| **mean of those with both** | 74.0 % | 97.2 % | nan % | nan % |",
-        "| **worst of those with both** | 50.0 % | 96.2 % | nan % | nan % |",
-        "| **minutes of training, together** | 2 | 3 | 0 | 0 |",
-    ]
-
-
 def test_of_many_comparisons_one_that_chance_may_have_made_has_no_star() -> None:
     rows = table(ASKED, label(a={"static": line(0.98, p=0.03), "2l": line(0.99, p=0.3)}), label()).splitlines()
     assert rows[2] == "| A corpus | 98.0 % |  | 99.0 % |  |", "0.03 of two comparisons is 0.06"
@@ -69,14 +55,6 @@ def test_what_was_foretold_is_judged_beside_saying_that_all_is_kept() -> None:
     assert row == f"| short | 4 | 50 to 100 % | {off:.1f} points | {whole:.1f} | {np.corrcoef(told, kept)[0, 1]:.2f} |"
 
 
-def test_the_page_names_the_commits_of_all_its_figures() -> None:
-    joined = [{"git_commit": "0123456789"}]
-    recorded = label(
-        a={"static": {"git_commit": "abcdef0123"}}, b={"2l": {"git_commit": "abcdef0123", "joined": joined}}
-    )
-    assert commits(recorded) == "`01234567`, `abcdef01`"
-
-
 def test_the_recorded_figures_reach_every_bar_on_all_disguises() -> None:
     asked, found = read_corpora(), read_json(ROOT / RESULTS / "after.json")
     names = [name for name, corpus in asked.corpora.items() if corpus.half == "disguises"]
@@ -84,23 +62,3 @@ def test_the_recorded_figures_reach_every_bar_on_all_disguises() -> None:
         row = found["summary"]["disguises"][student]
         assert verdict(row, bars) == row["verdict"] == "OK" and row["corpora"] == len(names)
         assert all(found["corpora"][name]["students"][student]["seeds"] == asked.seeds for name in names)
-
-
-def test_a_mixture_has_a_row_for_each_data_set_and_a_column_for_each_student_and_label() -> None:
-    half = {"title": "these", "source": ["a", "b"]}
-    corpora = {name: corpus.model_dump() for name, corpus in ASKED.corpora.items()}
-    with_halves = Corpora.model_validate(
-        ASKED.model_dump() | {"corpora": corpora | {"choosing": half, "reporting": half}}
-    )
-    retention = {"mean": 0.96, "sd": 0.005, "by_set": {"a": 0.95, "b": 0.97}}
-    row = {"retention": {"test": retention}, "training_seconds": 90}
-    today, before = label(choosing={"static": row, "2l": row}), label(choosing={"static": row})
-    rows = kinds(with_halves, {"": today, "before": before}).splitlines()
-    assert rows[0] == "| one student over | `static` | before | `2l` | before |"
-    assert rows[2:6] == [
-        "| A corpus | 95.0 % | 95.0 % | 95.0 % |  |",
-        "| Another | 97.0 % | 97.0 % | 97.0 % |  |",
-        "| **choosing half, mean** | 96.0 % ± 0.5 | 96.0 % ± 0.5 | 96.0 % ± 0.5 |  |",
-        "| minutes of training | 1.5 | 1.5 | 1.5 |  |",
-    ]
-    assert set(rows[6].split("|")[2:-1]) == {"  "}, "the other half is not measured yet"

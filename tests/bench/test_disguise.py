@@ -36,13 +36,10 @@ def test_a_sample_has_its_size_and_no_query_that_lost_a_judged_document() -> Non
     assert disguised(CORPUS, ["docs=12"]) == small
 
 
-def test_lower_case_sets_punctuation_apart() -> None:
+def test_documents_and_queries_change_as_named() -> None:
     changed = disguised(CORPUS, ["lower"])
     assert changed.documents[3] == ("d3", "title 3", "the flow (laminar) . it is shown , that 3 holds .")
     assert changed.queries["q3"] == "does 3 hold?"
-
-
-def test_titles_and_all_but_first_sentences_go() -> None:
     assert disguised(CORPUS, ["untitled", "first_sentence"]).documents[0] == ("d0", "", "The Flow (Laminar).")
 
 

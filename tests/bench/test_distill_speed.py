@@ -1,13 +1,13 @@
 """The race between the distillation loop and sentence-transformers' trainer, on a tiny tower."""
 
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
 from stages import distill_params
 
 from bench import distill_speed
@@ -15,7 +15,6 @@ from bench.distill_speed import (
     LOOP,
     SETTINGS,
     TRAINER,
-    ByLength,
     Task,
     draw,
     judge,
@@ -97,33 +96,12 @@ def test_held_out_texts_are_not_trained_on(project: Path) -> None:
     )
 
 
-def test_batches_by_length_hold_every_text_once() -> None:
-    texts = ["x" * length for length in np.random.default_rng(1).permutation(50)]
-    sampler = ByLength(Dataset.from_dict({"sentence": texts}), 8, drop_last=False, seed=3)
-    batches = list(sampler)
-    assert sorted(row for batch in batches for row in batch) == list(range(50))
-    assert len(sampler) == len(batches) == 7
-    assert all(max(len(texts[row]) for row in batch) - min(len(texts[row]) for row in batch) < 8 for batch in batches)
-
-
-@pytest.mark.parametrize(
-    ("ratio", "cosines", "complaint"),
-    [
-        (4.0, [0.9, 0.9015], None),
-        (9.0, [0.95, 0.9], None),
-        (3.99, [0.9, 0.9], "3.99 times"),
-        (4.5, [0.9, 0.903], "cosine 0.9000, trainer has 0.9030"),
-    ],
-)
-def test_a_broken_promise_ends_it(ratio: float, cosines: list[float], complaint: str | None) -> None:
+def test_a_broken_promise_ends_it() -> None:
     row = {"texts_per_second": 1.0, "setting": ""}
-    rows = {
-        LOOP: row | {"cosine": cosines[0], "loop_is_faster": 1.0},
-        TRAINER: row | {"cosine": cosines[1], "loop_is_faster": ratio},
-    }
-    if complaint is None:
-        judge({"contestants": rows})
-        return
-    with pytest.raises(UserError, match=complaint) as raised:
-        judge({"contestants": rows})
-    assert raised.value.exit_code == 3
+    for ratio, loop_cosine, trainer_cosine, kept in (
+        (4.0, 0.9, 0.9015, True), (9.0, 0.95, 0.9, True), (3.99, 0.9, 0.9, False), (4.5, 0.9, 0.903, False),
+    ):  # fmt: skip
+        of_loop, of_trainer = {"cosine": loop_cosine, "loop_is_faster": 1.0}, {"cosine": trainer_cosine}
+        rows = {LOOP: row | of_loop, TRAINER: row | of_trainer | {"loop_is_faster": ratio}}
+        with nullcontext() if kept else pytest.raises(UserError):
+            judge({"contestants": rows})

@@ -1,9 +1,6 @@
 """The demo behind a published server: its parts, with the tests' own server in the other's place."""
 
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +8,10 @@ import yaml
 from embedding_server import KEY, serving, tower_reader
 from endpoint_fakes import endpoint_params
 
-from bench import endpoint as bench
 from bench.endpoint import compared, counting, kept, recipe, teachers
 from pipeline.params import check_params
 from pipeline.recipe import overlay
-from slimtower.common.errors import UserError
-from slimtower.common.files import read_json, write_json
+from slimtower.common.files import write_json
 from steps.encoders.towers import encode, load_tower
 from steps.endpoint.module import PROBES
 from steps.teach.endpoint import teach
@@ -70,24 +65,3 @@ def test_retentions_are_compared_in_points(tmp_path: Path) -> None:
     a, b = kept(tmp_path / "a"), kept(tmp_path / "b")
     assert compared(a, b)["points"] == pytest.approx(0.6) and not compared(a, b)["within"]
     assert compared(a, a)["within"] and a["teacher_ndcg"] == 0.7 and b["ci95_high"] == pytest.approx(96.7)
-
-
-@pytest.mark.parametrize(("retention", "again"), [(98.0, 0), (97.0, 0), (98.0, 1)])
-def test_the_command_fails_where_the_two_differ_or_a_text_was_paid_for_twice(
-    retention: float, again: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figures = {"requests": 1, "refused": 0, "texts": 2, "again": again}
-    fakes: dict[str, Any] = {
-        "RESULT": tmp_path / "endpoint.json",
-        "run": lambda name, *_: Path(name),
-        "kept": lambda folder: {"retention": 98.0 if folder.name == "here" else retention},
-        "server_python": lambda: Path("python"),
-        "serving": lambda *_: nullcontext("http://127.0.0.1:1"),
-        "counting": lambda *_: nullcontext(SimpleNamespace(figures=lambda: figures)),
-    }
-    for name, fake in fakes.items():
-        monkeypatch.setattr(bench, name, fake)
-    monkeypatch.setattr("sys.argv", ["endpoint"])
-    with nullcontext() if (retention, again) == (98.0, 0) else pytest.raises(UserError, match="differ by more than"):
-        bench.main()
-    assert read_json(bench.RESULT)["points"] == retention - 98.0  # what was measured is on record either way

@@ -1,6 +1,6 @@
 """A student from stored document vectors alone: the same weights, and no document is read but those compared."""
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,31 +54,24 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_tower: Path) -> Path
     return run
 
 
-@pytest.fixture
-def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def test_the_student_is_the_same_and_no_document_is_read_again(
-    finished: Path, in_a_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(given_vectors, "measure", _measured(given_vectors.measure, bring_up))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(given_vectors, "measure", partial(given_vectors.measure, bring_up=bring_up))
     monkeypatch.setattr("sys.argv", ["given_vectors", str(finished)])
     given_vectors.main()
     found = read_json(given_vectors.RESULT)
     assert found["compared"]["documents"] == 5 and found["documents"] > 60
     assert (found["embedded_besides"], found["same_student"]) == (0, True)
     assert found["git_commit"] and found["machine"]["cores"] and found["student"]["of_the_run"]
-    assert "5 compared, 0 embedded besides; the student is the same" in capsys.readouterr().out
-    given = in_a_folder / ".cache/given_vectors"
+    given = tmp_path / ".cache/given_vectors"
     told = read_mapping(given / "project/params.yaml")["ingest"]["document_vectors"]["scifact"]
-    assert told["kind"] == "files" and not np.array_equal(
-        np.load(told["path"]), np.load(finished / "data/embed/documents.npy")
-    )
+    own = np.load(finished / "data/embed/documents.npy")
+    assert told["kind"] == "files" and not np.array_equal(np.load(told["path"]), own)
 
 
-def test_documents_that_are_read_and_another_student_are_told(finished: Path, in_a_folder: Path) -> None:
+def test_documents_that_are_read_and_another_student_are_told(finished: Path, tmp_path: Path) -> None:
     def without(project: Path, cache: Path) -> None:
         params = read_mapping(project / "params.yaml")
         params["ingest"].pop("document_vectors")
@@ -86,9 +79,5 @@ def test_documents_that_are_read_and_another_student_are_told(finished: Path, in
         (project / "params.yaml").write_text(yaml.safe_dump(params))
         bring_up(project, cache)
 
-    found = given_vectors.measure(finished, in_a_folder / "given", without)
+    found = given_vectors.measure(finished, tmp_path / "given", without)
     assert found["embedded_besides"] > 60 and not found["same_student"] and found["compared"] is None
-
-
-def _measured(measure: Callable[..., dict[str, Any]], bring: Callable[[Path, Path], None]) -> Callable[..., Any]:
-    return lambda run, folder: measure(run, folder, bring)

@@ -28,8 +28,5 @@ def test_a_language_model_has_its_shape_and_makes_towers(tmp_path: Path) -> None
     gpu.write_language_model(tmp_path, gpu.Shape(3, 32, 64, 2, 1, 500), ["cumulative sum along an axis", "sum of sums"])
     network = route(llm_tower(str(tmp_path), 8, seed=1), "document")[0].auto_model
     assert network.dtype == torch.bfloat16 and len(network.layers) == 3
-    assert (network.config.hidden_size, network.config.intermediate_size, network.config.num_key_value_heads) == (
-        32,
-        64,
-        1,
-    )
+    config = network.config
+    assert (config.hidden_size, config.intermediate_size, config.num_key_value_heads) == (32, 64, 1)

@@ -60,18 +60,11 @@ def test_a_planted_joint_law_is_recovered_and_foretells_a_larger_cell(
         assert found == pytest.approx(told, rel=0.02)
 
 
-@pytest.mark.parametrize("losses", [[6.03, 6.02, 6.005, 5.98], [6.0, 5.98, 5.95, 5.9], [1.0, 2.0, 3.0, 4.0]])
-def test_losses_that_hardly_fall_have_a_law_of_finite_coefficients(losses: list[float]) -> None:
-    law = fit_power_law(SIZES, np.array(losses))
-    assert np.isfinite([law.scale, law.exponent, law.floor]).all()
-    assert law.at(SIZES) == pytest.approx(np.array(losses), abs=np.ptp(losses))
-
-
-def test_too_few_points_fit_no_law() -> None:
-    with pytest.raises(ValueError, match="3 points are too few"):
-        fit_power_law(SIZES[:3], SIZES[:3])
-    with pytest.raises(ValueError, match="4 points are too few"):
-        fit_joint_law(SIZES, PAIRS, PAIRS)
+def test_losses_that_hardly_fall_have_a_law_of_finite_coefficients() -> None:
+    for losses in ([6.03, 6.02, 6.005, 5.98], [6.0, 5.98, 5.95, 5.9], [1.0, 2.0, 3.0, 4.0]):
+        law = fit_power_law(SIZES, np.array(losses))
+        assert np.isfinite([law.scale, law.exponent, law.floor]).all()
+        assert law.at(SIZES) == pytest.approx(np.array(losses), abs=np.ptp(losses))
 
 
 def test_the_entropy_is_that_of_the_formula() -> None:
@@ -100,17 +93,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def sweep(**changes: Any) -> Path:
     """A sweep of four tiny sizes and four numbers of triplets."""
-    sizes = {f"d{dim}": {"layers": 1, "dim": dim, "heads": 1, "vocabulary": 80} for dim in (8, 12, 16, 24)}
-    held_out = {"size": {"layers": 1, "dim": 32, "heads": 1, "vocabulary": 80}, "pairs": 32}
-    described = {
-        "sizes": sizes,
-        "pairs": [8, 12, 16, 24],
-        "held_out": held_out,
-        "queries": 4,
-        "negatives": 9,
-        "seed": 3,
-    }
-    described["teacher"] = {"epochs": 1.0, "dev_queries": 0}
+    sizes = {f"d{dim}": {"layers": 1, "dim": dim, "heads": 1, "vocabulary": 80} for dim in (8, 12, 16, 24, 32)}
+    described = {"held_out": {"size": sizes.pop("d32"), "pairs": 32}, "sizes": sizes, "pairs": [8, 12, 16, 24]}
+    described |= {"queries": 4, "negatives": 9, "seed": 3, "teacher": {"epochs": 1.0, "dev_queries": 0}}
     path = Path("sweep.yaml")
     path.write_text(yaml.safe_dump(described | changes, sort_keys=False))
     return path

@@ -26,22 +26,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.fixture(scope="module")
-def log(folder: Path) -> Tables:
-    return read(folder)
-
-
-@pytest.mark.medium
-def test_queries_are_distinct_sets_of_two_to_eight_terms(log: Tables) -> None:
-    rows = log["queries"].to_pylist()
-    assert len({row["query_id"] for row in rows}) == len(rows) == QUERIES
-    sets = {frozenset(row["text"].split()) for row in rows}
-    assert len(sets) == QUERIES
-    train = [row["text"].split() for row in rows if row["split"] == "train"]
-    assert all(len(terms) == len(set(terms)) for terms in train)
-    assert {len(terms) for terms in train} == set(range(2, 9))
-
-
 def test_terms_follow_zipfs_law() -> None:
     """One draw of a term in ranks 2^k..2^(k+1)-1 has the same probability for every k."""
     vocabulary = 2**10 - 1
@@ -50,28 +34,6 @@ def test_terms_follow_zipfs_law() -> None:
     counts = np.bincount(sets[sets >= 0], minlength=vocabulary)
     octaves = [counts[2**k - 1 : 2 ** (k + 1) - 1].sum() for k in range(4, 10)]  # distinctness thins the head
     assert max(octaves) / min(octaves) < 1.15
-
-
-def test_a_session_shows_each_query_four_documents_on_its_rarest_term(log: Tables) -> None:
-    corpus = {row["doc_id"]: row for row in log["corpus"].to_pylist()}
-    assert len({row["content"] for row in corpus.values()}) == len(corpus)
-    assert len(corpus) == pytest.approx(QUERIES / 4, rel=0.2)
-    terms = {row["query_id"]: row["text"].split() for row in log["queries"].to_pylist()}
-    shown: dict[str, list] = {}
-    for row in log["impressions"].to_pylist():
-        shown.setdefault(row["query_id"], []).append(row)
-    assert shown.keys() == terms.keys()
-    by_rarest_two: dict[tuple[str, ...], set] = {}
-    for query_id, results in shown.items():
-        assert [row["rank"] for row in results] == [1, 2, 3, 4]
-        assert len({row["session_id"] for row in results}) == 1
-        documents = tuple(row["doc_id"] for row in results)
-        assert len(set(documents)) == 4
-        rarest = max(int(term[1:]) for term in terms[query_id] if term.startswith("t"))
-        assert {corpus[doc_id]["topic"] for doc_id in documents} == {f"t{rarest}"}
-        by_rarest_two.setdefault(tuple(terms[query_id][:2]), set()).add(documents)
-    assert all(len(lists) == 1 for lists in by_rarest_two.values())
-    assert len(by_rarest_two) < QUERIES
 
 
 @pytest.mark.medium
