@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -92,15 +91,11 @@ def test_mistakes_are_named_before_anything_is_loaded(project: Path) -> None:
 def test_the_evaluations_choice_is_searched_where_no_student_is_named(project: Path) -> None:
     metrics = project / "reports/metrics.json"
     os.utime(project / "models/release/static/manifest.json", (2e9, 2e9))  # the newest is not what counts
-    for evaluated, message in (
-        (None, r"metrics\.json: not found, so no student was chosen; "),
-        ({"datasets": {}}, "an evaluation that chose no student; "),  # as evaluate wrote it before it chose
-        ({"choice": {"student": None}}, r"no student is within evaluate\.budget_ms; "),
-        ({"choice": {"student": "4l"}}, "chose '4l', which is not released here; "),
-    ):
+    # the second as evaluate wrote it before it chose
+    for evaluated in (None, {"datasets": {}}, {"choice": {"student": None}}, {"choice": {"student": "4l"}}):
         if evaluated:
             write_json(metrics, evaluated)
-        with pytest.raises(UserError, match=f"{message}.*name a student .*: 2l, static"):
+        with pytest.raises(UserError, match=r"name a student .*: 2l, static"):
             release_folder(project, "")
     write_json(metrics, {"choice": {"student": "2l"}})
     assert release_folder(project, "").name == "2l"
@@ -115,16 +110,6 @@ def test_a_release_is_searched_wherever_it_lies(project: Path, monkeypatch, caps
         search.main(["--release", "elsewhere", "--student", "2l", "matrix"])
 
 
-@pytest.mark.medium
-def test_without_a_release_the_command_says_how_to_make_one(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "slimtower", "search", "--student", "2l", "anything"]
-    done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(root)}, capture_output=True, text=True)
-    assert done.returncode == 3
-    assert "make demo" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-
-
 def test_the_time_is_the_median_of_warm_calls(project: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     calls: list[float] = []
     clock = iter(range(10**6))
@@ -137,33 +122,21 @@ def test_the_time_is_the_median_of_warm_calls(project: Path, monkeypatch: pytest
     assert "2.0 ms from text to hits, 1.0 ms of it encoding" in capsys.readouterr().out  # the first took seconds
 
 
-@pytest.mark.parametrize("name", ["search", "serve", "deploy"])
-def test_help_names_the_command_as_it_is_typed(name: str, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.setattr(sys, "argv", ["slimtower", name, "--help"])
-    with pytest.raises(SystemExit, match="0"):
-        slimtower()
-    assert capsys.readouterr().out.startswith(f"usage: slimtower {name} ")
-
-
-@pytest.mark.parametrize(
-    ("words", "command"),
-    [
-        (["promote", "--student", "2l"], ["-m", "steps.promote", "--student", "2l"]),
-        (["rollback", "--name", "mine"], ["-m", "steps.promote", "--rollback", "--name", "mine"]),
-        (["run", "embed"], ["-m", "pipeline", "embed"]),
-        (["run", "recipes/x.yaml", "DATA=d"], ["-m", "pipeline.recipe", "recipes/x.yaml", "DATA=d"]),
-    ],
-)
-def test_commands_of_the_pipeline_are_handed_to_the_checkout(
-    words: list[str], command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_of_the_pipeline_are_handed_to_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
-    monkeypatch.setattr(os, "execv", lambda program, line: started.append(line))
-    monkeypatch.setattr(sys, "argv", ["slimtower", *words])
+    monkeypatch.setattr(os, "execv", lambda program, line: started.append(line[1:]))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["slimtower", "run"])
     with pytest.raises(SystemExit, match="3"):
         slimtower()  # no checkout
     (tmp_path / "pipeline").mkdir()
     (tmp_path / "pipeline/__main__.py").touch()
-    slimtower()
-    assert started == [[sys.executable, *command]]
+    for words in ("promote --student 2l", "rollback --name mine", "run embed", "run recipes/x.yaml DATA=d"):
+        monkeypatch.setattr(sys, "argv", ["slimtower", *words.split()])
+        slimtower()
+    assert [" ".join(line) for line in started] == [
+        "-m steps.promote --student 2l",
+        "-m steps.promote --rollback --name mine",
+        "-m pipeline embed",
+        "-m pipeline.recipe recipes/x.yaml DATA=d",
+    ]

@@ -108,20 +108,12 @@ def test_a_student_and_a_teacher_with_bm25_answer_with_fused_hits(hybrid: Path) 
         assert found == [[hit.id for hit in hits] for hits in release.answers("two", texts, vectors, 7)]
 
 
-@pytest.mark.parametrize(
-    ("report", "name"),
-    [
-        ('{"base": "all-MiniLM-L6-v2"}', "all-MiniLM-L6-v2"),
-        ('{"base": "/models/own-teacher"}', "own-teacher"),
-        ('{"base": 3}', ""),
-        ("no JSON", ""),
-        (None, ""),
-    ],
-)
-def test_a_teacher_goes_by_the_name_of_its_base(report: str | None, name: str, tmp_path: Path) -> None:
-    if report is not None:
+def test_a_teacher_goes_by_the_name_of_its_base(tmp_path: Path) -> None:
+    names = {'{"base": "all-MiniLM-L6-v2"}': "all-MiniLM-L6-v2", '{"base": "/models/own-teacher"}': "own-teacher"}
+    assert teacher_base(tmp_path / "tower") == ""
+    for report, name in (names | {'{"base": 3}': "", "no JSON": ""}).items():
         (tmp_path / "report.json").write_text(report)
-    assert teacher_base(tmp_path / "tower") == name
+        assert teacher_base(tmp_path / "tower") == name
 
 
 @pytest.mark.parametrize("system", ["static", "2l"])
@@ -156,8 +148,7 @@ WRONG = {
         ({"query": "a" * 201}, 413, "at most 200"),
         ({"query": "sum", "dataset": "three"}, 422, "no index of 'three'; it has one, two"),
         ({"query": "sum", "system": "9l"}, 422, "'9l' does not answer here; choose one of 2l, static"),
-        ({"query": "sum", "dataset": "x-amz-" * 500}, 422, "dataset: string should have at most 200"),
-        ({"query": "sum", "system": "x-amz-" * 500}, 422, "system: string should have at most 200"),
+        ({"query": "sum", "dataset": "x-amz-" * 500}, 422, "at most 200"),
     ],
     "/v1/embeddings": [
         ({"input": "sum", "model": "gpt"}, 404, "model: system 'gpt'"),
@@ -200,20 +191,11 @@ def test_what_is_no_request_is_refused(client: TestClient) -> None:
     assert "no such method" in refusal(client.get("/events"))
 
 
-@pytest.mark.parametrize(
-    "other", [{"input_type": "search_query"}, {"task": "find passages that answer the question"}, {"task": 1}]
-)
-def test_a_field_that_asks_for_no_documents_changes_nothing(client: TestClient, other: dict) -> None:
-    plain = {"input": "sum", "model": "2l"}
-    assert client.post("/v1/embeddings", json=plain | other).json() == client.post("/v1/embeddings", json=plain).json()
-
-
-def test_embeddings_name_the_model_that_made_them(released: Path) -> None:
-    for configured, asked, told in (("", "", "2l"), ("rented", "rented", "rented"), ("rented", "", "2l")):
-        with open_client(released / "models/release", embeddings_model=configured)[0] as client:
-            body = {"input": "sum"} | ({"model": asked} if asked else {})
-            answer = client.post("/v1/embeddings", json=body).json()
-            assert answer["model"] == told and answer["release"]["student"] == "2l"
+def test_a_field_that_asks_for_no_documents_changes_nothing(client: TestClient) -> None:
+    plain = client.post("/v1/embeddings", json={"input": "sum"}).json()
+    assert plain["model"] == plain["release"]["student"] == "2l"
+    for other in ({"input_type": "search_query"}, {"task": "find passages that answer the question"}, {"task": 1}):
+        assert client.post("/v1/embeddings", json={"input": "sum", "model": "2l"} | other).json() == plain
 
 
 def test_bm25_answers_beside_the_students_and_documents_are_shown_whole(client: TestClient) -> None:
@@ -337,8 +319,6 @@ def test_one_client_is_slowed_down_and_told_for_how_long(released: Path) -> None
         assert "wait" in refusal(refused)
         assert client.get("/health").status_code == 200
         assert 'slimtower_refused_total{status="429"} 1' in client.get("/metrics").text
-        time.sleep(1.6)
-        assert client.get("/search", params={"q": "sum"}).status_code == 200
 
 
 def test_the_page_asks_nobody_else_and_runs_no_script_but_its_own(client: TestClient) -> None:
@@ -428,12 +408,11 @@ def large(released: Path) -> Iterator[TestClient]:
         yield client
 
 
-@pytest.mark.parametrize("field", ["input_type", "prompt_name"])
-def test_a_long_role_is_read_in_no_time(large: TestClient, field: str) -> None:
+def test_a_long_role_is_read_in_no_time(large: TestClient) -> None:
     """Backtracking over it would take minutes, in which this process answers nobody."""
     began = time.perf_counter()
     for role in ("document" * 100_000 + " x", "x" * 800_000, "docs" * 200_000):
-        assert large.post("/v1/embeddings", json={"input": "sum", field: role}).status_code in (200, 422)
+        assert large.post("/v1/embeddings", json={"input": "sum", "input_type": role}).status_code in (200, 422)
     assert time.perf_counter() - began < 5
 
 
@@ -441,7 +420,6 @@ def test_a_long_role_is_read_in_no_time(large: TestClient, field: str) -> None:
     ("path", "body", "said"),
     [
         ("/v1/embeddings", {"input": [{}] * 60_000}, "input: a text, or a list of texts"),
-        ("/v1/embeddings", {"input": "sum", "model": "x-amz-" * 100_000}, "model: string should have at most 200"),
         ("/search", {"query": [{}] * 60_000}, "query.*: input should be a valid string"),
         ("/search", {"query": "sum"} | {f"a{n}": 1 for n in range(60_000)}, "60001 fields; .* may have query, k"),
         ("/search", {"query": "sum", "system": "x-amz-" * 100_000}, "system: string should have at most 200"),
@@ -461,15 +439,6 @@ def test_one_body_makes_one_error(large: TestClient, path: str, body: dict[str, 
         response = large.post(path, json=body)
     assert response.status_code == 422 and re.search(said, response.json()["error"]["message"])
     assert len(response.content) < 1000 and max(errors, default=0) <= 3
-
-
-def test_openais_client_understands_the_refusals(openai_client: Any) -> None:
-    import openai
-
-    with pytest.raises(openai.NotFoundError, match="system 'gpt'"):
-        openai_client.embeddings.create(model="gpt", input=QUERY)
-    with pytest.raises(openai.UnprocessableEntityError, match="a text is empty"):
-        openai_client.embeddings.create(model="2l", input="")
 
 
 def test_a_matryoshka_student_answers_in_its_dimensions(opened: tuple[TestClient, Service], openai_client: Any) -> None:

@@ -5,26 +5,32 @@ from pathlib import Path
 import pytest
 import yaml
 
+from slimtower.common.errors import UserError
 from slimtower.service.app import OPEN_S
-from slimtower.service.command import _parser, _serve, _settings
+from slimtower.service.command import _check_free, _parser, _serve, _settings
 
 
-@pytest.mark.parametrize(
-    ("words", "release", "model"),
-    [
+def test_releases_are_those_of_this_folder_a_recipe_or_a_registry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs/beir").mkdir(parents=True)
+    for words, release, model in (
         ([], "models/release", ""),
         (["--release=elsewhere/4l"], "elsewhere/4l", ""),
         (["--recipe=recipes/beir.yaml"], "runs/beir/models/release", ""),
         (["--model=m@champion"], "", "m@champion"),
-    ],
-)
-def test_releases_are_those_of_this_folder_a_recipe_or_a_registry(
-    words: list[str], release: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("runs/beir").mkdir(parents=True)
-    settings = _settings(_parser().parse_args(words))
-    assert (settings.release, settings.model) == (release, model)
+    ):
+        settings = _settings(_parser().parse_args(words))
+        assert (settings.release, settings.model) == (release, model)
+    for words, said in (
+        (["--poll=0"], "poll_s"), (["--model=m"], "such as slimtower@champion"),
+        (["--model=m@champion", "--release=x"], "not both"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=said):
+            _settings(_parser().parse_args(words))
+    with pytest.raises(UserError, match="0-65535"):
+        _check_free("127.0.0.1", 99999)
 
 
 @pytest.mark.parametrize(

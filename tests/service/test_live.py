@@ -155,10 +155,6 @@ def test_without_a_release_or_a_port_the_command_says_what_to_do(released: Path,
         for options, said in (
             (["--port", port, "--release", str(released / "models/release")], "name another port"),
             (["--port", "0"], "models/release: no release here; run `make demo`"),
-            (["--port", "99999"], "port must be 0-65535"),
-            (["--port", "0", "--poll", "0"], "serve: poll_s is 0.0: input should be greater than 0"),
-            (["--port", "0", "--model", "retriever"], "such as slimtower@champion"),
-            (["--port", "0", "--model", "retriever@champion", "--release", "x"], "not both"),
         ):
             command = [sys.executable, "-m", "slimtower", "serve", *options]
             done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)

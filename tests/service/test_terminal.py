@@ -21,12 +21,9 @@ def test_a_person_at_a_terminal_sees_one_line_and_a_container_json(released: Pat
     port, (ours, theirs) = free_port(), pty.openpty()
     command = [sys.executable, "-m", "slimtower", "serve", "--release", str(released / "models/release")]
     with (tmp_path / "errors").open("w") as errors:
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
         process = subprocess.Popen(
-            [*command, f"--port={port}"],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            stdout=theirs,
-            stderr=errors,
+            [*command, f"--port={port}"], cwd=tmp_path, env=environment, stdout=theirs, stderr=errors
         )
     try:
         until(lambda: status(f"http://127.0.0.1:{port}/health") == 200, process)
@@ -44,44 +41,25 @@ def test_a_person_at_a_terminal_sees_one_line_and_a_container_json(released: Pat
     assert f"http://localhost:{port}" in line
 
 
-@pytest.mark.parametrize(
-    ("first_line", "command"),
-    [
-        ("# params.yaml of the project with recipes/ubi.yaml laid over it", "make run RECIPE=recipes/ubi.yaml"),
-        (None, "make demo"),
-    ],
-)
-def test_where_no_release_is_yet_the_command_of_that_run_is_named(
-    first_line: str | None, command: str, tmp_path: Path
-) -> None:
-    if first_line is not None:
-        (tmp_path / "params.yaml").write_text(f"{first_line}\ningest: {{}}\n")
-    with pytest.raises(UserError, match=rf"no release here; run `{command}`"):
+def test_where_no_release_is_yet_the_command_of_that_run_is_named(tmp_path: Path) -> None:
+    laid_over = "# params.yaml of the project with recipes/ubi.yaml laid over it\n"
+    with pytest.raises(UserError, match="`make demo`"):
         FolderSource(tmp_path / "models/release", "").poll()
+    write_json(tmp_path / "runs/ubi/models/release/2l/manifest.json", {})
+    (tmp_path / "runs/ubi/params.yaml").write_text(laid_over)
+    with pytest.raises(UserError, match=r"`make demo`.* RECIPE=recipes/ubi\.yaml"):
+        release_folder(tmp_path, "")
     write_json(tmp_path / "models/release/2l/manifest.json", {})
-    with pytest.raises(UserError, match=rf"run `{command}`"):
+    (tmp_path / "params.yaml").write_text(laid_over)
+    with pytest.raises(UserError, match=r"`make run RECIPE=recipes/ubi\.yaml`"):
         release_folder(tmp_path, "")
 
 
-def test_without_a_release_a_recipe_that_ran_is_named(tmp_path: Path) -> None:
-    run = tmp_path / "runs/ubi"
-    write_json(run / "models/release/2l/manifest.json", {})
-    (run / "params.yaml").write_text("# params.yaml of the project with recipes/ubi.yaml laid over it\n")
-    with pytest.raises(UserError, match=r"run `make demo`, or name a recipe that ran here: RECIPE=recipes/ubi\.yaml"):
-        release_folder(tmp_path, "")
-
-
-@pytest.mark.parametrize("broken", [False, True], ids=["none yet", "does not load"])
 @pytest.mark.medium
-def test_the_error_comes_once(broken: bool, tmp_path: Path) -> None:
-    if broken:
-        write_json(tmp_path / "models/release/2l/manifest.json", {})
-    done = subprocess.run(
-        [sys.executable, "-m", "slimtower", "serve", "--port", str(free_port())],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+def test_the_error_of_a_release_that_does_not_load_comes_once(tmp_path: Path) -> None:
+    write_json(tmp_path / "models/release/2l/manifest.json", {})
+    command = [sys.executable, "-m", "slimtower", "serve", "--port", str(free_port())]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 3
     assert done.stdout == "" and len(done.stderr.splitlines()) == 1
