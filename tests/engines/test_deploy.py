@@ -56,24 +56,25 @@ def test_a_release_is_searched_as_well_through_an_engine(released: Path, to: str
         assert [(hit.id, hit.title) for hit in hits] == [(hit.id, hit.title) for hit in exact]
         assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in exact], abs=1e-4)
         assert put(engine, folder, ONE)[1].filled == 0
-        with pytest.raises(UserError, match="live: answers for 'one' of the registered model 'retriever', and 'two'"):
+        with pytest.raises(UserError, match="answers for 'one'"):
             put(engine, folder, "two")
         assert (engine.target("live"), engine.names("live_")) == (done.collection, [done.collection])
 
 
-def test_students_of_one_index_share_its_collection_and_go_back_too(released: Path, retitled: Path, to: str) -> None:
-    with open_engine(to) as engine:
-        _, static = put(engine, released / "models/release/static", ONE)
-        _, narrow = put(engine, released / "models/release/2l", ONE)
-        assert (narrow.filled, narrow.collection) == (0, static.collection)
-        assert narrow.before and narrow.before.student == "static"
-        engine.keep(narrow.collection, narrow.record.model_copy(update={"recall": 0.953}).model_dump_json())
-        back = put_back(engine).record
-        assert (back.student, back.recall) == ("static", static.record.recall)  # not what the other student finds
-        put(engine, retitled, ONE)
-        assert len(engine.names("live_")) == 2
-        record = read_record(engine, str(engine.target("live")))
-        assert record and record.previous and record.previous.collection == static.collection
+def test_students_of_one_index_share_its_collection_and_go_back_too(
+    released: Path, retitled: Path, qdrant: Engine
+) -> None:
+    _, static = put(qdrant, released / "models/release/static", ONE)
+    _, narrow = put(qdrant, released / "models/release/2l", ONE)
+    assert (narrow.filled, narrow.collection) == (0, static.collection)
+    assert narrow.before and narrow.before.student == "static"
+    qdrant.keep(narrow.collection, narrow.record.model_copy(update={"recall": 0.953}).model_dump_json())
+    back = put_back(qdrant).record
+    assert (back.student, back.recall) == ("static", static.record.recall)  # not what the other student finds
+    put(qdrant, retitled, ONE)
+    assert len(qdrant.names("live_")) == 2
+    record = read_record(qdrant, str(qdrant.target("live")))
+    assert record and record.previous and record.previous.collection == static.collection
 
 
 def test_a_milvus_collection_that_a_kill_left_without_an_index_is_completed(released: Path, tmp_path: Path) -> None:
@@ -93,27 +94,23 @@ def test_a_milvus_collection_that_a_kill_left_without_an_index_is_completed(rele
         assert put(engine, folder, ONE)[1].filled == 0
 
 
-def test_changed_settings_make_another_deployment(released: Path, to: str) -> None:
+def test_changed_settings_make_another_deployment_which_is_filled_where_the_graph_changes(
+    released: Path, qdrant: Engine
+) -> None:
     folder = released / "models/release/static"
     denser = PARAMS.model_copy(update={"m": [12, 16]})
-    with open_engine(to) as engine:
-        _, first = put(engine, folder, ONE)
-        _, second = put(engine, folder, ONE, denser)
-        assert (second.record.m, second.filled) == (12, 32) and engine.target("live") == second.collection
-        assert second.before and second.before.collection == first.collection != second.collection
-        _, again = put(engine, folder, ONE, denser)
-        assert (again.collection, again.filled, again.before) == (second.collection, 0, None)
-        assert put(engine, released / "models/release/2l", ONE, denser)[1].collection == second.collection
-        assert engine.names("live_") == [second.collection]
-
-
-def test_another_target_that_the_graph_reaches_fills_nothing(released: Path, qdrant: Engine) -> None:
-    folder = released / "models/release/static"
     _, first = put(qdrant, folder, ONE)
     _, lower = put(qdrant, folder, ONE, PARAMS.model_copy(update={"target_recall": 0.5}))
     assert (lower.collection, lower.filled) == (first.collection, 0)
     assert lower.record.settings.target_recall == 0.5
     assert put_back(qdrant).record.settings == first.record.settings
+    _, second = put(qdrant, folder, ONE, denser)
+    assert (second.record.m, second.filled) == (12, 32) and qdrant.target("live") == second.collection
+    assert second.before and second.before.collection == first.collection != second.collection
+    _, again = put(qdrant, folder, ONE, denser)
+    assert (again.collection, again.filled, again.before) == (second.collection, 0, None)
+    assert put(qdrant, released / "models/release/2l", ONE, denser)[1].collection == second.collection
+    assert qdrant.names("live_") == [second.collection]
 
 
 def test_a_deployment_never_drops_or_moves_what_another_one_has_put_there(
@@ -135,20 +132,15 @@ def test_a_deployment_never_drops_or_moves_what_another_one_has_put_there(
         assert qdrant.target("live") == others
 
 
-def test_documents_that_others_put_into_what_answers_are_not_lost(
-    released: Path, to: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_documents_that_others_put_into_what_answers_are_not_lost(released: Path, to: str) -> None:
     with open_engine(to) as engine:
         release, done = put(engine, released / "models/release/static", ONE)
         own = release.index(ONE, "flat").reconstruct_n(0, 1)
         engine.upsert(done.collection, Rows(32, ["theirs"], ["new"], own))
-        with pytest.raises(UserError, match="answers now with 33 documents, and the release has 32"):
+        with pytest.raises(UserError, match="33 documents"):
             put(engine, released / "models/release/2l", ONE)
         assert engine.target("live") == done.collection and engine.count(done.collection) == 33
         assert read_record(engine, done.collection) == done.record
-        commands._say(put(engine, released / "models/release/static", ONE)[1], to)
-        said = capsys.readouterr().out
-        assert "32 documents (33 there now: others put some in or took some out); nothing to do" in said
 
 
 def test_a_qdrant_that_keeps_no_record_is_not_flipped_to(
@@ -259,7 +251,7 @@ def test_a_payload_of_qdrants_may_hold_whole_numbers_as_ids(qdrant: Engine, key:
     assert found.keys() == {"1", "3"} and np.array_equal(found["3"], vectors[3])
 
 
-@pytest.mark.parametrize(("added", "prefix"), [(1, ""), (40, ""), (1, "one/")])
+@pytest.mark.parametrize(("added", "prefix"), [(40, ""), (1, "one/")])
 def test_documents_that_came_and_went_do_not_keep_an_encoder_from_its_index(
     released: Path, to: str, added: int, prefix: str
 ) -> None:
@@ -281,8 +273,7 @@ def test_documents_that_came_and_went_do_not_keep_an_encoder_from_its_index(
             _check(Worse(engine), "mine", folder)
 
 
-@pytest.mark.parametrize("view", [False, True])
-def test_an_ivfflat_index_is_tuned_by_its_probes(released: Path, database: str, view: bool) -> None:
+def test_an_ivfflat_index_is_tuned_by_its_probes(released: Path, database: str) -> None:
     folder = released / "models/release/static"
     release = load_release(folder)
     with open_engine(database) as engine:
@@ -292,8 +283,8 @@ def test_an_ivfflat_index_is_tuned_by_its_probes(released: Path, database: str, 
         engine.connection.execute("create index on mine using ivfflat (vector vector_ip_ops) with (lists = 8)")
         engine.connection.execute("create view seen as select * from mine")
         engine.connection.execute("set enable_seqscan = off")  # so few rows would be scanned
-        name = "seen" if view else "mine"
-        assert engine.shape(name) == (32, "inner_product", "ivfflat.probes")
+        name = "seen"
+        assert engine.shape(name) == engine.shape("mine") == (32, "inner_product", "ivfflat.probes")
         tuned, _ = _check(engine, name, folder)
         assert tuned.met and tuned.ef in (2, 3, 4, 6, 8)
         few = engine.search(name, own[:1], 32, 1)[0]
@@ -302,17 +293,12 @@ def test_an_ivfflat_index_is_tuned_by_its_probes(released: Path, database: str, 
             _check(Worse(engine), name, folder)
         assert "deploy.m " not in str(raised.value)
         engine.connection.execute("create index on mine using hnsw (vector vector_ip_ops)")
-    with (
-        open_engine(database) as engine,
-        pytest.raises(UserError, match="of the kind hnsw and one of the kind ivfflat;"),
-    ):
+    with open_engine(database) as engine, pytest.raises(UserError, match=r"hnsw and .* ivfflat"):
         engine.shape(name)
 
 
 def test_an_index_of_milvus_is_searched_by_the_knob_of_its_kind(released: Path, tmp_path: Path) -> None:
     pytest.importorskip("milvus_lite")
-    from slimtower.engines.kinds.milvus import Milvus
-
     release = load_release(released / "models/release/static")
     engine = Milvus(str(tmp_path / "mine.db"))
     own = release.index(ONE, "flat").reconstruct_n(0, 32)
@@ -331,7 +317,7 @@ def test_an_index_of_milvus_is_searched_by_the_knob_of_its_kind(released: Path, 
         assert engine.shape("mine").knob == knob
         assert len(engine.search("mine", own[:1], 5, 4)[0]) == 5
     assert engine._knob("mine", "AUTOINDEX") == "ef", "what pymilvus makes where no kind is named"
-    with pytest.raises(UserError, match="mine: its vectors have an index of the kind DISKANN; searches of FLAT, "):
+    with pytest.raises(UserError, match="DISKANN"):
         engine._knob("mine", "DISKANN")
 
 
@@ -380,6 +366,14 @@ def tracked(released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return tmp_path / "project", f"qdrant:{tmp_path / 'qdrant'}"
 
 
+def students(to: str) -> list[str]:
+    """Whose queries the aliases of `one` and `two` answer, where they are there."""
+    with open_engine(to) as engine:
+        held = [engine.target(f"retriever_{name}") for name in ("one", "two")]
+        found = [read_record(engine, name) for name in held if name]
+    return [record.student for record in found if record]
+
+
 @pytest.mark.slow
 def test_the_champion_is_deployed_and_a_disagreement_is_told(
     tracked: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -389,10 +383,7 @@ def test_the_champion_is_deployed_and_a_disagreement_is_told(
     assert read_champion("retriever") is None and not (tmp_path / "mlflow.db").exists()
     commands.run(root, to, "retriever", "", [], PARAMS)
     said = capsys.readouterr().out
-    assert "retriever_one at qdrant:" in said and "answers for static" in said and "32 put in now" in said
-    assert "retriever_two finds 100.00% of the exact top 10 with m 4 and ef 16" in said
-    assert "MLflow has no champion of retriever to agree with" in said
-
+    assert "retriever_one at qdrant:" in said and "answers for static" in said and "no champion" in said
     with pytest.raises(UserError, match=r"champion is none, .* nothing was deployed"):
         commands.run(root, to, "retriever", "", [], PARAMS, champion_alone=True)
     register("retriever", "2l", root / "models/release/2l")
@@ -437,9 +428,7 @@ def test_a_champion_that_moves_meanwhile_is_not_deployed_and_the_last_line_knows
         with monkeypatch.context() as patch, pytest.raises(UserError, match=f"is {held} by now, so .*2l was not dep"):
             patch.setattr(deployment, "_set_up", moving(deployment._set_up, version))
             commands.run(root, to, "retriever", "", ["one"], PARAMS, champion_alone=True)
-        with open_engine(to) as engine:
-            record = read_record(engine, str(engine.target("retriever_one")))
-        assert record and record.student == "static"
+        assert students(to) == ["static"]
     for module, step, command in (
         (deployment, "_set_up", lambda: commands.run(root, to, "retriever", "2l", ["one"], PARAMS)),
         (commands, "roll_back", lambda: commands.run_rollback(root, to, "retriever", [])),
@@ -452,7 +441,7 @@ def test_a_champion_that_moves_meanwhile_is_not_deployed_and_the_last_line_knows
 
 
 def test_a_rollback_of_several_data_sets_that_was_cut_short_is_finished_by_the_next(
-    tracked: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tracked: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, to = tracked
     for student in ("static", "2l"):
@@ -465,59 +454,40 @@ def test_a_rollback_of_several_data_sets_that_was_cut_short_is_finished_by_the_n
         done.append(way.alias)
         deployment.roll_back(engine, way)
 
-    def students() -> list[str]:
-        with open_engine(to) as engine:
-            found = [read_record(engine, str(engine.target(f"retriever_{name}"))) for name in ("one", "two")]
-        return [record.student for record in found if record]
-
     with monkeypatch.context() as patch, pytest.raises(TransientError):
         patch.setattr(commands, "roll_back", once)
         commands.run_rollback(root, to, "retriever", [])
-    assert students() == ["static", "2l"]
-    capsys.readouterr()
+    assert students(to) == ["static", "2l"]
     commands.run_rollback(root, to, "retriever", [])
-    assert students() == ["static", "static"]
-    assert f"deploy: {done[0]} was rolled back already" in capsys.readouterr().out
-    with pytest.raises(UserError, match="retriever was rolled back already; deploy another"):
+    assert students(to) == ["static", "static"]
+    with pytest.raises(UserError, match="rolled back already"):
         commands.run_rollback(root, to, "retriever", [])
     commands.run(root, to, "retriever", "2l", ["one"], PARAMS)
     commands.run_rollback(root, to, "retriever", ["one"])
-    assert students() == ["static", "static"]
+    assert students(to) == ["static", "static"]
 
 
-def test_no_data_set_is_rolled_back_where_another_has_nothing_to_go_back_to(tracked: tuple[Path, str]) -> None:
-    root, to = tracked
-    commands.run(root, to, "retriever", "static", ["one"], PARAMS)
-    commands.run(root, to, "retriever", "2l", [], PARAMS)
-    with pytest.raises(UserError, match=r"retriever_two: nothing to go back to.*--dataset"):
-        commands.run_rollback(root, to, "retriever", [])
-    with open_engine(to) as engine:
-        record = read_record(engine, str(engine.target("retriever_one")))
-    assert record and record.student == "2l"
-    commands.run_rollback(root, to, "retriever", ["one"])
-
-
-def test_no_alias_moves_where_one_of_several_data_sets_is_refused(
+def test_no_alias_moves_where_one_of_several_data_sets_is_refused_or_has_nothing_to_go_back_to(
     tracked: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, to = tracked
-    commands.run(root, to, "retriever", "static", [], PARAMS)
-
-    def answering() -> dict[str, str | None]:
-        with open_engine(to) as engine:
-            return {alias: engine.target(alias) for alias in ("retriever_one", "retriever_two")}
+    commands.run(root, to, "retriever", "static", ["one"], PARAMS)
+    commands.run(root, to, "retriever", "2l", [], PARAMS)
+    with pytest.raises(UserError, match="retriever_two: nothing to go back to"):
+        commands.run_rollback(root, to, "retriever", [])
+    assert students(to) == ["2l", "2l"]
 
     def refused(name: str, *_: Any) -> None:
         if name.startswith("retriever_two"):
             raise UserError(f"{name}: finds too little; nothing was changed")
 
-    before = answering()
-    assert all(before.values())
     with monkeypatch.context() as patch, pytest.raises(UserError, match=r"retriever_two_.*nothing was changed"):
         patch.setattr(deployment, "contents_digest", lambda release, dataset: "f" * 64)  # other documents
         patch.setattr(deployment, "check_recall", refused)
-        commands.run(root, to, "retriever", "2l", [], PARAMS)
-    assert answering() == before
+        commands.run(root, to, "retriever", "static", [], PARAMS)
+    assert students(to) == ["2l", "2l"]
+    commands.run_rollback(root, to, "retriever", ["one"])
+    assert students(to) == ["static", "2l"]
 
 
 def test_what_a_fused_release_gives_up_in_an_engine_is_told_and_an_application_can_fuse(
@@ -530,11 +500,7 @@ def test_what_a_fused_release_gives_up_in_an_engine_is_told_and_an_application_c
     commands.run(hybrid, to, "retriever", "static", [], PARAMS)
     said = capsys.readouterr().out
     dev = read_json(folder / "report.json")["lexical"]["two"]["dev"]
-    assert f"two with BM25, the engine answers with dense hits alone: nDCG@10 on {dev['queries']} dev queries" in said
-    assert f"{dev['dense']:.4f} in place of {dev['fused']:.4f}" in said
-    assert "fuses one with BM25, the engine answers with dense hits alone: no judged dev query tells" in said
-    assert "encoder and index agree" in said and "they agree" not in said
-
+    assert f"{dev['dense']:.4f} in place of {dev['fused']:.4f}" in said and "they agree" not in said
     [block] = [each for each in re.findall(r"```python\n(.*?)```", ENGINES, re.S) if "fuse(pooled" in each]
     release = load_release(folder)
     with open_engine(to) as engine:
@@ -596,5 +562,5 @@ def test_the_command_fills_a_file_that_another_process_searches_and_goes_back(re
 
 def test_a_record_of_an_earlier_version_says_what_to_do() -> None:
     engine: Any = SimpleNamespace(note=lambda name: '{"manifest": "a", "m": 16}')
-    with pytest.raises(UserError, match=r"record of docs: an earlier version wrote it; .* deploy anew"):
+    with pytest.raises(UserError, match="deploy anew"):
         read_record(engine, "docs")
