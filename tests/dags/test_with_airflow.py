@@ -19,16 +19,7 @@ def test_the_dags_in_airflow(tmp_path: Path) -> None:
         "AIRFLOW__CORE__LOAD_EXAMPLES": "false",
     }
     folder = Path(__file__).parent / "with_airflow"
-    command = [
-        str(PYTHON),
-        "-m",
-        "pytest",
-        "-q",
-        "-c",
-        str(folder / "pytest.ini"),
-        "-p",
-        "no:cacheprovider",
-        str(folder),
-    ]
+    options = ["-q", "-c", str(folder / "pytest.ini"), "-p", "no:cacheprovider"]
+    command = [str(PYTHON), "-m", "pytest", *options, str(folder)]
     done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=560)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

@@ -83,9 +83,11 @@ def test_retrain_is_the_graph_of_dvc_yaml_between_begin_and_publish(parsed: dict
         assert f"slimtower-{stage.name}" in tasks[stage.task_id]["image"], address
 
 
-def test_one_run_at_a_time_with_the_documented_params(parsed: dict[str, Any]) -> None:
+def test_one_run_at_a_time_with_the_documented_params_and_no_task_for_ever(parsed: dict[str, Any]) -> None:
     settings = parsed["settings"]["retrain"]
     assert settings == {"active": 1, "catchup": False, "params": ["data", "recipe", "ref", "since", "until"]}
+    tasks = [task for dag in parsed["dags"].values() for task in dag.values() if task["image"]]
+    assert {task["timeout"] for task in tasks} == {24 * 3600}
 
 
 def test_gpu_tasks_share_a_pool_and_must_see_cuda(parsed: dict[str, Any]) -> None:
@@ -94,11 +96,6 @@ def test_gpu_tasks_share_a_pool_and_must_see_cuda(parsed: dict[str, Any]) -> Non
     asserting = {name for name, task in tasks.items() if "SLIMTOWER_REQUIRE_CUDA" in task["environment"]}
     gpu = {"teach-dense", "generate", "embed", "distill-4l"}
     assert in_pool == asserting == (gpu if parsed["runner"] == "kubernetes" else set())
-
-
-def test_no_task_runs_for_ever(parsed: dict[str, Any]) -> None:
-    tasks = [task for dag in parsed["dags"].values() for task in dag.values() if task["image"]]
-    assert {task["timeout"] for task in tasks} == {24 * 3600}
 
 
 def test_no_secret_reaches_what_airflow_stores(parsed: dict[str, Any]) -> None:

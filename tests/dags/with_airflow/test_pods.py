@@ -113,18 +113,11 @@ def test_the_last_line_of_a_pod_is_the_reason_that_airflow_shows(
     assert asked == "FallbackToLogsOnError"  # else a cluster gives no message
 
 
-def test_a_pod_that_left_no_code_is_tried_again(task_of: TaskOf, cluster: Cluster, context: Context) -> None:
-    cluster.status = NO_CODE
-    with pytest.raises(AirflowException) as caught:
-        task_of("teach").execute(context())
-    assert not issubclass(caught.type, AirflowFailException | AirflowSkipException)
-    assert not cluster.pods
-
-
-def test_a_pod_that_is_evicted_while_it_runs_is_tried_again(
-    task_of: TaskOf, cluster: Cluster, context: Context
+@pytest.mark.parametrize("status", [NO_CODE, running()], ids=["from the start", "evicted while it runs"])
+def test_a_pod_that_left_no_code_is_tried_again(
+    status: dict[str, Any], task_of: TaskOf, cluster: Cluster, context: Context
 ) -> None:
-    cluster.status = running()
+    cluster.status = status
     cluster.when_log_is_read = lambda: cluster.set_status(NO_CODE)
     with pytest.raises(AirflowException) as caught:
         task_of("teach").execute(context())
