@@ -14,7 +14,8 @@ import boto3
 import pytest
 import yaml
 from deployment import ENGINE, Deployment, compose_command
-from forwarder import forwarded, free_port, own_address
+from forwarder import forwarded, own_address
+from serve_process import free_port
 
 from pipeline.images import base_images
 
@@ -70,12 +71,8 @@ def store(engine: str) -> Iterator[tuple[str, str]]:
 def checkout(store: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the working tree as it is, committed, with tests/integration/tiny.yaml among the recipes."""
     folder = tmp_path_factory.mktemp("project") / "slimtower"
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-    )
+    words = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(words, cwd=ROOT, capture_output=True, check=True)
     for name in listed.stdout.decode().split("\0"):
         if name and (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from forwarder import free_port
+from serve_process import free_port
 
 ENGINE = os.environ.get("CONTAINER_ENGINE") or ("docker" if shutil.which("docker") else "podman")
 
@@ -88,27 +88,16 @@ class Deployment:
         clean = {
             key: value for key, value in os.environ.items() if key not in self.settings and key != "COMPOSE_PROFILES"
         }
-        done = subprocess.run(
-            command,
-            cwd=self.project,
-            env=clean,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            stdin=subprocess.DEVNULL,
-        )
+        given = {"cwd": self.project, "env": clean, "timeout": timeout, "stdin": subprocess.DEVNULL}
+        done = subprocess.run(command, **given, capture_output=True, text=True)
         if done.returncode:
-            raise RuntimeError(
-                f"{' '.join(words)}: exit {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-            )
+            said = f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+            raise RuntimeError(f"{' '.join(words)}: exit {done.returncode}\n{said}")
         return done.stdout
 
     def start(self, *services: str) -> None:
         """`up` as the documentation says, then wait for the pages, and for the account that `account` makes."""
-        for service in (
-            "mlflow",
-            "airflow-api",
-        ):  # podman-compose would build an image once for each service that runs it
+        for service in ("mlflow", "airflow-api"):  # podman-compose would build once for each service of the image
             self.compose("build", service)
         for tries_left in (1, 0):  # podman-compose goes on where a container could not be removed in time
             try:
@@ -163,12 +152,8 @@ class Deployment:
     def inside(self, service: str, *words: str) -> str:
         """What a command prints in a service's container."""
         listed = [ENGINE, "ps", "--quiet", "--filter", f"label=com.docker.compose.project={self.name}"]
-        [container] = subprocess.run(
-            [*listed, "--filter", f"label=com.docker.compose.service={service}"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.split()
+        listed += ["--filter", f"label=com.docker.compose.service={service}"]
+        [container] = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split()
         done = subprocess.run([ENGINE, "exec", container, *words], capture_output=True, text=True, check=True)
         return done.stdout
 
@@ -191,9 +176,8 @@ class Deployment:
 
     def ask(self, path: str, body: Any = None, method: str | None = None) -> Any:
         """One request to Airflow's REST API below /api/v2/."""
-        return _json(
-            method or ("POST" if body is not None else "GET"), f"{self.airflow}/api/v2/{path}", body, self.login()
-        )
+        method = method or ("POST" if body is not None else "GET")
+        return _json(method, f"{self.airflow}/api/v2/{path}", body, self.login())
 
 
 def _json(method: str, url: str, body: Any = None, token: str = "") -> Any:

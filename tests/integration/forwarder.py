@@ -14,12 +14,6 @@ def own_address() -> str:
         return str(probe.getsockname()[0])
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 @contextlib.contextmanager
 def forwarded(url: str) -> Iterator[str]:
     """`url` as containers reach it: itself, or where it names the loopback an address that passes bytes on to it."""

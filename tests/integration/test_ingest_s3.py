@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from ingest_logs import ingest, params, write
+from ingest_logs import ingest, params, rows_of, write
 
 from slimtower.common import s3
 from slimtower.common.errors import UserError
@@ -57,22 +55,15 @@ def cached(cache: Path) -> list[Path]:
     return sorted(path for path in (cache / "sources").rglob("*") if path.is_file())
 
 
-def test_only_the_windows_partition_is_downloaded_and_only_once(log: str, own_cache: Path) -> None:
-    found = locate(log, key=KEY, window=Window.of("2026-01-31", "2026-02-01"))
-    assert [file.name for file in found] == ["dt=2026-01-31/events.jsonl"]
-    assert found[0].path.read_bytes() == content("log/dt=2026-01-31/events.jsonl")
-    assert cached(own_cache) == [found[0].path]
-    written = found[0].path.stat().st_mtime_ns
-    assert locate(log, key=KEY, window=Window.of("2026-01-31", "2026-02-01")) == found
-    assert found[0].path.stat().st_mtime_ns == written
-    assert len(locate(log, key=KEY)) == len(cached(own_cache)) == 3
-
-
-def test_the_listing_changes_with_an_object_and_downloads_nothing(log: str, client: Any, own_cache: Path) -> None:
+def test_only_the_windows_partition_is_downloaded_and_the_listing_changes_with_an_object(
+    log: str, client: Any, own_cache: Path
+) -> None:
     before = listing(log, key=KEY, window=Window.of("2026-01-31", ""))
     assert [row["path"] for row in before] == [f"dt={day}/events.jsonl" for day in DAYS[1:]]
     assert all(len(row["etag"]) == 32 and row["bytes"] == len(content(f"log/{row['path']}")) for row in before)
-    old = locate(log, key=KEY, window=Window.of("2026-02-01", ""))[0].path
+    [found] = locate(log, key=KEY, window=Window.of("2026-02-01", ""))
+    old = found.path
+    assert found.name == "dt=2026-02-01/events.jsonl" and old.read_bytes() == content(f"log/{found.name}")
     bucket = log.split("/")[2]
     client.put_object(Bucket=bucket, Key="log/dt=2026-02-01/events.jsonl", Body=b"{}\n")
     after = listing(log, key=KEY, window=Window.of("2026-01-31", ""))
@@ -80,26 +71,6 @@ def test_the_listing_changes_with_an_object_and_downloads_nothing(log: str, clie
     assert cached(own_cache) == [old]
     new = locate(log, key=KEY, window=Window.of("2026-02-01", ""))[0].path
     assert new.read_bytes() == b"{}\n" and old != new
-
-
-def test_more_objects_than_a_page_holds(log: str, client: Any) -> None:
-    bucket = log.split("/")[2]
-    pages = client.get_paginator("list_objects_v2")
-    keys = [f"log/dt=2026-03-01/{n:02}.jsonl" for n in range(25)]
-    for key in keys:
-        client.put_object(Bucket=bucket, Key=key, Body=key.encode())
-    try:
-        small = {"PaginationConfig": {"PageSize": 10}}
-        client.get_paginator = lambda _: type(
-            "Pages", (), {"paginate": lambda _, **asked: pages.paginate(**asked, **small)}
-        )()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(locations, "s3_client", lambda location, key: client)
-            found = locate(log, key=KEY, window=Window.of("2026-03-01", ""))
-        assert [file.path.read_text() for file in found] == keys
-    finally:
-        for key in keys:
-            client.delete_object(Bucket=bucket, Key=key)
 
 
 def test_an_object_that_changes_after_the_listing_is_not_taken_for_the_listed_one(log: str, client: Any) -> None:
@@ -126,19 +97,13 @@ def test_a_wrong_secret_and_a_missing_bucket_are_user_errors(log: str, monkeypat
         listing(log, key=KEY)
 
 
-@pytest.mark.parametrize("form", ["parquet", "npy"])
-def test_vectors_of_documents_come_from_there(form: str, client: Any, own_cache: Path, tmp_path: Path) -> None:
+def test_vectors_of_documents_come_from_there(client: Any, own_cache: Path, tmp_path: Path) -> None:
     ids, vectors = [f"d{number}" for number in range(4)], np.random.default_rng(3).normal(size=(4, 8))
     bucket = f"vectors-{uuid.uuid4().hex[:12]}"
-    described = {"kind": "files", "path": f"s3://{bucket}/index"}
-    if form == "parquet":
-        pq.write_table(pa.table({"id": ids, "vector": list(vectors.astype(np.float32))}), tmp_path / "part.parquet")
-        files = {"index/part.parquet": tmp_path / "part.parquet"}
-    else:
-        np.save(tmp_path / "part.npy", vectors.astype(np.float32))
-        (tmp_path / "ids.txt").write_text("".join(f"{each}\n" for each in ids))
-        files = {"index/part.npy": tmp_path / "part.npy", "ids.txt": tmp_path / "ids.txt"}
-        described["ids"] = f"s3://{bucket}/ids.txt"
+    np.save(tmp_path / "part.npy", vectors.astype(np.float32))
+    (tmp_path / "ids.txt").write_text("".join(f"{each}\n" for each in ids))
+    files = {"index/part.npy": tmp_path / "part.npy", "ids.txt": tmp_path / "ids.txt"}
+    described = {"kind": "files", "path": f"s3://{bucket}/index", "ids": f"s3://{bucket}/ids.txt"}
     client.create_bucket(Bucket=bucket)
     try:
         for key, path in files.items():
@@ -149,9 +114,7 @@ def test_vectors_of_documents_come_from_there(form: str, client: Any, own_cache:
         checked = params(given, document_vectors={"toy": described})
         with reading_only(by_key(checked, list_sources(checked))):
             out = ingest(tmp_path, checked)
-        order = [
-            int(each.removeprefix("toy/d")) for each in pq.read_table(out / "corpus.parquet")["doc_id"].to_pylist()
-        ]
+        order = [int(each.removeprefix("toy/d")) for each in rows_of(out, "corpus", "doc_id")]
         found = np.load(out / "document_vectors/vectors.npy")
         np.testing.assert_array_equal(found, vectors.astype(np.float32)[order])
     finally:

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ import pytest
 import requests
 from promote_project import PARAMS, RELEASES, copy_project, params, promote, release_files, write_evaluation
 from races import winners
+from serve_process import free_port, status, until
 
 from slimtower.common.errors import TransientError, UserError
 from steps.promote import run as commands
@@ -52,9 +52,7 @@ def server(bucket: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
     """URL of `mlflow server` with users admin, deployer and reader, as docs/tracking.md starts it."""
     pytest.importorskip("flask_wtf", reason="needs mlflow[auth]")
     folder = tmp_path_factory.mktemp("server")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     (folder / "auth.ini").write_text(
         "[mlflow]\ndefault_permission = READ\nadmin_username = admin\nauth_cache_ttl_seconds = 60\n"
         f"database_uri = sqlite:///{folder}/auth.db\n"
@@ -74,31 +72,16 @@ def server(bucket: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
         try:
-            _wait(url, process, folder / "log")
+            until(lambda: status(f"{url}/health") == 200, process, 120)
             for user in ("deployer", "reader"):
-                answer = requests.post(
-                    f"{url}/api/2.0/mlflow/users/create",
-                    json={"username": user, "password": PASSWORDS[user]},
-                    auth=("admin", PASSWORDS["admin"]),
-                    timeout=30,
-                )
-                answer.raise_for_status()
+                given = {"username": user, "password": PASSWORDS[user]}
+                account, login = f"{url}/api/2.0/mlflow/users/create", ("admin", PASSWORDS["admin"])
+                requests.post(account, json=given, auth=login, timeout=30).raise_for_status()
             yield url
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
             process.wait(timeout=30)
-
-
-def _wait(url: str, process: subprocess.Popen, log: Path) -> None:
-    for _ in range(240):
-        if process.poll() is not None:
-            break
-        with contextlib.suppress(requests.RequestException):  # not listening yet
-            if requests.get(f"{url}/health", timeout=2).ok:
-                return
-        time.sleep(0.5)
-    raise RuntimeError(f"mlflow server did not start:\n{log.read_text()[-2000:]}")
 
 
 def log_in(patch: pytest.MonkeyPatch, user: str, password: str | None = None) -> None:
@@ -155,12 +138,9 @@ def test_promote_twice_die_in_between_and_roll_back(
     assert registry.version("1").source.startswith(f"s3://{bucket}/mlflow/")
     assert lock_store(registry).entries(PARAMS["name"]) == {}
     commands.run_history(params())
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split("Z  ")[1].split("  ")[0] for line in lines if "deployer" in line] == [
-        "promoted",
-        "promoted",
-        "rolled back to",
-    ]
+    lines = [line for line in capsys.readouterr().out.splitlines() if "deployer" in line]
+    actions = [line.split("Z  ")[1].split("  ")[0] for line in lines]
+    assert actions == ["promoted", "promoted", "rolled back to"]
 
 
 def test_one_of_many_writers_holds_the_lock_on_s3_and_a_stale_one_is_overtaken(bucket: str) -> None:
