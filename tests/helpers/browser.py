@@ -1,6 +1,5 @@
 """A headless Chromium, driven through its debugging pipe (Chrome DevTools Protocol), without further packages."""
 
-import base64
 import fcntl
 import json
 import os
@@ -128,7 +127,3 @@ class Browser:
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-
-    def picture(self, path: Path) -> None:
-        """Save what is seen as a PNG."""
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))

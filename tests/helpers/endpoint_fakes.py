@@ -35,7 +35,6 @@ def endpoint_params(url: str, connection: dict[str, Any] | None = None, **change
 
 def teach(output: Path, server: EmbeddingServer, connection: dict[str, Any] | None = None, **changes: Any) -> Path:
     """Write the teacher; returns its tower."""
-    endpoint.teach(
-        Inputs(output, output, output), output, endpoint_params(server.url, connection, **changes), NullRun()
-    )
+    params = endpoint_params(server.url, connection, **changes)
+    endpoint.teach(Inputs(output, output, output), output, params, NullRun())
     return output / "tower"

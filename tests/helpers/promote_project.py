@@ -41,12 +41,6 @@ def copy_project(released: Path, folder: Path) -> Path:
     return folder
 
 
-def release_again(released: Path, folder: Path, student: str) -> None:
-    """Put the student's release back as it was made."""
-    shutil.rmtree(folder / RELEASES / student)
-    shutil.copytree(released / RELEASES / student, folder / RELEASES / student)
-
-
 def write_evaluation(quality: dict[str, float]) -> None:
     """Give every test query this nDCG@10 by student, and record everything in dvc.lock. In the present folder."""
     judged = {row["query_id"] for row in read_table(INGEST, "qrels").to_pylist() if row["split"] == "test"}
@@ -60,20 +54,15 @@ def write_evaluation(quality: dict[str, float]) -> None:
     write_table(REPORTS, "per_query", table_from_rows("per_query", rows))
     write_table(REPORTS, "slices", table_from_rows("slices", []))
     measured = {student: {"nDCG@10": value} for student, value in quality.items()}
-    write_json(
-        REPORTS / "metrics.json",
-        {
-            "retention": {student: {} for student in quality},
-            "latency": {student: {"p50_ms": 0.5} for student in quality},
-            "datasets": {"one": measured, "two": measured},
-            "datasets_dev": {},
-            "releases": {
-                name: read_json(RELEASES / name / "manifest.json")["checksum"]
-                for name in quality
-                if (RELEASES / name).is_dir()
-            },
-        },
-    )
+    manifests = {name: RELEASES / name / "manifest.json" for name in quality if (RELEASES / name).is_dir()}
+    found = {
+        "retention": {student: {} for student in quality},
+        "latency": {student: {"p50_ms": 0.5} for student in quality},
+        "datasets": {"one": measured, "two": measured},
+        "datasets_dev": {},
+        "releases": {name: read_json(path)["checksum"] for name, path in manifests.items()},
+    }
+    write_json(REPORTS / "metrics.json", found)
     (REPORTS / "report.md").write_text(f"**{max(quality, key=lambda name: quality[name])}** is best.\n")
     write_lock(list(quality))
 

@@ -86,17 +86,9 @@ def write_encoder(folder: Path) -> Path:
 def run_rank(folder: Path, base: Path, run: Run | None = None, name: str = "cross", **changes: Any) -> Path:
     """Run the stage on the world in a folder; returns the folder of its scores, beside which `<name>-teach` lies."""
     params = CrossEncoderParams.model_validate(PARAMS.model_dump() | {"base": str(base)} | changes)
-    output = folder / name
-    rank(
-        ingest=folder / "ingest",
-        candidates=folder / "candidates",
-        mine=folder / "mine",
-        params=params,
-        output=output,
-        teach=folder / f"{name}-teach",
-        run=run or NullRun(),
-    )
-    return output
+    read = {part: folder / part for part in ("ingest", "candidates", "mine")}
+    rank(**read, params=params, output=folder / name, teach=folder / f"{name}-teach", run=run or NullRun())
+    return folder / name
 
 
 def write_cross_teacher(folder: Path, encoder: Path) -> Path:

@@ -26,19 +26,7 @@ def free_port() -> int:
 def serving(folder: Path, *options: str, ready: bool = True, **environment: str) -> Iterator[tuple[str, Any]]:
     """Start the service in `folder`; yields its URL and its process once it answers, and asks it to stop."""
     port = free_port()
-    command = [
-        sys.executable,
-        "-m",
-        "slimtower",
-        "serve",
-        "--port",
-        str(port),
-        "--poll",
-        "0.3",
-        "--rate",
-        "0",
-        *options,
-    ]
+    command = [sys.executable, "-m", "slimtower", "serve", f"--port={port}", "--poll=0.3", "--rate=0", *options]
     with (folder / "serve.log").open("w") as log:
         process = subprocess.Popen(
             command, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)} | environment, stdout=log, stderr=log

@@ -39,12 +39,7 @@ SCORE = ScoreParams(
     shard_texts=24,
     precision="fp32",
 )
-INDEX = IndexParams(
-    kind="ivfflat",
-    factory="IVF2,Flat",
-    target_recall=0.9,
-    seed=1,
-)
+INDEX = IndexParams(kind="ivfflat", factory="IVF2,Flat", target_recall=0.9, seed=1)
 # The losses of a random network on eight queries mean nothing: the tests of the limits set them.
 RELEASE = ReleaseParams(precision="int8", lexical="never")
 LOOSE = Limits(parity=1.0, total=1.0, cosine=0.9)
@@ -102,14 +97,11 @@ def distill_params(**changes: object) -> DistillParams:
 def write_mine(folder: Path) -> None:
     """A triplet for every query of the data set: the next document is the negative."""
     named = [(number, "one" if number % 2 else "two") for number in range(64) if number % 8 < 6]
-    write_rows(
-        folder,
-        "triplets",
-        [
-            (f"{dataset}/q{number}", f"{dataset}/{number}", f"{dataset}/{(number + 2) % 64}", "click_one_hop", "", 1.0)
-            for number, dataset in named
-        ],
-    )
+    rows = [
+        (f"{dataset}/q{number}", f"{dataset}/{number}", f"{dataset}/{(number + 2) % 64}", "click_one_hop", "", 1.0)
+        for number, dataset in named
+    ]
+    write_rows(folder, "triplets", rows)
 
 
 def write_ingest(folder: Path) -> Path:

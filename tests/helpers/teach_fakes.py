@@ -120,17 +120,11 @@ def write_tower(folder: Path) -> Path:
     (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *words]))
     tokenizer = BertTokenizerFast(vocab=str(folder / "vocab.txt"))
     torch.manual_seed(0)
-    bert = BertModel(
-        BertConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=16,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=32,
-            max_position_embeddings=64,
-        )
-    )
-    bert.save_pretrained(str(folder / "bert"))
+    config = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=64,
+    )  # fmt: skip
+    BertModel(config).save_pretrained(str(folder / "bert"))
     tokenizer.save_pretrained(str(folder / "bert"))
     tower = SentenceTransformer(modules=[Transformer(str(folder / "bert")), Pooling(16), Normalize()], device="cpu")
     tower.save_pretrained(str(folder / "tower"), create_model_card=False)

@@ -1,7 +1,6 @@
 """Tiny random models of each kind that a stage loads, as folders; and what happens to folders on their way."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,8 +147,3 @@ def without_tokenizer(folder: Path) -> Path:
     for path in folder.glob("*token*"):
         path.unlink()
     return folder
-
-
-def copied(source: Path, target: Path) -> Path:
-    shutil.copytree(source, target)
-    return target

@@ -18,11 +18,8 @@ STUDENTS = ("static", "2l", "ranked", "fresh", "layered", "joint", "joint_late",
 
 def teachers(world: Path) -> list[tuple[DualEncoder, Path, Path]]:
     """Params of each teacher, the folder of its ingest and mine, and the one below which it is written."""
-    chosen = (
-        (PARAMS, world, world),
-        (EVERYTHING, world, world / "everything"),
-        (PARAMS, world / "clicked", world / "clicked"),
-    )
+    clicked = world / "clicked"
+    chosen = ((PARAMS, world, world), (EVERYTHING, world, world / "everything"), (PARAMS, clicked, clicked))
     base = {"base": str(world / "model/tower")}
     return [(given.model_copy(update=base), data, folder) for given, data, folder in chosen]
 

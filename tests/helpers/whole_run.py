@@ -33,10 +33,7 @@ STUDENT = {"start": {"layers": [-1]}, "epochs": 2.0, "batch_size": 32}
 SMALL: dict[str, Any] = {
     "ingest": {"max_reject_ratio": 0.0},
     "teach": {"teacher": {"dense": {"max_document_length": 64, "dev_documents": 20, "precision": "fp32"}}},
-    "generate": {
-        "max_queries": 20,
-        "small": {"epochs": 0.1},
-    },
+    "generate": {"max_queries": 20, "small": {"epochs": 0.1}},
     "embed": {"precision": "fp32", "least_texts": 200},
     "distill": {
         "students": ["static", "1l"],
