@@ -14,6 +14,7 @@ import pytest
 
 FILE = Path(__file__).parents[2] / "containers" / "prepare.py"
 EXISTS = {"error_code": "RESOURCE_ALREADY_EXISTS"}
+PASSWORD = 'it"s a/päss+wörd'
 
 
 class Accounts(ThreadingHTTPServer):
@@ -56,7 +57,7 @@ class _Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def accounts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Accounts]:
     server = Accounts()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{server.server_port}")
     for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_AUTH_ADMIN_PASSWORD"):
         monkeypatch.setenv(name, "x")
@@ -75,17 +76,13 @@ def prepare(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-@pytest.mark.medium
-def test_an_account_is_made_though_the_server_is_busy_at_first(prepare: ModuleType, accounts: Accounts) -> None:
+def test_accounts_are_made_though_the_server_is_busy_at_first(
+    prepare: ModuleType, accounts: Accounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of the service where it has a password."""
     accounts.answers = [None, (503, {}), (400, EXISTS), (500, {}), (200, {})]
     prepare.account()
     assert accounts.asked == ["POST create"] * 3 + ["PATCH update-password"] * 2
-
-
-@pytest.mark.medium
-def test_the_service_gets_an_account_of_its_own_where_it_has_a_password(
-    prepare: ModuleType, accounts: Accounts, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("SERVE_MLFLOW_USERNAME", "serve")
     for password, users in (("", ["x"]), ("its own password", ["x", "serve"])):
         monkeypatch.setenv("SERVE_MLFLOW_PASSWORD", password)
@@ -94,10 +91,6 @@ def test_the_service_gets_an_account_of_its_own_where_it_has_a_password(
         assert accounts.users == users
 
 
-PASSWORD = 'it"s a/päss+wörd'
-
-
-@pytest.mark.medium
 @pytest.mark.parametrize(
     "spelled",
     [
@@ -134,12 +127,12 @@ def test_waiting_in_vain_tells_no_password(prepare: ModuleType, monkeypatch: pyt
         prepare.patiently(refused, OSError)
 
 
-@pytest.mark.medium
-@pytest.mark.parametrize("status", [401, 403])
-def test_a_refusal_is_not_tried_again(prepare: ModuleType, accounts: Accounts, status: int) -> None:
-    accounts.answers = [(status, {})]
-    with pytest.raises(SystemExit, match=r"refused to make x: .*; check MLFLOW_AUTH_ADMIN_PASSWORD"):
-        prepare.account()
-    accounts.answers = [(400, EXISTS), (status, {})]
-    with pytest.raises(SystemExit, match=r"refused to change the password of x: .*; check MLFLOW_AUTH_ADMIN_PASSWORD"):
-        prepare.account()
+def test_a_refusal_is_not_tried_again(prepare: ModuleType, accounts: Accounts) -> None:
+    for status in (401, 403):
+        for answers, what in (
+            ([(status, {})], "make x"),
+            ([(400, EXISTS), (status, {})], "change the password of x"),
+        ):
+            accounts.answers = [*answers]
+            with pytest.raises(SystemExit, match=f"refused to {what}: .*; check MLFLOW_AUTH_ADMIN_PASSWORD"):
+                prepare.account()

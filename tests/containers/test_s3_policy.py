@@ -4,13 +4,12 @@ import fnmatch
 import importlib.util
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from dvc.repo import Repo
 from faulty_s3 import FaultyS3
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
@@ -76,11 +75,8 @@ def refused(server: FaultyS3, statements: set[str]) -> set[tuple[str, str]]:
 
 def test_every_call_of_the_code_is_known_and_its_action_allowed() -> None:
     called = set()
-    for path in (
-        path
-        for name in ("slimtower", "steps", "pipeline", "containers", "dags")
-        for path in (ROOT / name).rglob("*.py")
-    ):
+    folders = ("slimtower", "steps", "pipeline", "containers", "dags")
+    for path in (path for name in folders for path in (ROOT / name).rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         if re.search(r"boto3|s3_client", text):
             called |= set(re.findall(r"(?:client|api)\.(\w+_(?:objects?|objects_v2|bucket|part|upload))\b", text))
@@ -134,21 +130,21 @@ def test_the_artefacts_of_mlflow(server: FaultyS3, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.medium
-def test_what_dvc_pushes_and_pulls(server: FaultyS3, tmp_path: Path) -> None:
-    def dvc(*words: str) -> None:
-        subprocess.run([sys.executable, "-m", "dvc", *words], cwd=tmp_path, check=True, capture_output=True)
-
-    dvc("init", "--no-scm", "-q")
+def test_what_dvc_pushes_and_pulls(server: FaultyS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Repo.init(no_scm=True).close()
     _configure(tmp_path, REMOTE)
     (tmp_path / "data").mkdir()
     for number in range(3):
         (tmp_path / "data" / str(number)).write_text(str(number))
-    dvc("add", "data")
-    dvc("push", "--run-cache")
-    for path in [*(tmp_path / "data").iterdir()]:
-        path.unlink()
-    dvc("pull")
-    dvc("status", "--cloud")
+    with Repo() as repo:
+        repo.add("data")
+        assert repo.push(run_cache=True)
+        for path in [*(tmp_path / "data").iterdir()]:
+            path.unlink()
+        repo.pull()
+        assert not repo.status(cloud=True)
+    assert (tmp_path / "data/2").read_text() == "2"
     assert any(name.startswith("slimtower/pipeline/dvc/") for name in server.objects)
     assert refused(server, TASKS) == set()
 

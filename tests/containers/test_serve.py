@@ -1,8 +1,7 @@
-"""The service in compose.yaml and on Kubernetes: options that it has, and no login but its own."""
+"""compose.yaml and the service on Kubernetes: the order of services, their options, and no login but their own."""
 
 import re
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -10,16 +9,21 @@ from slimtower.service.command import _parser
 
 FOLDER = Path(__file__).parents[2] / "containers"
 COMPOSE = (FOLDER / "compose.yaml").read_text(encoding="utf-8")
+SERVICES = yaml.safe_load(COMPOSE)["services"]
 
 
-def in_compose() -> dict[str, Any]:
-    return yaml.safe_load(COMPOSE)["services"]["serve"]
+def test_no_service_depends_on_one_that_ends() -> None:
+    """podman-compose waits until what is depended on runs: of one that has ended already, for ever."""
+    ending = {name for name, service in SERVICES.items() if service.get("restart") != "unless-stopped"}
+    assert {"account", "airflow-init"} <= ending
+    awaited = {other for service in SERVICES.values() for other in service.get("depends_on", ())}
+    assert awaited == {"postgres", "mlflow"} and not awaited & ending
 
 
 def test_settings_of_env_become_options_of_the_service() -> None:
     example = (FOLDER / ".env.example").read_text(encoding="utf-8")
     assert set(re.findall(r"\bSERVE_\w+", COMPOSE)) <= set(re.findall(r"(?m)^(\w+)=", example))
-    given = [re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", word) for word in in_compose()["command"]]
+    given = [re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", word) for word in SERVICES["serve"]["command"]]
     container = next(yaml.safe_load_all((FOLDER / "kubernetes/serve.yaml").read_text(encoding="utf-8")))
     container = container["spec"]["template"]["spec"]["containers"][0]
     values = {row["name"]: row["value"] for row in container["env"]}
@@ -31,7 +35,6 @@ def test_settings_of_env_become_options_of_the_service() -> None:
 
 
 def test_the_service_has_no_login_of_the_pipeline() -> None:
-    secret = {
-        name: value for name, value in in_compose()["environment"].items() if re.search("PASSWORD|USERNAME|KEY", name)
-    }
+    given = SERVICES["serve"]["environment"]
+    secret = {name: value for name, value in given.items() if re.search("PASSWORD|USERNAME|KEY", name)}
     assert len(secret) == 4 and all(value.startswith("${SERVE_") for value in secret.values())

@@ -2,13 +2,15 @@
 
 import runpy
 import sys
-from importlib.metadata import version
+from functools import cache
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
 import pytest
 import torch
 
 from slimtower.common.errors import UserError
+from steps.frame import self_check as module
 from steps.frame.exit_file import VARIABLE, read_exit
 from steps.frame.self_check import cuda, self_check
 from steps.frame.stage import stage_main
@@ -17,6 +19,7 @@ from steps.teach.params import TeachParams
 pytestmark = pytest.mark.medium
 
 STEPS = sorted(path.parent.name for path in Path("steps").glob("*/__main__.py") if path.parent.name != "search")
+DISTRIBUTIONS = cache(packages_distributions)  # takes seconds
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -24,6 +27,7 @@ def test_the_command_prints_one_line_and_opens_nothing(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "packages_distributions", DISTRIBUTIONS)
     monkeypatch.setattr(sys, "argv", [step, "--self-check"])  # and not --student, which distill requires
     with pytest.raises(SystemExit) as ended:
         runpy.run_module(f"steps.{step}", run_name="__main__")
