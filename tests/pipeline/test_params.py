@@ -4,8 +4,7 @@ import copy
 import json
 import random
 import re
-import subprocess
-import sys
+from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -25,37 +24,46 @@ from steps.rank.params import DEPTH
 from steps.teach.kinds.endpoint import Endpoint
 
 TRACKED = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
-
-
-def learns(teacher: str) -> list[dict[str, Any]]:
-    return [{"kind": "score_softmax", "teacher": teacher}]
-
-
 DENSE = TRACKED["teach"]["teacher"]["dense"]
 UNUSED_ROUND = DENSE | {"rounds": {"more": 1}, "loss": {"hard_negatives": "none"}}
-SEEDS = [
-    "ingest.seed",
-    "teach.teacher.dense.seed",
-    "rank.ranker.cross.seed",
-    "generate.seed",
-]
-SEEDS += ["embed.seed", "distill.seed", "distill.student.4l.seed", "index.seed", "evaluate.seed"]
-SEEDS += ["promote.policy.seed"]
 LATE = {key: value for key, value in DENSE.items() if key not in {"loss", "rounds"}}
 LATE |= {"kind": "late_interaction", "dim": 0, "hard_negatives": "softmax"}
+RENTED = {"kind": "endpoint", "model": "new", "query": {}, "document": {}}
+RENTED |= {"connection": {"base_url": "http://localhost:1/v1", "key_variable": "", "max_tokens_total": 0}}
+SEEDS = [
+    "ingest.seed", "teach.teacher.dense.seed", "rank.ranker.cross.seed", "generate.seed", "embed.seed", "distill.seed",
+    "distill.student.4l.seed", "index.seed", "evaluate.seed", "promote.policy.seed",
+]  # fmt: skip
+HERE = str(Path.cwd())
+
+
+def check(raw: dict[str, Any], said: str = "") -> None:
+    """Check params, which are refused with `said` unless it is empty."""
+    with pytest.raises(UserError, match=said) if said else nullcontext():
+        check_params(raw, "params.yaml")
 
 
 def changed(key: str, value: Any) -> dict[str, Any]:
-    raw: dict[str, Any] = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
+    """The tracked params with another value of a key, without the key where it is None."""
+    raw: dict[str, Any] = copy.deepcopy(TRACKED)
     *parents, last = key.split(".")
     section = raw
     for parent in parents:
         section = section[parent]
+    section[last] = value
     if value is None:
         del section[last]
-    else:
-        section[last] = value
     return raw
+
+
+def taught(**teachers: Any) -> dict[str, Any]:
+    """The tracked params with these teachers, of which the first is that of the index."""
+    names = list(teachers)
+    return changed("teach", {"teachers": names, "index": names[0], "teacher": teachers})
+
+
+def learns(teacher: str) -> list[dict[str, Any]]:
+    return [{"kind": "score_softmax", "teacher": teacher}]
 
 
 @pytest.mark.parametrize(
@@ -71,82 +79,55 @@ def changed(key: str, value: Any) -> dict[str, Any]:
         ("teach.teacher.dense.kind", "cross", r"teach\.teacher\.dense\.kind is 'cross'; it may be '"),
         ("teach.teacher.dense.kind", None, r"teach\.teacher\.dense has no 'kind'; add it"),
         ("teach.teachers", ["dense", "gone"], r"teach: teachers names \['gone'\], but teacher has \['dense'\]"),
-        ("teach.teachers", ["dense", "dense"], "twice; name each once"),
-        ("teach.index", "gone", r"teach: index is 'gone', but teachers names only \['dense'\]; add it there"),
-        ("teach.index", "../x", r"teach\.index is '../x': a name is"),
-        ("score.teachers", ["gone"], r"names 'gone', but teach\.teachers and rank\.rankers have only \['dense'\]; add"),
+        ("teach.teachers", ["dense", "dense"], "twice"),
+        ("teach.index", "gone", r"teach: index is 'gone', but teachers names only \['dense'\]"),
+        ("teach.index", "../x", r"teach\.index is '../x'"),
+        ("score.teachers", ["gone"], r"names 'gone', but teach\.teachers and rank\.rankers have only \['dense'\]"),
         ("score.teachers", ["cross"], r"names 'cross', but teach\.teachers and rank\.rankers have only"),
+        ("score.teachers", ["dense"], r"score\.teachers names 'dense', the teacher of the index \(teach\.index\)"),
+        ("score.teachers", ["a", "a"], "twice"),
         ("rank.rankers", ["gone"], r"rank: rankers names \['gone'\], but ranker has \['cross'\]"),
         ("rank.ranker.cross.base", "models/teach/dense/tower", "would be made of its own judgements"),
         ("candidates.base", "models/teach/dense/tower", "would be made of its own judgements"),
         ("candidates.searchers", ["lucene"], r"candidates\.searchers\.0 is 'lucene'"),
         ("candidates.depth", 10, r"candidates\.depth is 10, but hard negatives are those after the first 10"),
-        ("score.teachers", ["dense"], r"score\.teachers names 'dense', the teacher of the index \(teach\.index\)"),
-        ("score.teachers", ["a", "a"], "twice; name each once"),
-        ("distill.students", ["2l", "2l"], "twice; name each once"),
+        ("distill.students", ["2l", "2l"], "twice"),
         ("distill.students", ["2l", "9l"], r"students names \['9l'\]"),
         ("distill.student.4l.losses", learns("gone"), r"4l: a loss names the teacher 'gone', but score\.teachers has"),
         ("distill.student.4l.losses", learns("dense"), r"4l: a loss names the teacher 'dense', that of the index"),
         ("teach.teacher.dense.rounds.ranker", "cross", r"dense\.rounds\.ranker is 'cross', but rank\.rankers has"),
-        (
-            "teach.teacher.dense",
-            UNUSED_ROUND,
-            r"rounds\.more: rounds find hard negatives, which loss\.hard_negatives: none",
-        ),
-        *(
-            (key, seed, rf"{re.escape(key)} is {seed}: input should be")
-            for key in SEEDS
-            for seed in (-1, 20261127030500)
-        ),
-        ("teach.teacher.dense.rounds.ranker", "../x", r"rounds\.ranker is '\.\./x': a name is"),
-        (
-            "teach",
-            {"teachers": ["late"], "index": "late", "teacher": {"late": LATE}},
-            r"index is 'late', a late_interac",
-        ),
+        ("teach.teacher.dense.rounds.ranker", "../x", r"rounds\.ranker is '\.\./x'"),
+        ("teach.teacher.dense", UNUSED_ROUND, r"rounds\.more: rounds find hard negatives"),
+        *((key, seed, rf"{re.escape(key)} is {seed}") for key in SEEDS for seed in (-1, 20261127030500)),
+        ("teach", taught(late=LATE)["teach"], r"index is 'late', a late_interac"),
         ("ingest.until", date(2026, 1, 31), r'ingest\.until is .*: a date has quotes here: "2026-01-31"'),
-        ("teach.teacher.dense.base", "./models/teach/old/tower", r"teachers do not wait for each other; copy that"),
-        ("distill.student.4l.start", {"adapter": "models/teach/new/tower"}, r"name 'new' there, or a copy of that"),
+        ("teach.teacher.dense.base", "./models/teach/old/tower", "teachers do not wait for each other"),
+        ("distill.student.4l.start", {"adapter": "models/teach/new/tower"}, "name 'new' there, or a copy of that"),
         ("distill.student.4l.start", {"base": "models/teach/new/tower"}, r"neither the index's nor in score\.teachers"),
-        ("distill.student.4l.start", {"base": str(Path.cwd() / "models/teach/new/tower")}, r"nor in score\.teachers"),
-        (
-            "distill.student.4l.start",
-            {"base": "./models/distill/static/query_encoder"},
-            "students do not wait for each",
-        ),
-        (
-            "distill.student.4l.start",
-            {"adapter": str(Path.cwd() / "models/release/static/query_encoder")},
-            "copy that folder to another place",
-        ),
-        ("distill.repeats.titels", 1.0, r"distill\.repeats\.titels"),
+        ("distill.student.4l.start", {"base": f"{HERE}/models/teach/new/tower"}, r"nor in score\.teachers"),
+        ("distill.student.4l.start", {"base": "./models/distill/static/query_encoder"}, "students do not wait"),
+        ("distill.student.4l.start", {"adapter": f"{HERE}/models/release/static/query_encoder"}, "copy that folder"),
     ],
 )
 def test_a_mistake_is_named(key: str, value: Any, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        check_params(changed(key, value), "params.yaml")
+    check(changed(key, value), message)
 
 
 def test_what_another_run_made_may_be_started_from() -> None:
     """Of a recipe's run the project's own models are another run's."""
-    given = changed("distill.student.4l.start", {"base": str(Path.cwd() / "models/release/2l/query_encoder")})
+    given = changed("distill.student.4l.start", {"base": f"{HERE}/models/release/2l/query_encoder"})
     check_params(given, "recipes/x.yaml", Path.cwd() / "runs/x")
-    with pytest.raises(UserError, match="students do not wait for each"):
-        check_params(given, "params.yaml")
+    check(given, "students do not wait for each")
 
 
-@pytest.mark.parametrize("name", ["v1.5", "1e5", "1_000", "nan", "True", "off", "0x1f", "0o17"])
-def test_a_name_that_dvc_does_not_find_is_refused(name: str) -> None:
+def test_a_name_that_dvc_does_not_find_is_refused_and_others_are_found_as_text() -> None:
     """It reads `distill.student.v1.5` as three keys, and 1e5 in a list as a number."""
-    raw = changed("distill.student", {name: TRACKED["distill"]["student"]["4l"]})
-    raw["distill"]["students"] = [name]
-    with pytest.raises(UserError, match="DVC takes no name that holds a full stop, or reads as a number or truth"):
-        check_params(raw, "params.yaml")
-
-
-@pytest.mark.parametrize("name", ["4l", "1l", "static", "v1-5", "face", "e5", "2e5l", "0_1_x", "nano"])
-def test_other_names_are_found_as_text(name: str) -> None:
-    assert key_name(name) == name and YAML(typ="safe").load(name) == name == yaml.safe_load(name)
+    for name in ("v1.5", "1e5", "1_000", "nan", "True", "off", "0x1f", "0o17"):
+        raw = changed("distill.student", {name: TRACKED["distill"]["student"]["4l"]})
+        raw["distill"]["students"] = [name]
+        check(raw, "DVC takes no name that holds a full stop, or reads as a number or truth")
+    for name in ("4l", "1l", "static", "v1-5", "face", "e5", "2e5l", "0_1_x", "nano"):
+        assert key_name(name) == name and YAML(typ="safe").load(name) == name == yaml.safe_load(name)
 
 
 def test_what_dvc_tracks_has_no_default_that_only_the_code_knows() -> None:
@@ -156,32 +137,21 @@ def test_what_dvc_tracks_has_no_default_that_only_the_code_knows() -> None:
     keys = [key for key in listed if isinstance(key, str) and "." in key and "${" not in key]
     assert len(keys) > 15
     for key in keys:
-        *outer, last = key.split(".")
-        raw = copy.deepcopy(TRACKED)
-        section = raw
-        for name in outer:
-            section = section[name]
-        del section[last]
-        with pytest.raises(UserError, match=f"{last} is missing"):
-            check_params(raw, "params.yaml")
+        check(changed(key, None), f"{key.rpartition('.')[2]} is missing")
 
 
-RENTED = {"kind": "endpoint", "model": "new", "query": {}, "document": {}}
-RENTED |= {"connection": {"base_url": "http://localhost:1/v1", "key_variable": "", "max_tokens_total": 0}}
-
-
-def test_a_rented_model_may_score_but_not_adapt_or_rerank() -> None:
-    raw = changed("score.teachers", ["rented"])
-    raw["teach"] = {"teachers": ["dense", "rented"], "index": "dense", "teacher": {"dense": DENSE, "rented": RENTED}}
-    check_params(raw, "params.yaml")
+def test_a_rented_model_may_score_but_not_adapt_or_rerank(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = taught(dense=DENSE, rented=RENTED)
+    raw["score"]["teachers"] = ["rented"]
+    check(raw)
     own = {"start": {"adapter": "models/teach/rented/tower"}, "losses": [{"kind": "score_kl", "teacher": "rented"}]}
     raw["distill"]["student"]["4l"] = own | {"learning_rate": 1e-5, "teacher_top_k": 2}
-    with pytest.raises(UserError, match=r"4l: adapter is the teacher 'rented', which is behind an API"):
-        check_params(raw, "params.yaml")
+    check(raw, r"4l: adapter is the teacher 'rented', which is behind an API")
     raw["distill"]["student"]["4l"] = TRACKED["distill"]["student"]["4l"]
     raw["evaluate"]["rerankers"] = ["rented"]
-    with pytest.raises(UserError, match=r"rerankers names 'rented', which is behind an API and re-ranks nothing"):
-        check_params(raw, "params.yaml")
+    check(raw, r"rerankers names 'rented', which is behind an API")
+    monkeypatch.setattr(Endpoint, "gives", frozenset({"vectors"}))
+    check(raw, r"score\.teachers names 'rented', a teacher of kind 'endpoint', which does not")
 
 
 @pytest.mark.parametrize(
@@ -203,80 +173,68 @@ def test_a_rented_model_may_score_but_not_adapt_or_rerank() -> None:
 def test_what_is_inside_a_rented_teacher_is_refused_before_a_text_is_paid_for(
     student: dict[str, Any], said: str
 ) -> None:
-    raw = changed("distill.students", ["4l"])
-    raw["teach"] = {"teachers": ["rented"], "index": "rented", "teacher": {"rented": RENTED}}
+    raw = taught(rented=RENTED)
     own = {"losses": [{"kind": "embedding"}], "learning_rate": 1e-4, "epochs": 1.0} | student
     own["then"] = [each | {"learning_rate": 1e-4} for each in own.get("then", [])]
-    raw["distill"]["student"] = {"4l": own}
-    if not said:
-        check_params(raw, "params.yaml")
-        return
-    with pytest.raises(UserError, match=rf"student\.4l: .*{said}, but the teacher rented is behind an API.*start from"):
-        check_params(raw, "params.yaml")
+    raw["distill"] |= {"students": ["4l"], "student": {"4l": own}}
+    check(raw, said and rf"student\.4l: .*{said}, but the teacher rented is behind an API.*start from")
 
 
 def test_vectors_of_an_index_are_no_trained_teachers() -> None:
     stored = {"kind": "files", "path": "vectors.parquet"}
     raw = changed("ingest.document_vectors", {each["name"]: stored for each in TRACKED["ingest"]["sources"]})
     raw["teach"]["teacher"]["dense"] = DENSE | {"epochs": 0.0}
-    check_params(raw, "params.yaml")
+    check(raw)
     raw["teach"]["teacher"]["dense"] = DENSE | {"epochs": 0.5}
-    said = r"document_vectors .*\(teach\.teacher\.dense\).*set its epochs to 0, or leave document_vectors out"
-    with pytest.raises(UserError, match=said):
-        check_params(raw, "params.yaml")
+    check(raw, r"document_vectors .*\(teach\.teacher\.dense\).*set its epochs to 0, or leave document_vectors out")
     raw["teach"] |= {"teachers": ["kept", "dense"], "index": "kept"}
     raw["teach"]["teacher"]["kept"] = DENSE | {"epochs": 0.0}
-    check_params(raw, "params.yaml")
+    check(raw)
 
 
 def test_an_adapter_of_a_model_with_a_query_prompt_is_refused_before_it_is_paid_for(tmp_path: Path) -> None:
     saved = tmp_path / "config_sentence_transformers.json"
     saved.write_text(json.dumps({"prompts": {"query": "query: ", "document": "passage: "}}))
     new = DENSE | {"base": str(tmp_path)}
-    for encoder in ("models/teach/new/tower", str(tmp_path)):
+    for encoder in (str(tmp_path), "models/teach/new/tower"):
         own = {"start": {"adapter": encoder}, "losses": [{"kind": "score_kl", "teacher": "new"}]}
-        raw = changed("score.teachers", ["new"])
-        raw["teach"] = {"teachers": ["dense", "new"], "index": "dense", "teacher": {"dense": DENSE, "new": new}}
+        raw = taught(dense=DENSE, new=new)
+        raw["score"]["teachers"] = ["new"]
         raw["distill"]["student"]["4l"] = own | {"learning_rate": 1e-5, "teacher_top_k": 2}
-        with pytest.raises(UserError, match=r"4l: adapter .* reads queries with the prompt 'query: ', .*take this"):
-            check_params(raw, "params.yaml")
-        raw["distill"]["students"] = ["2l"]
-        check_params(raw, "params.yaml")
-    raw["distill"]["students"] = ["4l"]
-    for prompts in ({}, {"prompts": {"query": None}}, {"prompts": {"document": "passage: "}}):
-        saved.write_text(json.dumps(prompts))
-        check_params(raw, "params.yaml")
-    own["start"] = {"adapter": "models/teach/new/tower"}
-    raw["distill"]["student"]["4l"] = own | {"learning_rate": 1e-5, "teacher_top_k": 2}
-    check_params(raw, "params.yaml")
+        for students, said in ((["4l"], "4l: adapter .* reads queries with the prompt 'query: ',"), (["2l"], "")):
+            raw["distill"]["students"] = students
+            check(raw, said)
+        raw["distill"]["students"] = ["4l"]
+        before = saved.read_text()
+        for prompts in ({}, {"prompts": {"query": None}}, {"prompts": {"document": "passage: "}}):
+            saved.write_text(json.dumps(prompts))
+            check(raw)
+        saved.write_text(before)
     new["query_prompt"] = "ask: "
-    with pytest.raises(UserError, match="with the prompt 'ask: '"):
-        check_params(raw, "params.yaml")
-
-
-def test_a_kind_without_a_scorer_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    raw = changed("score.teachers", ["rented"])
-    raw["teach"] = {"teachers": ["dense", "rented"], "index": "dense", "teacher": {"dense": DENSE, "rented": RENTED}}
-    monkeypatch.setattr(Endpoint, "gives", frozenset({"vectors"}))
-    with pytest.raises(
-        UserError, match=r"score\.teachers names 'rented', a teacher of kind 'endpoint', which does not"
-    ):
-        check_params(raw, "params.yaml")
+    check(raw, "with the prompt 'ask: '")
 
 
 def test_a_late_interaction_teacher_scores_as_many_documents_as_students_compare() -> None:
-    raw = changed("score", TRACKED["score"] | {"teachers": ["late"], "depth": 10})
-    raw["teach"] = {"teachers": ["dense", "late"], "index": "dense", "teacher": {"dense": DENSE, "late": LATE}}
+    raw = taught(dense=DENSE, late=LATE)
+    raw["score"] |= {"teachers": ["late"], "depth": 10}
     raw["distill"]["student"]["4l"] |= {"losses": learns("late"), "teacher_top_k": 10}
-    check_params(raw, "params.yaml")
+    check(raw)
     raw["distill"]["student"]["4l"]["teacher_top_k"] = 11
-    with pytest.raises(UserError, match=r"scores 10 documents of a text \(score\.depth\), but teacher_top_k is 11"):
-        check_params(raw, "params.yaml")
+    check(raw, r"scores 10 documents of a text \(score\.depth\), but teacher_top_k is 11")
 
 
 def test_the_constants_of_candidates_ranker_and_miner_fit() -> None:
     params = check_params(changed("rank.rankers", ["cross"]), "params.yaml")
     assert min(DEPTH, params.candidates.depth) >= RELEVANCE_DEPTH and SKIPPED * 5 <= DEPTH
+
+
+def with_cross_encoders(losses: list[dict[str, Any]], pairs: int) -> dict[str, Any]:
+    raw = taught(dense=DENSE, cls=CROSS, dual=DUAL, other=DENSE)
+    raw["distill"]["student"]["4l"]["losses"] = losses
+    raw["rank"]["rankers"] = ["cross"]
+    raw["candidates"]["queries"] = "all"
+    raw["score"] |= {"teachers": ["cls", "dual", "other", "cross"], "pairs": pairs}
+    return raw
 
 
 def test_a_teacher_may_score_fewer_texts_than_another() -> None:
@@ -286,30 +244,19 @@ def test_a_teacher_may_score_fewer_texts_than_another() -> None:
         score = check_params(raw, "params.yaml").score
         assert [score.texts_of(name) for name in ("cls", "cross")] == expected
     for wrong, said in (
-        ("many", " is 'many': give a whole number, 0 for all, or one for each teacher, such as {cross: 8000}"),
-        (-1, " is -1: give a whole number, 0 for all, or one for each teacher, such as {cross: 8000}"),
-        ({"cls": "x"}, ": cls is 'x'; give a whole number, 0 for all"),
-        ({"cls": True}, ": cls is True; give a whole number, 0 for all"),
-        ({"../x": 5}, ": a name is 1 to 64 of the characters A-Z a-z 0-9 . _ -"),
-        ({7: 5}, ": a name is 1 to 64 of the characters A-Z a-z 0-9 . _ -"),
+        ("many", " is 'many': give a whole number"),
+        (-1, " is -1: give a whole number"),
+        ({"cls": "x"}, ": cls is 'x'; give a whole number"),
+        ({"cls": True}, ": cls is True; give a whole number"),
+        ({"../x": 5}, ": a name is"),
+        ({7: 5}, ": a name is"),
     ):
         raw["score"]["max_texts"] = wrong
         with pytest.raises(UserError, match=re.escape(f"params.yaml: score.max_texts{said}")) as caught:
             check_params(raw, "params.yaml")
         assert "constrained" not in str(caught.value) and str(caught.value).count("max_texts") == 1
     raw["score"]["max_texts"] = {"gone": 5}
-    with pytest.raises(UserError, match=r"score: max_texts names \['gone'\], but teachers only \['cls'"):
-        check_params(raw, "params.yaml")
-
-
-def with_cross_encoders(losses: list[dict[str, Any]], pairs: int) -> dict[str, Any]:
-    raw = changed("distill.student.4l.losses", losses)
-    raw["teach"]["teacher"] |= {"cls": CROSS, "dual": DUAL, "other": raw["teach"]["teacher"]["dense"]}
-    raw["teach"]["teachers"] += ["cls", "dual", "other"]
-    raw["rank"]["rankers"] = ["cross"]
-    raw["candidates"]["queries"] = "all"
-    raw["score"] |= {"teachers": ["cls", "dual", "other", "cross"], "pairs": pairs}
-    return raw
+    check(raw, r"score: max_texts names \['gone'\], but teachers only \['cls'")
 
 
 def test_a_student_learns_embeddings_of_pairs_from_a_cross_encoder_of_the_right_pooling() -> None:
@@ -323,64 +270,46 @@ def test_a_student_learns_embeddings_of_pairs_from_a_cross_encoder_of_the_right_
         ([pooled | {"teacher": "cross"}], 1, wanted + "special_tokens or segments"),
         ([pooled | {"teacher": "other"}], 1, wanted),
         ([joint | {"teacher": "dual"}], 1, wanted + "cls"),
-        ([joint | {"teacher": "dense"}], 1, r"names the teacher 'dense', that of the index"),
-        ([pooled | {"teacher": "gone"}], 1, r"names the teacher 'gone', but score\.teachers has only"),
     ):
-        if not said:
-            check_params(with_cross_encoders(losses, pairs), "params.yaml")
-            continue
-        with pytest.raises(UserError, match=said):
-            check_params(with_cross_encoders(losses, pairs), "params.yaml")
-
-
-@pytest.mark.parametrize(("name", "refused"), [("bm25", True), ("teacher", True), ("base", True), ("late", False)])
-def test_a_reranker_has_no_name_of_another_system(name: str, refused: bool) -> None:
-    raw = changed("teach", {"teachers": ["dense", name], "index": "dense", "teacher": {"dense": DENSE, name: LATE}})
-    raw["evaluate"] |= {"rerankers": [name], "earlier_towers": True}
-    if refused:
-        with pytest.raises(UserError, match=rf"names '{name}', which is the name of another system"):
-            check_params(raw, "params.yaml")
-    else:
-        check_params(raw, "params.yaml")
+        check(with_cross_encoders(losses, pairs), said)
 
 
 def test_a_key_in_the_place_of_its_variables_name_is_refused_and_not_shown() -> None:
     letters = "".join(map(chr, random.Random(7).choices(range(97, 123), k=1000)))  # so long a one is cut in messages
     for key in ("sk-proj-Planted0123", "Planted0123456789abcdefghijklmno", letters[:199], letters):
-        raw = changed("teach", {"teachers": ["rented"], "index": "rented", "teacher": {"rented": RENTED}})
-        raw["teach"]["teacher"]["rented"] = RENTED | {"connection": RENTED["connection"] | {"key_variable": key}}
+        raw = taught(rented=RENTED | {"connection": RENTED["connection"] | {"key_variable": key}})
         with pytest.raises(UserError, match=r"key_variable.*is no variable's name") as caught:
             check_params(raw, "params.yaml")
         said = line(caught.value)
         assert key not in said and letters[:8] not in said and key[-8:] not in said
 
 
-def test_a_reranker_is_a_teacher_beside_that_of_the_index() -> None:
-    described = {"dense": DENSE, "late": LATE, "other": DENSE}
-    raw = changed("teach", {"teachers": ["dense", "late", "other"], "index": "dense", "teacher": described})
-    raw["evaluate"]["rerankers"] = ["late", "other"]
-    check_params(raw, "params.yaml")
-    for name, message in (
-        ("gone", "teach.teachers and rank.rankers have only"),
-        ("dense", "whose hits are what is re-ranked"),
+def test_a_reranker_is_a_teacher_beside_that_of_the_index_with_a_name_of_its_own() -> None:
+    raw = taught(dense=DENSE, late=LATE, other=DENSE)
+    for names, said in (
+        (["late", "other"], ""),
+        (["gone"], r"evaluate\.rerankers names 'gone'.*teach.teachers and rank.rankers have only"),
+        (["dense"], r"evaluate\.rerankers names 'dense'.*whose hits are what is re-ranked"),
     ):
-        raw["evaluate"]["rerankers"] = [name]
-        with pytest.raises(UserError, match=rf"evaluate\.rerankers names '{name}'.*{message}"):
-            check_params(raw, "params.yaml")
+        raw["evaluate"]["rerankers"] = names
+        check(raw, said)
+    for name in ("bm25", "teacher", "base"):
+        raw = taught(dense=DENSE, **{name: LATE})
+        raw["evaluate"] |= {"rerankers": [name], "earlier_towers": True}
+        check(raw, f"names '{name}', which is the name of another system")
 
 
 @pytest.mark.parametrize("name", ["base", "round_0"])
 def test_a_student_may_be_named_as_an_earlier_tower_only_where_none_is_measured(name: str) -> None:
     raw = changed("distill.student." + name, TRACKED["distill"]["student"]["static"])
     raw["distill"]["students"].append(name)
-    check_params(raw, "params.yaml")
+    check(raw)
     raw["evaluate"]["earlier_towers"] = True
-    with pytest.raises(UserError, match=rf"distill\.students names '{name}'.*rename the student"):
-        check_params(raw, "params.yaml")
+    check(raw, rf"distill\.students names '{name}'.*rename the student")
 
 
 def test_the_tracked_file_is_valid_and_each_section_is_a_stage() -> None:
-    check_params(TRACKED, "params.yaml")
+    check(TRACKED)
     stages = yaml.safe_load(Path("dvc.yaml").read_text(encoding="utf-8"))["stages"]
     without_files = {"promote", "deploy"}  # these move aliases
     assert set(stages) | without_files == set(Params.model_fields) == set(TRACKED)
@@ -391,27 +320,9 @@ def test_the_teacher_of_the_index_is_read_by_name(tmp_path: Path) -> None:
     path = tmp_path / "params.yaml"
     path.write_text("teach: {index: dense}")
     assert load_index_teacher(path) == "dense"
-    for text in ("teach: {teachers: [dense]}", "teach: {index: [dense]}", "teach: 1", "mine: {}"):
+    for text in ("teach: {teachers: [dense]}", "teach: {index: [dense]}", "teach: 1", "teach: {index: ../elsewhere}"):
         path.write_text(text)
-        with pytest.raises(UserError, match=r"teach\.index is .*; give a name in teach\.teachers"):
+        with pytest.raises(UserError, match=r"teach\.index"):
             load_index_teacher(path)
-    path.write_text("teach: {index: ../elsewhere}")
-    with pytest.raises(UserError, match=r"teach\.index: '\.\./elsewhere': a name is"):
-        load_index_teacher(path)
-
-
-def test_a_missing_or_broken_file_says_so(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not found"):
-        load_params(tmp_path / "params.yaml")
-    (tmp_path / "params.yaml").write_text("a: [")
-    with pytest.raises(UserError, match="not YAML"):
-        load_params(tmp_path / "params.yaml")
-
-
-@pytest.mark.medium
-def test_checking_loads_nothing_that_reads_texts() -> None:
-    """Every command checks first, and sentence-transformers takes longer to load than most of them to run."""
-    heavy = "{'sentence_transformers', 'transformers', 'mlflow'}"
-    told = f"import sys, pipeline.params; print(sorted({heavy} & {{*sys.modules}}))"
-    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+        load_params(tmp_path / "none.yaml")
