@@ -45,10 +45,17 @@ def started(text: str | None) -> str:
 def test_a_stage_that_starts_is_counted_and_timed() -> None:
     run = Progress(3, clock := Clock())
     assert started(run.line("Running stage 'ingest':")) == "1 of 3; 0.0 minutes gone"
+    assert run.line(SKIPPED) is None, "by the second call of DVC"
     run.expect({"mine@click": 60, "teach": 600}, 3)
     clock.seconds = 90
     text = run.line("Running stage 'mine@click':")
     assert text == "Running stage 'mine@click' (2 of 3; 1.5 minutes gone, about 11 minutes to go)"
+    for text in ("on stage 'teach'", "api: 6,000 documents", "ERROR: failed to reproduce 'teach'"):
+        assert run.line(text) == text
+    assert run.took(done=False) == {"ingest": 90.0}  # the last one failed
+    clock.seconds = 120
+    assert run.took(done=True) == {"ingest": 90.0, "mine@click": 30.0}
+    assert started(Progress().line("Running stage 'teach':")) == "1; 0.0 minutes gone", "of how many is not known"
 
 
 def test_the_rest_is_said_however_late_a_run_is_and_follows_what_was_measured() -> None:
@@ -75,39 +82,19 @@ def test_a_stage_that_costs_nothing_is_no_part_of_the_rest() -> None:
     assert started(run.line("Running stage 'teach':")) == "2 of 2; 0.0 minutes gone, about 10 minutes to go"
 
 
-def test_of_some_stages_only_nothing_says_how_many_there_are() -> None:
-    assert started(Progress().line("Running stage 'teach':")) == "1; 0.0 minutes gone"
-
-
-def test_a_stage_that_ran_is_not_said_to_be_up_to_date_by_the_second_call_of_dvc() -> None:
-    run = Progress(3)
-    assert run.line("Running stage 'ingest':")
-    assert run.line(SKIPPED) is None
-
-
-def test_what_stages_say_passes_and_what_dvc_says_of_its_files_does_not() -> None:
-    run = Progress(3)
-    for text in ("on stage 'teach'", "api: 6,000 documents", "ERROR: failed to reproduce 'teach'"):
-        assert run.line(text) == text
-
-
 @pytest.mark.medium
 def test_no_line_of_dvc_itself_is_left_of_a_run_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a first run, of one that makes all anew and of one from the cache, with git and without."""
-    for place, words in (("with", ["--quiet"]), ("without", ["--quiet", "--no-scm"])):
-        folder = tmp_path / place
-        folder.mkdir()
-        monkeypatch.chdir(folder)
-        if place == "with":
-            subprocess.run(["git", "init", "-q"], check=True)
-        subprocess.run([sys.executable, "-m", "dvc", "init", *words], check=True)
-        Path("dvc.yaml").write_text(TOY)
-        for given in ("1", "2", "1"):
-            Path("given").write_text(given)
-            done = subprocess.run([sys.executable, "-m", "dvc", "repro"], capture_output=True, text=True, check=True)
-            run = Progress(3)
-            shown = [text for line in done.stdout.splitlines() if (text := run.line(line)) is not None]
-            assert len(shown) == 3 and all(re.match(r"(Running|Restored) stage '", text) for text in shown)
+    """Of a first run, of one that makes all anew and of one from the cache."""
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "-q"], check=True)
+    Repo.init().close()
+    Path("dvc.yaml").write_text(TOY)
+    for given in ("1", "2", "1"):
+        Path("given").write_text(given)
+        done = subprocess.run([sys.executable, "-m", "dvc", "repro"], capture_output=True, text=True, check=True)
+        run = Progress(3)
+        shown = [text for line in done.stdout.splitlines() if (text := run.line(line)) is not None]
+        assert len(shown) == 3 and all(re.match(r"(Running|Restored) stage '", text) for text in shown)
 
 
 @pytest.fixture
@@ -128,37 +115,20 @@ def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple
         did: list[str] = []
         left = list(codes)
 
-        def listing(params: None, path: Path) -> None:
-            did.append("list")
-            if listed:
-                raise UserError(listed)
-
-        def reproduce(targets: list[str], progress: Progress) -> int:
-            did.append(" ".join(["repro", *targets]))
-            return left.pop(0)
-
-        def check(params: Any, ingest: Path) -> list[str]:
-            did.append("check")
-            if bad:
-                raise UserError(bad)
-            return []
-
-        def compare() -> int:
-            did.append("compare")
-            return given or 0
-
-        def finish(*, failed: bool, names: object = None) -> str:
-            did.append("failed" if failed else "finished")
-            return "closed"
+        def step(what: str, result: Any = 0, refusal: str = "") -> Any:
+            did.append(what)
+            if refusal:
+                raise UserError(refusal)
+            return result
 
         fakes: dict[str, Any] = {
             "load_params": lambda: SimpleNamespace(ingest=SimpleNamespace(document_vectors=given is not None)),
             "pending": lambda stages, wanted: Pending(set(remain)),
             "embedded_anew": lambda *given: [],
             "lock_stages": lambda: {"ingest": {}},
-            "_reproduce": reproduce,
-            "check_data": check,
-            "_compare_given_vectors": compare,
+            "_reproduce": lambda targets, progress: step(" ".join(["repro", *targets]), left.pop(0)),
+            "check_data": lambda params, ingest: step("check", [], bad),
+            "_compare_given_vectors": lambda: step("compare", given or 0),
             "count_documents": lambda ingest: 1000,
             "expected_seconds": lambda *given: dict.fromkeys(remain, 600.0),
         }
@@ -167,13 +137,15 @@ def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple
         before: dict[str, Any] = {
             "checked_models": lambda: {},
             "load_section": lambda *section: None,
-            "write_listing": listing,
+            "write_listing": lambda params, path: step("list", None, listed),
             "ask_dvc": lambda wanted: (STAGES, not changed),
         }
         for name, fake in before.items():
             monkeypatch.setattr(prepare, name, fake)
         Path("params.yaml").touch()
-        monkeypatch.setattr(lineage, "finish", finish)
+        monkeypatch.setattr(
+            lineage, "finish", lambda failed, names=None: step("failed" if failed else "finished", "closed")
+        )
         monkeypatch.setattr(prepare.surroundings, "settle", lambda: None)
         monkeypatch.setattr(pipeline.surroundings, "in_git", lambda root: True)
         monkeypatch.setattr(pipeline.preflight, "examine", lambda root: Machine(2, 1.0, 50.0, "fp32", "AVX2"))
@@ -209,20 +181,15 @@ def test_where_nothing_changed_no_run_is_opened(flow: Callable[..., Any], capsys
     assert "nothing to do, every stage is up to date" in capsys.readouterr().out
 
 
-def test_data_that_cannot_be_listed_end_the_run(flow: Callable[..., Any]) -> None:
-    ended, did = flow(listed="no such folder")
-    assert (str(ended), did) == ("no such folder", ["list"])
-
-
-@pytest.mark.parametrize(("codes", "did"), [((255,), []), ((0, 255), ["check", "repro"])])
-def test_a_stage_that_fails_ends_the_run(flow: Callable[..., Any], codes: tuple[int, ...], did: list[str]) -> None:
-    assert flow(codes=codes) == (255, ["list", "repro ingest", *did, "failed"])
-
-
-def test_data_that_will_not_do_close_the_run_as_failed(flow: Callable[..., Any]) -> None:
-    ended, did = flow(bad="no text at all")
-    assert str(ended) == "no text at all"
-    assert did == ["list", "repro ingest", "check", "failed"]
+def test_what_fails_ends_the_run_as_failed(flow: Callable[..., Any]) -> None:
+    for given, ended, did in (
+        ({"listed": "no such folder"}, "no such folder", []),
+        ({"codes": (255,)}, "255", ["repro ingest", "failed"]),
+        ({"bad": "no text at all"}, "no text at all", ["repro ingest", "check", "failed"]),
+        ({"codes": (0, 255)}, "255", ["repro ingest", "check", "repro", "failed"]),
+    ):
+        code, done = flow(**given)
+        assert (str(code), done) == (ended, ["list", *did])
 
 
 def test_vectors_that_were_given_are_compared_before_anything_trains(flow: Callable[..., Any]) -> None:
@@ -249,10 +216,15 @@ def has_ended(number: Path) -> bool:
     return True
 
 
-def test_of_a_run_that_is_stopped_no_stage_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DVC's own children too: a stage that went on would write beside the next run."""
+@pytest.mark.parametrize("stopped", [True, False])
+def test_what_a_stage_started_ends_with_the_run(
+    stopped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a run that is stopped, where a stage that went on would write beside the next run; and where a killed stage
+    left a process, which holds the pipe open: what it would write is not waited for."""
     program = tmp_path / "python"
-    program.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/stage\necho started\nwait\n")
+    ends = "echo started\nwait" if stopped else "printf 'a\\nsign \\303'\nexit 9"
+    program.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/left\n{ends}\n")
     program.chmod(0o755)
     monkeypatch.setattr(pipeline.sys, "executable", str(program))
 
@@ -260,22 +232,13 @@ def test_of_a_run_that_is_stopped_no_stage_goes_on(tmp_path: Path, monkeypatch: 
         def line(self, text: str) -> str | None:
             raise SystemExit(143)
 
-    with pytest.raises(SystemExit):
-        pipeline._reproduce([], Stopped())
-    assert has_ended(tmp_path / "stage")
-
-
-def test_a_run_ends_where_a_killed_stage_left_a_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It holds the pipe open: what it would write is not waited for."""
-    program = tmp_path / "python"
-    program.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/left\nprintf 'a\\nsign \\303'\nexit 9\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(pipeline.sys, "executable", str(program))
     began = time.monotonic()
-    assert pipeline._reproduce([], Progress()) == 9 and time.monotonic() - began < 20
-    assert capsys.readouterr().out == "a\nsign \N{REPLACEMENT CHARACTER}\n"
+    if stopped:
+        with pytest.raises(SystemExit):
+            pipeline._reproduce([], Stopped())
+    else:
+        assert pipeline._reproduce([], Progress()) == 9 and time.monotonic() - began < 20
+        assert capsys.readouterr().out == "a\nsign \N{REPLACEMENT CHARACTER}\n"
     assert has_ended(tmp_path / "left")
 
 
@@ -290,42 +253,20 @@ TOY = """stages:
 
 
 @pytest.mark.medium
-def test_dvc_says_which_stages_there_are_and_whether_one_would_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_up_to_date_or_in_the_cache_is_not_left_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert ask_dvc([]) == ([], False)  # no project: `dvc repro` will say so
     Repo.init(no_scm=True).close()
     Path("dvc.yaml").write_text(TOY)
     Path("given").write_text("1")
     names = ["first", "second@a", "second@b"]
-    assert ask_dvc([]) == (names, False)
+    assert ask_dvc([]) == (names, False) and pending(names, []) == Pending(set(names))
     with Repo() as repo:
         repo.reproduce()
-    assert ask_dvc([]) == (names, True)
+    assert ask_dvc([]) == (names, True) and pending(names, []) == Pending()
     Path("two-b").unlink()
-    assert ask_dvc([]) == (names, False)
-    assert ask_dvc(["second@a"]) == (names, True)
-    Path("given").write_text("2")
-    assert ask_dvc(["second@a"]) == (names, False)  # what it needs would run
-    Path("dvc.yaml").write_text("stages: [")
-    assert ask_dvc([]) == ([], False)
-
-
-@pytest.mark.medium
-def test_what_is_up_to_date_or_in_the_cache_is_not_left_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Repo.init(no_scm=True).close()
-    Path("dvc.yaml").write_text(TOY)
-    Path("given").write_text("1")
-    names = ["first", "second@a", "second@b"]
-    assert pending(names, []) == Pending(set(names))
-    with Repo() as repo:
-        repo.reproduce()
-    assert pending(names, []) == Pending()
-    Path("two-b").unlink()
-    assert pending(names, []) == Pending(restored={"second@b"})
-    assert pending(names, ["second@a"]) == Pending()
+    assert ask_dvc([]) == (names, False) and pending(names, []) == Pending(restored={"second@b"})
+    assert ask_dvc(["second@a"]) == (names, True) and pending(names, ["second@a"]) == Pending()
     assert pending(names, ["second"]) == Pending(restored={"second@b"})
     Path("dvc.lock").rename("lock")
     assert pending(names, []) == Pending(restored=set(names))
@@ -334,6 +275,7 @@ def test_what_is_up_to_date_or_in_the_cache_is_not_left_to_run(tmp_path: Path, m
     Path("lock").rename("dvc.lock")
     Path("given").write_text("2")
     assert pending(names, []) == Pending(set(names))  # what comes behind will have changed
+    assert ask_dvc(["second@a"]) == (names, False)  # what it needs would run
     with Repo() as repo:
         repo.reproduce()
     Path("given").write_text("1")
@@ -341,13 +283,4 @@ def test_what_is_up_to_date_or_in_the_cache_is_not_left_to_run(tmp_path: Path, m
     shutil.rmtree(".dvc/cache/files")
     assert pending(names, []) == Pending(set(names))
     Path("dvc.yaml").write_text("stages: [")
-    assert pending(names, []) == Pending(set(names))
-
-
-def test_what_stages_took_is_known_when_they_ended() -> None:
-    run = Progress(3, clock := Clock())
-    for stage in ("ingest", "teach"):
-        run.line(f"Running stage '{stage}':")
-        clock.seconds += 30
-    assert run.took(done=False) == {"ingest": 30.0}  # the last one failed
-    assert run.took(done=True) == {"ingest": 30.0, "teach": 30.0}
+    assert ask_dvc([]) == ([], False) and pending(names, []) == Pending(set(names))

@@ -104,32 +104,14 @@ def _with_a_scorer(path: Path) -> None:
 
 
 def test_running_tracking_serving_describing_testing_and_promoting_rerun_nothing(project: Project) -> None:
-    assert (
-        project.after_edits(
-            "pipeline/__main__.py",
-            "pipeline/params.py",
-            "pipeline/task/stage.py",
-            "steps/promote/gate.py",
-            "steps/promote/params.py",
-            "slimtower/search.py",
-            "slimtower/service/app.py",
-            "slimtower/engines/kinds/milvus.py",
-            "slimtower/registry/client.py",
-            "steps/tracking/runs.py",
-            "steps/tracking/stage_run.py",
-            "steps/frame/stage.py",
-            "steps/frame/self_check.py",
-            "README.md",
-            "docs/operations.md",
-            "Makefile",
-            "pyproject.toml",
-            "recipes/scifact.yaml",
-            "bench/gate.py",
-            "dags/retrain.py",
-            "tests/conftest.py",
-        )
-        == set()
-    )
+    edited = [
+        "pipeline/__main__.py", "pipeline/params.py", "pipeline/task/stage.py", "steps/promote/gate.py",
+        "steps/promote/params.py", "slimtower/search.py", "slimtower/service/app.py", "slimtower/registry/client.py",
+        "slimtower/engines/kinds/milvus.py", "steps/tracking/runs.py", "steps/tracking/stage_run.py",
+        "steps/frame/stage.py", "steps/frame/self_check.py", "README.md", "docs/operations.md", "Makefile",
+        "pyproject.toml", "recipes/scifact.yaml", "bench/gate.py", "dags/retrain.py", "tests/conftest.py",
+    ]  # fmt: skip
+    assert project.after_edits(*edited) == set()
 
 
 @pytest.mark.parametrize("step", sorted({stage.partition("@")[0] for stage in ALL}))
@@ -145,19 +127,13 @@ def test_another_model_in_a_folder_reruns_the_step_that_names_it(project: Projec
     assert project.after({"models.json": json.dumps(written | {step: {"/a/folder": "a digest"}}).encode()}) == own
 
 
-def test_what_serves_reruns_those_that_write_or_open_it_and_the_core_all(project: Project) -> None:
+def test_what_stages_share_reruns_those_that_use_it(project: Project) -> None:
     assert project.after_edits("slimtower/serving/release.py") == {"index", *CELLS["release"], "evaluate"}
     assert project.after_edits("steps/core/tables.py") == ALL
     assert project.after_edits("slimtower/common/files.py") == ALL
-
-
-def test_the_endpoint_reruns_what_asks_it_and_the_encoders_all_that_run_a_model(project: Project) -> None:
     asking = {"embed", "score@other", *TEACHERS, *CELLS["distill"], "evaluate"}
     assert project.after_edits("steps/endpoint/client.py", "steps/endpoint/module.py") == asking
     assert project.after_edits("steps/encoders/towers.py") == ALL - {"ingest"}
-
-
-def test_what_training_shares_reruns_the_stages_that_train(project: Project) -> None:
     changed = project.after_edits("steps/training/distributed.py", "steps/training/checkpoint_files.py")
     assert changed == TRAINED | set(CELLS["distill"])
 
