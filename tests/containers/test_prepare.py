@@ -2,13 +2,16 @@
 
 import base64
 import importlib.util
+import io
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import urllib.request
+from email.message import Message
+from http.client import RemoteDisconnected
 from pathlib import Path
 from types import ModuleType
+from urllib.error import HTTPError
 from urllib.parse import quote, quote_plus
+from urllib.request import Request
 
 import pytest
 
@@ -17,53 +20,36 @@ EXISTS = {"error_code": "RESOURCE_ALREADY_EXISTS"}
 PASSWORD = 'it"s a/päss+wörd'
 
 
-class Accounts(ThreadingHTTPServer):
+class Accounts:
     """Answers POST and PATCH with what `answers` holds, first to last: (status, body), or None to hang up."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
         self.answers: list[tuple[int, dict[str, str]] | None] = []
         self.asked: list[str] = []
         self.users: list[str] = []
 
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Accounts
-
-    def do_GET(self) -> None:
-        self._send(200, {})
-
-    def do_POST(self) -> None:
-        sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.users.append(sent["username"])
-        self.server.asked.append(f"{self.command} {self.path.rpartition('/')[2]}")
-        answer = self.server.answers.pop(0)
-        if answer:
-            self._send(*answer)
-
-    do_PATCH = do_POST
-
-    def _send(self, status: int, body: dict[str, str]) -> None:
-        sent = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(sent)))
-        self.end_headers()
-        self.wfile.write(sent)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+    def urlopen(self, request: str | Request, timeout: float) -> io.BytesIO:
+        if isinstance(request, str):
+            return io.BytesIO(b"{}")  # its health
+        self.users.append(json.loads(request.data)["username"])
+        self.asked.append(f"{request.get_method()} {request.full_url.rpartition('/')[2]}")
+        answer = self.answers.pop(0)
+        if answer is None:
+            raise RemoteDisconnected("closed connection without response")
+        status, body = answer[0], io.BytesIO(json.dumps(answer[1]).encode())
+        if status >= 400:
+            raise HTTPError(request.full_url, status, "no", Message(), body)
+        return body
 
 
 @pytest.fixture
-def accounts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Accounts]:
-    server = Accounts()
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{server.server_port}")
+def accounts(monkeypatch: pytest.MonkeyPatch) -> Accounts:
+    made = Accounts()
+    monkeypatch.setattr(urllib.request, "urlopen", made.urlopen)
     for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_AUTH_ADMIN_PASSWORD"):
         monkeypatch.setenv(name, "x")
-    yield server
-    server.shutdown()
-    server.server_close()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
+    return made
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import requests
 from requirements.hashes import MACHINES, files_of, lacking, pins_of, tags_of
 
 LOCKS = [Path(__file__).parents[2] / f"requirements/{name}.lock" for name in ("run", "extras", "test")]
+AWAY = (requests.ConnectionError, requests.Timeout, requests.exceptions.RetryError, requests.JSONDecodeError)
 
 
 @pytest.mark.medium
@@ -16,12 +17,7 @@ def test_every_pin_has_a_file_for_each_python_and_machine() -> None:
     assert len(pins) > 200
     try:
         files = files_of(name for name, *_ in pins)
-    except (
-        requests.ConnectionError,
-        requests.Timeout,
-        requests.exceptions.RetryError,
-        requests.JSONDecodeError,
-    ) as error:
+    except AWAY as error:
         pytest.skip(f"the package index gives no answer: {error}")
     found = {pin: [tags_of(file["filename"], pin[1]) for file in files[pin[0]]] for pin in pins}
     missing = {
