@@ -7,14 +7,12 @@ import pytest
 import yaml
 
 from pipeline.params import check_params
-from pipeline.recipe import laid_over, overlay
+from pipeline.recipe import overlay
 from pipeline.run import embedded_anew
-from slimtower.common.settings import read_mapping, read_text
+from slimtower.common.settings import read_mapping
 from steps.core.tables import SCHEMAS, table_from_rows, write_table
 
 PROJECT = Path(__file__).parents[2]
-TRAINING = {"cross_encoder_teacher", "demo_teachers", "llm_teacher", "scorers", "label_free_demo"}
-OWN_DATA = sorted(path for path in (PROJECT / "recipes").glob("*.yaml") if path.stem not in TRAINING)
 TEACHER = {"kind": "dual_encoder", "base": "a", "epochs": 0.0, "max_document_length": 96}
 
 
@@ -44,6 +42,7 @@ def test_a_teacher_that_is_trained_is_announced_with_its_cost(ingest: Path) -> N
     (line,) = lines(ingest, TEACHER | {"epochs": 1.0})
     assert line.startswith("teach.dense is trained") and "3 texts, about 5 minutes" in line
     assert lines(ingest, TEACHER | {"epochs": 1.0}, stage="evaluate") == [], "it stays as it is"
+    assert lines(ingest, TEACHER) == [], "a first run, of a teacher as it is"
 
 
 @pytest.mark.parametrize(
@@ -60,14 +59,3 @@ def test_a_teacher_that_is_trained_is_announced_with_its_cost(ingest: Path) -> N
 def test_another_teacher_than_in_the_last_run_is_announced(ingest: Path, change: dict[str, Any], said: str) -> None:
     found = lines(ingest, TEACHER, TEACHER | change)
     assert [f"another {said} than" in line and "3 texts" in line for line in found] == ([True] if said else [])
-
-
-def test_a_first_run_of_a_teacher_as_it_is_says_nothing(ingest: Path) -> None:
-    assert lines(ingest, TEACHER) == []
-
-
-@pytest.mark.parametrize("recipe", OWN_DATA, ids=lambda path: path.stem)
-def test_a_recipe_for_own_data_keeps_the_index_unless_told_otherwise(recipe: Path, ingest: Path) -> None:
-    raw = laid_over(read_mapping(PROJECT / "params.yaml"), read_text(recipe), {"DATA": "data"}, recipe)
-    params = check_params(raw, recipe.stem)
-    assert embedded_anew(params, {f"teach@{params.teach.index}"}, ingest, 0.0) == []

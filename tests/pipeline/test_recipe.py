@@ -8,14 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pipeline.recipe as recipe_module
-from pipeline.__main__ import main as pipeline_command
 from pipeline.in_run import main as in_run
 from pipeline.outcome import next_commands
 from pipeline.params import Params, check_params
@@ -30,15 +28,10 @@ from pipeline.recipe import (
     run,
     worktree,
 )
-from pipeline.recipe import main as recipe_command
 from slimtower.common.errors import UserError
 from slimtower.common.files import write_json
 from slimtower.common.settings import read_mapping
 from slimtower.serving.choice import check_origin
-from steps.core.measures import units
-from steps.evaluate.params import AS_ONE
-
-RECIPES = sorted(Path("recipes").glob("*.yaml"))
 
 
 def test_mappings_merge_while_lists_and_a_students_start_replace() -> None:
@@ -67,41 +60,38 @@ def test_variables_are_filled_paths_absolute_and_comments_left_alone(
     assert fill(text, variables, Path("r.yaml")) == filled.replace("{here}", str(tmp_path))
 
 
-def test_a_missing_variable_is_named_with_the_command() -> None:
+def test_a_variable_that_is_missing_or_would_end_a_text_is_refused() -> None:
     with pytest.raises(UserError, match=r"needs DATA; run `make run RECIPE=r\.yaml DATA="):
         fill("path: ${DATA}", {"DATA": ""}, Path("r.yaml"))
-
-
-@pytest.mark.parametrize("given", ['/d"}]\npromote: {x: 1}', "a\\b", 'a"b', "a\u2028b"])
-def test_a_value_ends_no_text_of_the_recipe(given: str) -> None:
-    with pytest.raises(UserError, match="have no place in a value"):
-        fill('path: "${DATA}"', {"DATA": given}, Path("r.yaml"))
+    for given in ('/d"}]\npromote: {x: 1}', "a\\b", 'a"b', "a\u2028b"):
+        with pytest.raises(UserError, match="have no place in a value"):
+            fill('path: "${DATA}"', {"DATA": given}, Path("r.yaml"))
 
 
 def test_a_misspelt_variable_is_refused_and_one_of_another_recipe_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = 'path: "${DATA}"\nunlabelled_queries: "${UNLABELLED:-}"\n'
-    (tmp_path / "own.yaml").write_text(text)
-    (tmp_path / "other.yaml").write_text("epochs: ${EPOCHS:-0.0}\n")
     recipe = tmp_path / "own.yaml"
+    recipe.write_text(text)
+    (tmp_path / "other.yaml").write_text("epochs: ${EPOCHS:-0.0}\n")
     check_names({"DATA": "x", "UNLABELLED": "", "LAYERS": ""}, text, recipe)
     assert not capsys.readouterr().err
     check_names({"DATA": "x", "EPOCHS": "1"}, text, recipe)
-    assert "reads no EPOCHS, which changes nothing; it reads DATA, UNLABELLED" in capsys.readouterr().err
-    with pytest.raises(UserError, match="reads no UNLABELED, but UNLABELLED; it reads DATA, UNLABELLED"):
+    assert "reads no EPOCHS, which changes nothing" in capsys.readouterr().err
+    with pytest.raises(UserError, match="reads no UNLABELED, but UNLABELLED"):
         check_names({"DATA": "x", "UNLABELED": "y"}, text, recipe)
-
-
-def test_make_hands_on_what_it_does_not_know() -> None:
-    words = ["make", "-n", "run", "RECIPE=recipes/beir.yaml", "DATA=a b", "UNLABELED=x"]
-    typed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert 'UNLABELED="$UNLABELED"' in typed and 'RECIPE="$RECIPE"' not in typed
 
 
 def test_a_command_that_was_killed_ends_as_in_a_shell(tmp_path: Path) -> None:
     killed = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"]
     assert run(killed, tmp_path, dict(os.environ)) == 137
+
+
+def make(*words: str) -> list[str]:
+    """What make prints."""
+    done = subprocess.run(["make", "--no-print-directory", *words], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
 
 
 def test_what_was_typed_after_make_means_what_it_says(tmp_path: Path) -> None:
@@ -114,16 +104,11 @@ def test_what_was_typed_after_make_means_what_it_says(tmp_path: Path) -> None:
     }
     shown = " ".join(f'"$${name}"' for name in typed)
     rule = f"show: ; @printf '%s\\n' {shown} '$(TYPED)'"
-    words = [
-        "make",
-        "--no-print-directory",
-        f"--eval={rule}",
-        "show",
-        *(f"{name}={value}" for name, value in typed.items()),
-    ]
-    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    said = make(f"--eval={rule}", "show", *(f"{name}={value}" for name, value in typed.items()))
     assert said[:5] == list(typed.values()) and "UNLABELED" in said[5].split()
     assert not (tmp_path / "ran").exists()
+    handed_on = "".join(make("-n", "run", "RECIPE=recipes/beir.yaml", "DATA=a b", "UNLABELED=x"))
+    assert 'UNLABELED="$UNLABELED"' in handed_on and 'RECIPE="$RECIPE"' not in handed_on
 
 
 def test_make_clean_spares_what_it_does_not_own(tmp_path: Path) -> None:
@@ -137,24 +122,22 @@ def test_make_clean_spares_what_it_does_not_own(tmp_path: Path) -> None:
         assert left == {"Makefile", "data", "data/rank", "data/rank/README.md", "docs"}
 
 
-def test_models_of_the_hub_are_pinned_to_a_commit() -> None:
-    named = re.compile(r"(?m)^ *base: (?:\$\{\w+:-)?([\w.-]+/[\w.-]+)(@[0-9a-f]{40})?\}?$")
-    found = [each for path in (*RECIPES, Path("params.yaml")) for each in named.findall(path.read_text("utf-8"))]
-    assert len(found) > 2 and [name for name, commit in found if not commit] == []
-
-
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_every_recipe_is_valid_and_begins_with_its_command(recipe: Path) -> None:
-    text = recipe.read_text(encoding="utf-8")
-    assert text.startswith(f"# make run RECIPE={recipe}")
-    laid(recipe.stem)
-
-
 def laid(name: str, **variables: str) -> Params:
     """params.yaml with a recipe over it."""
     path = Path(f"recipes/{name}.yaml")
     text = path.read_text(encoding="utf-8")
     return check_params(laid_over(read_mapping(Path("params.yaml")), text, {"DATA": "data"} | variables, path), name)
+
+
+def test_every_recipe_is_valid_begins_with_its_command_and_pins_models_to_a_commit() -> None:
+    named = re.compile(r"(?m)^ *base: (?:\$\{\w+:-)?([\w.-]+/[\w.-]+)(@[0-9a-f]{40})?\}?$")
+    found = named.findall(Path("params.yaml").read_text("utf-8"))
+    for recipe in sorted(Path("recipes").glob("*.yaml")):
+        text = recipe.read_text(encoding="utf-8")
+        assert text.startswith(f"# make run RECIPE={recipe}")
+        found += named.findall(text)
+        laid(recipe.stem)
+    assert len(found) > 2 and [name for name, commit in found if not commit] == []
 
 
 @pytest.mark.parametrize("name", ["beir", "click_log", "llm_teacher", "medquad", "scifact", "scifact_medquad", "ubi"])
@@ -165,17 +148,10 @@ def test_data_of_ones_own_meet_no_cap_and_keep_their_index_until_a_teacher_is_tr
     if name in ("llm_teacher", "scifact_medquad"):
         return
     assert ranker.max_length == 256, "longer pairs than the demo's"
-    assert "[EPOCHS=0.0]" in Path(f"recipes/{name}.yaml").read_text(encoding="utf-8").split("\n")[0]
     for given, epochs in (("", 0.0), ("1.5", 1.5)):
         params = laid(name, EPOCHS=given)
         teacher = params.teach.described("dense").model_dump()
         assert (teacher["epochs"], teacher["max_triplets"]) == (epochs, 0) and params.evaluate.earlier_towers
-
-
-def test_both_recipes_of_logs_read_all_of_a_log() -> None:
-    sections = {"rank", "teach", "generate", "embed", "evaluate"}
-    assert laid("click_log").model_dump(include=sections) == laid("ubi").model_dump(include=sections)
-    assert laid("ubi").embed.max_part_texts == 0
 
 
 def test_a_variable_of_the_environment_is_read_unless_another_value_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,29 +160,6 @@ def test_a_variable_of_the_environment_is_read_unless_another_value_was_typed(mo
     text = 'path: "${DATA}"\nepochs: ${EPOCHS:-0.0}\n'
     assert given_variables(text, {}) == {"DATA": "from the environment", "EPOCHS": ""}
     assert given_variables(text, {"DATA": "typed", "EPOCHS": "1"}) == {"DATA": "typed", "EPOCHS": "1"}
-
-
-def test_the_help_lists_every_command() -> None:
-    (phony,) = re.findall(r"^\.PHONY: (.*)$", Path("Makefile").read_text(encoding="utf-8"), re.M)
-    words = ["make", "--no-print-directory", "help"]
-    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
-    listed = [line.split()[0] for line in told if re.match("  [a-z]", line)]
-    assert sorted(listed) == sorted(set(phony.split()) - {"help"}) and len(listed) == len(set(listed)) <= 25
-    assert max(map(len, told)) <= 100
-    assert all(line[22] == " " != line[23] for line in told if line.startswith("  ")), "two columns"
-    words = ["make", "--no-print-directory", "-n", "bench", "NAME=replay", "ARGS=a b --queries log"]
-    typed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert typed.endswith("python -m bench replay a b --queries log\n")
-
-
-@pytest.mark.parametrize(("recipe", "sets"), [("beir15", 15), ("nanobeir", 13)])
-def test_a_standard_protocol_has_its_sets_and_a_track_without_their_text(recipe: str, sets: int) -> None:
-    own, general = (laid(recipe, PARTS=parts) for parts in ("", "unlabelled_queries"))
-    assert len(units([source.name for source in own.ingest.sources], AS_ONE)) == sets
-    assert {"titles", "sentences", "spans"} < set(own.embed.parts)
-    assert general.embed.parts == ["unlabelled_queries"] and general.embed.least_texts == 0
-    losses = [loss.kind for name in own.distill.students for loss in own.distill.described(name).losses]
-    assert set(losses) == {"embedding"}, "scores of nearest documents are of the corpora"
 
 
 def git(*words: str | Path) -> str:
@@ -251,6 +204,10 @@ def test_a_worktree_leaves_the_project_clean_and_keeps_its_own_lock(checkout: Pa
     assert (folder / "params.yaml").read_text() == "a: 1\n"
     assert str(checkout / ".dvc" / "cache") in (folder / ".dvc" / "config.local").read_text()
     assert status(checkout) == ""
+    (checkout / "params.yaml").write_text("a: 3\n")  # not committed
+    worktree(checkout, Path("recipes/x.yaml"))
+    assert (folder / "params.yaml").read_text() == "a: 3\n"
+    assert status(checkout) == " M params.yaml\n"
 
 
 @pytest.mark.parametrize("how", ["moved", "copied", "cloned", "without git", "moved, others first"])
@@ -338,11 +295,10 @@ def test_the_lock_of_a_run_survives_a_kill_while_its_files_are_renewed(
     assert [path.name for path in folder.parent.iterdir()] == ["x"]
 
 
-def test_a_worktree_sees_uncommitted_changes_without_touching_them(checkout: Path) -> None:
-    (checkout / "params.yaml").write_text("a: 3\n")
-    folder = worktree(checkout, Path("recipes/x.yaml"))
-    assert (folder / "params.yaml").read_text() == "a: 3\n"
-    assert status(checkout) == " M params.yaml\n"
+RUN = """
+import os, sys; from pathlib import Path; from pipeline.recipe import run
+run(sys.argv[2:], Path(sys.argv[1]), dict(os.environ))
+"""
 
 
 @pytest.mark.medium
@@ -358,12 +314,8 @@ def test_a_recipe_that_is_stopped_stops_its_pipeline_and_waits_for_it(
     pipeline.write_text(
         "trap 'sleep 0.3; echo ended >ended; exit 1' TERM; echo began >began; while :; do sleep 0.05; done"
     )
-    words = (
-        "import os, sys; from pathlib import Path; from pipeline.recipe import run;"
-        "run(['sh', sys.argv[1]], Path(sys.argv[1]).parent, dict(os.environ))"
-    )
-    start = ["nohup"] if nohup else []
-    recipe = subprocess.Popen([*start, sys.executable, "-c", words, str(pipeline)])
+    words = [sys.executable, "-c", RUN, str(tmp_path), "sh", "pipeline.sh"]
+    recipe = subprocess.Popen(["nohup", *words] if nohup else words)
     wait_for(tmp_path / "began")
     for number in sent:
         time.sleep(0.2)  # a child may be at work before the call that starts it has returned
@@ -380,15 +332,9 @@ def test_an_interrupted_recipe_lets_its_pipeline_end_in_its_own_time(tmp_path: P
         "try:\n    Path('began').touch(); time.sleep(60)\n"
         "except (KeyboardInterrupt, SystemExit):\n    time.sleep(1); Path('closed').touch(); raise\n"
     )
-    words = (
-        "import os, sys; from pathlib import Path; from pipeline.recipe import run;"
-        "run([sys.executable, 'closing.py'], Path(sys.argv[1]), dict(os.environ))"
-    )
-    environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
-    command = [sys.executable, "-c", words, str(tmp_path)]
     recipe = subprocess.Popen(
-        command,
-        env=environment,
+        [sys.executable, "-c", RUN, str(tmp_path), sys.executable, "closing.py"],
+        env=os.environ | {"PYTHONPATH": str(Path.cwd())},
         stderr=subprocess.DEVNULL,
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
@@ -453,11 +399,6 @@ def test_one_run_of_a_recipe_at_a_time(checkout: Path) -> None:
     for command in ("reports/x.report.html", "make serve RECIPE=recipes/x.yaml", "make promote RECIPE=recipes/x.yaml"):
         assert f"{command}\n" in shown
     assert not list(folder.rglob(".staging.*"))
-    (checkout / "mine").mkdir()
-    (checkout / "mine/x.yaml").write_text("{}")
-    words = [sys.executable, "-c", start, str(Path.cwd()), "mine/x.yaml"]
-    other = subprocess.run(words, cwd=checkout, text=True, capture_output=True, timeout=60)
-    assert other.returncode == 3 and "is the run of recipes/x.yaml, another recipe of that name" in other.stderr
 
 
 def test_params_that_the_last_run_wrote_are_not_checked_again(tmp_path: Path) -> None:
@@ -502,30 +443,17 @@ def test_a_command_runs_where_the_recipe_ran(
             command()
 
 
-@pytest.mark.parametrize("command", [pipeline_command, recipe_command], ids=["pipeline", "recipe"])
-def test_help_says_the_usage_and_runs_nothing(
-    command: Callable[[], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["pipeline", "--help"])
-    command()
-    assert capsys.readouterr().out.startswith("python -m pipeline")
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("verdict", "refused"),
-    [
-        ({"a": {"s": {"answer": "no"}, "t": {"answer": "yes"}}, "b": {"s": {"answer": "yes"}}}, False),
-        ({"a": {"s": {"answer": "no"}}, "b": {"s": {"answer": "yes"}}}, True),
-        ({"a": {"s": {"answer": "cannot tell"}}}, False),
-        ({}, True),
-    ],
-)
 def test_the_last_words_say_if_no_student_would_be_a_first_champion(
-    verdict: dict[str, object], refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_json(tmp_path / "reports/metrics.json", {"verdict": verdict})
-    [offer] = [line for line in next_commands("") if "make promote" in line]
-    assert ("refuses" in offer) == refused
+    yes, no, open_ = ({"answer": answer} for answer in ("yes", "no", "cannot tell"))
+    for verdict, refused in (
+        ({"a": {"s": no, "t": yes}, "b": {"s": yes}}, False),
+        ({"a": {"s": no}, "b": {"s": yes}}, True),
+        ({"a": {"s": open_}}, False),
+        ({}, True),
+    ):
+        write_json(tmp_path / "reports/metrics.json", {"verdict": verdict})
+        [offer] = [line for line in next_commands("") if "make promote" in line]
+        assert ("refuses" in offer) == refused
