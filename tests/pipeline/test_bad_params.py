@@ -65,11 +65,7 @@ def test_a_wrong_value_anywhere_is_one_line(record_property: Callable[..., None]
         outcomes += [refused(replaced(WHOLE, path, next(values))) for _ in range(2)]
     assert len(outcomes) > 500 and sum(outcomes) > len(outcomes) / 2
     record_property("cases", len(outcomes))
-
-
-@pytest.mark.parametrize("value", [float("inf"), float("nan")])
-def test_a_number_must_be_finite(value: float) -> None:
-    assert refused(replaced(WHOLE, ("distill", "repeats", "spans"), value))
+    assert all(refused(replaced(WHOLE, ("distill", "repeats", "spans"), float(value))) for value in ("inf", "nan"))
 
 
 @pytest.mark.medium

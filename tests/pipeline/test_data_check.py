@@ -70,13 +70,6 @@ def test_a_corpus_alone_runs_and_is_told_what_it_goes_without(tmp_path: Path) ->
     ]
 
 
-def test_documents_give_generated_queries_where_they_are_asked_to(tmp_path: Path) -> None:
-    lines = check_data(params({"generate": {"least_sources": 100}}), write(tmp_path))
-    assert (
-        "distill: the data have no train queries or unlabelled queries, so students learn from the other texts" in lines
-    )
-
-
 def test_complete_data_need_no_line(tmp_path: Path) -> None:
     folder = write(
         tmp_path,
@@ -88,15 +81,30 @@ def test_complete_data_need_no_line(tmp_path: Path) -> None:
     assert check_data(params(student(labels="train", teacher_top_k=0, losses=LABELS)), folder) == []
 
 
-def test_judged_training_queries_train_a_teacher_where_candidates_are_searched(tmp_path: Path) -> None:
-    folder = write(
-        tmp_path, queries=[query(1, "train"), query(2, "test")], qrels=[judged(1, "train"), judged(2, "test")]
-    )
-    assert not any("zero-shot" in line for line in check_data(params(), folder))
-    lines = check_data(params({"candidates": {"searchers": []}}), folder)
-    assert lines[0].startswith(
-        "teach@dense: the data have no click log, no relevance table and no judged training query"
-    )
+ASKED = [query(1, "train"), query(2, "test")]
+JUDGED: dict[str, Any] = {"queries": ASKED, "qrels": [judged(1, "train"), judged(2, "test")]}
+UNTITLED: dict[str, Any] = {"title": " ", "queries": ASKED, "unlabelled_queries": [unlabelled(3)]}
+SCORES = [("a/q1", f"a/{at}", float(at)) for at in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("change", "given", "untrained", "lacking"),
+    [
+        ({"generate": {"least_sources": 100}}, {}, True, "train queries or unlabelled queries"),
+        ({}, JUDGED, False, "unlabelled queries"),
+        ({"candidates": {"searchers": []}}, JUDGED, True, "unlabelled queries"),
+        ({}, {"queries": [query(1, "train")], "given_triplets": [("a/q1", "a/1", "a/2")]}, False, "unlabelled queries"),
+        (ZERO_SHOT, UNTITLED, False, "titles"),
+        (student(labels="train", losses=LABELS), {"queries": ASKED, "relevance": SCORES}, False, "unlabelled queries"),
+    ],
+)
+def test_what_trains_a_teacher_and_what_students_lack(
+    change: dict[str, Any], given: dict[str, Any], untrained: bool, lacking: str, tmp_path: Path
+) -> None:
+    lines = check_data(params(change), write(tmp_path, **given))
+    assert any(line.startswith("teach@dense: ") for line in lines) == untrained
+    told = [line for line in lines if line.startswith("distill: ")]
+    assert told == [f"distill: the data have no {lacking}, so students learn from the other texts"]
 
 
 def test_limits_that_leave_most_of_the_data_unused_are_named(tmp_path: Path) -> None:
@@ -107,26 +115,10 @@ def test_limits_that_leave_most_of_the_data_unused_are_named(tmp_path: Path) -> 
     assert "embed: reads only 14 texts of each of these: 30 titles (embed.max_part_texts, 0 = all)" in lines
     off = {"generate": {"max_queries": 0}, "embed": {"max_part_texts": 0}}
     assert not any("max_" in line for line in check_data(params(ZERO_SHOT, off), folder))
-    corpus = table_from_rows(
-        "corpus",
-        [
-            dict(zip(SCHEMAS["corpus"].names, (f"{at % 3}/{at}", str(at % 3), "title", "", "text"), strict=True))
-            for at in range(30)
-        ],
-    )
-    write_table(folder, "corpus", corpus)  # three data sets of ten: a limit is of each
+    named = ((f"{at % 3}/{at}", str(at % 3), "title", "", "text") for at in range(30))
+    rows = [dict(zip(SCHEMAS["corpus"].names, row, strict=True)) for row in named]
+    write_table(folder, "corpus", table_from_rows("corpus", rows))  # three data sets of ten: a limit is of each
     assert not any("titles" in line for line in check_data(params(ZERO_SHOT, limits), folder))
-
-
-def test_given_triplets_train_a_teacher(tmp_path: Path) -> None:
-    folder = write(tmp_path, queries=[query(1, "train")], given_triplets=[("a/q1", "a/1", "a/2")])
-    assert not any("zero-shot" in line for line in check_data(params(), folder))
-
-
-def test_documents_without_titles_have_no_titles_to_align_on(tmp_path: Path) -> None:
-    folder = write(tmp_path, title=" ", queries=[query(1, "train")], unlabelled_queries=[unlabelled(2)])
-    lines = check_data(params(ZERO_SHOT), folder)
-    assert lines[0] == "distill: the data have no titles, so students learn from the other texts"
 
 
 def test_spans_that_make_up_for_missing_texts_are_texts_enough(tmp_path: Path) -> None:
@@ -152,6 +144,14 @@ def test_a_standard_protocol_trains_on_the_parts_that_it_reads(tmp_path: Path, r
     assert f" name {', '.join(sorted(unread.split(', ')))}, so" in told
 
 
+REQUIRED = {"distill": {"required_parts": ["titles", "unlabelled_queries"]}}
+NO_PART = {"distill": {"repeats": {"titles": 0.0, "sentences": 0.0, "spans": 0.0}}}
+UNREAD = {"distill": {"repeats": {"random_queries": 1.0}, "required_parts": ["random_queries"]}}
+CLICKED = {"queries": [query(1, "train")], "impressions": [shown(1, clicked=True)]}
+OF_THE_TEST = {"queries": [query(1, "test")], "impressions": [shown(1, clicked=True), shown(1, clicked=False)]}
+TEN_SCORES = {"queries": [query(1, "train")], "relevance": SCORES[:10]}
+
+
 @pytest.mark.parametrize(
     ("change", "rows", "complaint"),
     [
@@ -166,40 +166,20 @@ def test_a_standard_protocol_trains_on_the_parts_that_it_reads(tmp_path: Path, r
             {},
             "score_softmax has no candidate documents.*set teacher_top_k",
         ),
-        (
-            {"distill": {"required_parts": ["titles", "unlabelled_queries"]}},
-            {},
-            r"required_parts names unlabelled_queries, but the data give no such",
-        ),
-        (
-            {"distill": {"repeats": {"titles": 0.0, "sentences": 0.0, "spans": 0.0}}},
-            {},
-            "the data give no text of generated_queries, train_queries, unlabelled_queries, so students have nothing",
-        ),
-        (
-            {"distill": {"repeats": {"random_queries": 1.0}, "required_parts": ["random_queries"]}},
-            {},
-            r"required_parts names random_queries, but embed\.parts does not",
-        ),
+        (REQUIRED, {}, r"required_parts names unlabelled_queries, but the data give no such"),
+        (NO_PART, {}, "the data give no text of generated_queries, train_queries, unlabelled_queries"),
+        (UNREAD, {}, r"required_parts names random_queries, but embed\.parts does not"),
         (student(teacher_top_k=99), {}, r"1l\.teacher_top_k is 99, but embed\.neighbours is"),
         ({"mine": {"planner": "table"}}, {}, r"planner: 'table' needs term scores and ingest read none"),
         ({"index": {"factory": "IVF64,PQ8x4"}}, {}, r"'IVF64,PQ8x4' needs 64 vectors to train on, but 'a' has 30"),
         ({"index": {"factory": "OPQ8,IVF4,PQ8"}}, {}, "needs 256 vectors"),
         (
             TRAINED,
-            {"queries": [query(1, "train")], "impressions": [shown(1, clicked=True)]},
-            r"teach\.teacher\.dense\.epochs is 1, but the log of the training queries does not have both",
+            CLICKED,
+            r"dense\.epochs is 1, but the log of the training queries does not have both",
         ),
-        (
-            TRAINED,
-            {"queries": [query(1, "test")], "impressions": [shown(1, clicked=True), shown(1, clicked=False)]},
-            r"there is nothing to train on; set teach\.teacher\.dense\.epochs: 0",
-        ),
-        (
-            TRAINED,
-            {"queries": [query(1, "train")], "relevance": [("a/q1", f"a/{at}", 1.0) for at in range(10)]},
-            "nor a query with more than 10 scores",
-        ),
+        (TRAINED, OF_THE_TEST, r"there is nothing to train on; set teach\.teacher\.dense\.epochs: 0"),
+        (TRAINED, TEN_SCORES, "nor a query with more than 10 scores"),
         (
             {"teach": {"teachers": ["dense", "cross"], "teacher": {"cross": DUAL}}},
             {},
@@ -218,10 +198,3 @@ def test_one_document_is_nothing_to_compare(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"score_softmax compares documents, but there is 1 in all"):
         check_data(params(ZERO_SHOT), write(tmp_path, documents=1))
     assert check_data(params(ZERO_SHOT, student(losses=VECTORS)), write(tmp_path, documents=1))
-
-
-def test_scores_of_training_queries_are_labels_and_train_a_teacher(tmp_path: Path) -> None:
-    rows = [("a/q1", f"a/{at}", float(at)) for at in range(12)]
-    folder = write(tmp_path, queries=[query(1, "train"), query(2, "test")], qrels=[judged(2, "test")], relevance=rows)
-    lines = check_data(params(student(labels="train", losses=LABELS)), folder)
-    assert lines == ["distill: the data have no unlabelled queries, so students learn from the other texts"]

@@ -78,25 +78,13 @@ with open_engine("folder:engine") as engine:
 """
 
 
-def test_the_page_shows_how_many_files_each_takes() -> None:
-    files = [
-        "slimtower/engines/kinds/folder.py",
-        "steps/distill/losses/huber.py",
-        "steps/distill/losses/rare_words.py",
-        "steps/evaluate/figures/query_length.py",
-        "steps/ingest/kinds/faq.py",
-        "steps/teach/frozen.py",
-        "steps/teach/kinds/frozen.py",
-    ]
-    assert sorted(BLOCKS) == files
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.filterwarnings("ignore")
 def test_new_files_alone_add_what_the_page_shows(tiny_tower: Path, released: Path, tmp_path: Path) -> None:
     project = tmp_path / "project copy"
     plain_copy(ROOT, project)
+    assert len(BLOCKS) == 7
     for path, code in BLOCKS.items():
         assert not (project / path).exists()
         (project / path).write_text(code, encoding="utf-8")

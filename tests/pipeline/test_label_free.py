@@ -44,12 +44,7 @@ def test_students_learn_what_colbert_makes_of_the_teachers_hits_and_evaluate_sho
     write_beir(data / "own", judged={"test": slice(40)})
     load_ranker(tiny_tower, 32).save_pretrained(str(tmp_path / "ranker"), create_model_card=False)
     changes = {
-        "teach": {
-            "teacher": {
-                "late": {"dim": 8, "max_document_length": 64},
-                "cross": {"max_length": 32},
-            }
-        },
+        "teach": {"teacher": {"late": {"dim": 8, "max_document_length": 64}, "cross": {"max_length": 32}}},
         "score": {"max_texts": {"late": 120, "cross": 40}, "precision": "fp32"},
         "evaluate": {"rerankers": ["late"], "rerank_depth": 10},
     }

@@ -1,20 +1,15 @@
 """models.json: a model folder that params.yaml names has a digest that changes with its files, by stage."""
 
 import copy
-import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import yaml
-from pydantic import BaseModel
 
-from pipeline.params import Params, check_params, named_models
-from pipeline.params_reference import reference
+from pipeline.params import check_params, named_models
 from pipeline.prepare import checked_models, keep_models, write_models
 from slimtower.common.files import read_json
-from slimtower.common.settings import read_mapping
-from steps.core.params import MODEL
 
 TRACKED = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
 
@@ -93,29 +88,3 @@ def test_of_a_model_behind_an_api_the_tokenizer_is_a_folder_and_the_model_is_non
     raw["distill"]["students"] = ["static"]
     write_models(named_models(check_params(raw, "params.yaml")), tmp_path / "models.json")
     assert list(read_json(tmp_path / "models.json")["teach"]) == ["words"]
-
-
-def test_every_knob_that_names_a_model_is_marked() -> None:
-    """By the reference, which says of such a knob that it takes a folder or a name."""
-    page = reference(read_mapping(Path("params.yaml")))
-    told = re.findall(r"^\| `([a-z_.]+)` \|.*(?:folder or (?:a )?(?:Hugging Face )?name|[Nn]ame or folder)", page, re.M)
-    assert {name.rpartition(".")[2] for name in told} <= marked(Params) and len(told) >= 6
-
-
-def marked(model: type[BaseModel]) -> set[str]:
-    """Names of the knobs below a model that are marked."""
-    found, seen, waiting = set[str](), set[Any](), [model]
-    while waiting:
-        each = waiting.pop()
-        seen.add(each)
-        for name, field in each.model_fields.items():
-            found |= {name} if MODEL in field.metadata else set()
-            waiting += [inner for inner in models_of(field.annotation) if inner not in seen]
-    return found
-
-
-def models_of(annotation: Any) -> list[type[BaseModel]]:
-    """The pydantic models that an annotation names."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [found for part in get_args(annotation) for found in models_of(part)]
