@@ -62,5 +62,6 @@ def test_the_last_complaint_is_found() -> None:
     assert Ended(1, "", said).line() == "ERROR: gave up"
     assert Ended(1, "", "one\ntwo  words\n\n").line() == "two words"
     assert Ended(-9, "", "").line() == "ended with code -9"
+    assert [Ended(code, "", "").exit_code for code in (0, 3, -9, -15)] == [0, 3, 137, 143]
     done = ask([sys.executable, "-c", "print('x'); raise SystemExit('slimtower: no')"], ".", dict(os.environ))
     assert (done.code, done.out, done.line()) == (1, "x\n", "slimtower: no")

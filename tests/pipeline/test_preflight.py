@@ -16,18 +16,11 @@ from pipeline.limits import GIB
 from pipeline.preflight import Machine, check_folders, examine, warnings
 from slimtower.common.errors import UserError
 
-AMPLE = Machine(threads=4, memory=16.0, disk=100.0, precision="fp32", instructions="AVX2")
-
 
 class Usage(NamedTuple):
     total: int
     used: int
     free: int
-
-
-def test_the_line_names_threads_precision_memory_and_disk() -> None:
-    assert str(AMPLE) == "4 threads, fp32 (AVX2), 16.0 GiB of memory and 100 GiB of disk free"
-    assert str(Machine(1, 7.26, 3.4, "bf16", "AVX512")).startswith("1 thread, bf16 (AVX512), 7.3 GiB of memory and 3 ")
 
 
 def test_this_machine_is_looked_at_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,6 +30,10 @@ def test_this_machine_is_looked_at_as_it_is(tmp_path: Path, monkeypatch: pytest.
     assert machine.precision == "fp32"
     assert machine.disk == pytest.approx(shutil.disk_usage(tmp_path).free / GIB, rel=0.1)
     assert machine.instructions
+    assert str(Machine(1, 7.26, 3.4, "bf16", "AVX512")).startswith("1 thread, bf16 (AVX512), 7.3 GiB of memory and 3 ")
+    monkeypatch.setenv("SLIMTOWER_PRECISION", "fp16")
+    with pytest.raises(UserError, match="SLIMTOWER_PRECISION is 'fp16'"):
+        examine(tmp_path)
 
 
 @pytest.mark.parametrize("full", ["project", "slimtower-cache"])
@@ -54,21 +51,15 @@ def test_a_folder_that_cannot_be_written_stops_the_run(tmp_path: Path, monkeypat
     def refuse(**given: Any) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(preflight.tempfile, "TemporaryFile", refuse)
-    with pytest.raises(UserError, match=r"cannot be written \(Read-only file system\); run in a folder of your own"):
-        check_folders(tmp_path)
-
-
-def test_a_cache_that_cannot_be_made_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(preflight.tempfile, "TemporaryFile", refuse)
+        with pytest.raises(
+            UserError, match=r"cannot be written \(Read-only file system\); run in a folder of your own"
+        ):
+            check_folders(tmp_path)
     monkeypatch.setenv("SLIMTOWER_CACHE", "/proc/nowhere/cache")
     with pytest.raises(UserError, match=r"^/proc: cannot be written \(.+\); .*set SLIMTOWER_CACHE"):
         check_folders(tmp_path)
-
-
-def test_a_precision_that_there_is_not_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLIMTOWER_PRECISION", "fp16")
-    with pytest.raises(UserError, match="SLIMTOWER_PRECISION is 'fp16'"):
-        examine(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -91,10 +82,16 @@ def test_little_memory_and_threads_that_do_not_fit_the_cores_are_warned_of(
     assert len(said) == bool(warned) and all(line.startswith(warned) for line in said)
 
 
-def test_what_precedes_a_run_imports_nothing_slow() -> None:
-    """A run that finds nothing to do ends after it: make demo typed again takes seconds, most of them imports."""
-    script = (
-        "import sys, pipeline.prepare; print(sorted({'mlflow', 'pandas', 'torch', 'transformers'} & set(sys.modules)))"
-    )
+@pytest.mark.parametrize(
+    ("modules", "slow"),
+    [
+        ("pipeline.__main__, pipeline.prepare", {"mlflow", "pandas", "torch", "transformers"}),
+        ("pipeline.params", {"mlflow", "sentence_transformers", "transformers"}),
+        ("pipeline.task.__main__", {"torch"}),  # a task imports it in its stage alone
+    ],
+)
+def test_what_precedes_a_run_imports_nothing_slow(modules: str, slow: set[str]) -> None:
+    """A run that finds nothing to do ends after it; and the threads are set before torch is imported."""
+    script = f"import sys, {modules}; print(sorted({slow} & {{*sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -32,32 +32,13 @@ def test_another_place_is_a_user_error(remote: str) -> None:
         open_store(remote)
 
 
-@pytest.fixture
-def stubbed(monkeypatch: pytest.MonkeyPatch) -> Stubber:
-    """Answers of S3 in the order in which they are asked for."""
+def test_an_absent_object_is_none_and_a_refused_one_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     client: Any = boto3.client("s3", region_name="x", aws_access_key_id="a", aws_secret_access_key="b")
-    stubber = Stubber(client)
-    stubber.activate()
+    stubbed = Stubber(client)
+    stubbed.activate()
     monkeypatch.setattr(run_store, "s3_client", lambda where: client)
-    return stubber
-
-
-@pytest.mark.parametrize(("url", "prefix"), [("s3://bucket/a/b/", "a/b/"), ("s3://bucket", "")])
-def test_objects_lie_below_the_prefix(stubbed: Stubber, url: str, prefix: str) -> None:
-    store = open_store(url)
+    store = open_store("s3://bucket/a/")
     assert isinstance(store, S3Store) and not store.url.endswith("/")
-    stubbed.add_response("put_object", {}, {"Bucket": "bucket", "Key": f"{prefix}locks/x", "Body": b"1"})
-    store.write("locks/x", b"1")
-    page = {"Contents": [{"Key": f"{prefix}locks/{name}"} for name in ("", "teach.yaml", "distill@2l.yaml")]}
-    stubbed.add_response("list_objects_v2", page, {"Bucket": "bucket", "Prefix": f"{prefix}locks/", "Delimiter": "/"})
-    assert store.names("locks") == ["distill@2l.yaml", "teach.yaml"]
-    stubbed.add_response("head_object", {}, {"Bucket": "bucket", "Key": f"{prefix}dvc/x"})
-    assert store.holds("dvc/x")
-    stubbed.assert_no_pending_responses()
-
-
-def test_an_absent_object_is_none_and_a_refused_one_an_error(stubbed: Stubber) -> None:
-    store = open_store("s3://bucket/a")
     stubbed.add_client_error("get_object", "NoSuchKey", http_status_code=404)
     assert store.read("x") is None
     stubbed.add_client_error("head_object", "404", http_status_code=404)

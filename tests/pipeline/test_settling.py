@@ -34,16 +34,21 @@ def settled() -> dict[str, str]:
     return {name: os.environ[name] for name in SET if name in os.environ}
 
 
-def test_where_nothing_lacks_telemetry_is_off_and_threads_do_not_spin() -> None:
-    assert settled() == ALWAYS
-
-
-def test_a_home_that_cannot_be_written_is_replaced_below_the_cache(
+def test_a_home_that_cannot_be_written_or_is_none_is_replaced_below_the_cache(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert settled() == ALWAYS, "where nothing lacks"
     monkeypatch.setenv("HOME", "/proc/nonexistent")
     monkeypatch.setenv("MPLCONFIGDIR", "/somewhere")
-    assert settled() == ALWAYS | {"XDG_CACHE_HOME": str(own_cache / "home"), "MPLCONFIGDIR": "/somewhere"}
+    replaced = ALWAYS | {"XDG_CACHE_HOME": str(own_cache / "home"), "MPLCONFIGDIR": "/somewhere"}
+    assert settled() == replaced
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(surroundings.Path, "home", homeless)
+    assert settled() == replaced
 
 
 def test_models_below_a_home_that_can_only_be_read_are_still_found(
@@ -54,14 +59,6 @@ def test_models_below_a_home_that_can_only_be_read_are_still_found(
     assert settled()["HF_HOME"] == str(tmp_path / ".cache/huggingface")
 
 
-def test_a_user_without_a_home_has_one_below_the_cache(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def homeless() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(surroundings.Path, "home", homeless)
-    assert settled()["XDG_CACHE_HOME"] == str(own_cache / "home")
-
-
 def test_a_share_of_the_cores_gets_as_many_threads_unless_they_were_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(surroundings, "cores", lambda: 2)
     assert settled()["OMP_NUM_THREADS"] == "2"
@@ -70,35 +67,20 @@ def test_a_share_of_the_cores_gets_as_many_threads_unless_they_were_set(monkeypa
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("command", ["pipeline", "pipeline.task"])  # a task imports it in its stage alone
-def test_the_threads_are_set_before_torch_is_imported(command: str) -> None:
-    asked = f"import sys, {command}.__main__; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", asked]).returncode == 0
-
-
-def test_git_may_lie_above(tmp_path: Path) -> None:
+def test_dvc_works_without_git_once_it_is_told(tmp_path: Path) -> None:
     inner = tmp_path / "inner"
     inner.mkdir()
     assert not surroundings.in_git(inner)
-    (tmp_path / ".git").write_text("gitdir: elsewhere\n")  # as in a worktree
-    assert surroundings.in_git(inner)
-
-
-@pytest.mark.medium
-def test_dvc_works_without_git_once_it_is_told(tmp_path: Path) -> None:
-    (tmp_path / ".dvc").mkdir()
-    (tmp_path / ".dvc" / "config.local").write_text("[cache]\n    dir = 'a, b #c'\n")
-    surroundings.without_git(tmp_path)
-    surroundings.without_git(tmp_path)
-    said = (tmp_path / ".dvc" / "config.local").read_text()
-    assert said.count("no_scm = true") == 1
-    assert "a, b #c" in said
-
-
-@pytest.mark.medium
-def test_a_folder_that_is_no_project_of_dvc_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no git checkout, and DVC cannot be told so: .+; use a clone"):
-        surroundings.without_git(tmp_path)
+        surroundings.without_git(inner)
+    (inner / ".dvc").mkdir()
+    (inner / ".dvc/config.local").write_text("[cache]\n    dir = 'a, b #c'\n")
+    surroundings.without_git(inner)
+    surroundings.without_git(inner)
+    said = (inner / ".dvc/config.local").read_text()
+    assert said.count("no_scm = true") == 1 and "a, b #c" in said
+    (tmp_path / ".git").write_text("gitdir: elsewhere\n")  # as in a worktree
+    assert surroundings.in_git(inner), "git may lie above"
 
 
 @pytest.mark.medium
@@ -109,14 +91,6 @@ def test_a_plain_copy_holds_what_git_tracks_or_would(tmp_path: Path) -> None:
     plain_copy(Path.cwd(), tmp_path / "copy")
     inside = {"data/rank/README.md", "data/score/README.md"}  # below ignored folders, which the pipeline makes itself
     assert held(tmp_path / "copy") == {name for name in listed if name and Path(name).is_file()} - inside
-
-
-def test_the_folders_of_scores_are_there_before_a_run(tmp_path: Path) -> None:
-    surroundings.lay_out(tmp_path)
-    (tmp_path / "data/score/other").mkdir()
-    surroundings.lay_out(tmp_path)
-    assert [path.name for path in (tmp_path / "data/score").iterdir()] == ["other"]
-    assert (tmp_path / "data/rank").is_dir()
 
 
 @pytest.mark.parametrize(
@@ -149,6 +123,14 @@ def test_a_list_of_locks_that_dvc_is_writing_stays(tmp_path: Path) -> None:
         surroundings.mend_locks(tmp_path)
         assert listed.exists()
         writer.communicate(b"\n")
+
+
+def test_the_folders_of_scores_are_there_before_a_run(tmp_path: Path) -> None:
+    surroundings.lay_out(tmp_path)
+    (tmp_path / "data/score/other").mkdir()
+    surroundings.lay_out(tmp_path)
+    assert [path.name for path in (tmp_path / "data/score").iterdir()] == ["other"]
+    assert (tmp_path / "data/rank").is_dir()
 
 
 def test_a_plain_copy_takes_over_what_is_new_and_keeps_what_is_ignored(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a task's failures amount to: to be fixed, to be tried again, or killed; and that no password is told."""
+"""What a task's failures amount to: to be fixed, to be tried again, or killed."""
 
 import errno
 import os
@@ -15,8 +15,8 @@ from pipeline.task.children import Ended
 from pipeline.task.run import TaskRun, digest
 from pipeline.task.run_store import FolderStore
 from pipeline.task.stage import _failure, _push
-from pipeline.task.workspace import Workspace, _environment, _git_error
-from slimtower.common.errors import OutOfMemory, TransientError, UserError, line
+from pipeline.task.workspace import Workspace, _git_error
+from slimtower.common.errors import OutOfMemory, TransientError, UserError
 
 TIMEOUT = "ERROR: unexpected error - Connect timeout on endpoint URL: http://store:9000/x"
 UPLOAD = "ERROR: failed to push data to the cloud - 1 files failed to upload"
@@ -29,43 +29,25 @@ EXPIRED_HEAD = (
     "ERROR: unexpected error - [Errno 22] Bad Request:"
     " An error occurred (400) when calling the HeadObject operation: Bad Request"
 )
-UNTRUSTED = "SSL certificate problem: unable to get local issuer certificate"
 FAILED_PULL = "ERROR: failed to pull data from the cloud - 3 files failed to download"
 
 
-@pytest.mark.parametrize(
-    ("url", "told"),
-    [
-        ("https://me:s3cr3t@host/x.git", "https://***@host/x.git"),
-        ("https://s3cr3t@host/x.git", "https://***@host/x.git"),
-        ("https://me:s3c@r3t@host/x.git", "https://***@host/x.git"),
-        ("postgresql://me:s3cr3t@host:5432/db", "postgresql://***@host:5432/db"),
-        ("https://host/a@b/x.git", "https://host/a@b/x.git"),
-        ("s3://bucket/distill@2l", "s3://bucket/distill@2l"),
-        ("sqlite:////data/a@b.db", "sqlite:////data/a@b.db"),
-    ],
-)
-def test_errors_tell_no_password(url: str, told: str) -> None:
-    assert line(UserError(f"git clone '{url}':\n no")) == f"git clone '{told}': no"
-    assert Ended(128, "", f"fatal: unable to access '{url}/': no").line() == f"fatal: unable to access '{told}/': no"
+AWAY = "fatal: unable to access 'https://host/': "
 
 
 @pytest.mark.parametrize(
     ("said", "kind"),
     [
-        ("fatal: unable to access 'https://host/': The requested URL returned error: 403", UserError),
-        ("fatal: unable to access 'https://host/': The requested URL returned error: 401", UserError),
+        (f"{AWAY}The requested URL returned error: 403", UserError),
+        (f"{AWAY}The requested URL returned error: 401", UserError),
         ("remote: Invalid username or token.\nfatal: Authentication failed for 'https://host/'", UserError),
         ("fatal: could not read Username for 'https://host': terminal prompts disabled", UserError),
         ("fatal: repository '/no/such' does not exist", UserError),
-        (f"fatal: unable to access 'https://host/': {UNTRUSTED}", UserError),
-        ("fatal: unable to access 'https://host/': server certificate verification failed. CAfile: none", UserError),
-        ("fatal: unable to access 'https://host/': The requested URL returned error: 503", TransientError),
-        ("fatal: unable to access 'https://host/': Could not resolve host: host", TransientError),
-        (
-            "error: RPC failed; curl 28 Operation too slow. Less than 1000 bytes/sec\nfatal: expected packfile",
-            TransientError,
-        ),
+        (f"{AWAY}SSL certificate problem: unable to get local issuer certificate", UserError),
+        (f"{AWAY}server certificate verification failed. CAfile: none", UserError),
+        (f"{AWAY}The requested URL returned error: 503", TransientError),
+        (f"{AWAY}Could not resolve host: host", TransientError),
+        ("error: RPC failed; curl 28 Operation too slow.\nfatal: expected packfile", TransientError),
     ],
 )
 def test_a_refused_login_is_to_be_fixed_and_a_lost_network_to_be_tried_again(said: str, kind: type[UserError]) -> None:
@@ -103,11 +85,6 @@ def test_a_run_after_a_publish_that_was_cut_short_begins_without_a_lock(tmp_path
     assert _base(store, place, ["ingest"], {"lock": digest(content)}) == {"ingest": entry}
     assert _base(store, place, ["ingest"], {}) == {"ingest": entry}  # of a version that did not write it
     assert _base(store, place, ["ingest"], {"lock": lock} if lock else None) == {}
-
-
-def test_a_stalled_transfer_ends(tmp_path: Path) -> None:
-    environment = _environment(tmp_path)
-    assert (environment["GIT_HTTP_LOW_SPEED_LIMIT"], environment["GIT_HTTP_LOW_SPEED_TIME"]) == ("1000", "120")
 
 
 @pytest.mark.parametrize(
@@ -162,21 +139,8 @@ def test_a_push_is_tried_again_where_that_may_help(tmp_path: Path, monkeypatch: 
     assert waited == [10]
 
 
-@pytest.mark.parametrize(
-    ("number", "kind"),
-    [
-        (errno.ESTALE, TransientError),
-        (errno.EIO, TransientError),
-        (errno.ETIMEDOUT, TransientError),
-        (errno.EAGAIN, TransientError),
-        (errno.ENOSPC, TransientError),
-        (errno.ENOMEM, OutOfMemory),
-        (errno.EACCES, UserError),
-    ],
-)
-def test_what_the_system_refuses_a_task(number: int, kind: type[UserError]) -> None:
-    assert type(as_user_error("begin", OSError(number, os.strerror(number)))) is kind
-
-
-def test_a_child_that_a_signal_ended_counts_as_killed() -> None:
-    assert [Ended(code, "", "").exit_code for code in (0, 3, -9, -15)] == [0, 3, 137, 143]
+def test_what_the_system_refuses_a_task() -> None:
+    again = (errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.EAGAIN, errno.ENOSPC)
+    kinds = dict.fromkeys(again, TransientError) | {errno.ENOMEM: OutOfMemory, errno.EACCES: UserError}
+    for number, kind in kinds.items():
+        assert type(as_user_error("begin", OSError(number, os.strerror(number)))) is kind

