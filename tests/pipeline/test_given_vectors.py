@@ -1,15 +1,12 @@
 """Document vectors that were given are compared with the teacher's before anything trains."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from embedding_server import KEY, serving, tower_reader
 from endpoint_fakes import endpoint_params
-from whole_run import git_copy, params_of, run_ingest, write_beir
+from whole_run import params_of, run_ingest, write_beir
 
 from pipeline.given_vectors import check_given_vectors
 from pipeline.params import Params
@@ -44,11 +41,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_beir(tmp_path_factory.mktemp("given") / "data-set", judged={"train": slice(0, 40)})
 
 
-def spoil(stored: Path) -> None:
-    """Write the vectors in another order than their ids."""
-    np.save(stored, np.roll(np.load(stored), 1, axis=0))
-
-
 def test_they_are_compared_with_what_the_teacher_will_be(tiny_tower: Path, data: Path, tmp_path: Path) -> None:
     params = write_given(tmp_path, tiny_tower, data)
     assert "5 of the given document vectors compared with those of dense: mean cosine 1.000" in check_given_vectors(
@@ -56,7 +48,7 @@ def test_they_are_compared_with_what_the_teacher_will_be(tiny_tower: Path, data:
     )
     with pytest.raises(UserError, match="not found; name the vectors in ingest"):
         check_given_vectors(params, tmp_path / "plain/data/ingest")
-    spoil(tmp_path / "stored.npy")
+    np.save(tmp_path / "stored.npy", np.roll(np.load(tmp_path / "stored.npy"), 1, axis=0))  # of other documents
     with pytest.raises(UserError, match=r"not the teacher's vectors of these documents: .*the ids are shuffled"):
         check_given_vectors(params, run_ingest(tmp_path / "spoilt", params))
 
@@ -75,18 +67,3 @@ def test_of_a_rented_teacher_the_sample_is_asked_for_once(
         check_given_vectors(params, ingest)
         assert "texts to ask" not in capsys.readouterr().err
         assert len(server.bodies) - paid <= 2  # probes
-
-
-@pytest.mark.slow
-def test_wrong_ones_end_the_run_before_anything_trains(tiny_tower: Path, data: Path, tmp_path: Path) -> None:
-    params = write_given(tmp_path, tiny_tower, data)
-    spoil(tmp_path / "stored.npy")
-    root = tmp_path / "project"
-    text = yaml.safe_dump(params.model_dump(mode="json"), sort_keys=False)
-    environment = git_copy(root, {"params.yaml": text}) | {"SLIMTOWER_CACHE": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "pipeline"]
-    ended = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
-    assert ended.returncode == UserError.exit_code, ended.stdout + ended.stderr
-    assert "the ids are shuffled" in ended.stderr and "pipeline: failed" in ended.stdout
-    assert [path.name for path in (root / "data").iterdir() if any(path.iterdir())] == ["ingest"]
-    assert not list((root / "models").glob("*/*"))

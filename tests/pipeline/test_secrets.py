@@ -105,7 +105,8 @@ def test_a_run_that_fails_keeps_them(
     ("given", "fault", "code"),
     [
         (KEY, "", 0),
-        *(pytest.param(*other, marks=pytest.mark.nightly) for other in ((f"{KEY}-old", "", 3), (KEY, "error", 75))),
+        pytest.param(f"{KEY}-old", "", 3, marks=pytest.mark.nightly),
+        pytest.param(KEY, "error", 75, marks=pytest.mark.nightly),
     ],
 )
 def test_a_rented_teacher_keeps_its_key(
@@ -166,18 +167,3 @@ def answer(url: str, headers: dict[str, str], body: bytes | None = None) -> str:
             return f"{response.headers}{response.read().decode()}"
     except urllib.error.HTTPError as error:
         return f"{error.headers}{error.read().decode()}"
-
-
-def test_a_defect_of_ours_keeps_them(project: Path, tmp_path: Path) -> None:
-    """Also a traceback, with the secret in the error itself."""
-    program = tmp_path / "broken.py"
-    program.write_text(
-        "import os\nfrom slimtower.common.errors import guarded\nfrom steps.frame.exit_file import record_exit\n"
-        "def command():\n    with record_exit():\n"
-        "        raise RuntimeError(f'no answer for {os.environ[\"SLIMTOWER_ENDPOINT_API_KEY\"]}', dict(os.environ))\n"
-        "guarded(command)\n",
-        encoding="utf-8",
-    )
-    code, said = run(tmp_path, "broken")
-    assert code == 1 and "Traceback" in said
-    assert list(leaks(tmp_path, said)) == []

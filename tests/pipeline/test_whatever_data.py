@@ -25,6 +25,7 @@ pytestmark = pytest.mark.medium
 Write = Callable[[Path], dict[str, Any]]
 SLOW = pytest.mark.slow  # one kind of data is enough for `make test`
 NIGHTLY = [SLOW, pytest.mark.nightly]
+ABSENT = "generated_queries, train_queries"
 TRAIN_AND_TEST = {"train": slice(20, 60), "test": slice(20)}
 
 
@@ -51,9 +52,7 @@ def untitled(folder: Path) -> dict[str, Any]:
 def two(folder: Path) -> dict[str, Any]:
     first = write_beir(folder / "first", judged=TRAIN_AND_TEST, part=slice(80))
     second = write_beir(folder / "second", queries=False, part=slice(80, None))
-    sources = [
-        {"name": name, "kind": "beir", "path": str(path)} for name, path in (("first", first), ("second", second))
-    ]
+    sources = [{"name": path.name, "kind": "beir", "path": str(path)} for path in (first, second)]
     return {"DATA": folder, "changes": {"ingest": {"sources": sources}}}
 
 
@@ -65,18 +64,9 @@ def params(made: dict[str, Any], tower: Path) -> Params:
 @pytest.mark.parametrize(
     ("write", "held", "absent", "judged", "unjudged"),
     [
-        pytest.param(
-            corpus,
-            "no queries, nothing judged",
-            "generated_queries, train_queries, unlabelled_queries",
-            [],
-            ["own"],
-            marks=SLOW,
-        ),
-        (judged_for_the_test, "40 test judgements", "generated_queries, train_queries", ["own"], []),
-        pytest.param(
-            queries, "unlabelled), nothing judged", "generated_queries, train_queries", [], ["own"], marks=NIGHTLY
-        ),
+        pytest.param(corpus, "no queries, nothing judged", ABSENT + ", unlabelled_queries", [], ["own"], marks=SLOW),
+        (judged_for_the_test, "40 test judgements", ABSENT, ["own"], []),
+        pytest.param(queries, "unlabelled), nothing judged", ABSENT, [], ["own"], marks=NIGHTLY),
         pytest.param(click_log, "test judgements by clicks", "unlabelled_queries", ["log"], [], marks=SLOW),
         pytest.param(untitled, "20 test judgements", "titles", ["own"], [], marks=NIGHTLY),
         pytest.param(two, "documents, no queries, nothing judged", "", ["first"], ["second"], marks=NIGHTLY),
