@@ -1,6 +1,7 @@
 """A new mlflow.db appears whole: several processes that begin at once, one that is killed, and one left half made."""
 
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -39,9 +40,9 @@ def begun(folder: Path) -> subprocess.Popen[str]:
 
 def test_processes_that_begin_at_once_share_it(file: Path) -> None:
     file.touch()  # as a kill of an earlier version left it
-    running = [begun(file.parent) for _ in range(3)]
+    running = [begun(file.parent) for _ in range(2)]
     answers = [process.communicate(timeout=300) for process in running]
-    assert [process.returncode for process in running] == [0, 0, 0], answers
+    assert [process.returncode for process in running] == [0, 0], answers
     assert {said for said, _ in answers} == {"1\n"}
     assert {path.name for path in file.parent.iterdir()} == {"mlflow.db", ".mlflow.db.lock"}
 
@@ -60,8 +61,6 @@ def test_a_kill_while_it_is_made_leaves_none_and_the_next_start_makes_it(file: P
 
 
 def test_one_that_was_left_half_made_is_to_be_moved_away(file: Path) -> None:
-    import sqlite3
-
     with sqlite3.connect(file) as connection:
         connection.execute("create table experiments (experiment_id integer)")
         connection.execute("create table _alembic_tmp_runs (run_uuid integer)")

@@ -157,7 +157,9 @@ def test_a_pipelines_run_shows_the_headline_and_the_report_of_its_evaluation(
     assert api.get_experiment(tracking.experiment_id(api)).tags["mlflow.experimentKind"] == "custom_model_development"
 
 
-def test_a_plain_repro_is_finished_afterwards(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_repro_is_finished_afterwards_and_a_scheduled_run_left_to_its_tasks(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SLIMTOWER_PIPELINE", "of a process that is gone")
     with stage_run("teach", {}):
         pass
@@ -165,21 +167,34 @@ def test_a_plain_repro_is_finished_afterwards(project: Path, monkeypatch: pytest
     monkeypatch.setenv("SLIMTOWER_PIPELINE", "another")
     lineage.main()
     api = registry.client()
-    runs = named(api)
+    experiment, runs = tracking.experiment_id(api), named(api)
     assert set(runs) == {"demo", "teach"}
     assert runs["demo"].info.status == "FINISHED"
     assert outs(runs["teach"].data.tags) == {"out/teach": "m1"}
+    for key in ("own", "/home/a/tom's project/runs/x", "a 'b' \"c\""):
+        own = pipeline_run(api, experiment, key, "commit", "demo")
+        assert pipeline_run(api, experiment, key, "other", "b") == own == open_parent(api, experiment)
+        with monkeypatch.context() as scheduled:
+            scheduled.setenv("SLIMTOWER_AIRFLOW_RUN", "scheduled__2025-01-01")
+            pipeline_run(api, experiment, f"s3://bucket/runs/{key[:3]}", "commit", "demo")
+        assert open_parent(api, experiment) == own
+        api.set_terminated(own, "FINISHED")
+        assert open_parent(api, experiment) is None
 
 
-def test_a_scheduled_run_is_left_to_its_tasks(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stages_reach_a_store_that_is_named_relative_to_here_and_none_that_was_deleted(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///own.db")
+    with stage_run("mine", {}):
+        pass
+    assert registry.tracking_uri() == f"sqlite:///{Path.cwd() / 'own.db'}"
+    assert Path("own.db").is_file()
     api = registry.client()
-    experiment = tracking.experiment_id(api)
-    own = pipeline_run(api, experiment, "own", "commit", "own")
-    monkeypatch.setenv("SLIMTOWER_AIRFLOW_RUN", "scheduled__2025-01-01")
-    pipeline_run(api, experiment, "s3://bucket/runs/a", "commit", "demo")
-    assert open_parent(api, experiment) == own
-    api.set_terminated(own, "FINISHED")
-    assert open_parent(api, experiment) is None
+    api.delete_experiment(tracking.experiment_id(api))
+    told = r"'slimtower' was deleted there; restore it .*--experiment-id 1`"
+    with pytest.raises(UserError, match=told), stage_run("mine", {}):
+        raise AssertionError("not reached")
 
 
 def test_of_several_tries_the_last_finished_counts(project: Path) -> None:
@@ -194,13 +209,6 @@ def test_of_several_tries_the_last_finished_counts(project: Path) -> None:
     api = registry.client()
     found = api.search_runs([tracking.experiment_id(api)], "tags.`slimtower.md5` LIKE '%m1%'")
     assert [run.data.params["epochs"] for run in found] == ["2"]
-
-
-@pytest.mark.parametrize("key", ["/home/a/tom's project/runs/x", "a 'b' \"c\""])
-def test_a_pipelines_key_may_hold_quotes(project: Path, key: str) -> None:
-    api = registry.client()
-    parent = pipeline_run(api, tracking.experiment_id(api), key, "commit", "demo")
-    assert pipeline_run(api, tracking.experiment_id(api), key, "other", "b") == parent
 
 
 def test_outputs_need_not_be_here_where_the_stages_are_named(
@@ -231,39 +239,14 @@ def test_outputs_need_not_be_here_where_the_stages_are_named(
 def test_a_failed_pipeline_keeps_the_lineage_of_what_succeeded(project: Path) -> None:
     with stage_run("teach", {}):
         pass
+    with pytest.raises(RuntimeError), stage_run("failing", {}):
+        raise RuntimeError
     lock({"teach": "m1", "mine": "m2"})
     lineage.finish(failed=True)
-    api = registry.client()
-    runs = named(api)
-    assert set(runs) == {"demo", "teach"}
-    assert runs["demo"].info.status == "FAILED"
+    runs = named(registry.client())
+    statuses = {name: run.info.status for name, run in runs.items()}
+    assert statuses == {"demo": "FAILED", "teach": "FINISHED", "failing": "FAILED"}
     assert outs(runs["teach"].data.tags) == {"out/teach": "m1"}
-
-
-def test_a_failed_stage_is_marked_failed(project: Path) -> None:
-    with pytest.raises(RuntimeError), stage_run("mine", {}):
-        raise RuntimeError
-    api = registry.client()
-    found = api.search_runs([tracking.experiment_id(api)], "tags.`slimtower.stage` = 'mine'")
-    assert [run.info.status for run in found] == ["FAILED"]
-
-
-def test_an_experiment_that_was_deleted_is_told_before_anything_is_done(project: Path) -> None:
-    api = registry.client()
-    api.delete_experiment(tracking.experiment_id(api))
-    told = r"'slimtower' was deleted there; restore it .*--experiment-id 1`"
-    with pytest.raises(UserError, match=told), stage_run("mine", {}):
-        raise AssertionError("not reached")
-
-
-def test_a_relative_path_of_a_sqlite_file_is_of_the_present_folder(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///own.db")
-    with stage_run("mine", {}):
-        pass
-    assert registry.tracking_uri() == f"sqlite:///{Path.cwd() / 'own.db'}"
-    assert Path("own.db").is_file()
 
 
 def test_more_runs_than_a_page_holds(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,41 +1,16 @@
 """Wrong settings of tracking: one line at once, whichever library would have complained."""
 
-import http.server
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from proxy import Proxy
 
 from slimtower.common.errors import UserError
 from slimtower.registry.client import client
 from steps.tracking.runs import experiment_id
 
 pytestmark = [pytest.mark.medium, pytest.mark.faults("MLflow away")]
-
-
-@pytest.fixture
-def page() -> Iterator[str]:
-    """A web server that answers every question with a page."""
-
-    class Page(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(404 if "missing" in self.path else 200)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-            self.wfile.write(b"<html>welcome</html>")
-
-        do_POST = do_GET
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
 
 
 def contacted(uri: str, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -48,16 +23,15 @@ def contacted(uri: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "uri", ["gopher://host", "http://a:b:c@host:port", "mysql+nodriver://host/db", "file:/tmp/runs"]
-)
-def test_a_store_that_cannot_be(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "cannot be used for tracking" in contacted(uri, monkeypatch)
-
-
-def test_a_server_that_is_no_mlflow(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for path in ("", "/missing"):
-        assert "cannot be used for tracking" in contacted(f"{page}{path}", monkeypatch)
+def test_a_store_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of no such kind, or a server that is no MLflow."""
+    for uri in ("gopher://host", "http://a:b:c@host:port", "mysql+nodriver://host/db", "file:/tmp/runs"):
+        assert "cannot be used for tracking" in contacted(uri, monkeypatch)
+    server = Proxy(0)
+    for status in (200, 404):
+        server.page = status, "<html>welcome</html>"
+        assert "cannot be used for tracking" in contacted(server.url, monkeypatch)
+    server.close()
 
 
 def test_a_file_that_is_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
