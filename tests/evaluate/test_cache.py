@@ -1,7 +1,6 @@
 """What was measured is not measured again: each system is known by all that its result depends on."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,6 @@ def test_a_changed_student_is_measured_alone(
     tmp_path: Path, systems: Systems, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reports = evaluate(systems, tmp_path)
-    assert "evaluate: measured bm25, teacher, static, 2l\n" in capsys.readouterr().out
     first = json.loads((reports / "metrics.json").read_text())
     changed = fake_systems(tmp_path, write_inputs(tmp_path), static=1, **{"2l": 3})
     evaluate(changed, tmp_path)
@@ -52,69 +50,38 @@ def test_a_changed_student_is_measured_alone(
     fakes: dict[str, Any] = {system.name: system.release for system in (changed.teacher, *changed.students)}
     assert {name for name, release in fakes.items() if release.searched} == {"2l"}
     second = json.loads((reports / "metrics.json").read_text())
-    for part in ("latency", "sizes", "retention"):
-        assert first[part].pop("2l") != second[part].pop("2l") or part == "sizes"
-        assert first[part] == second[part]
-    for part in ("datasets", "datasets_dev"):
-        for dataset, models in second[part].items():
-            assert models.pop("2l") != first[part][dataset].pop("2l")
-        assert first[part] == second[part]
-    assert {path.name for path in (reports / "runs").iterdir()} == {f"{d}.{m}.run" for d in ("api", "med") for m in ALL}
-
-
-def test_a_second_evaluation_is_the_first_one_to_the_byte(tmp_path: Path, systems: Systems) -> None:
-    written = []
-    for _ in range(2):
-        files = sorted(path for path in evaluate(systems, tmp_path).rglob("*") if path.is_file())
-        written.append({path: path.read_bytes() for path in files})
-    assert written[0] == written[1] and len(written[0]) == 6 + 8
+    of_models = [(first[part], second[part]) for part in ("latency", "sizes", "retention")]
+    of_models += [(first["datasets"][name], second["datasets"][name]) for name in ("api", "med")]
+    for before, after in of_models:
+        assert before.pop("2l") != after.pop("2l") or before is first["sizes"]
+        assert before == after
 
 
 def teacher_of_another_content(systems: Systems) -> Systems:
     return replace(systems, teacher=replace(systems.teacher, content="other"))
 
 
-@pytest.mark.parametrize(
-    ("change", "changes", "measured", "timed"),
-    [
-        (None, {"budget_ms": 3.0}, [], []),
-        (None, {"measures": ["R@5"]}, ALL, []),
-        (None, {"seed": 14}, ALL, ALL[1:]),
-        (teacher_of_another_content, {}, ALL[1:], ["teacher"]),
-    ],
-    ids=["report", "measures", "seed", "teacher"],
-)
 def test_what_a_result_depends_on_is_measured_again_and_nothing_else(
-    tmp_path: Path,
-    systems: Systems,
-    change: Callable[[Systems], Systems] | None,
-    changes: dict[str, object],
-    measured: list[str],
-    timed: list[str],
+    tmp_path: Path, systems: Systems, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def again(given: Systems = systems, **changes: object) -> tuple[list[str], list[str]]:
+        found = measure_all(given, task_of(tmp_path, **changes))
+        return found.measured, found.timed
+
+    def without_first_row(table: str) -> None:
+        write_table(tmp_path / "ingest", table, read_table(tmp_path / "ingest", table).slice(1))
+
     measure_all(systems, task_of(tmp_path))
-    found = measure_all(change(systems) if change else systems, task_of(tmp_path, **changes))
-    assert (found.measured, found.timed) == (measured, timed)
-
-
-@pytest.mark.parametrize("table", ["corpus", "qrels"])
-def test_other_documents_or_judgements_are_other_results(tmp_path: Path, systems: Systems, table: str) -> None:
-    measure_all(systems, task_of(tmp_path))
-    rows = read_table(tmp_path / "ingest", table)
-    write_table(tmp_path / "ingest", table, rows.slice(1))
-    again = fake_systems(tmp_path, {"api": {}, "med": {}}, **KNOWN)
-    if table == "corpus":
-        assert measure_all(again, task_of(tmp_path)).measured == ["bm25"]
-    else:
-        assert measure_all(systems, task_of(tmp_path)).measured == ALL
-
-
-def test_another_machine_measures_for_itself(tmp_path: Path, systems: Systems, monkeypatch: pytest.MonkeyPatch) -> None:
-    measure_all(systems, task_of(tmp_path))
+    assert again(budget_ms=3.0) == ([], []), "of the report alone"
+    assert again(measures=["R@5"]) == (ALL, [])
+    assert again(seed=14) == (ALL, ALL[1:])
+    assert again(teacher_of_another_content(systems)) == (ALL[1:], ["teacher"])
+    without_first_row("corpus")
+    assert again(fake_systems(tmp_path, {"api": {}, "med": {}}, **KNOWN))[0] == ["bm25"]
+    without_first_row("qrels")
+    assert again()[0] == ALL
     monkeypatch.setattr(cache, "_surroundings", lambda: ("another processor",))
-    found = measure_all(systems, task_of(tmp_path))
-    assert (found.measured, found.timed) == (ALL, ALL[1:])
-    assert found.describe() == "measured bm25, teacher, static, 2l"
+    assert again() == (ALL, ALL[1:])
 
 
 def test_a_failure_keeps_what_was_measured_before_it(tmp_path: Path, systems: Systems) -> None:

@@ -57,7 +57,6 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_both_lists_are_shown_and_markup_of_texts_is_text(reports: Path) -> None:
     page = (reports / "report.html").read_text()
     assert "<script" not in page and "&lt;script&gt;alert(1)&lt;/script&gt;" in page
-    assert "loses</h2>" in page
     best = json.loads((reports / "metrics.json").read_text())["choice"]["student"]  # of equals the faster
     cases = page.split('<details class="case"')[1:]
     assert len(cases) >= 3
@@ -69,7 +68,6 @@ def test_both_lists_are_shown_and_markup_of_texts_is_text(reports: Path) -> None
             assert len(told) == 5
             assert all(title.endswith("&lt;script&gt;alert(1)&lt;/script&gt;") for _, title, _ in told)
             assert {(kind, said) for kind, _, said in told} <= {("relevant", "relevant"), ("other", "not judged")}
-    assert re.search(r"@media \(max-width: 700px\) \{ \.sides \{ grid-template-columns: 1fr; \} \}", page)
 
 
 @pytest.mark.medium
@@ -97,10 +95,8 @@ def test_slices_and_changes_are_those_of_the_values_by_query(reports: Path) -> N
     for changes in metrics["perturbed"].values():
         assert set(changes) == {"typos", "word_order", "prefix"}
         assert {row["queries"] for row in changes.values()} == {10}
-        assert changes["word_order"]["ndcg"]["teacher"] == changes["word_order"]["unchanged"]["teacher"], (
-            "a bag of words"
-        )
+        order = changes["word_order"]
+        assert order["ndcg"]["teacher"] == order["unchanged"]["teacher"], "a bag of words"
     page = (reports / "report.html").read_text()
-    assert "api, med have no search log" in page
     shown = f"{metrics['slices']['med']['of graphs']['retention']['2l']['ratio'] * 100:.1f}\u00a0%"
     assert shown in re.split(r"<td[^>]*>of graphs<", page)[-1].split("</tr>")[0]

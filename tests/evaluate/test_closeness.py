@@ -45,29 +45,23 @@ def test_texts_are_those_that_every_student_held_out_of_that_data_set(tmp_path: 
     assert read_texts(tmp_path, [], [], 1) == []
 
 
-def test_enough_queries_stand_alone_and_there_is_a_limit(tmp_path: Path) -> None:
-    queries = [("unlabelled_queries", f"a/{at}", f"query {at}") for at in range(20)]
-    titles = [("titles", f"a/{at}", f"title {at}") for at in range(600)]
-    [found] = read_texts(tmp_path, write(tmp_path, {"x": queries + titles}, []), ["a"], 1)
-    assert found.parts == {"unlabelled_queries": 20}
-    [found] = read_texts(tmp_path, write(tmp_path, {"x": queries[1:] + titles}, []), ["a"], 1)
-    assert len(set(found.texts)) == 500
+def test_queries_count_before_texts_of_documents_and_there_is_a_limit(tmp_path: Path) -> None:
+    def parts(*held_out: Row) -> dict[str, int]:
+        [found] = read_texts(tmp_path, write(tmp_path, {"x": list(held_out)}, contents), ["a"], 1)
+        assert len(set(found.texts)) == sum(found.parts.values())
+        return dict(found.parts)
 
-
-def test_queries_of_no_data_set_count_before_texts_of_documents(tmp_path: Path) -> None:
-    own = [("train_queries", f"a/{at}", f"own {at}") for at in range(3)]
+    own = [("train_queries", f"a/{at}", f"own {at}") for at in range(20)]
+    unlabelled = [("unlabelled_queries", f"a/{at}", f"query {at}") for at in range(20)]
     nobodys = [("unlabelled_queries", f"unlabelled_queries/{at}", f"query {at}") for at in range(20)]
-    titles = [("titles", f"a/{at}", f"title {at}") for at in range(30)]
+    titles = [("titles", f"a/{at}", f"title {at}") for at in range(600)]
     contents = [f"Text number {at}." for at in range(50)]
-    [found] = read_texts(tmp_path, write(tmp_path, {"x": own + nobodys + titles}, contents), ["a"], 1)
-    assert found.parts == {"train_queries": 3, "unlabelled_queries": 20}
-    [found] = read_texts(tmp_path, write(tmp_path, {"x": nobodys}, contents), ["a"], 1)
-    assert describe_parts(found.parts) == "20 unlabelled queries that trained no student"
-    [found] = read_texts(tmp_path, write(tmp_path, {"x": nobodys[:5] + titles}, contents), ["a"], 1)
-    assert found.parts == {"unlabelled_queries": 5, "titles": 30}
-    more = [("train_queries", f"a/{at}", f"own {at}") for at in range(20)]
-    [found] = read_texts(tmp_path, write(tmp_path, {"x": more + nobodys}, contents), ["a"], 1)
-    assert found.parts == {"train_queries": 20}, "its own are enough"
+    assert parts(*unlabelled, *titles) == {"unlabelled_queries": 20}, "enough queries stand alone"
+    assert sum(parts(*unlabelled[1:], *titles).values()) == 500
+    assert parts(*own[:3], *nobodys, *titles[:30]) == {"train_queries": 3, "unlabelled_queries": 20}
+    assert parts(*nobodys) == {"unlabelled_queries": 20}
+    assert parts(*nobodys[:5], *titles[:30]) == {"unlabelled_queries": 5, "titles": 30}
+    assert parts(*own, *nobodys) == {"train_queries": 20}, "its own are enough"
 
 
 def test_without_any_held_out_text_the_corpus_stands_in_and_is_told(tmp_path: Path) -> None:
@@ -100,7 +94,4 @@ def test_closeness_is_1_for_the_teacher_itself_and_less_for_one_that_reads_less(
     assert close == pytest.approx({"cosine": 1.0, "overlap": 1.0})
     assert far["cosine"] < 0.9 and far["overlap"] < 1
     assert set(same.searched) == {"flat"}
-
-
-def test_shares_by_hand() -> None:
     assert overlaps([["a", "b"], ["a"], []], [["b", "c"], ["b"], []]).tolist() == [0.5, 0.0, 1.0]

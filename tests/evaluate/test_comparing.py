@@ -26,12 +26,9 @@ def test_three_definitions_by_hand() -> None:
     assert found["ci95_low"] <= found["mean_of_ratios"] <= found["ci95_high"]
     assert {name: share["ratio"] for name, share in by_set.items()} == pytest.approx({"easy": 1.0, "hard": 0.6})
     assert all(share["ci95_low"] <= share["ratio"] <= share["ci95_high"] for share in by_set.values())
-
-
-def test_interval_is_a_point_when_every_query_keeps_the_same_share() -> None:
-    teacher = np.array([0.2, 0.5, 1.0])
-    found, _ = retention({"a": (0.9 * teacher, teacher)}, samples=100, seed=0)
-    assert (found["ci95_low"], found["ci95_high"]) == pytest.approx((0.9, 0.9))
+    teacher = paired["hard"][1]
+    same_share, _ = retention({"a": (0.9 * teacher, teacher)}, samples=100, seed=0)
+    assert (same_share["ci95_low"], same_share["ci95_high"]) == pytest.approx((0.9, 0.9))
 
 
 def test_data_sets_that_count_as_one_are_one_mean() -> None:
@@ -91,15 +88,8 @@ def test_paired_t_test_by_hand() -> None:
     variance = sum((value - mean) ** 2 for value in difference) / 3
     statistic = mean / math.sqrt(variance / 4)
     result = compare(student, teacher)
-    p_value = pytest.approx(2 * student_t.sf(abs(statistic), df=3))
-    assert result == {"p_value": p_value, "wins": 1, "ties": 1, "losses": 2}
-
-
-def test_differences_without_variance_still_give_a_p_value() -> None:
-    same = np.array([0.5, 0.6])
-    assert compare(same, same)["p_value"] == 1.0
-    assert compare(same[:1], same[:1] + 0.1)["p_value"] == 1.0
-    assert compare(np.zeros(3), np.ones(3))["p_value"] == 0.0
+    expected = pytest.approx(2 * student_t.sf(abs(statistic), df=3))
+    assert result == {"p_value": expected, "wins": 1, "ties": 1, "losses": 2}
 
 
 def test_students_that_differ_in_their_seed_alone_are_told_with_their_spread(tmp_path: Path) -> None:
@@ -112,12 +102,9 @@ def test_students_that_differ_in_their_seed_alone_are_told_with_their_spread(tmp
     assert groups == [["4l", "4l_b"]]
     found = spreads({"4l": {"mean_of_ratios": 0.98}, "4l_b": {"mean_of_ratios": 0.96}}, groups)
     assert found["4l"] == {"others": ["4l_b"], "mean": pytest.approx(0.97), "sd": pytest.approx(0.02 / 2**0.5)}
-    told = "4l, 4l_b: one student with 2 seeds, mean retention 97.0%, standard deviation 1.4 points"
-    assert seed_lines({"seeds": found}) == [told]
+    [told] = seed_lines({"seeds": found})
+    assert "97.0%" in told and "1.4 points" in told
     assert spreads({}, groups) == {}, "nothing is judged"
-
-
-def test_reports_of_before_there_were_specs_make_no_group(tmp_path: Path) -> None:
-    for student in ("2l", "4l"):
+    for student in ("4l", "4l_b"):  # reports of before there were specs
         write_json(tmp_path / student / "report.json", {})
-    assert of_one_spec(tmp_path, ["2l", "4l"]) == []
+    assert of_one_spec(tmp_path, ["4l", "4l_b"]) == []
