@@ -52,11 +52,6 @@ def test_every_kind_reaches_the_target_and_scores_by_inner_product(kind: Kind) -
     np.testing.assert_allclose(scores, products, atol=0.01)
 
 
-def test_recall_by_hand() -> None:
-    assert recall(np.array([[3, 9, -1, 1], [5, 6, 7, 8]]), np.array([[1, 2, 3, 4], [8, 7, 6, 5]])) == 0.75
-    assert recall(np.array([[3, 9]]), np.array([[1, 2, 3, -1]])) == 0.5  # two of these three were enough
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_seed_fixes_the_bytes(kind: Kind) -> None:
     matrix = clustered(700)
@@ -70,7 +65,6 @@ def test_the_seed_fixes_the_bytes(kind: Kind) -> None:
         (623, "Flat"),
         (624, "OPQ6_30,IVF16,PQ6x4fs,Refine(SQ8)"),
         (7500, "OPQ6_30,IVF192,PQ6x4fs,Refine(SQ8)"),
-        (90000, "OPQ6_30,IVF1200,PQ6x4fs,Refine(SQ8)"),
         (10**6, "OPQ6_30,IVF2564,PQ6x4fs,Refine(SQ8)"),
     ],
 )
@@ -78,15 +72,17 @@ def test_lists_keep_39_points_a_centroid(count: int, expected: str) -> None:
     assert factory(index_params(), count, 30) == expected
 
 
-def test_a_factory_string_that_takes_no_vectors_is_a_user_error() -> None:
-    with pytest.raises(UserError, match="takes no vectors"):
-        fill(trained("IDMap,Flat", all_of(clustered(200)), 1000, 1), all_of(clustered(200)))
-
-
-@pytest.mark.parametrize("text", ["IVF1O0,Flat", "IVF100000,Flat", "PQ5x8"])
-def test_a_factory_string_that_cannot_be_trained_is_a_user_error(text: str) -> None:
-    with pytest.raises(UserError, match=rf"index.factory: '{text}' cannot be trained on 100 vectors of 32 dim.*choose"):
-        trained(text, all_of(clustered(100)), 10**6, 1)
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("IVF1O0,Flat", "index.factory: 'IVF1O0,Flat' cannot be trained on 100 vectors of 32 dim"),
+        ("IVF100000,Flat", "index.factory: 'IVF100000,Flat' cannot be trained"),
+        ("IDMap,Flat", "takes no vectors"),
+    ],
+)
+def test_a_factory_string_that_makes_no_index_is_a_user_error(text: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        fill(trained(text, all_of(clustered(100)), 10**6, 1), all_of(clustered(100)))
 
 
 @pytest.mark.medium
@@ -115,20 +111,16 @@ def test_an_unreachable_target_gets_the_best_there_is_and_says_so() -> None:
 
 def test_any_of_several_copies_of_a_document_is_a_hit() -> None:
     """An index that finds other copies than the exact search is no worse: a catalogue has many."""
+    assert recall(np.array([[3, 9, -1, 1], [5, 6, 7, 8]]), np.array([[1, 2, 3, 4], [8, 7, 6, 5]])) == 0.75
+    assert recall(np.array([[3, 9]]), np.array([[1, 2, 3, -1]])) == 0.5  # two of these three were enough
+    best = ExactTopK(np.array([[7, 5, 9], [1, 2, 0]]), np.array([[3.0, 2.0, 2.0], [1.0, 0.5, 0.4]], np.float32))
+    np.testing.assert_array_equal(best_rows(best, 2), [[7, 5, 9], [1, 2, -1]])
     matrix, queries = np.repeat(clustered(60), 15, axis=0), clustered(20, seed=1)
     top = tuning.exact_top(all_of(matrix), queries, 30)
     index = built("hnsw", matrix)
     assert recall(index.search(queries, 10)[1], top.rows[:, :10]) < 0.9
     assert tune(index, queries, best_rows(top, 10), 1.0).met
-
-
-def test_best_rows_by_hand() -> None:
-    top = ExactTopK(np.array([[7, 5, 9], [1, 2, 0]]), np.array([[3.0, 2.0, 2.0], [1.0, 0.5, 0.4]], np.float32))
-    np.testing.assert_array_equal(best_rows(top, 2), [[7, 5, 9], [1, 2, -1]])
-
-
-def test_fewer_documents_than_hits_are_no_obstacle() -> None:
-    matrix, queries = clustered(4), clustered(3, seed=1)
+    matrix, queries = clustered(4), clustered(3, seed=1)  # fewer documents than hits
     assert tune(built("ivfpq", matrix), queries, exact_top(matrix, queries), 1.0).met
 
 
@@ -160,19 +152,6 @@ def test_a_mapped_index_finds_what_a_loaded_one_finds(kind: Kind, tmp_path: Path
     mapped, loaded = open_index(tmp_path, "ann", entry), faiss.read_index(str(tmp_path / "ann.faiss"))
     for ours, theirs in zip(mapped.search(queries, 10), loaded.search(queries, 10), strict=True):
         np.testing.assert_array_equal(ours, theirs)
-
-
-def test_settings_of_the_manifest_are_applied_on_opening(tmp_path: Path) -> None:
-    entry = write_shards(tmp_path, "ann", iter([built("ivfflat", clustered(1000))]), several=False)
-    for nprobe in (2, 5):
-        index = open_index(tmp_path, "ann", entry | {"settings": {"nprobe": nprobe}})
-        assert faiss.extract_index_ivf(index).nprobe == nprobe
-
-
-def test_a_broken_index_file_says_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "flat.faiss").write_bytes(b"not an index")
-    with pytest.raises(UserError, match=r"flat\.faiss: faiss cannot read it.*dvc repro index"):
-        open_index(tmp_path, "flat", {"sha256": "", "settings": {}})
 
 
 def test_cut_vectors_are_renormalised_and_whole_ones_left_alone() -> None:
@@ -254,8 +233,7 @@ def test_a_gpu_does_what_it_can_and_changes_nothing(
         assert lists.own_fields and lists.clustering_index is None
 
 
-@pytest.mark.parametrize("factory", ["IVF40,Flat", "IVF40,SQ8,RFlat"])
-@pytest.mark.parametrize("most", [2048, 8])
+@pytest.mark.parametrize(("factory", "most"), [("IVF40,Flat", 2048), ("IVF40,SQ8,RFlat", 8)])
 def test_settings_tuned_on_a_gpu_are_those_of_the_cpu(factory: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     matrix, queries = clustered(2000), clustered(50, seed=1)
     wanted = exact_top(matrix, queries)
@@ -267,6 +245,8 @@ def test_settings_tuned_on_a_gpu_are_those_of_the_cpu(factory: str, most: int, m
     apply_settings(index, {"nprobe": 1})
     assert tune(index, queries, wanted, 0.95) == expected
     assert fake.moves == ["there"]
+    assert tuning.exact_top(all_of(matrix), queries, 10).rows.tolist() == wanted.tolist()
+    assert fake.moves == ["there", "knn"]
     assert recall(index.search(queries, 10)[1], wanted) == expected.recall
 
 
@@ -293,36 +273,20 @@ class FullGpu(FakeGpu):
 
 
 @pytest.mark.parametrize("holds", [0, 1], ids=["as it trains", "as it is filled"])
-def test_a_gpu_out_of_memory_is_no_reason_to_use_the_cpu(holds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_out_of_memory_or_broken_is_no_reason_to_use_the_cpu(holds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = clustered(1000)
+    index = built("ivfflat", matrix)
     monkeypatch.setattr(gpu, "faiss", FullGpu(FULL, holds))
-    with pytest.raises(OutOfMemory, match=r"out of GPU memory: .*cudaMalloc.*; free the GPU, set index.shard_vectors"):
+    with pytest.raises(OutOfMemory, match=r"out of GPU memory: .*index.shard_vectors"):
         fill(trained("IVF40,Flat", all_of(matrix), 10**6, 1), all_of(matrix))
     with pytest.raises(OutOfMemory):
         tuning.exact_top(all_of(matrix), matrix[:3], 10)
-
-
-def test_a_gpu_out_of_memory_stops_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
-    index = built("ivfflat", clustered(1000))
     monkeypatch.setattr(gpu, "faiss", FullGpu(FULL, 0))
     with pytest.raises(OutOfMemory):
         gpu.searching(index)
-
-
-def test_a_broken_gpu_is_an_error_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    matrix = clustered(1000)
     monkeypatch.setattr(gpu, "faiss", FullGpu("Error: 'err == cudaSuccess' failed: CUDA error 700", 0))
     with pytest.raises(RuntimeError, match="CUDA error 700"):
         gpu.add(faiss.IndexScalarQuantizer(32, faiss.ScalarQuantizer.QT_8bit), lambda: iter([matrix]))
-
-
-def test_exact_scans_run_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeGpu()
-    monkeypatch.setattr(gpu, "faiss", fake)
-    matrix, queries = clustered(300), clustered(30, seed=1)
-    found = tuning.exact_top(all_of(matrix), queries, 10)
-    np.testing.assert_array_equal(found.rows, exact_top(matrix, queries))
-    assert fake.moves == ["knn"]
 
 
 @pytest.mark.parametrize(
@@ -345,10 +309,13 @@ def test_settings_are_kept_while_they_do(before: str, met: bool, whole_grid: boo
         assert found.settings == {"nprobe": 1} and not found.met
 
 
-@pytest.mark.parametrize("file", ["../../x.faiss", "/x.faiss", "", "a//b", "a/./b", "..", "a\\b", "a\nb"])
-def test_a_file_outside_the_index_is_never_opened(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_outside_the_index_is_never_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "flat.faiss").write_bytes(b"not an index")
+    with pytest.raises(UserError, match=r"flat\.faiss: faiss cannot read it.*dvc repro index"):
+        open_index(tmp_path, "flat", {"sha256": "", "settings": {}})
     monkeypatch.setattr(faiss, "read_index", lambda *_: pytest.fail("opened"))
-    with pytest.raises(UserError, match=r"a file is named by its path inside the folder.*dvc repro index"):
-        open_index(tmp_path, "ann", {"shards": {file: ""}, "settings": {}})
-    with pytest.raises(UserError, match="a file is named by its path inside the folder"):
-        index_digests({"toy": {"files": {file: ""}, "indexes": {}}})
+    for file in ("../../x.faiss", "/x.faiss", "", "a//b", "a/./b", "..", "a\\b", "a\nb"):
+        with pytest.raises(UserError, match="a file is named by its path inside the folder"):
+            open_index(tmp_path, "ann", {"shards": {file: ""}, "settings": {}})
+        with pytest.raises(UserError, match="a file is named by its path inside the folder"):
+            index_digests({"toy": {"files": {file: ""}, "indexes": {}}})
