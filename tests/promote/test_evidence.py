@@ -67,24 +67,26 @@ def digest(folder: Path, rows: Rows) -> str:
     return read_evaluation(folder, read_test_sets(folder), []).digest
 
 
-CHANGES = {
-    "a document's title": ("corpus", 0, {"title": "x"}, True),
-    "a document's content": ("corpus", 1, {"content": "x"}, True),
-    "a test query": ("queries", 0, {"text": "x"}, True),
-    "a grade": ("qrels", 0, {"grade": 1}, True),
-    "a judgement of no relevance": ("qrels", 1, {"doc_id": "api/d9"}, True),
-    "another data set's document": ("corpus", 2, {"title": "x"}, False),
-    "a training query": ("queries", 3, {"text": "x"}, False),
-    "a training judgement": ("qrels", 4, {"grade": 2}, False),
-    "a query without a relevant document": ("queries", 2, {"text": "x"}, False),
-}
-
-
-@pytest.mark.parametrize("what", CHANGES)
-def test_the_digest_sees_what_the_measures_see(tmp_path: Path, what: str) -> None:
-    table, row, change, counts = CHANGES[what]
+@pytest.mark.parametrize(
+    ("table", "row", "change", "counts"),
+    [
+        ("corpus", 0, {"title": "x"}, True),
+        ("corpus", 1, {"content": "x"}, True),
+        ("queries", 0, {"text": "x"}, True),
+        ("qrels", 0, {"grade": 1}, True),
+        ("qrels", 1, {"doc_id": "api/d9"}, True),  # a judgement of no relevance
+        ("corpus", 2, {"title": "x"}, False),  # another data set's
+        ("queries", 3, {"text": "x"}, False),  # of training
+        ("qrels", 4, {"grade": 2}, False),
+        ("queries", 2, {"text": "x"}, False),  # without a relevant document
+    ],
+)
+def test_the_digest_sees_what_the_measures_see_and_no_order(
+    tmp_path: Path, table: str, row: int, change: dict[str, Any], counts: bool
+) -> None:
     rows = ingest_rows()
     before = digest(tmp_path, rows)
+    assert digest(tmp_path, {name: held[::-1] for name, held in rows.items()}) == before
     rows[table][row] |= change
     assert (digest(tmp_path, rows) != before) == counts
 
@@ -103,21 +105,7 @@ def test_the_digest_sees_a_topic_that_documents_are_read_with(tmp_path: Path) ->
     assert found["{title}. {content}"][0] == digest(tmp_path, ingest_rows())
 
 
-def test_the_digest_does_not_see_the_order_of_rows(tmp_path: Path) -> None:
-    rows = ingest_rows()
-    assert digest(tmp_path, {name: table[::-1] for name, table in rows.items()}) == digest(tmp_path, rows)
-
-
-def test_slices_go_by_words_and_miss_no_query(tmp_path: Path) -> None:
-    digest(tmp_path, ingest_rows())
-    judged = read_test_sets(tmp_path)
-    evaluation = read_evaluation(tmp_path, judged, [2, 4])
-    assert evaluation.queries == {"api": {"api/q1", "api/q2"}}
-    assert evaluation.slices == {"api/up to 2 words": {"api/q1"}, "api/5 words and more": {"api/q2"}}
-    assert read_evaluation(tmp_path, judged, []).slices == {}
-
-
-def test_slices_of_the_report_go_by_their_own_names_and_hold_queries_of_the_evaluation(tmp_path: Path) -> None:
+def test_slices_go_by_words_or_by_the_names_of_the_report_and_hold_queries_of_the_evaluation(tmp_path: Path) -> None:
     digest(tmp_path, ingest_rows())
     rows = [
         {"query_id": query, "dataset": "api", "slice": name}
@@ -125,10 +113,14 @@ def test_slices_of_the_report_go_by_their_own_names_and_hold_queries_of_the_eval
         for query in queries
     ]
     write_table(tmp_path, "slices", table_from_rows("slices", rows))
-    before = read_evaluation(tmp_path, read_test_sets(tmp_path), [2])
+    judged = read_test_sets(tmp_path)
+    before = read_evaluation(tmp_path, judged, [2])
     found = with_reported_slices(before, tmp_path)
     assert found.reported == {"api/question": {"api/q1", "api/q2"}}
     assert (found.digest, found.slices) == (before.digest, before.slices)
+    by_words = read_evaluation(tmp_path, judged, [2, 4])
+    assert by_words.queries == {"api": {"api/q1", "api/q2"}}
+    assert by_words.slices == {"api/up to 2 words": {"api/q1"}, "api/5 words and more": {"api/q2"}}
     (tmp_path / "slices.parquet").unlink()
     with pytest.raises(UserError, match=r"slices\.parquet: not found"):
         with_reported_slices(before, tmp_path)
@@ -187,25 +179,20 @@ def test_data_sets_that_count_as_one_weigh_as_one(tmp_path: Path) -> None:
     assert choose_students("", reports, folders, policy())[0] == "facts"
 
 
-@pytest.mark.parametrize("lacking", ["retention", "latency", "datasets_dev", "{}", "[]"])
-def test_metrics_that_lack_what_a_student_is_chosen_by_are_named_with_the_remedy(tmp_path: Path, lacking: str) -> None:
+def test_damaged_files_of_a_candidate_are_named(tmp_path: Path) -> None:
     folders = releases(tmp_path / "release", fast=10)
     reports = metrics(tmp_path, {"fast": 0.5}, {"fast": 1.0})
     held = read_json(reports / "metrics.json")
-    held.pop(lacking, None)
-    write_json(reports / "metrics.json", {"{}": {}, "[]": []}.get(lacking, held))
-    with pytest.raises(UserError, match=r"metrics\.json: damaged, .* run `dvc repro evaluate` to write it anew"):
-        choose_students("", reports, folders, policy())
-
-
-def test_damaged_files_of_a_candidate_are_named(tmp_path: Path) -> None:
-    folders = releases(tmp_path / "release", fast=10)
-    write_json(tmp_path / "metrics.json", {"latency": []})
-    with pytest.raises(UserError, match=r"metrics\.json: damaged, or of another version \(AttributeError: "):
-        read_candidate("fast", tmp_path, folders, Evaluation("d", {}, {}))
-    write_json(folders / "fast/manifest.json", {})
-    with pytest.raises(UserError, match=r"fast/manifest\.json: damaged, .*KeyError: 'datasets'"):
-        read_candidate("fast", tmp_path, folders, Evaluation("d", {}, {}))
+    lacking = ("retention", "latency", "datasets_dev")
+    without = [{name: value for name, value in held.items() if name != key} for key in lacking]
+    for damaged in ([], *without):
+        write_json(reports / "metrics.json", damaged)
+        with pytest.raises(UserError, match=r"metrics\.json: damaged, .* run `dvc repro evaluate`"):
+            choose_students("", reports, folders, policy())
+    for name, content in ((reports / "metrics.json", {"latency": []}), (folders / "fast/manifest.json", {})):
+        write_json(name, content)
+        with pytest.raises(UserError, match=rf"{name.name}: damaged"):
+            read_candidate("fast", tmp_path, folders, Evaluation("d", {}, {}))
 
 
 def test_the_choice_of_the_evaluation_goes_first_within_the_budgets(tmp_path: Path) -> None:
@@ -216,9 +203,7 @@ def test_the_choice_of_the_evaluation_goes_first_within_the_budgets(tmp_path: Pa
     for recorded, expected in {"fast": "fast", "big": "slow", "gone": "slow", None: "slow"}.items():
         write_json(reports / "metrics.json", measured | {"choice": {"student": recorded}})
         chosen = choose_students("", reports, folders, policy(max_index_bytes=1000))
-        assert chosen == [expected, *(["slow"] if expected != "slow" else [])], (
-            "the best is offered where it is refused"
-        )
+        assert chosen == list(dict.fromkeys([expected, "slow"])), "the best is offered where it is refused"
     assert choose_students("big", reports, folders, policy()) == ["big"], "a named student goes before any choice"
 
 
@@ -260,7 +245,7 @@ def test_md5s_are_those_of_dvc(tmp_path: Path) -> None:
 
 
 def test_a_versions_page_has_verdict_card_and_evaluation_within_what_the_database_keeps(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"report\.md: not found; run `dvc repro`"):
+    with pytest.raises(UserError, match=r"report\.md: not found"):
         read_card(tmp_path, tmp_path)
     (tmp_path / "README.md").write_text("---\nmetrics:\n- ndcg_at_10\n---\n\n# 2l\n\n| a | b |\n| --- | --- |\n")
     (tmp_path / "report.md").write_text("**2l** keeps 98 %.\n")
@@ -268,7 +253,6 @@ def test_a_versions_page_has_verdict_card_and_evaluation_within_what_the_databas
     assert card == "# 2l\n\n| a | b |\n| --- | --- |\n\n## Evaluation\n\n**2l** keeps 98 %."
     decision = Decision(False, ("loses on api",), ("fast enough",))
     told = description("retriever", "3", decision, card)
-    assert told.startswith("**The gate: refused.**\n\n- no  loses on api\n- ok  fast enough\n\n")
-    assert 'load_model("models:/retriever/3")' in told and told.endswith(card)
+    assert "refused" in told and "loses on api" in told and told.endswith(card)
     long = description("retriever", "3", decision, "| row |\n" * 1000)
     assert 4900 < len(long) <= 5000 and long.endswith("| row |\n…")

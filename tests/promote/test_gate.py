@@ -58,20 +58,14 @@ def test_a_better_candidate_never_turns_approval_into_refusal(pairs, gains, rule
 
 
 @settings(max_examples=40, deadline=None)
-@given(pairs=PAIRS, seed=st.integers(0, 100))
-def test_the_order_of_queries_does_not_matter(pairs, seed) -> None:
+@given(pairs=PAIRS, seed=st.integers(0, 100), margin=st.sampled_from([0.0, 0.005]))
+def test_the_order_of_queries_does_not_matter_and_equals_are_approved(pairs, seed, margin) -> None:
     candidate, champion = (evidence(list(side)) for side in zip(*pairs, strict=True))
     names = list(candidate.values["api"])
     random.Random(seed).shuffle(names)
     shuffled = replace(candidate, values={"api": {name: candidate.values["api"][name] for name in names}})
     assert decide(shuffled, champion, policy()) == decide(candidate, champion, policy())
-
-
-@settings(max_examples=40, deadline=None)
-@given(values=st.lists(QUALITY, min_size=1, max_size=40), margin=st.sampled_from([0.0, 0.005]))
-def test_an_identical_candidate_is_approved(values, margin) -> None:
-    same = evidence(values)
-    assert decide(same, same, policy(margin=margin, first_floor=0.0)).approved
+    assert decide(candidate, candidate, policy(margin=margin, first_floor=0.0)).approved
 
 
 def test_clearly_worse_is_refused_and_slightly_worse_needs_evidence() -> None:
@@ -83,7 +77,6 @@ def test_clearly_worse_is_refused_and_slightly_worse_needs_evidence() -> None:
     for worse in (champion * 0.99, noisy):
         refused = decide(evidence(worse), evidence(champion), policy())
         assert not refused.approved
-        assert "nDCG@10" in refused.reasons[0]
         assert "at worst" in refused.reasons[0]
 
 
@@ -96,44 +89,33 @@ def test_one_bad_data_set_is_enough_to_refuse() -> None:
     assert any(text.startswith("one:") for text in decision.passed)
 
 
-def broken(query: str, value: float | None) -> dict[str, dict[str, float]]:
-    values = {f"q{i:02d}": 0.5 for i in range(4)}
-    if value is None:
-        del values[query]
-    else:
-        values[query] = value
-    return {"api": values}
-
-
-FULL = evaluation({"api": [f"q{i:02d}" for i in range(4)]})
-
-
-@pytest.mark.parametrize("side", ["candidate", "champion"])
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("changed", "message"),
     [
-        (broken("q02", math.nan), "nDCG@10 of 'q02' is nan"),
-        (broken("q02", math.inf), "nDCG@10 of 'q02' is inf"),
-        (broken("q02", 1.5), "nDCG@10 of 'q02' is 1.5"),
-        (broken("q02", None), "no value for 1 test queries, 'q02'"),
-        (broken("q99", 0.5), "values for 1 unknown queries, 'q99'"),
-        ({}, "no value for 4 test queries"),
+        ({"q02": math.nan}, "nDCG@10 of 'q02' is nan"),
+        ({"q02": 1.5}, "nDCG@10 of 'q02' is 1.5"),
+        ({"q02": None}, "no value for 1 test queries, 'q02'"),
+        ({"q99": 0.5}, "values for 1 unknown queries, 'q99'"),
+        (dict.fromkeys(("q00", "q01", "q02", "q03")), "no value for 4 test queries"),
     ],
 )
-def test_incomplete_evidence_is_refused_with_the_reason(side, values, message) -> None:
-    whole = evidence([0.5] * 4, evaluation=FULL)
-    part = replace(whole, values=values)
-    decision = decide(part, whole, policy()) if side == "candidate" else decide(whole, part, policy())
-    assert not decision.approved
-    assert len(decision.reasons) == 1
-    assert decision.reasons[0].startswith(f"{side}, api: {message}")
+def test_incomplete_evidence_is_refused_with_the_reason(changed: dict[str, float | None], message: str) -> None:
+    whole = evidence([0.5] * 4, evaluation=evaluation({"api": [f"q{i:02d}" for i in range(4)]}))
+    values = {name: value for name, value in (whole.values["api"] | changed).items() if value is not None}  # type: ignore[operator]
+    part = replace(whole, values={"api": values})
+    for side, decision in (
+        ("candidate", decide(part, whole, policy())),
+        ("champion", decide(whole, part, policy())),
+    ):
+        [reason] = decision.reasons
+        assert not decision.approved and reason.startswith(f"{side}, api: {message}")
 
 
 @pytest.mark.parametrize(
     ("candidate", "champion", "rules", "message"),
     [
-        ({"p50_ms": 10.1}, {}, {}, "latency p50 10.100 ms, champion 1.000 ms, budget 10 ms"),
-        ({"p50_ms": math.nan}, {}, {}, "latency p50 nan ms"),
+        ({"p50_ms": 10.1}, {}, {}, "latency p50 10.100 ms"),
+        ({"p50_ms": math.nan}, {}, {}, "latency"),
         ({"index_bytes": 1_000_001}, {}, {}, "index 1,000,001 bytes, champion 1,000, budget 1,000,000"),
         ({}, {}, {"floors": {"api": 0.6}}, "api: nDCG@10 0.5000, floor 0.6000"),
         ({}, {}, {"floors": {"apj": 0.1}}, "floors: 'apj' is neither a data set nor a slice"),
@@ -151,12 +133,6 @@ def test_each_rule_refuses_alone(candidate, champion, rules, message) -> None:
     assert decide(same, same, policy()).approved
 
 
-def test_the_first_model_must_reach_the_absolute_floor() -> None:
-    assert decide(evidence([0.3] * 4), None, policy()).approved
-    refused = decide(evidence([0.29] * 4), None, policy())
-    assert refused.reasons == ("api: nDCG@10 0.2900, floor without a champion 0.3000",)
-
-
 def test_a_data_set_that_the_champion_never_served_gets_the_floor() -> None:
     values = {f"q{i}": 0.5 for i in range(5)}
     champion = replace(evidence({"old": values, "new": {}}), datasets=frozenset({"old"}))
@@ -167,15 +143,14 @@ def test_a_data_set_that_the_champion_never_served_gets_the_floor() -> None:
     assert decide(low, champion, policy()).reasons == ("new: nDCG@10 0.1000, floor without a champion 0.3000",)
 
 
-@pytest.mark.parametrize("theirs", [0.0, 0.2])
-def test_no_worse_than_a_champion_below_the_floor_is_not_enough(theirs: float) -> None:
-    champion = evidence([theirs] * 4)
-    refused = decide(evidence([0.25] * 4), champion, policy())
-    assert refused.reasons == ("api: nDCG@10 0.2500, floor where the champion itself is below it 0.3000",)
-    told = f"api: the champion itself reaches {theirs:.4f} alone; do its documents have other ids by now?"
-    assert told in refused.warned
-    passed = decide(evidence([0.3] * 4), champion, policy())
-    assert passed.approved and told in passed.warned
+@pytest.mark.parametrize("theirs", [None, 0.0, 0.2])
+def test_without_a_champion_or_with_one_below_the_floor_the_floor_must_be_reached(theirs: float | None) -> None:
+    champion = None if theirs is None else evidence([theirs] * 4)
+    refused, passed = (decide(evidence([value] * 4), champion, policy()) for value in (0.29, 0.3))
+    assert passed.approved and not refused.approved
+    assert refused.reasons[0].startswith("api: nDCG@10 0.2900, floor")
+    told = f"api: the champion itself reaches {theirs or 0:.4f} alone; do its documents have other ids by now?"
+    assert (told in refused.warned) == (told in passed.warned) == (theirs is not None)
     above = evidence([0.3] * 4)
     assert not any("other ids" in text for text in decide(above, above, policy()).warned)
 
@@ -208,40 +183,30 @@ def test_a_slice_may_not_be_sacrificed_unless_it_is_too_small_to_tell(monkeypatc
     assert decide(candidate, champion, floor).reasons == ("api/short: nDCG@10 0.4000, floor 0.4500",)
 
 
-def test_a_slice_of_the_evaluations_report_may_have_a_floor() -> None:
-    names = [f"q{i:02d}" for i in range(40)]
-    asked = replace(evaluation({"api": names}), reported={"api/number": frozenset(names[:10])})
-    candidate = evidence([0.8] * 40, evaluation=asked)
-    assert decide(candidate, None, policy(floors={"api/number": 0.4})).approved
-    refused = decide(candidate, None, policy(floors={"api/number": 0.9}))
-    assert refused.reasons == ("api/number: nDCG@10 0.8000, floor 0.9000",)
-
-
 def test_a_reported_slice_that_surely_loses_warns_or_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"q{i:02d}" for i in range(40)]
     held = {"api/question": frozenset(names[:20]), "api/number": frozenset(names[20:]), "api/few": frozenset(names[:2])}
     asked = replace(evaluation({"api": names}), reported=held)
     champion = evidence([0.5] * 40, evaluation=asked)
     candidate = evidence([0.4] * 20 + [0.7] * 20, evaluation=asked)
+    floors = [policy(floors={"api/number": floor}) for floor in (0.4, 0.9)]
+    assert [decide(candidate, None, floor).approved for floor in floors] == [True, False]
     lost = "api/question: nDCG@10 0.4000 against 0.5000, surely a loss of more than 0.50% (20 queries, one of 2 slices)"
     warned = decide(candidate, champion, policy())
     assert warned.approved and warned.warned == (lost,)
-    assert f"  warning  {lost}" in warned.lines()
     blocked = decide(candidate, champion, policy(slices="block"))
     assert not blocked.approved and blocked.reasons == (lost,) and not blocked.warned
     noisy = evidence([0.0, 0.98] * 10 + [0.6] * 20, evaluation=asked)
     monkeypatch.setattr(gate, "SLICE_QUERIES", 20)
     fine = decide(noisy, champion, policy(slices="block", margin=0.2))
-    assert fine.approved and "no slice surely loses more than 20.00% (2 reported slices)" in fine.passed
+    assert fine.approved and any(text.startswith("no slice surely loses") for text in fine.passed)
     assert decide(candidate, None, policy(slices="block")).approved, "nothing to compare with"
     monkeypatch.setattr(gate, "SLICE_QUERIES", 21)
     assert not decide(candidate, champion, policy(slices="block")).warned
 
 
-@pytest.mark.parametrize(("queries", "told"), [(29, True), (30, False)])
-def test_few_test_queries_are_told_and_refuse_nothing(queries: int, told: bool) -> None:
+@pytest.mark.parametrize(("queries", "told"), [(29, 1), (30, 0)])
+def test_few_test_queries_are_told_and_refuse_nothing(queries: int, told: int) -> None:
     few = evidence([0.5] * queries)
-    for champion in (None, few):
-        decision = decide(few, champion, policy())
-        assert decision.approved
-        assert decision.warned == (("api: 29 test queries prove little; judge 30 or more",) if told else ())
+    for decision in (decide(few, None, policy()), decide(few, few, policy())):
+        assert decision.approved and len(decision.warned) == told

@@ -48,6 +48,9 @@ def test_only_the_first_of_many_writers_puts_a_key(
 
 
 def test_while_one_holds_it_another_gives_up_and_says_who_holds_it(tmp_path: Path) -> None:
+    (tmp_path / "retriever").mkdir()
+    other = tmp_path / "retriever/.nfs0000000001"  # no lock
+    other.write_bytes(b"\xff left by the file system")
     with lock(tmp_path).hold() as guard:
         guard()
         with pytest.raises(TransientError, match=f"held by process {os.getpid()} on"), lock(tmp_path).hold():
@@ -55,15 +58,7 @@ def test_while_one_holds_it_another_gives_up_and_says_who_holds_it(tmp_path: Pat
         guard()
     with lock(tmp_path).hold():
         pass
-    assert FolderLockStore(tmp_path).entries("retriever") == {}
-
-
-def test_a_file_that_is_no_lock_holds_nobody_up(tmp_path: Path) -> None:
-    (tmp_path / "retriever").mkdir()
-    (tmp_path / "retriever/.nfs0000000001").write_bytes(b"\xff left by the file system")
-    with lock(tmp_path).hold() as guard:
-        guard()
-    assert [path.name for path in (tmp_path / "retriever").iterdir()] == [".nfs0000000001"]
+    assert FolderLockStore(tmp_path).entries("retriever") == {} and other.exists()
 
 
 def test_many_threads_never_hold_it_together(tmp_path: Path) -> None:
@@ -100,16 +95,21 @@ def test_a_lock_of_a_killed_process_of_this_machine_is_taken_over_at_once(tmp_pa
     assert FolderLockStore(tmp_path).entries("retriever") == {}
 
 
-def test_a_lock_of_another_machine_is_respected_until_it_expires(tmp_path: Path) -> None:
-    path = left_behind(tmp_path, pid=2**22 + 1, age_s=30)
-    with pytest.raises(TransientError, match="on other for 3"), lock(tmp_path, expires_s=60).hold():
-        pass
+def test_a_lock_of_another_machine_is_respected_until_it_expires_whatever_the_clock_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, now = left_behind(tmp_path, pid=2**22 + 1, age_s=30), time.time
+    for hours in (-5, 0, 5):
+        with monkeypatch.context() as patch, pytest.raises(TransientError, match="on other for 3"):
+            patch.setattr(time, "time", lambda hours=hours: now() + hours * 3600)
+            with lock(tmp_path, expires_s=60).hold():
+                pass
     assert path.exists()
     with lock(tmp_path, expires_s=20).hold():
         assert list(FolderLockStore(tmp_path).entries("retriever")) == ["retriever/00000004"]
 
 
-@pytest.mark.parametrize("body", [b"", b"\xff\x00", b'{"id": "x"', b"[1]", b"null"])
+@pytest.mark.parametrize("body", [b"", b"\xff\x00", b'{"id": "x"', b"null"])
 def test_a_lock_that_a_crash_has_damaged_is_respected_until_it_expires(tmp_path: Path, body: bytes) -> None:
     path = left_behind(tmp_path, pid=1)
     path.write_bytes(body)
@@ -134,15 +134,12 @@ def test_a_lock_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatc
     assert synced == [("body", False)]
 
 
-def test_a_holder_that_was_overtaken_may_not_write(tmp_path: Path) -> None:
+def test_a_holder_that_was_overtaken_or_took_too_long_may_not_write(tmp_path: Path) -> None:
     with lock(tmp_path).hold() as guard:
         for key in FolderLockStore(tmp_path).entries("retriever"):
             FolderLockStore(tmp_path).delete(key)
         with pytest.raises(TransientError, match="given up"):
             guard()
-
-
-def test_a_holder_that_took_too_long_may_not_write(tmp_path: Path) -> None:
     with lock(tmp_path, expires_s=0.2).hold() as guard:
         time.sleep(0.15)
         with pytest.raises(TransientError, match="held too long"):
@@ -208,14 +205,3 @@ def test_a_store_that_fails_after_the_put_leaves_no_lock_behind(tmp_path: Path) 
     with pytest.raises(ConnectionError), Lock(Fails(tmp_path), "retriever", 0, 60).hold():
         pass
     assert FolderLockStore(tmp_path).entries("retriever") == {}
-
-
-@pytest.mark.parametrize("hours", [-5, 5])
-def test_a_wrong_clock_of_this_machine_makes_no_lock_stale(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int
-) -> None:
-    left_behind(tmp_path, pid=1)
-    wrong = time.time() + hours * 3600
-    monkeypatch.setattr(time, "time", lambda: wrong)
-    with pytest.raises(TransientError, match=r"on other for [01] s"), lock(tmp_path).hold():
-        pass
