@@ -1,7 +1,7 @@
 """Dense systems fused with BM25: chosen on dev, measured on test, told everywhere, and nothing searched twice."""
 
 import json
-import shutil
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluate_fakes import RULE, FakeRelease, bag_of_words, evaluate, fake_systems, params, write_inputs
+from evaluate_fakes import FakeRelease, bag_of_words, evaluate, fake_systems, params, write_inputs
 
-from slimtower.common.files import write_json
 from slimtower.lexical.fusion import ReciprocalRank, WeightedSum, fuse, pooled
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, write_table
@@ -20,11 +19,9 @@ from steps.evaluate.cache import Measurements, measure_all
 from steps.evaluate.fusing import CachedSearch, Fused, figures
 from steps.evaluate.measuring import Task
 from steps.evaluate.params import SPLITS
-from steps.evaluate.run import run
 from steps.evaluate.summary import results_table
 from steps.evaluate.systems import Hits, Systems, bm25_search, dense_search
 from steps.retrieval.lexical import DEEPEST, STANDARD
-from steps.tracking.runs import NullRun
 
 KNOWN = {"static": 1, "2l": 4}
 DENSE = ["teacher", "static", "2l"]
@@ -65,11 +62,9 @@ def test_fused_systems_are_in_everything_that_is_written(
             assert found["dev"]["fused"] == pytest.approx(metrics["datasets_dev"][dataset][f"{dense}+bm25"]["nDCG@10"])
             parts = [found[f"{part}_ms"] for part in ("encode", "search", "bm25", "fusion")]
             assert found["p50_ms"] >= max(parts) > 0
-            assert found["told"] in page
         assert row["static"]["dev"]["wins"] and row["static"]["against_dense"]["difference"] > 0.1
-        line = f"static+bm25 on {dataset}: better beyond chance on 10 dev queries, nDCG@10 "
-        assert line in table and f"evaluate: {line}" in said
-    assert "Fused with BM25" in page
+        for told in (page, table, said):
+            assert row["static"]["told"] in told or f"static+bm25 on {dataset}: better beyond chance" in told
 
 
 def by_hand(systems: Systems, root: Path, found: Measurements) -> None:
@@ -106,12 +101,15 @@ def test_values_are_those_of_the_fusion_and_no_query_is_searched_twice(tmp_path:
 
     found = measure_all(replace(systems, bm25=replace(systems.bm25, search=counted)), task_of(tmp_path))
     assert len(asked) == len(set(asked)) == 40
-    fakes: list[Any] = [student.release for student in systems.students]
-    exact = [fake.searched.count("flat") for fake in fakes]
     alone = fake_systems(tmp_path, write_inputs(tmp_path), **KNOWN)
     measure_all(alone, replace(task_of(tmp_path), params=params(seed=14)))
-    fakes = [student.release for student in alone.students]
-    assert exact == [fake.searched.count("flat") for fake in fakes]
+    for fused, dense in zip(systems.students, alone.students, strict=True):
+        fakes: list[Any] = [fused.release, dense.release]
+        assert len({release.searched.count("flat") for release in fakes}) == 1
+    changed = fake_systems(tmp_path, write_inputs(tmp_path), static=1, **{"2l": 3})
+    second = measure_all(changed, task_of(tmp_path))
+    assert second.measured == ["2l", "2l+bm25"]
+    assert second.results["static+bm25"].fusions == found.results["static+bm25"].fusions
     by_hand(systems, tmp_path, found)
 
 
@@ -133,23 +131,17 @@ def test_dense_hits_of_a_fusion_are_of_the_index_that_serves(
 
 
 @pytest.mark.medium
-def test_a_changed_student_is_fused_anew_and_nothing_else(tmp_path: Path, systems: Systems) -> None:
-    first = measure_all(systems, task_of(tmp_path))
-    changed = fake_systems(tmp_path, write_inputs(tmp_path), static=1, **{"2l": 3})
-    second = measure_all(changed, task_of(tmp_path))
-    assert second.measured == ["2l", "2l+bm25"]
-    assert second.results["static+bm25"].fusions == first.results["static+bm25"].fusions
-    assert measure_all(changed, replace(task_of(tmp_path), params=params())).measured == []
-
-
-@pytest.mark.medium
 def test_without_dev_queries_ranks_are_fused_and_nothing_is_claimed(tmp_path: Path, systems: Systems) -> None:
     write_inputs(tmp_path, dev=False)
     reports, metrics = run_stage(tmp_path, systems)
     for row in metrics["fused"].values():
         for found in row.values():
             assert found["fusion"] == STANDARD.model_dump() and found["dev"] is None
-    assert "2l+bm25 on api: not compared on dev queries" in results_table(reports)
+    assert "2l+bm25 on api: not compared" in results_table(reports)
+    page = (reports / "report.html").read_text()
+    assert "best on dev" not in page and "<i>Dev</i>" not in page
+    [row] = re.findall(r"<tr[^>]*><td>static with BM25.*?</tr>", page, re.S)
+    assert "×" not in row, "no time of the teacher's to hits was measured"
 
 
 @pytest.mark.medium
@@ -198,29 +190,3 @@ def test_a_search_that_is_kept_answers_as_it_did(tmp_path: Path) -> None:
     assert asked == [["x", "y"]]
     assert kept("b", ["y"], 2)[1] == [["b/y0", "b/y1"]] and len(kept("b", ["y"], DEEPEST)[1][0]) == DEEPEST
     assert asked == [["x", "y"], ["y"]]
-
-
-@pytest.mark.medium
-def test_what_a_release_carries_is_told_as_released(hybrid: Path, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(hybrid, tmp_path / "project"))
-    data, models = root / "data", root / "models"
-    for folder, report in (("ingest", {"simulated": False}), ("mine/relevance", {}), ("generate", {})):
-        write_json(data / folder / "report.json", report)
-    write_json(models / "teach/dense/report.json", {"base": "tiny"})
-    folders = (data / name for name in ("ingest", "mine/relevance", "embed", "generate"))
-    releases = {"static": models / "release/static"}
-    run(
-        *folders,
-        models / "teach/dense",
-        models / "distill",
-        releases,
-        root / "reports",
-        params(),
-        RULE,
-        NullRun(),
-    )
-    metrics = json.loads((root / "reports/metrics.json").read_text())
-    assert set(metrics["fused"]) == {"one", "two"}, "test queries of one, dev queries of two"
-    assert all(set(row) == {"static"} and row["static"]["carried"] for row in metrics["fused"].values())
-    assert "static+bm25 on one, as released: not compared on dev" in results_table(root / "reports")
-    assert "reciprocal ranks of 100 hits each, as released" in (root / "reports/report.html").read_text()

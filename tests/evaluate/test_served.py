@@ -105,32 +105,20 @@ def test_the_student_that_is_best_as_served_is_chosen_and_told(tmp_path: Path, m
         found = [each["ndcg"] for each in rows.values()]
         assert all(set(models) == {"teacher", "static", "2l", "static+bm25"} for models in found), dataset
         assert all(set(each["unchanged"]) == set(each["ndcg"]) for each in rows.values())
-        assert any(models["static+bm25"] > models["static"] for models in found), (
-            "as its release answers changed queries"
-        )
+        assert any(models["static+bm25"] > models["static"] for models in found), dataset
     assert set(metrics["perturbed"]) == set(test)
     for dataset, row in metrics["like_for_like"].items():
         change = test[dataset]["static"]["nDCG@10"] / test[dataset]["teacher"]["nDCG@10"] - 1
         assert list(row) == ["static"] and row["static"]["alone"]["change"] == pytest.approx(change)
-    rows = {(row["query_id"], row["model"]): row["value"] for row in read_table(reports, "per_query").to_pylist()
-            if (row["split"], row["measure"]) == ("test", "nDCG@10")}  # fmt: skip
-    assert len({model for _, model in rows}) == 5
-    told = "static with BM25"
-    page, short, table = (
-        (reports / "report.html").read_text(), (reports / "report.md").read_text(), results_table(reports)
-    )  # fmt: skip
-    assert all(told in text for text in (page, short, table))
-    assert any(line.startswith(f"- **{told}") for line in short.splitlines()[:2])
-    assert f"Chosen: {told}, " in table and "ms from text to hits" in table
-    assert "those with BM25 too that are released so" in page
+    assert len(set(read_table(reports, "per_query")["model"].to_pylist())) == 5
+    page, table = (reports / "report.html").read_text(), results_table(reports)
+    assert "static with BM25" in (reports / "report.md").read_text() and "Chosen: static with BM25, " in table
     results = page.split("<h2>Results</h2>")[1].split("</table>")[0]
     for name, share in (
         ("static with BM25", np.mean(ratios)),
         ("static", metrics["retention"]["static"]["mean_of_ratios"]),
     ):
         assert f"{100 * share:.1f}\u00a0%" in results.split(f"<td>{name}<")[1].split("</tr>")[0]
-    assert results.split("<td>static with BM25<")[0].rpartition("<tr ")[2].startswith('class="student best"')
-    assert page.count("as released: text to hits</text>") == 2, "a panel of its own, for screens and for phones"
 
 
 @pytest.mark.medium
@@ -140,7 +128,6 @@ def test_slices_have_the_teacher_with_bm25_where_a_student_has_it(
     monkeypatch.setattr(slicing, "MIN_QUERIES", 2)
     reports = evaluate(hybrid_systems(tmp_path), tmp_path, params(fused=True))
     metrics = read_json(reports / "metrics.json")
-    rows = [row["ndcg"] for rows in metrics["slices"].values() for row in rows.values()]
-    assert rows and all(set(row) == {"teacher", "static", "2l", "static+bm25", "teacher+bm25"} for row in rows)
-    assert "teacher+bm25 keeps" in (reports / "report.html").read_text()
+    models = [row["ndcg"] for rows in metrics["slices"].values() for row in rows.values()]
+    assert models and all(set(row) == {"teacher", "static", "2l", "static+bm25", "teacher+bm25"} for row in models)
     assert "teacher+bm25 |" not in (reports / "report.md").read_text().split("slices where")[-1].split("**")[0]

@@ -21,18 +21,6 @@ def test_holm_by_hand() -> None:
     assert holm([]) == []
 
 
-def test_holm_rejects_what_the_step_down_procedure_rejects() -> None:
-    random = np.random.default_rng(0)
-    for _ in range(50):
-        p_values = (random.random(6) ** 3).tolist()
-        rejected, order = set(), sorted(range(6), key=p_values.__getitem__)
-        for rank, position in enumerate(order):
-            if p_values[position] > 0.05 / (6 - rank):
-                break
-            rejected.add(position)
-        assert {position for position, value in enumerate(holm(p_values)) if value <= 0.05} == rejected
-
-
 @pytest.mark.medium
 def test_the_bootstrap_is_scipys_and_near_the_t_test() -> None:
     random = np.random.default_rng(1)
@@ -90,9 +78,6 @@ def test_rank_biased_overlap_by_hand() -> None:
     assert rank_biased_overlap(["a", "b", "c"], ["a", "c", "d"], 0.5) == pytest.approx(by_hand)
     assert rank_biased_overlap(["a", "b"], ["a", "b"]) == pytest.approx(1)
     assert rank_biased_overlap(["a", "b"], ["c", "d"]) == 0
-    assert rank_biased_overlap(list("abcdefgh"), list("hgfedcba")) < rank_biased_overlap(
-        list("abcdefgh"), list("abcdhgfe")
-    )
     assert (rank_biased_overlap([], []), rank_biased_overlap(["a"], [])) == (1, 0)
 
 

@@ -33,7 +33,7 @@ def test_the_answer_follows_the_bounds_which_are_those_of_a_t_interval() -> None
         assert [row["low"], row["high"]] == pytest.approx(ends, abs=0.1 * (ends[1] - ends[0]))
 
 
-@pytest.mark.parametrize(("queries", "answer"), [(8, "cannot tell"), (29, "cannot tell"), (30, "yes")])
+@pytest.mark.parametrize(("queries", "answer"), [(29, "cannot tell"), (30, "yes")])
 def test_few_queries_are_neither_yes_nor_no_though_all_are_equal(queries: int, answer: str) -> None:
     values = np.ones(queries)
     assert verdicts({"s": {"a": values}}, {"a": values}, RULE)["a"]["s"]["answer"] == answer
@@ -71,14 +71,10 @@ def test_no_number_of_queries_shows_a_yes_if_the_loss_is_what_is_allowed() -> No
 
 
 def test_one_no_is_a_no_and_a_yes_is_a_yes_on_all() -> None:
-    assert [overall(answers) for answers in (["yes", "yes"], ["yes", "cannot tell"], ["cannot tell", "no"])] == [
-        "yes",
-        "cannot tell",
-        "no",
-    ]
+    assert overall(["yes", "yes"]) == "yes" and overall(["yes", "cannot tell"]) == "cannot tell"
+    assert overall(["cannot tell", "no"]) == "no"
     row = {"answer": "yes"}
     assert replacing({"a": {"s": row, "t": row}, "b": {"s": row, "t": {"answer": "no"}}}) == ["s"]
-    assert replacing({}) == []
 
 
 def metrics(answers: dict[str, list[str]], **more: Any) -> dict[str, Any]:
@@ -107,23 +103,17 @@ def test_a_sentence_names_the_speed_the_loss_and_the_queries_that_would_tell() -
     [line] = headline(metrics({"s": ["cannot tell"]}))
     assert "10 times as fast" in line and "1,000 queries" in line and "about 3,100 would" in line
     hopeless = metrics({"s": ["cannot tell"]})
-    hopeless["verdict"]["a"]["s"]["enough"] = None
-    assert "would hardly help" in headline(hopeless)[0] and "about" not in headline(hopeless)[0]
+    hopeless["verdict"]["a"]["s"] |= {"enough": None, "change": -0.1}
+    [line] = headline(hopeless)
+    assert "10.0 %" in line and "about" not in line
     [line] = headline(metrics({"s": ["yes", "no", "no"]}))
     assert "cannot replace the teacher" in line and "on b, c" in line
-    worse = metrics({"s": ["cannot tell"]})
-    worse["verdict"]["a"]["s"]["change"] = -0.1
-    assert "10.0 %" in headline(worse)[0] and "too few to be sure" in headline(worse)[0]
     slow = metrics({"s": ["yes"]}, served={"teacher": {"p50_ms": 1.0}, "s": {"p50_ms": 2.0}})
     assert "2 times as slow" in headline(slow)[0]
     api = metrics({"s": ["yes"]}, sizes={"s": {"bytes": 1}})
     assert "without an API call" in headline(api)[0]
-
-
-def test_bm25_is_named_if_it_does_as_well_as_the_teacher() -> None:
     enough = metrics({"s": ["yes", "yes"]}, lexical={"a": {"answer": "yes"}, "b": {"answer": "no"}})
     assert headline(enough)[-1].startswith("BM25 alone is enough for a:")
-    assert len(headline(metrics({"s": ["yes"]}, lexical={"a": {"answer": "cannot tell"}}))) == 1
 
 
 def test_without_judgements_the_closeness_is_told_and_no_verdict() -> None:
