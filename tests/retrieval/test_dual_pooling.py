@@ -21,7 +21,6 @@ from steps.retrieval.rankers import (
     load_ranker,
     pair_embeddings,
     pair_scores,
-    segments,
 )
 
 CLS, SEP, PAD = 2, 3, 0
@@ -44,6 +43,8 @@ def test_two_tokens_by_hand() -> None:
     torch.testing.assert_close(made["query_embedding"], torch.tensor([[4.0, 4.0]]) / 2**0.5)  # (a + b) / sqrt(2)
     assert made["document_embedding"].tolist() == [[2, 3]]
     torch.testing.assert_close(made["scores"], torch.tensor([[0.5 * (8 + 12) / 2**0.5]]))
+    made = DualPooling("segments", 1.0, CLS, SEP).forward(features([[CLS, SEP, 8, SEP, PAD]], torch.ones(1, 5, 3)))
+    assert made["query_embedding"].tolist() == [[0, 0, 0]] and made["scores"].tolist() == [[0]], "a text without tokens"
 
 
 @pytest.mark.parametrize("pooling", ["special_tokens", "segments"])
@@ -72,14 +73,6 @@ def test_embeddings_and_scores_are_the_papers_in_float64(pooling: Pooling) -> No
         return found
 
     assert torch.autograd.gradcheck(scores, (states,))
-
-
-def test_a_text_without_tokens_is_0_and_special_tokens_are_of_no_text() -> None:
-    ids = torch.tensor([[CLS, SEP, 8, SEP, PAD]])
-    query, document = segments(ids, (ids != PAD).long(), CLS, SEP)
-    assert query.tolist() == [[False] * 5] and document.tolist() == [[False, False, True, False, False]]
-    made = DualPooling("segments", 1.0, CLS, SEP).forward(features(ids.tolist(), torch.ones(1, 5, 3)))
-    assert made["query_embedding"].tolist() == [[0, 0, 0]] and made["scores"].tolist() == [[0]]
 
 
 @pytest.mark.medium
