@@ -113,15 +113,6 @@ def test_two_that_register_one_release_at_once_make_one_version(
     assert project.promote("A").decision is None
 
 
-def test_rollback_past_a_deleted_version(project: Project) -> None:
-    project.three()
-    project.registry.api.delete_model_version(project.registry.name, "1")
-    assert project.roll_back() == "2"
-    assert project.names() == {"champion": "B"}
-    with pytest.raises(UserError, match="no previous champion to go back to"):
-        project.roll_back()
-
-
 @pytest.mark.parametrize("step", ["previous", "champion"])
 def test_a_move_cut_short_is_fixed_though_a_version_of_it_was_deleted(project: Project, step: str) -> None:
     project.three()

@@ -29,14 +29,10 @@ from pipeline import lineage
 from slimtower.common.errors import UserError
 from slimtower.registry import client as registry
 from slimtower.serving.release import load_release
-from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, write_table
-from steps.evaluate.scoring import score
-from steps.evaluate.systems import dense_search
 from steps.promote import promotion
 from steps.promote import run as commands
 from steps.promote.evidence import read_evaluation, read_test_sets
-from steps.promote.fresh_process import rescore
 from steps.promote.promotion import Refused
 from steps.promote.registry import Registry
 from steps.tracking.stage_run import stage_run
@@ -206,19 +202,6 @@ def test_a_champion_is_measured_anew_through_its_own_release_when_the_evaluation
         assert stored["values"][asked.dataset] == pytest.approx(expected, abs=1e-6)
     assert stored["p50_ms"] == 0.5
     assert registry.aliases() == {"champion": "2", "previous": "1"}
-
-
-def test_rescoring_gives_the_numbers_of_the_evaluation(project: Path) -> None:
-    release = load_release(RELEASES / "2l")
-    search = dense_search(release.encode, release)
-    expected = {}
-    for asked in read_judged_sets(INGEST, ["test"]):
-        scored = score("2l", search, asked, 1000).values["nDCG@10"]
-        expected[asked.dataset] = dict(zip(asked.query_ids, scored.tolist(), strict=True))
-    judged = read_test_sets(INGEST)
-    evaluation = read_evaluation(INGEST, judged, [])
-    assert rescore(RELEASES / "2l", evaluation, judged, 1.0).values == expected
-    assert set(expected) == {"one", "two"}
 
 
 def test_lineage_leads_from_the_champion_to_its_makers_and_back(

@@ -228,15 +228,6 @@ def test_titles_follow_the_rows_of_the_index(tmp_path: Path) -> None:
         write_titles(tmp_path, tmp_path / "index", ["odd"])
 
 
-def test_the_same_input_gives_the_same_release(released: Path, other: Path) -> None:
-    for student in ("static", "2l"):
-        again, first = run_release(other, student), released / "models/release" / student
-        files = sorted(path.relative_to(first) for path in first.rglob("*") if path.is_file())
-        assert files == sorted(path.relative_to(again) for path in again.rglob("*") if path.is_file())
-        for name in files:
-            assert (again / name).read_bytes() == (first / name).read_bytes(), name
-
-
 def test_releases_share_the_index_on_disk(released: Path) -> None:
     name = "index/one/flat.faiss"
     assert (released / "models" / name).samefile(released / "models/release/2l" / name)

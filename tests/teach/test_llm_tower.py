@@ -12,17 +12,14 @@ from recorder import Recorder, killed_at
 from safetensors import safe_open
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from stages import run_embed, run_score
 from teach_fakes import documents, queries, triplets, write_tower, write_world
 from transformers import AutoModel
 
 import steps.teach.contrastive_training as contrastive_training
-from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.errors import UserError
-from slimtower.common.files import read_json, write_json
+from slimtower.common.files import read_json
 from slimtower.common.fingerprints import fingerprint
 from slimtower.common.names import ROLES
-from steps.core.tables import read_table
 from steps.encoders.towers import encode, load_tower, route
 from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
 from steps.teach.llm_tower import (
@@ -82,22 +79,6 @@ def test_a_query_is_its_text_and_an_end(base: Path, saved: Path) -> None:
         expected = torch.nn.functional.normalize(queries[2].linear(state), dim=1).numpy()
     np.testing.assert_allclose(tower.encode_query(["sum tables"]), expected, atol=1e-5)
     assert queries.tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"] == [0, 1]
-
-
-@pytest.mark.slow
-def test_the_stages_after_teach_read_it(base: Path, saved: Path, tmp_path: Path) -> None:
-    run_embed(tmp_path, saved)
-    tower, embed = load_tower(saved), tmp_path / "data/embed"
-    corpus = read_table(tmp_path / "data/ingest", "corpus").to_pylist()
-    texts = [DocumentTemplate().text(row["title"], row["topic"], row["content"]) for row in corpus]
-    np.testing.assert_allclose(np.load(embed / "documents.npy"), encode(tower, texts, "document"), atol=1e-5)
-    token, _ = route(tower, "query").tokenizer("s").input_ids
-    np.testing.assert_allclose(np.load(embed / "tokens.npy")[token], encode(tower, ["s"], "query")[0], atol=1e-5)
-    write_json(tmp_path / "models/teach/dense/report.json", {"kind": "llm_dual_encoder"})
-    scores = read_table(run_score(tmp_path, "dense"), "scores")["score"].to_numpy()
-    asked, nearest = np.load(embed / "alignment.npy").astype(np.float64), np.load(embed / "nearest.npy")
-    expected = np.einsum("td,tkd->tk", asked, np.load(embed / "documents.npy")[nearest])
-    np.testing.assert_allclose(scores, expected.reshape(-1), atol=5e-3)  # alignment.npy is in half precision
 
 
 @pytest.mark.medium
@@ -268,20 +249,6 @@ def test_narrow_weights_take_updates_that_they_cannot_hold(dtype: torch.dtype, d
     assert torch.equal(weight, exact.to(dtype))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.nightly), torch.bfloat16])
-def test_training_lowers_the_loss_and_keeps_the_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
-    given = params(write_llm(tmp_path / "llm", dtype), epochs=6.0, learning_rate=5e-3, gradient_checkpointing=True)
-    tower, run = llm_tower(given.base, given.dim, given.seed), Recorder()
-    before = {name: weight.clone() for name, weight in tower.named_parameters()}
-    train_llm_tower(tower, world_triplets(), {}, given, tmp_path / "checkpoints", run)
-    assert np.mean([run.losses[step] for step in sorted(run.losses)[-5:]]) < run.losses[1] / 1.5
-    assert {weight.dtype for weight in tower.parameters()} == {dtype}
-    changed = {name for name, weight in tower.named_parameters() if not torch.equal(weight, before[name])}
-    assert {name for name in before if ".linear." in name or "q_proj.weight" in name} <= changed
-
-
 @pytest.mark.medium
 @pytest.mark.parametrize("change", [{"gradient_checkpointing": True}, {"micro_batch": "3"}])
 def test_less_memory_trains_the_same_weights(
@@ -337,13 +304,6 @@ def test_the_stage_leaves_a_tower_with_two_routes_and_goes_on_after_a_kill(
     for path in weights:
         ones, twos = load_file(whole / path), load_file(resumed / path)
         assert all(torch.equal(twos[name], weight) for name, weight in ones.items())
-
-
-@pytest.mark.medium
-def test_epochs_zero_saves_the_untrained_towers(tmp_path: Path, base: Path) -> None:
-    output = run_teach(tmp_path, params(base, epochs=0.0))
-    expected = llm_tower(str(base), 8, LLM_PARAMS.seed)
-    np.testing.assert_allclose(encode(load_tower(output / "tower"), TEXTS, "query"), encode(expected, TEXTS, "query"))
 
 
 @pytest.mark.medium

@@ -244,17 +244,6 @@ def test_a_round_trains_on_over_new_negatives_and_says_so(
     ]  # removed after success
 
 
-@pytest.mark.medium
-def test_without_rounds_nothing_is_searched_or_kept(
-    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("mine_negatives", "_keep", "_next_triplets"):
-        monkeypatch.setattr(rounds, name, None)
-    output = train(tmp_path, params(base, 0), "teach")
-    assert read_json(output / "report.json")["rounds"] == []
-    assert read_json(output / "earlier/towers.json") == ["base"]
-
-
 def test_a_round_that_is_worse_on_dev_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     drawn = {"new_negatives": 1200, "kept_negatives": 34}
     base, before = {"a": 0.1, "b": 0.1, "c": 0.1}, {"a": 0.5, "b": 0.4, "c": 0.45}

@@ -1,10 +1,9 @@
 """The stage `teach` as a whole, on a tiny tower."""
 
-import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +29,6 @@ from steps.encoders.towers import encode, load_tower, positions_of
 from steps.teach.contrastive_training import cut_to_tokens
 from steps.teach.dev_comparison import compare
 from steps.teach.dual_encoder import limit_length
-from steps.teach.kinds.base import Inputs, Teacher
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.run import run as teach
 from steps.tracking.runs import NullRun, Run
@@ -69,20 +67,6 @@ def test_epochs_zero_saves_the_base_as_it_is(tmp_path: Path, base: Path) -> None
     assert read_json(output / "earlier/towers.json") == []
 
 
-def test_a_kind_that_leaves_nothing_it_was_before_has_an_empty_list(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Plain(Teacher):
-        kind: Literal["plain"]
-
-    def make(inputs: Inputs, output: Path, params: Plain, run: Run) -> None:
-        (output / "tower").mkdir(parents=True)
-
-    monkeypatch.setitem(sys.modules, "steps.teach.plain", SimpleNamespace(teach=make))
-    teach(tmp_path, tmp_path, tmp_path / "teach", Plain(kind="plain"), NullRun())
-    assert read_json(tmp_path / "teach/earlier/towers.json") == []
-
-
 @pytest.mark.medium
 def test_a_model_has_one_fingerprint_however_it_is_loaded(
     tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
@@ -93,22 +77,6 @@ def test_a_model_has_one_fingerprint_however_it_is_loaded(
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
         found.add(read_json(train(tmp_path / str(offline), base, epochs=0.0) / "report.json")["fingerprint"])
     assert len(found) == 1
-
-
-@pytest.mark.slow
-def test_training_lowers_the_loss_beats_the_base_and_repeats_itself(tmp_path: Path, base: Path) -> None:
-    run = Recorder()
-    output = train(tmp_path, base, run, epochs=6.0, learning_rate=5e-3, checkpoint_steps=50)
-    assert sorted(run.losses) == list(range(1, len(run.losses) + 1))
-    assert np.mean([run.losses[step] for step in sorted(run.losses)[-5:]]) < run.losses[1] / 2
-    report = read_json(output / "report.json")
-    assert report["triplets"] == len(triplets())
-    assert report["comparison"]["n"] == sum(row["split"] == "dev" for row in queries())
-    assert report["comparison"]["ndcg_teacher"] > report["comparison"]["ndcg_base"]
-    assert not list((tmp_path / "cache").rglob("checkpoint-*"))  # removed after success
-    again = train(tmp_path, base, name="again", epochs=6.0, learning_rate=5e-3, checkpoint_steps=50)
-    for name in ("report.json", "tower/model.safetensors", "tower/config.json"):
-        assert (again / name).read_bytes() == (output / name).read_bytes()
 
 
 @pytest.mark.medium
@@ -205,15 +173,6 @@ def test_positions_that_begin_behind_the_paddings_are_fewer(network: type[PreTra
     params = PARAMS.model_copy(update={"max_document_length": 65})
     with pytest.raises(UserError, match=r"max_document_length is 65, but .* has 64 positions; set it to 64 or less"):
         limit_length([tower], params)  # type: ignore[arg-type]
-
-
-@pytest.mark.medium
-def test_a_limit_below_half_of_the_triplets_is_told(
-    tmp_path: Path, base: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    report = read_json(train(tmp_path, base, epochs=0.2, dev_queries=0, max_triplets=16) / "report.json")
-    assert "teach: 16 of 35 usable triplets train (max_triplets); raise it" in capsys.readouterr().err
-    assert (report["triplets"], report["left_out"]["not_drawn"]) == (16, 19)
 
 
 @pytest.mark.usefixtures("dropout")
