@@ -158,7 +158,8 @@ def table_tower(
         rows = rows @ directions
     modules: list[nn.Module] = [StaticEmbedding(tokenizer, embedding_weights=torch.from_numpy(rows).float())]
     if directions is not None:
-        linear = Dense(*reversed(directions.shape), bias=False, activation_function=nn.Identity())
+        dim, width = directions.shape
+        linear = Dense(width, dim, bias=False, activation_function=nn.Identity())
         with torch.no_grad():
             linear.linear.weight.copy_(torch.from_numpy(directions))
         modules.append(linear)
