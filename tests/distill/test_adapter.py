@@ -1,5 +1,6 @@
 """An adapter: a frozen encoder and a linear map that gives an index of another model this encoder's scores."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -8,27 +9,22 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
-from stages import FAST, distill_params, run_distill, run_release, run_score
-from towers import other_weights
+from stages import FAST, distill_params, run_distill, run_release, run_score, sources_of
+from towers import other_weights, write_other_teacher, write_static
 
 from slimtower.common.errors import UserError
-from slimtower.common.files import read_json, write_json
+from slimtower.common.files import read_json
 from slimtower.serving.query_encoder import load_query_encoder
 from steps.core.corpus import CorpusTexts
 from steps.distill.initialisation import adapted
-from steps.distill.sources import Sources
 from steps.encoders.towers import load_tower
 
 pytestmark = pytest.mark.medium
 
 
-def sources(root: Path) -> Sources:
-    return Sources(root / "data/ingest", root / "data/mine/relevance", root / "data/embed", root / "data/score")
-
-
 def test_the_map_fits_the_new_models_scores_and_trains_alone(embedded: Path, tiny_tower: Path, tmp_path: Path) -> None:
     other_weights(tiny_tower, tmp_path / "new", seed=5)  # compares by inner product
-    made = adapted(str(tmp_path / "new"), load_tower(tiny_tower), sources(embedded), distill_params())
+    made = adapted(str(tmp_path / "new"), load_tower(tiny_tower), sources_of(embedded), distill_params())
     assert [type(module) for module in made] == [Transformer, Pooling, Dense, Normalize]
     assert [name for name, weight in made.named_parameters() if weight.requires_grad] == ["2.linear.weight"]
 
@@ -50,27 +46,10 @@ def test_the_map_fits_the_new_models_scores_and_trains_alone(embedded: Path, tin
         assert np.corrcoef(ours, theirs)[0, 1] > 0.9999
 
 
-def test_an_encoder_that_cuts_its_vectors_is_refused(embedded: Path, tiny_tower: Path, tmp_path: Path) -> None:
-    other_weights(tiny_tower, tmp_path / "new", seed=5)
-    cut = load_tower(tmp_path / "new")
-    cut.truncate_dim = 8
-    cut.save_pretrained(str(tmp_path / "cut"), create_model_card=False)
-    with pytest.raises(UserError, match=r"cut: cuts its vectors to 8 dimensions \(truncate_dim .* index\.dim: 8"):
-        adapted(str(tmp_path / "cut"), load_tower(tiny_tower), sources(embedded), distill_params())
-
-
-def test_an_encoder_that_compares_by_distances_is_refused(embedded: Path, tiny_tower: Path, tmp_path: Path) -> None:
-    far = load_tower(tiny_tower)
-    far.similarity_fn_name = "euclidean"
-    far.save_pretrained(str(tmp_path / "far"), create_model_card=False)
-    with pytest.raises(UserError, match="far: compares by euclidean, and the index by inner product"):
-        adapted(str(tmp_path / "far"), load_tower(tiny_tower), sources(embedded), distill_params())
-
-
 def test_documents_that_all_have_one_vector_are_told(embedded: Path, tiny_tower: Path, tmp_path: Path) -> None:
     """Nothing but duplicates, or one document."""
     other_weights(tiny_tower, tmp_path / "new", seed=5)
-    alike = sources(embedded)
+    alike = sources_of(embedded)
     vars(alike)["documents"] = np.repeat(np.asarray(alike.documents[:1]), len(alike.documents), axis=0)
     with pytest.raises(UserError, match=r"all \d+ documents have one vector, to which no map can be fitted"):
         adapted(str(tmp_path / "new"), load_tower(tiny_tower), alike, distill_params())
@@ -78,7 +57,7 @@ def test_documents_that_all_have_one_vector_are_told(embedded: Path, tiny_tower:
 
 def test_over_an_index_of_its_own_it_is_the_encoder_itself(embedded: Path, tiny_tower: Path) -> None:
     tower = load_tower(tiny_tower)
-    made = adapted(str(tiny_tower), tower, sources(embedded), distill_params())
+    made = adapted(str(tiny_tower), tower, sources_of(embedded), distill_params())
     texts = list(CorpusTexts(embedded / "data/ingest"))
     index = np.load(embedded / "data/embed/documents.npy")
     ours, theirs = (each.encode(texts) @ index.T for each in (made, tower))
@@ -89,8 +68,7 @@ def test_an_adapter_is_distilled_and_released_as_every_student(
     embedded: Path, tiny_tower: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     new = embedded / "models/teach/other"
-    other_weights(tiny_tower, new / "tower", seed=5)
-    write_json(new / "report.json", {"kind": "dual_encoder"})
+    write_other_teacher(tiny_tower, new, seed=5)
     run_score(embedded, "other")
     learned = {"losses": [{"kind": "score_kl", "teacher": "other"}], "teacher_top_k": 4, "learning_rate": 1e-2}
     student = FAST | {"start": {"adapter": str(new / "tower")}} | learned
@@ -101,23 +79,28 @@ def test_an_adapter_is_distilled_and_released_as_every_student(
     trained, before = load_tower(folder / "query_encoder"), load_tower(new / "tower")
     for ours, theirs in zip(trained[0].parameters(), before[0].parameters(), strict=True):
         assert torch.equal(ours, theirs)
-    start = adapted(str(new / "tower"), load_tower(tiny_tower), sources(embedded), distill_params())
+    start = adapted(str(new / "tower"), load_tower(tiny_tower), sources_of(embedded), distill_params())
     assert not torch.allclose(trained[2].linear.weight, start[2].linear.weight, atol=1e-3)
     served = load_query_encoder(run_release(embedded, "adapter") / "serving").encode(["sum of the axis"])
     assert (served @ trained.encode(["sum of the axis"]).T).item() > 0.99
 
 
-def test_what_reads_queries_with_a_prompt_or_is_no_transformer_is_refused(
-    embedded: Path, tiny_tower: Path, tmp_path: Path
-) -> None:
-    tower = load_tower(tiny_tower)
-    tower.prompts = {"query": "query: ", "document": ""}
-    tower.save_pretrained(str(tmp_path / "prompted"), create_model_card=False)
-    with pytest.raises(UserError, match=r"adapter .*prompted: reads queries with the prompt 'query: '"):
-        adapted(str(tmp_path / "prompted"), tower, sources(embedded), distill_params())
-    from steps.distill.static_embedding import table_tower
+REFUSED: dict[str, Callable[[SentenceTransformer], object]] = {  # by a word of what is said of it
+    "truncate_dim": lambda tower: setattr(tower, "truncate_dim", 8),
+    "euclidean": lambda tower: setattr(tower, "similarity_fn_name", "euclidean"),
+    "prompt": lambda tower: tower.prompts.update(query="query: "),
+}
 
-    table = table_tower(tower, tower.tokenizer, np.ones((30522, 32), dtype=np.float32))
-    table.save_pretrained(str(tmp_path / "table"), create_model_card=False)
-    with pytest.raises(UserError, match=r"adapter .*table: its first module is no transformer"):
-        adapted(str(tmp_path / "table"), tower, sources(embedded), distill_params())
+
+@pytest.mark.parametrize("said", [*REFUSED, "no transformer"])
+def test_an_encoder_that_no_map_can_serve_is_refused(
+    embedded: Path, tiny_tower: Path, tmp_path: Path, said: str
+) -> None:
+    teacher, encoder = load_tower(tiny_tower), load_tower(tiny_tower)
+    if said in REFUSED:
+        REFUSED[said](encoder)
+        encoder.save_pretrained(str(tmp_path / "encoder"), create_model_card=False)
+    else:
+        write_static(tmp_path / "encoder", ["sum"])
+    with pytest.raises(UserError, match=rf"encoder.*{said}"):
+        adapted(str(tmp_path / "encoder"), teacher, sources_of(embedded), distill_params())

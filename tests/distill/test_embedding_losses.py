@@ -49,19 +49,19 @@ EVERY = pytest.mark.parametrize("name", sorted(CASES))
 
 
 @EVERY
-def test_each_value_equals_the_formula(name: str) -> None:
+def test_each_value_equals_the_formula_and_its_gradient_is_right(name: str) -> None:
     loss, by_hand = CASES[name]
-    student, teacher = pairs(1)
-    found = values(loss, torch.tensor(student), torch.tensor(teacher))
+    student, teacher = (torch.tensor(side) for side in pairs(1))
+    found = values(loss, student, teacher)
     expected = [by_hand(one, other) for one, other in zip(student.tolist(), teacher.tolist(), strict=True)]
     assert found.dtype == torch.float64
     assert found.tolist() == pytest.approx(expected, rel=1e-12)
-
-
-@EVERY
-def test_gradient(name: str) -> None:
-    student, teacher = (torch.tensor(side) for side in pairs(2))
-    assert torch.autograd.gradcheck(lambda s: values(CASES[name][0], s, teacher), (student.requires_grad_(True),))
+    assert torch.autograd.gradcheck(lambda s: values(loss, s, teacher), (student.requires_grad_(True),))
+    equal = torch.ones(2, 3, requires_grad=True)
+    values(loss, equal, torch.ones(2, 3)).sum().backward()
+    assert equal.grad is not None and equal.grad.abs().max() < 1e-6  # no NaN, as a root's slope would be
+    with pytest.raises(ValueError, match="differ in shape"):
+        values(loss, torch.zeros(3, 5), torch.zeros(2, 5))
 
 
 @EVERY
@@ -74,20 +74,6 @@ def test_half_precision_is_computed_in_float32_inside_autocast_too(name: str) ->
         found = values(loss, student, teacher.float())
     assert found.dtype == torch.float32
     assert found.tolist() == pytest.approx(exact, rel=1e-5, abs=1e-6)
-
-
-@EVERY
-@pytest.mark.parametrize("student", [torch.zeros(2, 4), torch.zeros(3, 5), torch.zeros(5)])
-def test_different_shapes_are_refused(name: str, student: torch.Tensor) -> None:
-    with pytest.raises(ValueError, match=r"differ in shape, or are not \(batch, dim\)"):
-        values(CASES[name][0], student, torch.zeros(2, 5))
-
-
-def test_l2_has_no_nan_gradient_where_both_are_equal() -> None:
-    student = torch.ones(2, 3, requires_grad=True)
-    values(CASES["l2"][0], student, torch.ones(2, 3)).sum().backward()
-    assert student.grad is not None
-    assert torch.equal(student.grad, torch.zeros(2, 3))
 
 
 def test_query_distillation_compares_lengths_before_normalisation() -> None:

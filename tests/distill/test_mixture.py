@@ -11,32 +11,23 @@ from steps.distill.mixture import epoch_rows, hold_out, rows_of, with_documents
 PARTS = np.array(["unlabelled_queries"] * 100 + ["titles"] * 50)
 
 
-def test_weights_are_repetitions() -> None:
-    rows = epoch_rows(np.arange(150), PARTS, {"unlabelled_queries": 2.5, "titles": 1.0}, seed=1, epoch=0)
-    times = Counter(rows.tolist())
+def test_weights_are_repetitions_and_epochs_differ() -> None:
+    def drawn(weights: dict[str, float], epoch: int = 0) -> list[int]:
+        return epoch_rows(np.arange(150), PARTS, weights, seed=1, epoch=epoch).tolist()
+
+    times = Counter(drawn({"unlabelled_queries": 2.5, "titles": 1.0}))
     assert {times[row] for row in range(100)} == {2, 3}
     assert sum(times[row] for row in range(100)) == 250
     assert all(times[row] == 1 for row in range(100, 150))
+    assert set(drawn({"unlabelled_queries": 0.0, "titles": 1.0})) == set(range(100, 150))
+    half = {"unlabelled_queries": 0.5}
+    assert drawn(half) == drawn(half) != drawn(half, epoch=1)
 
 
-def test_weight_zero_leaves_a_part_out() -> None:
-    rows = epoch_rows(np.arange(150), PARTS, {"unlabelled_queries": 0.0, "titles": 1.0}, seed=1, epoch=0)
-    assert set(rows.tolist()) == set(range(100, 150))
-
-
-def test_epochs_differ_and_repeat_exactly() -> None:
-    first, second = (epoch_rows(np.arange(150), PARTS, {"unlabelled_queries": 0.5}, seed=1, epoch=e) for e in (0, 1))
-    assert not np.array_equal(first, second)
-    assert np.array_equal(first, epoch_rows(np.arange(150), PARTS, {"unlabelled_queries": 0.5}, seed=1, epoch=0))
-
-
-def test_nothing_to_learn_from_is_an_error() -> None:
-    with pytest.raises(UserError, match=r"no alignment text is seen .*titles.*unlabelled_queries"):
-        rows_of(PARTS, {"sentences": 1.0, "unlabelled_queries": 0.0})
-
-
-def test_parts_without_weight_are_neither_trained_nor_held_out() -> None:
+def test_parts_without_weight_do_not_train_and_no_part_with_one_is_an_error() -> None:
     assert rows_of(PARTS, {"titles": 0.5, "unlabelled_queries": 0.0}).tolist() == list(range(100, 150))
+    with pytest.raises(UserError, match="no alignment text"):
+        rows_of(PARTS, {"sentences": 1.0, "unlabelled_queries": 0.0})
 
 
 def test_hold_out_is_a_partition() -> None:

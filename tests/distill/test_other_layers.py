@@ -10,7 +10,7 @@ import torch
 from late_fakes import write_late_teacher
 from rank_fakes import write_cross_teacher
 from recorder import Recorder
-from stages import ALIGNED, FAST, SCORE, distill_params, run_distill, run_score
+from stages import ALIGNED, FAST, SCORE, distill_params, run_distill, run_score, sources_of
 
 from pipeline.params import check_params
 from slimtower.common.errors import UserError
@@ -23,7 +23,6 @@ from steps.distill.losses.base import Batch, Outputs, Targets, Units
 from steps.distill.losses.layer import LayerDistillation, provide_layers
 from steps.distill.providers import Setting
 from steps.distill.score_tables import ScoreTable
-from steps.distill.sources import Sources
 from steps.distill.students import TransformerStudent
 from steps.encoders.towers import load_tower
 
@@ -47,11 +46,6 @@ def root(embedded: Path, tiny_tower: Path, tmp_path_factory: pytest.TempPathFact
     return folder
 
 
-def sources(root: Path) -> Sources:
-    data = root / "data"
-    return Sources(data / "ingest", data / "mine/relevance", data / "embed", data / "score")
-
-
 def test_a_tables_layers_are_those_of_the_pairs_wherever_they_stand() -> None:
     draw = np.random.default_rng(4)
     documents = np.array([[3, 7, -1], [7, 1, 9], [-1, -1, -1]])
@@ -73,7 +67,7 @@ def test_a_tables_layers_are_those_of_the_pairs_wherever_they_stand() -> None:
 @pytest.mark.parametrize("weights_by", ["text", "batch"])
 def test_the_loss_is_equations_6_to_8_over_a_texts_own_candidates(root: Path, name: str, weights_by: str) -> None:
     """In float64, from the tables and the networks' own states."""
-    read, params = sources(root), distill_params()
+    read, params = sources_of(root), distill_params()
     loss = LayerDistillation.model_validate(LAYERS | {"teacher": name, "weights_by": weights_by, "temperature": 0.7})
     tower: Any = load_tower(root / "models/teach/dense/tower")
     network = tower[0].auto_model
@@ -161,17 +155,10 @@ def test_a_student_learns_the_layers_of_a_teacher_of_another_kind(
     losses = [labels, LAYERS | {"teacher": name, "selection": "weighted"}]
     student = FAST | {"teacher_top_k": 2, "losses": losses, "epochs": 6.0} | changes
     run = Recorder()
-    output = run_distill(
-        root,
-        "it",
-        distill_params().model_copy(
-            update={
-                "students": [],
-                "student": distill_params(student=distill_params().model_dump()["student"] | {"it": student}).student,
-            }
-        ),
-        run,
-    )
+    known = distill_params().model_dump()["student"]
+    described = distill_params(student=known | {"it": student}).student
+    params = distill_params().model_copy(update={"students": [], "student": described})
+    output = run_distill(root, "it", params, run)
     assert read_json(output / "report.json")["losses"] == ["label_softmax", f"layer_distillation@{name}"]
     found = run.of(f"train_loss.layer_distillation@{name}")
     assert found[-1] < found[0] and np.isfinite(found).all()
@@ -181,29 +168,22 @@ def test_what_did_not_score_by_layers_is_told(root: Path, tmp_path: Path) -> Non
     shutil.copytree(root / "data", tmp_path / "data")
     (tmp_path / "data/score/late/layers.npy").unlink()
     with pytest.raises(UserError, match=r"late/layers\.npy: not found; set score\.layers: true"):
-        sources(tmp_path).layer_scores("late", 2)
+        sources_of(tmp_path).layer_scores("late", 2)
     np.save(tmp_path / "data/score/cross/layers.npy", np.zeros((3, 2), dtype=np.float16))
     with pytest.raises(UserError, match=r"cross/layers\.npy: is of another table of scores"):
-        sources(tmp_path).layer_scores("cross", 2)
+        sources_of(tmp_path).layer_scores("cross", 2)
 
 
-def test_layers_are_of_one_teacher_that_scores_by_them() -> None:
-    both = [LAYERS, LAYERS | {"teacher": "late"}]
-    with pytest.raises(Exception, match="layer_distillation compares with one teacher"):
-        distill_params(
-            student={"static": {}, "2l": FAST | {"start": {"layers": [0]}, "losses": both, "teacher_top_k": 2}}
-        )
+def test_layers_are_of_a_teacher_that_scores_by_them() -> None:
     raw = read_mapping(Path("params.yaml"))
     raw["teach"]["teachers"].append("late")
     raw["score"]["teachers"].append("late")
     raw["distill"]["student"]["4l"] |= {"losses": [*ALIGNED, LAYERS | {"teacher": "late"}], "teacher_top_k": 4}
-    late = {"kind": "late_interaction"}
-    known = raw["teach"]["teacher"]["dense"]
-    raw["teach"]["teacher"]["late"] = known
+    raw["teach"]["teacher"]["late"] = raw["teach"]["teacher"]["dense"]
     raw["score"]["layers"] = True
     with pytest.raises(UserError, match=r"layer_distillation@late learns layers' scores, .* late a dual_encoder"):
         check_params(raw, "params.yaml")
-    raw["teach"]["teacher"]["late"] = late | {"base": "somewhere", "epochs": 0.0}
+    raw["teach"]["teacher"]["late"] = {"kind": "late_interaction", "base": "somewhere", "epochs": 0.0}
     check_params(raw, "params.yaml")
     raw["score"]["layers"] = False
     with pytest.raises(UserError, match=r"score\.layers is false and late a late_interaction"):

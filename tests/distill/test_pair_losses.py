@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from stages import FAST, SCORE, distill_params, run_distill, run_score
 from torch import Tensor, nn
+from weights import weights_of
 
 import steps.distill.checkpoints as checkpoints
 from slimtower.common.errors import UserError
@@ -89,21 +89,6 @@ def test_a_table_says_where_documents_are_and_is_measured_in_its_mean_length() -
     assert not table.of(np.array([0]), np.zeros(0, dtype=np.int64)).is_candidate.any()
 
 
-def test_what_a_loss_asks_for_is_checked() -> None:
-    for changes, said in (
-        ({"teacher": ""}, "teacher"),
-        ({"dims": [2]}, "leave dims out"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            PooledEmbedding.model_validate({"kind": "pooled_embedding", "teacher": "cross"} | changes)
-    for loss, said in (
-        ({"kind": "joint_embedding", "teacher": "cross"}, "compares the documents that it scored; set teacher_top_k"),
-        ({"kind": "label_softmax", "teacher": "cross"}, "has no use for a teacher's scores"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            distill_params(student={"static": {}, "2l": {}} | {"2l": student(loss)}, students=["2l"])
-
-
 def student(*losses: dict[str, Any], **more: Any) -> dict[str, Any]:
     return FAST | {"start": {"layers": [0, -1]}, "losses": list(losses)} | more
 
@@ -145,10 +130,7 @@ def test_students_learn_them_killed_and_in_pieces(
     params = distill_params(student=described, students=["query", "matched", "wrong"])
 
     def weights(name: str) -> dict[str, Tensor]:
-        output = run_distill(scored, name, params)
-        (file,) = (output / "query_encoder").glob("*.safetensors")
-        found: dict[str, Tensor] = load_file(file)
-        return found
+        return weights_of(run_distill(scored, name, params) / "query_encoder")
 
     whole = weights("matched")
     report = read_json(scored / "models/distill/matched/report.json")

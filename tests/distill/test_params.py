@@ -9,6 +9,7 @@ import yaml
 from pipeline.params import check_params
 from slimtower.common.errors import UserError
 from steps.distill.params import DistillParams
+from steps.release import __main__ as release
 
 pytestmark = pytest.mark.medium
 
@@ -74,50 +75,49 @@ def learning(*losses: dict[str, Any], **more: Any) -> dict[str, Any]:
     ("student", "complaint"),
     [
         (NO_START, "start is missing"),
-        (ALIGNED | {"start": {}}, "give one of layers, base, fresh, static and adapter"),
-        (ALIGNED | {"start": {"layers": [0], "base": "x"}}, "give one of layers, base, fresh, static and adapter"),
+        (ALIGNED | {"start": {"layers": [0], "base": "x"}}, "give one of layers, base, fresh"),
         (QKD | {"start": {"fresh": ENCODER | {"heads": 3}}}, r"heads \(3\) must divide dim \(16\)"),
-        (ALIGNED | {"epochs": "aut"}, r"epochs is 'aut': give auto, .* or a number; 0.0 trains nothing$"),
-        (ALIGNED | {"epochs": -1.0}, r"epochs is -1\.0: give auto, .* or a number; 0.0 trains nothing$"),
+        (ALIGNED | {"epochs": "aut"}, "epochs is 'aut'"),
+        (ALIGNED | {"epochs": -1.0}, r"epochs is -1\.0"),
         (learning(), "losses: give one or more, or epochs: 0.0"),
-        (ALIGNED | {"learning_rate": 0.0}, "learning_rate: give a number above 0, or epochs: 0.0"),
-        (ALIGNED | {"epochs": 0.0}, "epochs: 0.0 trains nothing: leave losses, targets, then and towers out"),
-        (STILL | {"then": [THEN]}, "epochs: 0.0 trains nothing: leave losses, targets, then"),
-        (RANKED | {"then": [THEN | {"epochs": 0.0}]}, "epochs: 0.0 trains nothing: leave losses"),
+        (ALIGNED | {"learning_rate": 0.0}, "learning_rate: give a number above 0"),
+        (ALIGNED | {"epochs": 0.0}, "epochs: 0.0 trains nothing"),
+        (RANKED | {"then": [THEN | {"epochs": 0.0}]}, "epochs: 0.0 trains nothing"),
         (STILL | {"targets": "online"}, "epochs: 0.0 trains nothing: leave .* targets"),
-        (learning({"kind": "kl"}), "kl"),
-        (learning({"kind": "embedding", "temperature": 1.0}), r"temperature is unknown"),
+        (learning({"kind": "embedding", "temperature": 1.0}), "temperature is unknown"),
         (learning({"kind": "embedding"}, {"kind": "embedding"}), "embedding is named twice"),
-        (learning({"kind": "embedding", "teacher": "cross"}), "embedding has no use for a teacher's scores"),
+        (learning({"kind": "embedding", "teacher": "cross"}), "no use for a teacher's scores"),
         (learning({"kind": "score_softmax", "teacher": "cross"}, teacher_top_k=0), "set teacher_top_k"),
-        (RANKED | {"labels": "pseudo", "teacher_top_k": 0}, "labels: pseudo takes the .* set teacher_top_k"),
-        (learning(DOCUMENTS), "document_embedding trains a document tower; it needs towers: symmetric"),
-        (RANKED | {"targets": "joint"}, "joint moves the teacher's documents too; it needs towers: symmetric"),
+        (RANKED | {"labels": "pseudo", "teacher_top_k": 0}, "labels: pseudo .* set teacher_top_k"),
+        (learning(DOCUMENTS), "it needs towers: symmetric"),
+        (RANKED | {"targets": "joint"}, "it needs towers: symmetric"),
         (JOINT | {"epochs": "auto"}, "targets: joint needs a number"),
         (
             JOINT | {"losses": [*JOINT["losses"], {"kind": "score_kl", "teacher": "cross"}], "teacher_top_k": 2},
-            "joint trains one teacher, but losses compare with that of the index and cross; let all name one",
+            "joint trains one teacher",
         ),
-        (ALONG | {"towers": "joint"}, "towers: joint trains the index's teacher, targets: joint cross; choose one"),
-        (ALONG | {"teacher_top_k": 0}, "compares the documents that it scored; set teacher_top_k"),
+        (ALONG | {"towers": "joint"}, "towers: joint trains the index's teacher"),
+        (ALONG | {"teacher_top_k": 0}, "set teacher_top_k"),
         (JOINT | {"joint_candidates": "batch"}, "joint_candidates are of a late_interaction or cross_encoder"),
         (RANKED | {"joint_candidates": "own"}, "joint_candidates are of a late_interaction or cross_encoder"),
-        (ALONG | {"targets": "stored"}, "teacher_label_softmax trains the teacher; set targets: joint"),
-        (STATIC | {"losses": [LAYERS], "teacher_top_k": 2}, "a static embedding has none; leave it out"),
-        (learning({"kind": "attention", "dims": [8]}), "attention compares maps; leave dims out"),
+        (ALONG | {"targets": "stored"}, "set targets: joint"),
+        (STATIC | {"losses": [LAYERS], "teacher_top_k": 2}, "a static embedding has none"),
+        (STATIC | {"start": {"adapter": "x"}, "losses": [LAYERS], "teacher_top_k": 2}, "an adapter's encoder stays"),
         (
-            ALONG | {"losses": [{"kind": "teacher_label_softmax", "dims": [8]}]},
-            "teacher_label_softmax trains the teacher; leave dims out",
+            learning({"kind": "attention"}, {"kind": "attention", "teacher": "cross"}),
+            "attention compares with one teacher",
         ),
-        (
-            STATIC | {"start": {"adapter": "x"}, "losses": [LAYERS], "teacher_top_k": 2},
-            "an adapter's encoder stays as it is; leave it out",
-        ),
+        (STATIC | {"losses": [{"kind": "attention"}]}, "over the teacher's tokens"),
+        (learning({"kind": "attention", "dims": [8]}), "leave dims out"),
+        (learning(LAYERS | {"dims": [8]}), "leave dims out"),
+        (learning({"kind": "pooled_embedding", "teacher": "cross", "dims": [8]}), "leave dims out"),
+        (learning({"kind": "pooled_embedding", "teacher": ""}), "teacher"),
+        (learning({"kind": "joint_embedding", "teacher": "cross"}, teacher_top_k=0), "set teacher_top_k"),
+        (ALONG | {"losses": [{"kind": "teacher_label_softmax", "dims": [8]}]}, "leave dims out"),
         (STATIC | {"towers": "symmetric"}, "a static embedding reads no documents"),
         (RANKED | {"towers": "joint", "then": [THEN]}, "then: .*use towers: asymmetric"),
-        (ALIGNED | {"towers": "joint"}, "towers: joint trains on documents, and no loss compares any; add one"),
-        (STATIC | {"then": [THEN | {"epoch": 1.0}]}, r"epoch is unknown"),
-        (ALIGNED | {"method": "alignment"}, "method is unknown"),
+        (ALIGNED | {"towers": "joint"}, "no loss compares any"),
+        (STATIC | {"then": [THEN | {"epoch": 1.0}]}, "epoch is unknown"),
     ],
 )
 def test_a_mistake_is_named_with_its_key(student: dict[str, Any], complaint: str) -> None:
@@ -129,55 +129,40 @@ def test_a_mistake_is_named_with_its_key(student: dict[str, Any], complaint: str
 def test_a_student_with_documents_of_its_own_can_be_described_but_not_released(towers: str, losses: list[Any]) -> None:
     student = learning(*losses, towers=towers)
     assert distill(student, names=["2l"]).student["it"].towers == towers
-    with pytest.raises(UserError, match=rf"students names \['it'\], whose towers are {towers}: none can be released"):
+    with pytest.raises(UserError, match=f"towers are {towers}"):
         distill(student, names=["2l", "it"])
 
 
-def test_a_student_of_a_teacher_that_the_stage_does_not_have_can_be_described_but_not_named() -> None:
-    assert distill(ALONG, names=["2l"]).student["it"].trained == "cross"
-    assert distill(ALONG, names=["2l"]).student["it"].teachers == []
-    with pytest.raises(UserError, match=r"targets: joint trains cross, .* `python -m steps\.distill --student it`"):
+def test_a_student_whose_teacher_trains_along_can_be_described_but_not_named_without_that_teacher() -> None:
+    warmed_up = RANKED | {"towers": "symmetric", "then": [THEN | {"targets": "joint", "losses": JOINT["losses"]}]}
+    for student in (JOINT, warmed_up, ALONG):
+        assert distill(student, names=["2l"]).student["it"].model_dump(exclude_unset=True) == student
+    described = distill(ALONG, names=["2l"]).student["it"]
+    assert described.trained == "cross" and described.teachers == []
+    with pytest.raises(UserError, match="targets: joint trains cross"):
         distill(ALONG, names=["it"])
 
 
-def test_a_student_whose_teacher_trains_along_can_be_described() -> None:
-    warmed_up = RANKED | {"towers": "symmetric", "then": [THEN | {"targets": "joint", "losses": JOINT["losses"]}]}
-    for student in (JOINT, warmed_up):
-        assert distill(student, names=["2l"]).student["it"].model_dump(exclude_unset=True) == student
-
-
-@pytest.mark.parametrize("name", ["", "..", "/abs", "../evil", "2l\n", "-x", "a b", "x" * 65])
-def test_a_students_name_is_a_plain_name_as_it_becomes_a_folder(name: str) -> None:
-    with pytest.raises(
-        UserError, match=r"distill\.students\.0 is .*a name is 1 to 64 of the characters.*choose another"
-    ):
+@pytest.mark.parametrize("name", ["", "..", "/abs", "../evil", "2l\n", "a b", "bm25", "teacher"])
+def test_a_students_name_is_a_plain_name_and_no_baselines_as_it_becomes_a_folder(name: str) -> None:
+    with pytest.raises(UserError, match=r"distill\.students\.0 is .*choose another"):
         distill(ALIGNED, [name])
     raw = distill(ALIGNED).model_dump(exclude_unset=True)
-    with pytest.raises(ValueError, match="a name is 1 to 64 of the characters"):
+    with pytest.raises(ValueError, match="name"):
         DistillParams.model_validate(raw | {"student": raw["student"] | {name: ALIGNED}})
 
 
-@pytest.mark.parametrize("name", ["bm25", "teacher"])
-def test_a_student_is_not_called_what_a_baseline_is(name: str) -> None:
-    with pytest.raises(UserError, match=rf"distill\.students\.0 is '{name}'.*a baseline; choose another name"):
-        distill(ALIGNED, [name])
-
-
-def test_a_student_that_no_one_described_is_refused() -> None:
+def test_a_student_that_no_one_described_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a name that would lead the release out of its folder."""
     params = distill(ALIGNED)
     assert params.described("it") == params.student["it"]
     for name in ("../it", "its"):
-        with pytest.raises(UserError, match=r"distill\.student has no .*; it describes \["):
+        with pytest.raises(UserError, match=r"distill\.student has no"):
             params.described(name)
-
-
-def test_release_refuses_a_name_that_would_lead_out_of_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    from steps.release import __main__ as command
-
     monkeypatch.setattr("sys.argv", ["steps.release", "--student", "../../elsewhere"])
-    monkeypatch.setattr(command, "stage_main", lambda *_, **__: pytest.fail("a folder outside would be replaced"))
-    with pytest.raises(UserError, match=r"--student: '\.\./\.\./elsewhere': a name is 1 to 64"):
-        command.main()
+    monkeypatch.setattr(release, "stage_main", lambda *_, **__: pytest.fail("a folder outside would be replaced"))
+    with pytest.raises(UserError, match=r"--student: '\.\./\.\./elsewhere'"):
+        release.main()
 
 
 def test_a_required_part_must_be_seen() -> None:

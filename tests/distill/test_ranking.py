@@ -36,11 +36,8 @@ def test_overlap_and_ndcg_are_those_of_the_definition(cosine: bool) -> None:
     assert kept["overlap"] < 1
 
 
-def test_the_teacher_keeps_all_of_its_ranking() -> None:
+def test_the_teacher_keeps_all_of_its_ranking_and_fewer_than_ten_documents_are_ranked_whole() -> None:
     assert ranking_kept(WANTED, 3 * WANTED, DOCUMENTS, 7, cosine=True) == {"overlap": 1.0, "ndcg": pytest.approx(1.0)}
-
-
-def test_fewer_than_ten_documents_are_ranked_whole() -> None:
     kept = ranking_kept(WANTED, -WANTED, DOCUMENTS[:4], 7, cosine=True)
     assert kept["overlap"] == 1.0 and kept["ndcg"] < 1.0
 
@@ -70,37 +67,25 @@ def test_texts_find_the_documents_that_they_are_from(cosine: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ndcg", "imitates", "warned"), [(0.65, True, True), (0.75, True, False), (0.5, False, True), (0.65, False, False)]
-)
-def test_a_student_that_may_keep_little_of_queries_is_warned_of(ndcg: float, imitates: bool, warned: bool) -> None:
-    ranking = {"overlap": 0.6, "ndcg": ndcg}
-    message, counted_message = (
-        describe_ranking(ranking, 60, queries=True, counted=counted, imitates=imitates) for counted in (False, True)
-    )
-    assert ("at least about" in message) != imitates
-    assert "60%" in message and f"{expected_retention(ndcg):.0%}" in message
-    assert ("WARNING" in message) == warned == ("epochs: auto" in counted_message) and "epochs: auto" not in message
-    assert "sample" not in message
-    assert "500,000 of 2,000,000" in describe_ranking(
-        ranking, 2_000_000, queries=True, counted=False, imitates=imitates
-    )
+    ("ndcg", "found", "queries", "imitates", "warned"),
+    [
+        (0.65, None, True, True, True), (0.75, None, True, True, False), (0.5, None, True, False, True),
+        (0.65, None, True, False, False), (0.65, None, False, True, True), (0.75, None, False, True, False),
+        (0.5, 0.6, False, False, True), (0.5, 0.7, False, False, False),
+    ],
+)  # fmt: skip
+def test_a_student_that_may_keep_little_is_warned_of(
+    ndcg: float, found: float | None, queries: bool, imitates: bool, warned: bool
+) -> None:
+    """Of queries by the teacher's ranking; of texts of documents by the documents that they are from, if any."""
+    ranking = {"overlap": 0.6, "ndcg": ndcg} | ({} if found is None else {"found": found, "found_by_teacher": 0.7})
 
+    def told(documents: int, counted: bool) -> str:
+        return describe_ranking(ranking, documents, queries=queries, counted=counted, imitates=imitates)
 
-@pytest.mark.parametrize(("found", "warned"), [(0.6, True), (0.7, False), (0.9, False)])
-def test_of_texts_of_documents_those_documents_must_be_found(found: float, warned: bool) -> None:
-    ranking = {"overlap": 0.5, "ndcg": 0.5, "found": found, "found_by_teacher": 0.7}
-    message = describe_ranking(ranking, 60, queries=False, counted=False, imitates=False)
-    assert ("WARNING" in message) == warned and f"{found:.2f}" in message
-    assert f"{expected_retention(0.5):.0%} of the teacher's nDCG" not in message, "of no query nothing is foretold"
-    assert "ingest.unlabelled_queries" in message
-
-
-def test_texts_from_no_document_are_judged_by_the_teachers_ranking() -> None:
-    messages = [
-        describe_ranking({"overlap": 0.5, "ndcg": ndcg}, 60, queries=False, counted=False, imitates=True)
-        for ndcg in (0.65, 0.75)
-    ]
-    assert ["WARNING" in message for message in messages] == [True, False]
+    assert ("WARNING" in told(60, False)) == warned == ("epochs: auto" in told(60, True))
+    assert (f"{expected_retention(ndcg):.0%} of" in told(60, False)) == queries, "of no query nothing is foretold"
+    assert "sample" not in told(60, False) and "500,000 of 2,000,000" in told(2_000_000, False)
 
 
 @pytest.mark.parametrize(("count", "queries"), [(99, False), (100, True)])

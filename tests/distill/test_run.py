@@ -39,20 +39,9 @@ def test_all_layers_are_the_teacher_itself(tiny_tower: Path) -> None:
     with torch.inference_mode():
         embedded = student.normalised(student.embed(tokens, np.arange(3))).numpy()
     np.testing.assert_allclose(embedded, encode(teacher, TEXTS, "query"), atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("layers", "complaint"),
-    [
-        ([0, 4, -5], r"layers \[4, -5\] do not exist; the teacher's are 0 to 3"),
-        ([0, 3, -1], r"layers \[0, 3, -1\] of the teacher's 4 name one twice"),
-    ],
-)
-def test_layers_that_the_teacher_lacks_or_that_are_named_twice_are_refused(
-    tiny_tower: Path, layers: list[int], complaint: str
-) -> None:
-    with pytest.raises(UserError, match=complaint):
-        subset(tiny_tower, layers)
+    for layers, said in (([0, 4, -5], r"\[4, -5\] do not exist"), ([0, 3, -1], "twice")):
+        with pytest.raises(UserError, match=said):
+            subset(tiny_tower, layers)
 
 
 def test_a_static_embedding_is_the_normalised_mean_of_its_rows(tiny_tower: Path) -> None:
@@ -66,16 +55,6 @@ def test_a_static_embedding_is_the_normalised_mean_of_its_rows(tiny_tower: Path)
     for position in range(3):
         mean = rows[tokens.row(position)].astype(np.float64).mean(axis=0)
         np.testing.assert_allclose(embedded[position], mean / np.linalg.norm(mean), atol=1e-6)
-
-
-@pytest.mark.parametrize("student", ["static", "2l"])
-def test_training_brings_a_student_closer_to_its_teacher(embedded: Path, student: str) -> None:
-    output = run_distill(embedded, student, distill_params())
-    known = {name: distill_params().student[name].model_dump() for name in ("static", "2l")}
-    longer = distill_params(student={name: spec | {"epochs": 10.0} for name, spec in known.items()})
-    short = read_json(output / "report.json")["validation_cosine"]
-    long = read_json(run_distill(embedded, student, longer) / "report.json")["validation_cosine"]
-    assert long > short
 
 
 def embed_with_prompts(root: Path, tower: Path) -> SentenceTransformer:
@@ -127,14 +106,6 @@ def test_a_teacher_that_stays_as_it_is_is_a_student_with_its_prompt_and_is_relea
     assert cosines(served, teacher.encode_query(TEXTS)).min() > 0.98, "in int8"
 
 
-def test_a_second_training_gives_the_same_weights(embedded: Path) -> None:
-    weights = []
-    for _ in range(2):
-        folder = run_distill(embedded, "2l", distill_params()) / "query_encoder"
-        weights.append((folder / "model.safetensors").read_bytes())
-    assert weights[0] == weights[1]
-
-
 def test_a_students_own_seed_stands_in_place_of_the_sections(embedded: Path) -> None:
     weights, specs = [], []
     for params in (distill_params(seed=5), distill_params(student={"2l": TWO_LAYERS | {"seed": 5}}, students=["2l"])):
@@ -145,11 +116,7 @@ def test_a_students_own_seed_stands_in_place_of_the_sections(embedded: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("rate", "epochs", "complaint"),
-    [
-        (1e30, 5.0, "lower the student's learning_rate"),
-        (1e39, 0.01, "cosine on held-out texts is nan at step 1; lower the student's learning_rate"),
-    ],
+    ("rate", "epochs", "complaint"), [(1e30, 5.0, "loss"), (1e39, 0.01, "cosine on held-out texts is nan")]
 )
 def test_a_loss_or_a_student_that_is_no_number_stops_the_run(
     embedded: Path, rate: float, epochs: float, complaint: str
@@ -157,17 +124,6 @@ def test_a_loss_or_a_student_that_is_no_number_stops_the_run(
     bad = TWO_LAYERS | {"start": {"layers": [0]}, "learning_rate": rate, "epochs": epochs}
     with pytest.raises(UserError, match=complaint):
         run_distill(embedded, "2l", distill_params(student=distill_params().student | {"2l": bad}))
-
-
-def test_a_ceiling_that_ends_a_student_still_rising_is_told(embedded: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    convergence = {"min_steps": 8, "max_steps": 20, "min_gain": 1e-4}
-    student = {"static": STATIC | {"epochs": "auto"}}
-    params = distill_params(convergence=convergence, student=student, students=["static"])
-    output = run_distill(embedded, "static", params)
-    report = read_json(output / "report.json")
-    (line,) = (line for line in capfd.readouterr().err.splitlines() if "still rising" in line)
-    assert "distill.convergence.max_steps 20)" in line
-    assert report["still_rising"] == 1 and report["steps"] <= 20
 
 
 def test_a_student_sees_each_text_before_it_may_end_and_no_further_phase_does(embedded: Path) -> None:
@@ -205,20 +161,6 @@ def test_embeddings_of_another_teacher_are_refused(embedded: Path) -> None:
             run_distill(embedded, "static", distill_params())
     finally:
         config.write_text(before)
-
-
-def test_texts_of_parts_without_weight_are_not_read(embedded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-    original = TransformerStudent.tokenize
-
-    def watched(student: TransformerStudent, texts: list[str], max_length: int) -> Tokens:
-        read.extend(texts)
-        return original(student, texts, max_length)
-
-    monkeypatch.setattr(TransformerStudent, "tokenize", watched)
-    run_distill(embedded, "2l", distill_params(repeats={"titles": 1.0, "sentences": 0.0}))
-    rows = read_table(embedded / "data/embed", "alignment_texts").to_pylist()
-    assert read == [row["text"] if row["part"] == "titles" else "" for row in rows]
 
 
 @pytest.mark.parametrize("student", ["2l", "static"])

@@ -99,14 +99,6 @@ def test_a_narrow_table_starts_with_what_its_rows_have_along_the_longest_directi
     np.testing.assert_allclose(shares, rows @ directions @ directions.T, atol=1e-4)
 
 
-def test_pieces_replace_each_token() -> None:
-    pieces = Tokens(np.array([0, 1, 2, 0, 1, 3]), np.array([0, 1, 2, 3, 6]))  # token 3 is 0, 1 and itself
-    opened = Tokens(np.array([3, 2, 1, 3]), np.array([0, 2, 4])).opened(pieces)
-    assert opened.ids.tolist() == [0, 1, 3, 2, 1, 0, 1, 3]
-    assert opened.offsets.tolist() == [0, 4, 8]
-    assert opened.sizes is not None and opened.sizes.tolist() == [2, 2]
-
-
 def test_learned_weights_learn(embedded: Path) -> None:
     made = table(embedded, True, token_weights="learned", added_pairs=4)
     made.embed(made.tokenize(TEXTS, 32), np.arange(4)).sum().backward()

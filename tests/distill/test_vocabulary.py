@@ -1,80 +1,102 @@
-"""A cut vocabulary: texts that it was cut for are read as before, others in pieces, and nothing is lost on disk."""
+"""Phrases as tokens: which are taken, and how they are matched."""
 
-from pathlib import Path
-
-import numpy as np
 import pytest
-from sentence_transformers import SentenceTransformer
-from stages import STATIC, distill_params, run_distill, run_release
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from slimtower.common.errors import UserError
-from slimtower.serving.query_encoder import load_query_encoder
-from steps.core.corpus import CorpusTexts
-from steps.distill.vocabulary import cut_tokenizer, cut_transformer, used_tokens
-from steps.encoders.towers import encode, load_tower
+from steps.distill.static_embedding import frequent_phrases, with_phrases
 
-TEXTS = ["how to sum the axis", "matrix of a window", "Computes the mean over a file."]
-UNSEEN = "cumulative zebra, mean of naïveté 検"
+VOCABULARY = {token: number for number, token in enumerate(["[UNK]", "heart", "at", "##tack", "of", "##ion", "un"])}
 
 
-def unigram() -> Tokenizer:
-    """A tiny tokenizer as XLM-RoBERTa's is made."""
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", "▁", *"sumaxi", "▁sum", "▁axis", "▁mean", "sum"]
-    tokenizer = Tokenizer(models.Unigram([(piece, -1.0 - len(piece) / 9) for piece in pieces], unk_id=3))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Metaspace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
-    tokenizer.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>"])
+def word_pieces() -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece(VOCABULARY, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return tokenizer
 
 
-def test_tokens_are_the_same_and_numbered_anew(tiny_tower: Path) -> None:
-    for tokenizer, lost in ((unigram(), "▁mean"), (load_tower(tiny_tower).tokenizer._tokenizer, "zebra")):
-        kept = used_tokens(tokenizer, ["sum axis", "the sum"])
-        cut = cut_tokenizer(tokenizer, kept)
-        assert cut.get_vocab_size() == len(kept) < tokenizer.get_vocab_size()
-        for text in ("sum axis", "axis of the sum!"):
-            before, after = tokenizer.encode(text), cut.encode(text)
-            assert kept[after.ids].tolist() == before.ids or "of" in text
-            assert after.special_tokens_mask == before.special_tokens_mask or "of" in text
-        assert cut.token_to_id(lost) is None
-        [word] = cut.encode(lost.removeprefix("▁"), add_special_tokens=False).tokens[:1]
-        assert len(word.removeprefix("▁")) <= 1, "what was dropped is read letter by letter"
-        assert Tokenizer.from_str(cut.to_str()).encode(UNSEEN).ids == cut.encode(UNSEEN).ids
+def test_phrases_are_frequent_and_words_no_token_already() -> None:
+    texts = ["Heart attack", "a heart attack!", "heart of", "heart-of", "once"]
+    assert frequent_phrases(texts, word_pieces(), 9, 9) == ["attack", "heart attack"]  # not "heart-of"
+    assert frequent_phrases(texts, word_pieces(), 9, 0) == ["attack"]
+    assert frequent_phrases(texts, word_pieces(), 0, 9) == ["heart attack"]
+    assert frequent_phrases(["be a", "be a", "a", "be"], word_pieces(), 1, 9) == ["a", "be a"]
 
 
-def test_a_cut_transformer_embeds_its_texts_as_before_and_loads_again(tiny_tower: Path, tmp_path: Path) -> None:
-    whole, cut = load_tower(tiny_tower), load_tower(tiny_tower)
-    cut_transformer(cut, TEXTS)
-    assert len(cut.tokenizer) < len(whole.tokenizer) / 10
-    np.testing.assert_allclose(encode(cut, TEXTS, "query"), encode(whole, TEXTS, "query"), atol=1e-6)
-    cut.save_pretrained(str(tmp_path / "cut"))
-    again = SentenceTransformer(str(tmp_path / "cut"), device="cpu")
-    assert len(again.tokenizer) == len(cut.tokenizer)
-    texts = [*TEXTS, UNSEEN]
-    np.testing.assert_allclose(encode(again, texts, "query"), encode(cut, texts, "query"), atol=1e-6)
+def test_a_pair_is_found_behind_a_word_that_ends_in_the_letter_with_which_another_begins() -> None:
+    phrases = frequent_phrases(["x of heart", "x of heart"], word_pieces(), 0, 9)
+    tokens = with_phrases(word_pieces(), phrases, first_id=len(VOCABULARY)).encode("box of heart").tokens
+    assert phrases == ["of heart"] and tokens[-1] == " of heart"
 
 
-def test_a_tokenizer_of_another_kind_is_refused() -> None:
-    with pytest.raises(UserError, match="vocabulary: all"):
-        used_tokens(Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")])), ["ab"])
+def test_the_longest_phrase_is_taken_and_only_whole_words() -> None:
+    tokenizer = with_phrases(word_pieces(), ["attack", "heart attack"], first_id=len(VOCABULARY))
+    assert tokenizer.encode("Heart attack of").tokens == ["heart attack", "of"]
+    assert tokenizer.encode("HEART, attack").tokens == ["heart", "[UNK]", " attack"]
+    assert tokenizer.encode("heart attackion").tokens == ["heart", "at", "##tack", "##ion"]
+    again = Tokenizer.from_str(tokenizer.to_str())
+    assert again.encode("Heart attack of").ids == tokenizer.encode("Heart attack of").ids == [8, 4]
 
 
-@pytest.mark.medium
-@pytest.mark.parametrize("start", [{"static": {"added_words": 5, "width": 8}}, {"layers": [-1]}])
-def test_a_student_with_a_cut_vocabulary_is_released(embedded: Path, start: dict[str, object]) -> None:
-    described = {"start": start, "vocabulary": "used"}
-    run_distill(embedded, "static", distill_params(student={"static": STATIC | described}, students=["static"]))
-    tower = load_tower(embedded / "models/distill/static/query_encoder")
-    teacher = load_tower(embedded / "models/teach/dense/tower")
-    tokenizer = getattr(tower.tokenizer, "_tokenizer", tower.tokenizer)
-    assert tokenizer.get_vocab_size() < len(teacher.tokenizer) / 5
-    documents = list(CorpusTexts(embedded / "data/ingest"))[:20]
-    pieces = [teacher.tokenizer._tokenizer.encode(text).tokens for text in documents]
-    assert [tokenizer.encode(text).tokens for text in documents] == pieces or "static" in start
-    release = run_release(embedded, "static")
-    served = load_query_encoder(release / "serving").encode([*TEXTS, UNSEEN])
-    expected = tower.encode([*TEXTS, UNSEEN], convert_to_numpy=True)
-    assert float((served * expected).sum(axis=1).min()) > 0.99
+TEXTS = ["my heart attack", "a heart attack", "heart attack of"]
+
+
+def byte_level() -> Tokenizer:
+    """RoBERTa's kind: a word behind a space is another token than one at the start."""
+    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "he", "ar", "hear", "heart", "Ġheart", "at", "Ġat"]
+    merges = [("h", "e"), ("a", "r"), ("he", "ar"), ("hear", "t"), ("Ġ", "heart"), ("a", "t"), ("Ġ", "at")]
+    tokenizer = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def metaspace() -> Tokenizer:
+    """XLM-R's kind."""
+    pieces = [("<unk>", 0.0), ("▁heart", -1.0), ("▁", -2.0), *((letter, -3.0) for letter in "acefhjkmoqrtxyz")]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    return tokenizer
+
+
+def without_pre_tokenizer() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE({letter: number for number, letter in enumerate(" acefhjkmoqrtxyz")}, []))
+    tokenizer.normalizer = normalizers.Lowercase()
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "new"), [(byte_level(), []), (metaspace(), []), (without_pre_tokenizer(), ["heart"])]
+)
+def test_phrases_are_words_and_tokens_whatever_the_tokenizer(tokenizer: Tokenizer, new: list[str]) -> None:
+    phrases = frequent_phrases(TEXTS, tokenizer, 9, 9)
+    assert phrases == [*sorted([*new, "attack"]), "heart attack"]
+    extended = with_phrases(tokenizer, phrases, tokenizer.get_vocab_size())
+    my, of = (tokenizer.encode(text).ids for text in ("my", " of"))
+    assert extended.encode("my heart attack of").ids == [*my, extended.token_to_id("heart attack"), *of]
+    assert extended.encode("attack").ids == [extended.token_to_id("attack")]
+    assert frequent_phrases(["to hear", "to hear"], byte_level(), 9, 0) == ["to"]  # "hear" is a token where texts begin
+
+
+def test_words_and_pairs_are_counted_where_added_tokens_match() -> None:
+    texts = ["one-two  three", "ate_it 2nd", "हिन्दी"] * 2
+    phrases = frequent_phrases(texts, without_pre_tokenizer(), 9, 9)
+    assert phrases == ["2nd", "one", "three", "two"]
+
+
+def test_phrases_that_the_tokenizer_would_not_find_are_refused() -> None:
+    with pytest.raises(UserError, match=r"9 rows, but .* token number 7"):
+        with_phrases(word_pieces(), ["attack"], first_id=9)
+    tokenizer = metaspace()
+    tokenizer.pre_tokenizer = None
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    with pytest.raises(UserError, match="added phrase 'attack'"):
+        with_phrases(tokenizer, frequent_phrases(TEXTS, tokenizer, 9, 9), tokenizer.get_vocab_size())
+
+
+def test_texts_without_phrases_are_refused_where_some_are_asked_for() -> None:
+    with pytest.raises(UserError, match=r"hold no word twice that is not one token .* set both to 0"):
+        frequent_phrases(["heart", "heart", "once"], word_pieces(), 9, 9)
+    assert frequent_phrases(["heart"], word_pieces(), 0, 0) == []

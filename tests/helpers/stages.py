@@ -10,6 +10,7 @@ from rows import write_rows
 
 from steps.core.corpus import CorpusTexts
 from steps.distill.params import DistillParams
+from steps.distill.sources import Sources
 from steps.embed.params import EmbedParams
 from steps.index.params import IndexParams
 from steps.release.forms import Limits
@@ -159,6 +160,11 @@ def run_embed(root: Path, tower: Path) -> None:
 def corpus_texts(root: Path) -> list[str]:
     """The documents as teachers read them."""
     return list(CorpusTexts(root / "data/ingest"))
+
+
+def sources_of(root: Path) -> Sources:
+    """What a student of the run learns from."""
+    return Sources(*(root / "data" / name for name in ("ingest", "mine/relevance", "embed", "score")))
 
 
 def run_score(root: Path, teacher: str, params: ScoreParams = SCORE) -> Path:

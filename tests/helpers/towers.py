@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
+from slimtower.common.files import write_json
 from steps.encoders.towers import load_tower
 
 
@@ -22,6 +23,13 @@ def other_weights(source: Path, target: Path, seed: int) -> None:
             weight.add_(0.3 * weight.std() * torch.randn(weight.shape, generator=generator).to(weight))
     bare = SentenceTransformer(modules=[tower[0], tower[1]], device="cpu", similarity_fn_name="dot")
     bare.save_pretrained(str(target), create_model_card=False)
+
+
+def write_other_teacher(source: Path, folder: Path, seed: int) -> Path:
+    """What `teach` leaves of a dual encoder with other weights; returns the folder."""
+    other_weights(source, folder / "tower", seed)
+    write_json(folder / "report.json", {"kind": "dual_encoder"})
+    return folder
 
 
 def write_static(folder: Path, words: list[str]) -> Path:
