@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from slimtower.common.errors import UserError
+from steps.distill.cut_vocabulary import cut_tokenizer, used_tokens
 from steps.distill.starts import StaticEncoder
 from steps.distill.student import Student
 from steps.distill.tokens import Tokens, tokenize
-from steps.distill.vocabulary import cut_tokenizer, used_tokens
 from steps.encoders.towers import device
 
 _PIECES = 512  # of a phrase, at most

@@ -12,6 +12,7 @@ from sentence_transformers.base.modules import Router
 from torch import Tensor, nn
 
 from steps.core.corpus import CorpusTexts
+from steps.distill.cut_vocabulary import cut_transformer
 from steps.distill.initialisation import adapted, fit_projection, fresh, layer_subset, pretrained
 from steps.distill.layer_pooling import pooled_states
 from steps.distill.params import DistillParams, StudentParams
@@ -20,7 +21,6 @@ from steps.distill.starts import Adapter, Base, Fresh, Layers, Static
 from steps.distill.static_embedding import static_embedding
 from steps.distill.student import Student
 from steps.distill.tokens import Tokens, tokenize
-from steps.distill.vocabulary import cut_transformer
 from steps.encoders.towers import device, load_tower, remembering_states, trains_with_plain_attention
 
 

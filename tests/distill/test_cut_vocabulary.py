@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from slimtower.common.errors import UserError
 from slimtower.serving.query_encoder import load_query_encoder
 from steps.core.corpus import CorpusTexts
-from steps.distill.vocabulary import cut_tokenizer, cut_transformer, used_tokens
+from steps.distill.cut_vocabulary import cut_tokenizer, cut_transformer, used_tokens
 from steps.encoders.towers import encode, load_tower
 
 TEXTS = ["how to sum the axis", "matrix of a window", "Computes the mean over a file."]

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -13,13 +12,11 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from alignment import PARAMS, generated, pairs, query, texts_of
+from alignment import generated, pairs, query, texts_of
 
-from slimtower.common.document_texts import DocumentTemplate
-from steps.core.tables import Part, table_from_rows
-from steps.embed.alignment_texts import Sources, build, dataset_of, missing_texts
+from steps.core.tables import Part
+from steps.embed.alignment_texts import dataset_of, missing_texts
 from steps.embed.derived_texts import query_words
-from steps.embed.params import EmbedParams
 
 
 def test_evaluation_queries_are_removed_from_every_part_and_counted() -> None:
@@ -54,23 +51,18 @@ def test_documents_are_their_first_words_and_a_sentence_that_is_all_of_one_belon
     assert pairs(query_too) == []
 
 
-def test_a_long_evaluation_query_cannot_return_as_its_own_first_words() -> None:
-    evaluation = query("t", "one two three four five six seven eight", "test")
-    found = texts_of([evaluation], ("", "One two three four five six seven eight"), ("one two three four five six", ""))
+def test_evaluation_queries_are_compared_with_cut_texts_as_they_are_and_as_they_would_be_cut() -> None:
+    long, short = "one two three four five six seven eight", "one two three four five six"
+    found = texts_of([query("t", long, "test")], ("", long.capitalize()), (short, ""))
     assert pairs(found) == []
     assert found.counts["sentences"]["evaluation_query"] == found.counts["titles"]["evaluation_query"] == 1
+    assert pairs(texts_of([query("t", short, "test")], ("", long))) == []
 
 
 def test_of_a_script_without_spaces_a_character_counts_as_a_word() -> None:
     page = ("", "検索の結果を表示します。")
     assert pairs(texts_of([], page, parts=["documents"])) == [("documents", "検索の結果を")]
     assert pairs(texts_of([query("t", "検索の結果を、次に", "test")], page, parts=["documents"])) == []
-
-
-def test_a_cut_text_is_compared_after_the_cut() -> None:
-    evaluation = query("t", "one two three four five six", "test")
-    texts = texts_of([evaluation], ("", "one two three four five six seven eight"))
-    assert pairs(texts) == [] and texts.counts["sentences"]["evaluation_query"] == 1
 
 
 def test_a_large_part_is_sampled_the_same_way_each_time() -> None:
@@ -94,24 +86,18 @@ def test_a_sample_of_sentences_is_read_again_as_it_was_counted() -> None:
 
 
 def test_a_small_data_set_beside_a_large_one_gives_as_many_texts_as_alone() -> None:
+    sets = [(name, n) for name, count in (("large", 200), ("small", 30)) for n in range(count)]
     corpus = [(f"{name}/d{n}", f"Title {n} of {name}", "", " ".join(f"{name}{n}x{k}" for k in range(12)))
-              for name, count in (("large", 200), ("small", 30)) for n in range(count)]  # fmt: skip
-    found = texts_of([], documents=corpus, parts=["titles"], max_part_texts=40)
-    alone = texts_of([], documents=corpus[200:], parts=["titles"], max_part_texts=40)
-    assert Counter(map(dataset_of, found.table["source_id"].to_pylist())) == {"large": 40, "small": 30}
-    assert found.table.slice(40).equals(alone.table)
-    filled = texts_of([], documents=corpus, parts=["titles"], max_part_texts=40, least_texts=100)
-    assert Counter(map(dataset_of, filled.table["source_id"].to_pylist())) == {"large": 100, "small": 100}
-    alone = texts_of([], documents=corpus[200:], parts=["titles"], max_part_texts=40, least_texts=100)
-    small = [row for row in filled.table.to_pylist() if dataset_of(row["source_id"]) == "small"]
-    assert small == alone.table.to_pylist()
-    queries = [
-        query(f"{name}/q{n}", f"{name} asks {n}", "train")
-        for name, count in (("large", 200), ("small", 30))
-        for n in range(count)
-    ]
-    found = texts_of(queries, max_part_texts=40)
-    assert Counter(map(dataset_of, found.table["source_id"].to_pylist())) == {"large": 40, "small": 30}
+              for name, n in sets]  # fmt: skip
+    for least, expected in ((0, {"large": 40, "small": 30}), (100, {"large": 100, "small": 100})):
+        knobs: dict[str, Any] = {"parts": ["titles"], "max_part_texts": 40, "least_texts": least}
+        found, alone = (texts_of([], documents=given, **knobs).table for given in (corpus, corpus[200:]))
+        assert Counter(map(dataset_of, found["source_id"].to_pylist())) == expected
+        small = [row for row in found.to_pylist() if dataset_of(row["source_id"]) == "small"]
+        assert small == alone.to_pylist()
+    queries = [query(f"{name}/q{n}", f"{name} asks {n}", "train") for name, n in sets]
+    found = texts_of(queries, max_part_texts=40).table
+    assert Counter(map(dataset_of, found["source_id"].to_pylist())) == {"large": 40, "small": 30}
     assert missing_texts(["large/d1", "pool/q1"], [*corpus, ("third/d", "")], 3) == {"large": 1, "small": 2, "third": 2}
 
 
@@ -121,14 +107,11 @@ VARIANTS = generated(*((f"new query {i}", 0.1) for i in range(50)))
 CORPUS = [(f"Title {i}", " ".join(f"word{i}x{n}" for n in range(30))) for i in range(40)]
 
 
-def test_random_queries_are_as_many_as_generated_ones_and_made_of_the_training_queries() -> None:
+def test_random_queries_are_as_many_as_generated_ones_and_no_longer_than_max_words() -> None:
     found = texts_of(TRAIN, generated=VARIANTS, parts=["random_queries"])
     counts = found.counts["random_queries"]
     assert counts["kept"] + counts["repeated"] == 50 and counts["kept"] >= 45
-    vocabulary = {word for row in TRAIN for word in row["text"].split()}
-    for row in found.table.to_pylist():
-        assert set(row["text"].split()) <= vocabulary
-        assert len(row["text"].split()) == 6  # queries have seven words, and max_words is six
+    assert {len(text.split()) for _, text in pairs(found)} == {6}  # queries have seven words, and max_words is six
     assert set(found.table["source_id"].to_pylist()) <= {row["query_id"] for row in VARIANTS}
 
 
@@ -160,13 +143,6 @@ def test_spans_are_consecutive_words_of_their_document_as_long_as_training_queri
         assert len(places) == 1
         starts.add((places[0], len(document) - len(span)))
     assert min(starts)[0] == 0 and any(at == last for at, last in starts)  # both ends of documents occur
-
-
-def test_spans_without_training_queries_have_2_to_12_words_and_some_are_longer() -> None:
-    found = texts_of([], *CORPUS, parts=["spans"], spans_per_document=8, max_words=96)
-    lengths = Counter(len(text.split()) for _, text in pairs(found))
-    assert set(range(2, 13)) < set(lengths) and 0.1 < sum(lengths[each] for each in lengths if each > 12) / 320 < 0.3
-    assert {len(text.split()) for _, text in pairs(texts_of([], *CORPUS, parts=["spans"], max_words=3))} == {2, 3}
 
 
 def test_every_training_query_is_perturbed_once_and_keeps_its_id() -> None:
@@ -244,10 +220,8 @@ def test_another_process_makes_the_same_texts() -> None:
         "print(json.dumps(here.pairs(here.texts_of("
         "here.TRAIN, *here.CORPUS, generated=here.VARIANTS, parts=here.NEW))))"
     )
-    environment = os.environ | {
-        "PYTHONHASHSEED": "5",
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
-    }
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    environment = os.environ | {"PYTHONHASHSEED": "5", "PYTHONPATH": paths}
     there = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     here = pairs(texts_of(TRAIN, *CORPUS, generated=VARIANTS, parts=NEW))
     assert [tuple(pair) for pair in json.loads(there.stdout)] == here
@@ -258,25 +232,6 @@ def test_nothing_to_take_texts_from_gives_no_texts(part: str) -> None:
     found = texts_of([], parts=[part])
     assert pairs(found) == []
     assert found.counts == {part: {"kept": 0, "evaluation_query": 0, "repeated": 0, "empty": 0}}
-
-
-class Stream:
-    """A corpus that is read anew by every loop and never held."""
-
-    def __init__(self, documents: int) -> None:
-        self.documents, self.loops = documents, 0
-
-    def __iter__(self) -> Iterator[tuple[str, ...]]:
-        self.loops += 1
-        return ((f"d{n}", f"Title {n}", "", f"Content of document {n} and more") for n in range(self.documents))
-
-
-def test_spans_stream_the_corpus_and_read_it_twice() -> None:
-    corpus = Stream(50)
-    tables: dict[str, Any] = {"queries": TRAIN, "unlabelled_queries": [], "generated_queries": []}
-    sources = Sources(corpus, *(table_from_rows(name, rows) for name, rows in tables.items()), DocumentTemplate())
-    found = build(sources, EmbedParams.model_validate(PARAMS | {"parts": ["spans"]}))
-    assert corpus.loops == 2 and found.counts["spans"]["kept"] > 40
 
 
 @pytest.mark.parametrize("changes", [{"parts": ["spans"]}, {"parts": ["titles"], "least_texts": 5}])

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from recorder import Recorder
-from stages import EMBED, INDEX, run_embed, run_index
+from stages import EMBED, run_embed, run_index
 
 from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.files import read_json
@@ -27,33 +27,26 @@ def embed_with(root: Path, template: str) -> float:
     return notes.last["embedded.documents"]
 
 
-def shas(root: Path, dataset: str) -> list[str]:
-    return pq.read_table(root / "models/index" / dataset / "doc_ids.parquet")["text_sha"].to_pylist()
+def shas(index: Path) -> list[str]:
+    return pq.read_table(index / "one/doc_ids.parquet")["text_sha"].to_pylist()
 
 
-def test_a_topic_in_the_template_is_embedded_and_no_other_text_anew(
-    tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("steps.index.dataset.RETRAIN_AFTER", 0.5)
+def test_a_topic_in_the_template_is_embedded_and_no_other_text_anew(tiny_tower: Path, tmp_path: Path) -> None:
     run_embed(tmp_path, tiny_tower)
     rows = read_table(tmp_path / "data/ingest", "corpus").to_pylist()
     rows[2] |= {"title": rows[0]["title"], "content": rows[0]["content"]}
     rows = [row | {"topic": f"topic {at}" if at < WITH_TOPIC else ""} for at, row in enumerate(rows)]
     write_table(tmp_path / "data/ingest", "corpus", table_from_rows("corpus", rows))
-    plain = "{title}. {content}"
-    assert embed_with(tmp_path, plain) == 0  # the text of every document was embedded before: topics are ignored
-    run_index(tmp_path)
-    before, told = np.load(tmp_path / "data/embed/documents.npy"), shas(tmp_path, "one")
+    assert embed_with(tmp_path, "{title}. {content}") == 0  # the text of each was embedded before: topics are ignored
+    before = np.load(tmp_path / "data/embed/documents.npy")
     np.testing.assert_array_equal(before[0], before[2])
+    told = shas(run_index(tmp_path))
 
-    assert embed_with(tmp_path, "{title}. {topic}. {content}") == WITH_TOPIC
+    template = "{title}. {topic}. {content}"
+    assert embed_with(tmp_path, template) == WITH_TOPIC
     after = np.load(tmp_path / "data/embed/documents.npy")
     assert np.abs(after[0] - after[2]).max() > 1e-3
     np.testing.assert_array_equal(after[WITH_TOPIC:], before[WITH_TOPIC:])
-    notes = Recorder()
-    run_index(tmp_path, INDEX, notes)
-    assert notes.last["one.update.added"] == notes.last["one.update.removed"] == WITH_TOPIC / 2
-    changed = [new != old for new, old in zip(shas(tmp_path, "one"), told, strict=True)]
-    own = [row for row in rows if row["dataset"] == "one"]
-    assert changed == [bool(row["topic"]) for row in own]
-    assert read_json(tmp_path / "models/index/manifest.json")["document"] == "{title}. {topic}. {content}"
+    changed = [new != old for new, old in zip(shas(run_index(tmp_path)), told, strict=True)]
+    assert changed == [bool(row["topic"]) for row in rows if row["dataset"] == "one"]
+    assert read_json(tmp_path / "models/index/manifest.json")["document"] == template

@@ -123,11 +123,3 @@ def test_scripts_without_spaces_give_spans_of_their_characters() -> None:
     asked = [query(f"q{i}", f"机翼的升力{i}", "train") for i in range(9)]  # five characters and a number
     lengths = Counter(len(re.sub(r"\s", "", span)) for _, span in spans_of(filled(*CHINESE, least=60, queries=asked)))
     assert lengths.most_common(1)[0][0] == 6
-
-
-@pytest.mark.medium
-def test_spans_of_a_document_depend_on_no_other_document() -> None:
-    fewer, more = (filled(*ABSTRACTS[:count], least=200 * count, parts=["titles"]) for count in (10, 30))
-    own = [pair for pair in spans_of(more) if pair[0] < 10]
-    same = len(set(own) & set(spans_of(fewer)))
-    assert same > 0.9 * len(own)

@@ -9,15 +9,12 @@ import pytest
 from embedding_server import KEY, serving, tower_reader
 from endpoint_fakes import teach
 from sentence_transformers import SentenceTransformer
-from stages import run_embed, write_ingest
-from towers import other_weights
 
 from slimtower.common.errors import UserError
-from slimtower.common.files import read_json
 from steps.core.corpus import CorpusTexts
 from steps.core.tables import table_from_rows, write_table
 from steps.embed import given_vectors
-from steps.embed.given_vectors import _BODIES, _LONGER, _TOKENS, check_given, sampled_rows
+from steps.embed.given_vectors import check_given, sampled_rows
 from steps.encoders.bases import resolve_base
 from steps.encoders.towers import encode, load_tower
 
@@ -66,14 +63,11 @@ def cut(tower: SentenceTransformer, texts: list[str], own: np.ndarray) -> np.nda
     return vectors
 
 
-def pooled(mode: str) -> Plant:
-    def plant(tower: SentenceTransformer, texts: list[str], own: np.ndarray) -> np.ndarray:
-        tower[1].pooling_mode = mode
-        vectors = encode(tower, texts, "document")
-        tower[1].pooling_mode = "mean"
-        return vectors
-
-    return plant
+def first_token(tower: SentenceTransformer, texts: list[str], own: np.ndarray) -> np.ndarray:
+    tower[1].pooling_mode = "cls"
+    vectors = encode(tower, texts, "document")
+    tower[1].pooling_mode = "mean"
+    return vectors
 
 
 def contents(tower: SentenceTransformer, texts: list[str], own: np.ndarray) -> np.ndarray:
@@ -96,26 +90,15 @@ def another_model(tower: SentenceTransformer, texts: list[str], own: np.ndarray)
 
 
 PLANTED: dict[str, tuple[Plant, str]] = {
-    "another model": (
-        another_model,
-        r"another model made them: nothing that was tried matches \(the teacher as it is ",
-    ),
+    "another model": (another_model, "another model made them: nothing that was tried matches"),
     "unnormalised": (lambda tower, texts, own: 3 * own, "lengths are not .*not normalised.*divide each by its length"),
-    "shuffled": (
-        lambda tower, texts, own: own[np.random.default_rng(2).permutation(len(own))],
-        "the ids are shuffled: .*one order",
-    ),
-    "shifted": (lambda tower, texts, own: np.roll(own, 1, axis=0), "the ids are shuffled: "),
+    "shuffled": (lambda tower, texts, own: np.roll(own, 1, axis=0), "the ids are shuffled: .*one order"),
     "some swapped": (some_swapped, r"[1-7] of 8 have a cosine below.*ids are shuffled: [1-7] of these vectors"),
     "no prompt": (prompted(""), "no prompt matches .*set the teacher's document_prompt to ''"),
     "role": (prompted("query: "), "prompt 'query: ' matches"),
     "truncation": (cut, "cut at 32 tokens matches .*set the teacher's max_document_length to 32"),
-    "cls": (pooled("cls"), "pooling cls matches .*Pooling the mode cls"),
-    "max": (pooled("max"), "pooling max matches"),
-    "dimensions": (
-        lambda tower, texts, own: own[:, :128],
-        "128 dimensions, the teacher 384; .*first 128 dimensions of it",
-    ),
+    "cls": (first_token, "pooling cls matches .*Pooling the mode cls"),
+    "dimensions": (lambda tower, texts, own: own[:, :128], "128 dimensions, the teacher 384"),
     "text": (contents, r"text '\{content\}' matches .*set ingest\.document to '\{content\}'"),
 }
 
@@ -131,35 +114,6 @@ def test_wrong_vectors_are_refused_with_what_would_match(case: str, corpus: Path
         check_given(path, corpus, teacher, 1, "fp32")
     assert teacher.prompts["document"] == PASSAGE and teacher.max_seq_length == 256  # as it was
     np.testing.assert_allclose(encode(teacher, texts[:2], "document"), own[:2], atol=1e-5)
-
-
-@pytest.mark.slow
-def test_rounded_vectors_are_the_teachers(corpus: Path, teacher: SentenceTransformer) -> None:
-    path = corpus / "document_vectors/vectors.npy"
-    own = encode(teacher, list(CorpusTexts(corpus)), "document")
-    np.save(path, own.astype(np.float16).astype(np.float32))
-    found = check_given(path, corpus, teacher, 1, "fp32")
-    assert found["documents"] == 8 and found["least_cosine"] > 0.9999
-
-
-def test_given_vectors_are_the_index_and_no_document_is_embedded(
-    tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_embed(tmp_path / "made", tiny_tower)
-    made = np.load(tmp_path / "made/data/embed/documents.npy")
-    given = write_ingest(tmp_path / "given/data/ingest") / "document_vectors"
-    given.mkdir()
-    np.save(given / "vectors.npy", made)
-    run_embed(tmp_path / "given", tiny_tower)
-    report = read_json(tmp_path / "given/data/embed/report.json")
-    assert report["given_documents"]["documents"] == 2 * 8 and report["given_documents"]["least_cosine"] > 0.9999
-    for name in ("documents", "alignment", "nearest", "tokens"):
-        own, other = (np.load(tmp_path / root / f"data/embed/{name}.npy") for root in ("made", "given"))
-        np.testing.assert_array_equal(own, other)
-
-    other_weights(tiny_tower, tmp_path / "other", 3)
-    with pytest.raises(UserError, match="not the teacher's vectors of these documents"):
-        run_embed(tmp_path / "given", tmp_path / "other")
 
 
 def write_corpus(folder: Path, sets: dict[str, int]) -> list[str]:
@@ -184,7 +138,7 @@ def test_a_small_wrong_set_beside_a_large_right_one_is_found(
     assert len(sampled_rows(tmp_path, 1)) == 7
     monkeypatch.setattr(given_vectors, "CHECKED_DOCUMENTS", 2)
     assert sampled_rows(tmp_path, 1)[2:].tolist() == [90, 91] and len(sampled_rows(tmp_path, 1)) == 4
-    np.save(tmp_path / "vectors.npy", own)
+    np.save(tmp_path / "vectors.npy", own.astype(np.float16).astype(np.float32))  # rounded, and still its own
     assert check_given(tmp_path / "vectors.npy", tmp_path, tower, 1, "fp32")["documents"] == 4
     own[90:] *= -1
     np.save(tmp_path / "vectors.npy", own)
@@ -213,7 +167,3 @@ def test_of_an_api_other_cuts_and_roles_are_tried(
             server.refuse = lambda body: body.get("input_type") == "query"
         with pytest.raises(UserError, match=said):
             check_given(tmp_path / "vectors.npy", tmp_path, asked, 1, "fp32")
-        count = len(server.bodies)
-        with pytest.raises(UserError, match=said):  # what was asked is known
-            check_given(tmp_path / "vectors.npy", tmp_path, asked, 1, "fp32")
-        assert len(server.bodies) - count <= 2 * (len(_TOKENS) + len(_LONGER) + len(_BODIES))

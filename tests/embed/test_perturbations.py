@@ -28,7 +28,7 @@ def edits_of(word: str) -> set[str]:
     return made - {word}
 
 
-@pytest.mark.parametrize("word", ["gaps", "brick", "glass", "vexed", "mouth", "junky", "weft"])
+@pytest.mark.parametrize("word", ["gaps", "brick", "vexed"])
 def test_a_typo_is_one_or_two_of_four_edits(word: str) -> None:
     drawn = {perturbed(word, Random(seed), 0.0) for seed in range(3000)}
     once = edits_of(word)

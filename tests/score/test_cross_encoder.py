@@ -6,15 +6,11 @@ import numpy as np
 import pytest
 import torch
 from rank_fakes import write_cross_teacher
-from sentence_transformers import CrossEncoder
-from stages import SCORE, corpus_texts, reading, run_score
+from stages import SCORE, corpus_texts, run_score
 
 from slimtower.common.files import read_json
-from slimtower.common.fingerprints import fingerprint
 from steps.core.tables import read_table
 from steps.retrieval.rankers import Pooling, dual_pooled, load_ranker, pair_scores
-from steps.scorers import open_scorer
-from steps.scorers.cross_encoder import CrossEncoderScorer
 
 pytestmark = pytest.mark.medium
 
@@ -28,26 +24,6 @@ def teach(tmp_path: Path) -> Path:
     return write_cross_teacher(tmp_path / "models/teach/cross", tmp_path / "model")
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 64])
-def test_scores_are_raw_logits_of_pairs_cut_to_what_the_ranker_reads(
-    teach: Path, tmp_path: Path, batch_size: int
-) -> None:
-    params = SCORE.model_copy(update={"batch_size": batch_size})
-    scratch = tmp_path / "documents"
-    scorer = open_scorer(teach, fingerprint(teach / "tower").id, DOCUMENTS, scratch, reading(params))
-    assert isinstance(scorer, CrossEncoderScorer)
-    places = np.array([[0, 3], [2, 1], [3, 0]])
-    found = scorer.scores(TEXTS, places)
-    plain = CrossEncoder(str(teach / "tower"), device="cpu")
-    assert plain.max_seq_length == 24
-    for row, text in enumerate(TEXTS):
-        for column, place in enumerate(places[row].tolist()):
-            expected = plain.predict([(text, DOCUMENTS[place])], activation_fn=torch.nn.Identity())[0]
-            assert found[row, column] == pytest.approx(expected, abs=1e-5)
-    assert found.dtype == np.float32 and found.shape == places.shape
-    assert (found < 0).any() and np.ptp(found) > 0.1  # no sigmoid
-
-
 def test_bf16_does_not_round_the_score_itself(teach: Path) -> None:
     ranker = load_ranker(teach / "tower")
     pairs = [(text, document) for text in TEXTS for document in DOCUMENTS]
@@ -59,20 +35,6 @@ def test_bf16_does_not_round_the_score_itself(teach: Path) -> None:
     assert not np.array_equal(found, exact)
     rounded = torch.from_numpy(found).bfloat16().float().numpy()
     assert not np.array_equal(found, rounded)
-
-
-def test_the_fingerprint_of_a_ranker_follows_its_weights_length_and_head(teach: Path, tmp_path: Path) -> None:
-    first = fingerprint(teach / "tower")
-    again = load_ranker(teach / "tower")
-    again.save_pretrained(str(tmp_path / "again"), create_model_card=False)
-    assert fingerprint(tmp_path / "again") == first
-    load_ranker(teach / "tower", 16).save_pretrained(str(tmp_path / "short"), create_model_card=False)
-    short = fingerprint(tmp_path / "short")
-    assert short.weights == first.weights and short.id != first.id
-    with torch.no_grad():
-        again.model.classifier.bias.add_(1)  # type: ignore[union-attr]
-    again.save_pretrained(str(tmp_path / "moved"), create_model_card=False)
-    assert fingerprint(tmp_path / "moved").weights != first.weights
 
 
 @pytest.mark.parametrize("pooling", ["cls", "special_tokens", "segments"])

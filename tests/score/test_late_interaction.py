@@ -2,8 +2,7 @@
 
 import os
 import shutil
-import subprocess
-import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from stages import SCORE, corpus_texts, reading, run_score
 
 import steps.retrieval.late_interaction as late
 from slimtower.common.errors import TransientError, UserError
+from slimtower.common.files import file_lock
 from slimtower.common.fingerprints import fingerprint
 from steps.core.tables import read_table
 from steps.retrieval.late_interaction import TokenVectors, max_similarities
@@ -95,55 +95,11 @@ def test_a_killed_reading_repeats_one_shard_and_leaves_the_same_vectors(
 
 TEXTS, PLACES = ["how many words", "which document"], np.array([[0, 10], [9, 4]])
 DOCUMENTS = [f"document {number} " + "of words " * (number % 5) for number in range(11)]
-RUN = """
-import sys
-from pathlib import Path
-import numpy as np
-from stages import SCORE, reading
-from test_late_interaction import DOCUMENTS, PLACES, TEXTS
-from steps.scorers import open_scorer
-
-teach, output = Path(sys.argv[1]), Path(sys.argv[2])
-scorer = open_scorer(teach, "a fingerprint", DOCUMENTS, output.with_name("unused"), reading(SCORE))
-found = scorer.scores(TEXTS, PLACES)
-print("scored", flush=True)
-sys.stdin.readline()
-assert np.array_equal(scorer.scores(TEXTS, PLACES), found)
-np.save(output, found)
-scorer.finish()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-@pytest.mark.faults("two runs at once")
-def test_two_runs_of_a_teacher_over_the_same_documents_take_turns(
-    tmp_path: Path, tiny_tower: Path, own_cache: Path
-) -> None:
-    teach = write_late_teacher(tmp_path / "late", tiny_tower)
-    paths = [".", "tests/helpers", "tests/score"]
-    pipe, environment = subprocess.PIPE, os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-
-    def started(name: str) -> subprocess.Popen[str]:
-        words = [sys.executable, "-c", RUN, str(teach), str(tmp_path / name)]
-        return subprocess.Popen(words, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-
-    first = started("first.npy")
-    assert first.stdout and first.stdout.readline() == "scored\n"
-    second = started("second.npy")
-    assert second.stderr
-    waits = "score: waits for another run with this teacher and these documents\n"
-    assert any(said == waits for said in second.stderr)
-    assert first.communicate("\n", timeout=100)[1] is not None and first.returncode == 0
-    second.communicate("\n", timeout=100)
-    assert second.returncode == 0
-    one, two = (np.load(tmp_path / f"{name}.npy") for name in ("first", "second"))
-    np.testing.assert_array_equal(one, two)
-    assert np.ptp(one) > 0 and not list(own_cache.glob("token_vectors/*"))
 
 
 @pytest.mark.medium
-def test_a_kill_while_vectors_are_removed_leaves_none_that_count(
+@pytest.mark.faults("two runs at once")
+def test_a_run_has_its_vectors_alone_and_a_kill_while_they_are_removed_leaves_none_that_count(
     tmp_path: Path, tiny_tower: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     teach = write_late_teacher(tmp_path / "late", tiny_tower)
@@ -156,15 +112,21 @@ def test_a_kill_while_vectors_are_removed_leaves_none_that_count(
             (path / "tokens.f16").unlink()
             raise KeyboardInterrupt
 
+    def is_free() -> bool:
+        with suppress(TransientError), file_lock(own_cache / "locks" / whole.folder.name, "held"):
+            return True
+        return False
+
     whole = scorer()
     expected = whole.scores(TEXTS, PLACES)
+    assert not is_free()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(shutil, "rmtree", killed)
         whole.finish()
     again = scorer()
     np.testing.assert_array_equal(again.scores(TEXTS, PLACES), expected)
     again.finish()
-    assert not list(own_cache.glob("token_vectors/*"))
+    assert is_free() and not list(own_cache.glob("token_vectors/*"))
 
 
 def kept(folder: Path) -> TokenVectors:

@@ -106,12 +106,7 @@ def test_late_interaction_compares_the_states_of_all_layers_as_they_are(tmp_path
 
 @pytest.mark.parametrize("kind", ["late", "cross"])
 def test_the_stage_leaves_a_row_of_layers_for_each_of_the_tables(
-    teach: Path,
-    tmp_path: Path,
-    embedded: Path,
-    tiny_tower: Path,
-    kind: str,
-    monkeypatch: pytest.MonkeyPatch,
+    teach: Path, tmp_path: Path, embedded: Path, tiny_tower: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "SEED", 1)  # draws texts of which some positives are not among the nearest documents
     if kind == "late":

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 from stages import SCORE, run_score
-from towers import other_weights
+from towers import write_other_teacher
 
-from slimtower.common.files import read_json, write_json
+from slimtower.common.files import read_json
 from steps.core.positives import positive_rows
 from steps.core.tables import SCHEMAS, read_table, table_from_rows, write_table
-from steps.score.run import OrderCheck
+from steps.score.run import OrderCheck, Orders
 
 
 def ndcg(ranks: list[int], answers: int) -> float:
@@ -44,22 +44,18 @@ def test_both_orders_have_their_ndcg_and_what_no_answer_is_near_counts_for_none(
     assert orders.p_worse == pytest.approx(ttest_rel(of_teacher, of_index, alternative="less").pvalue)
 
 
-@pytest.mark.parametrize(("at", "said"), [(0, "WARNING: "), (11, "nDCG@10 of"), (4, "nDCG@10 of")])
-def test_a_worse_order_is_warned_of(at: int, said: str) -> None:
-    nearest, known = lists(60, at)
-    check = OrderCheck(nearest, known)
-    check.add(0, np.random.default_rng(1).normal(size=nearest.shape).astype(np.float32))
-    orders = check.orders()
-    assert orders is not None and orders.describe("late").startswith(said)
-    assert orders.describe("late").endswith("which may be chance") == (at == 4)
+@pytest.mark.parametrize(("at", "warned"), [(0, True), (11, False), (4, False)])
+def test_a_worse_order_is_warned_of_and_of_too_little_nothing_is_said(at: int, warned: bool) -> None:
+    def orders(queries: int, documents: int) -> Orders | None:
+        nearest, known = lists(queries, at)
+        check = OrderCheck(nearest[:, :documents], known)
+        check.add(0, np.random.default_rng(1).normal(size=(queries, documents)).astype(np.float32))
+        return check.orders()
 
-
-@pytest.mark.parametrize(("queries", "documents"), [(19, 12), (60, 1)])
-def test_of_too_little_nothing_is_said(queries: int, documents: int) -> None:
-    nearest, known = lists(queries, at=0)
-    check = OrderCheck(nearest[:, :documents], known)
-    check.add(0, np.zeros((queries, documents), dtype=np.float32))
-    assert check.orders() is None
+    found = orders(60, 12)
+    assert found is not None and found.describe("late").startswith("WARNING: ") == warned
+    assert found.describe("late").endswith("which may be chance") == (at == 4)
+    assert orders(19, 12) is orders(60, 1) is None
 
 
 @pytest.mark.medium
@@ -67,8 +63,7 @@ def test_the_stage_reads_its_own_scores_and_known_answers(
     embedded: Path, tiny_tower: Path, tmp_path: Path, own_cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(embedded / "data", tmp_path / "data")
-    other_weights(tiny_tower, tmp_path / "models/teach/other/tower", seed=2)
-    write_json(tmp_path / "models/teach/other/report.json", {"kind": "dual_encoder"})
+    write_other_teacher(tiny_tower, tmp_path / "models/teach/other", seed=2)
     output = run_score(tmp_path, "other", SCORE)
     found, line = read_json(output / "report.json")["orders"], capsys.readouterr().err
     texts = read_table(tmp_path / "data/embed", "alignment_texts")
@@ -95,5 +90,3 @@ def test_the_stage_reads_its_own_scores_and_known_answers(
         write_table(tmp_path / "data/mine/relevance", "triplets", rows)
         orders = read_json(run_score(tmp_path, "other", SCORE) / "report.json")["orders"]
         assert (orders is not None) == said, "neither inferred nor a ranker's"
-    write_table(tmp_path / "data/mine/relevance", "triplets", SCHEMAS["triplets"].empty_table())
-    assert read_json(run_score(tmp_path, "other", SCORE) / "report.json")["orders"] is None

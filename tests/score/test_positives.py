@@ -5,13 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stages import SCORE, corpus_texts, run_score
-from towers import other_weights
+from stages import SCORE, corpus_texts, run_score, sources_of
+from towers import write_other_teacher
 
-from slimtower.common.files import read_json, write_json
-from steps.core.tables import SCHEMAS, read_table, table_from_rows, write_table
+from slimtower.common.files import read_json
+from steps.core.tables import read_table, table_from_rows, write_table
 from steps.distill.candidates import Candidates
-from steps.distill.sources import Sources
 from steps.encoders.towers import load_tower
 
 pytestmark = pytest.mark.medium
@@ -23,8 +22,7 @@ MOST = 2
 def root(embedded: Path, tiny_tower: Path, tmp_path: Path) -> Path:
     """A run with another teacher; every eighth query has five mined positives besides the judged one."""
     shutil.copytree(embedded / "data", tmp_path / "data")
-    other_weights(tiny_tower, tmp_path / "models/teach/other/tower", seed=2)
-    write_json(tmp_path / "models/teach/other/report.json", {"kind": "dual_encoder"})
+    write_other_teacher(tiny_tower, tmp_path / "models/teach/other", seed=2)
     rows = read_table(tmp_path / "data/mine/relevance", "triplets").to_pylist()
     more = [
         row | {"positive_id": f"{row['query_id'].split('/')[0]}/{(number * 5 + step * 9) % 64}"}
@@ -89,7 +87,7 @@ def test_a_student_sees_the_other_teachers_score_of_its_label(root: Path, depth:
     """Wherever the label stands: among the nearest, behind those that the student asks for, or nowhere near."""
     run_score(root, "other", SCORE.model_copy(update={"depth": depth, "positives": 6, "max_texts": 200}))
     data = root / "data"
-    sources = Sources(data / "ingest", data / "mine/relevance", data / "embed", data / "score")
+    sources = sources_of(root)
     table, known = sources.scores("other", 2), positives(root)
     assert {text: set(own.tolist()) for text, own in sources.positives.items()} == known
     nearest = np.load(data / "embed/nearest.npy")
@@ -111,13 +109,3 @@ def test_a_student_sees_the_other_teachers_score_of_its_label(root: Path, depth:
         for place, text in enumerate(labelled):
             documents = drawn.documents[there[place]].tolist()
             assert values[place, there[place]].tolist() == [given[text, row] for row in documents]
-
-
-def test_without_a_positive_fewer_documents_than_were_scored_are_read(root: Path) -> None:
-    data = root / "data"
-    write_table(data / "ingest", "qrels", SCHEMAS["qrels"].empty_table())
-    write_table(data / "mine/relevance", "triplets", SCHEMAS["triplets"].empty_table())
-    output = run_score(root, "other", SCORE.model_copy(update={"positives": 6}))
-    assert read_json(output / "report.json")["positives"] == 0
-    read = Sources(data / "ingest", data / "mine/relevance", data / "embed", data / "score")
-    np.testing.assert_array_equal(read.scores("other", 2).documents, np.load(data / "embed/nearest.npy")[:, :2])

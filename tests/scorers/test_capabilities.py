@@ -45,7 +45,6 @@ def test_capabilities_are_what_the_scorer_does(name: str) -> None:
         ("endpoint", "network", "does not train along"),
         ("dual_encoder", "network", "does not train along"),
         ("rules", "reranker", "does not score"),
-        ("base", "reranker", "does not score"),
         (None, "network", "does not score"),
     ],
 )
