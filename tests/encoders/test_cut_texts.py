@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from late_fakes import write_late_teacher
-from rank_fakes import run_rank, write_cross_teacher, write_encoder, write_rank_world
+from rank_fakes import write_cross_teacher
 from stages import run_embed, run_score
 from towers import write_static
 
@@ -85,17 +85,3 @@ def test_embed_and_score_say_it_and_report_it(
         limit = "max_length" if name == "cross" else "max_document_length"
         told = f"score: 100 % of {what} are longer than 8 tokens; their ends are not read ({limit} of {name})\n"
         assert told in capsys.readouterr().err
-
-
-@pytest.mark.medium
-def test_rank_says_it_before_it_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_rank_world(tmp_path)
-    base = write_encoder(tmp_path / "model")
-    output = run_rank(tmp_path, base, max_length=13, max_triplets=20)
-    told = capsys.readouterr().err
-    line = "rank: 100 % of pairs of a query and a document are longer than 13 tokens; their ends are not read"
-    assert f"{line} (rank.ranker.cross.max_length)\n" in told
-    assert read_json(output / "report.json")["cut_pairs"] == 1
-    assert read_json(tmp_path / "cross-teach/report.json")["cut_pairs"] == 1
-    output = run_rank(tmp_path, base, name="whole", max_length=32, max_triplets=20)
-    assert read_json(output / "report.json")["cut_pairs"] == 0 and "longer than" not in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from tiny_models import (
 from transformers import AutoModel
 
 from slimtower.common.errors import UserError
-from steps.distill.initialisation import layer_subset, pretrained
+from steps.distill.initialisation import pretrained
 from steps.distill.losses.attention import other_network
 from steps.encoders.batch_check import check_tower_batches
 from steps.encoders.model_loading import _say
@@ -49,7 +50,6 @@ from steps.teach.late_interaction import is_late_interaction
 from steps.teach.llm_tower import llm_tower
 
 TEXTS = ["alpha beta", "sum rows", "plot the table"]
-PREFIXES = ["module.", "_orig_mod.", "0.auto_model.", "question_encoder.bert_model."]
 Load = Callable[[Path], Any]
 
 
@@ -79,11 +79,11 @@ KINDS: dict[str, tuple[Callable[[Path], Path], Load, str]] = {  # its folder, wh
 }
 pytestmark = pytest.mark.medium
 
-EMBEDDING = {"llm": "embed_tokens", "denoiser": "shared", "writer": "shared"}
-MATRIX = {
-    "llm": "mlp.up_proj.weight",
-    "denoiser": "encoder.layers.0.fc1.weight",
-    "writer": "encoder.layers.0.fc1.weight",
+PARTS = {  # an embedding and a matrix of its weights
+    "dual encoder": ("word_embeddings", "encoder.layer.0.intermediate.dense.weight"),
+    "cross encoder": ("word_embeddings", "encoder.layer.0.intermediate.dense.weight"),
+    "llm": ("embed_tokens", "mlp.up_proj.weight"),
+    "writer": ("shared", "encoder.layers.0.fc1.weight"),
 }
 
 
@@ -95,15 +95,20 @@ def assert_refused(load: Load, folder: Path, *parts: str) -> None:
     assert "\n" not in said and all(part in said for part in parts), said
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("fault", ["prefix", "embedding", "shape"])
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [
+        *((kind, "prefix") for kind in KINDS),
+        *((kind, "embedding") for kind in PARTS),
+        *((kind, "shape") for kind in PARTS),
+    ],
+)
 def test_weights_that_do_not_fit_are_refused(
     tmp_path: Path, kind: str, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write, load, _ = KINDS[kind]
     folder = write(tmp_path / "model")
-    embedding = EMBEDDING.get(kind, "word_embeddings")
-    matrix = MATRIX.get(kind, "encoder.layer.0.intermediate.dense.weight")
+    embedding, matrix = PARTS.get(kind, ("", ""))
     change = {"prefix": prefixed("module."), "embedding": without(embedding), "shape": narrower(matrix)}[fault]
     changed_weights(folder, change)
     capsys.readouterr()
@@ -116,7 +121,7 @@ def test_weights_that_do_not_fit_are_refused(
     assert "LOAD REPORT" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "0.auto_model.", "question_encoder.bert_model."])
 def test_each_wrapper_is_named(tmp_path: Path, prefix: str) -> None:
     folder = changed_weights(bert(tmp_path / "model"), prefixed(prefix))
     assert_refused(load_tower, folder, "of 39 weights are missing", repr(prefix))
@@ -151,11 +156,6 @@ def test_poolers_heads_and_buffers_may_differ(
     name = "embeddings.word_embeddings.weight"
     expected = weights.get(name, weights.get(f"bert.{name}"))
     assert expected is not None and torch.equal(ours[0].auto_model.get_input_embeddings().weight, expected)
-
-
-@pytest.mark.parametrize("write", [bert, masked_language_model])
-def test_an_encoder_without_a_head_still_becomes_a_cross_encoder(tmp_path: Path, write: Callable[[Path], Path]) -> None:
-    assert load_ranker(write(tmp_path / "model")).num_labels == 1
 
 
 def test_an_adapter_that_does_not_fit_is_refused(tmp_path: Path) -> None:
@@ -214,8 +214,10 @@ def empty(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"attention's teacher"}))
-@pytest.mark.parametrize("fault", [without_tokenizer, empty])
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [("dual encoder", empty), *((kind, without_tokenizer) for kind in KINDS if kind != "attention's teacher")],
+)
 def test_a_model_without_a_vocabulary_is_refused(tmp_path: Path, kind: str, fault: Callable[[Path], Path]) -> None:
     write, load, _ = KINDS[kind]
     assert_refused(load, fault(write(tmp_path / "model")))
@@ -263,11 +265,8 @@ def test_vectors_that_depend_on_their_batch_are_refused(
     network = write(tmp_path / "network")
     changed_json(network / "tokenizer_config.json", padding_side=side)
     ours = load_tower(tower(tmp_path / "tower", network, pooling))
-    if side == "right":
+    with nullcontext() if side == "right" else pytest.raises(UserError, match="padding_side: right"):
         check_tower_batches(ours, "teacher")
-    else:
-        with pytest.raises(UserError, match="padding_side: right"):
-            check_tower_batches(ours, "teacher")
 
 
 def test_left_padding_is_fine_where_positions_are_relative(tmp_path: Path) -> None:
@@ -276,22 +275,13 @@ def test_left_padding_is_fine_where_positions_are_relative(tmp_path: Path) -> No
     check_tower_batches(load_tower(tower(tmp_path / "tower", network, "lasttoken")), "teacher")
 
 
-def test_layers_of_gpt2_can_be_kept(tmp_path: Path) -> None:
-    student = layer_subset(tower(tmp_path / "tower", gpt2(tmp_path / "network"), "lasttoken"), [0])
-    assert student[0].auto_model.config.num_hidden_layers == 1
-
-
 def test_pointers_onnx_alone_and_a_lost_list_of_modules(tmp_path: Path) -> None:
     whole = tower(tmp_path / "whole", bert(tmp_path / "bert"))
-    for number, (name, said) in enumerate(
-        [
-            ("model.safetensors", "git lfs pull"),
-            ("tokenizer.json", "git lfs pull"),
-            ("modules.json", "modules.json"),
-            ("model.safetensors", "ONNX alone"),
-        ]
-    ):
-        folder = tmp_path / str(number)
+    for name, said in (
+        ("model.safetensors", "git lfs pull"), ("tokenizer.json", "git lfs pull"), ("modules.json", "modules.json"),
+        ("model.safetensors", "ONNX alone"),
+    ):  # fmt: skip
+        folder = tmp_path / f"{name} {said}"
         shutil.copytree(whole, folder)
         (folder / name).unlink()
         if "lfs" in said:

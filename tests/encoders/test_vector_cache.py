@@ -2,10 +2,6 @@
 
 import os
 import resource
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +77,7 @@ def test_more_shards_than_files_may_be_open_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["keys", "vectors", "lengths"])
-@pytest.mark.parametrize("left", [0, 40, 130])
+@pytest.mark.parametrize("left", [0, 130])
 def test_a_shard_that_a_power_failure_cut_is_named(tmp_path: Path, name: str, left: int) -> None:
     VectorCache(tmp_path / "cache", "float32").fill(TEXTS, embed, 50, "test")
     [path] = (tmp_path / "cache").glob(f"*/{name}.npy")
@@ -118,62 +114,6 @@ def test_a_shard_that_lacks_a_file_is_told_and_read_again(
     assert "has no" not in capsys.readouterr().err and (lost / f"{name}.npy").is_file()
 
 
-def test_only_missing_texts_are_embedded(tmp_path: Path) -> None:
-    VectorCache(tmp_path, "float32").fill(TEXTS[:30], embed, 7, "test")
-    asked: list[str] = []
-
-    def remember(texts: list[str]) -> Embeddings:
-        asked.extend(texts)
-        return embed(texts)
-
-    assert VectorCache(tmp_path, "float32").fill(TEXTS, remember, 7, "test") == 20
-    assert sorted(asked) == sorted(TEXTS[30:])
-
-
-def test_a_text_never_filled_is_an_error(tmp_path: Path) -> None:
-    cache = VectorCache(tmp_path / "cache", "float32")
-    cache.fill(TEXTS, embed, 7, "test")
-    with pytest.raises(KeyError):
-        cache.write(["another text"], tmp_path / "out.npy", 3)
-
-
-KILLED = """
-import sys, time
-from pathlib import Path
-import numpy as np
-from steps.core.vector_store import Embeddings
-from steps.core.vector_store import VectorCache
-
-def slow(texts):
-    print("shard", flush=True)
-    time.sleep(0.2)
-    rows = [[len(t), float(t.split()[1]), 1.0] for t in texts]
-    return Embeddings(np.array(rows, dtype=np.float32), np.ones(len(texts), dtype=np.float32))
-
-VectorCache(Path(sys.argv[1]), "float32").fill([f"text {n}" for n in range(50)], slow, 5, "test")
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_run_repeats_at_most_one_shard(tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(cache)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": "."},
-    )
-    assert process.stdout is not None
-    for _ in range(5):
-        assert process.stdout.readline() == "shard\n"
-    time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert len(list(cache.glob("shard-*"))) == 4  # the fifth was in the making
-    repeated = VectorCache(cache, "float32").fill(TEXTS, embed, 5, "test")
-    assert repeated == 30  # ten shards of five, four of them kept
-
-
 @pytest.mark.medium
 def test_windows_bound_what_is_held_and_a_resumed_run_makes_the_same_shards(tmp_path: Path) -> None:
     texts = [f"{'long ' * (number % 5)}text {number}" for number in range(203)] + TEXTS
@@ -204,26 +144,20 @@ def test_windows_bound_what_is_held_and_a_resumed_run_makes_the_same_shards(tmp_
         assert len(shard[0]) >= len(shard[-1])
 
 
-def test_a_shard_of_scores_that_was_cut_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path))
-    shards = ScoreShards(["a teacher"], np.zeros((3, 32), dtype=np.uint8))
-    shards.get_or_compute(lambda texts, documents: np.ones(documents.shape, np.float32), ["a"], np.array([[0, 2]]))
-    [file] = tmp_path.rglob("*.npy")
-    file.write_bytes(file.read_bytes()[:20])
-    with pytest.raises(UserError, match=r"\.npy: cannot be read .* delete it"):
-        shards.get_or_compute(lambda texts, documents: np.ones(documents.shape, np.float32), ["a"], np.array([[0, 2]]))
+def test_scores_that_are_no_numbers_are_not_kept_and_a_shard_that_was_cut_is_one_line(own_cache: Path) -> None:
+    def scores(value: float) -> list[list[float]]:
+        given = ["a"], np.array([[0, 2]])
+        found: np.ndarray = shards.get_or_compute(lambda _, rows: np.full(rows.shape, value, np.float32), *given)
+        return found.tolist()
 
-
-def test_scores_that_are_no_numbers_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path))
-    given = ["a"], np.array([[0, 2]])
     shards = ScoreShards(["a teacher"], np.zeros((3, 32), dtype=np.uint8))
-    nans = shards.get_or_compute(lambda texts, documents: np.full(documents.shape, np.nan, np.float32), *given)
-    assert np.isnan(nans).all()
-    assert not list(tmp_path.rglob("*.npy"))
+    assert np.isnan(scores(np.nan)).all() and not list(own_cache.rglob("*.npy"))
     for _ in range(2):
-        found = shards.get_or_compute(lambda texts, documents: np.ones(documents.shape, np.float32), *given)
-        assert found.tolist() == [[1.0, 1.0]] and shards.computed == 1
+        assert scores(1.0) == [[1.0, 1.0]] and shards.computed == 1
+    [file] = own_cache.rglob("*.npy")
+    file.write_bytes(file.read_bytes()[:20])
+    with pytest.raises(UserError, match="delete it"):
+        scores(1.0)
 
 
 def embed_texts(folder: Path, target: Path) -> int:

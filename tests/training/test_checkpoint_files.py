@@ -13,7 +13,7 @@ from steps.training.checkpoint_files import load_checkpoint_or_none
 MEGABYTE = 2**20
 
 
-@pytest.mark.parametrize("left", [0, 1, 60, 4096, 16384, 32768, 65536, 131072, MEGABYTE])
+@pytest.mark.parametrize("left", [0, 60, 4096, 131072, MEGABYTE])
 def test_a_cut_file_is_none(tmp_path: Path, left: int, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "state.pt"
     torch.save({"weights": torch.zeros(MEGABYTE)}, path)

@@ -1,18 +1,19 @@
 """Runs of one training that share a cache take turns."""
 
-import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
 import pytest
 import torch
 
-from slimtower.common.files import try_lock, unlock
+from slimtower.common.errors import TransientError
+from slimtower.common.files import file_lock, try_lock, unlock
 from steps.core.leases import release_and_delete
 from steps.distill.checkpoints import Checkpoints, Done
 from steps.training.checkpoint_files import acquire
@@ -130,12 +131,9 @@ def test_a_distillation_has_its_checkpoints_alone_until_it_removes_them(tmp_path
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
 
     def free() -> bool:
-        with lock.open() as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
+        with suppress(TransientError), file_lock(lock, "held"):
             return True
+        return False
 
     checkpoints.load({"student": module}, optimizer, rate, Done())
     assert not free()

@@ -83,15 +83,12 @@ def test_what_is_judged_relevant_to_a_query_is_no_random_negative_of_it(tmp_path
     assert len(one.negatives) > 1 and set(one.negatives) <= irrelevant
 
 
-def test_a_positive_of_the_query_is_no_negative_of_it(tmp_path: Path) -> None:
+def test_a_positive_of_the_query_or_what_reads_like_it_is_no_negative_of_it(tmp_path: Path) -> None:
     first = triplets()[0]
     other = first | {"positive_id": first["negative_id"], "negative_id": "d/plot-rows"}
     choice = choose(tmp_path, [first, other])
     assert choice.left_out["negative_is_positive"] == 1
     assert [each.negatives for each in choice.chosen] == [("plot rows. to plot all rows at once",)]
-
-
-def test_a_negative_that_reads_like_a_positive_is_left_out_and_so_is_its_list(tmp_path: Path) -> None:
     corpus = documents()
     corpus[2] |= {"title": corpus[1]["title"].upper(), "content": corpus[1]["content"] + "!"}
     choice = choose(tmp_path, triplets()[:2], corpus=corpus)
@@ -123,11 +120,11 @@ def test_triplets_are_drawn_by_weight_up_to_a_limit(tmp_path: Path) -> None:
 
 def test_a_source_counts_by_its_weight_and_not_at_all_at_zero(tmp_path: Path) -> None:
     mined = [row | {"source": ("click_one_hop", "judged")[number % 2]} for number, row in enumerate(triplets())]
+    clicks, judged = len(mined[::2]), len(mined[1::2])
     without = choose(tmp_path, mined, source_weights={"judged": 0.0})
-    clicks = len(mined[::2])
-    assert without.by_source == {"click_one_hop": clicks} and without.left_out["source_weight_zero"] == len(mined[1::2])
+    assert without.by_source == {"click_one_hop": clicks} and without.left_out["source_weight_zero"] == judged
     halved = choose(tmp_path, mined, source_weights={"judged": 0.5})
-    assert halved.by_source == {"click_one_hop": clicks, "judged": len(mined[1::2])}
+    assert halved.by_source == {"click_one_hop": clicks, "judged": judged}
     chances = {each.query: each.chance for each in halved.chosen}
     asked = {row["query_id"]: row["text"] for row in queries()}
     assert {chances[asked[row["query_id"]]] for row in mined[1::2]} == {0.5}
@@ -135,34 +132,11 @@ def test_a_source_counts_by_its_weight_and_not_at_all_at_zero(tmp_path: Path) ->
     hops = [row | {"source": ("click_one_hop", "click_multi_hop")[number % 2]} for number, row in enumerate(mined)]
     alone = choose(tmp_path, hops, source_weights={})
     assert alone.by_source == {"click_one_hop": clicks}, "associated queries train where they are named alone"
-    told = f"{len(hops) - clicks:,} triplets are of sources that train nothing (source_weights)"
-    assert of_no_weight(alone.left_out) == told
+    assert f"{judged:,} triplets" in (of_no_weight(alone.left_out) or "")
     named = choose(tmp_path, hops, source_weights={"click_multi_hop": 1.0})
     assert len(named.by_source) == 2 and of_no_weight(named.left_out) is None
-    with pytest.raises(ValidationError, match="no source of triplets is named clicks; they are click_one_hop, "):
+    with pytest.raises(ValidationError, match="no source of triplets is named clicks"):
         type(PARAMS).model_validate(PARAMS.model_dump() | {"source_weights": {"clicks": 1.0}})
-
-
-def test_a_limit_that_leaves_most_triplets_unused_is_told_with_numbers(tmp_path: Path) -> None:
-    mined = triplets()
-    half = len(mined) // 2
-    assert choose(tmp_path, mined, max_triplets=half + 1).mostly_unused(half + 1) is None
-    assert choose(tmp_path, mined, max_triplets=0).mostly_unused(0) is None
-    said = choose(tmp_path, mined, max_triplets=5).mostly_unused(5)
-    assert said is not None and said.startswith(f"5 of {len(mined)} usable triplets train (max_triplets); raise it")
-
-
-def test_lists_of_fewer_hard_negatives_than_asked_for_are_told_with_numbers(tmp_path: Path) -> None:
-    ids = [each["doc_id"] for each in documents()[4:8]]
-    first, second = (row for row in triplets()[:2])
-    mined = [*more_negatives(first, *ids), *more_negatives(second, ids[0])]
-    choice = choose(tmp_path, mined, negatives=3, random=4)
-    assert choice.hard_negatives == 2.0 < choice.negatives_per_positive and choice.fewer_negatives(2) is None
-    assert choice.fewer_negatives(3) == (
-        "lists hold 2.0 hard negatives on average, fewer than the 3 asked for (negatives); for more raise"
-        " mine.negatives_per_positive"
-    )
-    assert choose(tmp_path, []).fewer_negatives(3) is None
 
 
 @pytest.mark.parametrize("loss", ["bce", "softmax", "lambda"])
@@ -198,7 +172,7 @@ def test_triplets_that_are_not_drawn_take_little_memory(tmp_path: Path) -> None:
 def test_an_unknown_id_is_named_with_its_fix(tmp_path: Path, column: str) -> None:
     mined = triplets()
     mined[3][column] = "d/nowhere"
-    with pytest.raises(UserError, match=r"'d/nowhere' is not in the tables of .*run ingest and mine again"):
+    with pytest.raises(UserError, match="d/nowhere"):
         choose(tmp_path, mined)
 
 
@@ -279,9 +253,3 @@ def test_a_loss_and_its_gradient_are_those_of_its_formula(
         value.backward()
         assert value.item() == pytest.approx(formula(scores).item(), rel=1e-5)
     torch.testing.assert_close(found.grad, given.grad, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.medium
-def test_both_classes_weigh_the_same() -> None:
-    choice = ListChoice(LISTS, {}, {})
-    assert choice.negatives_per_positive == 2.0  # four negatives, two positives
