@@ -29,20 +29,18 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_long_texts_lose_the_asked_share_of_their_tokens() -> None:
-    ids = torch.full((200, 500), 9)
-    masked = mask_tokens(ids, torch.ones_like(ids, dtype=torch.bool), 0.1, MASK, seeded()) == MASK
-    assert masked.float().mean().item() == pytest.approx(0.1, abs=0.003)
+def test_every_row_loses_a_token_long_ones_the_asked_share_and_short_ones_by_bernoulli_or_one() -> None:
+    def masked(rows: int, tokens: int) -> torch.Tensor:
+        ids = torch.full((rows, tokens), 9)
+        return mask_tokens(ids, torch.ones_like(ids, dtype=torch.bool), 0.1, MASK, seeded()) == MASK
 
-
-def test_every_row_loses_a_token_and_short_rows_follow_bernoulli_or_one() -> None:
-    ids = torch.full((50_000, 8), 9)
-    masked = (mask_tokens(ids, torch.ones_like(ids, dtype=torch.bool), 0.1, MASK, seeded()) == MASK).sum(dim=1)
-    assert masked.min() == 1
+    assert masked(200, 500).float().mean().item() == pytest.approx(0.1, abs=0.003)
+    counts = masked(50_000, 8).sum(dim=1)
+    assert counts.min() == 1
     # chance of one masked token: binomial of one, and of none, which is raised to one
     expected = 8 * 0.1 * 0.9**7 + 0.9**8
-    assert (masked == 1).float().mean().item() == pytest.approx(expected, abs=0.01)
-    assert (masked == 2).float().mean().item() == pytest.approx(28 * 0.01 * 0.9**6, abs=0.01)
+    assert (counts == 1).float().mean().item() == pytest.approx(expected, abs=0.01)
+    assert (counts == 2).float().mean().item() == pytest.approx(28 * 0.01 * 0.9**6, abs=0.01)
 
 
 def test_masking_repeats_itself_leaves_its_input_alone_and_can_be_off() -> None:
@@ -57,9 +55,8 @@ def test_masking_repeats_itself_leaves_its_input_alone_and_can_be_off() -> None:
     assert torch.equal(mask_tokens(ids, maskable, 0.0, MASK, seeded()), ids)
 
 
-@pytest.mark.parametrize("sigma", [0.1, 0.2])
-def test_the_decoder_reads_encoder_states_plus_noise_of_deviation_sigma(sigma: float) -> None:
-    denoiser = random_bart()
+def test_the_decoder_reads_encoder_states_plus_noise_of_deviation_sigma() -> None:
+    denoiser, sigma = random_bart(), 0.2
     left: list[torch.Tensor] = []
     reached: list[torch.Tensor] = []
 

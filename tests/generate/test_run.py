@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from generate_fakes import PARAMS, TEXTS, VERBS, queries, random_bart, save_denoiser, write_bart, write_world
 from recorder import Recorder
+from rows import row as row_of
 from teach_fakes import write_tower
 
-import steps.generate.run as sources
 import steps.generate.run as stage
 from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.errors import UserError
@@ -75,25 +75,28 @@ def test_the_small_bart_learns_to_write_new_queries(tmp_path: Path, judge: Path)
 
 
 @pytest.mark.medium
-def test_a_model_that_is_not_there_or_has_no_mask_token_is_refused(tmp_path: Path, judge: Path) -> None:
-    bart = random_bart()
-    bart.tokenizer.mask_token = None
-    save_denoiser(bart, tmp_path / "bart")
-    nowhere = str(tmp_path / "nowhere")
-    for changes, why in (
-        ({"model": str(tmp_path / "bart")}, "has no mask or padding token"),
-        ({"model": nowhere}, r"cannot be loaded .* generate.model"),
-        ({"document_model": nowhere, "least_sources": 60}, r"cannot be loaded .* generate.document_model"),
-    ):
-        with pytest.raises(UserError, match=why):
-            generate(write_world(tmp_path), tmp_path / "generate", judge, **changes)
-        assert not (tmp_path / "generate").exists()
-
-
-def test_a_missing_judge_is_refused_before_anything_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_that_cannot_serve_are_refused_before_anything_is_trained(
+    tmp_path: Path, judge: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stage, "train_denoiser", lambda *_: pytest.fail("trained for nothing"))
-    with pytest.raises(UserError, match=r"model .*nowhere: cannot be loaded"):
-        generate(write_world(tmp_path), tmp_path / "generate", tmp_path / "nowhere")
+    bart = random_bart()
+    save_denoiser(bart, tmp_path / "bart")
+    bart.tokenizer.mask_token = None
+    save_denoiser(bart, tmp_path / "no mask")
+    whole, nowhere = str(tmp_path / "bart"), str(tmp_path / "nowhere")
+    for changes, constant, why in (
+        ({"model": str(tmp_path / "no mask")}, "", "no mask or padding token"),
+        ({"model": nowhere}, "", "cannot be loaded .* generate.model"),
+        ({"document_model": nowhere, "least_sources": 60}, "", "cannot be loaded .* generate.document_model"),
+        ({"judge": nowhere}, "", "nowhere: cannot be loaded"),
+        ({"model": whole}, "MAX_TOKENS", r"generate\.model: .* has 256 positions, but reads 257"),
+        ({"document_model": whole, "least_sources": 60}, "DOCUMENT_TOKENS", "256 positions, but reads 257"),
+    ):
+        with monkeypatch.context() as patch, pytest.raises(UserError, match=why):
+            if constant:
+                patch.setattr(denoiser, constant, 257)
+            generate(write_world(tmp_path), tmp_path / "generate", **{"judge": judge} | changes)
+        assert not (tmp_path / "generate").exists()
 
 
 @pytest.mark.medium
@@ -188,8 +191,6 @@ def test_documents_make_up_for_missing_queries(tmp_path: Path, judge: Path, monk
     report, rows = read_json(output / "report.json"), read_table(output, "generated_queries").to_pylist()
     assert (report["sources"], report["documents"], report["sources_not_drawn"]) == (7, 5, 1)
     assert report["model"] == changes["model"] and report["queries"] == len(rows) > 0
-    again = generate(ingest, tmp_path / "again", judge, **changes)
-    assert (again / "report.json").read_bytes() == (output / "report.json").read_bytes()
     asked = {row["query_id"] for row in queries()[:3]}
     assert {row["source_query_id"] for row in rows} <= asked | {""}
     used = {row["query_id"].partition("#")[0] for row in rows if not row["source_query_id"]}
@@ -232,15 +233,14 @@ def in_memory(corpus: pa.Table, evaluation: set[str], limit: int, seed: int, *, 
 def test_documents_are_drawn_a_few_at_a_time_as_from_all_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fewest: int, whole: bool
 ) -> None:
-    monkeypatch.setattr(sources, "_FEWEST", fewest)
+    monkeypatch.setattr(stage, "_FEWEST", fewest)
     contents = [
         "Sum all the images of a disk.", "Too short.", "Green tea is a fine tea. Black tea is a tea. Short.", "",
     ]  # fmt: skip
     rows = [
-        {"doc_id": f"d/{number}", "dataset": "d", "title": ["", f"On {number // 9} kinds of tea"][number % 2],
-         "topic": "", "content": contents[number % 4]}
-        for number in range(80)
-    ]  # fmt: skip
+        row_of("corpus", f"d/{at}", "d", ["", f"On {at // 9} kinds of tea"][at % 2], "", contents[at % 4])
+        for at in range(80)
+    ]
     corpus, evaluation = table_from_rows("corpus", rows), {"sum all the images of a disk"}
     write_table(tmp_path, "corpus", corpus)
     for limit in (1, 2, 5, 11, 40, 300):
@@ -266,31 +266,16 @@ def test_a_model_that_reads_documents_takes_their_place(tmp_path: Path, judge: P
     assert (again / "generated_queries.parquet").read_bytes() == (output / "generated_queries.parquet").read_bytes()
 
 
-def test_a_whole_document_is_what_the_template_makes_of_it(tmp_path: Path) -> None:
-    row = {"doc_id": "d/1", "dataset": "d", "title": "On tea", "topic": "", "content": "Green tea is a tea."}
+def test_a_whole_document_is_what_the_template_makes_of_it_and_scripts_without_spaces_have_sentences(
+    tmp_path: Path,
+) -> None:
     metadata = DocumentTemplate("{content} / {title}").metadata
-    write_table(tmp_path, "corpus", table_from_rows("corpus", [row]), metadata=metadata)
+    rows = [row_of("corpus", "d/1", "d", "边界层", "", "边界层是层流的。升力下降见图。")]
+    write_table(tmp_path, "corpus", table_from_rows("corpus", rows), metadata=metadata)
     [whole] = from_documents(tmp_path, set(), 20, 3, whole_documents=True)
-    assert whole.text == "Green tea is a tea. / On tea"
-
-
-def test_documents_in_a_script_without_spaces_give_sources(tmp_path: Path) -> None:
-    row = {"doc_id": "d/1", "dataset": "d", "title": "边界层", "topic": "", "content": "边界层是层流的。升力下降见图。"}
-    write_table(tmp_path, "corpus", table_from_rows("corpus", [row]))
+    assert whole.text == "边界层是层流的。升力下降见图。 / 边界层"
     found = from_documents(tmp_path, set(), 9, 3, whole_documents=False)
     assert sorted(source.text for source in found) == ["升力下降见图。", "边界层是层流的。"]
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize(("knob", "constant"), [("model", "MAX_TOKENS"), ("document_model", "DOCUMENT_TOKENS")])
-def test_more_tokens_than_a_model_has_positions_are_refused(
-    tmp_path: Path, judge: Path, knob: str, constant: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = {knob: str(write_bart(tmp_path / "bart")), "least_sources": 3}
-    ingest = write_world(tmp_path, queries()[-2:])
-    monkeypatch.setattr(denoiser, constant, 257)
-    with pytest.raises(UserError, match=rf"generate\.{knob}: .*bart has 256 positions, but reads 257 tokens; name"):
-        generate(ingest, tmp_path / "generate", judge, **given)
 
 
 def test_each_reason_is_found_and_counted() -> None:
@@ -317,13 +302,10 @@ def test_a_planted_evaluation_query_never_passes_whatever_its_spelling() -> None
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [
-        ("sum the rows", "sum of all rows", 2 / 3),
-        ("Sum rows", "the ROWS, sum!", 1.0),
-        ("sort", "merge", 0.0),
-        ("the of", "and", 1.0),
-        ("sort rows by name", "sort", 1 / 3),
+        ("sum the rows", "sum of all rows", 2 / 3), ("Sum rows", "the ROWS, sum!", 1.0), ("sort", "merge", 0.0),
+        ("the of", "and", 1.0), ("sort rows by name", "sort", 1 / 3),
     ],
-)
+)  # fmt: skip
 def test_overlap_is_jaccard_over_content_words(first: str, second: str, expected: float) -> None:
     assert content_overlap(first, second) == pytest.approx(expected)
     assert content_overlap(second, first) == pytest.approx(expected)
