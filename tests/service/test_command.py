@@ -8,6 +8,7 @@ import yaml
 from slimtower.common.errors import UserError
 from slimtower.service.app import OPEN_S
 from slimtower.service.command import _check_free, _parser, _serve, _settings
+from slimtower.service.service import make_source
 
 
 def test_releases_are_those_of_this_folder_a_recipe_or_a_registry(
@@ -28,7 +29,7 @@ def test_releases_are_those_of_this_folder_a_recipe_or_a_registry(
         (["--model=m@champion", "--release=x"], "not both"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=said):
-            _settings(_parser().parse_args(words))
+            make_source(_settings(_parser().parse_args(words)))
     with pytest.raises(UserError, match="0-65535"):
         _check_free("127.0.0.1", 99999)
 
