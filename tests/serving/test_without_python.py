@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from slimtower.serving.query_encoder import load_query_encoder
 from slimtower.serving.release import load_release
 
 pytestmark = pytest.mark.integration  # fetches two packages of npm
@@ -41,3 +42,17 @@ def test_vectors_equal_the_release(program: str, student: str, programs: Path, r
             ["node", program, str(folder), text], cwd=programs, check=True, capture_output=True, text=True, timeout=60
         )
         assert np.array(json.loads(done.stdout)) == pytest.approx(vector, abs=1e-6), text
+
+
+def test_the_program_reads_a_narrow_table(programs: Path, released: Path, tmp_path: Path) -> None:
+    serving = tmp_path / "serving"
+    shutil.copytree(released / "models/release/static/serving", serving)
+    described = json.loads((serving / "serving.json").read_text()) | {"precision": "fp32", "width": 6}
+    (serving / "serving.json").write_text(json.dumps(described))
+    draw, rows = np.random.default_rng(5), len(np.load(serving / "table.npy"))
+    np.save(serving / "table.npy", draw.standard_normal((rows, 6), dtype=np.float32))
+    np.save(serving / "projection.npy", draw.standard_normal((6, described["dim"]), dtype=np.float32))
+    expected = load_query_encoder(serving).encode(TEXTS[:1])[0]
+    command = ["node", "table.mjs", str(tmp_path), TEXTS[0]]
+    done = subprocess.run(command, cwd=programs, check=True, capture_output=True, text=True, timeout=60)
+    assert np.array(json.loads(done.stdout)) == pytest.approx(expected, abs=1e-6)
