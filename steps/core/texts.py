@@ -105,6 +105,8 @@ def words_of(text: str) -> list[str]:
 
 def first_words(text: str, limit: int) -> str:
     """The first `limit` words, white space collapsed; of scripts without spaces a character is a word."""
+    if text.isascii():  # the same result in a fraction of the time
+        return " ".join(text.split(maxsplit=limit)[:limit])
     text = " ".join(text.split())
     places = word_places(text)
     return text[: places[limit - 1][1]] if len(places) > limit else text

@@ -47,9 +47,9 @@ def used_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> np.ndarray:
     return np.flatnonzero(used)
 
 
-def cut_tokenizer(tokenizer: Tokenizer, kept: np.ndarray) -> Tokenizer:
-    """The same tokenizer with the tokens `kept` alone, numbered in their order."""
-    number = {int(old): new for new, old in enumerate(kept)}
+def cut_tokenizer(tokenizer: Tokenizer, token_ids: np.ndarray) -> Tokenizer:
+    """The same tokenizer with the tokens `token_ids` alone, numbered in their order."""
+    number = {int(old): new for new, old in enumerate(token_ids)}
     state = json.loads(tokenizer.to_str())
     model = state["model"]
     if model["type"] == "Unigram":
@@ -69,29 +69,29 @@ def cut_transformer(tower: SentenceTransformer, texts: Iterable[str]) -> None:
     """Leave a transformer only the tokens that it needs for the texts; embeddings of these stay the same."""
     first: Any = tower[0]
     tokenizer, network = first.tokenizer, first.auto_model
-    kept = used_tokens(tokenizer._tokenizer, texts)
+    token_ids = used_tokens(tokenizer._tokenizer, texts)
     if (
         tokenizer.pad_token_id is not None
-        and int(np.searchsorted(kept, tokenizer.pad_token_id)) != tokenizer.pad_token_id
+        and int(np.searchsorted(token_ids, tokenizer.pad_token_id)) != tokenizer.pad_token_id
     ):
         raise UserError(
             "distill.student: vocabulary: used: the padding token would get another number; set vocabulary: all"
         )
     rows = network.get_input_embeddings()
-    smaller = nn.Embedding(len(kept), rows.embedding_dim, padding_idx=rows.padding_idx, device=rows.weight.device)
-    smaller.weight.data.copy_(rows.weight.data[kept])
+    smaller = nn.Embedding(len(token_ids), rows.embedding_dim, padding_idx=rows.padding_idx, device=rows.weight.device)
+    smaller.weight.data.copy_(rows.weight.data[token_ids])
     network.set_input_embeddings(smaller)
-    for name, value in {"vocab_size": len(kept), **_special_ids(network.config, kept)}.items():
+    for name, value in {"vocab_size": len(token_ids), **_special_ids(network.config, token_ids)}.items():
         setattr(network.config, name, value)
-    tokenizer._tokenizer = cut_tokenizer(tokenizer._tokenizer, kept)
+    tokenizer._tokenizer = cut_tokenizer(tokenizer._tokenizer, token_ids)
 
 
-def _special_ids(config: Any, kept: np.ndarray) -> dict[str, int]:
+def _special_ids(config: Any, token_ids: np.ndarray) -> dict[str, int]:
     """New numbers of the special tokens that a network's configuration names."""
     old = {
         name: getattr(config, name, None) for name in ("bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id")
     }
-    return {name: int(np.searchsorted(kept, value)) for name, value in old.items() if isinstance(value, int)}
+    return {name: int(np.searchsorted(token_ids, value)) for name, value in old.items() if isinstance(value, int)}
 
 
 def _renumber(part: Any, number: dict[int, int]) -> None:

@@ -93,18 +93,18 @@ def static_embedding(
     texts: list[str],
     params: StaticEncoder,
     max_length: int,
-    read: Iterable[str] | None = None,
+    vocabulary_texts: Iterable[str] | None = None,
 ) -> StaticStudent:
     """A table of the teacher's tokens and of frequent phrases of `texts`; normalised where the teacher is.
 
-    With `read` it has only tokens that these texts need.
+    With `vocabulary_texts` it has only tokens that these need.
     """
     rows = np.load(embed / "tokens.npy")
     check_token_rows(embed, rows, teacher)
     tokenizer: Tokenizer = teacher.tokenizer._tokenizer
-    if read is not None:
-        kept = used_tokens(tokenizer, read)
-        tokenizer, rows = cut_tokenizer(tokenizer, kept), rows[kept]
+    if vocabulary_texts is not None:
+        token_ids = used_tokens(tokenizer, vocabulary_texts)
+        tokenizer, rows = cut_tokenizer(tokenizer, token_ids), rows[token_ids]
     if params.token_weights != "uniform":
         tokens = tokenize(texts, tokenizer, max_length, special=False)
         rows = rows * inverse_document_frequency(tokens, len(rows))[:, None]

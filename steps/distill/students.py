@@ -83,10 +83,11 @@ def untrained(
     """The student that `chosen` describes, before its training."""
     teacher = load_tower(teacher_folder, "query")
     longest = max(params.max_length, chosen.max_document_length if chosen.towers == "symmetric" else 0)
-    read = chain(sources.strings, CorpusTexts(sources.ingest)) if chosen.vocabulary == "used" else None
+    cuts = chosen.vocabulary == "used"
+    vocabulary_texts = chain(sources.strings, CorpusTexts(sources.ingest)) if cuts else None
     match chosen.start:
         case Static(static=described):
-            return static_embedding(teacher, sources.embed, texts, described, params.max_length, read)
+            return static_embedding(teacher, sources.embed, texts, described, params.max_length, vocabulary_texts)
         case Layers(layers=layers):
             tower = layer_subset(teacher_folder, layers, prompts=not chosen.trains)
         case Base(base=base):
@@ -98,8 +99,8 @@ def untrained(
             tower = adapted(name, teacher, sources, params)
         case _:
             assert_never(chosen.start)
-    if read is not None:
-        cut_transformer(tower, read)
+    if vocabulary_texts is not None:
+        cut_transformer(tower, vocabulary_texts)
     return TransformerStudent(tower, plain_attention=trains_with_plain_attention(params.precision, longest))
 
 
