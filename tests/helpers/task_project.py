@@ -40,7 +40,7 @@ stages:
 
 # Lists the days of a log, or runs a stage; says what ran in $RAN; misbehaves as $MISBEHAVE says.
 STEP = """\
-import errno, json, os, sys, time
+import json, os, sys, time
 from pathlib import Path
 import yaml
 from slimtower.common import errors
@@ -83,7 +83,6 @@ def stage(words):
         raise {
             "user": errors.UserError("the data are wrong;\\nfix them"),
             "transient": errors.TransientError("the server is away; try again"),
-            "disk": OSError(errno.ENOSPC, "No space left on device"),
             "memory": MemoryError("too large"),
             "defect": KeyError("a defect"),
         }[how]
