@@ -9,7 +9,6 @@ from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, create_model
-from pydantic.fields import FieldInfo
 
 from slimtower.common.errors import UserError, line
 from slimtower.common.masking import redacted, remember
@@ -137,24 +136,33 @@ def _complaint(item: Any, model: type[BaseModel]) -> str:
 
 def _followed(model: type[BaseModel], location: Iterable[Any]) -> tuple[list[str], Any]:
     """Keys of the file on the way to a location, without tags of unions, which are no keys; and the type there."""
-    kind, tag_key = cast(Any, model), None
+    kind, members = cast(Any, model), dict[str, Any]()
     keys = []
     for part in location:
-        if tag_key:
-            members = get_args(kind) or (kind,)
-            kind = next(
-                (member for member in members if part in get_args(member.model_fields[tag_key].annotation)), None
-            )
-            tag_key = None
+        if members:
+            kind, members = members.get(part), {}
             continue
         keys.append(str(part))
+        notes: list[Any] = []
         if part in (fields := getattr(kind, "model_fields", {})):
-            kind, tag_key = fields[part].annotation, fields[part].discriminator
+            kind, notes = fields[part].annotation, [fields[part], *fields[part].metadata]
         else:
             kind = next(reversed(get_args(kind)), None)  # values of a list or a dictionary
         if get_origin(kind) is Annotated:
             kind, *notes = get_args(kind)
-            tag_key = next((note.discriminator for note in notes if isinstance(note, FieldInfo)), None)
+        members = _members(kind, notes)
         if type(None) in get_args(kind):
             kind = get_args(kind)[0]  # `Section | None`
     return keys, kind
+
+
+def _members(kind: Any, notes: Iterable[Any]) -> dict[str, Any]:
+    """Members of a union by their tags, if its notes name a key, or a function, that tells them apart."""
+    members = get_args(kind) or (kind,)
+    for note in notes:
+        key = getattr(note, "discriminator", None)
+        if isinstance(key, str):
+            return {tag: member for member in members for tag in get_args(member.model_fields[key].annotation)}
+        if callable(key):
+            return {tag.tag: member for member, tag in map(get_args, members)}
+    return {}

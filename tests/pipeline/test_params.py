@@ -71,6 +71,11 @@ def learns(teacher: str) -> list[dict[str, Any]]:
     [
         ("distill.methd", "x", r"distill\.methd is unknown; did you mean distill\."),
         ("teach.teacher.dense.epoch", 1, r"epoch is unknown; did you mean teach\.teacher\.dense\.epochs\?"),
+        (
+            "distill.student.static.start",
+            {"static": {"widht": 256}},
+            r"static\.start\.static\.widht is unknown; did you mean distill\.student\.static\.start\.static\.width\?",
+        ),
         ("teech", {}, r"teech is unknown; did you mean teach\?"),
         ("distill.student.2l.epoch", 1.0, r"epoch is unknown; did you mean distill\.student\.2l\.epochs\?"),
         ("teach.teacher.dense.batch_size", "32", r"teach\.teacher\.dense\.batch_size is '32'"),

@@ -105,8 +105,8 @@ def test_embeddings_are_those_of_the_weights_in_the_file(tmp_path: Path) -> None
     tower = load_tower(tmp_path / "model")
     ids = tower.tokenizer("query: sum  検索\x01 e\u0301")["input_ids"]
     assert [PIECES[each] for each in ids] == ["<s>", "▁query", ":", "▁sum", "▁", "検", "索", "▁", "é", "</s>"]
-    found = encode(tower, ["sum  検索\x01 e\u0301"], "query")[0]
-    np.testing.assert_allclose(found, hand_made(values, ids), atol=1e-5)
+    embedding = encode(tower, ["sum  検索\x01 e\u0301"], "query")[0]
+    np.testing.assert_allclose(embedding, hand_made(values, ids), atol=1e-5)
     assert tower.prompts == {"query": "query: ", "document": "passage: "}
 
 
