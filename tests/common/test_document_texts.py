@@ -79,13 +79,13 @@ def test_the_template_travels_with_the_corpus(tmp_path: Path) -> None:
     template = DocumentTemplate("{title} / {topic} / {content} é")
     write_table(tmp_path, "corpus", table, metadata=template.metadata)
     assert corpus_template(tmp_path) == template
-    found = read_table(tmp_path, "corpus")
-    assert found.equals(table) and template_of(found.schema) == template_of(found.slice(1).schema) == template
+    corpus = read_table(tmp_path, "corpus")
+    assert corpus.equals(table) and template_of(corpus.schema) == template_of(corpus.slice(1).schema) == template
     parquet = pq.read_metadata(tmp_path / "corpus.parquet").metadata
     assert parquet[b"slimtower.document"].decode() == template.template
-    assert pa.concat_tables([found, table]).num_rows == 6
+    assert pa.concat_tables([corpus, table]).num_rows == 6
     assert list(CorpusTexts(tmp_path)) == ["Title / causes / Body. é", "Title / Body. é", "causes / Body. é"]
     assert list(CorpusTexts(tmp_path, np.array([0, 2]))) == ["Title / causes / Body. é", "causes / Body. é"]
-    write_table(tmp_path / "copy", "corpus", found)  # a table of another corpus is written without
+    write_table(tmp_path / "copy", "corpus", corpus)  # a table of another corpus is written without
     assert corpus_template(tmp_path / "copy").template == DEFAULT
     assert list(CorpusTexts(tmp_path / "copy")) == ["Title. Body", "Title. Body", "Body."]

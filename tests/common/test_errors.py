@@ -58,17 +58,17 @@ def test_a_locale_that_lacks_a_sign_ends_no_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "environment", "typed"),
+    ("folder", "environment", "typed"),
     [(".", ".venv", ".venv/bin/dvc"), ("runs/ubi", ".venv", "../../.venv/bin/dvc"), (".", "elsewhere", "dvc")],
 )
 def test_dvc_is_named_by_its_path(
-    place: str, environment: str, typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    folder: str, environment: str, typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     (tmp_path / environment / "bin").mkdir(parents=True)
     (tmp_path / environment / "bin/dvc").touch()
-    (tmp_path / place).mkdir(parents=True, exist_ok=True)
-    monkeypatch.chdir(tmp_path / place)
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    monkeypatch.chdir(tmp_path / folder)
 
     # DVC is in the project's environment, not on the PATH
     def command() -> None:
@@ -104,10 +104,12 @@ if __name__ == "__main__":
 def test_a_killed_process_leaves_none_of_its_pool() -> None:
     with subprocess.Popen([sys.executable, "-c", POOL], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "both are there\n"
-        workers = [each for each in psutil.Process(process.pid).children() if "spawn_main" in " ".join(each.cmdline())]
+        workers = [
+            child for child in psutil.Process(process.pid).children() if "spawn_main" in " ".join(child.cmdline())
+        ]
         assert len(workers) == 2
         process.send_signal(signal.SIGKILL)
-        until = time.monotonic() + 20
-        while any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in workers):
-            assert time.monotonic() < until
+        deadline = time.monotonic() + 20
+        while any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers):
+            assert time.monotonic() < deadline
             time.sleep(0.05)

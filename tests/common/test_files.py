@@ -77,9 +77,9 @@ def test_two_writers_of_one_target_do_not_remove_each_others_work(tmp_path: Path
             (second / "a").write_text("second")
         (first / "b").write_text("first")
     assert [(path.name, path.read_text()) for path in sorted(target.iterdir())] == [("a", "first"), ("b", "first")]
-    with staged_file(tmp_path / "file") as one, staged_file(tmp_path / "file") as other:  # of equal pids
-        one.write_text("one")
-        other.write_text("other")
+    with staged_file(tmp_path / "file") as earlier, staged_file(tmp_path / "file") as later:  # of equal pids
+        earlier.write_text("one")
+        later.write_text("other")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "shard"]
 
 
@@ -145,23 +145,23 @@ def test_what_another_process_removed_meanwhile_was_used_longest_ago(tmp_path: P
 
 
 @pytest.mark.faults("files")
-@pytest.mark.parametrize("when", ["open", "flock"])
+@pytest.mark.parametrize("function", ["open", "flock"])
 def test_a_folder_that_another_process_took_for_a_killed_ones_is_made_again(
-    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the moment that it is there and the one that it is locked."""
-    place = {"open": os, "flock": fcntl}[when]
-    real, taken = getattr(place, when), list[Path]()
+    module = {"open": os, "flock": fcntl}[function]
+    real, removed = getattr(module, function), list[Path]()
 
-    def after_another(*given: object) -> object:
-        for folder in [] if taken else tmp_path.glob(".staging.*"):
-            taken.append(folder)
+    def after_another(*arguments: object) -> object:
+        for folder in [] if removed else tmp_path.glob(".staging.*"):
+            removed.append(folder)
             folder.rmdir()
-        return real(*given)
+        return real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(place, when, after_another)
+        patch.setattr(module, function, after_another)
         with staged_folder(tmp_path / "out") as staging:
             (staging / "a").write_text("a")
-    assert taken and taken[0] != staging
+    assert removed and removed[0] != staging
     assert [path.name for path in tmp_path.iterdir()] == ["out"] and (tmp_path / "out/a").is_file()

@@ -69,14 +69,18 @@ def run(folder: Path, options: str, writer: str) -> subprocess.CompletedProcess[
 @pytest.mark.parametrize("writer", sorted(WRITERS))
 def test_a_full_disk_is_one_line_that_says_so(tmp_path: Path, writer: str) -> None:
     done = run(tmp_path / "small", "size=1m", WRITERS[writer])
-    (said,) = done.stderr.splitlines()
-    assert said.startswith("slimtower: full disk: ") and said.endswith("; free some space, then run again"), said
+    (message,) = done.stderr.splitlines()
+    assert message.startswith("slimtower: full disk: ") and message.endswith("; free some space, then run again"), (
+        message
+    )
     assert done.returncode == EXIT_TRANSIENT and not done.stdout, "nothing is left"
-    assert read_exit(tmp_path / "exit") == (EXIT_TRANSIENT, said.removeprefix("slimtower: "))
+    assert read_exit(tmp_path / "exit") == (EXIT_TRANSIENT, message.removeprefix("slimtower: "))
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     done = run(tmp_path / "read-only", "ro", "")
-    (said,) = done.stderr.splitlines()
-    assert f"Read-only file system: '{tmp_path}/read-only/" in said and "write here and in SLIMTOWER_CACHE" in said
+    (message,) = done.stderr.splitlines()
+    assert (
+        f"Read-only file system: '{tmp_path}/read-only/" in message and "write here and in SLIMTOWER_CACHE" in message
+    )
     assert done.returncode == EXIT_DATA

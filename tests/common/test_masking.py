@@ -65,10 +65,10 @@ def test_the_time_to_mask_grows_with_the_text_alone(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("OTHER_TOKEN", "-begins-with-a-dash")
 
     def seconds(length: int) -> float:
-        given, best = text * (length // len(text)), math.inf
+        long_text, best = text * (length // len(text)), math.inf
         for _ in range(3):
             began = time.thread_time()  # of this thread alone, however busy the machine is
-            redacted(given)
+            redacted(long_text)
             best = min(best, time.thread_time() - began)
         return best
 
@@ -114,7 +114,7 @@ def no_other_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own_words()  # without a secret
 
 
-def told(message: str) -> Iterator[str]:
+def outputs_of(message: str) -> Iterator[str]:
     """What a stage that fails for this message tells: last line, exit file, traceback and what is behind an error."""
     yield line(UserError(message))
     yield redacted(message)
@@ -138,7 +138,7 @@ def told(message: str) -> Iterator[str]:
 @cache
 def own_words() -> str:
     """What is told in any case."""
-    return " ".join(told("no"))
+    return " ".join(outputs_of("no"))
 
 
 def is_own_word(secret: str) -> bool:
@@ -157,7 +157,7 @@ def test_a_secret_of_the_environment_is_masked_in_every_spelling(
         patch.setenv(name, secret)
         spelled = FORMS[form](secret)
         assume(not is_own_word(secret))
-        for text in told(f"before<{spelled}>after"):
+        for text in outputs_of(f"before<{spelled}>after"):
             assert spelled.strip() not in text
             assert "***" in text and "before<" in text and ">after" in text
             assert secret.strip() not in text
@@ -168,12 +168,12 @@ def test_a_secret_of_the_environment_is_masked_in_every_spelling(
 def test_the_password_of_a_url_is_masked_whatever_is_in_it(password: str, record_property: Callable[..., None]) -> None:
     record_property("cases", 1)
     assume(not is_own_word(password))
-    for scheme, end in (("https", "@host/x.git"), ("s3", "@bucket/key"), ("postgresql+psycopg2", "@host:5432/db")):
-        url = f"{scheme}://someone:{password}{end}"
-        assume(password not in f"before {scheme}://someone:***{end} after")
-        for text in told(f"before {url} after"):
+    for scheme, suffix in (("https", "@host/x.git"), ("s3", "@bucket/key"), ("postgresql+psycopg2", "@host:5432/db")):
+        url = f"{scheme}://someone:{password}{suffix}"
+        assume(password not in f"before {scheme}://someone:***{suffix} after")
+        for text in outputs_of(f"before {url} after"):
             assert password not in text
-        assert line(UserError(f"at '{url}': no")) == f"at '{scheme}://***{end}': no"
+        assert line(UserError(f"at '{url}': no")) == f"at '{scheme}://***{suffix}': no"
 
 
 @CHEAP
@@ -185,13 +185,13 @@ def test_a_token_in_a_query_string_is_masked(key: str, token: str, record_proper
     for query in (f"?{key}={token}", f"?a=1&{key}={token}&b=2"):
         message = f"GET http://127.0.0.1/x{query} failed"
         assume(token not in message.replace(f"={token}", ""))
-        for text in told(message):
+        for text in outputs_of(message):
             assert token not in text
         assert line(UserError(message)).endswith(" failed")
 
 
 @pytest.mark.parametrize(
-    ("said", "masked"),
+    ("text", "masked"),
     [
         ("{'password': 'two words', 'x': 1}", "{'password': ***, 'x': 1}"),
         ('{"aws_secret_access_key": "a\\"b", "x": 1}', '{"aws_secret_access_key": ***, "x": 1}'),
@@ -215,8 +215,8 @@ def test_a_token_in_a_query_string_is_masked(key: str, token: str, record_proper
         ("me@host.example: max_tokens=512, tokens=7", ""),
     ],
 )  # fmt: skip
-def test_what_is_masked_and_what_stays(said: str, masked: str) -> None:
-    assert redacted(said) == (masked or said)
+def test_what_is_masked_and_what_stays(text: str, masked: str) -> None:
+    assert redacted(text) == (masked or text)
 
 
 def test_short_secrets_are_masked_as_words_and_the_shortest_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +261,7 @@ def test_no_text_is_cut_before_it_is_masked() -> None:
 
 def test_what_mlflow_is_told_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
-    api: Any = SimpleNamespace(log_param=lambda *given: sent.append(given), set_tag=lambda *given: sent.append(given))
+    api: Any = SimpleNamespace(log_param=lambda *call: sent.append(call), set_tag=lambda *call: sent.append(call))
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted/secret")
     monkeypatch.setenv("SLIMTOWER_IMAGE_DIGEST", "https://me:planted@registry/image@sha256:1")
     run = MlflowRun(api, "run", "experiment")
@@ -299,8 +299,8 @@ def test_tracebacks_of_commands_and_their_threads_hold_no_secret() -> None:
 
 
 def test_the_last_words_of_a_child_are_masked_before_they_are_cut(tmp_path: Path) -> None:
-    said = f"https://me:{'planted' * 1000}@host {'.' * 13000}"
-    words = [sys.executable, "-c", "import sys; sys.stderr.write(sys.argv[1])", said]
+    message = f"https://me:{'planted' * 1000}@host {'.' * 13000}"
+    words = [sys.executable, "-c", "import sys; sys.stderr.write(sys.argv[1])", message]
     for ended in (ask(words, tmp_path, dict(os.environ)), stream(words, tmp_path, dict(os.environ))):
         assert "planted" not in ended.stderr and ended.stderr.startswith("https://***@host ...")
 

@@ -44,12 +44,12 @@ class Accounts:
 
 @pytest.fixture
 def accounts(monkeypatch: pytest.MonkeyPatch) -> Accounts:
-    made = Accounts()
-    monkeypatch.setattr(urllib.request, "urlopen", made.urlopen)
+    account_server = Accounts()
+    monkeypatch.setattr(urllib.request, "urlopen", account_server.urlopen)
     for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_AUTH_ADMIN_PASSWORD"):
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
-    return made
+    return account_server
 
 
 @pytest.fixture
@@ -97,9 +97,9 @@ def test_what_the_server_echoes_holds_no_password(
     accounts.answers = [(400, {"message": f"bad {spelled}"})]
     with pytest.raises(SystemExit) as ended:
         prepare.account()
-    said = str(ended.value)
-    assert "***" in said and "refused to make x" in said
-    assert not any(part in said for part in ("it", "wörd", "w\\u00f6rd", "w%C3%B6rd", "YWRtaW46"))
+    message = str(ended.value)
+    assert "***" in message and "refused to make x" in message
+    assert not any(part in message for part in ("it", "wörd", "w\\u00f6rd", "w%C3%B6rd", "YWRtaW46"))
 
 
 def test_waiting_in_vain_tells_no_password(prepare: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,10 +115,10 @@ def test_waiting_in_vain_tells_no_password(prepare: ModuleType, monkeypatch: pyt
 
 def test_a_refusal_is_not_tried_again(prepare: ModuleType, accounts: Accounts) -> None:
     for status in (401, 403):
-        for answers, what in (
+        for answers, action in (
             ([(status, {})], "make x"),
             ([(400, EXISTS), (status, {})], "change the password of x"),
         ):
             accounts.answers = [*answers]
-            with pytest.raises(SystemExit, match=f"refused to {what}: .*; check MLFLOW_AUTH_ADMIN_PASSWORD"):
+            with pytest.raises(SystemExit, match=f"refused to {action}: .*; check MLFLOW_AUTH_ADMIN_PASSWORD"):
                 prepare.account()

@@ -35,13 +35,13 @@ SERVICE = {"Look", "Logs", "SearchLog"}
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS3]:
-    made = FaultyS3()
-    given = {"AWS_ENDPOINT_URL": made.url, "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
-    for name, value in (given | {"AWS_DEFAULT_REGION": "us-east-1"}).items():
+    s3 = FaultyS3()
+    settings = {"AWS_ENDPOINT_URL": s3.url, "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
+    for name, value in (settings | {"AWS_DEFAULT_REGION": "us-east-1"}).items():
         monkeypatch.setenv(name, value)
-    yield made
-    made.shutdown()
-    made.server_close()
+    yield s3
+    s3.shutdown()
+    s3.server_close()
 
 
 def needed(request: str) -> set[tuple[str, str]]:
@@ -49,18 +49,19 @@ def needed(request: str) -> set[tuple[str, str]]:
     method, _, target = request.partition(" ")
     parts = urlsplit(target)
     bucket, _, key = parts.path.lstrip("/").partition("/")
-    look = ("s3:ListBucket", f"arn:aws:s3:::{bucket}")
+    list_bucket = ("s3:ListBucket", f"arn:aws:s3:::{bucket}")
     if not key:
         assert method in ("GET", "HEAD"), request
-        return {look}
+        return {list_bucket}
     assert "uploads" not in parse_qs(parts.query, keep_blank_values=True), "files of the test are small"
     action = {"GET": "GetObject", "HEAD": "GetObject", "PUT": "PutObject", "DELETE": "DeleteObject"}[method]
-    return {(f"s3:{action}", f"arn:aws:s3:::{bucket}/{key}")} | ({look} if action == "GetObject" else set())
+    return {(f"s3:{action}", f"arn:aws:s3:::{bucket}/{key}")} | ({list_bucket} if action == "GetObject" else set())
 
 
 def allowed(action: str, resource: str, statements: set[str]) -> bool:
     return any(
-        action in statement["Action"] and any(fnmatch.fnmatchcase(resource, each) for each in statement["Resource"])
+        action in statement["Action"]
+        and any(fnmatch.fnmatchcase(resource, pattern) for pattern in statement["Resource"])
         for statement in POLICY["Statement"]
         if statement["Sid"] in statements and statement["Effect"] == "Allow" and "Condition" not in statement
     )
@@ -68,9 +69,9 @@ def allowed(action: str, resource: str, statements: set[str]) -> bool:
 
 def refused(server: FaultyS3, statements: set[str]) -> set[tuple[str, str]]:
     """What was asked for and the statements do not allow."""
-    wanted = set().union(*map(needed, server.asked))
-    assert wanted
-    return {each for each in wanted if not allowed(*each, statements)}
+    required = set().union(*map(needed, server.asked))
+    assert required
+    return {permission for permission in required if not allowed(*permission, statements)}
 
 
 def test_every_call_of_the_code_is_known_and_its_action_allowed() -> None:
@@ -121,11 +122,11 @@ def test_the_artefacts_of_mlflow(server: FaultyS3, tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", server.url)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "weights").write_text("w")
-    place = get_artifact_repository(f"{ARTIFACTS}/1/run/artifacts")
-    place.log_artifact(str(tmp_path / "model" / "weights"))
-    place.log_artifacts(str(tmp_path / "model"), "model")
-    assert {item.path for item in place.list_artifacts()} == {"weights", "model"}
-    assert (Path(place.download_artifacts("model", str(tmp_path))) / "weights").read_text() == "w"
+    repository = get_artifact_repository(f"{ARTIFACTS}/1/run/artifacts")
+    repository.log_artifact(str(tmp_path / "model" / "weights"))
+    repository.log_artifacts(str(tmp_path / "model"), "model")
+    assert {item.path for item in repository.list_artifacts()} == {"weights", "model"}
+    assert (Path(repository.download_artifacts("model", str(tmp_path))) / "weights").read_text() == "w"
     assert refused(server, TASKS) == set()
 
 

@@ -21,9 +21,9 @@ MONDAY = datetime(2026, 3, 9, 3, tzinfo=UTC)
 
 
 def laid_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    own = tmp_path / "own.yaml"
-    own.write_text(text)
-    monkeypatch.setenv("SLIMTOWER_DEPLOYMENT", str(own))
+    overlay = tmp_path / "own.yaml"
+    overlay.write_text(text)
+    monkeypatch.setenv("SLIMTOWER_DEPLOYMENT", str(overlay))
 
 
 def test_a_cell_inherits_from_its_step_and_a_step_from_the_defaults(
@@ -32,11 +32,11 @@ def test_a_cell_inherits_from_its_step_and_a_step_from_the_defaults(
     text = "defaults: {cpus: 3}\nstages: {distill@4l: {memory_gib: 64}, distill: {gpus: 1, pool: gpu}}\n"
     laid_over(tmp_path, monkeypatch, f"{text}variables: {{TEST_FROM: 2026-01-31, EPOCHS: 1.0, DRY: true}}\n")
     deployment = read_deployment(DAGS)
-    cell, step, other = (deployment.resources(*key) for key in (("distill", "4l"), ("distill", "1l"), ("index", "")))
+    cell, step, unlisted = (deployment.resources(*key) for key in (("distill", "4l"), ("distill", "1l"), ("index", "")))
     assert (cell.memory_gib, cell.gpus, cell.pool, cell.cpus) == (64, 1, "gpu", 3)
     assert (step.memory_gib, step.gpus) == (8, 1)
-    assert (other.gpus, other.pool, other.cpus) == (0, "default_pool", 3)
-    assert other.timeout_h == 24
+    assert (unlisted.gpus, unlisted.pool, unlisted.cpus) == (0, "default_pool", 3)
+    assert unlisted.timeout_h == 24
     assert deployment.resources("teach").micro_batch == 8  # of the file below
     assert deployment.variables == {"TEST_FROM": "2026-01-31", "EPOCHS": "1.0", "DRY": "true"}, "as YAML has them"
 
@@ -92,13 +92,13 @@ def test_begin_is_told_every_variable_that_a_recipe_reads(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = read_variables(DAGS.parent, f"recipes/{recipe.name}")
-    given = ", ".join(f"{name}: of {name}" for name in names)
-    laid_over(tmp_path, monkeypatch, f"recipe: recipes/{recipe.name}\nvariables: {{{given}}}\n")
+    values = ", ".join(f"{name}: of {name}" for name in names)
+    laid_over(tmp_path, monkeypatch, f"recipe: recipes/{recipe.name}\nvariables: {{{values}}}\n")
     deployment = read_deployment(DAGS)
     deployment.check_variables(names)
-    told = variables.of_begin(deployment, [], all_variables(DAGS.parent, deployment.recipe))
-    assert all(told[name] == f"of {name}" for name in names if name != "DATA")
-    filled = recipes.fill(recipe.read_text(encoding="utf-8"), told | {"SINCE": "a", "UNTIL": "b"}, recipe)
+    environment = variables.of_begin(deployment, [], all_variables(DAGS.parent, deployment.recipe))
+    assert all(environment[name] == f"of {name}" for name in names if name != "DATA")
+    filled = recipes.fill(recipe.read_text(encoding="utf-8"), environment | {"SINCE": "a", "UNTIL": "b"}, recipe)
     assert all(f"of {name}" in filled or name in ("DATA", "UNLABELLED", "RELEVANCE") for name in names)
 
 
@@ -108,12 +108,16 @@ def test_begin_takes_no_variable_of_any_recipe_from_a_workers_own_shell(
     """`EPOCHS=3` of an earlier `make run`, with which Airflow was started."""
     laid_over(tmp_path, monkeypatch, "recipe: recipes/medquad.yaml\nvariables: {}\n")
     deployment, folder = read_deployment(DAGS), DAGS.parent / "recipes"
-    told = variables.of_begin(deployment, [], all_variables(DAGS.parent, deployment.recipe))
+    environment = variables.of_begin(deployment, [], all_variables(DAGS.parent, deployment.recipe))
     for recipe in sorted(folder.glob("*.yaml")):  # a run may name another
-        assert not any(told[name] for name in read_variables(DAGS.parent, f"recipes/{recipe.name}") if name != "DATA")
+        assert not any(
+            environment[name] for name in read_variables(DAGS.parent, f"recipes/{recipe.name}") if name != "DATA"
+        )
     recipe = folder / "medquad.yaml"
     worker = {"EPOCHS": "3", "SINCE": "", "UNTIL": ""}
-    assert "epochs: 0.0" in recipes.fill(recipe.read_text(encoding="utf-8"), worker | told | {"DATA": "d"}, recipe)
+    assert "epochs: 0.0" in recipes.fill(
+        recipe.read_text(encoding="utf-8"), worker | environment | {"DATA": "d"}, recipe
+    )
     (tmp_path / "own.yaml").write_text("teach: {seed: ${OWN_SEED:-1}}")
     assert all_variables(tmp_path, "own.yaml") == ["OWN_SEED"]
 
@@ -127,9 +131,11 @@ def test_a_pinned_image_is_named_by_its_digest(tmp_path: Path, monkeypatch: pyte
     assert deployment.image("mine", gpu=False) == "r.example/x/slimtower-mine@sha256:ab"
 
 
-def run_of(run_type: str, end: datetime | None) -> SimpleNamespace:
+def run_of(run_type: str, interval_end: datetime | None) -> SimpleNamespace:
     """A run of a Thursday by its type and the end of its data interval."""
-    return SimpleNamespace(run_type=run_type, data_interval_end=end, run_after=datetime(2026, 3, 12, 17, tzinfo=UTC))
+    return SimpleNamespace(
+        run_type=run_type, data_interval_end=interval_end, run_after=datetime(2026, 3, 12, 17, tzinfo=UTC)
+    )
 
 
 def test_the_window_ends_with_the_run_unless_it_is_given() -> None:
@@ -140,8 +146,11 @@ def test_the_window_ends_with_the_run_unless_it_is_given() -> None:
     assert (variables.since(unset, weekly, None), variables.until(unset, weekly, None)) == ("", "")
     assert variables.until(unset, by_asset, 7) == "2026-03-12"
     assert variables.until(unset, run_of("backfill", MONDAY), 7) == "2026-03-09"
-    given = {"since": "2026-01-01", "until": "2026-02-01"}
-    assert (variables.since(given, weekly, 90), variables.until(given, weekly, None)) == ("2026-01-01", "2026-02-01")
+    explicit = {"since": "2026-01-01", "until": "2026-02-01"}
+    assert (variables.since(explicit, weekly, 90), variables.until(explicit, weekly, None)) == (
+        "2026-01-01",
+        "2026-02-01",
+    )
     assert variables.since({"since": "", "until": "2026-02-01T12:00:00"}, weekly, 7) == "2026-01-25"
     for inferred in (None, MONDAY):  # by hand from the command line, and from Airflow's page
         manual = run_of("manual", inferred)
@@ -152,34 +161,34 @@ def test_the_window_ends_with_the_run_unless_it_is_given() -> None:
 
 
 @pytest.mark.parametrize("example", ["gpu_cluster", "search_log"])
-@pytest.mark.parametrize(("until", "expected"), [("", "2026-02-23"), ("2026-02-01", "2026-01-18")])
+@pytest.mark.parametrize(("until_date", "expected"), [("", "2026-02-23"), ("2026-02-01", "2026-01-18")])
 def test_an_examples_test_queries_are_those_of_its_windows_last_two_weeks(
-    until: str, expected: str, example: str, monkeypatch: pytest.MonkeyPatch
+    until_date: str, expected: str, example: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = begun(example, until, monkeypatch)
-    assert given["TEST_FROM"] == expected
-    assert given["SINCE"] <= given["TEST_FROM"] <= given["UNTIL"]
+    environment = begin_environment(example, until_date, monkeypatch)
+    assert environment["TEST_FROM"] == expected
+    assert environment["SINCE"] <= environment["TEST_FROM"] <= environment["UNTIL"]
 
 
-def begun(example: str, until: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def begin_environment(example: str, until_date: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What `begin` is told by a run under an example, its templates rendered."""
     monkeypatch.setenv("SLIMTOWER_DEPLOYMENT", str(DAGS / f"deployments/{example}.yaml"))
     deployment = read_deployment(DAGS)
     run = run_of("scheduled", MONDAY)
-    params = {"since": "", "until": until, "recipe": deployment.recipe, "data": deployment.variables["DATA"]}
+    params = {"since": "", "until": until_date, "recipe": deployment.recipe, "data": deployment.variables["DATA"]}
     context = variables.MACROS | {"params": params, "dag_run": run}
-    told = variables.of_begin(deployment, [], [])
-    return {name: Environment().from_string(text).render(context) for name, text in told.items()}
+    templates = variables.of_begin(deployment, [], [])
+    return {name: Environment().from_string(text).render(context) for name, text in templates.items()}
 
 
 def test_the_example_of_the_services_log_gives_its_recipe_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = begun("search_log", "", monkeypatch)
-    recipe = DAGS.parent / given["SLIMTOWER_RECIPE"]
+    environment = begin_environment("search_log", "", monkeypatch)
+    recipe = DAGS.parent / environment["SLIMTOWER_RECIPE"]
     text, base = recipe.read_text(encoding="utf-8"), read_mapping(DAGS.parent / "params.yaml")
-    (source,) = check_params(recipes.laid_over(base, text, given, recipe), recipe.name).ingest.sources
+    (source,) = check_params(recipes.laid_over(base, text, environment, recipe), recipe.name).ingest.sources
     assert isinstance(source, UbiSource) and not source.simulated
     assert (source.name, source.queries) == ("api", "s3://your-bucket/searches/api/queries")
-    assert given["DATA"].endswith(f"/{given['DATASET']}")
+    assert environment["DATA"].endswith(f"/{environment['DATASET']}")
 
 
 def test_a_missing_setting_shows_nothing_that_stands_around_it() -> None:

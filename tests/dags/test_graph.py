@@ -19,7 +19,7 @@ def dvc_edges(root: Path) -> dict[str, set[str]]:
     """What each stage waits for, as DVC's own index has it."""
     with contextlib.chdir(root), Repo() as repo:  # DVC names stages relative to where it runs
         graph = repo.index.graph
-        return {stage.addressing: {other.addressing for other in graph.successors(stage)} for stage in graph}
+        return {stage.addressing: {producer.addressing for producer in graph.successors(stage)} for stage in graph}
 
 
 def edges(graph: Graph) -> dict[str, set[str]]:
@@ -61,11 +61,11 @@ def test_the_graph_under_a_recipe_is_that_of_dvc(recipe: str, bare: Path) -> Non
 
 def closure(waits_for: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
     """Every stage that ends before each one starts."""
-    found: dict[str, set[str]] = {address: set(before) for address, before in waits_for.items()}
-    for _ in found:
-        for before in found.values():
-            before |= {further for other in before.copy() for further in found[other]}
-    return found
+    upstream: dict[str, set[str]] = {address: set(before) for address, before in waits_for.items()}
+    for _ in upstream:
+        for before in upstream.values():
+            before |= {further for predecessor in before.copy() for further in upstream[predecessor]}
+    return upstream
 
 
 RECIPES = sorted(f"recipes/{path.name}" for path in (PROJECT / "recipes").glob("*.yaml"))
@@ -75,18 +75,19 @@ RECIPES = sorted(f"recipes/{path.name}" for path in (PROJECT / "recipes").glob("
 @pytest.mark.parametrize("recipe", ["", *RECIPES])
 def test_the_drawn_edges_keep_the_order_and_none_is_implied_by_others(recipe: str) -> None:
     graph = read_graph(PROJECT, recipe)
-    drawn = {address: set(before) for address, before in graph.direct.items()}
-    assert closure(drawn) == closure(graph.upstream)
-    for address, before in drawn.items():
-        for other in before:
-            assert closure(drawn | {address: before - {other}}) != closure(drawn), (address, other)
+    direct = {address: set(before) for address, before in graph.direct.items()}
+    assert closure(direct) == closure(graph.upstream)
+    for address, before in direct.items():
+        for predecessor in before:
+            assert closure(direct | {address: before - {predecessor}}) != closure(direct), (address, predecessor)
 
 
 @pytest.mark.parametrize(
-    ("given", "scorers"), [("late,cross", ["late", "cross"]), ("late, cross", ["late", "cross"]), ("{{ x }}", ["late"])]
+    ("scorer_names", "scorers"),
+    [("late,cross", ["late", "cross"]), ("late, cross", ["late", "cross"]), ("{{ x }}", ["late"])],
 )
-def test_variables_of_a_recipe_name_stages(given: str, scorers: list[str]) -> None:
-    variables = {"SCORERS": given, "DATA": "s3://bucket/a: b"}
+def test_variables_of_a_recipe_name_stages(scorer_names: str, scorers: list[str]) -> None:
+    variables = {"SCORERS": scorer_names, "DATA": "s3://bucket/a: b"}
     graph = read_graph(PROJECT, "recipes/label_free.yaml", variables)
     assert [stage.cell for stage in graph.stages.values() if stage.name == "score"] == scorers
     assert {f"teach@{name}" for name in scorers} <= graph.stages.keys()

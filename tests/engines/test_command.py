@@ -32,14 +32,14 @@ UNKNOWN = ("", "engine", "mysql://host/db", "qdrant:", "s3://bucket/engine.db")
 
 
 @pytest.mark.parametrize(
-    ("to", "said"), [*((to, "no server or no port") for to in NO_ADDRESS), *((to, "give one of") for to in UNKNOWN)]
+    ("to", "message"), [*((to, "no server or no port") for to in NO_ADDRESS), *((to, "give one of") for to in UNKNOWN)]
 )
-def test_an_address_that_is_none_or_of_an_engine_that_nobody_knows_is_refused(to: str, said: str) -> None:
-    with pytest.raises(UserError, match=said) as caught, open_engine(to):
+def test_an_address_that_is_none_or_of_an_engine_that_nobody_knows_is_refused(to: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught, open_engine(to):
         pass
     assert not isinstance(caught.value, TransientError)
-    for known in ("postgresql:///db", "postgresql://me:p@a:1,b:2/db?target_session_attrs=any", "https://[::1]:6333"):
-        engines._check_address(known, known.partition("://")[0])
+    for address in ("postgresql:///db", "postgresql://me:p@a:1,b:2/db?target_session_attrs=any", "https://[::1]:6333"):
+        engines._check_address(address, address.partition("://")[0])
 
 
 @pytest.mark.medium
@@ -65,12 +65,12 @@ def test_no_password_of_an_address_is_repeated(to: str, kind: type[UserError]) -
 @pytest.mark.parametrize("page", ["<html>Sign in</html>", '{"status": "ok"}'])
 def test_what_answers_as_another_server_is_no_engine(page: str) -> None:
     pytest.importorskip("qdrant_client")
-    other = Proxy(0)
-    other.page = (200, page)
-    with pytest.raises(UserError, match="no such engine answers there") as caught, open_engine(other.url):
+    server = Proxy(0)
+    server.page = (200, page)
+    with pytest.raises(UserError, match="no such engine answers there") as caught, open_engine(server.url):
         pass
     assert not isinstance(caught.value, TransientError)
-    other.close()
+    server.close()
 
 
 @pytest.mark.medium
@@ -154,13 +154,13 @@ def test_an_alias_of_another_model_or_data_set_is_not_taken_over(monkeypatch: py
     engine = engine_with({"my_search_api": ("my_search", "api")})
     for name, dataset in (("my-search", "api"), ("my", "search_api")):
         assert alias_of(name, dataset) == "my_search_api"
-        told = f"my_search_api: answers for 'api' of the registered model 'my_search', and '{dataset}' of '{name}'"
-        with pytest.raises(UserError, match=told):
+        message = f"my_search_api: answers for 'api' of the registered model 'my_search', and '{dataset}' of '{name}'"
+        with pytest.raises(UserError, match=message):
             prepare(engine, Mock(), "digest", name, dataset, "my_search_api", Mock(), Mock())
     monkeypatch.setattr(commands, "open_engine", lambda to: nullcontext(engine))
     monkeypatch.setattr(commands, "read_champion", lambda name: None)
-    for datasets, told in ((["api"], "answers for 'api'"), ([], "nothing of my-search is deployed")):
-        with pytest.raises(UserError, match=told):
+    for datasets, message in ((["api"], "answers for 'api'"), ([], "nothing of my-search is deployed")):
+        with pytest.raises(UserError, match=message):
             commands.run_rollback(Path(), "x.db", "my-search", datasets)
     assert not engine.method_calls
 
@@ -168,45 +168,45 @@ def test_an_alias_of_another_model_or_data_set_is_not_taken_over(monkeypatch: py
 LONG = "customer-support-knowledge-search-emea-1"
 
 
-@pytest.mark.parametrize(("model", "other"), [("docs", "docs-beta"), (f"{LONG}a", f"{LONG}b-and-all")])
-def test_a_rollback_of_all_leaves_alone_what_another_model_has_there(model: str, other: str) -> None:
-    owners = [(owner, dataset) for owner in (model, other) for dataset in ("faq", "manuals-2026")]
+@pytest.mark.parametrize(("model", "other_model"), [("docs", "docs-beta"), (f"{LONG}a", f"{LONG}b-and-all")])
+def test_a_rollback_of_all_leaves_alone_what_another_model_has_there(model: str, other_model: str) -> None:
+    owners = [(owner, dataset) for owner in (model, other_model) for dataset in ("faq", "manuals-2026")]
     owners.append((model, "beta-api"))
     engine = engine_with({alias_of(*owner): owner for owner in owners})
-    for name in (model, other):
+    for name in (model, other_model):
         assert deployed_aliases(engine, name) == sorted(alias_of(*owner) for owner in owners if owner[0] == name)
 
 
 class Rising:
     """Finds a hit more with each ef, up to some number of ten."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, ceiling: int) -> None:
+        self.ceiling = ceiling
 
     def search(self, name: str, vectors: np.ndarray, k: int, ef: int) -> list[list[Hit]]:
-        found = min(EF.index(ef) + 4, self.most)
-        return [[Hit(str(number), 1.0, "") for number in range(found)]]
+        count = min(EF.index(ef) + 4, self.ceiling)
+        return [[Hit(str(number), 1.0, "") for number in range(count)]]
 
 
 def test_the_smallest_ef_that_reaches_the_target_is_chosen() -> None:
-    asked = QueryBatch(np.zeros((1, 2)), "dev queries", [frozenset(map(str, range(10)))], 1.0)
-    assert tune(Rising(10), "x", asked, 0.6) == (EF[2], 0.6, True)
-    assert tune(Rising(7), "x", asked, 0.9) == (EF[3], 0.7, False)  # out of reach: no more than it brings
+    queries = QueryBatch(np.zeros((1, 2)), "dev queries", [frozenset(map(str, range(10)))], 1.0)
+    assert tune(Rising(10), "x", queries, 0.6) == (EF[2], 0.6, True)
+    assert tune(Rising(7), "x", queries, 0.9) == (EF[3], 0.7, False)  # out of reach: no more than it brings
 
 
 def test_the_wait_for_qdrants_graph_goes_on_after_a_restart_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     qdrant = pytest.importorskip("slimtower.engines.kinds.qdrant")
     models = pytest.importorskip("qdrant_client").models
-    states, told = models.CollectionStatus, []
+    states, updated = models.CollectionStatus, []
     engine: Any = object.__new__(qdrant.Qdrant)
     engine.models, engine.local = models, True
     answers = iter([states.YELLOW, states.GREY, states.YELLOW, states.GREEN, states.GREEN])
     engine.client = SimpleNamespace(
-        update_collection=lambda name, **given: told.append(name),
+        update_collection=lambda name, **options: updated.append(name),
         get_collection=lambda name: SimpleNamespace(status=next(answers)),
     )
     engine.build("docs", Graph(m=8, ef_construction=32))
-    assert told == ["docs", "docs"] and not list(answers), "once more after it was restarted"
+    assert updated == ["docs", "docs"] and not list(answers), "once more after it was restarted"
     monkeypatch.setattr(qdrant, "_LONGEST_S", 2.0)
     engine.client.get_collection = lambda name: SimpleNamespace(status=states.YELLOW)
     with pytest.raises(TransientError, match=r"docs: Qdrant is still at its graph"):

@@ -49,8 +49,8 @@ def test_a_release_is_searched_as_well_through_an_engine(released: Path, to: str
         def through(texts: list[str]) -> list:
             return engine.search("live", release.encode(texts), 10, done.record.ef)
 
-        own = ndcg(released, ONE, lambda texts: release.hits(ONE, release.encode(texts), 10, "flat"))
-        assert ndcg(released, ONE, through) == pytest.approx(own, abs=0.005)
+        expected = ndcg(released, ONE, lambda texts: release.hits(ONE, release.encode(texts), 10, "flat"))
+        assert ndcg(released, ONE, through) == pytest.approx(expected, abs=0.005)
         [hits] = through(["how to sum the axis"])
         [exact] = release.hits(ONE, release.encode(["how to sum the axis"]), 10, "flat")
         assert [(hit.id, hit.title) for hit in hits] == [(hit.id, hit.title) for hit in exact]
@@ -116,27 +116,27 @@ def test_changed_settings_make_another_deployment_which_is_filled_where_the_grap
 def test_a_deployment_never_drops_or_moves_what_another_one_has_put_there(
     released: Path, qdrant: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, others = released / "models/release/static", "live_0123456789ab"
+    folder, foreign = released / "models/release/static", "live_0123456789ab"
     for moment in ("_choose_collection", "_set_up"):
         put(qdrant, folder, ONE)
         real = getattr(deployment, moment)
 
-        def after_another(*given: Any, real: Callable[..., Any] = real) -> Any:
-            qdrant.create(others, 8)
-            qdrant.point("live", others)
-            return real(*given)
+        def after_another(*arguments: Any, real: Callable[..., Any] = real) -> Any:
+            qdrant.create(foreign, 8)
+            qdrant.point("live", foreign)
+            return real(*arguments)
 
         with monkeypatch.context() as patch, pytest.raises(TransientError, match="another deployment moved it"):
             patch.setattr(deployment, moment, after_another)
             put(qdrant, folder, ONE, PARAMS.model_copy(update={"m": [5]}))
-        assert qdrant.target("live") == others
+        assert qdrant.target("live") == foreign
 
 
 def test_documents_that_others_put_into_what_answers_are_not_lost(released: Path, to: str) -> None:
     with open_engine(to) as engine:
         release, done = put(engine, released / "models/release/static", ONE)
-        own = release.index(ONE, "flat").reconstruct_n(0, 1)
-        engine.upsert(done.collection, Rows(32, ["theirs"], ["new"], own))
+        release_vectors = release.index(ONE, "flat").reconstruct_n(0, 1)
+        engine.upsert(done.collection, Rows(32, ["theirs"], ["new"], release_vectors))
         with pytest.raises(UserError, match="33 documents"):
             put(engine, released / "models/release/2l", ONE)
         assert engine.target("live") == done.collection and engine.count(done.collection) == 33
@@ -217,8 +217,12 @@ def test_only_an_encoder_that_belongs_to_the_index_is_let_in(released: Path, ret
         assert _check(engine, done.collection, released / "models/release/2l")[0].met
         with pytest.raises(UserError, match="filled from another index, of the same teacher"):
             _check(engine, "live", retitled)
-        own = release.index(ONE, "flat").reconstruct_n(0, 32)
-        shuffled, mirrored, narrow = own[np.roll(np.arange(32), 1)], -own, own[:, :16]
+        release_vectors = release.index(ONE, "flat").reconstruct_n(0, 32)
+        shuffled, mirrored, narrow = (
+            release_vectors[np.roll(np.arange(32), 1)],
+            -release_vectors,
+            release_vectors[:, :16],
+        )
         for name, vectors, message in (
             ("shuffled", shuffled, "32 of 32 sampled documents have another vector"),
             ("mirrored", mirrored, r"another vector .* \(mean cosine -1\.000\)"),
@@ -230,12 +234,12 @@ def test_only_an_encoder_that_belongs_to_the_index_is_let_in(released: Path, ret
             with pytest.raises(UserError, match=message):
                 _check(engine, name, folder)
         engine.create("others", 32)
-        engine.upsert("others", _rows(release, ONE, own)._replace(ids=[str(62 - 2 * n) for n in range(32)]))
+        engine.upsert("others", _rows(release, ONE, release_vectors)._replace(ids=[str(62 - 2 * n) for n in range(32)]))
         engine.build("others", Graph(4, 40))
         with pytest.raises(UserError, match="has 0 of 32 sampled documents"):
             _check(engine, "others", folder)
         stored = engine.vectors("others", ["0", "2"])  # an id may be the number of another row
-        assert np.allclose([stored["0"], stored["2"]], own[[31, 30]], atol=1e-6) and len(stored) == 2
+        assert np.allclose([stored["0"], stored["2"]], release_vectors[[31, 30]], atol=1e-6) and len(stored) == 2
         with pytest.raises(UserError, match="no such"):
             _check(engine, "gone", folder)
 
@@ -247,8 +251,8 @@ def test_a_payload_of_qdrants_may_hold_whole_numbers_as_ids(qdrant: Engine, key:
     client.create_collection("theirs", models.VectorParams(size=4, distance=models.Distance.DOT))
     rows = enumerate(vectors.tolist())
     client.upsert("theirs", [models.PointStruct(id=100 + n, vector=row, payload={key: n}) for n, row in rows])
-    found = qdrant.vectors("theirs", ["1", "3", "x", "9" * 30])
-    assert found.keys() == {"1", "3"} and np.array_equal(found["3"], vectors[3])
+    stored = qdrant.vectors("theirs", ["1", "3", "x", "9" * 30])
+    assert stored.keys() == {"1", "3"} and np.array_equal(stored["3"], vectors[3])
 
 
 @pytest.mark.parametrize(("added", "prefix"), [(40, ""), (1, "one/")])
@@ -260,11 +264,11 @@ def test_documents_that_came_and_went_do_not_keep_an_encoder_from_its_index(
     with open_engine(to) as engine:
         ids, titles = release.documents(ONE)
         ids = [doc.removeprefix(prefix) for doc in ids]  # an index of one's own has the ids of the source
-        own = release.index(ONE, "flat").reconstruct_n(0, 32)
+        release_vectors = release.index(ONE, "flat").reconstruct_n(0, 32)
         queries = load_queries(release, ONE, released / "data/ingest", 20)
-        new = np.resize(queries.vectors, (added, own.shape[1]))  # each found first by some query
-        engine.create("mine", own.shape[1])
-        engine.upsert("mine", Rows(0, ids[3:], titles[3:], np.ascontiguousarray(own[3:])))  # three are gone
+        new = np.resize(queries.vectors, (added, release_vectors.shape[1]))  # each found first by some query
+        engine.create("mine", release_vectors.shape[1])
+        engine.upsert("mine", Rows(0, ids[3:], titles[3:], np.ascontiguousarray(release_vectors[3:])))  # three are gone
         engine.upsert("mine", Rows(32, [f"new {n}" for n in range(added)], [""] * added, new))
         engine.build("mine", Graph(8, 40))
         tuned, judged = _check(engine, "mine", folder)
@@ -277,9 +281,9 @@ def test_an_ivfflat_index_is_tuned_by_its_probes(released: Path, database: str) 
     folder = released / "models/release/static"
     release = load_release(folder)
     with open_engine(database) as engine:
-        own = release.index(ONE, "flat").reconstruct_n(0, 32)
-        engine.create("mine", own.shape[1])
-        engine.upsert("mine", _rows(release, ONE, own))
+        release_vectors = release.index(ONE, "flat").reconstruct_n(0, 32)
+        engine.create("mine", release_vectors.shape[1])
+        engine.upsert("mine", _rows(release, ONE, release_vectors))
         engine.connection.execute("create index on mine using ivfflat (vector vector_ip_ops) with (lists = 8)")
         engine.connection.execute("create view seen as select * from mine")
         engine.connection.execute("set enable_seqscan = off")  # so few rows would be scanned
@@ -287,8 +291,8 @@ def test_an_ivfflat_index_is_tuned_by_its_probes(released: Path, database: str) 
         assert engine.shape(name) == engine.shape("mine") == (32, "inner_product", "ivfflat.probes")
         tuned, _ = _check(engine, name, folder)
         assert tuned.met and tuned.ef in (2, 3, 4, 6, 8)
-        few = engine.search(name, own[:1], 32, 1)[0]
-        assert len(few) < len(engine.search(name, own[:1], 32, 8)[0]) == 32
+        few = engine.search(name, release_vectors[:1], 32, 1)[0]
+        assert len(few) < len(engine.search(name, release_vectors[:1], 32, 8)[0]) == 32
         with pytest.raises(UserError, match=r"with ivfflat\.probes \d+,.*: build this index anew") as raised:
             _check(Worse(engine), name, folder)
         assert "deploy.m " not in str(raised.value)
@@ -301,9 +305,9 @@ def test_an_index_of_milvus_is_searched_by_the_knob_of_its_kind(released: Path, 
     pytest.importorskip("milvus_lite")
     release = load_release(released / "models/release/static")
     engine = Milvus(str(tmp_path / "mine.db"))
-    own = release.index(ONE, "flat").reconstruct_n(0, 32)
-    engine.create("mine", own.shape[1])
-    engine.upsert("mine", _rows(release, ONE, own))
+    release_vectors = release.index(ONE, "flat").reconstruct_n(0, 32)
+    engine.create("mine", release_vectors.shape[1])
+    engine.upsert("mine", _rows(release, ONE, release_vectors))
     assert engine.shape("mine") == (32, "inner_product", "ef")
     for kind, knob in (("IVF_FLAT", "nprobe"), ("HNSW", "ef")):
         engine.client.release_collection("mine")
@@ -315,7 +319,7 @@ def test_an_index_of_milvus_is_searched_by_the_knob_of_its_kind(released: Path, 
         engine.client.create_index("mine", indexes)
         engine = Milvus(engine.file)
         assert engine.shape("mine").knob == knob
-        assert len(engine.search("mine", own[:1], 5, 4)[0]) == 5
+        assert len(engine.search("mine", release_vectors[:1], 5, 4)[0]) == 5
     assert engine._knob("mine", "AUTOINDEX") == "ef", "what pymilvus makes where no kind is named"
     with pytest.raises(UserError, match="DISKANN"):
         engine._knob("mine", "DISKANN")
@@ -352,8 +356,8 @@ def register(name: str, student: str, release: Path) -> None:
     if not api.search_registered_models():
         api.create_registered_model(name)
     tags = {"slimtower.student": student, "slimtower.release": folder_digest(release)}
-    made = api.create_model_version(name, str(release), tags=tags)
-    api.set_registered_model_alias(name, "champion", made.version)
+    version = api.create_model_version(name, str(release), tags=tags)
+    api.set_registered_model_alias(name, "champion", version.version)
 
 
 @pytest.fixture
@@ -369,9 +373,9 @@ def tracked(released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def students(to: str) -> list[str]:
     """Whose queries the aliases of `one` and `two` answer, where they are there."""
     with open_engine(to) as engine:
-        held = [engine.target(f"retriever_{name}") for name in ("one", "two")]
-        found = [read_record(engine, name) for name in held if name]
-    return [record.student for record in found if record]
+        collections = [engine.target(f"retriever_{name}") for name in ("one", "two")]
+        records = [read_record(engine, name) for name in collections if name]
+    return [record.student for record in records if record]
 
 
 @pytest.mark.slow
@@ -382,21 +386,23 @@ def test_the_champion_is_deployed_and_a_disagreement_is_told(
     write_json(root / "reports/metrics.json", {"choice": {"student": "static"}})
     assert read_champion("retriever") is None and not (tmp_path / "mlflow.db").exists()
     commands.run(root, to, "retriever", "", [], PARAMS)
-    said = capsys.readouterr().out
-    assert "retriever_one at qdrant:" in said and "answers for static" in said and "no champion" in said
+    printed = capsys.readouterr().out
+    assert "retriever_one at qdrant:" in printed and "answers for static" in printed and "no champion" in printed
     with pytest.raises(UserError, match=r"champion is none, .* nothing was deployed"):
         commands.run(root, to, "retriever", "", [], PARAMS, champion_alone=True)
     register("retriever", "2l", root / "models/release/2l")
     commands.run(root, to, "retriever", "", [], PARAMS, champion_alone=True)
-    said = capsys.readouterr().out
-    assert "answers for 2l" in said and "0 put in now, was static" in said and "they agree" in said
+    printed = capsys.readouterr().out
+    assert "answers for 2l" in printed and "0 put in now, was static" in printed and "they agree" in printed
     (root / "models/release/2l").rename(root / "elsewhere")
     with pytest.raises(UserError, match=r"version 1 \(2l\), whose release is not in models/release"):
         commands.run(root, to, "retriever", "", [], PARAMS, champion_alone=True)
     (root / "elsewhere").rename(root / "models/release/2l")
     commands.run_rollback(root, to, "retriever", ["one"])
-    said = capsys.readouterr().out
-    assert "answers for static" in said and "version 1 (2l), another release than this static: they DISAGREE" in said
+    printed = capsys.readouterr().out
+    assert (
+        "answers for static" in printed and "version 1 (2l), another release than this static: they DISAGREE" in printed
+    )
     commands.run_encoder_only(root, to, "retriever", "2l", [], "", PARAMS)
     assert capsys.readouterr().out.count("belong together: ef 16 finds 100.00%") == 2
     with pytest.raises(UserError, match="holds no index of 'three'"):
@@ -414,8 +420,8 @@ def test_a_champion_that_moves_meanwhile_is_not_deployed_and_the_last_line_knows
     register("retriever", "2l", root / "models/release/2l")
 
     def moving(real: Callable[..., Any], version: str | None) -> Callable[..., Any]:
-        def call(*given: Any) -> Any:
-            done = real(*given)
+        def call(*arguments: Any) -> Any:
+            done = real(*arguments)
             client().delete_registered_model_alias("retriever", "champion")
             if version:
                 client().set_registered_model_alias("retriever", "champion", version)
@@ -423,9 +429,12 @@ def test_a_champion_that_moves_meanwhile_is_not_deployed_and_the_last_line_knows
 
         return call
 
-    for version, held in ((None, "none"), ("1", r"version 1 \(static\)")):
+    for version, champion in ((None, "none"), ("1", r"version 1 \(static\)")):
         client().set_registered_model_alias("retriever", "champion", "2")
-        with monkeypatch.context() as patch, pytest.raises(UserError, match=f"is {held} by now, so .*2l was not dep"):
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(UserError, match=f"is {champion} by now, so .*2l was not dep"),
+        ):
             patch.setattr(deployment, "_set_up", moving(deployment._set_up, version))
             commands.run(root, to, "retriever", "", ["one"], PARAMS, champion_alone=True)
         assert students(to) == ["static"]
@@ -498,10 +507,10 @@ def test_what_a_fused_release_gives_up_in_an_engine_is_told_and_an_application_c
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     register("retriever", "static", folder)
     commands.run(hybrid, to, "retriever", "static", [], PARAMS)
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     dev = read_json(folder / "report.json")["lexical"]["two"]["dev"]
-    assert f"{dev['dense']:.4f} in place of {dev['fused']:.4f}" in said and "they agree" not in said
-    [block] = [each for each in re.findall(r"```python\n(.*?)```", ENGINES, re.S) if "fuse(pooled" in each]
+    assert f"{dev['dense']:.4f} in place of {dev['fused']:.4f}" in printed and "they agree" not in printed
+    [block] = [snippet for snippet in re.findall(r"```python\n(.*?)```", ENGINES, re.S) if "fuse(pooled" in snippet]
     release = load_release(folder)
     with open_engine(to) as engine:
         vector = release.encode(["draw a histogram"])
@@ -540,7 +549,7 @@ def test_the_command_fills_a_file_that_another_process_searches_and_goes_back(re
     command = [sys.executable, "-m", "slimtower", "deploy", "--to", "engine.db"]
     environment = os.environ | {"PYTHONPATH": str(Path.cwd()), "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db"}
 
-    def said(*more: str) -> str:
+    def deploy(*more: str) -> str:
         done = subprocess.run([*command, *more], cwd=folder, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
@@ -554,9 +563,9 @@ def test_the_command_fills_a_file_that_another_process_searches_and_goes_back(re
         assert record
         return record.student
 
-    assert "static" in said("--student", "static") and answers() == "static"
-    assert "2l" in said("--student", "2l") and answers() == "2l"
-    said("--rollback")
+    assert "static" in deploy("--student", "static") and answers() == "static"
+    assert "2l" in deploy("--student", "2l") and answers() == "2l"
+    deploy("--rollback")
     assert answers() == "static"
 
 

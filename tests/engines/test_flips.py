@@ -41,7 +41,7 @@ class Searcher(threading.Thread):
             late = time.monotonic() - began - number / RATE
             if late < 0 and self.stop.wait(-late):
                 break
-            asked = time.monotonic()
+            start = time.monotonic()
             try:
                 [hits] = self.engine.search("live", self.vector, 5, 32)
                 if [hit.id for hit in hits] != self.ids:
@@ -49,7 +49,7 @@ class Searcher(threading.Thread):
                 self.titles.append(hits[0].title)
             except Exception as error:
                 self.failed.append(repr(error))
-            self.longest = max(self.longest, time.monotonic() - asked)
+            self.longest = max(self.longest, time.monotonic() - start)
         self.seconds = time.monotonic() - began
 
 
@@ -58,8 +58,10 @@ def test_flips_and_rollbacks_lose_no_query(released: Path, retitled: Path, to: s
         release, first = put(engine, released / "models/release/static", ONE)
         vector = release.encode(["matrix of window"])
         ids = [hit.id for hit in release.hits(ONE, vector, 5, "flat")[0]]
-        with open_engine(to) if to.startswith("postgres") else nullcontext(engine) as other:  # files are of one process
-            searcher = Searcher(other, vector, ids)
+        with (
+            open_engine(to) if to.startswith("postgres") else nullcontext(engine) as reader
+        ):  # files are of one process
+            searcher = Searcher(reader, vector, ids)
             searcher.start()
             time.sleep(0.3)
             _, second = put(engine, retitled, ONE)
@@ -87,8 +89,8 @@ def test_a_reader_that_takes_long_holds_up_the_flip_and_no_search(
         release, first = put(engine, released / "models/release/static", ONE)
         vector = release.encode(["matrix of window"])
         dump.execute("select count(*) from live")  # holds the view until its transaction ends, as pg_dump does
-        with open_engine(database) as other:
-            searcher = Searcher(other, vector, [hit.id for hit in release.hits(ONE, vector, 5, "flat")[0]])
+        with open_engine(database) as reader:
+            searcher = Searcher(reader, vector, [hit.id for hit in release.hits(ONE, vector, 5, "flat")[0]])
             searcher.start()
             with pytest.raises(TransientError, match=r"others have read it for 1 s .*run it again when they are done"):
                 put(engine, retitled, ONE)

@@ -49,8 +49,8 @@ def other_base(engine: str, base: str) -> str | None:
         return None
     words = [engine, "image", "ls", "--format", "{{.Repository}}:{{.Tag}}"]
     listed = subprocess.run(words, capture_output=True, text=True).stdout
-    found = re.findall(r"^(?:\S+/)?(python:3\.1([1-4])-slim\S*)$", listed, re.MULTILINE)
-    return max(found, key=lambda image: int(image[1]))[0] if found else None
+    images = re.findall(r"^(?:\S+/)?(python:3\.1([1-4])-slim\S*)$", listed, re.MULTILINE)
+    return max(images, key=lambda image: int(image[1]))[0] if images else None
 
 
 @pytest.fixture(scope="session")
@@ -99,21 +99,21 @@ def repository(checkout: Path) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def deployment(checkout: Path, store: tuple[str, str], repository: str, engine: str) -> Iterator[Deployment]:
     """The deployment, up."""
-    made = Deployment(project=checkout, bucket=store[0], endpoint=store[1], repo=repository)
+    stack = Deployment(project=checkout, bucket=store[0], endpoint=store[1], repo=repository)
     path = checkout / OWN
-    path.write_text(yaml.safe_dump(_settings(made), sort_keys=False))
-    made.settings["SLIMTOWER_DEPLOYMENT"] = OWN
+    path.write_text(yaml.safe_dump(_settings(stack), sort_keys=False))
+    stack.settings["SLIMTOWER_DEPLOYMENT"] = OWN
     if "POSTGRES_IMAGE" not in os.environ:
-        build = [engine, "build", "--tag", made.settings["POSTGRES_IMAGE"], "--file"]
+        build = [engine, "build", "--tag", stack.settings["POSTGRES_IMAGE"], "--file"]
         if base := os.environ.get("PYTHON_IMAGE"):
             build[2:2] = ["--build-arg", f"PYTHON_IMAGE={base}"]
         subprocess.run([*build, str(HERE / "postgres.Containerfile"), str(HERE)], check=True)
     try:
-        made.start()
-        yield made
+        stack.start()
+        yield stack
     finally:
-        made.stop()
-        subprocess.run([engine, "volume", "rm", "--force", f"{made.name}-cache"], capture_output=True)
+        stack.stop()
+        subprocess.run([engine, "volume", "rm", "--force", f"{stack.name}-cache"], capture_output=True)
 
 
 def _settings(deployment: Deployment) -> dict[str, Any]:

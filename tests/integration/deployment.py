@@ -24,9 +24,9 @@ def compose_command() -> list[str] | None:
     """`docker compose`, or podman-compose beside this interpreter; None where there is neither."""
     if shutil.which("docker") and not subprocess.run(["docker", "compose", "version"], capture_output=True).returncode:
         return ["docker", "compose"]
-    own = Path(sys.executable).with_name("podman-compose")
-    found = str(own) if own.exists() else shutil.which("podman-compose")
-    return [found] if found else None
+    installed = Path(sys.executable).with_name("podman-compose")
+    program = str(installed) if installed.exists() else shutil.which("podman-compose")
+    return [program] if program else None
 
 
 @dataclass
@@ -83,16 +83,16 @@ class Deployment:
         assert command, "conftest skips where there is no compose"
         env_file = self.project / ".env"
         env_file.write_text("".join(f'{key}="{value}"\n' for key, value in self.settings.items()))
-        given = ["--project-name", self.name, "--env-file", str(env_file)]
-        command += [*given, "--file", str(self.project / "containers" / "compose.yaml"), *words]
+        options = ["--project-name", self.name, "--env-file", str(env_file)]
+        command += [*options, "--file", str(self.project / "containers" / "compose.yaml"), *words]
         clean = {
             key: value for key, value in os.environ.items() if key not in self.settings and key != "COMPOSE_PROFILES"
         }
-        given = {"cwd": self.project, "env": clean, "timeout": timeout, "stdin": subprocess.DEVNULL}
-        done = subprocess.run(command, **given, capture_output=True, text=True)
+        run_options = {"cwd": self.project, "env": clean, "timeout": timeout, "stdin": subprocess.DEVNULL}
+        done = subprocess.run(command, **run_options, capture_output=True, text=True)
         if done.returncode:
-            said = f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-            raise RuntimeError(f"{' '.join(words)}: exit {done.returncode}\n{said}")
+            output = f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+            raise RuntimeError(f"{' '.join(words)}: exit {done.returncode}\n{output}")
         return done.stdout
 
     def start(self, *services: str) -> None:
@@ -139,15 +139,15 @@ class Deployment:
 
     def until(self, holds: Callable[[], Any], seconds: float = 600) -> Any:
         """What `holds` returns once it is true; RuntimeError with the logs when it stays false or no server answers."""
-        last, said = time.monotonic() + seconds, ""
+        last, last_error = time.monotonic() + seconds, ""
         while time.monotonic() < last:
             try:
-                if found := holds():
-                    return found
+                if result := holds():
+                    return result
             except OSError as error:
-                said = f"; at last: {error}"
+                last_error = f"; at last: {error}"
             time.sleep(2)
-        raise RuntimeError(f"waited {seconds:.0f} s in vain{said}\n{self.logs()}")
+        raise RuntimeError(f"waited {seconds:.0f} s in vain{last_error}\n{self.logs()}")
 
     def inside(self, service: str, *words: str) -> str:
         """What a command prints in a service's container."""
@@ -162,8 +162,8 @@ class Deployment:
         lines = subprocess.run(listed, capture_output=True, text=True).stdout.splitlines()
         ends = []
         for line in lines:
-            said = subprocess.run([ENGINE, "logs", "--tail", "12", line.split()[0]], capture_output=True, text=True)
-            ends.append(f"--- {line}\n{said.stdout[-1500:]}{said.stderr[-1500:]}")
+            log = subprocess.run([ENGINE, "logs", "--tail", "12", line.split()[0]], capture_output=True, text=True)
+            ends.append(f"--- {line}\n{log.stdout[-1500:]}{log.stderr[-1500:]}")
         return "\n".join(ends)
 
     def stop(self) -> None:

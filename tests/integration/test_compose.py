@@ -57,7 +57,7 @@ def test_airflow_wants_a_login_and_has_the_dags_and_the_pool(deployment: Deploym
     assert deployment.ask("importErrors")["total_entries"] == 0
     assert deployment.ask("pools/gpu")["slots"] == 1
     health = deployment.until(
-        lambda: (found := deployment.ask("monitor/health"))["scheduler"]["status"] == "healthy" and found
+        lambda: (answer := deployment.ask("monitor/health"))["scheduler"]["status"] == "healthy" and answer
     )
     assert {health[part]["status"] for part in ("metadatabase", "dag_processor", "triggerer")} == {"healthy"}
 
@@ -68,9 +68,9 @@ def test_no_password_is_on_a_command_line_and_none_in_an_image(deployment: Deplo
     ]
     words = [engine, "image", "inspect", "slimtower-tracking", "slimtower-airflow"]
     images = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    shown = deployment.inside("mlflow", "sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '; cat /app/auth.ini")
-    assert "mlflow server" in shown and "authorization_function" in shown
-    assert not [value for value in secret if value in images or value in shown]
+    listing = deployment.inside("mlflow", "sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '; cat /app/auth.ini")
+    assert "mlflow server" in listing and "authorization_function" in listing
+    assert not [value for value in secret if value in images or value in listing]
 
 
 def test_a_new_password_in_env_is_taken_over_by_starting_again(
@@ -80,12 +80,12 @@ def test_a_new_password_in_env_is_taken_over_by_starting_again(
     new = deployment.settings["MLFLOW_TRACKING_PASSWORD"] = f"{old}-new"
     deployment.start()
 
-    def known(password: str) -> bool:
+    def accepts(password: str) -> bool:
         log_in(deployment, monkeypatch, "pipeline", password)
         try:
             return bool(mlflow.MlflowClient().get_experiment_by_name("compose"))
         except MlflowException:
             return False
 
-    assert deployment.until(lambda: known(new))
-    assert deployment.until(lambda: not known(old), 180)  # the server keeps a good login for a minute
+    assert deployment.until(lambda: accepts(new))
+    assert deployment.until(lambda: not accepts(old), 180)  # the server keeps a good login for a minute

@@ -61,9 +61,9 @@ def test_only_the_windows_partition_is_downloaded_and_the_listing_changes_with_a
     before = listing(log, key=KEY, window=Window.of("2026-01-31", ""))
     assert [row["path"] for row in before] == [f"dt={day}/events.jsonl" for day in DAYS[1:]]
     assert all(len(row["etag"]) == 32 and row["bytes"] == len(content(f"log/{row['path']}")) for row in before)
-    [found] = locate(log, key=KEY, window=Window.of("2026-02-01", ""))
-    old = found.path
-    assert found.name == "dt=2026-02-01/events.jsonl" and old.read_bytes() == content(f"log/{found.name}")
+    [file] = locate(log, key=KEY, window=Window.of("2026-02-01", ""))
+    old = file.path
+    assert file.name == "dt=2026-02-01/events.jsonl" and old.read_bytes() == content(f"log/{file.name}")
     bucket = log.split("/")[2]
     client.put_object(Bucket=bucket, Key="log/dt=2026-02-01/events.jsonl", Body=b"{}\n")
     after = listing(log, key=KEY, window=Window.of("2026-01-31", ""))
@@ -75,13 +75,13 @@ def test_only_the_windows_partition_is_downloaded_and_the_listing_changes_with_a
 
 def test_an_object_that_changes_after_the_listing_is_not_taken_for_the_listed_one(log: str, client: Any) -> None:
     bucket = log.split("/")[2]
-    place = locations._s3_tree(client, log, KEY)
-    entry = place.children("dt=2026-01-31/")[1][-1]
+    tree = locations._s3_tree(client, log, KEY)
+    entry = tree.children("dt=2026-01-31/")[1][-1]
     assert entry.name == "dt=2026-01-31/events.jsonl"
     client.put_object(Bucket=bucket, Key=f"log/{entry.name}", Body=b"changed")
-    path = locations._cached(client.meta.endpoint_url, place.root, entry)
+    path = locations._cached(client.meta.endpoint_url, tree.root, entry)
     with pytest.raises(Exception, match="changed while it was read"), s3.explained(locations._where(log, KEY)):
-        locations._download(client, place.root, entry, path, fixed=False)
+        locations._download(client, tree.root, entry, path, fixed=False)
     assert not path.exists() and not list(path.parent.iterdir())
 
 
@@ -101,22 +101,22 @@ def test_vectors_of_documents_come_from_there(client: Any, own_cache: Path, tmp_
     ids, vectors = [f"d{number}" for number in range(4)], np.random.default_rng(3).normal(size=(4, 8))
     bucket = f"vectors-{uuid.uuid4().hex[:12]}"
     np.save(tmp_path / "part.npy", vectors.astype(np.float32))
-    (tmp_path / "ids.txt").write_text("".join(f"{each}\n" for each in ids))
+    (tmp_path / "ids.txt").write_text("".join(f"{doc_id}\n" for doc_id in ids))
     files = {"index/part.npy": tmp_path / "part.npy", "ids.txt": tmp_path / "ids.txt"}
     described = {"kind": "files", "path": f"s3://{bucket}/index", "ids": f"s3://{bucket}/ids.txt"}
     client.create_bucket(Bucket=bucket)
     try:
         for key, path in files.items():
             client.put_object(Bucket=bucket, Key=key, Body=path.read_bytes())
-        rows = [{"_id": each, "title": "", "text": f"text of {each}"} for each in reversed(ids)]
+        rows = [{"_id": doc_id, "title": "", "text": f"text of {doc_id}"} for doc_id in reversed(ids)]
         write(tmp_path / "beir/corpus.jsonl", rows)
-        given = {"name": "toy", "kind": "beir", "path": str(tmp_path / "beir")}
-        checked = params(given, document_vectors={"toy": described})
+        source = {"name": "toy", "kind": "beir", "path": str(tmp_path / "beir")}
+        checked = params(source, document_vectors={"toy": described})
         with reading_only(by_key(checked, list_sources(checked))):
             out = ingest(tmp_path, checked)
-        order = [int(each.removeprefix("toy/d")) for each in rows_of(out, "corpus", "doc_id")]
-        found = np.load(out / "document_vectors/vectors.npy")
-        np.testing.assert_array_equal(found, vectors.astype(np.float32)[order])
+        order = [int(doc_id.removeprefix("toy/d")) for doc_id in rows_of(out, "corpus", "doc_id")]
+        stored = np.load(out / "document_vectors/vectors.npy")
+        np.testing.assert_array_equal(stored, vectors.astype(np.float32)[order])
     finally:
         for key in files:
             client.delete_object(Bucket=bucket, Key=key)

@@ -74,9 +74,9 @@ def server(bucket: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
         try:
             until(lambda: status(f"{url}/health") == 200, process, 120)
             for user in ("deployer", "reader"):
-                given = {"username": user, "password": PASSWORDS[user]}
+                credentials = {"username": user, "password": PASSWORDS[user]}
                 account, login = f"{url}/api/2.0/mlflow/users/create", ("admin", PASSWORDS["admin"])
-                requests.post(account, json=given, auth=login, timeout=30).raise_for_status()
+                requests.post(account, json=credentials, auth=login, timeout=30).raise_for_status()
             yield url
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -109,12 +109,12 @@ def test_promote_twice_die_in_between_and_roll_back(
     promote()
     real = commands.promote
 
-    def dies(*given: Any, **named: Any) -> Any:
+    def dies(*arguments: Any, **named: Any) -> Any:
         def after(step: str) -> None:
             if step == "champion":
                 raise KeyboardInterrupt
 
-        return real(*given, after=after, **named)
+        return real(*arguments, after=after, **named)
 
     with monkeypatch.context() as patch:
         patch.setattr(commands, "promote", dies)
@@ -122,9 +122,9 @@ def test_promote_twice_die_in_between_and_roll_back(
             promote(params=params(student="2l"))
     capsys.readouterr()
     promote(params=params(student="2l"))
-    said = capsys.readouterr().out
-    assert "promote: finished the record of version 2, promoted by deployer at" in said
-    assert "/2 is the champion already; nothing to do" in said
+    printed = capsys.readouterr().out
+    assert "promote: finished the record of version 2, promoted by deployer at" in printed
+    assert "/2 is the champion already; nothing to do" in printed
 
     uri = f"models:/{PARAMS['name']}@champion"
     served = mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=str(project / "b"))
@@ -149,8 +149,8 @@ def test_one_of_many_writers_holds_the_lock_on_s3_and_a_stale_one_is_overtaken(b
     assert len(wins) == 1
     assert store.entries("a")["a/00000001"].body == f"body of {wins[0]}"
 
-    held = json.dumps({"id": "x", "host": "gone", "pid": 1, "in": "elsewhere"})
-    assert store.put_new("b/00000001", held) and store.put_new("b/note.txt", "no lock")
+    lock_record = json.dumps({"id": "x", "host": "gone", "pid": 1, "in": "elsewhere"})
+    assert store.put_new("b/00000001", lock_record) and store.put_new("b/note.txt", "no lock")
     with pytest.raises(TransientError, match="held by process 1 on gone"), Lock(store, "b", 0.0, 60.0).hold():
         pass
     time.sleep(4)  # ages are whole seconds, and some stores round up

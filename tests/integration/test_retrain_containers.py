@@ -67,8 +67,8 @@ def start(deployment: Deployment, run: str, dag: str = "retrain") -> None:
 
 def tasks(deployment: Deployment, run: str, dag: str = "retrain") -> dict[str, dict[str, Any]]:
     """Task instances of a run by task id."""
-    found = deployment.ask(f"dags/{dag}/dagRuns/{run}/taskInstances?limit=100")["task_instances"]
-    return {task["task_id"]: task for task in found}
+    instances = deployment.ask(f"dags/{dag}/dagRuns/{run}/taskInstances?limit=100")["task_instances"]
+    return {task["task_id"]: task for task in instances}
 
 
 def state(deployment: Deployment, run: str, dag: str = "retrain") -> str:
@@ -78,38 +78,38 @@ def state(deployment: Deployment, run: str, dag: str = "retrain") -> str:
 def finish(deployment: Deployment, run: str, dag: str = "retrain", minutes: float = 60) -> dict[str, str]:
     """Wait until a run ends well; task id -> state. AssertionError with the failed tasks' logs otherwise."""
     deployment.until(lambda: state(deployment, run, dag) in FINISHED, minutes * 60)
-    found = tasks(deployment, run, dag)
-    failed = [name for name, task in found.items() if task["state"] == "failed"]
+    instances = tasks(deployment, run, dag)
+    failed = [name for name, task in instances.items() if task["state"] == "failed"]
     assert not failed and state(deployment, run, dag) == "success", "\n".join(
-        f"--- {name}: {log(deployment, dag, run, found[name])}" for name in failed
+        f"--- {name}: {log(deployment, dag, run, instances[name])}" for name in failed
     )
-    return {name: str(task["state"]) for name, task in found.items()}
+    return {name: str(task["state"]) for name, task in instances.items()}
 
 
 def log(deployment: Deployment, dag: str, run: str, task: dict[str, Any], attempt: int = 0) -> str:
     """The end of what a try of a task wrote, of the last one by default."""
     try:
         path = f"dags/{dag}/dagRuns/{run}/taskInstances/{task['task_id']}/logs/{attempt or task['try_number']}"
-        said = deployment.ask(path)
+        answer = deployment.ask(path)
     except urllib.error.HTTPError as error:
         return f"no log: {error}"
-    lines = (f"{line.get('event', line)} {line.get('error_detail') or ''}" for line in said["content"])
+    lines = (f"{line.get('event', line)} {line.get('error_detail') or ''}" for line in answer["content"])
     return "\n".join(lines)[-6000:]
 
 
 def stage_runs() -> Counter[str]:
     """MLflow runs of stages, by name of the stage: each start of a stage makes one."""
-    found = mlflow.search_runs(search_all_experiments=True, output_format="list")
-    names = [str(run.info.run_name) for run in found if "mlflow.parentRunId" in run.data.tags]
+    runs = mlflow.search_runs(search_all_experiments=True, output_format="list")
+    names = [str(run.info.run_name) for run in runs if "mlflow.parentRunId" in run.data.tags]
     return Counter(name.replace("@", "-") for name in names if not name.endswith("(reused)"))
 
 
-def promoted(deployment: Deployment, known: set[str]) -> str:
+def promoted(deployment: Deployment, earlier_runs: set[str]) -> str:
     """Wait for the run of DAG `promote` that the release's asset starts; returns its id."""
 
     def new() -> str:
         runs = {run["dag_run_id"] for run in deployment.ask("dags/promote/dagRuns")["dag_runs"]}
-        return next(iter(runs - known), "")
+        return next(iter(runs - earlier_runs), "")
 
     return str(deployment.until(new))
 
@@ -134,8 +134,8 @@ def test_a_killed_container_is_tried_again_and_nothing_before_it_is_repeated(air
 
 
 def test_each_step_ran_in_an_image_of_its_own_and_the_release_becomes_the_champion(airflow: Deployment) -> None:
-    found = mlflow.search_runs(search_all_experiments=True, output_format="list")
-    digests = {run.data.tags.get("slimtower.image_digest") for run in found} - {None}
+    runs = mlflow.search_runs(search_all_experiments=True, output_format="list")
+    digests = {run.data.tags.get("slimtower.image_digest") for run in runs} - {None}
     assert len(digests) >= len({task.partition("-")[0] for task in STAGES})
     run = promoted(airflow, set())
     assert finish(airflow, run, "promote")["promote"] == "success"
@@ -161,5 +161,5 @@ def container_of(engine: str, deployment: Deployment, stage: str) -> str:
     """Id of the running container of a stage of this deployment, "" while there is none."""
     listed = [engine, "ps", "--filter", f"network={deployment.name}", "--format", "{{.ID}} {{.Image}}"]
     lines = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines()
-    found = dict(reversed(line.split()) for line in lines if len(line.split()) == 2)
-    return next((one for image, one in found.items() if f"slimtower-{stage}" in image), "")
+    containers = dict(reversed(line.split()) for line in lines if len(line.split()) == 2)
+    return next((container_id for image, container_id in containers.items() if f"slimtower-{stage}" in image), "")

@@ -60,7 +60,7 @@ OTHERS = ["और नई یہ other words", "open socket"]
 
 
 @pytest.mark.parametrize(
-    ("text", "query", "others"),
+    ("text", "query", "other_texts"),
     [
         # scripts without spaces: pairs of characters
         ("北京大学在海淀区。", "北京大学在哪里", ["上海的天气很好", "open socket"]),
@@ -79,12 +79,12 @@ OTHERS = ["और नई یہ other words", "open socket"]
     ],
 )
 def test_words_of_all_scripts_are_found_however_they_are_written(
-    text: str, query: str, others: list[str], tmp_path: Path
+    text: str, query: str, other_texts: list[str], tmp_path: Path
 ) -> None:
-    engine = Bm25(list("abc"), [text, *others])
+    engine = Bm25(list("abc"), [text, *other_texts])
     engine.save(tmp_path)
-    for each in (engine, Bm25.open(tmp_path, list("abc"))):
-        assert each.search([query], k=10)[1] == [["a"]]
+    for index in (engine, Bm25.open(tmp_path, list("abc"))):
+        assert index.search([query], k=10)[1] == [["a"]]
 
 
 def test_no_part_of_a_marked_word_is_a_hit() -> None:
@@ -124,16 +124,16 @@ def test_a_saved_index_answers_alike_and_is_the_same_bytes_in_any_process(tmp_pa
 
 def test_a_cut_keeps_the_best_and_of_equals_the_first() -> None:
     engine = Bm25([str(n) for n in range(50)], [f"same {'more ' * (n % 3)}" for n in range(50)])
-    whole = engine.search(["same"], k=50)
+    ranking = engine.search(["same"], k=50)
     for k in (1, 16, 17, 18, 49):
         cut = engine.search(["same"], k=k)
-        assert cut[1][0] == whole[1][0][:k]
-        assert np.array_equal(cut[0][0], whole[0][0][:k])
+        assert cut[1][0] == ranking[1][0][:k]
+        assert np.array_equal(cut[0][0], ranking[0][0][:k])
 
 
 def test_scores_of_some_documents_are_those_of_the_search() -> None:
     engine = Bm25(list("abcd"), TEXTS)
     scores, rows = engine.rows(["sum axis"], k=10)
-    places = np.array([2, *rows[0].tolist()])
-    assert engine.scores("sum axis", places).tolist() == [0.0, *scores[0].tolist()]
-    assert engine.scores("unheard", places).tolist() == [0.0] * len(places)
+    row_numbers = np.array([2, *rows[0].tolist()])
+    assert engine.scores("sum axis", row_numbers).tolist() == [0.0, *scores[0].tolist()]
+    assert engine.scores("unheard", row_numbers).tolist() == [0.0] * len(row_numbers)

@@ -19,36 +19,36 @@ def hits(**scores: float) -> Hits:
     return np.array([scores[doc] for doc in ids], np.float32), ids
 
 
-def random_lists(seed: int, documents: int = 60, held: int = 40) -> list[Hits]:
+def random_lists(seed: int, documents: int = 60, length: int = 40) -> list[Hits]:
     """Two lists with many equal scores, over documents of which each lacks a third."""
     generator = np.random.default_rng(seed)
-    found = []
+    lists = []
     for _ in range(2):
-        ids = [f"d{number}" for number in generator.permutation(documents)[:held]]
-        found.append(hits(**dict(zip(ids, generator.integers(1, 15, held) / 8, strict=True))))
-    return found
+        ids = [f"d{number}" for number in generator.permutation(documents)[:length]]
+        lists.append(hits(**dict(zip(ids, generator.integers(1, 15, length) / 8, strict=True))))
+    return lists
 
 
-def ranked(found: Hits, depth: int) -> list[tuple[str, float]]:
+def ranked(hit_list: Hits, depth: int) -> list[tuple[str, float]]:
     """The first `depth` hits by trec_eval's rule: score, then id, both descending."""
-    pairs = list(zip(found[1][:depth], found[0][:depth].tolist(), strict=True))
+    pairs = list(zip(hit_list[1][:depth], hit_list[0][:depth].tolist(), strict=True))
     return sorted(pairs, key=lambda pair: (pair[1], pair[0]), reverse=True)
 
 
 def by_ranks(lists: list[Hits], depth: int) -> dict[str, float]:
     total: dict[str, float] = {}
-    for found in lists:
-        for rank, (doc, _) in enumerate(ranked(found, depth), start=1):
+    for hit_list in lists:
+        for rank, (doc, _) in enumerate(ranked(hit_list, depth), start=1):
             total[doc] = total.get(doc, 0.0) + 1 / (60 + rank)
     return total
 
 
 def by_scores(lists: list[Hits], depth: int, weight: float) -> dict[str, float]:
     total: dict[str, float] = {}
-    for found, share in zip(lists, (weight, 1 - weight), strict=True):
-        held = dict(ranked(found, depth))
-        low, high = min(held.values()), max(held.values())
-        for doc, score in held.items():
+    for hit_list, share in zip(lists, (weight, 1 - weight), strict=True):
+        scores = dict(ranked(hit_list, depth))
+        low, high = min(scores.values()), max(scores.values())
+        for doc, score in scores.items():
             total[doc] = total.get(doc, 0.0) + share * (score - low) / (high - low)
     return total
 
@@ -100,8 +100,8 @@ def test_a_grid_does_not_win_by_its_size() -> None:
 
 def test_equal_fusions_are_the_simplest_and_shallowest() -> None:
     values = np.full((1 + len(GRID), 12), 0.5)
-    found = choose(values)
-    assert (found.fusion, found.p_value, found.wins) == (STANDARD, 1.0, False)
+    choice = choose(values)
+    assert (choice.fusion, choice.p_value, choice.wins) == (STANDARD, 1.0, False)
     assert not choose(np.vstack([values[:1], values[1:] + 0.1])[:, :1]).wins, "one query proves nothing"
     assert choose(np.vstack([values[:1], values[1:] + 0.1])).wins
 

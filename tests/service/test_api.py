@@ -64,11 +64,11 @@ def test_get_and_post_take_the_same_names(client: TestClient) -> None:
     both = [client.get("/search", params={name: QUERY}).json() for name in ("query", "q")]
     both += [client.post("/search", json={name: QUERY}).json() for name in ("query", "q")]
     assert len({json.dumps([hit["id"] for hit in answer["results"][0]["hits"]]) for answer in both}) == 1
-    for twice in (
+    for response in (
         client.get("/search", params={"q": QUERY, "query": QUERY}),
         client.post("/search", json={"q": QUERY, "query": QUERY}),
     ):
-        assert twice.status_code == 422 and refusal(twice).startswith("q: ")
+        assert response.status_code == 422 and refusal(response).startswith("q: ")
     for none in (client.get("/search"), client.post("/search", json={})):
         assert none.status_code == 422 and refusal(none) == "query: field required"
     spec = client.get("/openapi.json").json()
@@ -89,8 +89,8 @@ def test_the_medians_are_of_the_last_calls_and_none_is_cold(client: TestClient, 
         "encode": pytest.approx(np.median([encode for _, encode in times[-20:]]), abs=2e-4),
     }
     assert client.post("/search", json={"query": [QUERY, "sum"], "system": system}).json()["recent"] is None
-    (told,) = [one for one in client.get("/systems").json()["systems"] if one["system"] == system]
-    assert told["recent"]["calls"] == 20
+    (facts,) = [row for row in client.get("/systems").json()["systems"] if row["system"] == system]
+    assert facts["recent"]["calls"] == 20
 
 
 def test_a_student_and_a_teacher_with_bm25_answer_with_fused_hits(hybrid: Path) -> None:
@@ -104,8 +104,8 @@ def test_a_student_and_a_teacher_with_bm25_answer_with_fused_hits(hybrid: Path) 
     assert names == ["static", "teacher+bm25", "teacher", "bm25"]
     by_teacher = encode(load_tower(hybrid / "models/teach/dense/tower"), texts, "query")
     for answer, vectors in zip(answers, (release.encode(texts), by_teacher), strict=True):
-        found = [[hit["id"] for hit in result["hits"]] for result in answer["results"]]
-        assert found == [[hit.id for hit in hits] for hits in release.answers("two", texts, vectors, 7)]
+        hit_ids = [[hit["id"] for hit in result["hits"]] for result in answer["results"]]
+        assert hit_ids == [[hit.id for hit in hits] for hits in release.answers("two", texts, vectors, 7)]
 
 
 def test_a_teacher_goes_by_the_name_of_its_base(tmp_path: Path) -> None:
@@ -164,17 +164,17 @@ WRONG = {
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "status", "said"), [(path, *case) for path, cases in WRONG.items() for case in cases]
+    ("path", "body", "status", "message"), [(path, *case) for path, cases in WRONG.items() for case in cases]
 )
 def test_a_wrong_request_is_refused_in_one_line(
-    client: TestClient, path: str, body: dict, status: int, said: str
+    client: TestClient, path: str, body: dict, status: int, message: str
 ) -> None:
     answers = [client.post(path, json=body)]
     if path == "/search" and isinstance(body.get("query"), str) and "nope" not in body:
         answers.append(client.get(path, params=body))
     for response in answers:
         assert response.status_code == status
-        assert said in refusal(response)
+        assert message in refusal(response)
 
 
 def test_what_is_no_request_is_refused(client: TestClient) -> None:
@@ -194,8 +194,8 @@ def test_what_is_no_request_is_refused(client: TestClient) -> None:
 def test_a_field_that_asks_for_no_documents_changes_nothing(client: TestClient) -> None:
     plain = client.post("/v1/embeddings", json={"input": "sum"}).json()
     assert plain["model"] == plain["release"]["student"] == "2l"
-    for other in ({"input_type": "search_query"}, {"task": "find passages that answer the question"}, {"task": 1}):
-        assert client.post("/v1/embeddings", json={"input": "sum", "model": "2l"} | other).json() == plain
+    for field in ({"input_type": "search_query"}, {"task": "find passages that answer the question"}, {"task": 1}):
+        assert client.post("/v1/embeddings", json={"input": "sum", "model": "2l"} | field).json() == plain
 
 
 def test_bm25_answers_beside_the_students_and_documents_are_shown_whole(client: TestClient) -> None:
@@ -205,8 +205,8 @@ def test_bm25_answers_beside_the_students_and_documents_are_shown_whole(client: 
     answer = client.post("/search", json={"query": "matrix Number 17", "system": "bm25", "dataset": "one"}).json()
     top = answer["results"][0]["hits"][0]
     assert top["id"] == "one/17"
-    found = client.get("/document", params={"id": "one/17"}).json()
-    assert (found["title"], found["content"][-24:]) == (top["title"], " Number 17 is returned.".rjust(24, "."))
+    document = client.get("/document", params={"id": "one/17"}).json()
+    assert (document["title"], document["content"][-24:]) == (top["title"], " Number 17 is returned.".rjust(24, "."))
     assert client.get("/document", params={"id": "one/999"}).status_code == 404
 
 
@@ -230,10 +230,10 @@ def test_a_teacher_behind_an_api_is_no_baseline(tmp_path: Path, tiny_tower: Path
     assert baselines.names(serving) == ["teacher"]
     assert baselines._load(asdict(fingerprint(tiny_tower)))[0] is not None
 
-    other = load_tower(tiny_tower)  # `dvc checkout` of another version, of which only the weights differ
+    retrained = load_tower(tiny_tower)  # `dvc checkout` of another version, of which only the weights differ
     with torch.no_grad():
-        next(other.parameters()).add_(1.0)
-    other.save_pretrained(str(tmp_path / "other"), create_model_card=False)
+        next(retrained.parameters()).add_(1.0)
+    retrained.save_pretrained(str(tmp_path / "other"), create_model_card=False)
     weights = tmp_path / "models/teach/dense/tower/model.safetensors"
     weights.unlink()
     shutil.copyfile(tmp_path / "other/model.safetensors", weights)
@@ -275,8 +275,8 @@ def test_log_lines_hold_no_query_unless_asked(released: Path) -> None:
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
-        for asked in (False, True):
-            client, _ = open_client(released / "models/release/static", log_queries=asked)
+        for with_queries in (False, True):
+            client, _ = open_client(released / "models/release/static", log_queries=with_queries)
             with client:
                 client.post("/search", json={"query": "secret words"})
                 client.get("/search", params={"q": "secret words"})
@@ -286,7 +286,7 @@ def test_log_lines_hold_no_query_unless_asked(released: Path) -> None:
             requests = [row for row in rows if row["event"] == "request"]
             assert [row["status"] for row in requests] == [200, 200, 200, 404]
             assert {"request", "path", "ms", "manifest", "queries"} <= requests[0].keys()
-            assert sum("secret" in line for line in lines) == (3 if asked else 0)
+            assert sum("secret" in line for line in lines) == (3 if with_queries else 0)
             lines.clear()
     finally:
         logger.removeHandler(handler)
@@ -296,8 +296,8 @@ def test_metrics_are_told_when_all_threads_are_busy_and_computed_once_a_second(
     released: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, service = open_client(released / "models/release/static")
-    done, told = threading.Event(), Mock(side_effect=service.metrics.text)
-    monkeypatch.setattr(service.metrics, "text", told)
+    done, metrics_text = threading.Event(), Mock(side_effect=service.metrics.text)
+    monkeypatch.setattr(service.metrics, "text", metrics_text)
     with client:
         busy = [service.pool.submit(done.wait, 60) for _ in range(service.settings.threads)]
         try:
@@ -306,7 +306,7 @@ def test_metrics_are_told_when_all_threads_are_busy_and_computed_once_a_second(
         finally:
             done.set()
         assert all("slimtower_ready 1.0" in text for text in texts) and all(future.result() for future in busy)
-        assert told.call_count < 3
+        assert metrics_text.call_count < 3
 
 
 def test_one_client_is_slowed_down_and_told_for_how_long(released: Path) -> None:
@@ -375,8 +375,8 @@ def test_queries_of_the_run_on_which_teacher_and_students_agree_are_offered(proj
     for changes, offered in (({}, {"one": {query["text"] for query in queries[:2]}}), ({"baselines": False}, {})):
         client, _ = open_client(project / "models/release", **({"baselines": True} | changes))
         with client:
-            found = client.get("/systems").json()["examples"]
-        assert {dataset: set(texts) for dataset, texts in found.items()} == offered
+            examples = client.get("/systems").json()["examples"]
+        assert {dataset: set(texts) for dataset, texts in examples.items()} == offered
 
 
 @pytest.fixture(scope="module")
@@ -391,8 +391,10 @@ def test_the_encoder_is_a_drop_in_for_openais_client(openai_client: Any, release
     expected = release.encode([QUERY])[0]
     for changes in ({}, {"encoding_format": "float"}, {"encoding_format": "base64"}, {"dimensions": 32, "user": "me"}):
         answer = openai_client.embeddings.create(model="2l", input=QUERY, **changes)
-        found = answer.data[0].embedding
-        vector = np.frombuffer(base64.b64decode(found), "<f4") if isinstance(found, str) else np.array(found)
+        embedding = answer.data[0].embedding
+        vector = (
+            np.frombuffer(base64.b64decode(embedding), "<f4") if isinstance(embedding, str) else np.array(embedding)
+        )
         np.testing.assert_allclose(vector, expected, atol=1e-6)
         assert answer.model == "2l" and answer.usage.total_tokens == 7 and answer.data[0].index == 0
     batch = openai_client.embeddings.create(model="text-embedding-x", input=[QUERY, "string"], encoding_format="float")
@@ -417,7 +419,7 @@ def test_a_long_role_is_read_in_no_time(large: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "said"),
+    ("path", "body", "message"),
     [
         ("/v1/embeddings", {"input": [{}] * 60_000}, "input: a text, or a list of texts"),
         ("/search", {"query": [{}] * 60_000}, "query.*: input should be a valid string"),
@@ -425,29 +427,29 @@ def test_a_long_role_is_read_in_no_time(large: TestClient) -> None:
         ("/search", {"query": "sum", "system": "x-amz-" * 100_000}, "system: string should have at most 200"),
     ],
 )
-def test_one_body_makes_one_error(large: TestClient, path: str, body: dict[str, Any], said: str) -> None:
+def test_one_body_makes_one_error(large: TestClient, path: str, body: dict[str, Any], message: str) -> None:
     """Not one for each of its items, which would take a gigabyte of each megabyte."""
     errors: list[int] = []
 
-    def counted(self: RequestValidationError, *given: Any, **named: Any) -> None:
-        errors.append(len(given[0]))
-        begun(self, *given, **named)
+    def counted(self: RequestValidationError, *arguments: Any, **named: Any) -> None:
+        errors.append(len(arguments[0]))
+        original_init(self, *arguments, **named)
 
-    begun = RequestValidationError.__init__
+    original_init = RequestValidationError.__init__
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RequestValidationError, "__init__", counted)
         response = large.post(path, json=body)
-    assert response.status_code == 422 and re.search(said, response.json()["error"]["message"])
+    assert response.status_code == 422 and re.search(message, response.json()["error"]["message"])
     assert len(response.content) < 1000 and max(errors, default=0) <= 3
 
 
 def test_a_matryoshka_student_answers_in_its_dimensions(opened: tuple[TestClient, Service], openai_client: Any) -> None:
     served = opened[1].serving().student("2l")
-    whole = served.release.encode([QUERY])[0]
+    vector = served.release.encode([QUERY])[0]
     served.release.manifest = served.release.manifest.model_copy(update={"dims": [8, 16]})
     try:
         for dim in (8, 16, 32):
-            found = openai_client.embeddings.create(model="2l", input=QUERY, dimensions=dim).data[0].embedding
-            np.testing.assert_allclose(found, whole[:dim] / np.linalg.norm(whole[:dim]), atol=1e-6)
+            truncated = openai_client.embeddings.create(model="2l", input=QUERY, dimensions=dim).data[0].embedding
+            np.testing.assert_allclose(truncated, vector[:dim] / np.linalg.norm(vector[:dim]), atol=1e-6)
     finally:
         served.release.manifest = served.release.manifest.model_copy(update={"dims": []})

@@ -24,11 +24,11 @@ def test_releases_are_those_of_this_folder_a_recipe_or_a_registry(
     ):
         settings = _settings(_parser().parse_args(words))
         assert (settings.release, settings.model) == (release, model)
-    for words, said in (
+    for words, message in (
         (["--poll=0"], "poll_s"), (["--model=m"], "such as slimtower@champion"),
         (["--model=m@champion", "--release=x"], "not both"),
     ):  # fmt: skip
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             make_source(_settings(_parser().parse_args(words)))
     with pytest.raises(UserError, match="0-65535"):
         _check_free("127.0.0.1", 99999)
@@ -48,13 +48,13 @@ def test_a_service_for_this_machine_alone_answers_to_its_names_alone(words: list
 
 
 def test_connections_are_those_that_cut_who_keeps_them_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: dict[str, object] = {}
-    monkeypatch.setattr("uvicorn.run", lambda app, **options: told.update(options))
+    server_options: dict[str, object] = {}
+    monkeypatch.setattr("uvicorn.run", lambda app, **options: server_options.update(options))
     monkeypatch.setattr("logging.config.dictConfig", lambda config: None)
     arguments = _parser().parse_args(["--model=m@champion"])
     _serve(_settings(arguments), arguments)
-    assert (told["http"], told["ws"]) == ("slimtower.service.limits:Connection", "none")
-    assert told["limit_concurrency"] == 800
+    assert (server_options["http"], server_options["ws"]) == ("slimtower.service.limits:Connection", "none")
+    assert server_options["limit_concurrency"] == 800
 
 
 def test_kubernetes_waits_for_the_port_longer_than_it_may_take_to_open() -> None:

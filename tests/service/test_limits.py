@@ -25,38 +25,38 @@ from slimtower.service.telemetry import Metrics
 
 
 def test_a_bucket_gives_its_size_at_once_then_its_rate() -> None:
-    now = [0.0]
-    buckets = Buckets(2.0, lambda: now[0])
+    clock = [0.0]
+    buckets = Buckets(2.0, lambda: clock[0])
     assert [buckets.wait_s("a") for _ in range(5)] == [0, 0, 0, 0, 0.5]
     assert buckets.wait_s("b") == 0
-    now[0] = 0.25
+    clock[0] = 0.25
     assert buckets.wait_s("a") == 0.25
-    now[0] = 0.5
+    clock[0] = 0.5
     assert buckets.wait_s("a") == 0
-    now[0] = 1000.0
+    clock[0] = 1000.0
     assert [buckets.wait_s("a") > 0 for _ in range(5)] == [False] * 4 + [True]
 
 
 def test_a_batch_is_waited_for_by_what_follows_it() -> None:
-    now = [0.0]
-    buckets = Buckets(2.0, lambda: now[0])
+    clock = [0.0]
+    buckets = Buckets(2.0, lambda: clock[0])
     assert buckets.wait_s("a") == 0
     for queries, k in ((1, 100), (10, 10), (10, 1)):  # of one request's size
         charge({CHARGE: partial(buckets.charge, "a")}, queries, k)
     assert [buckets.wait_s("a") for _ in range(4)] == [0, 0, 0, 0.5]
     charge({CHARGE: partial(buckets.charge, "a")}, 20, 100)
     assert buckets.wait_s("a") == 10.0  # 1 to have, 19 that are owed
-    now[0] = 10.0
+    clock[0] = 10.0
     assert buckets.wait_s("a") == 0
     charge({}, 1000)  # of a process without limits
 
 
 def test_clients_of_one_ipv6_network_are_one() -> None:
     hosts = ["2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1", "10.0.0.1", "10.0.0.2", "testclient"]
-    found = [client_of({"client": (host, 1)}) for host in hosts]
-    assert found[0] == found[1]
-    assert len(set(found)) == 5
-    assert [client_of({"client": (host, 1)}) for host in ("::ffff:10.0.0.1", "::ffff:10.0.0.2")] == found[3:5]
+    clients = [client_of({"client": (host, 1)}) for host in hosts]
+    assert clients[0] == clients[1]
+    assert len(set(clients)) == 5
+    assert [client_of({"client": (host, 1)}) for host in ("::ffff:10.0.0.1", "::ffff:10.0.0.2")] == clients[3:5]
 
 
 def scope(path: str = "/search", method: str = "POST") -> dict[str, Any]:
@@ -66,19 +66,19 @@ def scope(path: str = "/search", method: str = "POST") -> dict[str, Any]:
 def test_who_calls_the_service_by_another_name_is_not_answered() -> None:
     """A page of elsewhere may let its name mean this machine, and would then be of the service's own origin."""
     answered = PlainTextResponse("ok")
-    own, any_of_them = (
+    local, any_of_them = (
         Limits(answered, settings(Path("release"), hosts=hosts), Metrics()) for hosts in (["localhost", "::1"], [])
     )
     for host, status in ((b"localhost:8000", 200), (b"[::1]:8000", 200), (b"evil.example:8000", 421)):
         for path in ("/search", "/health"):
-            asked = scope(path, "GET") | {
+            request = scope(path, "GET") | {
                 "scheme": "http", "server": ("127.0.0.1", 8000), "query_string": b"", "headers": [(b"host", host)]
             }  # fmt: skip
-            assert asyncio.run(ask(own, asked))[0] == status
-            assert asyncio.run(ask(any_of_them, asked))[0] == 200
+            assert asyncio.run(ask(local, request))[0] == status
+            assert asyncio.run(ask(any_of_them, request))[0] == 200
 
 
-async def ask(limits: Limits, asked: dict[str, Any]) -> tuple[int, dict[bytes, bytes]]:
+async def ask(limits: Limits, request: dict[str, Any]) -> tuple[int, dict[bytes, bytes]]:
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -87,7 +87,7 @@ async def ask(limits: Limits, asked: dict[str, Any]) -> tuple[int, dict[bytes, b
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await limits(asked, receive, send)
+    await limits(request, receive, send)
     return sent[0]["status"], dict(sent[0]["headers"])
 
 
@@ -107,25 +107,27 @@ def test_requests_above_what_a_process_takes_at_once_are_told_to_come_again() ->
         slow = Slow()
         limits = Limits(slow, settings(Path("x"), max_requests=8, rate=100.0), Metrics())
         clients = [scope() | {"client": (f"10.0.0.{number}", 1)} for number in range(5)]
-        running = [asyncio.create_task(ask(limits, asked)) for asked in clients[:4] * 2]
+        running = [asyncio.create_task(ask(limits, request)) for request in clients[:4] * 2]
         await asyncio.sleep(0)
         status, headers = await ask(limits, clients[4])
         assert (status, headers[b"retry-after"]) == (503, b"1")
-        for asked in (scope("/health"), scope("/healthy", "GET")):  # no probe has a body, or a path of its own
-            assert (await ask(limits, asked))[0] == 503
+        for request in (scope("/health"), scope("/healthy", "GET")):  # no probe has a body, or a path of its own
+            assert (await ask(limits, request))[0] == 503
         probe = asyncio.create_task(ask(limits, scope("/health", "GET")))
         await asyncio.sleep(0)
         slow.release.set()
         assert [(await task)[0] for task in [*running, probe]] == [200] * 9
         slow.release.clear()
-        own = [asyncio.create_task(ask(limits, clients[0])) for _ in range(2)]  # a quarter of them for each client
+        same_client = [
+            asyncio.create_task(ask(limits, clients[0])) for _ in range(2)
+        ]  # a quarter of them for each client
         await asyncio.sleep(0)
         status, headers = await ask(limits, clients[0])
         assert (status, headers[b"retry-after"]) == (429, b"1")
-        other = asyncio.create_task(ask(limits, clients[1]))
+        other_client = asyncio.create_task(ask(limits, clients[1]))
         await asyncio.sleep(0)
         slow.release.set()
-        assert [(await task)[0] for task in [*own, other]] == [200, 200, 200]
+        assert [(await task)[0] for task in [*same_client, other_client]] == [200, 200, 200]
         assert (limits.running, limits.running_of) == (0, {})
 
     asyncio.run(check())
@@ -133,22 +135,22 @@ def test_requests_above_what_a_process_takes_at_once_are_told_to_come_again() ->
 
 def test_an_answer_counts_until_the_client_has_taken_it() -> None:
     async def check() -> None:
-        taken, sent = asyncio.Event(), []
+        received, sent = asyncio.Event(), []
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
             await PlainTextResponse("large")(scope, receive, send)
 
         async def send(message: Any) -> None:  # as uvicorn's: it waits for what was written before
             if sent and sent[-1].get("body"):
-                await taken.wait()
+                await received.wait()
             sent.append(message)
 
         limits = Limits(app, settings(Path("x")), Metrics())
-        asked = asyncio.create_task(limits(scope(method="GET"), None, send))  # type: ignore[arg-type]
+        answering = asyncio.create_task(limits(scope(method="GET"), None, send))  # type: ignore[arg-type]
         await asyncio.sleep(0.01)
         assert limits.running == 1
-        taken.set()
-        await asked
+        received.set()
+        await answering
         assert limits.running == 0
         assert [(part.get("body"), part.get("more_body")) for part in sent[1:]] == [(b"large", True), (b"", None)]
 
@@ -168,20 +170,20 @@ print(metrics.text([GaugeMetricFamily("slimtower_ready", "Ready.", 1.0)]))
 @pytest.mark.medium
 def test_processes_add_up_in_one_text_and_counts_outlive_a_process(tmp_path: Path) -> None:
     environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
-    said = [
+    outputs = [
         subprocess.run(
             [sys.executable, "-c", COUNTING.format(number=number)],
             env=environment, check=True, capture_output=True, text=True,
         ).stdout
         for number in (1, 2)
     ]  # fmt: skip
-    assert 'slimtower_queries_total{system="a\\"b"} 1.0' in said[0]
-    assert 'slimtower_queries_total{system="a\\"b"} 3.0' in said[1]
-    assert 'slimtower_encode_seconds_bucket{le="0.0005",system="a"} 1.0' in said[1]
-    assert 'slimtower_encode_seconds_bucket{le="0.001",system="a"} 2.0' in said[1]
-    assert 'slimtower_encode_seconds_count{system="a"} 2.0' in said[1]
-    assert said[1].count("# TYPE slimtower_encode_seconds histogram") == 1
-    assert said[1].strip().endswith("slimtower_ready 1.0")
+    assert 'slimtower_queries_total{system="a\\"b"} 1.0' in outputs[0]
+    assert 'slimtower_queries_total{system="a\\"b"} 3.0' in outputs[1]
+    assert 'slimtower_encode_seconds_bucket{le="0.0005",system="a"} 1.0' in outputs[1]
+    assert 'slimtower_encode_seconds_bucket{le="0.001",system="a"} 2.0' in outputs[1]
+    assert 'slimtower_encode_seconds_count{system="a"} 2.0' in outputs[1]
+    assert outputs[1].count("# TYPE slimtower_encode_seconds histogram") == 1
+    assert outputs[1].strip().endswith("slimtower_ready 1.0")
 
 
 ASK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -60,8 +60,8 @@ def test_swaps_under_load_fail_no_request_and_mix_no_answer(
         for name in ("narrow", "wide", "narrow"):
             earlier = len(loaded(tmp_path))
             replace(target, two[name])
-            wanted = load_release(two[name]).manifest.checksum
-            until(lambda: in_both_processes(tmp_path, earlier, wanted), process)  # noqa: B023
+            checksum = load_release(two[name]).manifest.checksum
+            until(lambda: in_both_processes(tmp_path, earlier, checksum), process)  # noqa: B023
         swaps = re.compile(r"slimtower_swaps_total [56]\b")  # 5 where a process began with the second release
         until(lambda: swaps.search(_text(f"{url}/metrics")), process)
         stop.set()
@@ -96,10 +96,10 @@ def test_a_promotion_and_a_rollback_are_noticed(
         with stage_run("promote", {}) as run:
             log_release(run, two[name], name)
         model = api.get_run(run.run_id).data.tags["slimtower.model"]
-        place = api.get_logged_model(model).artifact_location
+        location = api.get_logged_model(model).artifact_location
         tags = {"slimtower.git_commit": f"c0ffee{number}", "slimtower.data_md5": "da7a"}
         tags["slimtower.pipeline_run"] = "made-by"
-        api.create_model_version("retriever", place, run_id=run.run_id, model_id=model, tags=tags)
+        api.create_model_version("retriever", location, run_id=run.run_id, model_id=model, tags=tags)
     expected = {str(number): load_release(two[name]).manifest.checksum for number, name in ((1, "wide"), (2, "narrow"))}
     with serving(tmp_path, "--model", "retriever@champion", ready=False) as (url, process):
         assert _health(url)["failing"][0]["kind"] == "cannot tell what to serve"
@@ -140,10 +140,10 @@ def test_one_client_that_reads_no_answer_takes_nothing_from_the_others(released:
             greedy.sendall((head.encode() + body) * 8)
         until(lambda: 'slimtower_refused_total{status="429"}' in _text(f"{url}/metrics"), process)
         for _ in range(20):
-            other = http.client.HTTPConnection("127.0.0.1", port, timeout=30, source_address=("127.0.0.2", 0))
-            other.request("GET", "/search?q=sum")
-            assert other.getresponse().status == 200
-            other.close()
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30, source_address=("127.0.0.2", 0))
+            connection.request("GET", "/search?q=sum")
+            assert connection.getresponse().status == 200
+            connection.close()
 
 
 def test_without_a_release_or_a_port_the_command_says_what_to_do(released: Path, tmp_path: Path) -> None:
@@ -152,11 +152,11 @@ def test_without_a_release_or_a_port_the_command_says_what_to_do(released: Path,
         if maps.exists():
             assert "libtorch" not in maps.read_text()
         port = url.rpartition(":")[2]
-        for options, said in (
+        for options, message in (
             (["--port", port, "--release", str(released / "models/release")], "name another port"),
             (["--port", "0"], "models/release: no release here; run `make demo`"),
         ):
             command = [sys.executable, "-m", "slimtower", "serve", *options]
             done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
             assert done.returncode == 3, done.stderr
-            assert said in done.stderr and len(done.stderr.splitlines()) == 1
+            assert message in done.stderr and len(done.stderr.splitlines()) == 1

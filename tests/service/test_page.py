@@ -108,7 +108,7 @@ def test_a_person_types_compares_opens_and_is_logged_if_willing(project: Path, t
 
 
 def test_on_a_phone_each_system_has_a_tab_and_without_one_the_page_asks_for_it(project: Path, tmp_path: Path) -> None:
-    shown = "[...document.querySelectorAll('section')].filter(s => s.getClientRects().length).map(s => s.id)"
+    visible_sections = "[...document.querySelectorAll('section')].filter(s => s.getClientRects().length).map(s => s.id)"
     with (
         serving(tmp_path, "--release", str(project / "models/release")) as (url, _),
         Browser(tmp_path / "p") as browser,
@@ -118,21 +118,21 @@ def test_on_a_phone_each_system_has_a_tab_and_without_one_the_page_asks_for_it(p
         browser.until("document.querySelectorAll('section').length === 2")
         browser.until(ALL_FOUND, 120)  # the teacher has to be loaded
         assert browser.evaluate("document.documentElement.scrollWidth") == 390
-        assert browser.evaluate(shown) == ["box-2l"]
+        assert browser.evaluate(visible_sections) == ["box-2l"]
         browser.evaluate("document.querySelectorAll('[role=tab]')[1].click()")
-        assert browser.evaluate(shown) == ["box-teacher"]
+        assert browser.evaluate(visible_sections) == ["box-teacher"]
         assert browser.inaccessible() == []
         browser.evaluate("document.querySelector('[role=tab][aria-selected=true]').focus()")
         browser.press("ArrowLeft")
-        assert browser.evaluate(shown) == ["box-2l"]
+        assert browser.evaluate(visible_sections) == ["box-2l"]
         browser.evaluate("document.getElementById('query').focus()")
         browser.press("ArrowDown")
         browser.press("ArrowRight")  # to the other column's hit, whose tab opens
-        assert browser.evaluate(shown) == ["box-teacher"]
+        assert browser.evaluate(visible_sections) == ["box-teacher"]
         assert browser.evaluate("document.activeElement.closest('section').id") == "box-teacher"
 
         browser.view(1280, 900, "light")
-        browser.until(f"{shown}.length === 2")
+        browser.until(f"{visible_sections}.length === 2")
         assert browser.evaluate("document.querySelectorAll('[role=tab]').length") == 0
         browser.until("document.getElementById('said').textContent.includes('hits of')")
         browser.evaluate("document.querySelectorAll('.chip input:checked').forEach(box => box.click())")
@@ -223,9 +223,9 @@ def test_what_comes_too_late_is_not_shown_and_a_swap_is_told(project: Path, tmp_
         browser.evaluate("new Promise(done => setTimeout(done, 300))")
         browser.type(" window")
         browser.until("window.late")
-        wanted = [hit["title"] for hit in get(f"{url}/search?q=string%20window")["results"][0]["hits"]]
+        titles = [hit["title"] for hit in get(f"{url}/search?q=string%20window")["results"][0]["hits"]]
         browser.evaluate("new Promise(done => setTimeout(done, 300))")
-        assert hits(browser, "now") == wanted
+        assert hits(browser, "now") == titles
 
         shutil.rmtree(project / "models/release/static")
         run_release(project, "2l")

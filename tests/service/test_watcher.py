@@ -30,9 +30,9 @@ def releases(released: Path, tmp_path: Path) -> Path:
 
 
 def watcher(source: object) -> Watcher:
-    made = Watcher(source, 0.2, Metrics())  # type: ignore[arg-type]
-    made.refresh()
-    return made
+    watched = Watcher(source, 0.2, Metrics())  # type: ignore[arg-type]
+    watched.refresh()
+    return watched
 
 
 def serving(watched: Watcher) -> Serving:
@@ -74,9 +74,9 @@ def test_what_does_not_load_leaves_the_old_release_serving_and_says_so(releases:
     client, service = open_client(releases)
     with client:
         manifest = releases / "2l/manifest.json"
-        whole = manifest.read_text()
+        content = manifest.read_text()
         old = client.post("/search", json={"query": "sum", "system": "2l"}).json()["release"]
-        manifest.write_text(whole.replace('"probe_tolerance"', '"surprise"'))
+        manifest.write_text(content.replace('"probe_tolerance"', '"surprise"'))
         for _ in range(3):
             service.watcher.refresh()
         state = client.get("/health").json()
@@ -88,7 +88,7 @@ def test_what_does_not_load_leaves_the_old_release_serving_and_says_so(releases:
         assert state["failing"][0]["tries"] == 1  # it waits before it tries again
         assert "slimtower_load_failing 1" in client.get("/metrics").text
         assert client.post("/search", json={"query": "sum", "system": "2l"}).json()["release"] == old
-        manifest.write_text(whole)
+        manifest.write_text(content)
         service.watcher.refresh()
         assert client.get("/health").json()["failing"] == []
 
@@ -101,11 +101,11 @@ def test_a_release_that_is_replaced_while_it_loads_is_not_served(
     key = source.poll()["2l"]
 
     def slow(folder: Path, threads: int) -> object:
-        found = load_release(folder, threads)
+        release = load_release(folder, threads)
         replace(folder, released / "models/release/2l")
         if not opens:
             raise UserError("files of two releases do not belong together")
-        return found
+        return release
 
     monkeypatch.setattr(sources, "load_release", slow)
     with pytest.raises(TransientError, match="replaced while it was loaded"):
@@ -273,11 +273,11 @@ def test_the_default_follows_the_evaluation_which_writes_its_choice_after_the_re
 def test_a_release_that_waited_for_the_default_is_served_as_soon_as_that_is_told_again(releases: Path) -> None:
     source = ToldSource({"a": releases / "2l"})
     watched = watcher(source)
-    told, source.folders = source.default, {"a": releases / "static"}
+    default, source.folders = source.default, {"a": releases / "static"}
     for error in (UserError("metrics.json: not JSON"), AttributeError("of a half-written file")):
         source.default = Mock(side_effect=error)  # type: ignore[method-assign]
         watched.refresh()
         assert (students(watched), set(watched.failures)) == ({"a": "2l"}, {DEFAULT})
-    source.default = told  # type: ignore[method-assign]
+    source.default = default  # type: ignore[method-assign]
     watched.refresh()
     assert (students(watched), watched.failures) == ({"a": "static"}, {})

@@ -47,29 +47,29 @@ def sign(folder: Path) -> None:
         for name in raw[field]:
             raw[field][name] = sha256_file(folder / part / name)
     with suppress(ValueError, UserError):  # or what serves says it alone
-        own = raw | {"encoder_settings": read_json(folder / "serving/serving.json")}
-        Manifest.model_validate(own)
-        raw = own
+        updated = raw | {"encoder_settings": read_json(folder / "serving/serving.json")}
+        Manifest.model_validate(updated)
+        raw = updated
     raw["index_manifest"] = sha256_file(folder / "index" / "manifest.json")
     path.write_text(json.dumps(raw))
     Manifest.model_validate(raw).write(path)
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def paths_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Every key below a value, and of lists the first place."""
     items = value.items() if isinstance(value, dict) else list(enumerate(value))[:1] if isinstance(value, list) else ()
     for key, below in items:
         yield (*path, key)
-        yield from places(below, (*path, key))
+        yield from paths_in(below, (*path, key))
 
 
 def edited(text: str, path: tuple[Any, ...], bad: Any) -> str:
     """JSON with something else at a path."""
-    whole = held = json.loads(text)
+    document = node = json.loads(text)
     for key in path[:-1]:
-        held = held[key]
-    held[path[-1]] = bad
-    return json.dumps(whole)
+        node = node[key]
+    node[path[-1]] = bad
+    return json.dumps(document)
 
 
 @pytest.mark.medium
@@ -77,9 +77,9 @@ def test_a_manifest_that_says_anything_is_one_line(release: Path, record_propert
     path = release / "manifest.json"
     original = path.read_text()
     assert opens(release)
-    for at, place in enumerate(places(json.loads(original))):
+    for at, key_path in enumerate(paths_in(json.loads(original))):
         for bad in (BAD[at % len(BAD)], BAD[(at * 5 + 3) % len(BAD)]):
-            path.write_text(edited(original, place, bad))
+            path.write_text(edited(original, key_path, bad))
             if path.read_text() == json.dumps(json.loads(original)):
                 continue  # it was this value
             assert not opens(release)
@@ -103,7 +103,7 @@ def test_settings_that_say_anything_are_one_line(
 ) -> None:
     manifest, path = (release / "manifest.json").read_text(), release / name
     original = path.read_text()
-    bad_ones = [edited(original, place, bad) for place in places(json.loads(original)) for bad in BAD[::3]]
+    bad_ones = [edited(original, key_path, bad) for key_path in paths_in(json.loads(original)) for bad in BAD[::3]]
     lengths = [edited(original, ("max_length",), bad) for bad in (-1, 0, 2**70)] if "serving.json" in name else []
     for text in [*bad_ones[:: len(bad_ones) // 40 + 1], *lengths, "[]", "null", "7", "[" * 100_000]:
         path.write_text(text)
@@ -160,14 +160,14 @@ def test_files_that_hold_anything_are_one_line(release: Path, record_property: C
 def test_a_sound_graph_of_other_inputs_is_one_line(release: Path) -> None:
     (graph,) = (release / "serving").glob("*.onnx")
     manifest, original = (release / "manifest.json").read_text(), graph.read_bytes()
-    kind, (given, made) = onnx.TensorProto.FLOAT, ("pixels", "classes")
-    node = onnx.helper.make_node("Identity", [given], [made])
-    inputs, outputs = ([onnx.helper.make_tensor_value_info(name, kind, [1, 4])] for name in (given, made))
-    whole = onnx.helper.make_model(
+    kind, (source, target) = onnx.TensorProto.FLOAT, ("pixels", "classes")
+    node = onnx.helper.make_node("Identity", [source], [target])
+    inputs, outputs = ([onnx.helper.make_tensor_value_info(name, kind, [1, 4])] for name in (source, target))
+    model = onnx.helper.make_model(
         onnx.helper.make_graph([node], "other", inputs, outputs),
         opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8,
     )  # fmt: skip
-    graph.write_bytes(whole.SerializeToString())
+    graph.write_bytes(model.SerializeToString())
     sign(release)
     assert not opens(release)
     graph.write_bytes(original)

@@ -67,10 +67,10 @@ def expected(project: Path, query: str, k: int, dataset: str = "") -> dict[str, 
     return {"ids": [h.id for h in hits], "scores": [h.score for h in hits], "titles": [h.title for h in hits]}
 
 
-def same(found: dict[str, Any], wanted: dict[str, list[Any]]) -> None:
-    assert found["ids"] == wanted["ids"]
-    assert found["titles"] == wanted["titles"]
-    assert found["scores"] == pytest.approx(wanted["scores"], abs=1e-6)
+def same(actual: dict[str, Any], reference: dict[str, list[Any]]) -> None:
+    assert actual["ids"] == reference["ids"]
+    assert actual["titles"] == reference["titles"]
+    assert actual["scores"] == pytest.approx(reference["scores"], abs=1e-6)
 
 
 def test_predict_answers_queries_with_their_own_k_or_the_parameters(saved: Path, released: Path) -> None:
@@ -100,8 +100,8 @@ def test_the_model_loads_without_project_torch_or_pickle(saved: Path, released: 
 def test_a_model_that_fuses_brings_its_bm25_index_and_package(hybrid: Path, saved: Path, tmp_path: Path) -> None:
     target = tmp_path / "model"
     save_model(hybrid / "models/release/static", target)
-    wanted = [set((each / "requirements.txt").read_text().split()) for each in (target, saved)]
-    assert wanted[0] - wanted[1] == {f"bm25s=={version('bm25s')}"} and not wanted[1] - wanted[0]
+    requirements = [set((model / "requirements.txt").read_text().split()) for model in (target, saved)]
+    assert requirements[0] - requirements[1] == {f"bm25s=={version('bm25s')}"} and not requirements[1] - requirements[0]
     same(predicted(target, tmp_path), expected(hybrid, QUERIES[0], 10))
 
 
@@ -135,15 +135,15 @@ def test_an_equal_release_is_stored_once(released: Path, tmp_path: Path, monkeyp
     for name, folder in [("a", "static"), ("a", "static"), ("b", "static"), ("a", "2l"), ("a", "static")]:
         with stage_run("release", {}) as run:
             log_release(run, releases[folder], name, once=True)
-        found = registry.client().get_run(run.run_id)
-        (output,) = found.outputs.model_outputs
-        assert found.data.tags["slimtower.model"] == output.model_id
+        logged = registry.client().get_run(run.run_id)
+        (output,) = logged.outputs.model_outputs
+        assert logged.data.tags["slimtower.model"] == output.model_id
         attached.append(output.model_id)
         if len(attached) == 4:  # a copy that is gone is no copy
             shutil.rmtree(tmp_path / "mlartifacts/models" / attached[0])
-    first, again, renamed, other, new = attached
+    first, again, renamed, other_student, new = attached
     assert first == again
-    assert len({first, renamed, other, new}) == 4
+    assert len({first, renamed, other_student, new}) == 4
 
 
 def answer(url: str, request: dict[str, Any], patience: float = 0) -> dict[str, Any]:

@@ -61,8 +61,8 @@ def test_the_snippet_runs(
         assert hit.id in printed
         assert hit.title in printed
     if "settings" in names:  # the search is set up as the release's own
-        wanted = [hit.score for hit in release.hits("one", truncate(vectors, release.manifest.dim), 5)[0]]
-        assert names["scores"][0].tolist() == pytest.approx(wanted, abs=1e-5)
+        scores = [hit.score for hit in release.hits("one", truncate(vectors, release.manifest.dim), 5)[0]]
+        assert names["scores"][0].tolist() == pytest.approx(scores, abs=1e-5)
         assert names["settings"]
         for ours, theirs in zip(shards_of(release.index("one")), names["shards"], strict=True):
             for name in names["settings"]:

@@ -45,8 +45,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("package")
     plain_copy(ROOT, folder / "project")
     venv.create(folder / "venv", symlinks=True)
-    place = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv")}))
-    (place / "shared.pth").write_text(sysconfig.get_path("purelib"))
+    site_packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv")}))
+    (site_packages / "shared.pth").write_text(sysconfig.get_path("purelib"))
     pip = [sys.executable, "-m", "pip", "--quiet", "--python", str(folder / "venv/bin/python"), "install"]
     alone = ["--no-deps", "--no-build-isolation", "--no-index", "--no-compile", "--disable-pip-version-check"]
     subprocess.run([*pip, *alone, str(folder / "project")], check=True)
@@ -59,16 +59,16 @@ def outside(command: list[str], folder: Path, **variables: str) -> subprocess.Co
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
 
 
-def brought(requirement: str, known: set[str]) -> set[str]:
+def brought(requirement: str, collected: set[str]) -> set[str]:
     """`known` and the normalised names of a distribution and of all that it requires here."""
-    wanted = Requirement(requirement)
-    name = canonicalize_name(wanted.name)
-    if name in known or (wanted.marker and not wanted.marker.evaluate({"extra": ""})):
-        return known
-    found = known | {name}
+    parsed = Requirement(requirement)
+    name = canonicalize_name(parsed.name)
+    if name in collected or (parsed.marker and not parsed.marker.evaluate({"extra": ""})):
+        return collected
+    extended = collected | {name}
     for inner in requires(name) or []:
-        found = brought(inner, found)
-    return found
+        extended = brought(inner, extended)
+    return extended
 
 
 @pytest.fixture(scope="module")
@@ -85,18 +85,18 @@ def foreign(environment: Path) -> list[str]:
 def test_a_release_opens_from_the_wheel_with_what_that_requires(
     environment: Path, foreign: list[str], released: Path, tmp_path: Path
 ) -> None:
-    (place,) = environment.glob("lib/python*/site-packages")
+    (site_packages,) = environment.glob("lib/python*/site-packages")
     assert {"torch", "transformers", "mlflow", "fastapi", "pandas"} <= set(foreign)
 
     code = ALONE.format(foreign=foreign) + ASK.format(folder=str(released / "models/release/2l"))
     done = outside([str(environment / "bin/python"), "-c", code], tmp_path)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert len(told["hits"]) == 3
-    assert Path(told["file"]).is_relative_to(place)
-    assert (place / "slimtower/py.typed").is_file()
-    assert (place / "slimtower/service/page.html").is_file()  # what the service reads is packed too
-    (record,) = place.glob("slimtower-*.dist-info/RECORD")
+    answer = json.loads(done.stdout)
+    assert len(answer["hits"]) == 3
+    assert Path(answer["file"]).is_relative_to(site_packages)
+    assert (site_packages / "slimtower/py.typed").is_file()
+    assert (site_packages / "slimtower/service/page.html").is_file()  # what the service reads is packed too
+    (record,) = site_packages.glob("slimtower-*.dist-info/RECORD")
     files = [row.partition(",")[0] for row in record.read_text(encoding="utf-8").splitlines()]
     assert {name.partition("/")[0].partition("-")[0] for name in files} == {"slimtower", ".."}  # ..: the command
 
@@ -108,13 +108,13 @@ def test_the_command_searches_and_says_what_it_lacks(
     done = outside([command, "search", "sum of an array", "--student", "2l"], released)
     assert done.returncode == 0 and "2l" in done.stdout, done.stderr
     assert "promote" in outside([command, "--help"], tmp_path).stdout
-    for words, said in (
+    for words, message in (
         (["fetch"], "there is no command 'fetch'"),
         (["run"], "is no checkout of the project"),
         (["promote"], "is no checkout"),
     ):
         done = outside([command, *words], tmp_path)
-        assert done.returncode == 3 and said in done.stderr, done.stderr
+        assert done.returncode == 3 and message in done.stderr, done.stderr
     shutil.copy(ROOT / "params.yaml", tmp_path)
     (tmp_path / "sitecustomize.py").write_text(ALONE.format(foreign=foreign), encoding="utf-8")
     for options in (["--release", str(released / "models/release/2l")], ["--model", "slimtower@champion"]):

@@ -23,8 +23,8 @@ def context() -> Callable[..., dict[str, Any]]:
     """Airflow's context of one try; tries that are given the same store belong to the same task."""
 
     def make(try_number: int = 1, store: dict[str, Any] | None = None, task_id: str = "teach") -> dict[str, Any]:
-        held = {} if store is None else store
-        memory = SimpleNamespace(get=held.get, set=held.__setitem__)
+        values = {} if store is None else store
+        memory = SimpleNamespace(get=values.get, set=values.__setitem__)
         task = SimpleNamespace(
             dag_id="retrain",
             run_id="run",

@@ -17,13 +17,13 @@ NO_CODE: dict[str, Any] = {"phase": "Failed", "reason": "Evicted"}
 
 def ended(code: int) -> dict[str, Any]:
     """Status of a pod whose container has just ended; after an error with the log's end as its message."""
-    terminated = {"exitCode": code, "finishedAt": _now(), "message": LOG if code else ""}
+    terminated = {"exitCode": code, "finishedAt": _timestamp(), "message": LOG if code else ""}
     return _status("Failed" if code else "Succeeded", {"terminated": terminated})
 
 
 def running() -> dict[str, Any]:
     """Status of a pod whose container runs."""
-    return _status("Running", {"running": {"startedAt": _now()}})
+    return _status("Running", {"running": {"startedAt": _timestamp()}})
 
 
 class Cluster:
@@ -48,22 +48,22 @@ class Cluster:
     def answer(self, method: str, url: str, body: Any) -> tuple[int, Any]:
         """HTTP status and content for a request; a log is text."""
         parts = urlsplit(url)
-        found = PODS.fullmatch(parts.path)
-        if found is None:
+        match = PODS.fullmatch(parts.path)
+        if match is None:
             return 404, _missing(parts.path)
         if method == "POST":
             self.created.append(body)
             return 201, self.add(body)
-        key = found["namespace"], found["name"]
-        if not found["name"]:
+        key = match["namespace"], match["name"]
+        if not match["name"]:
             selector = parse_qs(parts.query).get("labelSelector", [""])[0]
             pods = [pod for (namespace, _), pod in self.pods.items() if namespace == key[0]]
             return 200, {"kind": "PodList", "items": [pod for pod in pods if _matches(pod, selector)]}
-        if found["log"]:
+        if match["log"]:
             self.when_log_is_read()
-            return 200, "".join(f"{_now()} {line}\n" for line in LOG.splitlines())
+            return 200, "".join(f"{_timestamp()} {line}\n" for line in LOG.splitlines())
         if key not in self.pods:
-            return 404, _missing(found["name"])
+            return 404, _missing(match["name"])
         if method == "PATCH":
             self.pods[key]["metadata"].setdefault("labels", {}).update(body["metadata"]["labels"])
         return 200, self.pods.pop(key) if method == "DELETE" else self.pods[key]
@@ -117,9 +117,9 @@ def _matches(pod: dict[str, Any], selector: str) -> bool:
     return True
 
 
-def _missing(what: str) -> dict[str, Any]:
-    return {"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404, "message": f"{what} not found"}
+def _missing(name: str) -> dict[str, Any]:
+    return {"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404, "message": f"{name} not found"}
 
 
-def _now() -> str:
+def _timestamp() -> str:
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")

@@ -69,7 +69,7 @@ def test_retrain_is_the_graph_of_dvc_yaml_between_begin_and_publish(parsed: dict
     recipe = "recipes/click_log.yaml" if parsed["runner"] == "kubernetes" else ""
     graph = read_graph(PROJECT, recipe)
     expected = {
-        stage.task_id: sorted(graph.stages[other].task_id for other in graph.direct[address]) or ["begin"]
+        stage.task_id: sorted(graph.stages[predecessor].task_id for predecessor in graph.direct[address]) or ["begin"]
         for address, stage in graph.stages.items()
     }
     expected |= {"begin": [], "publish": sorted(graph.stages[leaf].task_id for leaf in graph.leaves)}
@@ -110,8 +110,8 @@ def test_promote_by_hand_knows_no_events_and_tells_a_run_that_is_named_from_one_
 ) -> None:
     environment = parsed["dags"]["promote"]["promote"]["environment"]
     assert parsed["dags"]["promote"]["for-serving"]["inlets"] == []
-    told = Template(environment["SLIMTOWER_ANNOUNCED"])
-    assert (told.render(params={"run": ""}), told.render(params={"run": "a"})) == ("1", "")
+    announced = Template(environment["SLIMTOWER_ANNOUNCED"])
+    assert (announced.render(params={"run": ""}), announced.render(params={"run": "a"})) == ("1", "")
 
 
 def test_a_person_approves_where_the_deployment_says_so(parsed: dict[str, Any]) -> None:
@@ -124,9 +124,9 @@ def test_a_person_approves_where_the_deployment_says_so(parsed: dict[str, Any]) 
 
 
 def test_the_champion_is_deployed_after_it_was_promoted_where_an_engine_is_named(tmp_path: Path) -> None:
-    own = tmp_path / "own.yaml"
-    own.write_text("promote: {deploy_to: 'postgresql://x@host/db'}")
-    named = parse(str(own))
+    overlay = tmp_path / "own.yaml"
+    overlay.write_text("promote: {deploy_to: 'postgresql://x@host/db'}")
+    named = parse(str(overlay))
     assert named["errors"] == {}
     deploy = named["dags"]["promote"]["deploy"]
     assert deploy["upstream"] == ["promote"] and "slimtower-deploy" in deploy["image"]
@@ -136,10 +136,10 @@ def test_the_champion_is_deployed_after_it_was_promoted_where_an_engine_is_named
 
 
 def test_a_wrong_deployment_is_an_import_error_that_names_the_fix(tmp_path: Path) -> None:
-    own = tmp_path / "own.yaml"
-    for text, told in (
+    overlay = tmp_path / "own.yaml"
+    for text, message in (
         ("stages: {teech: {cpus: 1}}", "stages.teech is of no step"),
         ("recipe: recipes/click_log.yaml\nvariables: {TEST_FORM: x}", "did you mean variables.TEST_FROM?"),
     ):
-        own.write_text(text)
-        assert told in "".join(parse(str(own))["errors"].values())
+        overlay.write_text(text)
+        assert message in "".join(parse(str(overlay))["errors"].values())

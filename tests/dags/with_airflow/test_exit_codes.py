@@ -64,10 +64,10 @@ def in_process(task: RunnerTask, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     return run
 
 
-def in_container(task: RunnerTask, folder: Path, monkeypatch: pytest.MonkeyPatch, left: Sequence[str] = ()) -> Run:
+def in_container(task: RunnerTask, folder: Path, monkeypatch: pytest.MonkeyPatch, leftovers: Sequence[str] = ()) -> Run:
     """Docker's operator on an engine that answers as Docker does: no image yet, and containers of the names `left`."""
     created: dict[str, Any] = {}
-    on_engine = set(left)
+    on_engine = set(leftovers)
     pulled: list[str] = []
 
     def pull(name: str, **_: Any) -> Iterator[dict[str, str]]:
@@ -78,11 +78,11 @@ def in_container(task: RunnerTask, folder: Path, monkeypatch: pytest.MonkeyPatch
         assert pulled == [name]
         return {"Id": "sha256:local", "RepoDigests": [f"{name}@sha256:pushed"]}
 
-    def create(**given: Any) -> dict[str, str]:
-        assert given["name"] not in on_engine
-        on_engine.add(given["name"])
-        created.update(given)
-        return {"Id": given["name"]}
+    def create(**options: Any) -> dict[str, str]:
+        assert options["name"] not in on_engine
+        on_engine.add(options["name"])
+        created.update(options)
+        return {"Id": options["name"]}
 
     def remove(name: str, v: bool, force: bool) -> None:
         if name not in on_engine:
@@ -94,7 +94,7 @@ def in_container(task: RunnerTask, folder: Path, monkeypatch: pytest.MonkeyPatch
         images=lambda name: pulled,
         pull=pull,
         inspect_image=inspect,
-        create_host_config=lambda **given: given,
+        create_host_config=lambda **options: options,
         create_container=create,
         attach=lambda **_: iter([b"first\nthe last line says why\n"]),
         start=lambda _: None,
@@ -130,7 +130,7 @@ def in_pod(task: RunnerTask, cluster: Cluster) -> Run:
         finally:
             assert cluster.created and not cluster.pods
         container = cluster.created[-1]["spec"]["containers"][0]
-        return {one["name"]: one.get("value") for one in container["env"]} | {"argv": container["args"]}
+        return {variable["name"]: variable.get("value") for variable in container["env"]} | {"argv": container["args"]}
 
     return run
 
@@ -157,10 +157,10 @@ def test_a_container_that_cannot_be_removed_fails_no_task(
 ) -> None:
     run = in_container(task_of("docker", monkeypatch), tmp_path, monkeypatch)
     engine: Any = docker_job.ContainerOperator.cli
-    kept = engine.remove_container
+    remove = engine.remove_container
 
     def busy(name: str, v: bool, force: bool) -> None:
-        kept(name, v, force)
+        remove(name, v, force)
         raise APIError("500 Server Error: container is in use")
 
     engine.remove_container = busy
@@ -232,13 +232,13 @@ def test_a_retry_never_runs_beside_the_container_of_a_dead_worker(
     name = docker_job.container_name(context(1), "s3://b/one")
     other_run = context(1)
     other_run["ti"].run_id = "another"
-    others = {
+    other_names = {
         docker_job.container_name(other_run, "s3://b/one"),
         docker_job.container_name(context(1, task_id="embed"), "s3://b/one"),
         docker_job.container_name(context(1), "s3://b/two"),
     }
-    assert name not in others and name.startswith("slimtower-retrain-teach-")
-    run = in_container(task_of("docker", monkeypatch), tmp_path, monkeypatch, left=[name])
+    assert name not in other_names and name.startswith("slimtower-retrain-teach-")
+    run = in_container(task_of("docker", monkeypatch), tmp_path, monkeypatch, leftovers=[name])
     run(0, context(2))
 
 
@@ -247,21 +247,21 @@ def test_a_container_is_gone_before_airflow_kills_the_worker(
 ) -> None:
     job = task_of("docker", monkeypatch).job(context())
     job.stop()  # nothing was started
-    asked: list[Any] = []
+    requests: list[Any] = []
 
-    def gone(name: str, v: bool, force: bool) -> None:
-        asked.append((name, force))
+    def remove(name: str, v: bool, force: bool) -> None:
+        requests.append((name, force))
         raise NotFound(name)
 
     def ended(name: str, timeout: int) -> None:
-        asked.append((name, timeout < 5))
+        requests.append((name, timeout < 5))
         raise APIError("it has ended")
 
-    engine = SimpleNamespace(stop=ended, remove_container=gone)
+    engine = SimpleNamespace(stop=ended, remove_container=remove)
     monkeypatch.setattr(docker_job.ContainerOperator, "cli", engine)
     job.operator.container = {"Id": "1"}
     job.stop()
-    assert asked == [("1", True), ("1", True)]
+    assert requests == [("1", True), ("1", True)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")

@@ -24,21 +24,21 @@ def task_of(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> TaskOf:
     """The task of a stage, whose pods are the cluster's."""
     monkeypatch.setenv("SLIMTOWER_DEPLOYMENT", DEPLOYMENTS["kubernetes"])
     deployment = read_deployment(PROJECT / "dags")
-    return lambda what: make_task(deployment, what, image=what.partition("@")[0])
+    return lambda address: make_task(deployment, address, image=address.partition("@")[0])
 
 
 @pytest.fixture
 def pod_of(task_of: TaskOf, cluster: Cluster, context: Context) -> Callable[[str], k8s.V1Pod]:
     """The pod of a stage as the cluster receives it, read strictly."""
 
-    def create(what: str) -> k8s.V1Pod:
-        task = task_of(what)
+    def create(address: str) -> k8s.V1Pod:
+        task = task_of(address)
         task.execute(context(task_id=task.task_id))
         received = cluster.created[-1]
         client = ApiClient()
-        read = client.deserialize(SimpleNamespace(data=json.dumps(received)), "V1Pod")
-        assert client.sanitize_for_serialization(read) == received  # no field that the models do not know
-        return read
+        parsed = client.deserialize(SimpleNamespace(data=json.dumps(received)), "V1Pod")
+        assert client.sanitize_for_serialization(parsed) == received  # no field that the models do not know
+        return parsed
 
     return create
 
@@ -51,7 +51,7 @@ def test_a_gpu_stage_asks_for_gpus_shared_memory_and_gpu_nodes(pod_of: Callable[
     assert container.resources.requests["cpu"] == "16000m"
     assert container.image == "registry.example.com/search/slimtower-teach:1.0-gpu"
     assert spec.node_selector == {"accelerator": "nvidia"}
-    assert [(one.key, one.operator, one.effect) for one in spec.tolerations] == [
+    assert [(toleration.key, toleration.operator, toleration.effect) for toleration in spec.tolerations] == [
         ("nvidia.com/gpu", "Exists", "NoSchedule")
     ]
     volumes = {volume.name: volume for volume in spec.volumes}
@@ -59,13 +59,13 @@ def test_a_gpu_stage_asks_for_gpus_shared_memory_and_gpu_nodes(pod_of: Callable[
     assert mounts == {"/cache": "cache", "/work": "work", "/dev/shm": "shm", "/tmp": "tmp"}
     assert (volumes["shm"].empty_dir.medium, volumes["shm"].empty_dir.size_limit) == ("Memory", "16384Mi")
     assert volumes["cache"].persistent_volume_claim.claim_name == "slimtower-cache"
-    variables = {one.name: one.value for one in container.env}
+    variables = {variable.name: variable.value for variable in container.env}
     assert variables["SLIMTOWER_REQUIRE_CUDA"] == "1"
     assert variables["SLIMTOWER_PROCESSES"] == "4"
 
 
 def test_requests_differ_by_stage_and_by_cell(pod_of: Callable[[str], k8s.V1Pod]) -> None:
-    mine, table, layers = (pod_of(what).spec for what in ("mine@click", "distill@static", "distill@2l"))
+    mine, table, layers = (pod_of(address).spec for address in ("mine@click", "distill@static", "distill@2l"))
     assert mine.containers[0].resources.requests == {
         "cpu": "8000m", "memory": "65536Mi", "ephemeral-storage": "204800Mi",
     }  # fmt: skip
@@ -82,13 +82,16 @@ def test_secrets_come_by_reference_and_pods_run_without_privileges(
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret-value")
     pod = pod_of("index")
-    assert [one.secret_ref.name for one in pod.spec.containers[0].env_from] == ["slimtower-s3", "slimtower-mlflow"]
+    assert [source.secret_ref.name for source in pod.spec.containers[0].env_from] == [
+        "slimtower-s3",
+        "slimtower-mlflow",
+    ]
     assert "secret-value" not in str(pod)
     assert pod.spec.security_context.run_as_non_root is True
-    own = pod.spec.containers[0].security_context
-    assert own.read_only_root_filesystem is True and own.allow_privilege_escalation is False
-    assert own.capabilities.drop == ["ALL"] and not own.capabilities.add and not own.privileged
-    assert {one.name: one.value for one in pod.spec.containers[0].env}.items() >= WRITTEN.items()
+    security = pod.spec.containers[0].security_context
+    assert security.read_only_root_filesystem is True and security.allow_privilege_escalation is False
+    assert security.capabilities.drop == ["ALL"] and not security.capabilities.add and not security.privileged
+    assert {variable.name: variable.value for variable in pod.spec.containers[0].env}.items() >= WRITTEN.items()
     assert pod.spec.automount_service_account_token is False
     assert pod.spec.restart_policy == "Never"
     assert pod.metadata.namespace == "retraining"
@@ -109,8 +112,8 @@ def test_the_last_line_of_a_pod_is_the_reason_that_airflow_shows(
     cluster.status = ended(3)
     with pytest.raises(AirflowFailException, match=r"wrong data or settings: the last line says why$"):
         task_of("teach").execute(context())
-    asked = cluster.created[-1]["spec"]["containers"][0]["terminationMessagePolicy"]
-    assert asked == "FallbackToLogsOnError"  # else a cluster gives no message
+    policy = cluster.created[-1]["spec"]["containers"][0]["terminationMessagePolicy"]
+    assert policy == "FallbackToLogsOnError"  # else a cluster gives no message
 
 
 @pytest.mark.parametrize("status", [NO_CODE, running()], ids=["from the start", "evicted while it runs"])
