@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from slimtower.common.errors import TransientError, UserError
+from slimtower.common.errors import TransientError, UserError, line
 
 CLOCK = {"RequestTimeTooSkewed", "RequestExpired"}
 LOGIN = {"AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"}
@@ -85,24 +85,24 @@ def explained(where: str) -> Iterator[None]:
     except aws.ClientError as error:
         raise _refusal(where, error.response) from None
     except (aws.NoCredentialsError, aws.PartialCredentialsError, aws.CredentialRetrievalError) as error:
-        raise UserError(f"{where}: {error}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE") from None
-    except aws.HTTPClientError as error:
-        if "Invalid header" in str(error):
-            raise UserError(
-                f"{where}: the credentials hold a line end or another character that no header may; fix"
-                " AWS_ACCESS_KEY_ID or AWS_SESSION_TOKEN"
-            ) from None
-        raise _unreached(where, error) from None
-    except (aws.ConnectionError, aws.IncompleteReadError) as error:
+        raise UserError(
+            f"{where}: {line(error)}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+        ) from None
+    except (aws.HTTPClientError, aws.ConnectionError, aws.IncompleteReadError) as error:
         raise _unreached(where, error) from None
     except aws.BotoCoreError as error:
-        raise UserError(f"{where}: {error}; fix the location or the AWS_* variables") from None
+        raise UserError(f"{where}: {line(error)}; fix the location or the AWS_* variables") from None
 
 
 def _unreached(where: str, error: Exception) -> UserError:
+    if "Invalid header" in str(error):
+        return UserError(
+            f"{where}: the credentials hold a line end or another character that no header may; fix AWS_ACCESS_KEY_ID"
+            " or AWS_SESSION_TOKEN"
+        )
     if says_untrusted(str(error)):
-        return UserError(f"{where}: {error}; {FIX_CERTIFICATE}")
-    return TransientError(f"{where}: {error}; check AWS_ENDPOINT_URL and the network, then run again")
+        return UserError(f"{where}: {line(error)}; {FIX_CERTIFICATE}")
+    return TransientError(f"{where}: {line(error)}; check AWS_ENDPOINT_URL and the network, then run again")
 
 
 def _refusal(where: str, response: dict[str, Any]) -> Exception:

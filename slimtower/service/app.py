@@ -57,7 +57,6 @@ def build_app(service: Service) -> ASGIApp:
 
 
 def from_environment() -> ASGIApp:
-    """The application of one of several processes, whose settings the parent left."""
     return build_app(open_service(Settings.from_environment()))
 
 
@@ -95,8 +94,7 @@ def _new_corpus(service: Service) -> None:
 
 
 def _write_corpus(service: Service) -> None:
-    students = service.watcher.current.students.values() if service.watcher.current else []
-    datasets = sorted({dataset for served in students for dataset in served.release.datasets})
+    datasets = sorted({dataset for served in service.students for dataset in served.release.datasets})
     service.corpus.locate()
     if service.log:
         write_corpus(service.log.store, service.corpus, datasets)
@@ -145,8 +143,7 @@ def status_routes(service: Service, in_flight: Callable[[], int]) -> APIRouter:
 
 
 def gauges(service: Service, in_flight: int) -> list[Metric]:
-    """What holds now."""
-    students = service.watcher.current.students.values() if service.watcher.current else ()
+    students = service.students
     info = GaugeMetricFamily("slimtower_release_info", "Releases that answer now.")
     for served in students:
         info.add_sample(info.name, {"system": served.name, **served.identity}, 1)

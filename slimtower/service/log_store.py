@@ -3,15 +3,14 @@
 import hashlib
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
-from slimtower.common.errors import TransientError, UserError, line
+from slimtower.common.errors import TransientError, UserError
 from slimtower.common.files import cache_root, file_lock, last_used, sha256_file, staged_file
-from slimtower.common.s3 import advice, says_refused
+from slimtower.common.s3 import explained, s3_client
 
 _ABSENT = {"NoSuchKey", "404"}
 _DIGEST = "sha256"  # an object's metadata
@@ -42,7 +41,6 @@ class FolderLogStore:
             raise TransientError(f"search log: {error}; free space, or name another folder") from None
 
     def names(self) -> Iterator[str]:
-        """All files."""
         return (path.relative_to(self.root).as_posix() for path in self.root.rglob("*") if path.is_file())
 
     def delete(self, name: str) -> None:
@@ -71,20 +69,17 @@ class S3LogStore:
     def client(self) -> Any:
         """Made on first use: importing boto3 takes a while."""
         if self._client is None:
-            import boto3
-            from botocore.config import Config
-
-            self._client = boto3.Session().client("s3", config=Config(connect_timeout=10))  # seconds
+            self._client = s3_client(self._bucket_name)
         return self._client
 
     def write(self, name: str, text: str) -> None:
-        with _explained(self._bucket_name):
+        with explained(self._bucket_name):
             self.client.put_object(**self._where(name), Body=text.encode("utf-8"))
 
     def keep(self, name: str, lines: Lines) -> None:
         """Put an object by way of a file in the cache, its digest as metadata, unless that is there."""
         where, folder = self._where(name), cache_root() / "serve"
-        with _explained(self._bucket_name):
+        with explained(self._bucket_name):
             head = self._head(name)
             if head and head.get("Metadata", {}).get(_DIGEST) == _digest(lines()):
                 return
@@ -110,19 +105,19 @@ class S3LogStore:
             raise
 
     def names(self) -> Iterator[str]:
-        with _explained(self._bucket_name):
+        with explained(self._bucket_name):
             for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self.prefix):
                 for item in page.get("Contents", []):
                     yield item["Key"].removeprefix(self.prefix)
 
     def delete(self, name: str) -> None:
-        with _explained(self._bucket_name):
+        with explained(self._bucket_name):
             self.client.delete_object(**self._where(name))
 
     def fetch(self, name: str, into: Path) -> Path:
         """Download an object unless this version of it lies below `into`; of earlier versions the last one stays."""
         where = self._where(name)
-        with _explained(self._bucket_name), file_lock(into / ".lock"):
+        with explained(self._bucket_name), file_lock(into / ".lock"):
             head = self._head(name)
             if head is None:
                 raise UserError(f"{self._bucket_name}: no object {where['Key']}; copy it there")
@@ -160,26 +155,3 @@ def _digest(lines: Iterable[str], file: IO[bytes] | None = None) -> str:
         if file is not None:
             file.write(content)
     return total.hexdigest()
-
-
-@contextmanager
-def _explained(location: str) -> Iterator[None]:
-    from boto3.exceptions import Boto3Error
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    try:
-        yield
-    except (BotoCoreError, ClientError, Boto3Error, ValueError) as error:
-        kind = UserError if _refused(error) else TransientError
-        raise kind(f"{location}: {line(error)[:200]}; {advice(str(error), 'check AWS_* and the bucket')}") from None
-
-
-def _refused(error: Exception) -> bool:
-    """Whether trying again helps nothing: login or endpoint are missing, malformed or unknown, or the bucket is."""
-    from botocore.exceptions import ClientError, CredentialRetrievalError, NoCredentialsError, PartialCredentialsError
-
-    if isinstance(error, ClientError):
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        return status in (401, 403) or says_refused(str(error))
-    no_login = NoCredentialsError | PartialCredentialsError | CredentialRetrievalError
-    return isinstance(error, ValueError | no_login) or "Invalid header" in str(error)

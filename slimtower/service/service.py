@@ -113,6 +113,11 @@ class Service:
         """Queries to try, by data set; those of a run's own data are shown as the rest of the run is."""
         return example_queries(serving, self.project if self.settings.baselines else None)
 
+    @property
+    def students(self) -> list[Served]:
+        """The students that answer now."""
+        return list(self.watcher.current.students.values()) if self.watcher.current else []
+
     def serving(self) -> Serving:
         """What answers now; a request calls this once. Problem 503 if nothing does yet."""
         current = self.watcher.current
