@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from slimtower.common.errors import UserError
 from slimtower.common.settings import validated
@@ -26,7 +26,6 @@ STOP_S = 30  # so long may requests take that run when the service is asked to s
 
 
 def main(words: list[str]) -> None:
-    """Read the words of the command line and serve until asked to stop."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when faiss is loaded: idle threads must not spin
     arguments = _parser().parse_args(words)
     with tempfile.TemporaryDirectory(prefix="slimtower-serve-") as shared:
@@ -119,59 +118,26 @@ def _parser() -> argparse.ArgumentParser:
         prog="slimtower serve", description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     add = parser.add_argument
-    add("--release", default="", help="folder of a release or of several (models/release where --model is not given)")
     add("--recipe", default="", help="the releases of this recipe's run, e.g. recipes/beir.yaml")
-    add("--model", default="", help="a registered model's alias, such as slimtower@champion")
-    add("--system", default="", help="which release of several answers by default (the evaluation's choice)")
-    add("--embeddings-model", default="", help="another name of that one in /v1/embeddings, such as your provider's")
     add("--host", default="127.0.0.1", help="address to listen at; 0.0.0.0 for all")
     add("--hosts", default="", help="names that requests may call it by, parted by commas (this machine's own where it"
         " listens to this machine alone, else any)")  # fmt: skip
     add("--port", type=int, default=8000, help="port to listen at")
-    add("--workers", type=_positive, default=1, help="processes; they share the index's memory")
-    add("--threads", type=int, default=0, help="encodings and searches at once in each process (0: one a processor)")
-    add(
-        "--poll",
-        dest="poll_s",
-        metavar="POLL",
-        type=float,
-        default=10.0,
-        help="seconds between two looks for a new release",
-    )
-    add("--rate", type=float, default=50.0, help="requests a second of one client to one process; ten queries of a"
-        " batch count as one (0: no limit)")  # fmt: skip
-    add("--max-requests", type=_positive, default=200, help="requests at once in each process; where there is a"
-        " rate, a quarter of them of one client")  # fmt: skip
-    add("--max-body", type=_positive, default=1 << 20, help="bytes of a request's body")
-    add("--max-batch", type=_positive, default=256, help="queries of a request")
-    add("--max-text", type=_positive, default=8192, help="characters of a query")
-    add("--max-k", type=_positive, default=100, help="hits of a query")
-    add("--corpus", default="", help="folder or s3://bucket/prefix that holds corpus.parquet, as data/ingest does"
-        " (what lies beside the releases of a checkout)")  # fmt: skip
-    add("--corpus-mb", type=int, default=500, help="largest corpus.parquet read for snippets and BM25 (0: none)")
-    add("--no-baselines", dest="baselines", action="store_false", help="none of what the page compares with or shows of"
-        " the run: teacher, BM25, report, example queries of the run's own data")  # fmt: skip
     add("--trusted-proxies", default="", help="addresses whose X-Forwarded-For tells the client, such as 10.0.0.0/8")
-    add("--log", default="", help="folder or s3://bucket/prefix of the search log (UBI); none where it is not given")
-    add(
-        "--log-flush",
-        dest="log_flush_s",
-        metavar="LOG_FLUSH",
-        type=float,
-        default=60.0,
-        help="seconds between two files of the search log",
-    )
-    add("--consent", choices=["header", "given"], default="header", help="header: log searches that say"
-        " X-Search-Consent: yes; given: log all, you have asked")  # fmt: skip
-    add("--retention-days", type=_positive, default=90, help="days that the search log is kept")
-    add("--log-queries", action="store_true", help="put queries into the service's own log lines")
+    for name, field in Settings.model_fields.items():
+        flag, kind = name.removesuffix("_s").replace("_", "-"), cast(Any, field.annotation)
+        common: dict[str, Any] = {"dest": name, "default": field.default, "help": field.description}
+        if not field.description:
+            continue
+        if kind is bool and field.default:
+            add(f"--no-{flag}", action="store_false", **common)
+        elif kind is bool:
+            add(f"--{flag}", action="store_true", **common)
+        elif choices := get_args(kind):
+            add(f"--{flag}", choices=choices, **common)
+        else:
+            add(f"--{flag}", type=kind, metavar=flag.upper().replace("-", "_"), **common)
     return parser
-
-
-def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise ValueError(text)
-    return number
 
 
 def processors() -> int:

@@ -69,7 +69,6 @@ class Limits:
         self.buckets, self.running, self.running_of = Buckets(settings.rate), 0, Counter[str]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer what is over a limit; pass on the rest."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -187,7 +186,6 @@ class Connection(H11Protocol):
     """A connection that is cut when its client keeps it waiting, or when it is idle and one above the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for a first request."""
         super().connection_made(transport)  # type: ignore[arg-type]
         self.transport.set_write_buffer_limits(0)  # `pause_writing` tells of all that is unsent, however little
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -212,12 +210,10 @@ class Connection(H11Protocol):
         self._expect("reading", TAKE_S)
 
     def resume_writing(self) -> None:
-        """The client has read all."""
         super().resume_writing()
         self._arrived("reading")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is expected any more."""
         for event in list(self._timers):
             self._arrived(event)
         super().connection_lost(exc)

@@ -42,7 +42,6 @@ _DOCUMENTS = re.compile(r"document|passage|corpus|(?<![a-z])docs?(?![a-z])", re.
 
 
 def search_routes(service: Service) -> APIRouter:
-    """The routes of one process."""
     routes = APIRouter(tags=["search"], responses=REFUSALS)
 
     @routes.post("/search", response_model=SearchAnswer)
@@ -184,7 +183,6 @@ def _client(request: Request) -> Client:
 
 
 def embedding_routes(service: Service) -> APIRouter:
-    """The routes of one process."""
     routes = APIRouter(tags=["embeddings"], responses=REFUSALS)
 
     @routes.post("/v1/embeddings", response_model=EmbeddingsAnswer)

@@ -83,7 +83,6 @@ class SearchLog:
         self._thread = threading.Thread(target=self._run, name="search log", daemon=True)
 
     def start(self) -> None:
-        """Flush from now on."""
         self._thread.start()
 
     def close(self) -> None:

@@ -116,12 +116,10 @@ class Metrics:
         }
 
     def count(self, name: str, amount: float = 1, **labels: str) -> None:
-        """Add to a counter."""
         counter = self._counters[name]
         (counter.labels(**labels) if labels else counter).inc(amount)
 
     def time(self, name: str, seconds: float, **labels: str) -> None:
-        """Add an observation to a histogram."""
         self._times[name].labels(**labels).observe(seconds)
 
     def text(self, gauges: list[Metric]) -> str:
@@ -151,7 +149,6 @@ class Observing:
         self.app, self.metrics, self.in_flight = app, metrics, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on, and note."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
