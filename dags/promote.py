@@ -8,7 +8,7 @@ from pathlib import Path
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, Param, task
-from slimtower_dags.assets import RELEASE, is_for_serving, newest_run
+from slimtower_dags.assets import RELEASE, serving_run
 from slimtower_dags.deployment import read_deployment
 from slimtower_dags.tasks import make_task
 from slimtower_dags.variables import MACROS
@@ -33,7 +33,7 @@ with DAG(
     @task.short_circuit(task_id="for-serving", ignore_downstream_trigger_rules=True)
     def for_serving(params=None, triggering_asset_events=None):
         """The run of the release, the same for all that follows; stop where only releases of past windows called."""
-        return newest_run(params, triggering_asset_events) if is_for_serving(triggering_asset_events) else ""
+        return serving_run(params, triggering_asset_events)
 
     before = for_serving()
     if deployment.promote.approval:

@@ -74,8 +74,6 @@ class Kubernetes(Settings):
 
 
 class Promotion(Settings):
-    """What happens to a new release."""
-
     approval: bool
     approval_hours: float
     deploy_to: str
@@ -137,7 +135,6 @@ class Deployment(Settings):
                 raise SettingsError(f"deployment: variables.{key} {of}{fix}")
 
     def image(self, step: str, *, gpu: bool) -> str:
-        """The image's name."""
         name = f"{self.images.prefix}slimtower-{step}"
         if digest := self.images.digests.get(step):
             return f"{name}@{digest}"

@@ -47,7 +47,6 @@ class ContainerOperator(DockerOperator):
             self.remove()
 
     def remove(self) -> None:
-        """Remove the container, if there is one."""
         if self.container is None:
             return
         try:
@@ -138,5 +137,4 @@ class ContainerJob:
         return 0, ""
 
     def stop(self) -> None:
-        """Stop and remove the container."""
         self.operator.on_kill()

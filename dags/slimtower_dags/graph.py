@@ -55,7 +55,6 @@ class Graph:
 
     @property
     def roots(self) -> list[str]:
-        """Addresses that wait for nothing."""
         return [address for address, before in self.upstream.items() if not before]
 
     @property
@@ -76,7 +75,6 @@ class Graph:
 
     @property
     def leaves(self) -> list[str]:
-        """Addresses for which nothing waits."""
         awaited = frozenset[str]().union(*self.upstream.values())
         return [address for address in self.stages if address not in awaited]
 
@@ -84,8 +82,7 @@ class Graph:
 def read_graph(root: Path, recipe: str = "", variables: Mapping[str, str] | None = None) -> Graph:
     """The graph of the project in `root` with a recipe's params, filled with `variables`, laid over its own.
 
-    Raises:
-        SettingsError: names the file and key at fault.
+    SettingsError names the file and key at fault.
     """
     params = read_mapping(root / "params.yaml")
     if recipe:
@@ -111,11 +108,7 @@ def read_graph(root: Path, recipe: str = "", variables: Mapping[str, str] | None
 
 
 def read_variables(root: Path, recipe: str = "") -> list[str]:
-    """Names of the `${NAME}`s that a recipe of the project in `root` reads, sorted, but for those of the window.
-
-    Raises:
-        SettingsError: the recipe cannot be read.
-    """
+    """Names of the `${NAME}`s that a recipe of the project in `root` reads, sorted, but for those of the window."""
     names = {match[1] for match in _VARIABLE.finditer(_uncommented(root / recipe))} if recipe else set()
     return sorted(names - {"SINCE", "UNTIL"})
 
@@ -230,5 +223,4 @@ def _look_up(path: str, context: dict[str, Any], stage: str) -> Any:
 
 
 def _touch(first: PurePosixPath, second: PurePosixPath) -> bool:
-    """Tell whether two paths are the same or one contains the other."""
     return first.is_relative_to(second) or second.is_relative_to(first)

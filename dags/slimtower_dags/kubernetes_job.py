@@ -75,7 +75,6 @@ class PodJob:
         return 0, ""
 
     def stop(self) -> None:
-        """Delete the pod."""
         self.operator.on_kill()
 
 

@@ -48,7 +48,6 @@ class RunnerTask(BaseOperator):
         return self.deployment.runner
 
     def execute(self, context: Any) -> None:
-        """Run it, its output in the task's log."""
         self._job = self.job(context)
         code, last_line = self._job.wait()
         settle(code, context, last_line)
@@ -81,14 +80,10 @@ class RunnerTask(BaseOperator):
 def make_task(
     deployment: Deployment, task_name: str, *, image: str, more: dict[str, str] | None = None, **kwargs: Any
 ) -> RunnerTask:
-    """The task that runs `python -m pipeline.task WHAT`.
+    """The task that runs `python -m pipeline.task WHAT`; `task_name` is WHAT, such as begin or a stage's address.
 
-    Args:
-        deployment: the settings.
-        task_name: begin, publish, promote, deploy, rollback or the address of a stage.
-        image: the step whose image holds what the task needs.
-        more: variables besides those of every task.
-        kwargs: for Airflow's operator.
+    `image`: the step whose image holds what it needs. `more`: variables besides those of every task. `kwargs` are
+    for Airflow's operator.
     """
     step, _, cell = task_name.partition("@")
     resources = deployment.resources(step, cell)
