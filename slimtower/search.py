@@ -23,7 +23,6 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def main(words: list[str]) -> None:
-    """Read the words of the command line and search."""
     parser = argparse.ArgumentParser(
         prog="slimtower search",
         description="The top hits of a query in a release, and how long they take.",
@@ -34,7 +33,7 @@ def main(words: list[str]) -> None:
     parser.add_argument("--recipe", default="", help="search the run of this recipe, e.g. recipes/scifact.yaml")
     parser.add_argument("--release", default="", help="search this release's folder, wherever it lies")
     parser.add_argument("--k", type=int, default=5, help="number of hits (default: 5)")
-    parser.add_argument("--dataset", help="data set to search (default: the first of the release)")
+    parser.add_argument("--dataset", default="", help="data set to search (default: the first of the release)")
     arguments = parser.parse_args(words)
 
     check_query(arguments.query, arguments.k)
@@ -55,15 +54,16 @@ def check_query(query: str, k: int) -> None:
         raise UserError(f"search: k is {k}; ask for at least 1 hit")
 
 
-def search(query: str, folder: Path, dataset: str | None, k: int, ingest: Path) -> None:
+def search(query: str, folder: Path, dataset: str, k: int, ingest: Path) -> None:
     """Print the top `k` hits of the release in `folder` with title and snippet, and the median time of the search.
 
-    Scores are printed unless they are fused ones, which say nothing of how well a document fits. `dataset` None is the
-    release's first. UserError when the release is damaged or does not hold the data set.
+    Scores are printed unless they are fused ones, which say nothing of how well a document fits. `dataset` empty is
+    the release's first. UserError if the release is damaged or does not hold the data set.
     """
     start = time.perf_counter()
     release = load_release(folder)
-    chosen = _dataset(release, dataset)
+    chosen = dataset or release.datasets[0]
+    release.kinds(chosen)  # refuses one that is not there
     loaded = time.perf_counter() - start
     for _ in range(_WARM_UP):
         hits, _ = _search(release, chosen, query, k)
@@ -89,7 +89,6 @@ def read_contents(corpus: Path, doc_ids: Sequence[str]) -> dict[str, str]:
 
 
 def _search(release: Release, dataset: str, query: str, k: int) -> tuple[list[Hit], Times]:
-    """The hits of one query, and how long they took."""
     start = time.perf_counter()
     vectors = release.encode([query])
     encoded = time.perf_counter()
@@ -106,15 +105,6 @@ def entry(rank: int, hit: Hit, content: str, query: str, width: int, *, scored: 
         text = _printable(snippet(content, query, _SNIPPET))
         lines.append(textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent))
     return "\n".join(lines)
-
-
-def _dataset(release: Release, name: str | None) -> str:
-    if name is None:
-        return release.datasets[0]
-    if name not in release.datasets:
-        choices = ", ".join(release.datasets)
-        raise UserError(f"search: data set {name!r} is not in this release; choose one of {choices}")
-    return name
 
 
 def _width() -> int:

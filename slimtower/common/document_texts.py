@@ -62,11 +62,6 @@ class DocumentTemplate:
         parts, _ = self._parts
         return parts[0][1] == "title" and "\n" in parts[1][0]
 
-    @property
-    def names_topic(self) -> bool:
-        """Whether the topic is part of a text."""
-        return self.names("topic")
-
     def names(self, field: str) -> bool:
         """Whether this field of a document is part of its text."""
         return any(name == field for _, name in self._parts[0])

@@ -11,7 +11,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -123,7 +123,6 @@ def _kernel() -> str:
 
 
 def _runs(process: str) -> bool:
-    """Tell whether there is a process of that number here."""
     try:
         os.kill(int(process), 0)
     except PermissionError:  # another user's
@@ -212,12 +211,18 @@ def sha256_file(path: Path) -> str:
 
 
 def folder_digest(folder: Path, *, hidden: bool = True) -> str:
-    """Hex sha256 over the names and contents of all files below a folder; `hidden`: of hidden ones too."""
+    """`files_digest` of all files below a folder; `hidden`: of hidden ones too."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    if not hidden:
+        files = [path for path in files if not any(part[0] == "." for part in path.relative_to(folder).parts)]
+    return files_digest(folder, files)
+
+
+def files_digest(folder: Path, files: Iterable[Path]) -> str:
+    """Hex sha256 over the names and contents of files below a folder, in their order."""
     total = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        name = path.relative_to(folder).as_posix()
-        if hidden or not any(part.startswith(".") for part in name.split("/")):
-            total.update(f"{name}\n{sha256_file(path)}\n".encode())
+    for path in files:
+        total.update(f"{path.relative_to(folder).as_posix()}\n{sha256_file(path)}\n".encode())
     return total.hexdigest()
 
 

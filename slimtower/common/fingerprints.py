@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slimtower.common.errors import UserError
-from slimtower.common.files import sha256_file
+from slimtower.common.files import files_digest
 
 _TOKENIZER_FILES = {
     "tokenizer.json", "vocab.txt", "special_tokens_map.json", "tokenizer_config.json", "vocab.json", "merges.txt",
@@ -38,15 +38,7 @@ def fingerprint(folder: Path) -> Fingerprint:
     if not weights:
         raise UserError(f"{folder}: holds no .safetensors weights; save it with sentence-transformers 3 or later")
     return Fingerprint(
-        weights=_digest(folder, weights),
-        tokenizer=_digest(folder, [path for path in files if path.name in _TOKENIZER_FILES]),
-        modules=_digest(folder, [path for path in files if path.name in _MODULE_FILES]),
+        weights=files_digest(folder, weights),
+        tokenizer=files_digest(folder, [path for path in files if path.name in _TOKENIZER_FILES]),
+        modules=files_digest(folder, [path for path in files if path.name in _MODULE_FILES]),
     )
-
-
-def _digest(folder: Path, files: list[Path]) -> str:
-    """Digest of file names and contents, in name order."""
-    total = hashlib.sha256()
-    for path in files:
-        total.update(f"{path.relative_to(folder).as_posix()}\n{sha256_file(path)}\n".encode())
-    return total.hexdigest()

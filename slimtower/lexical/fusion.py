@@ -9,44 +9,53 @@ from functools import cached_property
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-RANK_CONSTANT = 60  # of Cormack, Clarke and Buettcher, who found that it matters little
+from slimtower.common.settings import Strict
 
 
-class _Settings(BaseModel):
+class _Settings(Strict):
     """What a fusion is; it lies in manifests. Each list is cut to its first `depth` hits."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     depth: int = Field(ge=1)
 
 
 class ReciprocalRank(_Settings):
-    """`reciprocal_rank_fusion`, which looks at ranks alone."""
+    """Sum over lists of 1 / (constant + rank), ranks from 1; a list adds nothing to what it lacks.
+
+    Cormack, Clarke and Buettcher 2009, "Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning
+    Methods", section 2; they found that the constant matters little.
+    """
 
     kind: Literal["reciprocal_rank"] = "reciprocal_rank"
-    constant: int = Field(default=RANK_CONSTANT, ge=0)
+    constant: int = Field(default=60, ge=0)
 
     def fused(self, pool: "Pool") -> np.ndarray:
-        """Fused scores `(documents,)`."""
-        return reciprocal_rank_fusion(pool.scores, self.constant)
+        """Fused scores `(documents,)`. Of equal scores of a list the first document ranks first."""
+        total = np.zeros(len(pool.ids))
+        for row in pool.scores:
+            order = np.argsort(-row, kind="stable")[: int(np.isfinite(row).sum())]
+            total[order] += 1 / (self.constant + np.arange(1, len(order) + 1))
+        return total
 
     def __str__(self) -> str:
         return f"reciprocal ranks of {self.depth} hits each"
 
 
 class WeightedSum(_Settings):
-    """`weighted_sum` of normalised scores; `weight` is that of the dense list."""
+    """weight * dense + (1 - weight) * lexical, both normalised.
+
+    The convex combination of Bruch, Gai and Ingber 2023, "An Analysis of Fusion Functions for Hybrid Retrieval", Eq. 2
+    and 3; CombSUM of Fox and Shaw 1994 for equal weights.
+    """
 
     kind: Literal["weighted_sum"] = "weighted_sum"
     weight: float = Field(ge=0, le=1)
     normalisation: Literal["min_max"] = "min_max"
 
     def fused(self, pool: "Pool") -> np.ndarray:
-        """Fused scores `(documents,)`."""
         dense, lexical = pool.normalised
-        return weighted_sum(dense, lexical, self.weight)
+        return self.weight * dense + (1 - self.weight) * lexical
 
     def __str__(self) -> str:
         return f"{self.weight:.1f} dense + {1 - self.weight:.1f} BM25, min-max over {self.depth} hits each"
@@ -80,19 +89,6 @@ def pooled(lists: Sequence[tuple[np.ndarray, Sequence[str]]], depth: int) -> Poo
     return Pool(ids, scores)
 
 
-def reciprocal_rank_fusion(scores: np.ndarray, constant: int = RANK_CONSTANT) -> np.ndarray:
-    """Sum over lists of 1 / (constant + rank), ranks from 1; `(lists, documents)` to `(documents,)`.
-
-    Cormack, Clarke and Buettcher 2009, "Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning
-    Methods", section 2. Of equal scores the first column ranks first. A list adds nothing to what it lacks (-inf).
-    """
-    total = np.zeros(scores.shape[1])
-    for row in scores:
-        order = np.argsort(-row, kind="stable")[: int(np.isfinite(row).sum())]
-        total[order] += 1 / (constant + np.arange(1, len(order) + 1))
-    return total
-
-
 def min_max(scores: np.ndarray) -> np.ndarray:
     """(s - min) / (max - min) of a list's scores `(documents,)`; 0 where it lacks one (-inf), 1 where all are equal."""
     is_hit = np.isfinite(scores)
@@ -101,15 +97,6 @@ def min_max(scores: np.ndarray) -> np.ndarray:
     low, high = scores[is_hit].min(), scores[is_hit].max()
     normalised = (scores - low) / (high - low) if high > low else np.ones_like(scores)
     return np.where(is_hit, normalised, 0.0)
-
-
-def weighted_sum(dense: np.ndarray, lexical: np.ndarray, weight: float) -> np.ndarray:
-    """weight * dense + (1 - weight) * lexical, both normalised, `(documents,)`.
-
-    The convex combination of Bruch, Gai and Ingber 2023, "An Analysis of Fusion Functions for Hybrid Retrieval", Eq. 2
-    and 3; CombSUM of Fox and Shaw 1994 for equal weights.
-    """
-    return weight * dense + (1 - weight) * lexical
 
 
 def fuse(pool: Pool, fusion: AnyFusion, k: int) -> tuple[np.ndarray, list[str]]:

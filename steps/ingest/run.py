@@ -105,7 +105,7 @@ def _count_unread(data: SourceData, template: DocumentTemplate) -> None:
     """Note how many documents have no text, or a topic, for this template; a topic that the title holds is read."""
     bare = sum(not template.text(row.title, row.topic, row.content) for row in data.documents)
     topics = sum(bool(row.topic) and row.topic.lower() not in row.title.lower() for row in data.documents)
-    unread = 0 if template.names_topic else topics
+    unread = 0 if template.names("topic") else topics
     data.facts |= {
         fact: count for fact, count in (("documents_without_text", bare), ("topics_unread", unread)) if count
     }

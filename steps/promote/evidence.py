@@ -103,7 +103,7 @@ def read_evaluation(ingest: Path, judged: Sequence[JudgedSet], slice_words: Sequ
     """
     sums = {item.dataset: _judged_sum(item) for item in judged}
     parquet = pq.ParquetFile(table_path(ingest, "corpus"))
-    columns = ["dataset", "doc_id", "title", "content", *["topic"] * corpus_template(ingest).names_topic]
+    columns = ["dataset", "doc_id", "title", "content", *["topic"] * corpus_template(ingest).names("topic")]
     for batch in parquet.iter_batches(columns=columns):
         for dataset, *document in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             if dataset in sums:

@@ -39,7 +39,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def ask(project: Path, dataset: str | None = None) -> None:
+def ask(project: Path, dataset: str = "") -> None:
     search.search("matrix number10", project / "models/release/2l", dataset, 3, project / "ingest")
 
 
@@ -57,11 +57,11 @@ def test_prints_hits_best_first_with_title_snippet_and_times(project: Path, caps
 @pytest.mark.medium
 def test_a_release_that_fuses_shows_fused_hits_and_says_so(hybrid: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = hybrid / "models/release/static"
-    search.search("how to sum the axis 23", folder, None, 3, hybrid / "data/ingest")
+    search.search("how to sum the axis 23", folder, "", 3, hybrid / "data/ingest")
     lines = capsys.readouterr().out.splitlines()
     expected = load_release(folder).query("how to sum the axis 23", 3)
-    shown = [line.split(maxsplit=1) for line in lines[:-1:2]]
-    assert shown == [[str(rank), hit.title] for rank, hit in enumerate(expected, start=1)]  # no scores that mislead
+    entries = [line.split(maxsplit=1) for line in lines[:-1:2]]
+    assert entries == [[str(rank), hit.title] for rank, hit in enumerate(expected, start=1)]  # no scores that mislead
     assert "static with BM25 on one: " in lines[-1]
 
 
