@@ -133,7 +133,6 @@ def exhausted(error: BaseException) -> UserError | None:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, what caused it, what caused that, ..."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

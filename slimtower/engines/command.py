@@ -31,7 +31,6 @@ _PREFIX = "slimtower."  # of the tags that `make promote` sets
 
 
 def main(words: list[str]) -> None:
-    """Read the words of the command line and do what it says."""
     parser = argparse.ArgumentParser(prog="slimtower deploy", description=__doc__)
     parser.add_argument(
         "--to", required=True, help="postgresql://..., http(s)://... (Qdrant), milvus+http(s)://..., <file>.db"

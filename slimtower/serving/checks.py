@@ -61,13 +61,7 @@ def check_settings(folder: Path, manifest: Manifest) -> None:
 def check_index(folder: Path, manifest: Manifest) -> dict[str, Any]:
     """Both manifests agree; returns the index's own entry of each data set."""
     index = read_index_manifest(folder / "index")
-    for field in SHARED:
-        expected = getattr(manifest, field)
-        if index.get(field) != expected:
-            raise UserError(
-                f"{folder}: encoder and index differ in {field}: the index was made with {index.get(field)!r},"
-                f" the release says {expected!r}; {REMEDY}"
-            )
+    _check_equal(folder, {field: (index.get(field), getattr(manifest, field)) for field in SHARED})
     if manifest.faiss != faiss.__version__:
         raise UserError(
             f"{folder}: its index was written by faiss {manifest.faiss}, this is faiss {faiss.__version__}; install the"
@@ -79,12 +73,8 @@ def check_index(folder: Path, manifest: Manifest) -> dict[str, Any]:
             f"{folder}: the index holds {sorted(entries)}, the release says {sorted(manifest.datasets)}; {REMEDY}"
         )
     for dataset, collection in manifest.datasets.items():
-        for field, expected in collection.model_dump().items():
-            if entries[dataset][field] != expected:
-                raise UserError(
-                    f"{folder}: {field} of {dataset!r} is {entries[dataset][field]!r} in the index,"
-                    f" {expected!r} in the release; {REMEDY}"
-                )
+        fields = collection.model_dump().items()
+        _check_equal(folder, {f"{field} of {dataset!r}": (entries[dataset][field], value) for field, value in fields})
     named = index_digests(entries)
     titles = {f"{dataset}/{TITLES}" for dataset in entries}
     if {name: digest for name, digest in manifest.index_files.items() if name not in titles} != named or not (
@@ -92,6 +82,15 @@ def check_index(folder: Path, manifest: Manifest) -> dict[str, Any]:
     ):
         raise UserError(f"{folder}: index_files are not those that the index's manifest names, with titles; {REMEDY}")
     return entries
+
+
+def _check_equal(folder: Path, facts: Mapping[str, tuple[object, object]]) -> None:
+    for field, (of_index, of_release) in facts.items():
+        if of_index != of_release:
+            raise UserError(
+                f"{folder}: encoder and index differ in {field}: the index was made with {of_index!r}, the release"
+                f" says {of_release!r}; {REMEDY}"
+            )
 
 
 def check_lexical(folder: Path, manifest: Manifest) -> None:

@@ -5,18 +5,12 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    model_serializer,
-)
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json, write_json
 from slimtower.common.names import inner_path, plain_name
+from slimtower.common.settings import Strict
 from slimtower.lexical.fusion import Fusion
 
 FORMAT = 5
@@ -26,12 +20,6 @@ SHARED = ("teacher", "dim", "metric", "modules", "pooling", "normalised", "promp
 
 PlainName = Annotated[str, AfterValidator(plain_name)]
 Digests = dict[Annotated[str, AfterValidator(inner_path)], str]
-
-
-class Strict(BaseModel):
-    """Frozen, without implicit conversion; an unknown field is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Probe(Strict):
@@ -114,7 +102,7 @@ class Manifest(Strict):
     probes: list[Probe]
     probe_tolerance: float
     lexical: LexicalIndex | None = None
-    dims: list[int] = []
+    dims: list[int] = Field(default_factory=list)
     checksum: str = ""
 
     def with_checksum(self) -> "Manifest":

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import onnxruntime
@@ -76,7 +76,6 @@ class TokenIds:
         self._added = re.compile(sought) if sought else None
 
     def __call__(self, text: str) -> list[int]:
-        """Ids of one text."""
         if not (self._by_word and text.isascii() and text.isprintable()) or (
             self._added is not None and self._added.search(text)
         ):
@@ -118,7 +117,6 @@ class TableEncoder:
         self._projection = projection
 
     def encode(self, texts: list[str]) -> np.ndarray:
-        """Embeddings of the texts, float32 `(len(texts), dim)`."""
         vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
         for row, text in enumerate(texts):
             ids = self.token_ids(text)
@@ -196,7 +194,8 @@ def load_query_encoder(folder: Path, threads: int = 1) -> QueryEncoder:
         raise UserError(
             f"{folder / 'serving.json'}: cannot read format {kind!r} {precision!r} (known: {supported}); {REMEDY}"
         )
-    for name in [*layouts[kind][precision], "tokenizer.json"]:
+    width = serving.get("width", dim)  # releases from before narrow tables do not say it
+    for name in [*layouts[kind][precision], "tokenizer.json", *[PROJECTION] * (width != dim)]:
         if not (folder / name).is_file():
             raise UserError(f"{folder / name}: not found, but serving.json names it; {REMEDY}")
     try:
@@ -208,45 +207,24 @@ def load_query_encoder(folder: Path, threads: int = 1) -> QueryEncoder:
     if kind == "onnx":
         model = folder / ONNX_FILES[precision][0]
         return OnnxEncoder(token_ids, model, dim=dim, pad_id=pad_id, threads=threads, batch=_BATCH[precision])
-    width = serving.get("width", dim)  # releases from before narrow tables do not say it
-    table, scales = _table(folder, precision, width)
-    projection = None if width == dim else _projection(folder, width, dim)
+    is_int8 = precision == "int8"
+    table = _array(folder / "table.npy", "int8" if is_int8 else "float32", (None, width))
+    scales = _array(folder / "scales.npy", "float32", (len(table),)) if is_int8 else None
+    projection = None if width == dim else _array(folder / PROJECTION, "float32", (width, dim))
     return TableEncoder(token_ids, table, scales, projection, normalise=normalise)
 
 
-def _table(folder: Path, precision: str, width: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Rows, mapped rather than read, and their scales."""
-    # a plain view: take() on a memmap costs twice as much
-    table = np.asarray(_array(folder / "table.npy"))
-    scales = np.asarray(_array(folder / "scales.npy")) if precision == "int8" else None
-    expected = np.int8 if precision == "int8" else np.float32
-    if table.ndim != 2 or table.shape[1] != width or table.dtype != expected:
-        raise UserError(
-            f"{folder / 'table.npy'}: holds {table.dtype} {table.shape}, serving.json says {precision} and"
-            f" {width} dimensions; {REMEDY}"
-        )
-    return table, scales
-
-
-def _projection(folder: Path, width: int, dim: int) -> np.ndarray:
-    path = folder / PROJECTION
-    if not path.is_file():
-        raise UserError(
-            f"{path}: not found, but serving.json says that rows have {width} of {dim} dimensions; {REMEDY}"
-        )
-    projection = np.ascontiguousarray(_array(path))
-    if projection.shape != (width, dim) or projection.dtype != np.float32:
-        raise UserError(
-            f"{path}: holds {projection.dtype} {projection.shape}, serving.json says float32 {(width, dim)}; {REMEDY}"
-        )
-    return projection
-
-
-def _array(path: Path) -> Any:
+def _array(path: Path, dtype: str, shape: tuple[int | None, ...]) -> np.ndarray:
+    """A file's array, mapped rather than read; UserError unless it has this type and shape, None being any length."""
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError) as error:
         raise UserError(f"{path}: not a numpy array ({error}); {REMEDY}") from None
+    expected = tuple(actual if length is None else length for actual, length in zip(array.shape, shape, strict=False))
+    if array.dtype != dtype or array.ndim != len(shape) or array.shape != expected:
+        named = str(shape).replace("None", "n")
+        raise UserError(f"{path}: holds {array.dtype} {array.shape}, serving.json says {dtype} {named}; {REMEDY}")
+    return np.asarray(array)  # a plain view: take() on a memmap costs twice as much
 
 
 def _around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:

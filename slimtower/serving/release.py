@@ -251,7 +251,6 @@ def load_release(folder: Path | str, threads: int = 1) -> Release:
 
 
 def _checked(folder: Path, manifest: Manifest, threads: int) -> Release:
-    """The release, when all is as its manifest says."""
     check_files(folder, manifest)
     check_settings(folder, manifest)
     release = Release(folder, manifest, threads)

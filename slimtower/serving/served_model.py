@@ -18,7 +18,6 @@ class ServedRelease(PythonModel):
     release: Release
 
     def load_context(self, context: PythonModelContext) -> None:
-        """Load, verify and warm the release."""
         self.release = load_release(Path(context.artifacts["release"]))
 
     def predict(

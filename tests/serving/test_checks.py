@@ -35,8 +35,8 @@ def leaves(value: Any, path: Place = ()) -> Iterator[Place]:
         for key, inner in value.items():
             yield from leaves(inner, (*path, key))
     elif isinstance(value, list):
-        for place, inner in enumerate(value[:1] if value and isinstance(value[0], float) else value):
-            yield from leaves(inner, (*path, place))
+        for position, inner in enumerate(value[:1] if value and isinstance(value[0], float) else value):
+            yield from leaves(inner, (*path, position))
     else:
         yield path
 
@@ -83,13 +83,13 @@ def rewrite(folder: Path, name: str, change: Callable[[Any], None]) -> None:
     change(value)
     path.write_text(json.dumps(value))
     part, _, inner = name.partition("/")
-    place: Place = {
+    digest_path: Place = {
         "query_encoder": ("student_files", inner),
         "serving": ("serving_files", inner),
         "index": ("index_manifest",) if inner == "manifest.json" else ("index_files", inner),
         "lexical": ("lexical", "files", inner),
     }[part]
-    edit(folder, place, put(sha256_file(path)))
+    edit(folder, digest_path, put(sha256_file(path)))
 
 
 def refused(folder: Path) -> str:
@@ -103,17 +103,17 @@ def refused(folder: Path) -> str:
 @pytest.mark.parametrize("field", sorted(set(Manifest.model_fields) - {"lexical", "dims"}))
 def test_every_field_of_the_manifest_is_checked(copy: Path, field: str) -> None:
     original = (copy / "manifest.json").read_text()
-    places = list(leaves(json.loads(original)[field], (field,)))
-    assert places or json.loads(original)[field] in ([], {})
+    paths = list(leaves(json.loads(original)[field], (field,)))
+    assert paths or json.loads(original)[field] in ([], {})
     load_release(copy)
-    for place in places:
+    for path in paths:
         for checked in (False, True):
-            if checked and (field in CHECKSUM_ONLY or "student_vector" in place):
+            if checked and (field in CHECKSUM_ONLY or "student_vector" in path):
                 continue
-            edit(copy, place, alter, checked=checked)
+            edit(copy, path, alter, checked=checked)
             message = refused(copy)
             if checked:  # not for the checksum, but for what it contradicts
-                assert "was changed after" not in message, place
+                assert "was changed after" not in message, path
             (copy / "manifest.json").write_text(original)
     edit(copy, (field,), drop, checked=False)
     refused(copy)
@@ -142,12 +142,12 @@ def test_every_file_is_checked(copy: Path) -> None:
     assert {"model.safetensors", "tokenizer.json", "serving.json", "flat.faiss", "ann.faiss"} <= names
     assert {"doc_ids.parquet", "titles.parquet", "semantic_ids.parquet"} <= names
     for path in files:
-        whole = path.read_bytes()
+        content = path.read_bytes()
         path.unlink()
         refused(copy)
-        path.write_bytes(whole + b"{")
+        path.write_bytes(content + b"{")
         refused(copy)
-        path.write_bytes(whole)
+        path.write_bytes(content)
     load_release(copy)
 
 
@@ -167,10 +167,10 @@ def test_nothing_is_parsed_before_all_digests_are_compared(copy: Path, monkeypat
             f"slimtower.serving.release.{name}", lambda *_, name=name: pytest.fail(f"{name} was called")
         )
     path = next((copy / "index").rglob("ann*.faiss"))
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1] + b"{")
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + b"{")
     assert refused(copy)
-    path.write_bytes(whole)
+    path.write_bytes(content)
     edit(copy, ("teacher",), put("other"), checked=False)
     assert refused(copy)
 
@@ -218,8 +218,8 @@ def test_a_student_set_up_otherwise_than_what_serves_is_refused(copy: Path) -> N
 @pytest.mark.parametrize("field", SHARED)
 def test_an_index_of_other_making_is_refused(copy: Path, field: str) -> None:
     def change(index: Any) -> None:
-        *place, last = next(leaves(index[field], (field,)))
-        for key in place:
+        *parents, last = next(leaves(index[field], (field,)))
+        for key in parents:
             index = index[key]
         index[last] = changed(index[last])
 
@@ -229,10 +229,10 @@ def test_an_index_of_other_making_is_refused(copy: Path, field: str) -> None:
 
 def test_probes_that_are_no_numbers_or_none_are_refused(copy: Path) -> None:
     original = (copy / "manifest.json").read_text()
-    place: Place = ("probes", 0, "exported_vector", 0)
+    vector_path: Place = ("probes", 0, "exported_vector", 0)
     for path, value, checked, message in (
-        (place, float("nan"), False, "was changed after"),  # nobody can write it with its checksum
-        (place, 9.0, True, "off by"),
+        (vector_path, float("nan"), False, "finite number"),
+        (vector_path, 9.0, True, "off by"),
         (("probes",), [], True, "no probes"),
     ):
         edit(copy, path, put(value), checked=checked)
@@ -278,12 +278,12 @@ def fused(hybrid: Path, tmp_path: Path) -> Path:
 def test_every_file_of_a_lexical_index_is_checked(fused: Path) -> None:
     load_release(fused)
     for path in sorted((fused / "lexical").rglob("*.*")):
-        whole = path.read_bytes()
-        path.write_bytes(whole + b" ")
+        content = path.read_bytes()
+        path.write_bytes(content + b" ")
         assert str(path) in refused(fused)
         path.unlink()
         assert str(path) in refused(fused)
-        path.write_bytes(whole)
+        path.write_bytes(content)
     (fused / "lexical/one/more.npy").write_bytes(b"x")
     assert "lexical: one/more.npy not named by the manifest" in refused(fused)
 
@@ -299,15 +299,15 @@ def test_a_release_of_before_there_were_several_tokenizers_opens_with_the_first(
 def test_what_the_manifest_says_of_a_lexical_index_is_checked(fused: Path) -> None:
     original = (fused / "manifest.json").read_text()
 
-    def said(path: Place, change: Callable[[Any, Any], None], *, checked: bool = True) -> str:
+    def refusal_after(path: Place, change: Callable[[Any, Any], None], *, checked: bool = True) -> str:
         (fused / "manifest.json").write_text(original)
         edit(fused, path, change, checked=checked)
         return refused(fused)
 
-    for place in leaves(json.loads(original)["lexical"], ("lexical",)):
-        assert said(place, alter, checked=False)
-    assert "was changed after" in said(("lexical", "fusions", "one", "depth"), put(7), checked=False)
-    for place, change, message in (
+    for field_path in leaves(json.loads(original)["lexical"], ("lexical",)):
+        assert refusal_after(field_path, alter, checked=False)
+    assert "was changed after" in refusal_after(("lexical", "fusions", "one", "depth"), put(7), checked=False)
+    for field_path, change, message in (
         (("lexical", "bm25s"), put("0"), "written by bm25s 0, this is"),
         (("lexical", "tokenizer"), put(99), "terms of tokenizer 99, this version knows those up to 3"),
         (("lexical", "fusions", "one"), drop, "fusions are of ['two']"),
@@ -316,7 +316,7 @@ def test_what_the_manifest_says_of_a_lexical_index_is_checked(fused: Path) -> No
         (("lexical", "files", "../x"), put("0"), "lexical.files.../x: a file is named by its path inside"),
         (("lexical",), drop, "not named by the manifest"),
     ):
-        assert message in said(place, change)
+        assert message in refusal_after(field_path, change)
 
 
 def test_a_manifest_keeps_the_dimensions_that_a_student_was_trained_for(released: Path, tmp_path: Path) -> None:

@@ -19,12 +19,12 @@ SERVING |= {"prompt": "", "pad_id": 0}
 
 
 def tokenizer(max_length: int | None = None) -> Tokenizer:
-    made = Tokenizer.from_file(str(TOKENIZER))
-    made.no_padding()
-    made.no_truncation()
+    loaded = Tokenizer.from_file(str(TOKENIZER))
+    loaded.no_padding()
+    loaded.no_truncation()
     if max_length is not None:
-        made.enable_truncation(max_length)
-    return made
+        loaded.enable_truncation(max_length)
+    return loaded
 
 
 READERS = {
@@ -56,8 +56,8 @@ def test_token_ids_are_the_tokenizers_own(text: str) -> None:
 
 def test_added_words_are_found() -> None:
     plain = tokenizer()
-    for each in (plain, grown := tokenizer()):
-        each.add_tokens([AddedToken("new york", normalized=True), "c++"])
+    for model in (plain, grown := tokenizer()):
+        model.add_tokens([AddedToken("new york", normalized=True), "c++"])
     ids = TokenIds(grown, None, special=False)
     for text in ("The New York hotel", "c++ or c", "new yorker"):
         assert ids(text) == plain.encode(text, add_special_tokens=False).ids
@@ -82,17 +82,17 @@ TEXTS = ["cumulative sum of an array", "", "☃ ☃", "sum", "a" * 500, "cumulat
 def test_a_table_gives_the_mean_of_its_rows(tmp_path: Path, normalise: bool) -> None:
     table = random_table()
     encoder = load_query_encoder(write_serving(tmp_path / "serving", table, normalise=normalise))
-    found = encoder.encode(TEXTS)
+    vectors = encoder.encode(TEXTS)
     assert encoder.dim == 8
-    assert found.dtype == np.float32
+    assert vectors.dtype == np.float32
     reference = tokenizer(16)
-    for text, vector in zip(TEXTS, found, strict=True):
+    for text, vector in zip(TEXTS, vectors, strict=True):
         rows = table[reference.encode(text, add_special_tokens=False).ids].astype(np.float64)
         expected = rows.mean(axis=0) if len(rows) else np.zeros(8)
         length = np.linalg.norm(expected)
         np.testing.assert_allclose(vector, expected / length if normalise and length else expected, atol=1e-6)
         np.testing.assert_array_equal(encoder.encode([text])[0], vector)
-    assert not found[1].any()
+    assert not vectors[1].any()
     assert encoder.encode([]).shape == (0, 8)
 
 
@@ -133,7 +133,7 @@ def test_the_prompt_is_put_before_the_text(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_what_it_says_is_refused(tmp_path: Path) -> None:
     for changes, message in (
         ({"format": "pickle"}, "pickle"), ({"precision": "int4"}, "int4"), ({"precision": "int8"}, "scales.npy"),
-        ({"format": "onnx"}, "encoder.onnx"), ({"dim": 9}, "9 dimensions"),
+        ({"format": "onnx"}, "encoder.onnx"), ({"dim": 9}, r"\(n, 9\)"),
     ):  # fmt: skip
         folder = write_serving(tmp_path / "serving", random_table(), **changes)
         with pytest.raises(UserError, match=f"{message}.*dvc repro"):
