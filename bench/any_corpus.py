@@ -28,7 +28,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
 from bench.disguise import Corpus as Undisguised
-from bench.disguise import disguised, read, read_ingested, write
+from bench.disguise import disguised, read_beir, read_ingested, write
 from bench.kinds import KINDS, build
 from bench.machine import machine
 from bench.tables.cells import Cell, distill_params, measured, teacher_scores
@@ -101,17 +101,17 @@ def read_corpora() -> Corpora:
         raise UserError(f"{CORPORA}: {'.'.join(map(str, item['loc']))}: {item['msg']}; fix it") from None
 
 
-def check(names: list[str], students: list[str], against: str, asked: Corpora) -> None:
+def check(names: list[str], students: list[str], against: str, corpora: Corpora) -> None:
     """UserError, before anything costs time, for a name that is not there and for a pool that is not there."""
-    if unknown := [name for name in names if name not in asked.corpora]:
-        raise UserError(f"--only: {CORPORA} has no {', '.join(unknown)}; it has {', '.join(asked.corpora)}")
+    if unknown := [name for name in names if name not in corpora.corpora]:
+        raise UserError(f"--only: {CORPORA} has no {', '.join(unknown)}; it has {', '.join(corpora.corpora)}")
     described = load_params(Path("params.yaml")).distill.student
     if unknown := [student for student in students if student not in described]:
         raise UserError(f"--students: params.yaml describes no {', '.join(unknown)}; it has {', '.join(described)}")
     if against and not (FOLDER / f"{against}.json").is_file():
         raise UserError(f"--against: nothing was measured as {against}; do that first")
     pool = os.environ.get("UNLABELLED") or ""
-    if any(asked.corpora[name].pool for name in names) and not Path(pool).is_file():
+    if any(corpora.corpora[name].pool for name in names) and not Path(pool).is_file():
         raise UserError(
             f"UNLABELLED={pool}: let it name a pool of unlabelled queries, or leave corpora with a pool out"
         )
@@ -120,7 +120,7 @@ def check(names: list[str], students: list[str], against: str, asked: Corpora) -
 def embedded(name: str, corpus: Corpus, sources: Mapping[str, Undisguised]) -> Pipeline:
     """The corpus, its run up to `embed` brought up to date. A single data set is called `own`, as in the recipe."""
     names = corpus.source if len(corpus.source) > 1 else ["own"]
-    folders = {each: FOLDER / name / each for each in names}
+    folders = {dataset: FOLDER / name / dataset for dataset in names}
     for source, folder in zip(corpus.source, folders.values(), strict=True):
         write(disguised(sources[source], corpus.changes), folder)
     recipe = FOLDER / f"any_{name}.yaml"  # its name is the run's
@@ -141,7 +141,7 @@ def read_source(name: str) -> Undisguised:
         return build(name)
     if not (Path(data) / name).is_dir():
         raise UserError(f"DATA={data}: has no folder {name}; let DATA name the folder that holds the sources")
-    return read(Path(data) / name)
+    return read_beir(Path(data) / name)
 
 
 def recipe_of(folders: Mapping[str, Path], teacher: str, least_sources: int = 0) -> str:
@@ -179,10 +179,10 @@ def retention(scores: list[Scores], teacher: Scores, split: str) -> dict[str, An
         name: fmean(fmean(seed[split][name]) for seed in scores) / fmean(values)
         for name, values in teacher[split].items()
     }
-    kept = _spread(
+    retained = _spread(
         fmean(fmean(values) / fmean(teacher[split][name]) for name, values in seed[split].items()) for seed in scores
     )
-    return kept | ({"by_set": by_set} if len(by_set) > 1 else {})
+    return retained | ({"by_set": by_set} if len(by_set) > 1 else {})
 
 
 def measure(
@@ -228,10 +228,10 @@ def student_line(
         described = run.student[student].model_dump() | change
         cells.append(measured(Cell(distill_params(run, described, repeats, run.validation_texts, seed)), pipeline)[0])
     scores = [cell["scores"]["0"] for cell in cells]
-    kept = {split: retention(scores, teacher, split) for split in teacher}
+    retained = {split: retention(scores, teacher, split) for split in teacher}
     means = {key: float(np.mean([cell[key] for cell in cells])) for key in REPORTED if key in cells[0]}
-    said = ", ".join(f"{split} {value['mean']:.1%}" for split, value in kept.items())
-    print(f"{name} {student}: {said}, {means['steps']:.0f} steps, {means['stage_seconds']:.0f} s", flush=True)
+    shares = ", ".join(f"{split} {value['mean']:.1%}" for split, value in retained.items())
+    print(f"{name} {student}: {shares}, {means['steps']:.0f} steps, {means['stage_seconds']:.0f} s", flush=True)
     queries = {
         split: {dataset: np.mean([seed[split][dataset] for seed in scores], axis=0).tolist() for dataset in sets}
         for split, sets in teacher.items()
@@ -240,29 +240,29 @@ def student_line(
         "git_commit": git_commit(),
         "machine": machine(),
         "seeds": seeds,
-        "retention": kept,
+        "retention": retained,
         **means,
         "by_query": queries,
     }
 
 
-def compared(name: str, line: dict[str, Any], others: Mapping[str, Any]) -> None:
+def compared(name: str, line: dict[str, Any], reference_lines: Mapping[str, Any]) -> None:
     """Add to each student the difference to the other label's on test, the mean over data sets, and how likely chance
     alone makes it.
 
     UserError if the other label measured another corpus.
     """
-    other = others.get(name, {"students": {}, "corpus": line["corpus"]})
-    if other["corpus"] != line["corpus"]:
+    reference = reference_lines.get(name, {"students": {}, "corpus": line["corpus"]})
+    if reference["corpus"] != line["corpus"]:
         raise UserError(f"{name}: was another corpus when --against was measured; measure that label again")
     for student, row in line["students"].items():
-        if student in other["students"]:
-            before = other["students"][student]
+        if student in reference["students"]:
+            before = reference["students"][student]
             old = before["by_query"]["test"]
             differences = [np.subtract(new, old[dataset]) for dataset, new in row["by_query"]["test"].items()]
             row["against"] = {
                 "retention": before["retention"]["test"]["mean"],
-                "difference": fmean(float(each.mean()) for each in differences),
+                "difference": fmean(float(values.mean()) for values in differences),
                 "p": p_value(differences),
             }
 
@@ -299,37 +299,37 @@ def _joined_retention(parts: list[dict[str, Any]], counts: list[int]) -> dict[st
     return retained | {"by_set": means}
 
 
-def _values(kept: Mapping[str, Any], seeds: int) -> list[float]:
+def _values(retained: Mapping[str, Any], seeds: int) -> list[float]:
     """Each seed's, from what is on record; UserError for rows that have only the mean of several."""
-    if "values" not in kept and seeds > 1:
+    if "values" not in retained and seeds > 1:
         raise UserError("a row of several seeds has no values by seed; measure it anew, with all its seeds")
-    return list(kept.get("values", [kept["mean"]]))
+    return list(retained.get("values", [retained["mean"]]))
 
 
 def _spread(values: Iterable[float]) -> dict[str, Any]:
     """Mean and standard deviation of values by seed, and the values."""
-    found = list(values)
-    sd = float(np.std(found, ddof=1)) if len(found) > 1 else None
-    return {"mean": float(np.mean(found)), "sd": sd, "values": found}
+    listed = list(values)
+    sd = float(np.std(listed, ddof=1)) if len(listed) > 1 else None
+    return {"mean": float(np.mean(listed)), "sd": sd, "values": listed}
 
 
 def summary(lines: Mapping[str, Any], students: list[str]) -> dict[str, Any]:
     """Of each student: how many corpora have it, mean and worst of them by test retention, the longest training in
     seconds, and by how much what `distill` foretells without judgements is off (root mean square)."""
-    found = {}
+    summaries = {}
     for student in students:
         rows = {name: line["students"][student] for name, line in lines.items() if student in line["students"]}
         if not rows:
             continue
-        kept = {name: row["retention"]["test"]["mean"] for name, row in rows.items()}
+        retained = {name: row["retention"]["test"]["mean"] for name, row in rows.items()}
         seconds = max(row["stage_seconds"] for row in rows.values())
-        worst = min(kept, key=lambda name: kept[name])
-        off = [row["expected_retention"] - kept[name] for name, row in rows.items() if "expected_retention" in row]
-        found[student] = {"corpora": len(rows), "mean": float(np.mean(list(kept.values()))),
-                          "worst": kept[worst], "worst_corpus": worst,
+        worst = min(retained, key=lambda name: retained[name])
+        off = [row["expected_retention"] - retained[name] for name, row in rows.items() if "expected_retention" in row]
+        summaries[student] = {"corpora": len(rows), "mean": float(np.mean(list(retained.values()))),
+                          "worst": retained[worst], "worst_corpus": worst,
                           "longest_seconds": seconds,
                           "forecast_rms": float(np.sqrt(np.mean(np.square(off)))) if off else None}  # fmt: skip
-    return found
+    return summaries
 
 
 def verdict(row: Mapping[str, Any], bars: Bars) -> str:
@@ -346,60 +346,60 @@ def main() -> None:
     """Measure the corpora that were asked for, and write the table."""
     parser = argparse.ArgumentParser(prog="python -m bench.any_corpus", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("label", help="of these defaults: one of the file's labels, or a new one for today's")
-    some = parser.add_mutually_exclusive_group()
-    some.add_argument("--half", choices=get_args(Half), help="absent = disguises and choosing")
-    some.add_argument("--only", default="", help="corpora of any half, separated by commas")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--half", choices=get_args(Half), help="absent = disguises and choosing")
+    group.add_argument("--only", default="", help="corpora of any half, separated by commas")
     parser.add_argument("--students", default="", help="absent = those of the file")
     parser.add_argument("--seeds", default="", help="such as 1,2,3; absent = those of the file")
     parser.add_argument("--against", default="", help="another label, measured before")
     words = parser.parse_args()
-    asked = read_corpora()
+    corpora = read_corpora()
     halves = [words.half] if words.half else ["disguises", "choosing"]
-    of_halves = [name for name, corpus in asked.corpora.items() if corpus.half in halves]
+    of_halves = [name for name, corpus in corpora.corpora.items() if corpus.half in halves]
     names = words.only.split(",") if words.only else of_halves
-    students = words.students.split(",") if words.students else asked.students
-    seeds = [int(word) for word in words.seeds.split(",")] if words.seeds else asked.seeds
-    check(names, students, words.against, asked)
-    source_names = sorted({source for name in names for source in asked.corpora[name].source})
+    students = words.students.split(",") if words.students else corpora.students
+    seeds = [int(word) for word in words.seeds.split(",")] if words.seeds else corpora.seeds
+    check(names, students, words.against, corpora)
+    source_names = sorted({source for name in names for source in corpora.corpora[name].source})
     sources = {
         source: read_source(source) for source in source_names
     }  # all of them, so that none is missing after hours
-    others = read_json(FOLDER / f"{words.against}.json") if words.against else {}
-    kept = FOLDER / f"{words.label}.json"
+    reference_lines = read_json(FOLDER / f"{words.against}.json") if words.against else {}
+    path = FOLDER / f"{words.label}.json"
     for name in names:
-        line = measure(name, asked.corpora[name], sources, students, seeds, asked.labels.get(words.label, {}))
-        compared(name, line, others)
-        known = read_json(kept) if kept.is_file() else {}
-        older = known.get(name, {}).get("students", {}) if known.get(name, {}).get("corpus") == line["corpus"] else {}
-        write_json(kept, known | {name: line | {"students": older | line["students"]}})
-    record(words.label, asked, read_json(kept), {asked.corpora[name].half for name in names})
+        line = measure(name, corpora.corpora[name], sources, students, seeds, corpora.labels.get(words.label, {}))
+        compared(name, line, reference_lines)
+        lines = read_json(path) if path.is_file() else {}
+        older = lines.get(name, {}).get("students", {}) if lines.get(name, {}).get("corpus") == line["corpus"] else {}
+        write_json(path, lines | {name: line | {"students": older | line["students"]}})
+    record(words.label, corpora, read_json(path), {corpora.corpora[name].half for name in names})
 
 
-def record(label: str, asked: Corpora, kept: Mapping[str, Any], halves: Set[str]) -> None:
+def record(label: str, corpora: Corpora, measured_lines: Mapping[str, Any], halves: Set[str]) -> None:
     """Add what was measured here to the results that are on record, and print the summary of all of some halves."""
     target = RESULTS / f"{label}.json"
     recorded = read_json(target)["corpora"] if target.is_file() else {}
     lines = {}
-    for name in [name for name in asked.corpora if name in kept or name in recorded]:
-        line = kept.get(name, recorded.get(name))
+    for name in [name for name in corpora.corpora if name in measured_lines or name in recorded]:
+        line = measured_lines.get(name, recorded.get(name))
         older = recorded.get(name, {"corpus": line["corpus"], "students": {}})
         students = dict(older["students"]) if older["corpus"] == line["corpus"] else {}
-        for student, row in kept.get(name, {"students": {}})["students"].items():
+        for student, row in measured_lines.get(name, {"students": {}})["students"].items():
             new = {key: value for key, value in row.items() if key != "by_query"}
             students[student] = joined(students[student], new) if student in students else new
         lines[name] = line | {"students": students}
-    told = {}
+    summaries = {}
     for half in get_args(Half):
-        names = [name for name, corpus in asked.corpora.items() if corpus.half == half]
-        told[half] = summary({name: lines[name] for name in names if name in lines}, asked.students)
-        for student, row in told[half].items():
-            bars = asked.bars.get(half, {}).get(student)
+        names = [name for name, corpus in corpora.corpora.items() if corpus.half == half]
+        summaries[half] = summary({name: lines[name] for name in names if name in lines}, corpora.students)
+        for student, row in summaries[half].items():
+            bars = corpora.bars.get(half, {}).get(student)
             row["verdict"] = verdict(row, bars) if bars else ""
             worst = f"worst {row['worst']:.1%} ({row['worst_corpus']})"
             count = f"{row['corpora']} of {len(names)} corpora"
             if half in halves:
                 print(f"{half}, {student}: mean {row['mean']:.1%}, {worst}, {count} {row['verdict']}")
-    write_json(target, {"summary": told, "corpora": lines})
+    write_json(target, {"summary": summaries, "corpora": lines})
     print(f"wrote {target}")
 
 

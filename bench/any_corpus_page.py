@@ -21,58 +21,60 @@ CHANCE = 0.05
 Label = Mapping[str, Mapping[str, Any]]  # corpus -> student -> its figures
 
 
-def table(asked: Corpora, after: Mapping[str, Any], before: Mapping[str, Any]) -> str:
+def table(corpora: Corpora, after: Mapping[str, Any], before: Mapping[str, Any]) -> str:
     """Markdown: a row a corpus, of each student today's retention and that of the earlier passes; then mean and worst
     of each student over the corpora that have both, and the minutes of all their trainings, one of each seed's mean.
     Corpora of which nothing is recorded are left out.
 
     A star marks a difference that chance does not explain, Holm over all comparisons of the table.
     """
-    students = list(asked.students)
+    students = list(corpora.students)
     lines = [
         "| corpus | " + " | ".join(f"`{student}` | before" for student in students) + " |",
         "|---|" + "---|---|" * len(students),
     ]
     labels = [{name: row["students"] for name, row in label["corpora"].items()} for label in (after, before)]
     starred = _beyond_chance(labels[0])
-    for name, corpus in asked.corpora.items():
-        now, then = (label.get(name, {}) for label in labels)
-        if now or then:
+    for name, corpus in corpora.corpora.items():
+        today, then = (label.get(name, {}) for label in labels)
+        if today or then:
             cells = [
-                f"{_now(now.get(student), (name, student) in starred)} | {_kept(then.get(student))}"
+                f"{_cell(today.get(student), (name, student) in starred)} | {_retention(then.get(student))}"
                 for student in students
             ]
             lines.append(f"| {corpus.title} | " + " | ".join(cells) + " |")
     for title, figure in (("mean", fmean), ("worst", min)):
-        kept = [
+        shares = [
             figure([row["retention"]["test"]["mean"] for row in _shared(label, labels, student)] or [math.nan])
             for student in students
             for label in labels
         ]
-        lines.append(f"| **{title} of those with both** | " + " | ".join(f"{100 * each:.1f} %" for each in kept) + " |")
+        lines.append(
+            f"| **{title} of those with both** | " + " | ".join(f"{100 * share:.1f} %" for share in shares) + " |"
+        )
     took = [
         sum(row["training_seconds"] for row in _shared(label, labels, student)) / 60
         for student in students
         for label in labels
     ]
-    lines.append("| **minutes of training, together** | " + " | ".join(f"{each:.0f}" for each in took) + " |")
+    lines.append("| **minutes of training, together** | " + " | ".join(f"{minutes:.0f}" for minutes in took) + " |")
     return "\n".join(lines) + "\n"
 
 
-def kinds(asked: Corpora, labels: Mapping[str, Mapping[str, Any]]) -> str:
+def kinds(corpora: Corpora, labels: Mapping[str, Mapping[str, Any]]) -> str:
     """Markdown: what one student over all data sets of a half keeps of each on test, in a column for each student and
     label (by the column's title). The half's mean has its spread over seeds, and minutes are of one training."""
     cells = [(label, half) for label in labels.values() for half in HALVES]
-    students = [student for student in asked.students if any(_row(label, half, student) for label, half in cells)]
+    students = [student for student in corpora.students if any(_row(label, half, student) for label, half in cells)]
     columns = [(student, label) for student in students for label in labels.values()]
     titles = [title or f"`{student}`" for student in students for title in labels]
     lines = ["| one student over | " + " | ".join(titles) + " |", "|---|" + "---|" * len(columns)]
     for half in HALVES:
         rows = [_row(label, half, student) for student, label in columns]
-        for name in asked.corpora[half].source:
+        for name in corpora.corpora[half].source:
             shares = [f"{100 * row['retention']['test']['by_set'][name]:.1f} %" if row else "" for row in rows]
-            lines.append(f"| {asked.corpora[name].title} | " + " | ".join(shares) + " |")
-        lines.append(f"| **{half} half, mean** | " + " | ".join(_now(row, starred=False) for row in rows) + " |")
+            lines.append(f"| {corpora.corpora[name].title} | " + " | ".join(shares) + " |")
+        lines.append(f"| **{half} half, mean** | " + " | ".join(_cell(row, starred=False) for row in rows) + " |")
         took = [f"{row['training_seconds'] / 60:.1f}" if row else "" for row in rows]
         lines.append("| minutes of training | " + " | ".join(took) + " |")
     return "\n".join(lines) + "\n"
@@ -95,12 +97,12 @@ def foretold(labels: Mapping[str, Mapping[str, Any]]) -> str:
         rows = [row for line in label["corpora"].values() for row in line["students"].values()]
         rows = [row for row in rows if "expected_retention" in row]
         pairs = [(row["expected_retention"], row["retention"]["test"]["mean"]) for row in rows]
-        told, kept = zip(*pairs, strict=True)
-        off = math.sqrt(fmean((one - other) ** 2 for one, other in pairs))
-        whole = math.sqrt(fmean((1 - other) ** 2 for other in kept))
+        forecasts, retentions = zip(*pairs, strict=True)
+        off = math.sqrt(fmean((forecast - retained) ** 2 for forecast, retained in pairs))
+        baseline_error = math.sqrt(fmean((1 - retained) ** 2 for retained in retentions))
         lines.append(
-            f"| {title} | {len(pairs)} | {100 * min(kept):.0f} to {100 * max(kept):.0f} % | {100 * off:.1f} points |"
-            f" {100 * whole:.1f} | {correlation(told, kept):.2f} |"
+            f"| {title} | {len(pairs)} | {100 * min(retentions):.0f} to {100 * max(retentions):.0f} % |"
+            f" {100 * off:.1f} points | {100 * baseline_error:.1f} | {correlation(forecasts, retentions):.2f} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -113,7 +115,9 @@ def commits(label: Mapping[str, Any]) -> str:
 
 
 def _shared(label: Label, labels: Sequence[Label], student: str) -> list[Mapping[str, Any]]:
-    return [row[student] for name, row in label.items() if all(student in each.get(name, {}) for each in labels)]
+    return [
+        row[student] for name, row in label.items() if all(student in students.get(name, {}) for students in labels)
+    ]
 
 
 def _beyond_chance(label: Label) -> set[tuple[str, str]]:
@@ -127,26 +131,26 @@ def _beyond_chance(label: Label) -> set[tuple[str, str]]:
     return {key for key, p in zip(p_values, holm(list(p_values.values())), strict=True) if p < CHANCE}
 
 
-def _now(row: Mapping[str, Any] | None, starred: bool) -> str:
+def _cell(row: Mapping[str, Any] | None, starred: bool) -> str:
     """Retention on test, and its spread over seeds."""
     if row is None:
         return ""
-    kept = row["retention"]["test"]
-    spread = "" if kept["sd"] is None else f" ± {100 * kept['sd']:.1f}"
-    return f"{_kept(row)}{spread}" + ("\\*" if starred else "")
+    retention = row["retention"]["test"]
+    spread = "" if retention["sd"] is None else f" ± {100 * retention['sd']:.1f}"
+    return f"{_retention(row)}{spread}" + ("\\*" if starred else "")
 
 
-def _kept(row: Mapping[str, Any] | None) -> str:
+def _retention(row: Mapping[str, Any] | None) -> str:
     return "" if row is None else f"{100 * row['retention']['test']['mean']:.1f} %"
 
 
 def written(results: Path = RESULTS) -> str:
     """Both tables of the recorded labels, and the commits of the first one's figures."""
     after, before, short = (read_json(results / f"{label}.json") for label in (*LABELS, "short"))
-    told = foretold({"as by default": after, "the earlier passes": before, "far too short": short})
+    forecasts = foretold({"as by default": after, "the earlier passes": before, "far too short": short})
     at = f"The figures were recorded at the commits {commits(after)}; *before* at {commits(before)}."
     tried = table(read_corpora(), after, before)
-    return f"{tried}\n{at}\n\nHow well `distill` foretells it without judgements:\n\n{told}"
+    return f"{tried}\n{at}\n\nHow well `distill` foretells it without judgements:\n\n{forecasts}"
 
 
 def written_of_kinds(results: Path = RESULTS) -> str:
@@ -159,8 +163,8 @@ def written_of_kinds(results: Path = RESULTS) -> str:
 def main() -> None:
     """Write the tables into the page."""
     page = PAGE.read_text(encoding="utf-8")
-    for place, text in ((MODULE, written()), (UNLIKE, written_of_kinds())):
-        page = with_table(page, place, text, PAGE)
+    for marker, text in ((MODULE, written()), (UNLIKE, written_of_kinds())):
+        page = with_table(page, marker, text, PAGE)
     PAGE.write_text(page, encoding="utf-8")
     print(f"wrote the tables of corpora into {PAGE}")
 

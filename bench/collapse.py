@@ -67,15 +67,15 @@ def chosen_pairs(ingest: Path, queries: int, seed: int) -> Pairs:
         ids = {doc_id for doc_id, name in corpus_columns(ingest, ["doc_id", "dataset"]) if name == judged.dataset}
         picked: dict[str, int] = {}  # document -> the query that it is relevant to
         for row in random.permutation(len(judged.query_ids)).tolist():
-            own = sorted(relevant_documents(judged, row) & ids)
-            if own and own[0] not in picked and len(picked) < queries:
-                picked[own[0]] = row
+            relevant_ids = sorted(relevant_documents(judged, row) & ids)
+            if relevant_ids and relevant_ids[0] not in picked and len(picked) < queries:
+                picked[relevant_ids[0]] = row
         relevant = [relevant_documents(judged, row) for row in picked.values()]
-        others = sorted(ids.difference(*relevant))
-        if len(picked) == queries <= len(others):
-            documents = [*picked, *random.choice(others, size=queries, replace=False).tolist()]
-            asked = [judged.texts[row] for row in picked.values()]
-            return _crossed(asked, relevant, documents, ingest)
+        candidates = sorted(ids.difference(*relevant))
+        if len(picked) == queries <= len(candidates):
+            documents = [*picked, *random.choice(candidates, size=queries, replace=False).tolist()]
+            texts = [judged.texts[row] for row in picked.values()]
+            return _crossed(texts, relevant, documents, ingest)
     raise UserError(f"{ingest}: no data set has {queries} judged dev queries and as many other documents")
 
 
@@ -84,17 +84,19 @@ def relevant_documents(judged: JudgedSet, row: int) -> set[str]:
     return {doc_id for doc_id, grade in judged.qrels[judged.query_ids[row]].items() if grade > 0}
 
 
-def _crossed(asked: list[str], relevant: list[set[str]], documents: list[str], ingest: Path) -> Pairs:
+def _crossed(queries: list[str], relevant: list[set[str]], documents: list[str], ingest: Path) -> Pairs:
     """Every query with every document, relevant ones first."""
-    places = {doc_id: at for at, (doc_id,) in enumerate(corpus_columns(ingest, ["doc_id"]))}
-    order = sorted(documents, key=places.__getitem__)
-    texts = dict(zip(order, CorpusTexts(ingest, np.array([places[doc_id] for doc_id in order])), strict=True))
+    positions = {doc_id: at for at, (doc_id,) in enumerate(corpus_columns(ingest, ["doc_id"]))}
+    order = sorted(documents, key=positions.__getitem__)
+    texts = dict(zip(order, CorpusTexts(ingest, np.array([positions[doc_id] for doc_id in order])), strict=True))
     pairs, query, good = [], [], []
-    for number, (text, own) in enumerate(zip(asked, relevant, strict=True)):
-        ranked = [doc_id for doc_id in documents if doc_id in own] + [each for each in documents if each not in own]
+    for number, (text, relevant_ids) in enumerate(zip(queries, relevant, strict=True)):
+        ranked = [doc_id for doc_id in documents if doc_id in relevant_ids] + [
+            doc_id for doc_id in documents if doc_id not in relevant_ids
+        ]
         pairs += [(text, texts[doc_id]) for doc_id in ranked]
         query += [number] * len(ranked)
-        good += [doc_id in own for doc_id in ranked]
+        good += [doc_id in relevant_ids for doc_id in ranked]
     return Pairs(pairs, np.array(query), np.array(good))
 
 
@@ -131,23 +133,23 @@ def measure(folder: Path, draws: Sequence[Pairs]) -> tuple[dict[str, Any], np.nd
         pair_embeddings(ranker, pairs.texts, precision="fp32", batch_size=32).astype(np.float64)
         for pairs in tqdm(draws, desc=folder.name)
     ]
-    found = [asdict(collapse(each, pairs)) for each, pairs in zip(embedded, draws, strict=True)]
-    spread = {name: np.array([each[name] for each in found]) for name in found[0]}
-    told: dict[str, Any] = {
+    collapses = [asdict(collapse(vectors, pairs)) for vectors, pairs in zip(embedded, draws, strict=True)]
+    spread = {name: np.array([row[name] for row in collapses]) for name in collapses[0]}
+    figures: dict[str, Any] = {
         name: {"mean": float(values.mean()), "sd": float(values.std(ddof=1)), "first": float(values[0])}
         for name, values in spread.items()
     }
-    return told | {"fingerprint": fingerprint(folder / "tower").id}, squareform(pdist(embedded[0]))
+    return figures | {"fingerprint": fingerprint(folder / "tower").id}, squareform(pdist(embedded[0]))
 
 
 def draw(distances: dict[str, np.ndarray], ranks: dict[str, float], target: Path) -> None:
     """Draw the distances of each teacher, a light square for equal embeddings and a dark one for the farthest."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(4 * len(distances), 4), layout="constrained")
-        for axes, (name, each) in zip(
+        for axes, (name, matrix) in zip(
             np.atleast_1d(figure.subplots(1, len(distances))), distances.items(), strict=True
         ):
-            axes.imshow(each, cmap="Blues")
+            axes.imshow(matrix, cmap="Blues")
             axes.set_title(f"{name}: effective rank {ranks[name]:.1f}")
             axes.set_xticks([])
             axes.set_yticks([])

@@ -48,17 +48,17 @@ def sampled(corpus: Corpus, count: int) -> Corpus:
     for rows in corpus.judgements.values():
         for query, document, _ in rows:
             judged.setdefault(query, set()).add(document)
-    known = {document for document, *_ in corpus.documents}
-    kept: set[str] = set()
+    document_ids = {document for document, *_ in corpus.documents}
+    chosen: set[str] = set()
     for query in draw.sample(sorted(judged), len(judged)):
-        own = judged[query] & known
-        if len(kept | own) <= count // 2:
-            kept |= own
-    others = sorted(known - kept)
-    kept |= set(draw.sample(others, min(len(others), max(0, count - len(kept)))))
-    inside = {query for query, own in judged.items() if own <= kept}
+        judged_ids = judged[query] & document_ids
+        if len(chosen | judged_ids) <= count // 2:
+            chosen |= judged_ids
+    candidates = sorted(document_ids - chosen)
+    chosen |= set(draw.sample(candidates, min(len(candidates), max(0, count - len(chosen)))))
+    inside = {query for query, judged_ids in judged.items() if judged_ids <= chosen}
     return Corpus(
-        [document for document in corpus.documents if document[0] in kept],
+        [document for document in corpus.documents if document[0] in chosen],
         {query: text for query, text in corpus.queries.items() if query in inside or query not in judged},
         {split: [row for row in rows if row[0] in inside] for split, rows in corpus.judgements.items()},
     )
@@ -120,18 +120,18 @@ def halves(corpus: Corpus, count: int) -> Corpus:
         if len(words) >= 40:
             rows[name] = (name, title, " ".join(words[: len(words) // 2]))
             queries[f"half-{name}"] = " ".join(words[len(words) // 2 :])
-    drawn = random.Random(SEED).sample(sorted(queries), min(2 * count, len(queries)))
-    judged = [(query, query.removeprefix("half-"), 1) for query in drawn]
+    sample = random.Random(SEED).sample(sorted(queries), min(2 * count, len(queries)))
+    judged = [(query, query.removeprefix("half-"), 1) for query in sample]
     judgements = {"dev": judged[::2], "test": judged[1::2]}
-    return Corpus(list(rows.values()), {query: queries[query] for query in drawn}, judgements)
+    return Corpus(list(rows.values()), {query: queries[query] for query in sample}, judgements)
 
 
 def no_queries(corpus: Corpus) -> Corpus:
     """Dev and test queries alone; training queries are dev queries where there are none, for something to choose on."""
     dev = {"dev": corpus.judgements["train"]} if "train" in corpus.judgements else {}
     judgements = dev | {split: rows for split, rows in corpus.judgements.items() if split != "train"}
-    kept = {query for rows in judgements.values() for query, *_ in rows}
-    return Corpus(corpus.documents, {key: text for key, text in corpus.queries.items() if key in kept}, judgements)
+    query_ids = {query for rows in judgements.values() for query, *_ in rows}
+    return Corpus(corpus.documents, {key: text for key, text in corpus.queries.items() if key in query_ids}, judgements)
 
 
 PLAIN: dict[str, Callable[[Corpus], Corpus]] = {
@@ -156,13 +156,13 @@ def disguised(corpus: Corpus, changes: Iterable[str]) -> Corpus:
     return corpus
 
 
-def read(folder: Path) -> Corpus:
+def read_beir(folder: Path) -> Corpus:
     """A BEIR folder; UserError where it has no documents."""
-    corpus, asked = (list(map(json.loads, _lines(folder / f"{name}.jsonl"))) for name in ("corpus", "queries"))
+    corpus, query_rows = (list(map(json.loads, _lines(folder / f"{name}.jsonl"))) for name in ("corpus", "queries"))
     if not corpus:
         raise UserError(f"{folder}: no documents in corpus.jsonl or corpus.jsonl.gz; name a folder in BEIR's layout")
     documents = [(row["_id"], row.get("title") or "", row["text"]) for row in corpus]
-    queries = {row["_id"]: row["text"] for row in asked}
+    queries = {row["_id"]: row["text"] for row in query_rows}
     judgements = {}
     for split in ("train", "dev", "test"):
         lines = list(_lines(folder / "qrels" / f"{split}.tsv"))
@@ -219,10 +219,10 @@ def main() -> None:
     if len(sys.argv) < 4:
         raise UserError(f"usage: {(__doc__ or '').splitlines()[0]}")
     source, target, *changes = sys.argv[1:]
-    made = disguised(read(Path(source)), changes)
-    write(made, Path(target))
-    judged = {split: len({query for query, *_ in rows}) for split, rows in made.judgements.items()}
-    print(f"{target}: {len(made.documents)} documents, judged queries {judged}")
+    result = disguised(read_beir(Path(source)), changes)
+    write(result, Path(target))
+    judged = {split: len({query for query, *_ in rows}) for split, rows in result.judgements.items()}
+    print(f"{target}: {len(result.documents)} documents, judged queries {judged}")
 
 
 if __name__ == "__main__":

@@ -130,20 +130,22 @@ def draw(embed: Path, tower: Path, params: DistillParams, trained: int, held_out
     vectors = np.load(embed / "alignment.npy", mmap_mode="r")
     check_targets(embed, vectors, len(texts), load_tower(tower))
     rows = np.random.default_rng(SEED).permutation(len(texts))[: trained + held_out]
-    held = held_out if len(rows) == trained + held_out else len(rows) // 10
+    validation_count = held_out if len(rows) == trained + held_out else len(rows) // 10
     if len(rows) < 2 * BATCH:
         raise UserError(f"{embed}: {len(rows)} alignment texts are too few to time; run a larger pipeline")
     order = np.arange(len(rows))
     targets = np.asarray(vectors[rows], dtype=np.float32)
-    return Task(texts.take(rows).to_pylist(), targets, order[held:], order[:held], tower, params)
+    return Task(
+        texts.take(rows).to_pylist(), targets, order[validation_count:], order[:validation_count], tower, params
+    )
 
 
 def student(task: Task, seed: int = SEED) -> SentenceTransformer:
     """The untrained student, which reads as many tokens in every hand."""
     torch.manual_seed(seed)
-    made = layer_subset(task.tower, LAYERS)
-    made.max_seq_length = task.params.max_length
-    return made
+    tower = layer_subset(task.tower, LAYERS)
+    tower.max_seq_length = task.params.max_length
+    return tower
 
 
 def loop(task: Task, seed: int) -> tuple[SentenceTransformer, float]:
@@ -153,17 +155,17 @@ def loop(task: Task, seed: int) -> tuple[SentenceTransformer, float]:
     """
     params = task.params.model_copy(update={"seed": seed, "repeats": {"train_queries": 1.0}})
     torch.manual_seed(seed)
-    made = untrained(CHOSEN, task.tower, SOURCES, [], params)
+    learner = untrained(CHOSEN, task.tower, SOURCES, [], params)
     started = perf_counter()
-    tokens = made.tokenize(task.texts, params.max_length)
+    tokens = learner.tokenize(task.texts, params.max_length)
     tokenised = perf_counter() - started
     parts = np.full(len(task.texts), "train_queries")
     data = Alignment(tokens, task.vectors, parts, task.training, task.held_out[:1])
     no_documents = np.zeros((0, task.vectors.shape[1]), dtype=np.float32)
     objective = Objective(CHOSEN.losses, StoredTeachers(task.vectors, no_documents, cosine=True))
     with TemporaryDirectory(prefix="bench-distill.") as folder:
-        found = train(made, objective, data, SCHEDULE, params, NullRun(), Checkpoints(Path(folder)))
-    return made.tower, tokenised + found["seconds"]
+        report = train(learner, objective, data, SCHEDULE, params, NullRun(), Checkpoints(Path(folder)))
+    return learner.tower, tokenised + report["seconds"]
 
 
 def trainer(task: Task, seed: int, setting: Setting) -> tuple[SentenceTransformer, float]:
@@ -171,17 +173,17 @@ def trainer(task: Task, seed: int, setting: Setting) -> tuple[SentenceTransforme
 
     MSELoss is the loop's loss over the dimension, which Adam does not notice; the gradient's limit is divided as well.
     """
-    made = student(task, seed)
+    tower = student(task, seed)
     if not setting.dropout:
-        set_dropout(made)
+        set_dropout(tower)
     if setting.plain_attention:
-        network: Any = made[0]
+        network: Any = tower[0]
         network.auto_model.set_attn_implementation("eager")
-    made.model_card_data.generate_widget_examples = False
+    tower.model_card_data.generate_widget_examples = False
     texts = [task.texts[row] for row in task.training]
     with TemporaryDirectory(prefix="bench-distill.") as folder:
         work = SentenceTransformerTrainer(
-            model=made,
+            model=tower,
             args=SentenceTransformerTrainingArguments(
                 output_dir=folder,
                 num_train_epochs=1,
@@ -198,18 +200,18 @@ def trainer(task: Task, seed: int, setting: Setting) -> tuple[SentenceTransforme
                 **setting.arguments,
             ),
             train_dataset=Dataset.from_dict({"sentence": texts, "label": list(task.vectors[task.training])}),
-            loss=MSELoss(made),
+            loss=MSELoss(tower),
         )
         started = perf_counter()
         work.train()
-        return made, perf_counter() - started
+        return tower, perf_counter() - started
 
 
 def cosine(task: Task, trained: SentenceTransformer) -> float:
     """Mean cosine to the teacher on the held-out texts, embedded in float32 whatever the training computed in."""
-    made = student(task)
-    made.load_state_dict(trained.state_dict())
-    embedded = encode(made, [task.texts[row] for row in task.held_out], "query")
+    tower = student(task)
+    tower.load_state_dict(trained.state_dict())
+    embedded = encode(tower, [task.texts[row] for row in task.held_out], "query")
     return float(cosines(embedded, task.vectors[task.held_out]).mean())
 
 
@@ -255,9 +257,9 @@ def measure(task: Task, rounds: int) -> dict[str, Any]:
     }
 
 
-def judge(found: dict[str, Any]) -> None:
+def judge(results: dict[str, Any]) -> None:
     """Print every contestant's figures; UserError when a promise is not kept."""
-    rows = found["contestants"]
+    rows = results["contestants"]
     for name, row in rows.items():
         print(
             f"{name:18} {row['texts_per_second']:8.1f} texts/s  cosine {row['cosine']:.4f}"
@@ -278,11 +280,11 @@ def judge(found: dict[str, Any]) -> None:
 def main() -> None:
     """Write bench/results/distill_speed.json, then judge it."""
     params = load_params().distill
-    found = measure(draw(EMBED, index_teacher() / "tower", params, TRAINED, HELD_OUT), ROUNDS)
+    results = measure(draw(EMBED, index_teacher() / "tower", params, TRAINED, HELD_OUT), ROUNDS)
     versions = {"sentence_transformers": sentence_transformers.__version__, "transformers": transformers.__version__}
-    write_json(RESULT, {"machine": machine() | versions, "git_commit": git_commit(), "seed": SEED} | found)
+    write_json(RESULT, {"machine": machine() | versions, "git_commit": git_commit(), "seed": SEED} | results)
     print(f"wrote {RESULT}")
-    judge(found)
+    judge(results)
 
 
 if __name__ == "__main__":

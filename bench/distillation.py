@@ -34,26 +34,26 @@ RESULTS = Path("bench/results/distillation")
 
 def left_out(pipeline: Pipeline, table: Table) -> dict[str, str]:
     """Rows that cannot be measured, and why."""
-    found = {}
+    reasons = {}
     for name, row in table.rows.items():
         if row.student is None:
-            found[name] = "its student is not settled yet"
+            reasons[name] = "its student is not settled yet"
             continue
         if row.subset:
             try:
                 student_of(pipeline, table, row)
             except UserError as error:  # the teacher is too shallow for the subset
-                found[name] = str(error)
+                reasons[name] = str(error)
         if (mixture := mixture_of(table, row)) and (absent := pipeline.missing(mixture)):
-            found[name] = f"the run has no texts of {', '.join(absent)}"
-        if name in found or not isinstance(row.student, dict):
+            reasons[name] = f"the run has no texts of {', '.join(absent)}"
+        if name in reasons or not isinstance(row.student, dict):
             continue
         student = student_of(pipeline, table, row)
         if learned := pipeline.unscored(student):
-            found[name] = f"the run has no scores of {', '.join(learned)} (score.teachers, score.layers)"
+            reasons[name] = f"the run has no scores of {', '.join(learned)} (score.teachers, score.layers)"
         if moved := pipeline.untaught(student):
-            found[name] = f"the run has no teacher {', '.join(moved)} (teach.teachers)"
-    return found
+            reasons[name] = f"the run has no teacher {', '.join(moved)} (teach.teachers)"
+    return reasons
 
 
 def measure(name: str, table: Table, pipeline: Pipeline, rows: list[str], seeds: list[int]) -> dict[str, Measured]:
@@ -63,13 +63,13 @@ def measure(name: str, table: Table, pipeline: Pipeline, rows: list[str], seeds:
     for number, (row, seed) in enumerate(((row, seed) for row in rows for seed in seeds), start=1):
         cell = make_cell(pipeline, table, table.rows[row], seed)
         print(f"table {name} {number}/{total} {row} seed {seed} ...", file=sys.stderr, flush=True)
-        found, old = measured(cell, pipeline)
-        means = {dataset: sum(values) / len(values) for dataset, values in _whole(found)["test"].items()}
-        said = ", ".join(f"{dataset} {value:.4f}" for dataset, value in means.items())
-        origin = "known" if old else f"{found['stage_seconds']:.0f} s"
-        print(f"table {name} {number}/{total} {row} seed {seed}: test nDCG@10 {said} ({origin})", flush=True)
+        figures, old = measured(cell, pipeline)
+        means = {dataset: sum(values) / len(values) for dataset, values in _full_scores(figures)["test"].items()}
+        scores = ", ".join(f"{dataset} {value:.4f}" for dataset, value in means.items())
+        origin = "known" if old else f"{figures['stage_seconds']:.0f} s"
+        print(f"table {name} {number}/{total} {row} seed {seed}: test nDCG@10 {scores} ({origin})", flush=True)
         student = cell.params.student[STUDENT].model_dump(exclude_defaults=True)
-        cells.setdefault(row, []).append(found | {"student": student})
+        cells.setdefault(row, []).append(figures | {"student": student})
     return {
         entry.name: Measured(entry, [cell["scores"][str(entry.dim)] for cell in cells[entry.row_name]],
                              cells[entry.row_name])
@@ -78,7 +78,7 @@ def measure(name: str, table: Table, pipeline: Pipeline, rows: list[str], seeds:
     }  # fmt: skip
 
 
-def _whole(cell: Mapping[str, Any]) -> Scores:
+def _full_scores(cell: Mapping[str, Any]) -> Scores:
     """Scores at the greatest dimension that the cell has."""
     return cell["scores"][max(cell["scores"], key=lambda dim: int(dim) or sys.maxsize)]
 
@@ -121,9 +121,9 @@ def main() -> None:
     if words.judge:
         if not written.is_file():
             raise UserError(f"{written}: not found; measure the table first, without --judge")
-        found = judged_again(read_json(written), table)
-        write_json(written, found)
-        conclude(words.table, found)
+        result = judged_again(read_json(written), table)
+        write_json(written, result)
+        conclude(words.table, result)
         return
     pipeline = open_pipeline(run)
     if table.sets and set(table.sets) != set(pipeline.corpus):
@@ -139,19 +139,19 @@ def main() -> None:
     with TemporaryDirectory(prefix="bench-distill.") as cache:
         os.environ["SLIMTOWER_CACHE"] = cache  # a killed cell begins anew: its time is that of a whole training
         lines = measure(words.table, table, pipeline, rows, seeds)
-    found = finished(words.table, table, pipeline, lines, absent, seeds)
+    result = finished(words.table, table, pipeline, lines, absent, seeds)
     if seeds == (table.seeds or expected.seeds) and {*rows, *absent} == set(table.rows):
-        write_json(written, found)
+        write_json(written, result)
         print(f"wrote {written}, {'UNFINISHED' if absent else 'with all rows'}")
     else:
         print(f"{written} stays as it is: this is a part of the table")
-    conclude(words.table, found)
+    conclude(words.table, result)
 
 
-def conclude(name: str, found: Mapping[str, Any]) -> None:
+def conclude(name: str, result: Mapping[str, Any]) -> None:
     """Show a table; UserError where a verdict is FAIL."""
-    show(found)
-    missed = failures(found["rows"], found["claims"])
+    show(result)
+    missed = failures(result["rows"], result["claims"])
     if missed:
         raise UserError(f"bench.distillation {name}: FAIL for {'; '.join(missed)}")
 

@@ -64,9 +64,9 @@ class Counting(ThreadingHTTPServer):
     def figures(self) -> dict[str, int]:
         """Requests, texts, and those of them that had been asked for before; without the probes."""
         with self.lock:
-            asked = {text: count for text, count in self.asked.items() if text not in PROBES}
-            texts = sum(asked.values())
-            return {"requests": self.requests, "refused": self.refused, "texts": texts, "again": texts - len(asked)}
+            paid = {text: count for text, count in self.asked.items() if text not in PROBES}
+            texts = sum(paid.values())
+            return {"requests": self.requests, "refused": self.refused, "texts": texts, "again": texts - len(paid)}
 
 
 class _Passing(BaseHTTPRequestHandler):
@@ -76,14 +76,14 @@ class _Passing(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Of /v1/embeddings."""
-        given = self.rfile.read(int(self.headers["Content-Length"]))
-        asking = urllib.request.Request(self.server.upstream + self.path, given, {"Content-Type": "application/json"})
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        asking = urllib.request.Request(self.server.upstream + self.path, body, {"Content-Type": "application/json"})
         try:
             with urllib.request.urlopen(asking) as answer:
                 status, content = answer.status, answer.read()
         except urllib.error.HTTPError as error:
             status, content = error.code, error.read()
-        self.server.count(json.loads(given), status)
+        self.server.count(json.loads(body), status)
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
@@ -110,8 +110,8 @@ def counting(port: int, upstream: str) -> Iterator[Counting]:
 def server_python() -> Path:
     """Python of the server's environment, made where it is not there, or of another lock."""
     folder, stamp = FOLDER / "venv", FOLDER / "venv/lock"
-    python, wanted = folder / "bin/python", sha256_file(LOCK)
-    if not stamp.is_file() or stamp.read_text() != wanted:
+    python, digest = folder / "bin/python", sha256_file(LOCK)
+    if not stamp.is_file() or stamp.read_text() != digest:
         if sys.version_info >= (3, 13):
             raise UserError("endpoint: the server's numpy needs Python 3.11 or 3.12; make .venv of one")
         print(f"endpoint: installing {LOCK} into {folder}", flush=True)
@@ -121,7 +121,7 @@ def server_python() -> Path:
         index = ["--extra-index-url", "https://download.pytorch.org/whl/cpu"] if "+cpu" in torch else []
         subprocess.run([*pip, *index, torch], check=True)
         subprocess.run([*pip, "-r", str(LOCK)], check=True)
-        stamp.write_text(wanted)
+        stamp.write_text(digest)
     return python
 
 
@@ -140,8 +140,8 @@ def serving(python: Path, port: int) -> Iterator[str]:
     command += ["cpu", "--dtype", "float32", "--no-bettertransformer", "--no-model-warmup"]
     environment = os.environ | {"DO_NOT_TRACK": "1", "INFINITY_ANONYMOUS_USAGE_STATS": "0", "HF_HUB_OFFLINE": "1"}
     log = FOLDER / "server.log"
-    with log.open("wb") as told:
-        running = subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT, env=environment)
+    with log.open("wb") as output:
+        running = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
     try:
         deadline = time.monotonic() + _STARTS_S
         while not _answers(address := f"http://127.0.0.1:{port}"):
@@ -201,20 +201,20 @@ def run(name: str, teacher: Mapping[str, Any], *stages: str) -> Path:
     return Path("runs") / path.stem
 
 
-def kept(folder: Path) -> dict[str, Any]:
+def read_retention(folder: Path) -> dict[str, Any]:
     """Of a run: test nDCG@10 of teacher and student, and what the student keeps, in percent, with its interval."""
     metrics = read_json(folder / "reports/metrics.json")
     [scores] = metrics["datasets"].values()
-    found = metrics["retention"][STUDENT]
-    percent = {name: 100 * found[key] for name, key in
+    retention = metrics["retention"][STUDENT]
+    percent = {name: 100 * retention[key] for name, key in
                (("retention", "ratio_of_means"), ("ci95_low", "ci95_low"), ("ci95_high", "ci95_high"))}  # fmt: skip
     return {"teacher_ndcg": scores["teacher"]["nDCG@10"], "student_ndcg": scores[STUDENT]["nDCG@10"], **percent}
 
 
 def compared(here: Mapping[str, Any], served: Mapping[str, Any]) -> dict[str, Any]:
     """Points of retention between the two, and whether they are no more than POINTS."""
-    apart = served["retention"] - here["retention"]
-    return {"here": here, "served": served, "points": apart, "within": abs(apart) <= POINTS}
+    points = served["retention"] - here["retention"]
+    return {"here": here, "served": served, "points": points, "within": abs(points) <= POINTS}
 
 
 def main() -> None:
@@ -223,24 +223,24 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=7997, help="of the proxy; the server takes the next one")
     port = parser.parse_args().port
     described = teachers(port, uuid4().hex)
-    here = kept(run("here", described["here"], "evaluate"))
+    here = read_retention(run("here", described["here"], "evaluate"))
     with serving(server_python(), port + 1) as address, counting(port, address) as proxy:
         run("served", described["served"], "release")
-        asked = proxy.figures()
-        served = kept(run("served", described["served"], "evaluate"))
-        told = {"until_release": asked, "with_evaluate": proxy.figures()}
-    found = compared(here, served)
+        figures = proxy.figures()
+        served = read_retention(run("served", described["served"], "evaluate"))
+        counts = {"until_release": figures, "with_evaluate": proxy.figures()}
+    comparison = compared(here, served)
     pins = dict(line.split("==") for line in LOCK.read_text(encoding="utf-8").splitlines() if "==" in line)
     server = f"infinity-emb {pins['infinity-emb']}, sentence-transformers {pins['sentence-transformers']}"
     print(
         f"retention of {STUDENT}: {here['retention']:.2f} % of the teacher here, {served['retention']:.2f} % of the"
-        f" same behind {server} ({found['points']:+.2f} points); {asked['requests']} requests, {asked['texts']} texts,"
-        f" {asked['again']} of them a second time"
+        f" same behind {server} ({comparison['points']:+.2f} points); {figures['requests']} requests,"
+        f" {figures['texts']} texts, {figures['again']} of them a second time"
     )
     about = {"machine": machine(), "git_commit": git_commit(), "server": server}
-    write_json(RESULT, about | {"asked": told, **found})
+    write_json(RESULT, about | {"asked": counts, **comparison})
     print(f"wrote {RESULT}")
-    if asked["again"] or not found["within"]:
+    if figures["again"] or not comparison["within"]:
         raise UserError(f"bench.endpoint: the two differ by more than {POINTS} points, or a text was paid for twice")
 
 

@@ -67,8 +67,8 @@ def figures(kind: str, folder: Path, releases: list[Release], queries: int, para
     dataset, dim = releases[0].datasets[0], releases[0].manifest.dim
     texts = sample(query_texts(), queries, SEED)
     tower = load_tower(index_teacher() / "tower")
-    encoders = {"teacher": lambda asked: truncate(encode(tower, asked, "query"), dim)}
-    found: dict[str, Any] = {"client": f"{CLIENTS[kind]} {version(CLIENTS[kind])}", "systems": {}}
+    encoders = {"teacher": lambda batch: truncate(encode(tower, batch, "query"), dim)}
+    report: dict[str, Any] = {"client": f"{CLIENTS[kind]} {version(CLIENTS[kind])}", "systems": {}}
     with engine_of(kind, folder) as engine:
         for release in releases:
             judged, began = load_queries(release, dataset, INGEST, RECALL_QUERIES), time.perf_counter()
@@ -76,7 +76,7 @@ def figures(kind: str, folder: Path, releases: list[Release], queries: int, para
             done = flip(engine, prepare(engine, release, digest, "bench", dataset, ALIAS, judged, params))
             seconds = time.perf_counter() - began
             if done.filled:
-                found |= {
+                report |= {
                     "documents": done.filled,
                     "dim": dim,
                     "seconds_to_deploy": round(seconds, 1),
@@ -84,16 +84,16 @@ def figures(kind: str, folder: Path, releases: list[Release], queries: int, para
                 }
             name = release.manifest.student
             reached = {"ef": done.record.ef, "recall_at_10": round(done.record.recall, 4)}
-            found["systems"][name] = reached | quality(engine, release, dataset, done.record.ef)
+            report["systems"][name] = reached | quality(engine, release, dataset, done.record.ef)
             encoders[name] = release.encode
-        ef = max(system["ef"] for system in found["systems"].values())
-        found["systems"]["teacher"] = {"ef": ef}
+        ef = max(system["ef"] for system in report["systems"].values())
+        report["systems"]["teacher"] = {"ef": ef}
         asking = {name: partial(_hits, engine, encoder, ef) for name, encoder in encoders.items()}
         asking["search alone"] = partial(_hits, engine, lambda texts: np.repeat(judged.vectors[:1], len(texts), 0), ef)
-        for name, one in measure(asking, texts, texts[:1], 1, wall=True).items():
-            times = {"p50_ms": round(one.p50_ms, 3), "p99_ms": round(one.p99_ms, 3)}
-            found["systems"][name] = found["systems"].get(name, {}) | times
-    return found
+        for name, speed in measure(asking, texts, texts[:1], 1, wall=True).items():
+            times = {"p50_ms": round(speed.p50_ms, 3), "p99_ms": round(speed.p99_ms, 3)}
+            report["systems"][name] = report["systems"].get(name, {}) | times
+    return report
 
 
 def quality(engine: Engine, release: Release, dataset: str, ef: int) -> dict[str, float]:
@@ -101,24 +101,24 @@ def quality(engine: Engine, release: Release, dataset: str, ef: int) -> dict[str
 
     Of a release that carries BM25 that of the fused answers as well, with the dense hits of either.
     """
-    judged = next((each for each in read_judged_sets(INGEST, ["test"]) if each.dataset == dataset), None)
+    judged = next((item for item in read_judged_sets(INGEST, ["test"]) if item.dataset == dataset), None)
     if judged is None:
         raise UserError(f"{INGEST}: {dataset} has no judged test queries; run `make demo`")
     vectors = release.encode(judged.texts)
-    found = {
+    answers = {
         "ndcg_exact": release.hits(dataset, vectors, K, "flat"),
         "ndcg_engine": [engine.search(ALIAS, vectors[row : row + 1], K, ef)[0] for row in range(len(vectors))],
     }
     if fusion := release.fusion(dataset):
         lists = [engine.search(ALIAS, vectors[row : row + 1], fusion.depth, max(ef, fusion.depth))[0]
                  for row in range(len(vectors))]  # fmt: skip
-        found |= {
+        answers |= {
             "fused_ndcg_exact": release.answers(dataset, judged.texts, vectors, K, "flat"),
             "fused_ndcg_engine": fused(release, dataset, fusion, judged.texts, lists),
         }
     ndcg = {
         name: round(float(ndcg_at_10(judged.qrels, judged.query_ids, _ids(hits), _scores(hits)).mean()), 4)
-        for name, hits in found.items()
+        for name, hits in answers.items()
     }
     return {"test_queries": len(vectors), **ndcg}
 
@@ -129,9 +129,9 @@ def fused(
     """The best hits of each text, from those of an engine and of the release's BM25."""
     words, answers = release.lexical(dataset).search(texts, fusion.depth), []
     for hits, (scores, ids) in zip(dense, zip(*words, strict=True), strict=True):
-        own = np.array([hit.score for hit in hits]), [hit.id for hit in hits]
-        best, found = fuse(pooled([own, (scores, ids)], fusion.depth), fusion, K)
-        answers.append([Hit(doc_id, score, "") for doc_id, score in zip(found, best.tolist(), strict=True)])
+        dense_list = np.array([hit.score for hit in hits]), [hit.id for hit in hits]
+        best, doc_ids = fuse(pooled([dense_list, (scores, ids)], fusion.depth), fusion, K)
+        answers.append([Hit(doc_id, score, "") for doc_id, score in zip(doc_ids, best.tolist(), strict=True)])
     return answers
 
 
@@ -147,11 +147,11 @@ def _hits(engine: Engine, encoder: Any, ef: int, texts: list[str]) -> Any:
     return engine.search(ALIAS, np.asarray(encoder(texts), dtype=np.float32), K, ef)
 
 
-def worse(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def worse(engines: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Students that lose more than POINTS in an engine, and how much."""
     lost = {
         f"{name}{of} in {kind}": 100 * (row[f"{key}_exact"] - row[f"{key}_engine"])
-        for kind, engine in found.items()
+        for kind, engine in engines.items()
         for name, row in engine["systems"].items()
         for key, of in (("ndcg", ""), ("fused_ndcg", ", fused,"))
         if f"{key}_exact" in row
@@ -165,15 +165,15 @@ def main() -> None:
     releases = [load_release(path.parent) for path in sorted(RELEASES.glob("*/manifest.json"))]
     if not releases:
         raise UserError(f"{RELEASES}: no release here; run `make demo`")
-    params, found = load_section("deploy", DeployParams), {}
+    params, results = load_section("deploy", DeployParams), {}
     for kind in CLIENTS:
-        with tempfile.TemporaryDirectory(prefix="bench-engines.") as place:
-            found[kind] = figures(kind, Path(place), releases, queries, params)
-        for name, row in found[kind]["systems"].items():
+        with tempfile.TemporaryDirectory(prefix="bench-engines.") as scratch:
+            results[kind] = figures(kind, Path(scratch), releases, queries, params)
+        for name, row in results[kind]["systems"].items():
             print(f"{kind:13} {name:14} p50 {row['p50_ms']:8.3f} ms  p99 {row['p99_ms']:8.3f} ms")
-    write_json(RESULT, {"machine": machine(), "git_commit": git_commit(), "queries": queries, "engines": found})
+    write_json(RESULT, {"machine": machine(), "git_commit": git_commit(), "queries": queries, "engines": results})
     print(f"wrote {RESULT}")
-    if lost := worse(found):
+    if lost := worse(results):
         raise UserError(f"bench.engines: {'; '.join(lost)} of nDCG@10; raise deploy.target_recall")
 
 

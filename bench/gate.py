@@ -52,12 +52,12 @@ def retrained(student: str) -> dict[str, np.ndarray]:
     params = pipeline.params
     described = params.student[student].model_dump()
     repeats = {part: times for part, times in params.repeats.items() if times > 0}
-    found = {}
+    values = {}
     for name, seed in ((student, params.seed), (f"{student} retrained", params.seed + 1)):
         cell = Cell(distill_params(params, described, repeats, params.validation_texts, seed))
         scores = measured(cell, pipeline)[0]["scores"]["0"]["test"]
-        found[name] = np.array(scores[min(scores)])
-    return found
+        values[name] = np.array(scores[min(scores)])
+    return values
 
 
 def tilted(candidate: np.ndarray, champion: np.ndarray, change: float) -> np.ndarray:
@@ -98,7 +98,7 @@ def measure(values: dict[str, np.ndarray], policy: Policy) -> list[dict[str, Any
 
 def summarised(shares: list[dict[str, float]]) -> dict[str, dict[str, float]]:
     """Least, mean and greatest share accepted over the pairs, by true change; `enough`: pairs with power of 80 %."""
-    found = {
+    summary = {
         change: {
             "least": min(row[change] for row in shares),
             "mean": round(float(np.mean([row[change] for row in shares])), 4),
@@ -106,8 +106,8 @@ def summarised(shares: list[dict[str, float]]) -> dict[str, dict[str, float]]:
         }
         for change in shares[0]
     }
-    found["better_1_percent"]["enough"] = sum(row["better_1_percent"] >= POWER for row in shares)
-    return found
+    summary["better_1_percent"]["enough"] = sum(row["better_1_percent"] >= POWER for row in shares)
+    return summary
 
 
 def main() -> None:
@@ -135,13 +135,12 @@ def main() -> None:
         "seconds": round(time.perf_counter() - started, 1),
     }
     write_json(RESULT, document)
-    for queries, found in summary.items():
-        for change, shares in found.items():
+    for queries, by_change in summary.items():
+        for change, shares in by_change.items():
             spread = f"{shares['least']:6.1%} to {shares['greatest']:6.1%}, mean {shares['mean']:6.1%}"
             print(f"{queries:>5} queries, {change:16} accepted {spread} over {len(rows)} pairs")
-        print(
-            f"{queries:>5} queries: power of {POWER:.0%} on {found['better_1_percent']['enough']} of {len(rows)} pairs"
-        )
+        enough = by_change["better_1_percent"]["enough"]
+        print(f"{queries:>5} queries: power of {POWER:.0%} on {enough} of {len(rows)} pairs")
     print(f"wrote {RESULT}")
 
 

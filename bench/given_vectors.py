@@ -43,7 +43,7 @@ def write_stored(run: Path, folder: Path) -> dict[str, dict[str, str]]:
         paths = folder / f"{dataset}.npy", folder / f"{dataset}.txt"
         np.save(paths[0], vectors[rows])
         ids = (doc_id.removeprefix(f"{dataset}/") for doc_id in names[rows, 1])
-        paths[1].write_text("".join(f"{each}\n" for each in ids), encoding="utf-8")
+        paths[1].write_text("".join(f"{doc_id}\n" for doc_id in ids), encoding="utf-8")
         described[dataset] = {"kind": "files", "path": str(paths[0].resolve()), "ids": str(paths[1].resolve())}
     return described
 
@@ -51,10 +51,10 @@ def write_stored(run: Path, folder: Path) -> dict[str, dict[str, str]]:
 def run_pipeline(project: Path, cache: Path) -> None:
     """Bring the copy up to the student; UserError where that fails."""
     dropped = ("SLIMTOWER_", "MLFLOW_", "DVC_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     config = f"[core]\n    no_scm = true\n[cache]\n    dir = '{cache / 'dvc'}'\n"
     (project / ".dvc/config.local").write_text(config, encoding="utf-8")
-    environment = kept | {"SLIMTOWER_CACHE": str(cache), "SLIMTOWER_GIT_COMMIT": git_commit()}
+    environment = variables | {"SLIMTOWER_CACHE": str(cache), "SLIMTOWER_GIT_COMMIT": git_commit()}
     command = [sys.executable, "-m", "pipeline", f"distill@{STUDENT}"]
     if code := subprocess.run(command, cwd=project, env=environment).returncode:
         raise UserError(f"{project}: its run ended with exit code {code}; the reason stands above")
@@ -62,12 +62,12 @@ def run_pipeline(project: Path, cache: Path) -> None:
 
 def embedded(project: Path, cache: Path) -> int:
     """How many documents have a vector in the caches; those that are alignment texts as well do not count."""
-    asked = {text_key(text) for text in read_table(project / "data/embed", "alignment_texts")["text"].to_pylist()}
+    text_keys = {text_key(text) for text in read_table(project / "data/embed", "alignment_texts")["text"].to_pylist()}
     documents = {text_key(text) for text in CorpusTexts(project / "data/ingest")}
-    return len((documents - asked) & set(_kept(cache)))
+    return len((documents - text_keys) & set(_cached_keys(cache)))
 
 
-def _kept(cache: Path) -> Iterator[bytes]:
+def _cached_keys(cache: Path) -> Iterator[bytes]:
     for path in cache.glob("vectors/*/shard-*/keys.npy"):
         yield from (key.tobytes() for key in np.load(path))
 
@@ -75,15 +75,15 @@ def _kept(cache: Path) -> Iterator[bytes]:
 def weights(run: Path) -> dict[str, str]:
     """Digest by path of the student's weights; UserError where there are none."""
     folder = run / "models/distill" / STUDENT / "query_encoder"
-    found = {str(path.relative_to(folder)): sha256_file(path) for path in sorted(folder.rglob("*.safetensors"))}
-    if not found:
+    digests = {str(path.relative_to(folder)): sha256_file(path) for path in sorted(folder.rglob("*.safetensors"))}
+    if not digests:
         raise UserError(f"{folder}: no student here; run its recipe with STAGES=distill@{STUDENT} first")
-    return found
+    return digests
 
 
 def measure(run: Path, folder: Path, bring_up: Callable[[Path, Path], None] = run_pipeline) -> dict[str, Any]:
     """What became of the run without its documents being read; `folder` is emptied first."""
-    wanted, project, cache = weights(run), folder / "project", (folder / "cache").resolve()
+    expected, project, cache = weights(run), folder / "project", (folder / "cache").resolve()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     plain_copy(run, project)
@@ -93,14 +93,14 @@ def measure(run: Path, folder: Path, bring_up: Callable[[Path, Path], None] = ru
     (project / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False, allow_unicode=True), encoding="utf-8")
     began = time.perf_counter()
     bring_up(project, cache)
-    report, found = read_json(project / "data/embed/report.json"), weights(project)
+    report, digests = read_json(project / "data/embed/report.json"), weights(project)
     return {
         "documents": report["documents"],
         "compared": report["given_documents"],
         "embedded_besides": embedded(project, cache),
         "alignment_texts": report["alignment_texts"],
-        "same_student": found == wanted,
-        "student": {"of_the_run": wanted, "of_stored_vectors": found},
+        "same_student": digests == expected,
+        "student": {"of_the_run": expected, "of_stored_vectors": digests},
         "seconds": round(time.perf_counter() - began, 1),
     }
 
@@ -109,12 +109,12 @@ def main() -> None:
     """Measure, say what was found, and write it."""
     if len(sys.argv) != 2:
         raise UserError("usage: python -m bench.given_vectors RUN, such as runs/scifact")
-    found = measure(Path(sys.argv[1]), FOLDER)
+    result = measure(Path(sys.argv[1]), FOLDER)
     print(
-        f"{found['documents']:,} documents: {found['compared']['documents']} compared, {found['embedded_besides']:,}"
-        f" embedded besides; the student is {'the same' if found['same_student'] else 'ANOTHER ONE'}"
+        f"{result['documents']:,} documents: {result['compared']['documents']} compared, {result['embedded_besides']:,}"
+        f" embedded besides; the student is {'the same' if result['same_student'] else 'ANOTHER ONE'}"
     )
-    write_json(RESULT, {"machine": machine(), "git_commit": git_commit(), "run": sys.argv[1], **found})
+    write_json(RESULT, {"machine": machine(), "git_commit": git_commit(), "run": sys.argv[1], **result})
     print(f"wrote {RESULT}")
 
 

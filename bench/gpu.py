@@ -24,7 +24,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from bench.machine import machine
-from bench.teachers.cells import Told
+from bench.teachers.cells import LastMetrics
 from pipeline.recipe import fill
 from slimtower.common.errors import UserError, guarded
 from slimtower.common.files import read_json, write_json
@@ -99,7 +99,7 @@ def teachers(base: Path, sizes: list[str], steps: int) -> dict[str, Teacher]:
     shared = {"dev_queries": 0, "checkpoint_steps": 10_000}
     small = {"base": BASE, "batch_size": 128, "max_document_length": 128, "max_triplets": 128 * steps, **shared}
     lists = 64 * steps  # a cross encoder's step reads as many pairs as 64 lists have
-    found: dict[str, Teacher] = {}
+    by_name: dict[str, Teacher] = {}
     for number, size in enumerate(sizes):
         for way in ["lora", "whole"] if number == 0 else ["lora"]:
             change: dict[str, Any] = {
@@ -108,14 +108,14 @@ def teachers(base: Path, sizes: list[str], steps: int) -> dict[str, Teacher]:
                 **shared,
             }
             change |= {} if way == "lora" else {"lora": None, "learning_rate": 1e-5}
-            found[f"llm_dual_encoder.{size}.{way}"] = validated(LlmDualEncoder, described | change, str(RECIPE))
-    found["dual_encoder"] = validated(DualEncoder, {"kind": "dual_encoder", **small}, __file__)
-    found["late_interaction"] = validated(LateInteraction, {"kind": "late_interaction", **small}, __file__)
+            by_name[f"llm_dual_encoder.{size}.{way}"] = validated(LlmDualEncoder, described | change, str(RECIPE))
+    by_name["dual_encoder"] = validated(DualEncoder, {"kind": "dual_encoder", **small}, __file__)
+    by_name["late_interaction"] = validated(LateInteraction, {"kind": "late_interaction", **small}, __file__)
     cross = {"kind": "cross_encoder", "loss": "softmax", "max_length": 128}
     cross |= small | {"batch_size": 256, "max_triplets": lists}
     del cross["max_document_length"]
-    found["cross_encoder"] = validated(CrossEncoder, cross, __file__)
-    return found
+    by_name["cross_encoder"] = validated(CrossEncoder, cross, __file__)
+    return by_name
 
 
 def timed(work: Callable[[], Any]) -> float:
@@ -143,11 +143,11 @@ def peak_gib() -> float | None:
 def measure(name: str, teacher: Any, root: Path, documents: int) -> dict[str, Any]:
     """Train one, let it read, and say what both took."""
     ingest, mine = root / "data/ingest", root / "data/mine/relevance"
-    run = Told()
+    run = LastMetrics()
     peak_gib()
     with TemporaryDirectory(prefix="bench-gpu.") as scratch:
         output = Path(scratch) / "teacher"
-        whole = timed(lambda: stage.run(ingest=ingest, mine=mine, output=output, params=teacher, run=run,
+        stage_seconds = timed(lambda: stage.run(ingest=ingest, mine=mine, output=output, params=teacher, run=run,
                                         rankers=root / "data/rank"))  # fmt: skip
         report = read_json(output / "report.json")
         if report.get("note"):
@@ -158,7 +158,7 @@ def measure(name: str, teacher: Any, root: Path, documents: int) -> dict[str, An
             "batch_size": teacher.batch_size,
             "training_seconds": round(run.values["training_seconds"], 2),
             "triplets_per_second": round(lists / run.values["training_seconds"], 1),
-            "stage_seconds": round(whole, 1),
+            "stage_seconds": round(stage_seconds, 1),
             "training_peak_gib": peak_gib(),
         }
         reads = reading(teacher, output, Path(scratch), ingest, documents)
@@ -175,17 +175,18 @@ def reading(teacher: Any, output: Path, scratch: Path, ingest: Path, documents: 
         seconds = timed(lambda: encode(tower, texts, "document", precision="auto", batch_size=128))
         weights = sum(weight.numel() for weight in load_tower(output / "tower", "document").parameters())
         return {"documents": len(texts), "documents_per_second": round(len(texts) / seconds), "parameters": weights}
-    asked = read_judged_sets(ingest, ["dev", "test"])[0].texts[:QUERIES]
+    query_texts = read_judged_sets(ingest, ["dev", "test"])[0].texts[:QUERIES]
     candidates = [
-        np.sort(np.random.default_rng(at).choice(documents, CANDIDATES, replace=False)) for at in range(len(asked))
+        np.sort(np.random.default_rng(at).choice(documents, CANDIDATES, replace=False))
+        for at in range(len(query_texts))
     ]
     reranker = open_reranker(output, scratch / "vectors", "auto", 256)
 
-    def score(queries: list[str], own: list[np.ndarray]) -> None:
-        reranker.scores(queries, own, lambda wanted: list(CorpusTexts(ingest, wanted)))
+    def score(queries: list[str], candidate_rows: list[np.ndarray]) -> None:
+        reranker.scores(queries, candidate_rows, lambda rows: list(CorpusTexts(ingest, rows)))
 
-    score(asked[:1], [candidates[0][:1]])
-    seconds = timed(lambda: score(asked, candidates))
+    score(query_texts[:1], [candidates[0][:1]])
+    seconds = timed(lambda: score(query_texts, candidates))
     pairs = sum(map(len, candidates))
     return {"pairs": pairs, "pairs_per_second": round(pairs / seconds)}
 
@@ -213,8 +214,8 @@ def main() -> None:
         for name, teacher in teachers(Path(folder), sizes, words.steps).items():
             rows[name] = measure(name, teacher, words.run, documents)
             print(f"gpu: {name}: {rows[name]}", flush=True)
-    found = {"machine": machine(), "transformers": transformers.__version__, "git_commit": git_commit(), "rows": rows}
-    write_json(RESULT, found)
+    result = {"machine": machine(), "transformers": transformers.__version__, "git_commit": git_commit(), "rows": rows}
+    write_json(RESULT, result)
     print(f"wrote {RESULT}")
 
 

@@ -55,7 +55,7 @@ def installed(commit: str, target: str) -> dict[str, object]:
         subprocess.run(["git", "-C", clone, "checkout", "--quiet", "--detach", commit], check=True)
         result = {"git_commit": commit, "target": target} | make(clone, target)
         (site,) = (clone / ".venv/lib").glob("python3*/site-packages")
-        sizes = {each.metadata["Name"]: size(each) for each in distributions(path=[str(site)])}
+        sizes = {distribution.metadata["Name"]: size(distribution) for distribution in distributions(path=[str(site)])}
     largest = sorted(sizes, key=lambda name: -sizes[name])[:SHOWN]
     return result | {"largest_packages_mb": {name: round(sizes[name] / MB) for name in largest}}
 

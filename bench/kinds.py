@@ -112,7 +112,9 @@ def read_code() -> Iterator[Pair]:
     specs = {package: importlib.util.find_spec(package) for package in CODE}
     if missing := [package for package, spec in specs.items() if not spec]:
         raise UserError(f"code: {', '.join(missing)} cannot be imported; install slimtower[pipeline] (`make setup`)")
-    for folder in [Path(place) for spec in specs.values() if spec for place in spec.submodule_search_locations or []]:
+    for folder in [
+        Path(location) for spec in specs.values() if spec for location in spec.submodule_search_locations or []
+    ]:
         for path in sorted(folder.rglob("*.py")):
             if "tests" not in path.relative_to(folder).parts:
                 yield from _functions(path)
@@ -202,9 +204,11 @@ def read_devices() -> Iterator[Pair]:
             elif re.match(r"\t[0-9a-f]{4}  ", line) and maker:
                 code, device = line.strip().split("  ", 1)
                 words = re.findall(r"\w+", f"{maker} {device}".lower())
-                some = draw.sample(words, min(len(words), draw.randint(2, 4)))
+                query_words = draw.sample(words, min(len(words), draw.randint(2, 4)))
                 yield Pair(
-                    device, f"Maker: {maker}. Bus: {bus}. Number: {code}.", " ".join(some) if len(words) > 3 else ""
+                    device,
+                    f"Maker: {maker}. Bus: {bus}. Number: {code}.",
+                    " ".join(query_words) if len(words) > 3 else "",
                 )
 
 

@@ -43,7 +43,7 @@ def measure(folder: Path, single: int, batched: int) -> dict[str, Any]:
     """
     texts = query_texts()
     encoders, origin = served_encoders(folder)
-    sizes = {key: _model_bytes(each) for key in encoders if (each := folder / key).is_dir()}
+    sizes = {key: _model_bytes(path) for key in encoders if (path := folder / key).is_dir()}
     singles, batches = sample(texts, single, SEED), sample(texts, batched, SEED)
     results = {
         size: take_turns(encoders, singles if size == 1 else singles[:25], batches, size) for size in BATCH_SIZES
@@ -91,21 +91,21 @@ def served_encoders(folder: Path) -> tuple[dict[str, Encode], dict[str, str]]:
     """Encoders by name, exported below `folder` unless they lie there, and what each is."""
     source = _teacher_folder()
     teacher = load_tower(source)
-    towers = {name: _student(name, folder, partial(layer_subset, source, own)) for name, own in LAYERS.items()}
+    towers = {name: _student(name, folder, partial(layer_subset, source, layers)) for name, layers in LAYERS.items()}
     encoders: dict[str, Encode] = {TEACHER: _encode(teacher)}
     encoders |= {name: _encode(load_tower(tower)) for name, (tower, _) in towers.items()}
     origin = {TEACHER: str(source.relative_to(".")) if not source.is_absolute() else "all-MiniLM-L6-v2"}
-    origin |= {name: what for name, (_, what) in towers.items()}
-    served = {f"{name}.onnx": found for name, found in towers.items()}
+    origin |= {name: description for name, (_, description) in towers.items()}
+    served = {f"{name}.onnx": student for name, student in towers.items()}
     served["static.table"] = _student("static", folder, lambda: _random_table(teacher))
-    for name, (tower, what) in served.items():
+    for name, (tower, description) in served.items():
         exported = folder / f"{name}.fp32"
         if not (exported / "serving.json").is_file():
             form = export(tower, exported, 0)
             convert(exported, folder / f"{name}.int8", form, "int8", query_texts()[:CALIBRATION])
         for precision in ("fp32", "int8"):
             key = f"{name}.{precision}"
-            encoders[key], origin[key] = load_query_encoder(folder / key).encode, what
+            encoders[key], origin[key] = load_query_encoder(folder / key).encode, description
     return encoders, origin
 
 

@@ -50,30 +50,30 @@ class Model(Pipeline):
     @cached_property
     def corpus(self) -> dict[str, tuple[np.ndarray, list[str]]]:
         """Of each data set, where its documents are among `rows`, and their ids."""
-        found = {}
+        corpus = {}
         for dataset, (rows, ids) in Pipeline(self.root).corpus.items():
-            kept = np.isin(rows, self.rows)
-            chosen = [doc_id for doc_id, one in zip(ids, kept, strict=True) if one]
-            found[dataset] = np.searchsorted(self.rows, rows[kept]), chosen
-        return found
+            mask = np.isin(rows, self.rows)
+            chosen = [doc_id for doc_id, is_chosen in zip(ids, mask, strict=True) if is_chosen]
+            corpus[dataset] = np.searchsorted(self.rows, rows[mask]), chosen
+        return corpus
 
     def ndcg(self, tower: SentenceTransformer, documents: np.ndarray) -> Scores:
         """nDCG@10 of each query that the tower reads, over `documents` `(len(rows), dim)`."""
-        asked = {f"{item.split}/{item.dataset}": encode(tower, item.texts, "query") for item in self.judged_sets}
-        return self.score(asked, documents, ())["0"]
+        queries = {f"{item.split}/{item.dataset}": encode(tower, item.texts, "query") for item in self.judged_sets}
+        return self.score(queries, documents, ())["0"]
 
 
-def drawn(pipeline: Pipeline, others: int) -> np.ndarray:
-    """Rows of the judged documents and of `others` more, ascending; 0 = of all."""
+def sample_rows(pipeline: Pipeline, extra_documents: int) -> np.ndarray:
+    """Rows of the judged documents and of `extra_documents` more, ascending; 0 = of all."""
     count = sum(len(ids) for _, ids in pipeline.corpus.values())
-    if not others:
+    if not extra_documents:
         return np.arange(count)
     named = {doc_id for item in pipeline.judged_sets for grades in item.qrels.values() for doc_id in grades}
     judged = np.zeros(count, dtype=bool)
     for rows, ids in pipeline.corpus.values():
         judged[rows] = [doc_id in named for doc_id in ids]
     free = np.flatnonzero(~judged)
-    more = np.random.default_rng(SEED).choice(free, min(others, len(free)), replace=False)
+    more = np.random.default_rng(SEED).choice(free, min(extra_documents, len(free)), replace=False)
     return np.sort(np.concatenate([np.flatnonzero(judged), more]))
 
 
@@ -82,11 +82,11 @@ def shares(old: np.ndarray, new: np.ndarray, students: Mapping[str, np.ndarray])
 
     No student has a share of a gain that is none. `p` is the paired t-test's that the gain is chance.
     """
-    found = figures({TEACHER: new, "old": old, **students}, SAMPLES, SEED)
-    found["ndcg"]["new"] = found["ndcg"].pop(TEACHER)
-    gains = figures({TEACHER: new - old, **{name: each - old for name, each in students.items()}}, SAMPLES, SEED)
+    report = figures({TEACHER: new, "old": old, **students}, SAMPLES, SEED)
+    report["ndcg"]["new"] = report["ndcg"].pop(TEACHER)
+    gains = figures({TEACHER: new - old, **{name: scores - old for name, scores in students.items()}}, SAMPLES, SEED)
     gain = {"ndcg": gains["ndcg"][TEACHER], "p": p_value([new - old]), "share": gains["retention"]}
-    return found | {"gain": gain}
+    return report | {"gain": gain}
 
 
 def reading(tower: SentenceTransformer, texts: list[str]) -> tuple[np.ndarray, dict[str, float]]:
@@ -95,12 +95,12 @@ def reading(tower: SentenceTransformer, texts: list[str]) -> tuple[np.ndarray, d
     Of an API those that it read before are not asked for again, and the seconds are scaled up from the others; 0.0
     where there are none.
     """
-    asked, what = len(texts), "embed documents anew"
+    new_texts, caption = len(texts), "embed documents anew"
     if endpoint := endpoint_of(tower, "document"):
-        asked = endpoint.announce(texts, tower.prompts.get("document") or "", what)
+        new_texts = endpoint.announce(texts, tower.prompts.get("document") or "", caption)
     started = time.perf_counter()
-    vectors = encode(tower, texts, "document", precision="auto", caption=what)
-    seconds = (time.perf_counter() - started) * len(texts) / asked if asked else 0.0
+    vectors = encode(tower, texts, "document", precision="auto", caption=caption)
+    seconds = (time.perf_counter() - started) * len(texts) / new_texts if new_texts else 0.0
     cost = {"documents": len(texts), "tokens": tokens_of(tower, texts), "seconds": round(seconds, 1)}
     return vectors, cost | money(tower, cost["tokens"])
 
@@ -116,8 +116,8 @@ def read_for_students(pipeline: Pipeline, scored: Path, new: Path) -> dict[str, 
     documents = list(CorpusTexts(pipeline.ingest, rows["doc"]))
     tower = load_tower(new, "document")
     tokens = tokens_of(tower, documents) + tokens_of(load_tower(new, "query"), texts, "query")
-    read = {"documents": len(documents), "share": len(documents) / len(pipeline.documents), "texts": len(texts)}
-    return read | {"tokens": tokens} | money(tower, tokens)
+    counts = {"documents": len(documents), "share": len(documents) / len(pipeline.documents), "texts": len(texts)}
+    return counts | {"tokens": tokens} | money(tower, tokens)
 
 
 def money(tower: SentenceTransformer, tokens: float) -> dict[str, float]:
@@ -136,27 +136,27 @@ def tokens_of(tower: SentenceTransformer, texts: list[str], role: Role = "docume
     return sum(int(tower.preprocess(batch)["attention_mask"].sum()) for batch in batches)
 
 
-def new_model(pipeline: Pipeline, asked: str) -> str:
+def new_model(pipeline: Pipeline, requested: str) -> str:
     """The teacher's name; UserError unless it is one of those that scored, and can embed documents."""
     params = load_params(pipeline.root / "params.yaml")
     able = [name for name in params.score.teachers if name in params.teach.teacher]
     able = [name for name in able if "vectors" in params.teach.described(name).gives]
-    if asked not in able and (asked or len(able) != 1):
+    if requested not in able and (requested or len(able) != 1):
         raise UserError(
             f"{pipeline.root}: score.teachers has {able or 'no teacher'} that embeds documents; name the new model with"
             " --new, in a run of recipes/migrate.yaml"
         )
-    return asked or able[0]
+    return requested or able[0]
 
 
-def measure(root: Path, asked: str = "", others: int = 0) -> dict[str, Any]:
+def measure(root: Path, requested: str = "", extra_documents: int = 0) -> dict[str, Any]:
     """All that is written; UserError for a run whose students are not distilled."""
     pipeline = open_pipeline(root)
-    name, rows = new_model(pipeline, asked), drawn(pipeline, others)
+    name, rows = new_model(pipeline, requested), sample_rows(pipeline, extra_documents)
     old, new = Model(root, pipeline.teach.name, rows), Model(root, name, rows)
     scored, folders = (
         pipeline.score_tables / name,
-        [root / "models/distill" / each for each in pipeline.params.students],
+        [root / "models/distill" / student for student in pipeline.params.students],
     )
     if absent := [path for path in (scored, *folders) if not (path / "report.json").is_file()]:
         raise UserError(f"{absent[0]}: not there; let the run finish first, `make run RECIPE=recipes/migrate.yaml`")
@@ -165,7 +165,7 @@ def measure(root: Path, asked: str = "", others: int = 0) -> dict[str, Any]:
     index = np.asarray(pipeline.documents[rows], dtype=np.float32)
     before, after = old.ndcg(old.teacher, index), new.ndcg(new.teacher, anew)
     students = {path.name: old.ndcg(load_tower(path / "query_encoder"), index) for path in folders}
-    found = {
+    by_set = {
         f"{split}/{dataset}": shares(
             np.array(values),
             np.array(after[split][dataset]),
@@ -174,45 +174,45 @@ def measure(root: Path, asked: str = "", others: int = 0) -> dict[str, Any]:
         for split, sets in before.items()
         for dataset, values in sets.items()
     }
-    documents, read = len(pipeline.documents), read_for_students(pipeline, scored, new.teach / "tower")
-    whole = {each: value * documents / len(rows) for each, value in cost.items()}
+    documents, student_reading = len(pipeline.documents), read_for_students(pipeline, scored, new.teach / "tower")
+    full_cost = {key: value * documents / len(rows) for key, value in cost.items()}
     return {
         "old": old.name,
         "new": name,
         "documents": documents,
-        "sample": len(rows) if others else None,
+        "sample": len(rows) if extra_documents else None,
         "computed_in": resolve_precision("auto"),
-        "embedding_anew": {"measured": cost, "all_documents": whole},
-        "read_for_students": read,
-        "saved": 1 - read["tokens"] / whole["tokens"],
+        "embedding_anew": {"measured": cost, "all_documents": full_cost},
+        "read_for_students": student_reading,
+        "saved": 1 - student_reading["tokens"] / full_cost["tokens"],
         "training_seconds": {path.name: read_json(path / "report.json")["seconds"] for path in folders},
-        "sets": found,
+        "sets": by_set,
     }
 
 
-def told(found: Mapping[str, Any]) -> list[str]:
+def report_lines(result: Mapping[str, Any]) -> list[str]:
     """What is printed."""
-    cost, read = found["embedding_anew"]["all_documents"], found["read_for_students"]
+    cost, counts = result["embedding_anew"]["all_documents"], result["read_for_students"]
     price = f" {cost['money']:,.2f} at the API's price," if "money" in cost else ""
     lines = [
-        f"all {found['documents']:,} documents anew: {cost['tokens']:,.0f} tokens,{price} {cost['seconds']:,.0f} s; for"
-        f" the students {read['documents']:,} of them were read ({read['share']:.1%}) and {read['texts']:,} texts:"
-        f" {read['tokens']:,} tokens, {found['saved']:.1%} less"
+        f"all {result['documents']:,} documents anew: {cost['tokens']:,.0f} tokens,{price} {cost['seconds']:,.0f} s;"
+        f" for the students {counts['documents']:,} of them were read ({counts['share']:.1%}) and"
+        f" {counts['texts']:,} texts: {counts['tokens']:,} tokens, {result['saved']:.1%} less"
     ]
-    for name, row in found["sets"].items():
+    for name, row in result["sets"].items():
         ndcg, gain = row["ndcg"], row["gain"]
         lines.append(
             f"{name}: old {ndcg['old']:.4f}, new {ndcg['new']:.4f} ({gain['ndcg']:+.4f}, p {gain['p']:.2g};"
             f" {row['queries']} queries)"
         )
-        for student in found["training_seconds"]:
-            said = f"  {student} {ndcg[student]:.4f}"
+        for student in result["training_seconds"]:
+            text = f"  {student} {ndcg[student]:.4f}"
             if share := gain["share"].get(student):
                 low, high = share["ci95_low"], share["ci95_high"]
-                said += f": {share['ratio']:.0%} of the gain ({low:.0%} to {high:.0%})"
-            if kept := row["retention"].get(student):
-                said += f", {kept['ratio']:.1%} of the new model's"
-            lines.append(said)
+                text += f": {share['ratio']:.0%} of the gain ({low:.0%} to {high:.0%})"
+            if retention := row["retention"].get(student):
+                text += f", {retention['ratio']:.1%} of the new model's"
+            lines.append(text)
     return lines
 
 
@@ -223,9 +223,9 @@ def main() -> None:
     parser.add_argument("--new", default="", help="the new model, where several teachers score")
     parser.add_argument("--documents", type=int, default=0, help="besides the judged ones; 0 = all")
     words = parser.parse_args()
-    found = measure(words.run, words.new, words.documents)
-    print("\n".join(told(found)))
-    write_json(RESULT, {"machine": machine(), "git_commit": git_commit(), "run": words.run.name, **found})
+    result = measure(words.run, words.new, words.documents)
+    print("\n".join(report_lines(result)))
+    write_json(RESULT, {"machine": machine(), "git_commit": git_commit(), "run": words.run.name, **result})
     print(f"wrote {RESULT}")
 
 

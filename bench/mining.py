@@ -45,15 +45,15 @@ def as_printed(
     min_terms: int,
 ) -> set[tuple[int, int]]:
     """All associations (receiver, giver) of importances by query and term: every pair looked at, in plain Python."""
-    queries = {query: held for query, held in rows.items() if len(held) >= min_terms}
-    lenders = [(query, held) for query, held in queries.items() if query in givers]
-    found = set()
-    for receiver, held in queries.items():
-        top = sorted(held, key=lambda term: (-held[term], term))[:top_terms]
-        for giver, others in lenders:
-            if all(others.get(term, 0.0) > threshold for term in top) and giver != receiver:
-                found.add((receiver, giver))
-    return found
+    queries = {query: terms for query, terms in rows.items() if len(terms) >= min_terms}
+    lenders = [(query, terms) for query, terms in queries.items() if query in givers]
+    associations = set()
+    for receiver, terms in queries.items():
+        top = sorted(terms, key=lambda term: (-terms[term], term))[:top_terms]
+        for giver, giver_terms in lenders:
+            if all(giver_terms.get(term, 0.0) > threshold for term in top) and giver != receiver:
+                associations.add((receiver, giver))
+    return associations
 
 
 def pairwise(
@@ -65,25 +65,25 @@ def pairwise(
     (queries, width); givers: bool (queries,), the queries that may lend. Of equally important terms, the lesser key is
     the more important. Queries of fewer than `min_terms` terms take no part. Vectorised over the givers, no index.
     """
-    held = terms != ABSENT
+    present = terms != ABSENT
     numbers = np.full(terms.shape, ABSENT, np.int32)  # half the memory to scan
-    numbers[held] = np.unique(terms[held], return_inverse=True)[1]
-    takes_part = held.sum(axis=1) >= min_terms
+    numbers[present] = np.unique(terms[present], return_inverse=True)[1]
+    takes_part = present.sum(axis=1) >= min_terms
     lenders = np.flatnonzero(givers & takes_part)
-    strong = np.where(held & (importances > threshold), numbers, ABSENT)[lenders].T.copy()
-    order = np.lexsort((numbers, -np.where(held, importances, -np.inf)))
+    strong = np.where(present & (importances > threshold), numbers, ABSENT)[lenders].T.copy()
+    order = np.lexsort((numbers, -np.where(present, importances, -np.inf)))
     top = np.take_along_axis(numbers, order[:, :top_terms], axis=1)
 
-    found = []
+    pairs = []
     for receiver in np.flatnonzero(takes_part):
-        first, *others = top[receiver][top[receiver] != ABSENT].tolist()
+        first, *rest = top[receiver][top[receiver] != ABSENT].tolist()
         columns = np.flatnonzero((strong == first).any(axis=0))
-        for term in others:
+        for term in rest:
             columns = columns[(strong[:, columns] == term).any(axis=0)]
         from_whom = lenders[columns]
         from_whom = from_whom[from_whom != receiver]
-        found.append(np.column_stack([np.full(len(from_whom), receiver), from_whom]))
-    return np.concatenate(found) if found else np.empty((0, 2), np.int64)
+        pairs.append(np.column_stack([np.full(len(from_whom), receiver), from_whom]))
+    return np.concatenate(pairs) if pairs else np.empty((0, 2), np.int64)
 
 
 SIZES = (100_000, 1_000_000, 10_000_000)
@@ -153,8 +153,8 @@ def compare_with_pairwise(queries: int, *, printed: bool) -> dict[str, Any]:
             rows, givers, planned, giving = _inputs(engine, folder / "ingest", params)
             knobs = {"threshold": params.click_threshold, "top_terms": CLICK_TOP_TERMS}
             knobs["min_terms"] = MIN_TERMS
-            ours = min(_timed(lambda: _found(engine, planned, giving, queries, knobs)) for _ in range(3))
-            pairs = _found(engine, planned, giving, queries, knobs)
+            ours = min(_timed(lambda: _associations(engine, planned, giving, queries, knobs)) for _ in range(3))
+            pairs = _associations(engine, planned, giving, queries, knobs)
     times: dict[str, float] = {}
     keys, terms, shares = _padded(rows)
     lend = np.isin(keys, sorted(givers))
@@ -167,7 +167,9 @@ def compare_with_pairwise(queries: int, *, printed: bool) -> dict[str, Any]:
         outputs.append(as_printed(rows, givers, **knobs))
         times["as_printed"] = time.perf_counter() - started
     if any(output != pairs for output in outputs):
-        raise SystemExit(f"outputs differ: {len(pairs)} associations here, {[len(each) for each in outputs]} pairwise")
+        raise SystemExit(
+            f"outputs differ: {len(pairs)} associations here, {[len(output) for output in outputs]} pairwise"
+        )
     slower = {
         name: {"seconds": round(value, 2), "times_slower": round(value / ours, 1)} for name, value in times.items()
     }
@@ -189,9 +191,9 @@ def _inputs(engine: Engine, ingest: Path, params: MineParams) -> tuple[dict[int,
     return rows, set(engine.rows(giving)["query"].to_pylist()), planned, giving
 
 
-def _found(engine: Engine, planned: Any, giving: Any, cap: int, knobs: dict[str, Any]) -> set[tuple[int, int]]:
-    kept = engine.rows(click_associations(engine, planned, giving, cap=cap, **knobs).strongest)
-    return set(zip(kept["query"].to_pylist(), kept["other_query"].to_pylist(), strict=True))
+def _associations(engine: Engine, planned: Any, giving: Any, cap: int, knobs: dict[str, Any]) -> set[tuple[int, int]]:
+    strongest = engine.rows(click_associations(engine, planned, giving, cap=cap, **knobs).strongest)
+    return set(zip(strongest["query"].to_pylist(), strongest["other_query"].to_pylist(), strict=True))
 
 
 def _timed(work: Any) -> float:
@@ -204,8 +206,8 @@ def _padded(rows: dict[int, dict[int, float]]) -> tuple[np.ndarray, np.ndarray, 
     """Queries (n,), terms (n, width) filled up with -1, importances (n, width)."""
     width = max(map(len, rows.values()))
     keys = np.array(list(rows), dtype=np.int64)
-    terms = np.array([[*held, *[-1] * (width - len(held))] for held in rows.values()], dtype=np.int64)
-    shares = np.array([[*held.values(), *[0.0] * (width - len(held))] for held in rows.values()])
+    terms = np.array([[*row, *[-1] * (width - len(row))] for row in rows.values()], dtype=np.int64)
+    shares = np.array([[*row.values(), *[0.0] * (width - len(row))] for row in rows.values()])
     return keys, terms, shares
 
 
@@ -241,13 +243,13 @@ def main() -> None:
     write_json(RESULT, document)
     print(f"wrote {RESULT}")
     largest = results[-1]
-    for what, value, most in (
+    for label, value, limit in (
         ("seconds at the largest size", largest["seconds"], 15 * 60),
         ("GiB resident at the largest size", largest["peak_rss_gib"], 8),
         ("largest growth exponent", max(document["growth_exponent"].values(), default=0.0), 1.2),
         ("1 / speed-up over Algorithm 1 as printed", 1 / compared[0]["as_printed"]["times_slower"], 0.01),
     ):
-        print(f"{'OK' if value <= most else 'FAIL':<5}{what}: {value:g} (at most {most:g})")
+        print(f"{'OK' if value <= limit else 'FAIL':<5}{label}: {value:g} (at most {limit:g})")
 
 
 if __name__ == "__main__":

@@ -79,22 +79,22 @@ class Client(threading.Thread):
             raise ValueError(f"{response.status}: {answer}")
         manifest = answer["release"]["manifest"]
         self.by_release[manifest] = self.by_release.get(manifest, 0) + 1
-        found = [(hit["id"], hit["score"]) for hit in answer["results"][0]["hits"]]
-        wanted = self.expected[manifest][query]
-        if [doc for doc, _ in found] != [doc for doc, _ in wanted] or not np.allclose(
-            [score for _, score in found], [score for _, score in wanted], atol=1e-4
+        hits = [(hit["id"], hit["score"]) for hit in answer["results"][0]["hits"]]
+        expected = self.expected[manifest][query]
+        if [doc for doc, _ in hits] != [doc for doc, _ in expected] or not np.allclose(
+            [score for _, score in hits], [score for _, score in expected], atol=1e-4
         ):
             raise ValueError(f"{query}: not what {manifest[:12]} finds")
 
 
 def expected_hits(folders: Iterable[Path]) -> dict[str, dict[str, Hits]]:
     """By manifest and query, the first K hits of each release."""
-    found = {}
+    by_manifest = {}
     for folder in folders:
         release = load_release(folder)
         hits = {query: [(hit.id, hit.score) for hit in release.query(query, K)] for query in QUERIES}
-        found[release.manifest.checksum] = hits
-    return found
+        by_manifest[release.manifest.checksum] = hits
+    return by_manifest
 
 
 def registered(folders: list[Path]) -> list[str]:
@@ -105,17 +105,17 @@ def registered(folders: list[Path]) -> list[str]:
         with stage_run("promote", {}) as run:
             log_release(run, folder, folder.name)
         model = api.get_run(run.run_id).data.tags["slimtower.model"]
-        place = api.get_logged_model(model).artifact_location
-        made = api.create_model_version(NAME, place, run_id=run.run_id, model_id=model)
-        versions.append(str(made.version))
+        location = api.get_logged_model(model).artifact_location
+        version = api.create_model_version(NAME, location, run_id=run.run_id, model_id=model)
+        versions.append(str(version.version))
     return versions
 
 
 def memory_mb(parent: int) -> float:
     """Memory of a process and its children, what they share counted once."""
-    found = subprocess.run(["pgrep", "-P", str(parent)], capture_output=True, text=True).stdout.split()
+    children = subprocess.run(["pgrep", "-P", str(parent)], capture_output=True, text=True).stdout.split()
     total = 0
-    for process in [str(parent), *found]:
+    for process in [str(parent), *children]:
         lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
         total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
     return round(total / 1024, 1)
@@ -126,8 +126,8 @@ def wait_for(version: str, service: subprocess.Popen[bytes]) -> None:
     streak, deadline = 0, time.monotonic() + 120
     while streak < 5 * WORKERS:
         if time.monotonic() > deadline or service.poll() is not None:
-            said = Path("serve.log").read_text(encoding="utf-8")[-300:]
-            raise UserError(f"bench.moves: version {version} did not answer within two minutes: {said}")
+            log = Path("serve.log").read_text(encoding="utf-8")[-300:]
+            raise UserError(f"bench.moves: version {version} did not answer within two minutes: {log}")
         try:
             connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=30)
             connection.request("GET", "/health")
@@ -151,8 +151,8 @@ def measure(folders: list[Path], seconds: float, clients: int, moves: int) -> di
         wait_for(versions[0], service)
         stop, memory = threading.Event(), [memory_mb(service.pid)]
         asking = [Client(number, expected, stop, PORT) for number in range(clients)]
-        for one in asking:
-            one.start()
+        for searcher in asking:
+            searcher.start()
         for number in range(1, moves + 1):
             began = time.monotonic()
             api.set_registered_model_alias(NAME, "champion", versions[number % len(versions)])
@@ -160,18 +160,18 @@ def measure(folders: list[Path], seconds: float, clients: int, moves: int) -> di
             memory.append(memory_mb(service.pid))
             time.sleep(max(0.0, seconds / moves - (time.monotonic() - began)))
         stop.set()
-        for one in asking:
-            one.join()
+        for searcher in asking:
+            searcher.join()
     finally:
         service.terminate()
         service.wait(60)
-    times = np.array([second for one in asking for second in one.seconds]) * 1000
-    wrong = [error for one in asking for error in one.wrong]
+    times = np.array([second for searcher in asking for second in searcher.seconds]) * 1000
+    wrong = [error for searcher in asking for error in searcher.wrong]
     return {
         "requests": len(times),
         "wrong": len(wrong),
         "first_wrong": wrong[:3],
-        "releases_seen": len({name for one in asking for name in one.by_release}),
+        "releases_seen": len({name for searcher in asking for name in searcher.by_release}),
         "ms": {f"p{q}": round(float(np.percentile(times, q)), 2) for q in (50, 95, 99)},
         "memory_mb_after_each_move": memory,
     }
@@ -201,20 +201,20 @@ def main() -> None:
     if len(folders) < 2:
         raise UserError(f"{RELEASES}: needs two students; run `make demo`")
     target, here = RESULT.resolve(), Path.cwd()
-    with tempfile.TemporaryDirectory(prefix="bench-moves.") as place:
-        os.chdir(place)
+    with tempfile.TemporaryDirectory(prefix="bench-moves.") as scratch:
+        os.chdir(scratch)
         os.environ |= {
-            "MLFLOW_TRACKING_URI": f"sqlite:///{place}/mlflow.db",
+            "MLFLOW_TRACKING_URI": f"sqlite:///{scratch}/mlflow.db",
             "PYTHONPATH": str(Path(__file__).parents[1]),
         }
-        os.environ |= {"SLIMTOWER_CACHE": f"{place}/cache", "SLIMTOWER_PIPELINE": "bench"}
-        found = measure(folders, words.seconds, words.clients, words.moves)
+        os.environ |= {"SLIMTOWER_CACHE": f"{scratch}/cache", "SLIMTOWER_PIPELINE": "bench"}
+        result = measure(folders, words.seconds, words.clients, words.moves)
         os.chdir(here)
     setting = vars(words) | {"workers": WORKERS}
-    write_json(target, {"machine": machine(), "git_commit": git_commit()} | setting | found)
-    print(json.dumps(found, indent=1))
-    if said := fault(found["wrong"], found["memory_mb_after_each_move"]):
-        raise UserError(f"bench.moves: {said}")
+    write_json(target, {"machine": machine(), "git_commit": git_commit()} | setting | result)
+    print(json.dumps(result, indent=1))
+    if message := fault(result["wrong"], result["memory_mb_after_each_move"]):
+        raise UserError(f"bench.moves: {message}")
 
 
 if __name__ == "__main__":

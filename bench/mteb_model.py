@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.disguise import read
+from bench.disguise import read_beir
 from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.errors import UserError, guarded
 from slimtower.serving.checks import check_probes
@@ -37,11 +37,11 @@ class ReleaseModel:
         folder = Path(model_name)
         self.release = load_release(folder)
         manifest = self.release.manifest
-        place = Path(router) if router else folder.parents[1] / "distill" / manifest.student / "router"
-        asked = encode(load_tower(place, "query"), [probe.text for probe in manifest.probes], "query")
+        router_folder = Path(router) if router else folder.parents[1] / "distill" / manifest.student / "router"
+        probe_vectors = encode(load_tower(router_folder, "query"), [probe.text for probe in manifest.probes], "query")
         vectors = [probe.student_vector for probe in manifest.probes]
-        check_probes(place, manifest, truncate(asked, manifest.dim), vectors)
-        self._documents = load_tower(place, "document").to(device)
+        check_probes(router_folder, manifest, truncate(probe_vectors, manifest.dim), vectors)
+        self._documents = load_tower(router_folder, "document").to(device)
         self._template = DocumentTemplate(manifest.document)
 
     def encode(
@@ -56,8 +56,8 @@ class ReleaseModel:
     ) -> np.ndarray:
         """Embeddings of all texts of the batches, float32 `(texts, dim)`: of documents where `prompt_type` is so."""
         if prompt_type == "document":
-            read = encode(self._documents, [text for batch in inputs for text in self._texts(batch)], "document")
-            return truncate(read, self.release.manifest.dim)
+            vectors = encode(self._documents, [text for batch in inputs for text in self._texts(batch)], "document")
+            return truncate(vectors, self.release.manifest.dim)
         return self.release.encode([text for batch in inputs for text in batch["text"]])
 
     def _texts(self, batch: Batch) -> list[str]:
@@ -98,7 +98,7 @@ def local_task(folder: Path) -> Any:
     from mteb.abstasks.retrieval import AbsTaskRetrieval
     from mteb.abstasks.task_metadata import TaskMetadata
 
-    corpus = read(folder)
+    corpus = read_beir(folder)
     judged: dict[str, dict[str, int]] = {}
     for query, document, grade in corpus.judgements.get("test", []):
         judged.setdefault(query, {})[document] = grade
@@ -138,8 +138,8 @@ def main() -> None:
     parser.add_argument("--run", type=Path, default=Path(), help="the pipeline's folder; default: the present one")
     words = parser.parse_args()
     task, model = local_task(words.folder), ReleaseModel(str(words.run / "models/release" / words.student))
-    found = _mteb().evaluate(model, [task], cache=None)
-    print(f"{task.metadata.name}: nDCG@10 {found.task_results[0].get_score():.4f} ({model.mteb_model_meta.name})")
+    result = _mteb().evaluate(model, [task], cache=None)
+    print(f"{task.metadata.name}: nDCG@10 {result.task_results[0].get_score():.4f} ({model.mteb_model_meta.name})")
 
 
 if __name__ == "__main__":

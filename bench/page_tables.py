@@ -8,7 +8,7 @@ from slimtower.common.errors import UserError
 
 def with_table(page: str, module: str, written: str, path: Path) -> str:
     """The page's text with the module's table in its place; UserError, which names `path`, where it has none."""
-    place = re.compile(rf"(<!-- python -m {re.escape(module)} -->\n).*?(<!-- end -->)", re.S)
-    if not place.search(page):
+    pattern = re.compile(rf"(<!-- python -m {re.escape(module)} -->\n).*?(<!-- end -->)", re.S)
+    if not pattern.search(page):
         raise UserError(f"{path}: has no place for the table, <!-- python -m {module} --> to <!-- end -->")
-    return place.sub(lambda match: match[1] + written + match[2], page)
+    return pattern.sub(lambda match: match[1] + written + match[2], page)

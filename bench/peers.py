@@ -14,35 +14,35 @@ _HEAD = ["| encoder | sets | retention | one query | |", "|---|---|---|---|---|"
 _TRACKS = {True: "Trained on the text of the corpora that are searched", False: "Not trained on it"}
 
 
-def measured(beside: Beside, results: Path) -> list[Peer]:
+def measured(comparison: Beside, results: Path) -> list[Peer]:
     """Our students of the recorded runs that are there, best first."""
-    found = []
-    for ours in beside.ours:
+    peers = []
+    for ours in comparison.ours:
         path = results / f"{ours.results}.json"
         if not path.is_file():
             continue
         metrics = read_json(path)["metrics"]
-        kept = {student: row["ratio_of_means"] for student, row in metrics["retention"].items()}
-        for student in sorted(kept, key=lambda name: -kept[name]):
-            found.append(
+        retention = {student: row["ratio_of_means"] for student, row in metrics["retention"].items()}
+        for student in sorted(retention, key=lambda name: -retention[name]):
+            peers.append(
                 Peer(
                     system=f"slimtower `{student}`",
                     sets=ours.sets,
-                    retention=kept[student],
+                    retention=retention[student],
                     p50_ms=metrics["latency"][student]["p50_ms"],
                     corpus_text=ours.corpus_text,
                     source=f"[{path.name}]({path.name})",
                 )
             )
-    return found
+    return peers
 
 
-def table(beside: Beside, results: Path = RESULTS) -> str:
+def table(comparison: Beside, results: Path = RESULTS) -> str:
     """Markdown: a table a track, ours first."""
-    every = [*measured(beside, results), *beside.peers]
+    every = [*measured(comparison, results), *comparison.peers]
     parts = []
     for corpus_text, title in _TRACKS.items():
-        rows = [_row(each) for each in every if each.corpus_text == corpus_text]
+        rows = [_row(peer) for peer in every if peer.corpus_text == corpus_text]
         parts.append("\n".join([f"**{title}**", "", *_HEAD, *rows]))
     return "\n\n".join(parts) + "\n"
 

@@ -33,21 +33,23 @@ def picture(metrics: dict[str, Any], export: dict[str, Any], scheme: str) -> str
     return as_file(picture, scheme)
 
 
-def as_file(drawn: str, scheme: str) -> str:
+def as_file(svg: str, scheme: str) -> str:
     """An SVG element of the report as a file of its own, in the colours of a scheme."""
     for name, colour in SCHEMES[scheme].items():
-        drawn = drawn.replace(f"var(--{name})", colour)
-    drawn = drawn.replace("var(--card)", "none")
+        svg = svg.replace(f"var(--{name})", colour)
+    svg = svg.replace("var(--card)", "none")
     # As an image of its own it needs a name space, and a size.
-    _, _, width, height = (float(value) for value in re.findall(r'viewBox="([^"]*)"', drawn)[0].split())
+    _, _, width, height = (float(value) for value in re.findall(r'viewBox="([^"]*)"', svg)[0].split())
     size = f'width="{_PIXELS}" height="{_PIXELS * height / width:.0f}"'
-    return drawn.replace("<svg ", f'<svg xmlns="http://www.w3.org/2000/svg" {size} ', 1)
+    return svg.replace("<svg ", f'<svg xmlns="http://www.w3.org/2000/svg" {size} ', 1)
 
 
 def _int8(export: dict[str, Any]) -> Mark:
-    [kept] = [row["retention"][_INT8] for row in export["datasets"].values()]
+    [retention] = [row["retention"][_INT8] for row in export["datasets"].values()]
     p50_ms = export["systems"][_INT8]["p50_ms"]
-    return Mark("teacher in int8", p50_ms, kept["ratio"], kept["ci95_low"], kept["ci95_high"], teacher=True)
+    return Mark(
+        "teacher in int8", p50_ms, retention["ratio"], retention["ci95_low"], retention["ci95_high"], teacher=True
+    )
 
 
 def main() -> None:

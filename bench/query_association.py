@@ -56,13 +56,13 @@ class Pair(NamedTuple):
     """One labelled pair; `identical` when its texts are one after folding."""
 
     query: str
-    other: str
+    other_query: str
     entails: bool
     train: bool
 
     @property
     def identical(self) -> bool:
-        return fold(self.query) == fold(self.other)
+        return fold(self.query) == fold(self.other_query)
 
 
 class Knobs(NamedTuple):
@@ -109,22 +109,24 @@ def occlusion_importances(texts: list[str]) -> Importances:
     code = sha256_file(Path(inspect.getfile(OcclusionPlanner)))
     key = sha256_text(f"{fingerprint(Path(resolve_base(MODEL))).id} {MAX_LENGTH} {code}")
     path = cache_root() / "query_association" / f"{key[:16]}.npz"
-    known: dict[str, list[float]] = {}
+    importances: dict[str, list[float]] = {}
     if path.is_file():
-        with np.load(path) as kept:
-            parts = np.split(kept["values"], np.cumsum(kept["sizes"])[:-1])
-            known = {str(digest): part.tolist() for digest, part in zip(kept["texts"], parts, strict=True)}
-    missing = [text for text in texts if sha256_text(text) not in known]
+        with np.load(path) as stored:
+            parts = np.split(stored["values"], np.cumsum(stored["sizes"])[:-1])
+            importances = {str(digest): part.tolist() for digest, part in zip(stored["texts"], parts, strict=True)}
+    missing = [text for text in texts if sha256_text(text) not in importances]
     if missing:
         planner = OcclusionPlanner(MODEL, BATCH_SIZE, MAX_LENGTH)
     for start in progress(range(0, len(missing), 100), math.ceil(len(missing) / 100), "hundreds of questions"):
-        some = missing[start : start + 100]
-        found = planner.importances(some)
-        known |= {sha256_text(text): list(each.values()) for text, each in zip(some, found, strict=True)}
+        batch = missing[start : start + 100]
+        computed = planner.importances(batch)
+        importances |= {
+            sha256_text(text): list(by_term.values()) for text, by_term in zip(batch, computed, strict=True)
+        }
         with staged_file(path) as staging, staging.open("wb") as handle:
-            values = np.array([value for part in known.values() for value in part], dtype=np.float64)
-            np.savez(handle, texts=list(known), sizes=[len(part) for part in known.values()], values=values)
-    return {text: dict(zip(dict.fromkeys(words(text)), known[sha256_text(text)], strict=True)) for text in texts}
+            values = np.array([value for part in importances.values() for value in part], dtype=np.float64)
+            np.savez(handle, texts=list(importances), sizes=[len(part) for part in importances.values()], values=values)
+    return {text: dict(zip(dict.fromkeys(words(text)), importances[sha256_text(text)], strict=True)) for text in texts}
 
 
 def strength(receiver: dict[str, float], giver: dict[str, float], top_terms: int) -> float:
@@ -133,12 +135,14 @@ def strength(receiver: dict[str, float], giver: dict[str, float], top_terms: int
     return min((giver.get(term, 0.0) for term in top), default=0.0)
 
 
-def strengths(pairs: list[Pair], found: Importances) -> dict[str, dict[int, np.ndarray]]:
+def strengths(pairs: list[Pair], importances: Importances) -> dict[str, dict[int, np.ndarray]]:
     """Way to associate -> top terms -> strength of each pair, `(pairs,)`."""
     ways: dict[str, dict[int, np.ndarray]] = {"query<-other": {}, "either": {}, "relevance": {}}
     for top_terms in range(1, 5):
-        there = np.array([strength(found[pair.query], found[pair.other], top_terms) for pair in pairs])
-        back = np.array([strength(found[pair.other], found[pair.query], top_terms) for pair in pairs])
+        there = np.array(
+            [strength(importances[pair.query], importances[pair.other_query], top_terms) for pair in pairs]
+        )
+        back = np.array([strength(importances[pair.other_query], importances[pair.query], top_terms) for pair in pairs])
         ways["query<-other"][top_terms] = there
         ways["either"][top_terms] = np.maximum(there, back)
     ways["relevance"] = {4: np.minimum(there, back)}
@@ -151,9 +155,9 @@ def measures(associated: np.ndarray, entails: np.ndarray, weights: np.ndarray) -
     associated: `(pairs, points)`; entails: `(pairs,)`; weights: how often a sample holds each pair, `(samples, pairs)`.
     """
     true = weights @ (associated & entails[:, None]).astype(np.float64)
-    claimed, wanted = weights @ associated.astype(np.float64), (weights @ entails.astype(np.float64))[:, None]
+    claimed, entailing = weights @ associated.astype(np.float64), (weights @ entails.astype(np.float64))[:, None]
     with np.errstate(invalid="ignore"):
-        return [true / claimed, true / wanted, 2 * true / (claimed + wanted)]
+        return [true / claimed, true / entailing, 2 * true / (claimed + entailing)]
 
 
 def choose(by_top: dict[int, np.ndarray], sizes: np.ndarray, entails: np.ndarray) -> dict[str, Knobs]:
@@ -179,7 +183,7 @@ def bootstrap_weights(pairs: int) -> np.ndarray:
 
 def interval(values: np.ndarray) -> list[float]:
     """Ends of the middle 95 % of bootstrapped values."""
-    return [round(float(end), 4) for end in np.nanpercentile(values, [2.5, 97.5])]
+    return [round(float(bound), 4) for bound in np.nanpercentile(values, [2.5, 97.5])]
 
 
 def figures(associated: np.ndarray, entails: np.ndarray) -> dict[str, Any]:
@@ -188,26 +192,26 @@ def figures(associated: np.ndarray, entails: np.ndarray) -> dict[str, Any]:
     exact = measures(associated[:, None], entails, np.ones((1, len(associated))))
     resampled = measures(associated[:, None], entails, bootstrap_weights(len(associated)))
     for name, value, spread in zip(MEASURES, exact, resampled, strict=True):
-        known = math.isfinite(value.item())
-        result[name] = {"value": round(value.item(), 4), "interval": interval(spread)} if known else None
+        is_defined = math.isfinite(value.item())
+        result[name] = {"value": round(value.item(), 4), "interval": interval(spread)} if is_defined else None
     return result
 
 
 def measure(pairs: list[Pair], planners: dict[str, Importances]) -> dict[str, dict[str, dict[str, Any]]]:
     """Planner -> way -> goal -> knobs, figures of each part of the pairs, and the difference of test F1 to idf's."""
     entails, train = (np.array([getattr(pair, name) for pair in pairs]) for name in ("entails", "train"))
-    sizes = np.array([min(len(set(words(pair.query))), len(set(words(pair.other)))) for pair in pairs])
+    sizes = np.array([min(len(set(words(pair.query))), len(set(words(pair.other_query)))) for pair in pairs])
     parts = {"train": train, "test": ~train}
-    weights, given = bootstrap_weights(int((~train).sum())), load_params().mine
-    click = Knobs(given.click_threshold, CLICK_TOP_TERMS, MIN_TERMS)
+    weights, params = bootstrap_weights(int((~train).sum())), load_params().mine
+    click = Knobs(params.click_threshold, CLICK_TOP_TERMS, MIN_TERMS)
     result: dict[str, dict[str, dict[str, Any]]] = {planner: {} for planner in planners}
     reference: dict[tuple[str, str], np.ndarray] = {}
-    for planner, found in planners.items():
-        for way, by_top in strengths(pairs, found).items():
+    for planner, importances in planners.items():
+        for way, by_top in strengths(pairs, importances).items():
             result[planner][way] = {}
             chosen = choose({top: scores[train] for top, scores in by_top.items()}, sizes[train], entails[train])
             chosen["params"] = (
-                click if way != "relevance" else Knobs(given.relevance_threshold, RELEVANCE_TOP_TERMS, MIN_TERMS)
+                click if way != "relevance" else Knobs(params.relevance_threshold, RELEVANCE_TOP_TERMS, MIN_TERMS)
             )
             for goal, knobs in chosen.items():
                 associated = (sizes >= knobs.min_terms) & (by_top[knobs.top_terms] > knobs.threshold)
@@ -240,28 +244,28 @@ def shape(pairs: list[Pair]) -> dict[str, float]:
 
 def questions(pairs: list[Pair]) -> list[str]:
     """Distinct texts of the pairs."""
-    return list(dict.fromkeys(text for pair in pairs for text in (pair.query, pair.other)))
+    return list(dict.fromkeys(text for pair in pairs for text in (pair.query, pair.other_query)))
 
 
 def main() -> None:
     """Measure the three planners."""
-    if len(sys.argv) < 2 or not all(given.isdigit() for given in sys.argv[2:]):
+    if len(sys.argv) < 2 or not all(word.isdigit() for word in sys.argv[2:]):
         raise UserError(f"bench.query_association {sys.argv[1:]}: give the path of the TSV [number of train pairs]")
     everything = read_pairs(Path(sys.argv[1]))
-    train, test = ([pair for pair in everything if pair.train == wanted] for wanted in (True, False))
+    train, test = ([pair for pair in everything if pair.train == is_train] for is_train in (True, False))
     if not (train and test):
         raise UserError(f"{sys.argv[1]}: {len(train)} train and {len(test)} test pairs; give some of both")
     count = int(sys.argv[2]) if len(sys.argv) > 2 else TRAIN_PAIRS
-    drawn = random.Random(SEED).sample(train, count) if 0 < count < len(train) else train
-    texts = questions(test + drawn)
+    sample = random.Random(SEED).sample(train, count) if 0 < count < len(train) else train
+    texts = questions(test + sample)
     scores = term_scores(read_table(INGEST, "corpus")["content"].to_pylist())
     planners = {
         "idf": idf_importances(texts, questions(train)),
         "occlusion": occlusion_importances(texts),
         "table": dict(zip(texts, table_importances(texts, scores), strict=True)),
     }
-    result = measure(test + drawn, planners)
-    data = {"train": shape(drawn), "test": shape(test), "whole_file": shape(everything), "questions": len(texts)}
+    result = measure(test + sample, planners)
+    data = {"train": shape(sample), "test": shape(test), "whole_file": shape(everything), "questions": len(texts)}
     settings = {"occlusion_model": MODEL, "max_length": MAX_LENGTH, "bootstrap_samples": RESAMPLES, "seed": SEED}
     report = {"machine": machine(), "git_commit": git_commit(), "settings": settings, "data": data, "planners": result}
     write_json(Path("bench/results/query_association.json"), report)

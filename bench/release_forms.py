@@ -46,7 +46,7 @@ TIMED = 200  # queries
 
 def dev_sets(ingest: Path, datasets: Sequence[str]) -> list[JudgedSet]:
     """Judged dev queries of some data sets."""
-    return [asked for asked in read_judged_sets(ingest, ["dev"]) if asked.dataset in datasets]
+    return [judged for judged in read_judged_sets(ingest, ["dev"]) if judged.dataset in datasets]
 
 
 def forms(tower: Path, ingest: Path, folder: Path) -> dict[str, Path]:
@@ -63,7 +63,7 @@ def forms(tower: Path, ingest: Path, folder: Path) -> dict[str, Path]:
 
 def measure(root: Path, student: str, seed: int, params: Params, folder: Path) -> dict[str, Any]:
     """One student of one seed: what was tried for its release, and what each form loses."""
-    ingest, made = root / "data/ingest", folder / "distilled"
+    ingest, distilled = root / "data/ingest", folder / "distilled"
     distill(
         student=student,
         ingest=ingest,
@@ -71,18 +71,18 @@ def measure(root: Path, student: str, seed: int, params: Params, folder: Path) -
         embed=root / "data/embed",
         score=root / "data/score",
         teach=root / "models/teach" / params.teach.index,
-        output=made,
+        output=distilled,
         params=params.distill.model_copy(update={"seed": seed}),
         run=NullRun(),
     )
     target = folder / "release"
-    release(student, made, root / "models/index", ingest, target, params.release, NullRun())
+    release(student, distilled, root / "models/index", ingest, target, params.release, NullRun())
     opened = load_release(target)
     queries = dev_sets(ingest, opened.datasets)
-    texts = [text for asked in queries for text in asked.texts]
-    model = truncate(encode(load_tower(made / "query_encoder"), texts, "query"), opened.manifest.dim)
+    texts = [text for judged in queries for text in judged.texts]
+    model = truncate(encode(load_tower(distilled / "query_encoder"), texts, "query"), opened.manifest.dim)
     before = np.concatenate(ndcg(opened, queries, model, "flat"))
-    written = forms(made / "query_encoder", ingest, folder / "forms")
+    written = forms(distilled / "query_encoder", ingest, folder / "forms")
     encoders = {name: load_query_encoder(path) for name, path in written.items()}
     speeds = latency.measure(
         {name: encoder.encode for name, encoder in encoders.items()}, texts[:TIMED], texts[:TIMED], 1
@@ -114,11 +114,11 @@ def main() -> None:
         for student in STUDENTS:
             with TemporaryDirectory(prefix="bench-release.") as name:
                 os.environ["SLIMTOWER_CACHE"] = f"{name}/cache"
-                found = measure(words.run, student, seed, params, Path(name))
-            measured.append(found)
-            told = [f"{form} {row['loss']:.2%} (p {row['p_value']:.2g})" for form, row in found["forms"].items()]
-            print(f"{student}, seed {seed}: serves {found['serves']}; lost on dev: {', '.join(told)}", flush=True)
-    queries = sum(len(asked.query_ids) for asked in dev_sets(words.run / "data/ingest", _datasets(words.run)))
+                figures = measure(words.run, student, seed, params, Path(name))
+            measured.append(figures)
+            losses = [f"{form} {row['loss']:.2%} (p {row['p_value']:.2g})" for form, row in figures["forms"].items()]
+            print(f"{student}, seed {seed}: serves {figures['serves']}; lost on dev: {', '.join(losses)}", flush=True)
+    queries = sum(len(judged.query_ids) for judged in dev_sets(words.run / "data/ingest", _datasets(words.run)))
     result = {"machine": machine(), "git_commit": git_commit(), "dev_queries": queries, "releases": measured}
     write_json(RESULT, result)
     print(f"wrote {RESULT}: {len(measured)} releases")

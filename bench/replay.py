@@ -63,17 +63,17 @@ def check_judge(model: str, run: Path) -> None:
                 raise UserError(f"--judge: {model} is {tower}, which labelled or taught; name another cross encoder")
     if (run / "params.yaml").is_file():
         params = load_params(run / "params.yaml")
-        own = {name: params.rank.described(name).base for name in params.rank.rankers}
-        own |= {name: getattr(params.teach.described(name), "base", "") for name in params.teach.teachers}
-        for name, base in own.items():
+        bases = {name: params.rank.described(name).base for name in params.rank.rankers}
+        bases |= {name: getattr(params.teach.described(name), "base", "") for name in params.teach.teachers}
+        for name, base in bases.items():
             if base and _plain(base) == _plain(model):
                 raise UserError(f"--judge: {model} is what {name} began as, which labelled or taught; name another one")
 
 
 def _plain(model: str) -> str:
     """A model's name without its commit, or its folder."""
-    found = bundled_folder(model)
-    return str(Path(found).resolve()) if Path(found).exists() else found.partition("@")[0].casefold()
+    path = bundled_folder(model)
+    return str(Path(path).resolve()) if Path(path).exists() else path.partition("@")[0].casefold()
 
 
 def ranker_judge(model: str, run: Path, threshold: float) -> Judge:
@@ -87,10 +87,10 @@ def ranker_judge(model: str, run: Path, threshold: float) -> Judge:
         here = [pair for pair in pairs if pair[1] in row_of]
         rows = np.unique(np.array([row_of[doc_id] for _, doc_id in here], dtype=np.int64))
         texts = dict(zip(rows.tolist(), CorpusTexts(ingest, rows), strict=True))
-        read = [(query, texts[row_of[doc_id]]) for query, doc_id in here]
-        logits = pair_scores(ranker, read, precision="auto", batch_size=_BATCH, caption="judge")
-        found = dict(zip(here, (expit(logits) >= threshold).tolist(), strict=True))
-        return [found.get(pair) for pair in pairs]
+        text_pairs = [(query, texts[row_of[doc_id]]) for query, doc_id in here]
+        logits = pair_scores(ranker, text_pairs, precision="auto", batch_size=_BATCH, caption="judge")
+        verdicts = dict(zip(here, (expit(logits) >= threshold).tolist(), strict=True))
+        return [verdicts.get(pair) for pair in pairs]
 
     return judge
 
@@ -107,52 +107,54 @@ def answers(release: Release, dataset: str, texts: Sequence[str]) -> list[list[s
     return release.search_text(dataset, texts, DEPTH)[1]
 
 
-def measured(found: Mapping[str, Sequence[str]], relevant: Mapping[Pair, bool | None]) -> dict[str, np.ndarray]:
+def measured(hits: Mapping[str, Sequence[str]], relevant: Mapping[Pair, bool | None]) -> dict[str, np.ndarray]:
     """Each measure of every query, `(queries,)`: shares of the hits that there are, and 0 or 1."""
     values = []
-    for text, ids in found.items():
+    for text, ids in hits.items():
         good = np.array([verdict for doc_id in ids if (verdict := relevant[text, doc_id]) is not None], dtype=bool)
         values.append([*(float(np.mean(~good[:k])) if len(good) else 0.0 for k in (4, DEPTH)), float(good.sum() < FEW)])
     return dict(zip(MEASURES, np.array(values).T, strict=True))
 
 
-def compared(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], asked: np.ndarray) -> dict[str, Any]:
+def compared(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], weights: np.ndarray) -> dict[str, Any]:
     """Means over all searches of both, their difference, and its 95 % interval: a bootstrap over distinct queries.
 
-    `asked`: how often each query was, `(queries,)`.
+    `weights`: how often each query was asked, `(queries,)`.
     """
 
-    def mean(apart: np.ndarray, asked: np.ndarray, axis: int) -> np.ndarray:
-        weighed: np.ndarray = (apart * asked).sum(axis=axis) / asked.sum(axis=axis)
+    def mean(differences: np.ndarray, weights: np.ndarray, axis: int) -> np.ndarray:
+        weighed: np.ndarray = (differences * weights).sum(axis=axis) / weights.sum(axis=axis)
         return weighed
 
-    found = {}
+    rows = {}
     for name in MEASURES:
-        means = [float(np.average(values[name], weights=asked)) for values in (before, after)]
-        apart = after[name] - before[name]
-        drawn = bootstrap(
-            (apart, asked), mean, paired=True, method="percentile", n_resamples=_RESAMPLES, batch=100, rng=0
+        means = [float(np.average(values[name], weights=weights)) for values in (before, after)]
+        differences = after[name] - before[name]
+        interval = bootstrap(
+            (differences, weights), mean, paired=True, method="percentile", n_resamples=_RESAMPLES, batch=100, rng=0
         )
-        low, high = map(float, drawn.confidence_interval)
-        found[name] = {"before": means[0], "after": means[1], "difference": means[1] - means[0],
+        low, high = map(float, interval.confidence_interval)
+        rows[name] = {"before": means[0], "after": means[1], "difference": means[1] - means[0],
                        "ci95_low": low, "ci95_high": high}  # fmt: skip
-    return found
+    return rows
 
 
 def replay(before: Release, after: Release, dataset: str, queries: Mapping[str, int], judge: Judge) -> dict[str, Any]:
     """Both releases' answers to the queries of a data set, judged; a pair that both found is judged once."""
     texts = list(queries)
-    found = [dict(zip(texts, answers(each, dataset, texts), strict=True)) for each in (before, after)]
-    pairs = sorted({(text, doc_id) for each in found for text, ids in each.items() for doc_id in ids})
+    hits = [dict(zip(texts, answers(release, dataset, texts), strict=True)) for release in (before, after)]
+    pairs = sorted({(text, doc_id) for by_text in hits for text, ids in by_text.items() for doc_id in ids})
     relevant = dict(zip(pairs, judge(pairs), strict=True))
-    values = [measured(each, relevant) for each in found]
-    asked = np.array(list(queries.values()), dtype=np.float64)
-    gone = [sum(relevant[text, doc_id] is None for text, ids in each.items() for doc_id in ids) for each in found]
-    told = {"dataset": dataset, "queries": len(texts), "searches": int(asked.sum())}
-    told |= {"judged_pairs": sum(verdict is not None for verdict in relevant.values())}
-    told |= {"hits_gone_from_corpus": dict(zip(("before", "after"), gone, strict=True))}
+    values = [measured(by_text, relevant) for by_text in hits]
+    counts = np.array(list(queries.values()), dtype=np.float64)
+    missing = [
+        sum(relevant[text, doc_id] is None for text, ids in by_text.items() for doc_id in ids) for by_text in hits
+    ]
+    summary = {"dataset": dataset, "queries": len(texts), "searches": int(counts.sum())}
+    summary |= {"judged_pairs": sum(verdict is not None for verdict in relevant.values())}
+    summary |= {"hits_gone_from_corpus": dict(zip(("before", "after"), missing, strict=True))}
     manifests = {"before": before.manifest.checksum, "after": after.manifest.checksum}
-    return told | {"releases": manifests, "measures": compared(*values, asked)}
+    return summary | {"releases": manifests, "measures": compared(*values, counts)}
 
 
 def main() -> None:
@@ -171,14 +173,16 @@ def main() -> None:
     before, after = load_release(words.before), load_release(words.after)
     dataset, queries = words.dataset or before.datasets[0], read_queries(words.queries)
     judge = ranker_judge(words.judge, words.run, words.threshold) if words.judge else table_judge(words.judgements)
-    found = replay(before, after, dataset, queries, judge) | {"judge": str(words.judge or words.judgements)}
-    print(f"{dataset}: {found['queries']} queries, {found['searches']} searches, {found['judged_pairs']} judged pairs")
-    if any((gone := found["hits_gone_from_corpus"]).values()):
-        print(f"left out, as the corpus has them no more: {gone['before']} hits before, {gone['after']} after")
-    for name, row in found["measures"].items():
+    result = replay(before, after, dataset, queries, judge) | {"judge": str(words.judge or words.judgements)}
+    print(
+        f"{dataset}: {result['queries']} queries, {result['searches']} searches, {result['judged_pairs']} judged pairs"
+    )
+    if any((missing := result["hits_gone_from_corpus"]).values()):
+        print(f"left out, as the corpus has them no more: {missing['before']} hits before, {missing['after']} after")
+    for name, row in result["measures"].items():
         interval = f"{row['ci95_low']:+.2%} to {row['ci95_high']:+.2%}"
         print(f"{name:14} {row['before']:7.2%} {row['after']:7.2%} {row['difference']:+7.2%} ({interval})")
-    write_json(words.run / "reports/replay.json", found)
+    write_json(words.run / "reports/replay.json", result)
 
 
 if __name__ == "__main__":

@@ -59,12 +59,12 @@ def graphs(folder: Path) -> dict[str, dict[str, Any]]:
     queries = vectors.query_vectors(vectors.EMBED)
     (folder / "graph").mkdir()
     vectors.write_vectors(folder / "graph" / "vectors.npy", np.load(vectors.EMBED / "documents.npy"), GRAPH)
-    found = {}
+    measured = {}
     for part in ("small", "graph"):
-        held = np.load(folder / part / "vectors.npy", mmap_mode="r")
-        wanted = faiss.knn(queries, held, HITS, metric=faiss.METRIC_INNER_PRODUCT)[1]
-        found[part] = {"vectors": len(held), "hnsw": vectors.large(folder / part, "hnsw", wanted, queries)}
-    return found
+        documents = np.load(folder / part / "vectors.npy", mmap_mode="r")
+        expected = faiss.knn(queries, documents, HITS, metric=faiss.METRIC_INNER_PRODUCT)[1]
+        measured[part] = {"vectors": len(documents), "hnsw": vectors.large(folder / part, "hnsw", expected, queries)}
+    return measured
 
 
 def end_to_end(folder: Path, exports: Path, indexes: list[tuple[str, Kind, dict[str, Any]]]) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def end_to_end(folder: Path, exports: Path, indexes: list[tuple[str, Kind, dict[
             for text in texts:
                 for encoder in ENCODERS:
                     times[encoder].append(_seconds(encoders[encoder], index, text))
-            figures = {encoder: _figures(each) for encoder, each in times.items()}
+            figures = {encoder: _figures(seconds) for encoder, seconds in times.items()}
             result.setdefault(f"{entry['vectors']:,}", {})[kind] = figures
     return result
 
@@ -102,21 +102,21 @@ def _figures(seconds: list[float]) -> dict[str, float]:
     return {"p50_ms": round(float(p50), 3), "p99_ms": round(float(p99), 3)}
 
 
-def verdicts(found: dict[str, Any]) -> list[tuple[str, float, float]]:
+def verdicts(result: dict[str, Any]) -> list[tuple[str, float, float]]:
     """What is promised of serving: (what, figure, most)."""
-    speed, big = found["encoders"]["encoders"], found["vectors"]["indexes"]["large"]["ivfpq"]
+    speed, big = result["encoders"]["encoders"], result["vectors"]["indexes"]["large"]["ivfpq"]
     return [
         ("teacher's 1/20 : 2l ONNX int8, p50", 20 / speed["2l.onnx.int8"]["times_faster"], 1.0),
         ("teacher's 1/300 : static, p50", 300 / speed["static.table.int8"]["times_faster"], 1.0),
         ("GiB resident while building the large index", big["peak_rss_gib"], 4.0),
         ("1 - recall@10 of the large index", 1 - big["recall_at_10"], 0.1),
         *(
-            (f"share of a rebuild to add 1 %, {what}", share, 0.05)
-            for what, share in _shares(found["vectors"]["adding_one_percent"])
+            (f"share of a rebuild to add 1 %, {part}", share, 0.05)
+            for part, share in _shares(result["vectors"]["adding_one_percent"])
         ),
         *(
             (f"nDCG@10 lost by serving {student} on {dataset}{_costliest(cost)}", cost["lost"], 0.01)
-            for dataset, row in found["after_the_swap"].items()
+            for dataset, row in result["after_the_swap"].items()
             for student, cost in row.items()
         ),
     ]
@@ -135,12 +135,12 @@ def _costliest(cost: dict[str, Any]) -> str:
     return f" (export {cost['lost_by_export']:.2%}, index {cost['lost_by_index']:.2%}, HNSW {cost['hnsw']['lost']:.2%})"
 
 
-def judge(found: dict[str, Any]) -> None:
+def judge(result: dict[str, Any]) -> None:
     """Print each promise with its verdict; UserError when one is not kept."""
-    listed = verdicts(found)
-    for what, value, most in listed:
-        print(f"{'OK' if value <= most else 'FAIL':<5}{what}: {value:.3g} (at most {most:g})")
-    broken = [what for what, value, most in listed if not value <= most]
+    listed = verdicts(result)
+    for promise, value, limit in listed:
+        print(f"{'OK' if value <= limit else 'FAIL':<5}{promise}: {value:.3g} (at most {limit:g})")
+    broken = [promise for promise, value, limit in listed if not value <= limit]
     if broken:
         raise UserError(f"bench.serving: {len(broken)} of {len(listed)} promises not kept: {'; '.join(broken)}")
 
@@ -168,7 +168,7 @@ def main() -> None:
             *((part, "hnsw", entry) for part, entry in hnsw.items()),
         ]
         both = timed("end_to_end", lambda: end_to_end(folder, exports, served))
-    found = {
+    result = {
         "machine": machine(),
         "git_commit": git_commit(),
         "encoders": encoders,
@@ -178,9 +178,9 @@ def main() -> None:
         "after_the_swap": timed("after_the_swap", swap.measure),
         "seconds": seconds,
     }
-    write_json(RESULT, found)
+    write_json(RESULT, result)
     print(f"wrote {RESULT} after {sum(seconds.values()):.0f} s: {seconds}", file=sys.stderr)
-    judge(found)
+    judge(result)
 
 
 if __name__ == "__main__":

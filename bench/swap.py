@@ -41,16 +41,16 @@ def measure() -> dict[str, dict[str, Any]]:
     `lost_by_index` add up to `lost`. HNSW is built over the same vectors and tuned to the same recall target.
     """
     costs, params = read_costs(), load_params().index
-    found: dict[str, dict[str, Any]] = {}
-    for asked in read_judged_sets(INGEST, ["test"]):
-        row = costs[asked.dataset]
+    result: dict[str, dict[str, Any]] = {}
+    for judged in read_judged_sets(INGEST, ["test"]):
+        row = costs[judged.dataset]
         releases = {student: load_release(RELEASES / student) for student in sorted(row)}
-        graph, tuned = _graph(next(iter(releases.values())), asked.dataset, params)
-        found[asked.dataset] = {
-            student: _parts(row[student]) | {"hnsw": _over(graph, tuned, release, asked, row[student]["model"])}
+        graph, tuned = _graph(next(iter(releases.values())), judged.dataset, params)
+        result[judged.dataset] = {
+            student: _parts(row[student]) | {"hnsw": _over(graph, tuned, release, judged, row[student]["model"])}
             for student, release in releases.items()
         }
-    return found
+    return result
 
 
 def _parts(cost: dict[str, float]) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def _graph(release: Release, dataset: str, params: IndexParams) -> tuple[faiss.I
     graph = faiss.index_factory(vectors.shape[1], text, faiss.METRIC_INNER_PRODUCT)
     graph.add(vectors)
     teacher = load_tower(index_teacher() / "tower")
-    asked = recall_queries(
+    recall_set = recall_queries(
         read_table(INGEST, "queries"),
         dataset,
         EMBED,
@@ -77,22 +77,22 @@ def _graph(release: Release, dataset: str, params: IndexParams) -> tuple[faiss.I
         RECALL_QUERIES,
         params.seed,
     )
-    queries = np.ascontiguousarray(truncate(asked.vectors, release.manifest.dim))
-    wanted = exact.search(queries, min(K, exact.ntotal))[1]
-    return graph, tune(graph, queries, wanted, params.target_recall)
+    queries = np.ascontiguousarray(truncate(recall_set.vectors, release.manifest.dim))
+    expected = exact.search(queries, min(K, exact.ntotal))[1]
+    return graph, tune(graph, queries, expected, params.target_recall)
 
 
-def _over(graph: faiss.Index, tuned: Tuned, release: Release, asked: JudgedSet, model: float) -> dict[str, Any]:
+def _over(graph: faiss.Index, tuned: Tuned, release: Release, judged: JudgedSet, model: float) -> dict[str, Any]:
     """The served encoder over the graph."""
-    ids = release.documents(asked.dataset).ids
+    ids = release.documents(judged.dataset).ids
 
     def search(dataset: str, texts: list[str], k: int) -> Hits:
         vectors = np.ascontiguousarray(release.encode(texts), dtype=np.float32)
         scores, rows = graph.search(vectors, min(k, graph.ntotal))
-        found = [[ids[row] for row in line if row >= 0] for line in rows.tolist()]
-        return [row[: len(docs)] for row, docs in zip(scores, found, strict=True)], found
+        doc_ids = [[ids[row] for row in line if row >= 0] for line in rows.tolist()]
+        return [row[: len(docs)] for row, docs in zip(scores, doc_ids, strict=True)], doc_ids
 
-    served = float(score(f"{release.folder.name}, HNSW", search, asked, K).values[MEASURE].mean())
+    served = float(score(f"{release.folder.name}, HNSW", search, judged, K).values[MEASURE].mean())
     return {
         "served": served,
         "lost": 1 - served / model if model else 0.0,

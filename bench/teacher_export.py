@@ -44,10 +44,10 @@ def exported(teacher: Path, folder: Path) -> dict[str, Path]:
     """The teacher's query side in ONNX, by precision."""
     tower = folder / "tower"
     load_tower(teacher, "query").save_pretrained(str(tower), create_model_card=False)
-    found = {precision: folder / precision for precision in ("fp32", "int8")}
-    export(tower, found["fp32"], 0)
-    convert(found["fp32"], found["int8"], "onnx", "int8", query_texts(Path("data/ingest"), SAMPLE))
-    return found
+    folders = {precision: folder / precision for precision in ("fp32", "int8")}
+    export(tower, folders["fp32"], 0)
+    convert(folders["fp32"], folders["int8"], "onnx", "int8", query_texts(Path("data/ingest"), SAMPLE))
+    return folders
 
 
 def encoders(teacher: Path, releases: dict[str, Release], folder: Path) -> tuple[dict[str, Encode], dict[str, int]]:
@@ -56,10 +56,10 @@ def encoders(teacher: Path, releases: dict[str, Release], folder: Path) -> tuple
     dim = next(iter(releases.values())).manifest.dim
     how: dict[str, Encode] = {TEACHER: lambda texts: truncate(encode(tower, list(texts), "query"), dim)}
     sizes = {TEACHER: tower_bytes(teacher, "query")}
-    for precision, place in exported(teacher, folder).items():
-        served = load_query_encoder(place).encode
+    for precision, path in exported(teacher, folder).items():
+        served = load_query_encoder(path).encode
         how[f"{TEACHER}, ONNX {precision}"] = lambda texts, served=served: truncate(served(texts), dim)
-        sizes[f"{TEACHER}, ONNX {precision}"] = folder_bytes(place)
+        sizes[f"{TEACHER}, ONNX {precision}"] = folder_bytes(path)
     for name, release in releases.items():
         how[name], sizes[name] = release.encode, release.model_bytes
     return how, sizes
@@ -90,14 +90,16 @@ def report() -> dict[str, Any]:
     }
 
 
-def table(found: dict[str, Any]) -> str:
+def table(result: dict[str, Any]) -> str:
     """What was found, as lines for a terminal: nDCG@10 by data set, and speed."""
-    slowest = found["systems"][TEACHER]["p50_ms"]
+    slowest = result["systems"][TEACHER]["p50_ms"]
     lines = []
-    for name, row in found["systems"].items():
-        kept = ", ".join(f"{dataset} {each['ndcg'][name]:.4f}" for dataset, each in found["datasets"].items())
+    for name, row in result["systems"].items():
+        quality = ", ".join(
+            f"{dataset} {by_system['ndcg'][name]:.4f}" for dataset, by_system in result["datasets"].items()
+        )
         lines.append(
-            f"{name:22} {kept}  p50 {row['p50_ms']:8.3f} ms ({slowest / row['p50_ms']:.1f} times faster)"
+            f"{name:22} {quality}  p50 {row['p50_ms']:8.3f} ms ({slowest / row['p50_ms']:.1f} times faster)"
             f"  {row['qps']:9,.0f} queries/s  {row['bytes'] / 1e6:6.1f} MB"
         )
     return "\n".join(lines)
@@ -112,12 +114,12 @@ def main() -> None:
         raise UserError(f"{run}/models/release: not found; run `make demo` first, or give the folder of another run")
     os.chdir(run)
     try:
-        found = report()
+        result = report()
     finally:
         os.chdir(here)
     target = RESULT if run.resolve() == here else RESULT.with_stem(f"{RESULT.stem}.{run.resolve().name}")
-    write_json(target, {"machine": machine(), "git_commit": git_commit(), **found})
-    print(f"{table(found)}\nwrote {target}")
+    write_json(target, {"machine": machine(), "git_commit": git_commit(), **result})
+    print(f"{table(result)}\nwrote {target}")
 
 
 if __name__ == "__main__":

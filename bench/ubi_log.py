@@ -36,7 +36,7 @@ def write_log(out: Path, ingest: Path, seed: int = SEED) -> dict[str, int]:
     _write(
         out / "corpus.jsonl",
         (
-            {"doc_id": _own(row["doc_id"]), "title": row["title"], "topic": row["topic"], "content": row["content"]}
+            {"doc_id": _bare_id(row["doc_id"]), "title": row["title"], "topic": row["topic"], "content": row["content"]}
             for row in corpus.to_pylist()
         ),
     )
@@ -48,15 +48,15 @@ def write_log(out: Path, ingest: Path, seed: int = SEED) -> dict[str, int]:
     first_day = dict(zip(sorted(texts), generator.integers(DAYS, size=len(texts)).tolist(), strict=True))
     queries: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     events: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-    for at, ((_, query), shown) in enumerate(sorted(sessions.items())):
+    for at, ((_, query), session_rows) in enumerate(sorted(sessions.items())):
         day = int(generator.integers(first_day[query], DAYS))
         search = _search(at, FIRST_DAY + DAY_SECONDS * day + int(generator.integers(DAY_SECONDS - 60)), generator)
         partition = search["timestamp"][:10]
-        shown.sort(key=lambda row: row["rank"])
+        session_rows.sort(key=lambda row: row["rank"])
         without_hits = at % WITHOUT_HITS == 0
-        hits = [] if without_hits else [_own(row["doc_id"]) for row in shown]
+        hits = [] if without_hits else [_bare_id(row["doc_id"]) for row in session_rows]
         queries[partition].append(search | {"user_query": texts[query], "query_response_hit_ids": hits})
-        for row in shown:
+        for row in session_rows:
             if without_hits:
                 events[partition].append(_event(search, "impression", row))
             if row["clicked"]:
@@ -82,13 +82,13 @@ def _event(search: dict[str, Any], action: str, row: dict[str, Any]) -> dict[str
         "action_name": action,
         "message_type": action.upper(),
         "event_attributes": {
-            "object": {"object_id": _own(row["doc_id"]), "object_id_field": "doc_id"},
+            "object": {"object_id": _bare_id(row["doc_id"]), "object_id_field": "doc_id"},
             "position": {"ordinal": row["rank"]},
         },
     }
 
 
-def _own(doc_id: str) -> str:
+def _bare_id(doc_id: str) -> str:
     """The id without its data set's name."""
     return doc_id.partition("/")[2]
 

@@ -85,20 +85,20 @@ def build_one(folder: Path, kind: Kind) -> dict[str, Any]:
     }
 
 
-def large(folder: Path, kind: Kind, wanted: np.ndarray, queries: np.ndarray) -> dict[str, Any]:
+def large(folder: Path, kind: Kind, expected: np.ndarray, queries: np.ndarray) -> dict[str, Any]:
     """Build in a process of its own, then recall@10 and the time of one search on one thread."""
     command = [sys.executable, "-m", "bench.vectors", "--build", str(folder), kind]
-    found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    figures = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     path = folder / f"{kind}.faiss"
     faiss.omp_set_num_threads(1)
     index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
-    tuned = tune(index, queries, wanted, TARGET)
+    tuned = tune(index, queries, expected, TARGET)
     times = []
     for query in queries[:TIMED]:
         started = time.perf_counter()
         index.search(query[None], K)
         times.append(time.perf_counter() - started)
-    return found | {
+    return figures | {
         "bytes_per_vector": round(path.stat().st_size / index.ntotal, 1),
         "settings": tuned.settings,
         "recall_at_10": round(tuned.recall, 4),
@@ -124,9 +124,9 @@ def update(folder: Path, kind: Kind, queries: np.ndarray) -> dict[str, Any]:
         shutil.rmtree(folder / "index", ignore_errors=True)
         started = time.perf_counter()
         documents = read_documents(folder / name)["bench"]
-        asked = RecallQueries(queries, "alignment")
-        found = index_dataset(folder / "index", state, documents, vectors.slice(0, size), asked, params)
-        if found.update["added"] != (count if name == "before" else len(vectors) - count):
+        recall_set = RecallQueries(queries, "alignment")
+        result = index_dataset(folder / "index", state, documents, vectors.slice(0, size), recall_set, params)
+        if result.update["added"] != (count if name == "before" else len(vectors) - count):
             raise SystemExit("the state does not lack exactly what was added")
         return time.perf_counter() - started
 
@@ -170,11 +170,11 @@ def _seconds_of(profile: cProfile.Profile) -> dict[str, float]:
         "read_documents", "digests", "load", "flat", "updated_top", "index", "updated", "tuned_again", "updated_ids",
         "distinct_share", "save", "sha256_file", "write_index",
     }  # fmt: skip
-    found: dict[str, float] = {}
+    seconds_by_part: dict[str, float] = {}
     for (path, _, name), (_, _, _, seconds, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
         if name in parts and "bench" not in Path(path).parts:
-            found[name] = round(found.get(name, 0.0) + seconds, 3)
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+            seconds_by_part[name] = round(seconds_by_part.get(name, 0.0) + seconds, 3)
+    return dict(sorted(seconds_by_part.items(), key=lambda item: -item[1]))
 
 
 def _vectors(folder: Path) -> Vectors:
@@ -192,8 +192,8 @@ def measure(folder: Path, count: int = COUNT, embed: Path = EMBED) -> dict[str, 
         (folder / part).mkdir()
         write_vectors(folder / part / "vectors.npy", documents, size)
         if part != "updated":
-            wanted = exact_top(_vectors(folder / part), queries, K).rows
-            indexes[part] = {"vectors": size, "ivfpq": large(folder / part, "ivfpq", wanted, queries)}
+            expected = exact_top(_vectors(folder / part), queries, K).rows
+            indexes[part] = {"vectors": size, "ivfpq": large(folder / part, "ivfpq", expected, queries)}
     kinds: list[Kind] = ["ivfflat", "ivfpq"]
     return {
         "dim": documents.shape[1],

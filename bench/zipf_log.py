@@ -61,11 +61,11 @@ def write_log(folder: Path, queries: int, seed: int) -> None:
             numbers = np.arange(first, min(first + BATCH, sizes.documents))
             writers["corpus"].write_table(_corpus(numbers, terms))
         first = 0
-        for drawn in distinct_queries(queries, sizes.vocabulary, np.random.default_rng([seed, 1])):
-            numbers = np.arange(first, first + len(drawn))
-            writers["queries"].write_table(_queries(numbers, drawn, terms, queries))
-            writers["impressions"].write_table(_impressions(numbers, results(drawn, sizes), relevant, clicks))
-            first += len(drawn)
+        for query_terms in distinct_queries(queries, sizes.vocabulary, np.random.default_rng([seed, 1])):
+            numbers = np.arange(first, first + len(query_terms))
+            writers["queries"].write_table(_queries(numbers, query_terms, terms, queries))
+            writers["impressions"].write_table(_impressions(numbers, results(query_terms, sizes), relevant, clicks))
+            first += len(query_terms)
 
 
 def distinct_queries(queries: int, vocabulary: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
@@ -73,28 +73,28 @@ def distinct_queries(queries: int, vocabulary: int, generator: np.random.Generat
     cumulative = np.cumsum(1 / np.arange(1, vocabulary + 1))
     cumulative /= cumulative[-1]
     seen = np.empty(0, np.uint64)
-    left = queries
-    while left:
-        drawn = _term_sets(BATCH, cumulative, generator)
-        keys, rows = np.unique(_keys(drawn), return_index=True)
-        new = ~_held(seen, keys)
+    remaining = queries
+    while remaining:
+        term_sets = _term_sets(BATCH, cumulative, generator)
+        keys, rows = np.unique(_keys(term_sets), return_index=True)
+        new = ~_contains(seen, keys)
         keys, rows = keys[new], rows[new]
-        if len(rows) > left:
-            last = np.partition(rows, left - 1)[left - 1]
+        if len(rows) > remaining:
+            last = np.partition(rows, remaining - 1)[remaining - 1]
             keys, rows = keys[rows <= last], rows[rows <= last]
         seen = np.insert(seen, np.searchsorted(seen, keys), keys)
-        left -= len(rows)
-        yield drawn[np.sort(rows)]
+        remaining -= len(rows)
+        yield term_sets[np.sort(rows)]
 
 
-def results(drawn: np.ndarray, sizes: Shape) -> np.ndarray:
+def results(query_terms: np.ndarray, sizes: Shape) -> np.ndarray:
     """Documents that each query is shown, int64 (batch, RESULTS): about its rarest term, chosen by its second rarest.
 
     Queries that agree in both see the same documents.
     """
-    rarest, second = drawn[:, :1], drawn[:, 1:2]
-    place = (second * 7919 + np.arange(RESULTS)) % sizes.documents_per_term
-    return rarest + sizes.vocabulary * place
+    rarest, second = query_terms[:, :1], query_terms[:, 1:2]
+    position = (second * 7919 + np.arange(RESULTS)) % sizes.documents_per_term
+    return rarest + sizes.vocabulary * position
 
 
 def _term_sets(count: int, cumulative: np.ndarray, generator: np.random.Generator) -> np.ndarray:
@@ -104,12 +104,12 @@ def _term_sets(count: int, cumulative: np.ndarray, generator: np.random.Generato
     sets[np.arange(MOST_TERMS) >= sizes[:, None]] = -1
     rows = np.arange(count)
     while len(rows):
-        some = -np.sort(-sets[rows], axis=1)
-        twice = np.zeros(some.shape, bool)
-        twice[:, 1:] = (some[:, 1:] == some[:, :-1]) & (some[:, 1:] >= 0)
-        some[twice] = np.searchsorted(cumulative, generator.random(int(twice.sum())), side="right")
-        sets[rows] = some
-        rows = rows[twice.any(axis=1)]
+        candidates = -np.sort(-sets[rows], axis=1)
+        repeated = np.zeros(candidates.shape, bool)
+        repeated[:, 1:] = (candidates[:, 1:] == candidates[:, :-1]) & (candidates[:, 1:] >= 0)
+        candidates[repeated] = np.searchsorted(cumulative, generator.random(int(repeated.sum())), side="right")
+        sets[rows] = candidates
+        rows = rows[repeated.any(axis=1)]
     return sets
 
 
@@ -122,11 +122,11 @@ def _keys(sets: np.ndarray) -> np.ndarray:
     return keys
 
 
-def _held(held: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Which keys are among the sorted `held`."""
-    if not len(held):
+def _contains(seen: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Which keys are among the sorted `seen`."""
+    if not len(seen):
         return np.zeros(len(keys), bool)
-    return np.asarray(held[np.minimum(np.searchsorted(held, keys), len(held) - 1)] == keys)
+    return np.asarray(seen[np.minimum(np.searchsorted(seen, keys), len(seen) - 1)] == keys)
 
 
 def _names(prefix: str, numbers: np.ndarray) -> pa.Array:
@@ -155,11 +155,11 @@ def _corpus(numbers: np.ndarray, terms: pa.Array) -> pa.Table:
     return pa.table(columns, schema=SCHEMAS["corpus"])
 
 
-def _queries(numbers: np.ndarray, drawn: np.ndarray, terms: pa.Array, total: int) -> pa.Table:
+def _queries(numbers: np.ndarray, query_terms: np.ndarray, terms: pa.Array, total: int) -> pa.Table:
     """Queries; a dev or test query holds one word more, which no other query holds."""
-    present = drawn >= 0
+    present = query_terms >= 0
     starts = np.concatenate([[0], np.cumsum(present.sum(axis=1))]).astype(np.int32)
-    texts = pc.binary_join(pa.ListArray.from_arrays(starts, terms.take(pa.array(drawn[present]))), " ")
+    texts = pc.binary_join(pa.ListArray.from_arrays(starts, terms.take(pa.array(query_terms[present]))), " ")
     split = np.searchsorted([int(DEV_FROM * total), int(TEST_FROM * total)], numbers, side="right")
     own_word = pc.binary_join_element_wise(texts, _names("only", numbers), " ")
     columns = {
@@ -172,16 +172,16 @@ def _queries(numbers: np.ndarray, drawn: np.ndarray, terms: pa.Array, total: int
 
 
 def _impressions(
-    numbers: np.ndarray, shown: np.ndarray, relevant: np.ndarray, generator: np.random.Generator
+    numbers: np.ndarray, documents: np.ndarray, relevant: np.ndarray, generator: np.random.Generator
 ) -> pa.Table:
     """One session a query; rank r is examined with probability 1/r, an examined result clicked by its relevance."""
     ranks = np.arange(1, RESULTS + 1, dtype=np.int32)
-    clicked = generator.random(shown.shape) < np.where(relevant[shown], CLICK_IF_RELEVANT, CLICK_IF_NOT) / ranks
+    clicked = generator.random(documents.shape) < np.where(relevant[documents], CLICK_IF_RELEVANT, CLICK_IF_NOT) / ranks
     whose = pa.array(np.repeat(np.arange(len(numbers)), RESULTS))
     columns = {
         "session_id": _names(f"{DATASET}/s", numbers).take(whose),
         "query_id": _names(f"{DATASET}/q", numbers).take(whose),
-        "doc_id": _names(f"{DATASET}/d", shown.ravel()),
+        "doc_id": _names(f"{DATASET}/d", documents.ravel()),
         "rank": np.tile(ranks, len(numbers)),
         "clicked": clicked.ravel(),
         "timestamp": FIRST_SESSION + np.repeat(numbers, RESULTS),

@@ -36,12 +36,12 @@ def swept(sweep: Sweep, mined: Mined, where: str) -> list[dict[str, Any]]:
     """The cells, the one that is held out last; a line a cell as it is done."""
     cells, points = [], sweep.points()
     for number, point in enumerate(points, start=1):
-        told = f"scaling {number}/{len(points)}: {point.name}, {point.pairs} triplets"
-        print(f"{told} ...", file=sys.stderr, flush=True)
-        found, known = measured(point, sweep, mined, where)
-        origin = "known" if known else f"{found['seconds']:.0f} s"
-        print(f"{told}, {found['parameters']:,} parameters: entropy {found['entropy']:.4f} ({origin})", flush=True)
-        cells.append({"size": point.name} | found)
+        label = f"scaling {number}/{len(points)}: {point.name}, {point.pairs} triplets"
+        print(f"{label} ...", file=sys.stderr, flush=True)
+        figures, is_cached = measured(point, sweep, mined, where)
+        origin = "known" if is_cached else f"{figures['seconds']:.0f} s"
+        print(f"{label}, {figures['parameters']:,} parameters: entropy {figures['entropy']:.4f} ({origin})", flush=True)
+        cells.append({"size": point.name} | figures)
     return cells
 
 
@@ -52,11 +52,11 @@ def fitted(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
     n, d, losses = (
         np.array([cell[key] for cell in grid], dtype=np.float64) for key in ("parameters", "pairs", "entropy")
     )
-    most, largest = d == d.max(), n == n.max()
+    most_pairs, largest = d == d.max(), n == n.max()
     joint = fit_joint_law(n, d, losses)
     foretold = float(joint.at(np.array(held_out["parameters"]), np.array(held_out["pairs"])))
     return {
-        "size": asdict(fit_power_law(n[most], losses[most])) | {"points": int(most.sum())},
+        "size": asdict(fit_power_law(n[most_pairs], losses[most_pairs])) | {"points": int(most_pairs.sum())},
         "data": asdict(fit_power_law(d[largest], losses[largest])) | {"points": int(largest.sum())},
         "joint": asdict(joint) | {"points": len(grid)},
         "held_out": {"foretold": foretold, "measured": held_out["entropy"],

@@ -55,12 +55,12 @@ class Asked:
 def teacher_of(mined: Mined, sweep: Sweep, where: str) -> DualEncoder:
     """The run's teacher of the index with the sweep's params; UserError where it is of another kind."""
     teach = load_params(mined.pipeline.root / "params.yaml").teach
-    found = teach.described(teach.index)
-    if not isinstance(found, DualEncoder):
+    teacher = teach.described(teach.index)
+    if not isinstance(teacher, DualEncoder):
         raise UserError(
-            f"{mined.pipeline.root}/params.yaml: teach.index is a {found.kind}; a sweep trains dual_encoder"
+            f"{mined.pipeline.root}/params.yaml: teach.index is a {teacher.kind}; a sweep trains dual_encoder"
         )
-    return validated(DualEncoder, found.model_dump() | {"seed": sweep.seed} | sweep.teacher, f"{where}: teacher")
+    return validated(DualEncoder, teacher.model_dump() | {"seed": sweep.seed} | sweep.teacher, f"{where}: teacher")
 
 
 def asked_of(mined: Mined, sweep: Sweep) -> Asked:
@@ -76,16 +76,16 @@ def asked_of(mined: Mined, sweep: Sweep) -> Asked:
         draws = np.random.default_rng([sweep.seed, number])
         rows, ids = pipeline.corpus[item.dataset]
         row_of, order = dict(zip(ids, rows.tolist(), strict=True)), draws.permutation(rows)
-        for place in draws.permutation(len(item.query_ids))[: sweep.queries].tolist():
-            grades = item.qrels[item.query_ids[place]]
+        for position in draws.permutation(len(item.query_ids))[: sweep.queries].tolist():
+            grades = item.qrels[item.query_ids[position]]
             relevant = sorted(row_of[doc] for doc, grade in grades.items() if grade > 0 and doc in row_of)
-            others = order[~np.isin(order, relevant)][: sweep.negatives]
-            if len(others) < sweep.negatives:
+            irrelevant = order[~np.isin(order, relevant)][: sweep.negatives]
+            if len(irrelevant) < sweep.negatives:
                 raise UserError(f"{item.dataset}: has no {sweep.negatives} irrelevant documents; lower `negatives`")
             if relevant:
-                texts.append(item.texts[place])
+                texts.append(item.texts[position])
                 positives.append(int(draws.choice(relevant)))
-                negatives.append(others)
+                negatives.append(irrelevant)
     if not texts:
         raise UserError(f"{pipeline.ingest}: has no judged dev query, on which the entropy is measured")
     return Asked(texts, np.array(positives), np.stack(negatives))
@@ -101,13 +101,15 @@ def contrastive_entropy(positives: np.ndarray, negatives: np.ndarray, temperatur
     return entropy
 
 
-def entropy_of(tower: SentenceTransformer, mined: Mined, asked: Asked, teacher: DualEncoder) -> np.ndarray:
+def entropy_of(tower: SentenceTransformer, mined: Mined, query_set: Asked, teacher: DualEncoder) -> np.ndarray:
     """The contrastive entropy of each query by a tower that compares inner products, `(q,)`."""
-    read, place = np.unique(np.concatenate([asked.positives[:, None], asked.negatives], axis=1), return_inverse=True)
+    rows, positions = np.unique(
+        np.concatenate([query_set.positives[:, None], query_set.negatives], axis=1), return_inverse=True
+    )
     texts = mined.pipeline.document_texts()
-    documents = encode(tower, [texts[row] for row in read.tolist()], "document", precision=teacher.precision)
-    queries = encode(tower, asked.texts, "query", precision=teacher.precision)
-    scores = np.take_along_axis(queries @ documents.T, place.reshape(len(queries), -1), axis=1)
+    documents = encode(tower, [texts[row] for row in rows.tolist()], "document", precision=teacher.precision)
+    queries = encode(tower, query_set.texts, "query", precision=teacher.precision)
+    scores = np.take_along_axis(queries @ documents.T, positions.reshape(len(queries), -1), axis=1)
     return contrastive_entropy(scores[:, 0], scores[:, 1:], teacher.temperature)
 
 
@@ -123,7 +125,7 @@ def measured(point: Point, sweep: Sweep, mined: Mined, where: str) -> tuple[dict
     Kept by params, data, code and versions: by what the figures depend on. `where`: the file that describes the sweep.
     """
     teacher = teacher_of(mined, sweep, where).model_copy(update={"max_triplets": point.pairs})
-    what = {
+    dependencies = {
         "teacher": teacher.model_dump(),
         "precision": resolve_precision(teacher.precision),
         "size": point.size.model_dump(),
@@ -132,18 +134,18 @@ def measured(point: Point, sweep: Sweep, mined: Mined, where: str) -> tuple[dict
         "code": _CODE,
         "packages": _PACKAGES,
     }
-    path = CELLS / f"{hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()}.json"
+    path = CELLS / f"{hashlib.sha256(json.dumps(dependencies, sort_keys=True).encode()).hexdigest()}.json"
     if path.is_file():
         return read_json(path), True
-    found = measure(point, teacher, sweep, mined)
-    write_json(path, found)
-    return found, False
+    figures = measure(point, teacher, sweep, mined)
+    write_json(path, figures)
+    return figures, False
 
 
 def measure(point: Point, teacher: DualEncoder, sweep: Sweep, mined: Mined) -> dict[str, Any]:
     """Train the cell's tower and measure it; UserError where the run has too few triplets."""
     started, pipeline = time.perf_counter(), mined.pipeline
-    asked = asked_of(mined, sweep)
+    query_set = asked_of(mined, sweep)
     with TemporaryDirectory(prefix="bench-scaling.") as folder:
         base, output = Path(folder) / "base", Path(folder) / "teacher"
         torch.manual_seed(sweep.seed)
@@ -158,7 +160,7 @@ def measure(point: Point, teacher: DualEncoder, sweep: Sweep, mined: Mined) -> d
                 f"{pipeline.mine}: {trained} usable triplets, the sweep asks for {point.pairs}; lower `pairs`"
             )
         tower = load_tower(output / "tower")
-        entropy = entropy_of(tower, mined, asked, teacher)
+        entropy = entropy_of(tower, mined, query_set, teacher)
     return {
         "parameters": parameters(tower),
         "pairs": point.pairs,

@@ -16,26 +16,32 @@ def draw_laws(cells: Sequence[Mapping[str, Any]], laws: Mapping[str, Any]) -> st
     """An SVG element for inlining, of cells and laws as bench/results/scaling.json has them."""
     grid = [cell for cell in cells if cell["size"] != HELD_OUT]
     held_out = next(cell for cell in cells if cell["size"] == HELD_OUT)
-    most = max(cell["pairs"] for cell in grid)
+    most_pairs = max(cell["pairs"] for cell in grid)
     largest = max(cell["parameters"] for cell in grid)
-    by_size = [cell for cell in grid if cell["pairs"] == most]
+    by_size = [cell for cell in grid if cell["pairs"] == most_pairs]
     by_data = [cell for cell in grid if cell["parameters"] == largest]
     joint = JointLaw(**_coefficients(laws["joint"]))
     with matplotlib.rc_context(STYLE):
         figure = bare_figure(11, 3.8)
-        left, middle, right = figure.subplots(1, 3, sharey=True)
-        _power(left, by_size, "parameters", PowerLaw(**_coefficients(laws["size"])), "parameters without embeddings")
-        _power(middle, by_data, "pairs", PowerLaw(**_coefficients(laws["data"])), f"triplets, {largest:,} parameters")
+        size_axes, data_axes, joint_axes = figure.subplots(1, 3, sharey=True)
+        _power(
+            size_axes, by_size, "parameters", PowerLaw(**_coefficients(laws["size"])), "parameters without embeddings"
+        )
+        _power(
+            data_axes, by_data, "pairs", PowerLaw(**_coefficients(laws["data"])), f"triplets, {largest:,} parameters"
+        )
         for size in dict.fromkeys(cell["size"] for cell in [*grid, held_out]):
-            own = [cell for cell in cells if cell["size"] == size]
+            size_cells = [cell for cell in cells if cell["size"] == size]
             colour = TEACHER if size == HELD_OUT else STUDENT
             along = np.geomspace(min(cell["pairs"] for cell in grid), held_out["pairs"], 60)
-            right.plot(along, joint.at(np.full(60, own[0]["parameters"]), along), color=colour, linewidth=1)
-            right.plot([c["pairs"] for c in own], [c["entropy"] for c in own], "o", color=colour, markersize=5)
-        right.annotate("held out", (held_out["pairs"], held_out["entropy"]), xytext=(-8, -12), ha="right",
+            joint_axes.plot(along, joint.at(np.full(60, size_cells[0]["parameters"]), along), color=colour, linewidth=1)
+            joint_axes.plot(
+                [c["pairs"] for c in size_cells], [c["entropy"] for c in size_cells], "o", color=colour, markersize=5
+            )
+        joint_axes.annotate("held out", (held_out["pairs"], held_out["entropy"]), xytext=(-8, -12), ha="right",
                        textcoords="offset points", color=INK)  # fmt: skip
-        _frame(right, "triplets, a line a size", joint.r2)
-        left.set_ylabel("contrastive entropy, nats", color=MUTED)
+        _frame(joint_axes, "triplets, a line a size", joint.r2)
+        size_axes.set_ylabel("contrastive entropy, nats", color=MUTED)
         return inline(figure, "ScalingNote's laws of size, of data and of both, fitted to contrastive entropies")
 
 

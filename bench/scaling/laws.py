@@ -52,8 +52,8 @@ def fit_power_law(x: np.ndarray, losses: np.ndarray) -> PowerLaw:
 
     def solved(log_exponent: float) -> tuple[np.ndarray, float]:
         columns = np.stack([(x / unit) ** -math.exp(log_exponent), np.ones_like(x, dtype=np.float64)], axis=1)
-        found: tuple[np.ndarray, float] = nnls(columns, losses)
-        return found
+        solution: tuple[np.ndarray, float] = nnls(columns, losses)
+        return solution
 
     best = int(np.argmin([solved(math.log(exponent))[1] for exponent in _EXPONENTS]))
     around = np.log(_EXPONENTS[[max(best - 1, 0), min(best + 1, len(_EXPONENTS) - 1)]])
@@ -76,7 +76,7 @@ def fit_joint_law(parameters: np.ndarray, pairs: np.ndarray, losses: np.ndarray)
         raise ValueError(f"the joint law has five unknowns; {len(losses)} points are too few")
     n, d = np.log(parameters), np.log(pairs)
 
-    def apart(theta: np.ndarray) -> np.ndarray:
+    def residuals(theta: np.ndarray) -> np.ndarray:
         return _joint(theta, n, d) - losses
 
     lowest = float(losses.min())
@@ -84,12 +84,12 @@ def fit_joint_law(parameters: np.ndarray, pairs: np.ndarray, losses: np.ndarray)
         _started(n, d, losses, alpha, beta, share * lowest)
         for alpha, beta, share in product((0.1, 0.3, 1.0), (0.1, 0.3, 1.0, 3.0, 30.0, 300.0), (0.0, 0.5, 0.9))
     ]
-    starts.sort(key=lambda start: float(np.square(apart(start)).sum()))
+    starts.sort(key=lambda start: float(np.square(residuals(start)).sum()))
     bounds = (
         [-200.0, math.log(1e-3), -200.0, math.log(1e-3), 0.0],
         [200.0, math.log(10), 200.0, math.log(1e3), lowest],
     )
-    fits = [least_squares(apart, start, bounds=bounds, x_scale="jac", max_nfev=2000) for start in starts[:6]]
+    fits = [least_squares(residuals, start, bounds=bounds, x_scale="jac", max_nfev=2000) for start in starts[:6]]
     best = min(fits, key=lambda fit: float(fit.cost))
     n_scale, n_exponent, d_scale, d_exponent = np.exp(best.x[:4]).tolist()
     return JointLaw(n_scale, n_exponent, d_scale, d_exponent, float(best.x[4]), _r2(2 * best.cost, losses))
@@ -100,8 +100,8 @@ def _joint(theta: np.ndarray, n: np.ndarray, d: np.ndarray) -> np.ndarray:
     log_n_scale, log_a, log_d_scale, log_b, floor = theta
     a, b = math.exp(log_a), math.exp(log_b)
     logs = b * np.logaddexp(a / b * (log_n_scale - n), log_d_scale - d)
-    found: np.ndarray = np.exp(np.minimum(logs, 300)) + floor  # what a search tries may be past all numbers
-    return found
+    losses: np.ndarray = np.exp(np.minimum(logs, 300)) + floor  # what a search tries may be past all numbers
+    return losses
 
 
 def _started(n: np.ndarray, d: np.ndarray, losses: np.ndarray, a: float, b: float, floor: float) -> np.ndarray:

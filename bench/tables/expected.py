@@ -60,9 +60,9 @@ class Claim(Strict):
 
     def explained(self) -> dict[str, str | float]:
         """What is not as it is in most claims, and `differs`, where there is something to say."""
-        said = {"says": self.says, "limit": self.p, "differs": self.differs}
-        usual = {"says": "better", "limit": 0.05, "differs": ""}
-        return {name: value for name, value in said.items() if value != usual[name]}
+        fields = {"says": self.says, "limit": self.p, "differs": self.differs}
+        defaults = {"says": "better", "limit": 0.05, "differs": ""}
+        return {name: value for name, value in fields.items() if value != defaults[name]}
 
 
 class Table(Strict):
@@ -102,8 +102,8 @@ class Table(Strict):
     def _claims_name_rows(self) -> "Table":
         rows = {entry.name: entry.row.student for entry in self.entries()}
         joint = {name for name, student in rows.items() if isinstance(student, dict) and _trains_a_teacher(student)}
-        known = set(rows) | {f"{name}/{when}" for name in joint for when in TEACHER}
-        unknown = {name for claim in self.claims for name in claim.order} - known
+        names = set(rows) | {f"{name}/{moment}" for name in joint for moment in TEACHER}
+        unknown = {name for claim in self.claims for name in claim.order} - names
         if unknown:
             raise ValueError(f"claims name {sorted(unknown)}, which are no rows")
         return self

@@ -37,8 +37,8 @@ def finished(
         for key, line in lines.items()
     }
     by_row = {line.entry.row_name: line.cells for line in lines.values()}
-    cells, compared = [cell for own in by_row.values() for cell in own], with_teachers(lines, teacher["0"])
-    found: dict[str, Any] = _rounded(
+    cells, compared = [cell for row_cells in by_row.values() for cell in row_cells], with_teachers(lines, teacher["0"])
+    result: dict[str, Any] = _rounded(
         {
             "table": name,
             "description": table.description,
@@ -58,27 +58,29 @@ def finished(
             "git_commit": ", ".join(sorted({cell["git_commit"] for cell in cells})),
         }
     )
-    return found
+    return result
 
 
-def judged_again(found: Mapping[str, Any], table: Table) -> dict[str, Any]:
+def judged_again(recorded: Mapping[str, Any], table: Table) -> dict[str, Any]:
     """A written table as it is described and judged today; the measurements stay as they are.
 
     UserError where it has other rows or claims than today's table.
     """
-    rows, claims, entries = found["rows"], found["claims"], {entry.name: entry for entry in table.entries()}
-    taught = {f"{name}/{when}" for name, row in rows.items() if "teacher_after" in row for when in TEACHER}
+    rows, claims, entries = recorded["rows"], recorded["claims"], {entry.name: entry for entry in table.entries()}
+    taught = {f"{name}/{moment}" for name, row in rows.items() if "teacher_after" in row for moment in TEACHER}
     today = [claim for claim in table.claims if set(claim.order) <= {*rows, *taught}]
     written_claims = [(claim["order"], claim.get("split", "test")) for claim in claims]
-    if set(entries) != {*rows, *found["left_out"]} or written_claims != [(c.order, c.split) for c in today]:
-        raise UserError(f"table {found['table']}: was measured with other rows or claims; measure it again")
-    told = {
+    if set(entries) != {*rows, *recorded["left_out"]} or written_claims != [(c.order, c.split) for c in today]:
+        raise UserError(f"table {recorded['table']}: was measured with other rows or claims; measure it again")
+    judged_rows = {
         name: {**row, "description": entries[name].row.description, "paper": entries[name].row.paper}
         | _rounded(verdicts_of(row, entries[name], table))
         for name, row in rows.items()
     }
-    said = [judgement(claim, written, written.get("dev")) for written, claim in zip(claims, today, strict=True)]
-    return {**found, "description": table.description, "rows": told, "claims": said}
+    judged_claims = [
+        judgement(claim, written, written.get("dev")) for written, claim in zip(claims, today, strict=True)
+    ]
+    return {**recorded, "description": table.description, "rows": judged_rows, "claims": judged_claims}
 
 
 def _means(scores: Scores) -> dict[str, dict[str, float]]:
@@ -88,12 +90,12 @@ def _means(scores: Scores) -> dict[str, dict[str, float]]:
 def _equal_rows(lines: Mapping[str, Measured]) -> dict[str, str]:
     """Rows whose cells are those of a row before them, such as layer subsets that coincide at this depth."""
     first: dict[str, str] = {}
-    found = {}
+    same_rows = {}
     for name, line in lines.items():
-        what = repr((line.entry.dim, [(cell["student"], cell["drawn"]) for cell in line.cells], line.scores))
-        if first.setdefault(what, name) != name:
-            found[name] = first[what]
-    return found
+        content = repr((line.entry.dim, [(cell["student"], cell["drawn"]) for cell in line.cells], line.scores))
+        if first.setdefault(content, name) != name:
+            same_rows[name] = first[content]
+    return same_rows
 
 
 def _rounded(value: Any) -> Any:
@@ -105,14 +107,14 @@ def _rounded(value: Any) -> Any:
     return [_rounded(item) for item in value] if isinstance(value, list) else value
 
 
-def show(found: Mapping[str, Any]) -> None:
+def show(result: Mapping[str, Any]) -> None:
     """Print rows and claims."""
-    datasets = list(next(iter(found["rows"].values()))["datasets"])
-    width = max(map(len, found["rows"]))
+    datasets = list(next(iter(result["rows"].values()))["datasets"])
+    width = max(map(len, result["rows"]))
     heads = "".join(f" {name:>10}" for name in datasets)
-    print(f"\n{found['table']}: {found['description']}")
+    print(f"\n{result['table']}: {result['description']}")
     print(f"{'row':{width}} retention     sd    dev{heads}  expected     MB  texts/s  seconds  verdict")
-    for name, row in found["rows"].items():
+    for name, row in result["rows"].items():
         sets = "".join(f" {row['datasets'][key]['retention']:10.2%}" for key in datasets)
         sd = "-" if row["retention"]["sd"] is None else f"{row['retention']['sd']:.2%}"
         dev = f"{row['dev']['mean']:.1%}" if "dev" in row else "-"
@@ -124,23 +126,22 @@ def show(found: Mapping[str, Any]) -> None:
             f" {row['texts_per_second']:8.0f} {row['stage_seconds']:8.0f}  {_verdicts(row)}"
             + (f"; paper: {paper}" if paper else "")
         )
-    for name, other in found["same_as"].items():
-        print(f"{name} is the same student as {other}")
-    for name, reason in found["left_out"].items():
+    for name, equal_row in result["same_as"].items():
+        print(f"{name} is the same student as {equal_row}")
+    for name, reason in result["left_out"].items():
         print(f"{name} is left out: {reason}")
-    if unfinished := found["left_out"]:
-        whole = len(found["rows"]) + len(unfinished)
+    if unfinished := result["left_out"]:
+        total = len(result["rows"]) + len(unfinished)
         print(
-            f"UNFINISHED: {len(unfinished)} of {whole} rows of {found['table']} were not measured, nor the claims that"
+            f"UNFINISHED: {len(unfinished)} of {total} rows of {result['table']} were not measured, nor the claims that"
             f" name them: {', '.join(unfinished)}; mend what left them out, and measure the table again"
         )
-    for each in found["above_teacher"]:
-        for name, own in each.get("datasets", {}).items():
-            gain = found["rows"][each["row"]]["datasets"][name]["retention"] - 1
-            print(
-                f"{each['row']} beside the teacher on {name}: {gain:+.1%} ({own['difference']:+.4f}, p {own['p']:.3g})"
-            )
-    for claim in found["claims"]:
+    for above in result["above_teacher"]:
+        for name, test in above.get("datasets", {}).items():
+            gain = result["rows"][above["row"]]["datasets"][name]["retention"] - 1
+            tested = f"{test['difference']:+.4f}, p {test['p']:.3g}"
+            print(f"{above['row']} beside the teacher on {name}: {gain:+.1%} ({tested})")
+    for claim in result["claims"]:
         print(claim_line(claim))
 
 
@@ -173,9 +174,9 @@ def unseen_retention(
 
     `teacher` holds nDCG@10 of each test query, `chosen` which of them count, both by data set.
     """
-    found: dict[str, Any] = {}
+    by_set: dict[str, Any] = {}
     for name, mask in chosen.items():
-        student, whole = line.by_query("test", name)[mask], np.array(teacher[name])[mask]
-        retention = float(student.mean() / whole.mean()) if whole.any() else None
-        found[name] = {"queries": int(mask.sum()), "retention": retention}
-    return found
+        student, teacher_values = line.by_query("test", name)[mask], np.array(teacher[name])[mask]
+        retention = float(student.mean() / teacher_values.mean()) if teacher_values.any() else None
+        by_set[name] = {"queries": int(mask.sum()), "retention": retention}
+    return by_set

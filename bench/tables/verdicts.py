@@ -33,12 +33,12 @@ def with_teachers(lines: Mapping[str, Measured], teacher: Scores) -> dict[str, M
 
     `teacher`: nDCG@10 of the index teacher, who is one of them where the cells say nothing of before.
     """
-    found = dict(lines)
+    all_lines = dict(lines)
     for name, line in lines.items():
         if all("teacher_after" in cell for cell in line.cells):
-            for when in TEACHER:
-                found[f"{name}/{when}"] = replace(line, scores=[cell.get(when, teacher) for cell in line.cells])
-    return found
+            for moment in TEACHER:
+                all_lines[f"{name}/{moment}"] = replace(line, scores=[cell.get(moment, teacher) for cell in line.cells])
+    return all_lines
 
 
 def near(value: float, expected: float | None, tolerance: float) -> Verdict:
@@ -62,17 +62,17 @@ def worst_of(verdicts: Sequence[Verdict]) -> Verdict:
 
 def retention(line: Measured, teacher: Scores) -> Retention:
     """Student / teacher of the mean nDCG@10; UserError where the teacher finds nothing."""
-    found: dict[str, dict[str, np.ndarray]] = {}
+    ratios: dict[str, dict[str, np.ndarray]] = {}
     for split, datasets in teacher.items():
         for dataset, values in datasets.items():
-            whole = float(np.mean(values))
-            if whole <= 0:
+            teacher_mean = float(np.mean(values))
+            if teacher_mean <= 0:
                 raise UserError(
                     f"models/teach: the teacher's nDCG@10 on {dataset} {split} is 0; no student has a retention"
                 )
-            means = [float(np.mean(seed[split][dataset])) / whole for seed in line.scores]
-            found.setdefault(split, {})[dataset] = np.array(means)
-    return found
+            means = [float(np.mean(seed[split][dataset])) / teacher_mean for seed in line.scores]
+            ratios.setdefault(split, {})[dataset] = np.array(means)
+    return ratios
 
 
 def row_of(line: Measured, teacher: Scores, table: Table) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def row_of(line: Measured, teacher: Scores, table: Table) -> dict[str, Any]:
     differences = {name: line.by_query("test", name) - np.array(teacher["test"][name]) for name in test}
     seconds = {f"{kind}_seconds": float(np.mean([cell[f"{kind}_seconds"] for cell in cells])) for kind in
                ("training", "stage")}  # fmt: skip
-    told: dict[str, Any] = {
+    record: dict[str, Any] = {
         "description": row.description,
         "student": cells[0]["student"],
         "mixture": cells[0]["drawn"],
@@ -101,7 +101,7 @@ def row_of(line: Measured, teacher: Scores, table: Table) -> dict[str, Any]:
         "worst": {"dataset": worst, "retention": float(test[worst].mean())},
         "against_teacher": {
             **_tested([*differences.values()]),
-            "datasets": {name: _tested([own]) for name, own in differences.items()},
+            "datasets": {name: _tested([values]) for name, values in differences.items()},
         },
         **seconds,
         **{name: float(np.mean([cell[name] for cell in cells])) for name in
@@ -112,37 +112,37 @@ def row_of(line: Measured, teacher: Scores, table: Table) -> dict[str, Any]:
     }  # fmt: skip
     if "dev" in ratios:
         dev = _over_sets(ratios["dev"])
-        told["dev"] = {"mean": float(dev.mean()), "sd": _spread(dev)} | {
+        record["dev"] = {"mean": float(dev.mean()), "sd": _spread(dev)} | {
             name: float(values.mean()) for name, values in ratios["dev"].items()
         }
-    for when in TEACHER:
-        if all(when in cell for cell in cells):
-            told[when] = {
-                split: {name: float(np.mean([cell[when][split][name] for cell in cells])) for name in sets}
-                for split, sets in cells[0][when].items()
+    for moment in TEACHER:
+        if all(moment in cell for cell in cells):
+            record[moment] = {
+                split: {name: float(np.mean([cell[moment][split][name] for cell in cells])) for name in sets}
+                for split, sets in cells[0][moment].items()
             }
-    told["longest_stage_seconds"] = max(cell["stage_seconds"] for cell in cells)
-    return told | verdicts_of(told, line.entry, table)
+    record["longest_stage_seconds"] = max(cell["stage_seconds"] for cell in cells)
+    return record | verdicts_of(record, line.entry, table)
 
 
 def _tested(differences: Sequence[np.ndarray]) -> dict[str, float]:
     """Mean of the data sets' mean differences, `(queries,)` each, and how likely chance alone makes it."""
-    return {"difference": float(np.mean([own.mean() for own in differences])), "p": p_value(differences)}
+    return {"difference": float(np.mean([values.mean() for values in differences])), "p": p_value(differences)}
 
 
-def verdicts_of(told: Mapping[str, Any], entry: Entry, table: Table) -> dict[str, Any]:
-    """What was expected of the line of which `told` tells, and the verdicts on it."""
-    row, mean = entry.row, told["retention"]["mean"]
+def verdicts_of(record: Mapping[str, Any], entry: Entry, table: Table) -> dict[str, Any]:
+    """What was expected of the line of which `record` tells, and the verdicts on it."""
+    row, mean = entry.row, record["retention"]["mean"]
     tolerance = table.tolerance if row.tolerance is None else row.tolerance
     verdicts: dict[str, Verdict] = {"expected": near(mean, entry.expected(), tolerance)}
     if row.minimum is not None:
         verdicts["minimum"] = at_least(mean, row.minimum)
         if table.worst_within is not None:
-            verdicts["worst"] = at_least(told["worst"]["retention"], mean - table.worst_within)
+            verdicts["worst"] = at_least(record["worst"]["retention"], mean - table.worst_within)
     if table.seconds is not None:
-        verdicts["seconds"] = "OK" if told["longest_stage_seconds"] <= table.seconds else "FAIL"
-    found = {"expected": entry.expected(), "minimum": row.minimum, "tolerance": tolerance, "verdicts": verdicts}
-    return found | {"verdict": worst_of(list(verdicts.values()))}
+        verdicts["seconds"] = "OK" if record["longest_stage_seconds"] <= table.seconds else "FAIL"
+    expectation = {"expected": entry.expected(), "minimum": row.minimum, "tolerance": tolerance, "verdicts": verdicts}
+    return expectation | {"verdict": worst_of(list(verdicts.values()))}
 
 
 def judged(claim: Claim, lines: Mapping[str, Measured]) -> dict[str, Any]:
@@ -153,26 +153,26 @@ def judged(claim: Claim, lines: Mapping[str, Measured]) -> dict[str, Any]:
     better, worse = (lines[name] for name in claim.order)
     if claim.split not in better.scores[0]:
         raise UserError(f"the run has no judged {claim.split} queries, on which {' > '.join(claim.order)} is judged")
-    found = {
+    by_split = {
         split: _tested([better.by_query(split, name) - worse.by_query(split, name) for name in datasets])
         for split, datasets in better.scores[0].items()
     }
-    return judgement(claim, found[claim.split], found.get("dev"))
+    return judgement(claim, by_split[claim.split], by_split.get("dev"))
 
 
-def judgement(claim: Claim, found: Mapping[str, Any], dev: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def judgement(claim: Claim, test: Mapping[str, Any], dev: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What is said of a claim by `difference`, by which its first row is better, and `p`, that chance alone makes it.
 
     `dev`: the same on dev queries, whose verdict stands beside that on test: whoever chooses a row chooses by it.
     """
-    difference, p = found["difference"], found["p"]
-    told = {"order": claim.order, "paper": claim.paper, "difference": difference, "p": p}
-    told |= {"verdict": _verdict(claim, difference, p)}
+    difference, p = test["difference"], test["p"]
+    record = {"order": claim.order, "paper": claim.paper, "difference": difference, "p": p}
+    record |= {"verdict": _verdict(claim, difference, p)}
     if claim.split == "dev":
-        told |= {"split": "dev"}
+        record |= {"split": "dev"}
     elif dev:
-        told |= {"dev": {**dev, "verdict": _verdict(claim, dev["difference"], dev["p"])}}
-    return told | claim.explained()
+        record |= {"dev": {**dev, "verdict": _verdict(claim, dev["difference"], dev["p"])}}
+    return record | claim.explained()
 
 
 def _verdict(claim: Claim, difference: float, p: float) -> Verdict:

@@ -23,7 +23,7 @@ from bench.tables.verdicts import claim_line, failures
 from bench.teachers.cells import measured
 from bench.teachers.described import UNTRAINED, Table, Tables, read_tables
 from bench.teachers.mined import Mined, Plan, data_of, given_variables, mined, plans
-from bench.teachers.summary import difference, summary, told, verdicts
+from bench.teachers.summary import difference, row_line, summary, verdicts
 from slimtower.common.errors import UserError, guarded
 from slimtower.common.files import read_json, write_json
 
@@ -31,16 +31,16 @@ TABLES = Path("bench/teachers.yaml")
 RESULTS = Path("bench/results/teachers")
 
 
-def chosen(words: argparse.Namespace, asked: Tables) -> tuple[Table, list[str], list[int]]:
+def chosen(words: argparse.Namespace, tables: Tables) -> tuple[Table, list[str], list[int]]:
     """The table, and rows and seeds that were asked for; UserError for names that are not there."""
-    if words.table not in asked.tables:
-        raise UserError(f"bench.teachers: no table {words.table!r}; {TABLES} has {', '.join(asked.tables)}")
-    table = asked.tables[words.table]
+    if words.table not in tables.tables:
+        raise UserError(f"bench.teachers: no table {words.table!r}; {TABLES} has {', '.join(tables.tables)}")
+    table = tables.tables[words.table]
     only = words.only.split(",") if words.only else list(table.rows)
     if unknown := [row for row in only if row not in table.rows]:
         raise UserError(f"--only: {words.table} has no row {', '.join(unknown)}; it has {', '.join(table.rows)}")
     try:
-        seeds = [int(word) for word in words.seeds.split(",")] if words.seeds else table.seeds or asked.seeds
+        seeds = [int(word) for word in words.seeds.split(",")] if words.seeds else table.seeds or tables.seeds
     except ValueError:
         raise UserError(f"--seeds: {words.seeds!r} are no numbers; write 1,2,3") from None
     return table, [UNTRAINED, *(row for row in table.rows if row in only and row != UNTRAINED)], seeds
@@ -49,11 +49,11 @@ def chosen(words: argparse.Namespace, asked: Tables) -> tuple[Table, list[str], 
 def runs_of(planned: Mapping[str, Plan]) -> dict[str, Mined]:
     """By name, the run of each plan, brought up to date."""
     distinct = {plan.run: plan for plan in planned.values()}
-    found = {}
+    runs = {}
     for number, (name, plan) in enumerate(distinct.items(), start=1):
         print(f"teachers: mines {number}/{len(distinct)}: runs/{name}", file=sys.stderr, flush=True)
-        found[name] = mined(plan)
-    return found
+        runs[name] = mined(plan)
+    return runs
 
 
 def measure(
@@ -67,19 +67,21 @@ def measure(
         for seed in seeds:
             number += 1
             print(f"teachers: {name} {number}/{total}: {row}, seed {seed} ...", file=sys.stderr, flush=True)
-            found, known = measured(plan.seeded(seed), runs[plan.run])
-            origin = "known" if known else f"{found['seconds']:.0f} s"
+            figures, is_cached = measured(plan.seeded(seed), runs[plan.run])
+            origin = "known" if is_cached else f"{figures['seconds']:.0f} s"
             print(f"teachers: {name} {number}/{total}: {row}, seed {seed}: {origin}", file=sys.stderr, flush=True)
-            cells[row].append(found)
+            cells[row].append(figures)
         line = line_of(row, table, cells)
-        print(told(f"{name} {row}", line, list(found["scores"])), flush=True)
+        print(row_line(f"{name} {row}", line, list(figures["scores"])), flush=True)
     return cells
 
 
 def line_of(row: str, table: Table, cells: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """What is told of a row: its summary, and its difference to zero_shot and to those of its `against` in `cells`."""
-    others = dict.fromkeys(other for other in (UNTRAINED, *table.rows[row].against) if other in cells and other != row)
-    against = {other: difference(cells[row], cells[other]) for other in others}
+    baselines = dict.fromkeys(
+        baseline for baseline in (UNTRAINED, *table.rows[row].against) if baseline in cells and baseline != row
+    )
+    against = {baseline: difference(cells[row], cells[baseline]) for baseline in baselines}
     return {"description": table.rows[row].description, **summary(cells[row]), "against": against}
 
 
@@ -94,7 +96,7 @@ def finished(
     """The table as it is written; `runs` are those that mined for the rows."""
     every = [cell for row in cells.values() for cell in row]
     machines = {json.dumps(cell["machine"], sort_keys=True): cell["machine"] for cell in every}
-    found = {
+    result = {
         "table": name,
         "description": table.description,
         "recipe": table.recipe,
@@ -104,18 +106,18 @@ def finished(
         "data": data,
         "rows": {row: line_of(row, table, cells) | {"rankers": runs[row].rankers} for row in cells},
     }
-    return verdicts(found, table)
+    return verdicts(result, table)
 
 
-def conclude(name: str, found: Mapping[str, Any]) -> None:
+def conclude(name: str, result: Mapping[str, Any]) -> None:
     """Print what was expected and claimed, and the verdicts; UserError where one is FAIL."""
-    for row, line in found["rows"].items():
+    for row, line in result["rows"].items():
         if line["expected"] is not None:
             here = f"nDCG@10 {line['test']['ndcg']:.4f}, expected {line['expected']:.3f} +- {line['tolerance']:g}"
             print(f"{line['verdict']:5} {row}: {here}")
-    for claim in found["claims"]:
+    for claim in result["claims"]:
         print(claim_line(claim))
-    if missed := failures(found["rows"], found["claims"]):
+    if missed := failures(result["rows"], result["claims"]):
         raise UserError(f"bench.teachers {name}: FAIL for {'; '.join(missed)}")
 
 
@@ -130,15 +132,15 @@ def main() -> None:
     )
     parser.add_argument("--judge", action="store_true", help="measure nothing: judge the written table anew")
     words = parser.parse_args()
-    asked = read_tables(TABLES)
-    table, rows, seeds = chosen(words, asked)
+    tables = read_tables(TABLES)
+    table, rows, seeds = chosen(words, tables)
     written = RESULTS / f"{words.table}.json"
     if words.judge:
         if not written.is_file():
             raise UserError(f"{written}: not found; measure the table first, without --judge")
-        found = verdicts(read_json(written), table)
-        write_json(written, found)
-        conclude(words.table, found)
+        result = verdicts(read_json(written), table)
+        write_json(written, result)
+        conclude(words.table, result)
         return
     every = plans(words.table, table, given_variables())
     planned = {row: every[row] for row in rows}
@@ -146,17 +148,17 @@ def main() -> None:
     with TemporaryDirectory(prefix="bench-teachers.") as cache:
         os.environ["SLIMTOWER_CACHE"] = cache  # a killed cell begins anew: its time is that of a whole training
         cells = measure(words.table, table, planned, runs, seeds)
-    own = {row: runs[plan.run] for row, plan in planned.items()}
-    found = finished(words.table, table, cells, own, data_of(own[UNTRAINED]), seeds)
+    row_runs = {row: runs[plan.run] for row, plan in planned.items()}
+    result = finished(words.table, table, cells, row_runs, data_of(row_runs[UNTRAINED]), seeds)
     absent = [row for row in table.rows if row not in rows]
-    if seeds == (table.seeds or asked.seeds) and (not absent or words.unfinished):
-        write_json(written, found | {"unmeasured": absent})
+    if seeds == (table.seeds or tables.seeds) and (not absent or words.unfinished):
+        write_json(written, result | {"unmeasured": absent})
         print(
             f"wrote {written}, " + (f"UNFINISHED: not measured are {', '.join(absent)}" if absent else "with all rows")
         )
     else:
         print(f"{written} stays as it is: this is a part of the table")
-    conclude(words.table, found)
+    conclude(words.table, result)
 
 
 if __name__ == "__main__":

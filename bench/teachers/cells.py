@@ -44,7 +44,7 @@ _CODE = {  # as it is when it is imported: a file may change while a table is ma
 _PACKAGES = [package.__version__ for package in (torch, transformers, sentence_transformers)]
 
 
-class Told(NullRun):
+class LastMetrics(NullRun):
     """A run that keeps the last value of each single metric."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Told(NullRun):
 def key(teacher: Teacher, mined: Mined) -> str:
     """Hex sha256 of all that the figures depend on: params, base, data, code, and how it computes."""
     base = Path(resolve_base(getattr(teacher, "base", "")))
-    what = {
+    dependencies = {
         "params": teacher.model_dump(),
         "precision": resolve_precision(_precision(teacher)),
         "base": asdict(fingerprint(base)) if (base / "modules.json").is_file() else str(base),
@@ -66,7 +66,7 @@ def key(teacher: Teacher, mined: Mined) -> str:
         "code": _CODE[type(teacher).__module__],
         "packages": _PACKAGES,
     }
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(dependencies, sort_keys=True).encode()).hexdigest()
 
 
 def measured(teacher: Teacher, mined: Mined) -> tuple[dict[str, Any], bool]:
@@ -74,9 +74,9 @@ def measured(teacher: Teacher, mined: Mined) -> tuple[dict[str, Any], bool]:
     path = CELLS / f"{key(teacher, mined)}.json"
     if path.is_file():
         return read_json(path), True
-    found = measure(teacher, mined.pipeline)
-    write_json(path, found)
-    return found, False
+    figures = measure(teacher, mined.pipeline)
+    write_json(path, figures)
+    return figures, False
 
 
 def measure(teacher: Teacher, pipeline: Pipeline) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def measure(teacher: Teacher, pipeline: Pipeline) -> dict[str, Any]:
 
     UserError where it was to be trained and the data left it as it is.
     """
-    run, started = Told(), time.perf_counter()
+    run, started = LastMetrics(), time.perf_counter()
     with TemporaryDirectory(prefix="bench-teachers.") as folder:
         output = Path(folder) / "teacher"
         stage.run(
@@ -99,7 +99,7 @@ def measure(teacher: Teacher, pipeline: Pipeline) -> dict[str, Any]:
             )
         tower = load_tower(output / "tower")
         scores = scored(tower, pipeline, _precision(teacher))
-        beside = beside_ranker(tower, pipeline)
+        ranker_figures = beside_ranker(tower, pipeline)
     return {
         "scores": scores,
         "triplets": report.get("triplets", 0),
@@ -108,7 +108,7 @@ def measure(teacher: Teacher, pipeline: Pipeline) -> dict[str, Any]:
         "training_seconds": run.values.get("training_seconds", 0.0),
         "stage_seconds": stage_seconds,
         "seconds": time.perf_counter() - started,
-        **({"beside_ranker": beside} if beside else {}),
+        **({"beside_ranker": ranker_figures} if ranker_figures else {}),
         "machine": machine(),
         "git_commit": git_commit(),
     }
@@ -117,15 +117,15 @@ def measure(teacher: Teacher, pipeline: Pipeline) -> dict[str, Any]:
 def scored(tower: SentenceTransformer, pipeline: Pipeline, precision: Precision) -> Scores:
     """nDCG@10 of each dev and test query, by exact search of its whole data set; the tower compares inner products."""
     documents = encode(tower, pipeline.document_texts(), "document", precision=precision, caption="embed documents")
-    found: Scores = {}
+    scores: Scores = {}
     for item in pipeline.judged_sets:
         rows, ids = pipeline.corpus[item.dataset]
         name_of = dict(zip(rows.tolist(), ids, strict=True))
         values, hits = best_documents(encode(tower, item.texts, "query"), documents, _HITS, rows)
         names = [[name_of[row] for row in line] for line in hits.tolist()]
         ndcg = ndcg_at_10(item.qrels, item.query_ids, names, list(values))
-        found.setdefault(item.split, {})[item.dataset] = [round(value, 6) for value in ndcg.tolist()]
-    return found
+        scores.setdefault(item.split, {})[item.dataset] = [round(value, 6) for value in ndcg.tolist()]
+    return scores
 
 
 def _precision(teacher: Teacher) -> Precision:

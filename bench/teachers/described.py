@@ -60,18 +60,20 @@ class Table(Strict):
         if UNTRAINED not in self.rows:
             raise ValueError(f"rows has no {UNTRAINED}, with which all are compared; describe it")
         for name, row in self.rows.items():
-            if unknown := [other for other in row.against if other not in self.rows or other == name]:
+            if unknown := [baseline for baseline in row.against if baseline not in self.rows or baseline == name]:
                 raise ValueError(f"rows.{name}.against names {unknown}; name other rows of the table: {[*self.rows]}")
         if unknown := [name for name in self.expected if name not in self.rows]:
             raise ValueError(f"expected names {unknown}; name rows of the table: {[*self.rows]}")
         for claim in self.claims:
-            first, other = claim.order
-            compared = [other in self._others(first), first in self._others(other)]
+            first, second = claim.order
+            compared = [second in self._baselines(first), first in self._baselines(second)]
             if not any(compared):
-                raise ValueError(f"claims: {first} is not compared with {other}; name {other} in rows.{first}.against")
+                raise ValueError(
+                    f"claims: {first} is not compared with {second}; name {second} in rows.{first}.against"
+                )
         return self
 
-    def _others(self, name: str) -> list[str]:
+    def _baselines(self, name: str) -> list[str]:
         """What a row is compared with; nothing for a name that is no row."""
         return [UNTRAINED, *self.rows[name].against] if name in self.rows and name != UNTRAINED else []
 

@@ -70,7 +70,7 @@ def plans(name: str, table: Table, variables: Mapping[str, str]) -> dict[str, Pl
     """
     recipe, params = _recipe(name, table, variables), read_mapping(PARAMS)
     runs: dict[str, str] = {}
-    found = {}
+    plans_by_row = {}
     for row in table.rows:
         where, change = f"bench/teachers.yaml: tables.{name}.rows.{row}", table.overlay_of(row)
         raw = overlay(overlay(params, recipe), change)
@@ -81,8 +81,8 @@ def plans(name: str, table: Table, variables: Mapping[str, str]) -> dict[str, Pl
         teacher = checked.teach.described(checked.teach.index)
         if row == UNTRAINED and getattr(teacher, "epochs", None) != 0:
             raise UserError(f"{where}: is trained; set the teacher's epochs: 0.0 there, as the others start from it")
-        found[row] = Plan(teacher, run, yaml.safe_dump(mines, sort_keys=False, allow_unicode=True))
-    return found
+        plans_by_row[row] = Plan(teacher, run, yaml.safe_dump(mines, sort_keys=False, allow_unicode=True))
+    return plans_by_row
 
 
 def given_variables() -> dict[str, str]:

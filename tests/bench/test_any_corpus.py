@@ -31,18 +31,18 @@ from steps.evaluate.comparing import p_value
 
 
 def test_the_files_corpora_name_changes_and_students_that_exist() -> None:
-    asked = read_corpora()
+    corpora = read_corpora()
     described = read_mapping(Path("params.yaml"))["distill"]["student"]
-    assert set(asked.students) <= set(described)
-    changes = {change.partition("=")[0] for corpus in asked.corpora.values() for change in corpus.changes}
+    assert set(corpora.students) <= set(described)
+    changes = {change.partition("=")[0] for corpus in corpora.corpora.values() for change in corpus.changes}
     assert changes <= {*PLAIN, *COUNTED}
     sources = {
-        half: {source for corpus in asked.corpora.values() if corpus.half == half for source in corpus.source}
+        half: {source for corpus in corpora.corpora.values() if corpus.half == half for source in corpus.source}
         for half in ("disguises", "choosing", "reporting")
     }
     assert set().union(*sources.values()) == {*KINDS, "scifact", "medquad", "demo"}
     assert not sources["reporting"] & (sources["choosing"] | sources["disguises"])
-    for label in asked.labels.values():
+    for label in corpora.labels.values():
         for student, change in label.items():
             assert StudentParams.model_validate(described[student] | change)
             assert any(described[student].get(key) != value for key, value in change.items())
@@ -60,10 +60,10 @@ def test_a_labels_changes_reach_the_student_whose_queries_are_kept_by_data_set(m
     run = validated(Params, read_mapping(Path("params.yaml")), "params.yaml").distill
     teacher = {"test": {"a": [0.5, 0.5], "b": [1.0]}}
     for change in ({}, read_corpora().labels["before"]["static"]):
-        found = any_corpus.student_line("c", "static", SimpleNamespace(params=run), teacher, [1, 2], change)  # type: ignore[arg-type]
+        student = any_corpus.student_line("c", "static", SimpleNamespace(params=run), teacher, [1, 2], change)  # type: ignore[arg-type]
     assert trained == ["auto", "auto", 20.0, 20.0]
-    assert found["by_query"]["test"] == {"a": pytest.approx([0.45, 0.25]), "b": pytest.approx([0.7])}
-    retained = found["retention"]["test"]  # data sets count alike, whatever their numbers of queries
+    assert student["by_query"]["test"] == {"a": pytest.approx([0.45, 0.25]), "b": pytest.approx([0.7])}
+    retained = student["retention"]["test"]  # data sets count alike, whatever their numbers of queries
     by_seed = [(0.6 + 0.9) / 2, (0.8 + 0.5) / 2]
     assert retained["values"] == pytest.approx(by_seed) and retained["by_set"] == pytest.approx({"a": 0.7, "b": 0.7})
     assert (retained["mean"], retained["sd"]) == pytest.approx((0.7, np.std(by_seed, ddof=1)))
@@ -120,9 +120,9 @@ def test_the_summary_names_the_worst_corpus_and_the_longest_training() -> None:
 
 
 def test_a_comparison_is_paired_by_query_and_counts_data_sets_alike() -> None:
-    def line(large: list[float], small: list[float], **others: object) -> dict[str, Any]:
+    def line(large: list[float], small: list[float], **other_students: object) -> dict[str, Any]:
         student = {"by_query": {"test": {"large": large, "small": small}}, "retention": {"test": {"mean": 0.9}}}
-        return {"corpus": "x", "students": {"1l": student, **others}}
+        return {"corpus": "x", "students": {"1l": student, **other_students}}
 
     new = line([0.6, 0.6, 0.61, 0.6] * 25, [0.1, 0.11], new={"by_query": {"test": {"large": [], "small": []}}})
     compared("a", new, {"a": line([0.5] * 100, [0.5, 0.5])})
@@ -147,12 +147,12 @@ def test_the_changed_teacher_compares_by_dot_product(tmp_path: Path, monkeypatch
 def test_a_recipe_with_a_changed_teacher_is_whole_without_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(any_corpus, "changed_teacher", lambda name: Path("folder: of") / name)
     params = read_mapping(Path("params.yaml"))
-    filled, asked = (
-        validated(Params, laid_over(params, recipe_of({"own": Path("data")}, *given), {}, Path("r.yaml")), "r.yaml")
-        for given in (("cls_dot",), ("", 2000))
+    filled, generated = (
+        validated(Params, laid_over(params, recipe_of({"own": Path("data")}, *arguments), {}, Path("r.yaml")), "r.yaml")
+        for arguments in (("cls_dot",), ("", 2000))
     )
     assert filled.ingest.unlabelled_queries == "" and filled.generate.least_sources == 0
-    assert asked.generate.least_sources == 2000
+    assert generated.generate.least_sources == 2000
     assert filled.teach.teacher["dense"].base.endswith("folder: of/cls_dot")  # type: ignore[attr-defined]
 
 

@@ -25,15 +25,15 @@ ASKED = Corpora.model_validate(
 )
 
 
-def line(kept: float, sd: float | None = None, p: float | None = None) -> dict[str, Any]:
-    row: dict[str, Any] = {"retention": {"test": {"mean": kept, "sd": sd}}, "training_seconds": 100 * kept}
+def line(retention: float, sd: float | None = None, p: float | None = None) -> dict[str, Any]:
+    row: dict[str, Any] = {"retention": {"test": {"mean": retention, "sd": sd}}, "training_seconds": 100 * retention}
     return row if p is None else row | {"against": {"p": p}}
 
 
 def test_the_page_has_the_table_that_is_generated() -> None:
     page = (ROOT / PAGE).read_text(encoding="utf-8")
-    for place, text in ((MODULE, written()), (UNLIKE, written_of_kinds())):
-        assert with_table(page, place, text, PAGE) == page, "run `python -m bench.any_corpus_page`"
+    for marker, text in ((MODULE, written()), (UNLIKE, written_of_kinds())):
+        assert with_table(page, marker, text, PAGE) == page, "run `python -m bench.any_corpus_page`"
 
 
 def label(**corpora: dict[str, Any]) -> dict[str, Any]:
@@ -46,19 +46,24 @@ def test_of_many_comparisons_one_that_chance_may_have_made_has_no_star() -> None
 
 
 def test_what_was_foretold_is_judged_beside_saying_that_all_is_kept() -> None:
-    kept = [0.5, 0.8, 0.9, 1.0]
-    told = [0.6, 0.7, 0.9, 0.9]
-    pairs = enumerate(zip(kept, told, strict=True))
-    rows = {str(at): {"static": line(own) | {"expected_retention": each}} for at, (own, each) in pairs}
+    retentions = [0.5, 0.8, 0.9, 1.0]
+    forecasts = [0.6, 0.7, 0.9, 0.9]
+    pairs = enumerate(zip(retentions, forecasts, strict=True))
+    rows = {
+        str(at): {"static": line(retention) | {"expected_retention": forecast}} for at, (retention, forecast) in pairs
+    }
     [row] = foretold({"short": label(**rows, other={"2l": line(0.1)})}).splitlines()[2:]
-    off, whole = (100 * np.sqrt(np.mean((np.array(each) - kept) ** 2)) for each in (told, np.ones(4)))
-    assert row == f"| short | 4 | 50 to 100 % | {off:.1f} points | {whole:.1f} | {np.corrcoef(told, kept)[0, 1]:.2f} |"
+    off, baseline_error = (
+        100 * np.sqrt(np.mean((np.array(values) - retentions) ** 2)) for values in (forecasts, np.ones(4))
+    )
+    correlation = np.corrcoef(forecasts, retentions)[0, 1]
+    assert row == f"| short | 4 | 50 to 100 % | {off:.1f} points | {baseline_error:.1f} | {correlation:.2f} |"
 
 
 def test_the_recorded_figures_reach_every_bar_on_all_disguises() -> None:
-    asked, found = read_corpora(), read_json(ROOT / RESULTS / "after.json")
-    names = [name for name, corpus in asked.corpora.items() if corpus.half == "disguises"]
-    for student, bars in asked.bars["disguises"].items():
-        row = found["summary"]["disguises"][student]
+    corpora, result = read_corpora(), read_json(ROOT / RESULTS / "after.json")
+    names = [name for name, corpus in corpora.corpora.items() if corpus.half == "disguises"]
+    for student, bars in corpora.bars["disguises"].items():
+        row = result["summary"]["disguises"][student]
         assert verdict(row, bars) == row["verdict"] == "OK" and row["corpora"] == len(names)
-        assert all(found["corpora"][name]["students"][student]["seeds"] == asked.seeds for name in names)
+        assert all(result["corpora"][name]["students"][student]["seeds"] == corpora.seeds for name in names)

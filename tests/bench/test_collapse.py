@@ -44,29 +44,30 @@ def test_teachers_are_measured_on_every_query_with_every_document(
     assert len(set(pairs.texts)) == 72 and pairs.relevant.sum() == 6
     assert [len({text for text, _ in pairs.texts}), len({text for _, text in pairs.texts})] == [6, 12]
     assert pairs.relevant.reshape(6, 12)[:, 0].all()  # of each query first
-    for (query, document), own in zip(pairs.texts, pairs.relevant.tolist(), strict=True):
-        assert own == (query.rpartition(" ")[2] in document.split())  # the number of both
+    for (query, document), is_relevant in zip(pairs.texts, pairs.relevant.tolist(), strict=True):
+        assert is_relevant == (query.rpartition(" ")[2] in document.split())  # the number of both
     with pytest.raises(UserError, match="no data set has 50 judged dev queries"):
         chosen_pairs(ingest, 50, seed=1)
 
     base = write_encoder(tmp_path / "model")
-    made = {"cls": load_ranker(base, 32), "dual": dual_pooled(str(base), "segments", 1.0, 32)}
-    for name, ranker in made.items():
+    rankers = {"cls": load_ranker(base, 32), "dual": dual_pooled(str(base), "segments", 1.0, 32)}
+    for name, ranker in rankers.items():
         ranker.save_pretrained(str(tmp_path / "models/teach" / name / "tower"), create_model_card=False)
         write_json(tmp_path / "models/teach" / name / "report.json", {"kind": "cross_encoder"})
     for name, value in {"RESULTS": tmp_path, "RUN": tmp_path, "DRAWS": 2}.items():
         monkeypatch.setattr(bench, name, value)
     monkeypatch.setattr(sys, "argv", ["bench.collapse", "cls,dual", "--run", str(tmp_path)])
     bench.main()
-    found = read_json(tmp_path / "collapse.json")
-    assert (found["pairs"], found["draws"]) == (72, 2) and set(found["teachers"]) == {"cls", "dual"}
-    one, two = (
-        collapse(pair_embeddings(made["cls"], each.texts, precision="fp32", batch_size=32), each).effective_rank
-        for each in (chosen_pairs(ingest, 6, seed) for seed in (1, 2))
+    result = read_json(tmp_path / "collapse.json")
+    assert (result["pairs"], result["draws"]) == (72, 2) and set(result["teachers"]) == {"cls", "dual"}
+    first_rank, second_rank = (
+        collapse(pair_embeddings(rankers["cls"], draw.texts, precision="fp32", batch_size=32), draw).effective_rank
+        for draw in (chosen_pairs(ingest, 6, seed) for seed in (1, 2))
     )
-    rank = found["teachers"]["cls"]["effective_rank"]
-    assert rank["first"] == pytest.approx(one, rel=1e-3) and rank["mean"] == pytest.approx((one + two) / 2, rel=1e-3)
-    assert rank["sd"] == pytest.approx(abs(one - two) / 2**0.5, rel=0.05, abs=1e-3) and 1 < rank["mean"] < 72
+    rank = result["teachers"]["cls"]["effective_rank"]
+    assert rank["first"] == pytest.approx(first_rank, rel=1e-3)
+    assert rank["mean"] == pytest.approx((first_rank + second_rank) / 2, rel=1e-3) and 1 < rank["mean"] < 72
+    assert rank["sd"] == pytest.approx(abs(first_rank - second_rank) / 2**0.5, rel=0.05, abs=1e-3)
     assert (tmp_path / "collapse.svg").read_text().count("effective rank") == 2
     assert "new   dual: effective rank of the distances" in capsys.readouterr().out
 

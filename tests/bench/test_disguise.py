@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.disguise import Corpus, disguised, read, read_ingested, write
+from bench.disguise import Corpus, disguised, read_beir, read_ingested, write
 from slimtower.common.errors import UserError
 from steps.core.tables import table_from_rows, write_table
 
@@ -30,8 +30,8 @@ def test_a_sample_has_its_size_and_no_query_that_lost_a_judged_document() -> Non
     names = {name for name, *_ in small.documents}
     assert len(small.documents) == 12
     assert {document for rows in small.judgements.values() for _, document, _ in rows} <= names
-    whole = {query: {d for q, d, _ in CORPUS.judgements["test"] if q == query} for query in judged(small)}
-    assert all(own <= names for own in whole.values())
+    judged_documents = {query: {d for q, d, _ in CORPUS.judgements["test"] if q == query} for query in judged(small)}
+    assert all(document_ids <= names for document_ids in judged_documents.values())
     assert set(small.queries) == judged(small) | {"u"} and judged(small)
     assert disguised(CORPUS, ["docs=12"]) == small
 
@@ -61,14 +61,14 @@ def test_without_queries_only_those_that_measure_are_left() -> None:
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     write(CORPUS, tmp_path / "beir")
-    assert read(tmp_path / "beir") == CORPUS
+    assert read_beir(tmp_path / "beir") == CORPUS
 
 
 def test_what_ingest_left_is_a_corpus_too(tmp_path: Path) -> None:
     document = {"doc_id": "d", "dataset": "api", "title": "t", "topic": "", "content": "text"}
-    asked = [{"query_id": name, "dataset": "api", "text": f"{name}?", "split": name} for name in ("train", "test")]
+    query_rows = [{"query_id": name, "dataset": "api", "text": f"{name}?", "split": name} for name in ("train", "test")]
     rows = [{"query_id": "test", "dataset": "api", "doc_id": "d", "grade": 2, "split": "test"}]
-    tables = {"corpus": [document], "queries": asked, "qrels": rows}
+    tables = {"corpus": [document], "queries": query_rows, "qrels": rows}
     tables["unlabelled_queries"] = [{"query_id": "u", "dataset": "api", "text": "u?"}]
     for name, content in tables.items():
         write_table(tmp_path, name, table_from_rows(name, content))

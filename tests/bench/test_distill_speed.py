@@ -62,12 +62,12 @@ def test_the_record_holds_every_contestant_and_round(project: Path, monkeypatch:
     monkeypatch.setattr(distill_speed, "LEAST", 0.0)
     monkeypatch.setattr(distill_speed, "TOLERANCE", 2.0)
     distill_speed.main()
-    found = read_json(project / distill_speed.RESULT)
-    assert (found["texts"], found["held_out"], found["rounds"], found["batch_size"]) == (64, 16, 2, 16)
-    assert found["threads"] == torch.get_num_threads()
-    assert 5 < found["mean_tokens"] < 32
-    assert found["machine"]["sentence_transformers"]
-    rows = found["contestants"]
+    record = read_json(project / distill_speed.RESULT)
+    assert (record["texts"], record["held_out"], record["rounds"], record["batch_size"]) == (64, 16, 2, 16)
+    assert record["threads"] == torch.get_num_threads()
+    assert 5 < record["mean_tokens"] < 32
+    assert record["machine"]["sentence_transformers"]
+    rows = record["contestants"]
     assert list(rows) == sorted([LOOP, *SETTINGS])
     for row in rows.values():
         assert len(row["by_round"]) == len(row["cosine_by_round"]) == 2
@@ -79,29 +79,33 @@ def test_the_record_holds_every_contestant_and_round(project: Path, monkeypatch:
 
 
 def test_both_sides_learn_what_holds_for_held_out_texts(project: Path) -> None:
-    given = task(project)
-    given = replace(given, vectors=np.roll(given.vectors, 1, axis=1))  # which the student does not know yet
-    before = distill_speed.cosine(given, student(given))
-    for trained, seconds in (loop(given, 1), trainer(given, 1, SETTINGS[TRAINER])):
+    shared_task = task(project)
+    unknown = np.roll(shared_task.vectors, 1, axis=1)  # to the student
+    shared_task = replace(shared_task, vectors=unknown)
+    before = distill_speed.cosine(shared_task, student(shared_task))
+    for trained, seconds in (loop(shared_task, 1), trainer(shared_task, 1, SETTINGS[TRAINER])):
         assert seconds > 0
-        assert distill_speed.cosine(given, trained) > before + 0.05
+        assert distill_speed.cosine(shared_task, trained) > before + 0.05
 
 
 def test_held_out_texts_are_not_trained_on(project: Path) -> None:
-    given = task(project)
-    assert not set(given.training) & set(given.held_out)
-    assert len({*given.training, *given.held_out}) == len(given.texts) == 80
+    shared_task = task(project)
+    assert not set(shared_task.training) & set(shared_task.held_out)
+    assert len({*shared_task.training, *shared_task.held_out}) == len(shared_task.texts) == 80
     np.testing.assert_allclose(
-        given.vectors, encode(load_tower(given.tower), given.texts, "query"), atol=1e-3, err_msg="texts and targets"
+        shared_task.vectors,
+        encode(load_tower(shared_task.tower), shared_task.texts, "query"),
+        atol=1e-3,
+        err_msg="texts and targets",
     )
 
 
 def test_a_broken_promise_ends_it() -> None:
     row = {"texts_per_second": 1.0, "setting": ""}
-    for ratio, loop_cosine, trainer_cosine, kept in (
+    for ratio, loop_cosine, trainer_cosine, is_kept in (
         (4.0, 0.9, 0.9015, True), (9.0, 0.95, 0.9, True), (3.99, 0.9, 0.9, False), (4.5, 0.9, 0.903, False),
     ):  # fmt: skip
         of_loop, of_trainer = {"cosine": loop_cosine, "loop_is_faster": 1.0}, {"cosine": trainer_cosine}
         rows = {LOOP: row | of_loop, TRAINER: row | of_trainer | {"loop_is_faster": ratio}}
-        with nullcontext() if kept else pytest.raises(UserError):
+        with nullcontext() if is_kept else pytest.raises(UserError):
             judge({"contestants": rows})

@@ -8,7 +8,7 @@ import yaml
 from embedding_server import KEY, serving, tower_reader
 from endpoint_fakes import endpoint_params
 
-from bench.endpoint import compared, counting, kept, recipe, teachers
+from bench.endpoint import compared, counting, read_retention, recipe, teachers
 from pipeline.params import check_params
 from pipeline.recipe import overlay
 from slimtower.common.files import write_json
@@ -29,7 +29,11 @@ def test_both_recipes_are_valid_params_of_one_student(name: str) -> None:
 
 def taught(url: str, started: str, folder: Path) -> None:
     """The served teacher of a start."""
-    reads = {role: each for role, each in teachers(1, started)["served"].items() if role in ("query", "document")}
+    reads = {
+        role: reads_of_role
+        for role, reads_of_role in teachers(1, started)["served"].items()
+        if role in ("query", "document")
+    }
     teach(Inputs(*[folder / started] * 3), folder / started, endpoint_params(url, **reads), NullRun())
 
 
@@ -46,8 +50,8 @@ def test_the_proxy_passes_on_what_it_counts_whatever_the_role(
             taught(url, "now", tmp_path)
             assert proxy.figures() == {"requests": 1, "refused": 0, "texts": 0, "again": 0}  # the probes
             tower = load_tower(tmp_path / "now/tower")
-            found = encode(tower, texts, "query")
-            np.testing.assert_allclose(found, load_tower(tiny_tower).encode(texts), atol=1e-6)
+            vectors = encode(tower, texts, "query")
+            np.testing.assert_allclose(vectors, load_tower(tiny_tower).encode(texts), atol=1e-6)
             encode(load_tower(tmp_path / "now/tower"), texts[:1], "query")  # kept
             encode(tower, texts[:1], "document")  # paid for as a query
             assert (proxy.figures()["texts"], proxy.figures()["again"]) == (2, 0)
@@ -60,8 +64,8 @@ def test_the_proxy_passes_on_what_it_counts_whatever_the_role(
 def test_retentions_are_compared_in_points(tmp_path: Path) -> None:
     for name, ratio in (("a", 0.951), ("b", 0.957)):
         scores = {"teacher": {"nDCG@10": 0.7}, "static": {"nDCG@10": 0.7 * ratio}}
-        found = {"static": {"ratio_of_means": ratio, "ci95_low": ratio - 0.01, "ci95_high": ratio + 0.01}}
-        write_json(tmp_path / name / "reports/metrics.json", {"datasets": {"api": scores}, "retention": found})
-    a, b = kept(tmp_path / "a"), kept(tmp_path / "b")
+        retention = {"static": {"ratio_of_means": ratio, "ci95_low": ratio - 0.01, "ci95_high": ratio + 0.01}}
+        write_json(tmp_path / name / "reports/metrics.json", {"datasets": {"api": scores}, "retention": retention})
+    a, b = read_retention(tmp_path / "a"), read_retention(tmp_path / "b")
     assert compared(a, b)["points"] == pytest.approx(0.6) and not compared(a, b)["within"]
     assert compared(a, a)["within"] and a["teacher_ndcg"] == 0.7 and b["ci95_high"] == pytest.approx(96.7)

@@ -30,9 +30,9 @@ def project(released: Path, tiny_tower: Path, tmp_path: Path, monkeypatch: pytes
 
 def test_quality_through_an_engine_stands_beside_that_of_the_release(project: Path) -> None:
     engines.main()
-    found = read_json(engines.RESULT)
-    assert found["git_commit"] == "abc" and found["queries"] == 5 and found["machine"]["cores"]
-    systems = found["engines"]["qdrant_local"]["systems"]
+    result = read_json(engines.RESULT)
+    assert result["git_commit"] == "abc" and result["queries"] == 5 and result["machine"]["cores"]
+    systems = result["engines"]["qdrant_local"]["systems"]
     assert set(systems) == {"static", "2l", "teacher", "search alone"}
     for name in ("static", "2l"):
         assert set(systems[name]) == {
@@ -49,10 +49,10 @@ def test_of_a_release_with_bm25_the_fused_answers_are_compared_too(hybrid: Path)
     texts = ["how to sum the axis", "mean of the matrix"]
     vectors = release.encode(texts)
     dense = release.hits("one", vectors, fusion.depth, "flat")
-    wanted = release.answers("one", texts, vectors, engines.K, "flat")
-    found = engines.fused(release, "one", fusion, texts, dense)
-    assert [[hit.id for hit in row] for row in found] == [[hit.id for hit in row] for row in wanted]
+    expected = release.answers("one", texts, vectors, engines.K, "flat")
+    fused = engines.fused(release, "one", fusion, texts, dense)
+    assert [[hit.id for hit in row] for row in fused] == [[hit.id for hit in row] for row in expected]
     rows = {"a": {"fused_ndcg_exact": 0.5, "fused_ndcg_engine": 0.49, "ndcg_exact": 0.5, "ndcg_engine": 0.5}}
     rows |= {"b": {"ndcg_exact": 0.5, "ndcg_engine": 0.4951}, "c": {"ndcg_exact": 0.5, "ndcg_engine": 0.4949}}
-    told = engines.worse({"one": {"systems": rows | {"search alone": {"p50_ms": 1.0}}}})
-    assert told == ["a, fused, in one loses 1.00 points", "c in one loses 0.51 points"], "more than half a point"
+    complaints = engines.worse({"one": {"systems": rows | {"search alone": {"p50_ms": 1.0}}}})
+    assert complaints == ["a, fused, in one loses 1.00 points", "c in one loses 0.51 points"], "more than half a point"

@@ -50,10 +50,10 @@ def test_the_command_reads_a_demos_reports_and_tells_the_mean_beside_the_range(
     monkeypatch.setattr("bench.gate.DRAWS", 50)
     monkeypatch.setattr("sys.argv", ["bench.gate"])
     main()
-    found = read_json(Path("bench/results/gate.json"))
-    assert [(row["champion"], row["candidate"]) for row in found["pairs"]] == [("2l", "static"), ("static", "2l")]
-    power = [row["1704"]["better_1_percent"] for row in found["pairs"]]
-    assert found["summary"]["1704"]["better_1_percent"] == {
+    result = read_json(Path("bench/results/gate.json"))
+    assert [(row["champion"], row["candidate"]) for row in result["pairs"]] == [("2l", "static"), ("static", "2l")]
+    power = [row["1704"]["better_1_percent"] for row in result["pairs"]]
+    assert result["summary"]["1704"]["better_1_percent"] == {
         "least": min(power),
         "mean": pytest.approx(sum(power) / 2),
         "greatest": max(power),

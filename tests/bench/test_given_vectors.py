@@ -61,14 +61,14 @@ def test_the_student_is_the_same_and_no_document_is_read_again(
     monkeypatch.setattr(given_vectors, "measure", partial(given_vectors.measure, bring_up=bring_up))
     monkeypatch.setattr("sys.argv", ["given_vectors", str(finished)])
     given_vectors.main()
-    found = read_json(given_vectors.RESULT)
-    assert found["compared"]["documents"] == 5 and found["documents"] > 60
-    assert (found["embedded_besides"], found["same_student"]) == (0, True)
-    assert found["git_commit"] and found["machine"]["cores"] and found["student"]["of_the_run"]
-    given = tmp_path / ".cache/given_vectors"
-    told = read_mapping(given / "project/params.yaml")["ingest"]["document_vectors"]["scifact"]
-    own = np.load(finished / "data/embed/documents.npy")
-    assert told["kind"] == "files" and not np.array_equal(np.load(told["path"]), own)
+    result = read_json(given_vectors.RESULT)
+    assert result["compared"]["documents"] == 5 and result["documents"] > 60
+    assert (result["embedded_besides"], result["same_student"]) == (0, True)
+    assert result["git_commit"] and result["machine"]["cores"] and result["student"]["of_the_run"]
+    copy = tmp_path / ".cache/given_vectors"
+    source = read_mapping(copy / "project/params.yaml")["ingest"]["document_vectors"]["scifact"]
+    vectors = np.load(finished / "data/embed/documents.npy")
+    assert source["kind"] == "files" and not np.array_equal(np.load(source["path"]), vectors)
 
 
 def test_documents_that_are_read_and_another_student_are_told(finished: Path, tmp_path: Path) -> None:
@@ -79,5 +79,5 @@ def test_documents_that_are_read_and_another_student_are_told(finished: Path, tm
         (project / "params.yaml").write_text(yaml.safe_dump(params))
         bring_up(project, cache)
 
-    found = given_vectors.measure(finished, tmp_path / "given", without)
-    assert found["embedded_besides"] > 60 and not found["same_student"] and found["compared"] is None
+    result = given_vectors.measure(finished, tmp_path / "given", without)
+    assert result["embedded_besides"] > 60 and not result["same_student"] and result["compared"] is None

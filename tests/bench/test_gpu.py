@@ -14,12 +14,12 @@ pytestmark = pytest.mark.medium
 
 
 def test_teachers_are_the_recipes(tmp_path: Path) -> None:
-    found: dict[str, Any] = gpu.teachers(tmp_path, ["0.5B", "1.5B"], steps=4)
-    whole, low_rank = (found[f"llm_dual_encoder.0.5B.{way}"] for way in ("whole", "lora"))
-    assert [name for name in found if name.startswith("llm")][2:] == ["llm_dual_encoder.1.5B.lora"]
-    assert whole.lora is None and low_rank.lora.rank == 16 and low_rank.gradient_checkpointing
+    teachers: dict[str, Any] = gpu.teachers(tmp_path, ["0.5B", "1.5B"], steps=4)
+    full, low_rank = (teachers[f"llm_dual_encoder.0.5B.{way}"] for way in ("whole", "lora"))
+    assert [name for name in teachers if name.startswith("llm")][2:] == ["llm_dual_encoder.1.5B.lora"]
+    assert full.lora is None and low_rank.lora.rank == 16 and low_rank.gradient_checkpointing
     assert low_rank.base == str(tmp_path / "0.5B") and low_rank.max_triplets == 4 * low_rank.batch_size
-    assert {found[name].kind for name in found} == {
+    assert {teachers[name].kind for name in teachers} == {
         "llm_dual_encoder", "dual_encoder", "late_interaction", "cross_encoder",
     }  # fmt: skip
 

@@ -16,11 +16,11 @@ def test_a_text_that_several_queries_have_is_one_document_and_a_query_of_several
     corpus = build_corpus(pairs, 10)
     texts = {name: text for name, _, text in corpus.documents}
     assert sorted(texts.values()) == ["a cat", "a dog", "a stone"]
-    found: dict[str, set[str]] = {}
+    answers: dict[str, set[str]] = {}
     for query, document, grade in [row for rows in corpus.judgements.values() for row in rows]:
-        found.setdefault(corpus.queries[query], set()).add(texts[document])
+        answers.setdefault(corpus.queries[query], set()).add(texts[document])
         assert grade == 1
-    assert found == {"pet": {"a cat", "a dog"}, "hound": {"a dog"}}
+    assert answers == {"pet": {"a cat", "a dog"}, "hound": {"a dog"}}
 
 
 def test_dev_and_test_share_no_query_and_documents_are_drawn_alike_each_time() -> None:
@@ -150,14 +150,14 @@ def test_the_second_half_of_a_paragraph_finds_the_first(tmp_path: Path, monkeypa
 def test_a_paragraph_of_a_manual_finds_the_next_and_is_no_document_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two, three, four, five = (words(30, name) for name in ("a", "b", "c", "d", "e"))
-    page = "".join(f"<p>{text}</p>" for text in (one, "A short one.", two, three, four, five))
-    other = f"<p>{words(81, 'f')}</p><p>{words(25, 'g')}</p><p>{words(26, 'h')}</p><p>{one}</p>"
-    packages(tmp_path, monkeypatch, {"postgresql-doc-99": {"one.html": page, "two.html": other}})
+    first, second, third, fourth, fifth = (words(30, name) for name in ("a", "b", "c", "d", "e"))
+    page = "".join(f"<p>{text}</p>" for text in (first, "A short one.", second, third, fourth, fifth))
+    second_page = f"<p>{words(81, 'f')}</p><p>{words(25, 'g')}</p><p>{words(26, 'h')}</p><p>{first}</p>"
+    packages(tmp_path, monkeypatch, {"postgresql-doc-99": {"one.html": page, "two.html": second_page}})
     depends = subprocess.CompletedProcess([], 0, "postgresql-doc\n  Depends: postgresql-doc-99\n")
     monkeypatch.setattr(kinds, "apt", lambda *words: depends)
     pairs = list(kinds.read_sections())
-    assert pairs == [Pair("", two, one), Pair("", four, three), Pair("", words(25, "g"), "")]
+    assert pairs == [Pair("", second, first), Pair("", fourth, third), Pair("", words(25, "g"), "")]
     assert not {pair.text for pair in pairs} & {pair.query for pair in pairs}
 
 

@@ -11,7 +11,7 @@ from scipy import stats
 from stages import run_stage
 from whole_run import params_of, run_ingest, write_lines
 
-from bench.migrate import Model, drawn, measure, new_model, shares, told
+from bench.migrate import Model, measure, new_model, report_lines, sample_rows, shares
 from bench.tables.pipeline import Pipeline
 from pipeline.params import Params
 from slimtower.common.errors import UserError
@@ -29,17 +29,17 @@ def write_synonyms(folder: Path) -> Path:
     """A hundred documents in BEIR's layout; only training can tell which words of queries mean which of documents."""
     pairs = [(verb, thing) for verb in VERBS for thing in THINGS]
     names = [f"{verb}-{thing}" for verb, thing in pairs]
-    texts = [(f"{verb} {thing}", f"to {verb} all {thing} at once") for verb, thing in pairs]
-    asked = [f"how to {VERBS[verb]} the {THINGS[thing]}" for verb, thing in pairs]
-    corpus = [{"_id": name, "title": title, "text": text} for name, (title, text) in zip(names, texts, strict=True)]
+    documents = [(f"{verb} {thing}", f"to {verb} all {thing} at once") for verb, thing in pairs]
+    texts = [f"how to {VERBS[verb]} the {THINGS[thing]}" for verb, thing in pairs]
+    corpus = [{"_id": name, "title": title, "text": text} for name, (title, text) in zip(names, documents, strict=True)]
     write_lines(folder / "corpus.jsonl", corpus)
-    queries = [{"_id": f"q.{name}", "text": text} for name, text in zip(names, asked, strict=True)]
+    queries = [{"_id": f"q.{name}", "text": text} for name, text in zip(names, texts, strict=True)]
     write_lines(folder / "queries.jsonl", queries)
     for split, chosen in {"train": (0, 1, 2), "dev": (3,), "test": (4,)}.items():
         path = folder / "qrels" / f"{split}.tsv"
         path.parent.mkdir(exist_ok=True)
-        own = [name for number, name in enumerate(names) if (number + number // 10) % 5 in chosen]
-        path.write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q.{name}\t{name}\t1\n" for name in own))
+        split_names = [name for number, name in enumerate(names) if (number + number // 10) % 5 in chosen]
+        path.write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q.{name}\t{name}\t1\n" for name in split_names))
     return folder
 
 
@@ -84,34 +84,34 @@ def test_students_over_the_old_index_win_what_a_new_model_would_by_embedding_ane
     }
     params = params_of("migrate.yaml", tiny_tower, changes, DATA=str(write_synonyms(tmp_path / "given")))
     run_stages(tmp_path, params)
-    found = measure(tmp_path)
-    row = found["sets"]["test/own"]
+    result = measure(tmp_path)
+    row = result["sets"]["test/own"]
     assert row["queries"] == 20 and row["ndcg"]["new"] > 0.9 and row["ndcg"]["old"] < 0.3
     for student in ("2l", "adapter"):
         share = row["gain"]["share"][student]
         assert share["ci95_low"] <= share["ratio"] <= share["ci95_high"] and share["ratio"] > 0.7
         gain = row["ndcg"][student] - row["ndcg"]["old"]
         assert share["ratio"] == pytest.approx(gain / (row["ndcg"]["new"] - row["ndcg"]["old"]))
-        assert any(line.startswith(f"  {student} {row['ndcg'][student]:.4f}: ") for line in told(found))
-    assert (found["old"], found["new"], found["documents"], found["sample"]) == ("old", "new", 100, None)
+        assert any(line.startswith(f"  {student} {row['ndcg'][student]:.4f}: ") for line in report_lines(result))
+    assert (result["old"], result["new"], result["documents"], result["sample"]) == ("old", "new", 100, None)
     texts = CorpusTexts(tmp_path / "data/ingest")
     tokenizer = load_tower(tmp_path / "models/teach/new/tower").tokenizer
-    read = tokenizer(list(texts))["input_ids"]
-    assert found["embedding_anew"]["all_documents"]["tokens"] == sum(map(len, read))
-    asked = read_table(tmp_path / "data/embed", "alignment_texts")["text"].to_pylist()
+    token_ids = tokenizer(list(texts))["input_ids"]
+    assert result["embedding_anew"]["all_documents"]["tokens"] == sum(map(len, token_ids))
+    alignment_texts = read_table(tmp_path / "data/embed", "alignment_texts")["text"].to_pylist()
     scored = sorted(set(read_table(tmp_path / "data/score/new", "scores")["text_row"].to_pylist()))
-    tokens = sum(map(len, read)) + sum(map(len, tokenizer([asked[row] for row in scored])["input_ids"]))
-    assert found["read_for_students"] == {"documents": 100, "share": 1.0, "texts": len(scored), "tokens": tokens}
-    assert found["saved"] == pytest.approx(1 - tokens / sum(map(len, read))) and found["saved"] < 0
+    tokens = sum(map(len, token_ids)) + sum(map(len, tokenizer([alignment_texts[row] for row in scored])["input_ids"]))
+    assert result["read_for_students"] == {"documents": 100, "share": 1.0, "texts": len(scored), "tokens": tokens}
+    assert result["saved"] == pytest.approx(1 - tokens / sum(map(len, token_ids))) and result["saved"] < 0
 
-    rows = drawn(pipeline := Pipeline(tmp_path), 10)
+    rows = sample_rows(pipeline := Pipeline(tmp_path), 10)
     qrels = read_table(tmp_path / "data/ingest", "qrels").to_pylist()
     judged = {row["doc_id"] for row in qrels if row["split"] != "train"}
     assert len(judged) == 40 and len(rows) == 50 == len(set(rows)) and list(rows) == sorted(rows)
     chosen, ids = Model(tmp_path, "old", rows).corpus["own"]
     assert judged < set(ids) and list(chosen) == list(range(50))
     assert ids == [pipeline.corpus["own"][1][number] for number in rows]
-    part = measure(tmp_path, others=10)
+    part = measure(tmp_path, extra_documents=10)
     assert part["sample"] == 50 and part["sets"]["test/own"]["ndcg"]["old"] >= row["ndcg"]["old"]
     cost = part["embedding_anew"]
     assert cost["all_documents"]["tokens"] == 2 * cost["measured"]["tokens"]
@@ -123,10 +123,10 @@ def test_a_share_is_of_the_gain_and_there_is_none_of_a_loss() -> None:
     draw = np.random.default_rng(3)
     old = draw.random(400)
     new, student = old + 0.2 + 0.1 * draw.standard_normal(400), old + 0.1 + 0.1 * draw.standard_normal(400)
-    found = shares(old, new, {"s": student})
-    assert found["ndcg"] == pytest.approx({"old": old.mean(), "new": new.mean(), "s": student.mean()})
-    assert found["gain"]["ndcg"] == pytest.approx((new - old).mean()) and found["gain"]["p"] < 1e-9
-    share = found["gain"]["share"]["s"]
+    report = shares(old, new, {"s": student})
+    assert report["ndcg"] == pytest.approx({"old": old.mean(), "new": new.mean(), "s": student.mean()})
+    assert report["gain"]["ndcg"] == pytest.approx((new - old).mean()) and report["gain"]["p"] < 1e-9
+    share = report["gain"]["share"]["s"]
     assert share["ratio"] == pytest.approx((student - old).mean() / (new - old).mean())
     gains = stats.bootstrap(
         (student - old, new - old), lambda a, b, axis: a.mean(axis) / b.mean(axis), paired=True, vectorized=True,
@@ -134,5 +134,5 @@ def test_a_share_is_of_the_gain_and_there_is_none_of_a_loss() -> None:
     )  # fmt: skip
     ends = gains.confidence_interval
     assert [share["ci95_low"], share["ci95_high"]] == pytest.approx([ends.low, ends.high], abs=0.01)
-    assert found["retention"]["s"]["ratio"] == pytest.approx(student.mean() / new.mean())
+    assert report["retention"]["s"]["ratio"] == pytest.approx(student.mean() / new.mean())
     assert shares(new, old, {"s": student})["gain"]["share"] == {}

@@ -27,18 +27,18 @@ def test_clients_get_what_the_named_release_finds_while_the_champion_moves(
     monkeypatch.setenv("PYTHONPATH", os.fspath(Path(__file__).parents[2]))
     monkeypatch.chdir(tmp_path)
     releases = [released / "models/release" / name for name in ("2l", "static")]
-    found = moves.measure(releases, SECONDS, CLIENTS, MOVES)
-    assert (found["wrong"], found["releases_seen"]) == (0, 2), found["first_wrong"]
-    assert found["requests"] > 10
-    memory = found["memory_mb_after_each_move"]
-    assert len(memory) == MOVES + 1 and not moves.fault(found["wrong"], memory)
-    for name, value in {"clients": CLIENTS, "requests": found["requests"], "p99_ms": found["ms"]["p99"]}.items():
+    result = moves.measure(releases, SECONDS, CLIENTS, MOVES)
+    assert (result["wrong"], result["releases_seen"]) == (0, 2), result["first_wrong"]
+    assert result["requests"] > 10
+    memory = result["memory_mb_after_each_move"]
+    assert len(memory) == MOVES + 1 and not moves.fault(result["wrong"], memory)
+    for name, value in {"clients": CLIENTS, "requests": result["requests"], "p99_ms": result["ms"]["p99"]}.items():
         record_property(name, value)
     record_property("memory_mb", {"first": memory[0], "last": memory[-1]})
 
 
 @pytest.mark.parametrize(
-    ("wrong", "memory", "said"),
+    ("wrong", "memory", "start"),
     [
         (3, [400.0], "3 requests failed"),
         (0, [400.0, 600, 700, 600, 749], ""),  # neither 50 MB nor what comes with a second release in memory
@@ -48,6 +48,6 @@ def test_clients_get_what_the_named_release_finds_while_the_champion_moves(
         (0, [400.0, 900, 1800], ""),  # nothing to compare with
     ],
 )
-def test_wrong_answers_and_memory_that_grows_are_faults(wrong: int, memory: list[float], said: str) -> None:
-    found = moves.fault(wrong, memory)
-    assert found.startswith(said) and bool(found) is bool(said)
+def test_wrong_answers_and_memory_that_grows_are_faults(wrong: int, memory: list[float], start: str) -> None:
+    message = moves.fault(wrong, memory)
+    assert message.startswith(start) and bool(message) is bool(start)

@@ -32,8 +32,8 @@ def test_queries_are_the_releases_and_documents_the_indexs(released: Path) -> No
     rows = {key: [row[column] for row in corpus] for key, column in (("title", "title"), ("body", "content"))}
     rows["text"] = [f"{title} {body}" for title, body in zip(rows["title"], rows["body"], strict=True)]
     documents = model.encode([rows], prompt_type="document", **ASKED)
-    held = np.load(released / "data/embed/documents.npy")[:5]
-    np.testing.assert_allclose(documents, held, atol=1e-4)
+    stored = np.load(released / "data/embed/documents.npy")[:5]
+    np.testing.assert_allclose(documents, stored, atol=1e-4)
     np.testing.assert_allclose(model.similarity(queries, documents).numpy(), queries @ documents.T, rtol=1e-5)
     pairs = model.similarity_pairwise(queries, documents[:3]).numpy()
     np.testing.assert_allclose(pairs, (queries * documents[:3]).sum(axis=1), rtol=1e-4)
@@ -56,8 +56,8 @@ def test_mteb_itself_runs_a_local_task_and_finds_what_the_release_finds(
     corpus = [row for row in read_table(released / "data/ingest", "corpus").to_pylist() if row["dataset"] == "one"]
     texts = [{"_id": row["doc_id"], "title": row["title"], "text": row["content"]} for row in corpus]
     write_lines(tmp_path / "local/corpus.jsonl", texts)
-    asked = zip(judged.query_ids, judged.texts, strict=True)
-    write_lines(tmp_path / "local/queries.jsonl", [{"_id": query, "text": text} for query, text in asked])
+    queries = zip(judged.query_ids, judged.texts, strict=True)
+    write_lines(tmp_path / "local/queries.jsonl", [{"_id": query, "text": text} for query, text in queries])
     grades = [(query, doc, grade) for query, docs in judged.qrels.items() for doc, grade in docs.items()]
     lines = ["query-id\tcorpus-id\tscore", *("\t".join(map(str, grade)) for grade in grades)]
     (tmp_path / "local/qrels").mkdir()
@@ -66,6 +66,6 @@ def test_mteb_itself_runs_a_local_task_and_finds_what_the_release_finds(
     mteb_model.main()
     release = load_release(released / "models/release/2l")
     scores, ids = release.search("one", release.encode(judged.texts), 32, "flat")
-    own = ndcg_at_10(judged.qrels, judged.query_ids, ids, list(scores)).mean()
-    said = re.search(r"local: nDCG@10 ([\d.]+) \(slimtower/2l\)", capsys.readouterr().out)
-    assert said and float(said[1]) == pytest.approx(own, abs=2e-4)
+    expected = ndcg_at_10(judged.qrels, judged.query_ids, ids, list(scores)).mean()
+    match = re.search(r"local: nDCG@10 ([\d.]+) \(slimtower/2l\)", capsys.readouterr().out)
+    assert match and float(match[1]) == pytest.approx(expected, abs=2e-4)

@@ -20,20 +20,20 @@ def test_the_newest_pipeline_that_ran_a_stage_counts(tmp_path: Path, monkeypatch
 
     def run(start: int, seconds: float, status: str = "FINISHED", **tags: str) -> str:
         named = {key.replace("__", "."): value for key, value in tags.items()}
-        made = api.create_run(experiment, start_time=start, tags=named).info.run_id
+        run_id = api.create_run(experiment, start_time=start, tags=named).info.run_id
         if status != "RUNNING":
-            api.set_terminated(made, status, end_time=start + round(seconds * 1000))
-        return str(made)
+            api.set_terminated(run_id, status, end_time=start + round(seconds * 1000))
+        return str(run_id)
 
     old = run(1000, 9, slimtower__pipeline="old")
     run(1000, 2.5, mlflow__parentRunId=old, slimtower__stage="teach")
-    read = run(1000, 3.5, mlflow__parentRunId=old, slimtower__stage="ingest")
-    reused = {"slimtower__reused": "true", "slimtower__made_by": read}
+    ingest = run(1000, 3.5, mlflow__parentRunId=old, slimtower__stage="ingest")
+    reused = {"slimtower__reused": "true", "slimtower__made_by": ingest}
     newer = run(2000, 9, slimtower__pipeline="newer")
     run(2000, 1.5, mlflow__parentRunId=newer, slimtower__stage="teach")
     run(2000, 0.5, mlflow__parentRunId=newer, slimtower__stage="ingest", **reused)
-    gone = {"slimtower__reused": "true", "slimtower__made_by": "unknown: made outside this tracking server"}
-    run(2000, 0.5, mlflow__parentRunId=newer, slimtower__stage="mine@click", **gone)
+    unknown_maker = {"slimtower__reused": "true", "slimtower__made_by": "unknown: made outside this tracking server"}
+    run(2000, 0.5, mlflow__parentRunId=newer, slimtower__stage="mine@click", **unknown_maker)
     run(2000, 8.0, mlflow__parentRunId=newer, slimtower__stage="promote")
     run(2000, 8.0, "RUNNING", mlflow__parentRunId=newer, slimtower__stage="promote")
     idle = run(3000, 9, slimtower__pipeline="nothing to do")

@@ -18,28 +18,28 @@ from steps.core.tables import read_table
 
 
 def test_shares_are_of_the_hits_that_there_are() -> None:
-    found = {"many": [f"d{number}" for number in range(20)], "few": ["d0", "d7"], "none": []}
+    hits = {"many": [f"d{number}" for number in range(20)], "few": ["d0", "d7"], "none": []}
     relevant = {
-        (text, doc_id): doc_id in ("d0", "d1", "d2", "d9", "d19") for text, ids in found.items() for doc_id in ids
+        (text, doc_id): doc_id in ("d0", "d1", "d2", "d9", "d19") for text, ids in hits.items() for doc_id in ids
     }
-    values = measured(found, relevant)
+    values = measured(hits, relevant)
     assert values["irrelevant@4"].tolist() == [1 / 4, 1 / 2, 0]
     assert values["irrelevant@20"].tolist() == [15 / 20, 1 / 2, 0]
     assert values["fewer_than_5"].tolist() == [0, 1, 1], "five relevant ones are not fewer than five"
-    found["many"].insert(0, "gone")  # from the corpus: it counts for nothing
-    again = measured(found, relevant | {("many", "gone"): None})
-    assert {name: each.tolist() for name, each in again.items()} == {name: values[name].tolist() for name in values}
+    hits["many"].insert(0, "gone")  # from the corpus: it counts for nothing
+    again = measured(hits, relevant | {("many", "gone"): None})
+    assert {name: shares.tolist() for name, shares in again.items()} == {name: values[name].tolist() for name in values}
 
 
 def test_a_query_counts_as_often_as_it_was_asked() -> None:
-    asked = np.array([9.0, 1.0, 5.0])
+    counts = np.array([9.0, 1.0, 5.0])
     before = {name: np.array([1.0, 0.0, 0.2]) for name in MEASURES}
     after = {name: np.array([0.5, 1.0, 0.2]) for name in MEASURES}
-    row = compared(before, after, asked)["irrelevant@4"]
+    row = compared(before, after, counts)["irrelevant@4"]
     assert (row["before"], row["after"]) == pytest.approx(((9 + 1) / 15, (4.5 + 1 + 1) / 15))
     assert row["difference"] == pytest.approx(-3.5 / 15)
     assert -0.5 <= row["ci95_low"] < row["difference"] < row["ci95_high"] <= 1
-    same = compared(before, before, asked)["irrelevant@20"]
+    same = compared(before, before, counts)["irrelevant@20"]
     assert same["ci95_low"] == same["difference"] == same["ci95_high"] == 0
 
 
@@ -68,9 +68,9 @@ def test_a_pair_that_nobody_judged_is_irrelevant(tmp_path: Path) -> None:
 
 @pytest.mark.medium
 def test_the_runs_own_teacher_may_not_judge_another_model_may(released: Path, tmp_path: Path) -> None:
-    own = next(released.glob("models/teach/*/tower"))
+    teacher = next(released.glob("models/teach/*/tower"))
     with pytest.raises(UserError, match="which labelled or taught; name another cross encoder"):
-        ranker_judge(str(own), released, 0.5)
+        ranker_judge(str(teacher), released, 0.5)
     judge = str(write_tower(tmp_path / "judge"))
     pairs = [("sum", doc_id) for doc_id in read_table(released / "data/ingest", "corpus")["doc_id"].to_pylist()[:3]]
     for threshold, relevant in ((0.0, True), (1.0, False)):  # every probability lies between
@@ -118,8 +118,8 @@ def test_two_releases_are_replayed_by_a_table(
     words = ["--queries", "log.txt", "--judgements", "judged.tsv", "--dataset", dataset]
     monkeypatch.setattr(sys, "argv", ["bench.replay", *folders, *words])
     bench.main()
-    found = read_json(tmp_path / "reports/replay.json")
-    assert found["searches"] == len(rows) and found["releases"]["before"] != found["releases"]["after"]
-    assert found["measures"]["fewer_than_5"]["before"] == 1, "one relevant document a query"
-    assert 0.75 <= found["measures"]["irrelevant@4"]["after"] <= 1
+    report = read_json(tmp_path / "reports/replay.json")
+    assert report["searches"] == len(rows) and report["releases"]["before"] != report["releases"]["after"]
+    assert report["measures"]["fewer_than_5"]["before"] == 1, "one relevant document a query"
+    assert 0.75 <= report["measures"]["irrelevant@4"]["after"] <= 1
     assert "irrelevant@20" in capsys.readouterr().out

@@ -55,9 +55,9 @@ def test_a_planted_joint_law_is_recovered_and_foretells_a_larger_cell(
     if not noise:
         assert law.n_exponent == pytest.approx(planted[1], rel=0.02)
         # an exponent so large that the law is an exponential of 1 / D: only their product can be told
-        told = planted[2:4] if planted[3] < 100 else (planted[2] * planted[3],)
-        found = (law.d_scale, law.d_exponent) if planted[3] < 100 else (law.d_scale * law.d_exponent,)
-        assert found == pytest.approx(told, rel=0.02)
+        expected = planted[2:4] if planted[3] < 100 else (planted[2] * planted[3],)
+        fitted = (law.d_scale, law.d_exponent) if planted[3] < 100 else (law.d_scale * law.d_exponent,)
+        assert fitted == pytest.approx(expected, rel=0.02)
 
 
 def test_losses_that_hardly_fall_have_a_law_of_finite_coefficients() -> None:
@@ -70,9 +70,11 @@ def test_losses_that_hardly_fall_have_a_law_of_finite_coefficients() -> None:
 def test_the_entropy_is_that_of_the_formula() -> None:
     draws = np.random.default_rng(1)
     positives, negatives = draws.normal(size=5), draws.normal(size=(5, 7))
-    for found, own, others in zip(contrastive_entropy(positives, negatives, 0.05), positives, negatives, strict=True):
-        parts = [math.exp(score / 0.05) for score in (own, *others)]
-        assert found == pytest.approx(-math.log(parts[0] / sum(parts)), rel=1e-9)
+    for entropy, positive_score, negative_scores in zip(
+        contrastive_entropy(positives, negatives, 0.05), positives, negatives, strict=True
+    ):
+        parts = [math.exp(score / 0.05) for score in (positive_score, *negative_scores)]
+        assert entropy == pytest.approx(-math.log(parts[0] / sum(parts)), rel=1e-9)
 
 
 @pytest.fixture
@@ -103,12 +105,12 @@ def sweep(**changes: Any) -> Path:
 
 def test_negatives_are_of_the_same_number_and_never_relevant(run: Path) -> None:
     mined, described = Mined(Pipeline(run)), read_sweep(sweep())
-    asked = asked_of(mined, described)
-    assert asked.negatives.shape == (4, 9) and len(set(asked.texts)) == 4
+    query_set = asked_of(mined, described)
+    assert query_set.negatives.shape == (4, 9) and len(set(query_set.texts)) == 4
     ids = mined.pipeline.corpus["d"][1]
     relevant = {row["query_id"]: row["doc_id"] for row in qrels()}
     asked_as = {row["text"]: row["query_id"] for row in queries()}
-    for text, positive, negatives in zip(asked.texts, asked.positives, asked.negatives, strict=True):
+    for text, positive, negatives in zip(query_set.texts, query_set.positives, query_set.negatives, strict=True):
         assert ids[positive] == relevant[asked_as[text]]
         assert len(set(negatives)) == 9 and positive not in negatives
     with pytest.raises(UserError, match="has no 64 irrelevant documents; lower `negatives`"):
@@ -127,26 +129,26 @@ def test_the_laws_of_a_sweep_are_fitted_and_drawn(run: Path, monkeypatch: pytest
     monkeypatch.setattr(bench, "measured", planted)
     monkeypatch.setattr(sys, "argv", ["bench.scaling", "--sweep", str(sweep())])
     bench.main()
-    found = read_json(run / bench.RESULT)
-    assert len(found["cells"]) == 17 and found["cells"][-1]["size"] == "held_out"
-    assert [found["laws"][name]["points"] for name in ("size", "data", "joint")] == [4, 4, 16]
-    assert found["laws"]["joint"]["n_exponent"] == pytest.approx(0.4, rel=0.01)
-    assert found["laws"]["held_out"]["relative_error"] == pytest.approx(0, abs=1e-3)
-    drawn = (run / "docs/images/scaling-dark.svg").read_text()
-    assert drawn.startswith("<svg xmlns") and "var(" not in drawn and "held out" in drawn
+    result = read_json(run / bench.RESULT)
+    assert len(result["cells"]) == 17 and result["cells"][-1]["size"] == "held_out"
+    assert [result["laws"][name]["points"] for name in ("size", "data", "joint")] == [4, 4, 16]
+    assert result["laws"]["joint"]["n_exponent"] == pytest.approx(0.4, rel=0.01)
+    assert result["laws"]["held_out"]["relative_error"] == pytest.approx(0, abs=1e-3)
+    picture = (run / "docs/images/scaling-dark.svg").read_text()
+    assert picture.startswith("<svg xmlns") and "var(" not in picture and "held out" in picture
 
 
 @pytest.mark.medium
 def test_a_cell_is_trained_measured_and_kept(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     described, mined = read_sweep(sweep()), Mined(Pipeline(run))
     point = described.points()[0]
-    found, known = measured(point, described, mined, "sweep.yaml")
-    assert not known and found["pairs"] == 8 and found["queries"] == 4
+    figures, is_cached = measured(point, described, mined, "sweep.yaml")
+    assert not is_cached and figures["pairs"] == 8 and figures["queries"] == 4
     # a layer of 8: attention 4 (8 * 8 + 8), forward 8 * 32 + 32 + 32 * 8 + 8, two norms 32, that of the embeddings 16;
     # and the map to 16
-    assert found["parameters"] == 288 + 552 + 32 + 16 + 8 * 16 + 16
-    assert 0 < found["entropy"] < 40
+    assert figures["parameters"] == 288 + 552 + 32 + 16 + 8 * 16 + 16
+    assert 0 < figures["entropy"] < 40
     monkeypatch.setattr(cells_module, "measure", lambda *_: pytest.fail("measured twice"))
-    assert measured(point, described, mined, "sweep.yaml") == (found, True)
+    assert measured(point, described, mined, "sweep.yaml") == (figures, True)
     monkeypatch.setattr(cells_module, "measure", lambda *_: {})
     assert measured(described.points()[1], described, mined, "sweep.yaml") == ({}, False)

@@ -66,44 +66,46 @@ def project(released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_every_part_is_measured_and_the_verdicts_follow(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(serving, "verdicts", lambda found: [("all of it", 0.5, 1.0)])
+    monkeypatch.setattr(serving, "verdicts", lambda result: [("all of it", 0.5, 1.0)])
     serving.main()
     assert "OK   all of it: 0.5 (at most 1)" in capsys.readouterr().out
-    found = read_json(serving.RESULT)
-    for row in found["encoders"]["encoders"].values():
+    result = read_json(serving.RESULT)
+    for row in result["encoders"]["encoders"].values():
         assert 0 < row["p50_ms"] <= row["p99_ms"]
         assert set(row["queries_per_second"]) == {"1", "4", "8", "16", "32", "64"}
-    assert set(found["encoders"]["encoders"]) >= set(serving.ENCODERS)
-    assert {size: set(kinds) for size, kinds in found["end_to_end"].items()} == {
+    assert set(result["encoders"]["encoders"]) >= set(serving.ENCODERS)
+    assert {size: set(kinds) for size, kinds in result["end_to_end"].items()} == {
         "700": {"ivfpq", "hnsw"},
         "900": {"ivfpq"},
         "800": {"hnsw"},
     }
-    assert set(found["end_to_end"]["900"]["ivfpq"]) == set(serving.ENCODERS)
-    assert set(found["seconds"]) == {"encoders", "vectors", "hnsw", "end_to_end", "after_the_swap"}
+    assert set(result["end_to_end"]["900"]["ivfpq"]) == set(serving.ENCODERS)
+    assert set(result["seconds"]) == {"encoders", "vectors", "hnsw", "end_to_end", "after_the_swap"}
     monkeypatch.undo()
-    listed = {what: (value, most) for what, value, most in serving.verdicts(found)}
-    assert sum(what.startswith("share of a rebuild to add 1 %") for what in listed) >= 2
-    assert sum(what.startswith("nDCG@10 lost by serving") for what in listed) == 4
-    swapped = next(value for what, value in listed.items() if "2l on one (export 0.25%, index 0.25%, HNSW" in what)
+    listed = {promise: (value, limit) for promise, value, limit in serving.verdicts(result)}
+    assert sum(promise.startswith("share of a rebuild to add 1 %") for promise in listed) >= 2
+    assert sum(promise.startswith("nDCG@10 lost by serving") for promise in listed) == 4
+    swapped = next(
+        value for promise, value in listed.items() if "2l on one (export 0.25%, index 0.25%, HNSW" in promise
+    )
     assert swapped == (pytest.approx(0.005), 0.01)
 
 
 def test_what_a_swap_costs_adds_up_and_the_graph_is_searched_as_it_was_tuned(project: Path) -> None:
-    found = swap.measure()
-    assert set(found) == {"one", "two"}
-    [asked, _] = read_judged_sets(Path("data/ingest"), ["test"])
+    costs = swap.measure()
+    assert set(costs) == {"one", "two"}
+    [judged, _] = read_judged_sets(Path("data/ingest"), ["test"])
     for student in ("static", "2l"):
-        cost = found[asked.dataset][student]
+        cost = costs[judged.dataset][student]
         assert cost["lost_by_export"] + cost["lost_by_index"] == pytest.approx(cost["lost"]) == 0.005
         release = load_release(Path("models/release") / student)
-        exact = score(student, dense_search(release.encode, release), asked, 10).values["nDCG@10"].mean()
+        exact = score(student, dense_search(release.encode, release), judged, 10).values["nDCG@10"].mean()
         assert cost["hnsw"]["recall_at_10"] == 1.0  # 32 documents
         assert cost["hnsw"]["served"] == pytest.approx(exact)
         assert cost["hnsw"]["lost"] == pytest.approx(1 - exact / 0.8)
 
 
-def kept() -> dict[str, Any]:
+def kept_promises() -> dict[str, Any]:
     """Measurements that keep every promise."""
     parts = {"lost_by_export": 0.002, "lost_by_index": 0.003, "lost": 0.005, "hnsw": {"lost": 0.004}}
     return {
@@ -117,7 +119,7 @@ def kept() -> dict[str, Any]:
 
 
 def test_each_broken_promise_fails_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    serving.judge(kept())
+    serving.judge(kept_promises())
     assert [line[:3] for line in capsys.readouterr().out.splitlines()] == ["OK "] * 7
     for path, value in (
         ("encoders/encoders/2l.onnx.int8/times_faster", 19.9),
@@ -128,11 +130,11 @@ def test_each_broken_promise_fails_alone(capsys: pytest.CaptureFixture[str]) -> 
         ("after_the_swap/api/2l/lost", 0.011),
         ("after_the_swap/api/2l/lost", np.nan),
     ):
-        found = held = kept()
+        result = inner = kept_promises()
         *keys, last = path.split("/")
         for key in keys:
-            held = held[key]
-        held[last] = value
+            inner = inner[key]
+        inner[last] = value
         with pytest.raises(UserError, match="1 of 7 promises"):
-            serving.judge(found)
+            serving.judge(result)
         assert capsys.readouterr().out.count("FAIL") == 1, path

@@ -79,8 +79,8 @@ def project(tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ]
         position = table.schema.get_field_index("split")
         write_table(run / "data/ingest", name, table.set_column(position, table.schema.field(position), [splits]))
-    whole = yaml.safe_load((ROOT / "params.yaml").read_text())
-    (run / "params.yaml").write_text(yaml.safe_dump(whole | {"distill": DISTILL}))
+    params = yaml.safe_load((ROOT / "params.yaml").read_text())
+    (run / "params.yaml").write_text(yaml.safe_dump(params | {"distill": DISTILL}))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -98,26 +98,26 @@ def test_a_table_is_measured_written_and_judged(project: Path, monkeypatch: pyte
     with pytest.raises(UserError, match=r"tiny.json: not found"):
         bench(project, monkeypatch, TABLE, "--judge")
     bench(project, monkeypatch, TABLE)
-    found = read_json(project / "bench/results/distillation/tiny.json")
-    assert list(found["rows"]) == sorted(["matryoshka@8", "matryoshka@32", "both", "joint", "again"])
-    assert set(found["left_out"]) == {"later", "none"}
-    assert found["queries"] == {"dev": {"one": 4, "two": 4}, "test": {"one": 4, "two": 4}}
-    short, whole, both, joint, again = (
-        found["rows"][name] for name in ("matryoshka@8", "matryoshka@32", "both", "joint", "again")
+    result = read_json(project / "bench/results/distillation/tiny.json")
+    assert list(result["rows"]) == sorted(["matryoshka@8", "matryoshka@32", "both", "joint", "again"])
+    assert set(result["left_out"]) == {"later", "none"}
+    assert result["queries"] == {"dev": {"one": 4, "two": 4}, "test": {"one": 4, "two": 4}}
+    short, full, both, joint, again = (
+        result["rows"][name] for name in ("matryoshka@8", "matryoshka@32", "both", "joint", "again")
     )
     assert {part: short["mixture"][part]["an_epoch"] for part in ("train_queries", "sentences")} == {
         "train_queries": 12, "sentences": 24,
     }  # fmt: skip
-    assert (short["verdict"], whole["verdict"]) == ("OK", "new")
+    assert (short["verdict"], full["verdict"]) == ("OK", "new")
     assert {name: row["queries"] for name, row in both["unseen"].items()} == {"one": 4, "two": 4}
-    assert whole["parameters"] == short["parameters"] > 30522 * 32 and again["texts_seen"] == 24
+    assert full["parameters"] == short["parameters"] > 30522 * 32 and again["texts_seen"] == 24
     assert len(both["retention"]["by_seed"]) == 2
     assert joint["parameters"] == both["parameters"], "document towers do not count"
-    after = {name: row["teacher_after"] for name, row in found["rows"].items() if "teacher_after" in row}
+    after = {name: row["teacher_after"] for name, row in result["rows"].items() if "teacher_after" in row}
     assert list(after) == ["both"]  # the row whose teacher trained along
     assert {name: set(sets) for name, sets in after["both"].items()} == {"dev": {"one", "two"}, "test": {"one", "two"}}
-    gain = np.mean([after["both"]["test"][name] - found["teacher"]["0"]["test"][name] for name in ("one", "two")])
-    assert found["claims"][1]["difference"] == pytest.approx(gain, abs=1e-4) and 0 <= found["claims"][1]["p"] <= 1
+    gain = np.mean([after["both"]["test"][name] - result["teacher"]["0"]["test"][name] for name in ("one", "two")])
+    assert result["claims"][1]["difference"] == pytest.approx(gain, abs=1e-4) and 0 <= result["claims"][1]["p"] <= 1
 
     monkeypatch.setattr(cells, "measure", lambda *words: pytest.fail("a finished cell is not measured again"))
     rows = TABLE["rows"] | {"again": TABLE["rows"]["again"] | {"expected": 20.0}}
@@ -126,7 +126,7 @@ def test_a_table_is_measured_written_and_judged(project: Path, monkeypatch: pyte
     measured = read_json(project / "bench/results/distillation/tiny.json")
     bench(project, monkeypatch, TABLE, "--judge")
     judged = read_json(project / "bench/results/distillation/tiny.json")
-    assert measured != found and judged == found, "other verdicts, and the first ones again"
+    assert measured != result and judged == result, "other verdicts, and the first ones again"
     before = (project / "bench/results/distillation/tiny.json").read_bytes()
     bench(project, monkeypatch, TABLE, "--only", "matryoshka", "--seeds", "2")
     assert (project / "bench/results/distillation/tiny.json").read_bytes() == before, "a part of a table is not written"
@@ -154,8 +154,8 @@ def test_a_teacher_of_scores_is_measured_before_and_after_it_trained_along(
     table = Table.model_validate(TABLE | {"rows": {"other": {"description": "it", "student": student}}, "claims": []})
     pipeline = Pipeline(project / "run")
     cell = cells.make_cell(pipeline, table, table.rows["other"], 1)
-    found = cells.measure(cell, pipeline)
-    before, after = found["teacher_before"], found["teacher_after"]
+    figures = cells.measure(cell, pipeline)
+    before, after = figures["teacher_before"], figures["teacher_after"]
     assert {split: set(sets) for split, sets in after.items()} == {"dev": {"one", "two"}, "test": {"one", "two"}}
     assert before != after and before.keys() == after.keys()
     again = trained_teachers.of_scores(folder, pipeline, "fp32")
@@ -175,25 +175,25 @@ def test_a_query_is_seen_when_a_training_query_has_its_document(project: Path) -
     for grade, expected in ((0, [True] * 4), (1, [True, True, False, True])):
         changed = [*qrels, qrels[position] | {"doc_id": document, "grade": grade}]
         write_table(pipeline.ingest, "qrels", table_from_rows("qrels", changed))
-        found = unseen_queries(pipeline)
-        assert found["two"].tolist() == expected
-        assert found["one"].all()
+        unseen = unseen_queries(pipeline)
+        assert unseen["two"].tolist() == expected
+        assert unseen["one"].all()
 
 
 def test_scores_are_of_exact_search_and_of_the_teacher_at_each_dim(project: Path) -> None:
     pipeline = Pipeline(project / "run")
-    found = teacher_scores(pipeline, (8,))
-    assert set(found) == {"0", "8"}
+    scores_by_dim = teacher_scores(pipeline, (8,))
+    assert set(scores_by_dim) == {"0", "8"}
     tower = load_tower(pipeline.teach / "tower")
-    item = next(each for each in pipeline.judged_sets if each.split == "test")
+    item = next(judged for judged in pipeline.judged_sets if judged.split == "test")
     queries = encode(tower, item.texts, "query").astype(np.float64)
     rows, ids = pipeline.corpus[item.dataset]
     for name, dim in (("0", 32), ("8", 8)):
-        asked, held = (each[:, :dim] / np.linalg.norm(each[:, :dim], axis=1, keepdims=True)
-                       for each in (queries, pipeline.documents[rows].astype(np.float64)))  # fmt: skip
+        query_vectors, document_vectors = (vectors[:, :dim] / np.linalg.norm(vectors[:, :dim], axis=1, keepdims=True)
+                       for vectors in (queries, pipeline.documents[rows].astype(np.float64)))  # fmt: skip
         expected = []
-        for query, scores in zip(item.query_ids, asked @ held.T, strict=True):
+        for query, scores in zip(item.query_ids, query_vectors @ document_vectors.T, strict=True):
             ranked = [ids[row] for row in np.argsort(-scores)[:10]]
             right = [ranked.index(doc) for doc in item.qrels[query] if doc in ranked]
             expected.append(sum(1 / np.log2(rank + 2) for rank in right))
-        assert found[name]["test"][item.dataset] == pytest.approx(expected, abs=1e-5)
+        assert scores_by_dim[name]["test"][item.dataset] == pytest.approx(expected, abs=1e-5)

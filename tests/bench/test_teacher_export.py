@@ -24,11 +24,11 @@ def test_an_export_is_the_teacher_and_int8_is_smaller(
     monkeypatch.setattr(teacher_export, "TIMED", 5)
     monkeypatch.setattr("sys.argv", ["bench.teacher_export", "--run", str(tmp_path / "run")])
     teacher_export.main()
-    found = read_json(teacher_export.RESULT.with_stem("teacher_export.run"))
-    whole, smaller = "teacher, ONNX fp32", "teacher, ONNX int8"
-    assert set(found["systems"]) == {"teacher", whole, smaller, "2l", "static"}
-    assert found["systems"][smaller]["bytes"] < found["systems"][whole]["bytes"]
-    for row in found["datasets"].values():
-        assert row["retention"][whole]["ratio"] == pytest.approx(1, abs=1e-3)
+    result = read_json(teacher_export.RESULT.with_stem("teacher_export.run"))
+    full, smaller = "teacher, ONNX fp32", "teacher, ONNX int8"
+    assert set(result["systems"]) == {"teacher", full, smaller, "2l", "static"}
+    assert result["systems"][smaller]["bytes"] < result["systems"][full]["bytes"]
+    for row in result["datasets"].values():
+        assert row["retention"][full]["ratio"] == pytest.approx(1, abs=1e-3)
         assert row["retention"][smaller]["ci95_low"] <= row["retention"][smaller]["ratio"]
-    assert whole in capsys.readouterr().out and Path.cwd() == tmp_path
+    assert full in capsys.readouterr().out and Path.cwd() == tmp_path

@@ -35,15 +35,17 @@ GIVEN = {"DATA": "somewhere"}
 UNTRAINED: dict[str, Any] = {"teach": {"teacher": {"dense": {"epochs": 0.0}}}}
 
 
-def rows(**others: dict[str, Any]) -> dict[str, Any]:
+def rows(**described: dict[str, Any]) -> dict[str, Any]:
     """A table's rows, zero_shot in front."""
-    every = {"zero_shot": UNTRAINED, **others}
+    every = {"zero_shot": UNTRAINED, **described}
     return {name: {"description": name} | row for name, row in every.items()}
 
 
-def table(common: dict[str, Any] | None = None, recipe: str = "", **others: dict[str, Any]) -> Table:
+def table(common: dict[str, Any] | None = None, recipe: str = "", **described: dict[str, Any]) -> Table:
     """A table with zero_shot and other rows."""
-    return Table.model_validate({"description": "-", "recipe": recipe, "common": common or {}, "rows": rows(**others)})
+    return Table.model_validate(
+        {"description": "-", "recipe": recipe, "common": common or {}, "rows": rows(**described)}
+    )
 
 
 def cell(*by_set: list[float], triplets: int = 5, seconds: float = 2.0, split: str = "test") -> dict[str, Any]:
@@ -56,29 +58,29 @@ def cell(*by_set: list[float], triplets: int = 5, seconds: float = 2.0, split: s
 def test_every_row_of_the_file_is_params_and_rows_that_mine_alike_share_a_run() -> None:
     tables = read_tables(Path("bench/teachers.yaml")).tables
     assert set(tables) == {"demo", "medquad", "scifact"}
-    for name, each in tables.items():
-        planned = plans(name, each, GIVEN)
+    for name, table_of_file in tables.items():
+        planned = plans(name, table_of_file, GIVEN)
         shared = [row for row, plan in planned.items() if plan.run == f"teachers_{name}_zero_shot"]
-        changed = [row for row, its in each.rows.items() if its.candidates or its.mine or its.rank]
-        assert changed and set(shared) == set(each.rows) - set(changed)
+        changed = [row for row, its in table_of_file.rows.items() if its.candidates or its.mine or its.rank]
+        assert changed and set(shared) == set(table_of_file.rows) - set(changed)
         assert len({plan.run for plan in planned.values()}) == 1 + len(changed)
         teachers = [str(plan.teacher.model_dump()) for plan in planned.values() if plan.run.endswith("zero_shot")]
         assert len(set(teachers)) == len(teachers), "no two rows of one run are the same teacher"
-    asked = Namespace(table="demo", only="judged,clicks", seeds="4")
-    _, found, seeds = bench.chosen(asked, read_tables(Path("bench/teachers.yaml")))
-    assert found == ["zero_shot", "clicks", "judged"] and seeds == [4], "what they are held against is first"
+    arguments = Namespace(table="demo", only="judged,clicks", seeds="4")
+    _, chosen, seeds = bench.chosen(arguments, read_tables(Path("bench/teachers.yaml")))
+    assert chosen == ["zero_shot", "clicks", "judged"] and seeds == [4], "what they are held against is first"
 
 
 def test_a_row_is_laid_over_the_tables_and_that_over_the_recipe() -> None:
     common = {"mine": {"max_associations": 3}, "teach": {"teacher": {"dense": {"epochs": 2.0, "batch_size": 4}}}}
     batch = {"teach": {"teacher": {"dense": {"batch_size": 8}}}}
-    same, other = ({"mine": {"max_associations": number}} for number in (3, 4))
-    made = table(common, "recipes/beir.yaml", a=batch, same=same, other=other)
-    found = plans("t", made, GIVEN)
-    kept = found["a"].teacher.model_dump()
-    assert (kept["epochs"], kept["batch_size"], kept["max_triplets"]) == (2.0, 8, 0), "row, table, recipe"
-    assert [plan.run for plan in found.values()] == ["teachers_t_zero_shot"] * 3 + ["teachers_t_other"]
-    recipe = yaml.safe_load(found["other"].recipe)
+    same, different = ({"mine": {"max_associations": number}} for number in (3, 4))
+    teachers = table(common, "recipes/beir.yaml", a=batch, same=same, other=different)
+    row_plans = plans("t", teachers, GIVEN)
+    teacher = row_plans["a"].teacher.model_dump()
+    assert (teacher["epochs"], teacher["batch_size"], teacher["max_triplets"]) == (2.0, 8, 0), "row, table, recipe"
+    assert [plan.run for plan in row_plans.values()] == ["teachers_t_zero_shot"] * 3 + ["teachers_t_other"]
+    recipe = yaml.safe_load(row_plans["other"].recipe)
     assert recipe["mine"] == {"max_positives": 0, "max_associations": 4} and recipe["ingest"]["sources"][0][
         "path"
     ] == str(Path("somewhere").resolve())
@@ -93,26 +95,26 @@ def test_a_row_is_laid_over_the_tables_and_that_over_the_recipe() -> None:
 def test_a_row_is_means_over_queries_then_data_sets_then_seeds() -> None:
     draw = np.random.default_rng(3)
     seeds = [[draw.random(7).tolist(), draw.random(31).tolist()] for _ in range(3)]
-    found = summary([cell(*sets, seconds=seconds) for sets, seconds in zip(seeds, (1.0, 2.0, 6.0), strict=True)])
+    row = summary([cell(*sets, seconds=seconds) for sets, seconds in zip(seeds, (1.0, 2.0, 6.0), strict=True)])
     by_seed = [sum(sum(values) / len(values) for values in sets) / 2 for sets in seeds]
     mean = sum(by_seed) / 3
     sd = (sum((value - mean) ** 2 for value in by_seed) / 2) ** 0.5
-    assert found["test"]["by_seed"] == pytest.approx(by_seed, abs=1e-12)
-    assert found["test"]["ndcg"] == pytest.approx(mean, abs=1e-12)
-    assert found["test"]["sd"] == pytest.approx(sd, abs=1e-12)
-    assert found["test"]["datasets"]["1"] == pytest.approx(sum(sum(sets[1]) for sets in seeds) / 93, abs=1e-12)
-    assert (found["training_seconds"], found["triplets"]) == (3.0, 5)
+    assert row["test"]["by_seed"] == pytest.approx(by_seed, abs=1e-12)
+    assert row["test"]["ndcg"] == pytest.approx(mean, abs=1e-12)
+    assert row["test"]["sd"] == pytest.approx(sd, abs=1e-12)
+    assert row["test"]["datasets"]["1"] == pytest.approx(sum(sum(sets[1]) for sets in seeds) / 93, abs=1e-12)
+    assert (row["training_seconds"], row["triplets"]) == (3.0, 5)
     assert summary([cell([0.5, 1.0])])["test"]["sd"] is None
 
 
 def test_a_difference_is_paired_by_query_with_seeds_averaged_first() -> None:
     draw = np.random.default_rng(4)
     before, after = draw.random((3, 40)), draw.random((3, 40)) + 0.1
-    cells, others = ([cell(row.tolist()) for row in each] for each in (after, before))
+    cells, baseline_cells = ([cell(row.tolist()) for row in scores] for scores in (after, before))
     expected = stats.ttest_rel(after.mean(axis=0), before.mean(axis=0))
-    found = difference(cells, others)["test"]
-    assert found["difference"] == pytest.approx(float((after - before).mean()), abs=1e-12)
-    assert found["p"] == pytest.approx(float(expected.pvalue), rel=1e-9)
+    test = difference(cells, baseline_cells)["test"]
+    assert test["difference"] == pytest.approx(float((after - before).mean()), abs=1e-12)
+    assert test["p"] == pytest.approx(float(expected.pvalue), rel=1e-9)
     assert difference(cells, cells)["test"] == {"difference": 0.0, "p": 1.0}
     for incomparable in (cell([0.1, 0.2, 0.3]), cell([0.1, 0.2], split="dev")):
         with pytest.raises(UserError, match="other test queries"):
@@ -121,15 +123,15 @@ def test_a_difference_is_paired_by_query_with_seeds_averaged_first() -> None:
 
 def claimed(*claims: dict[str, Any], **changes: Any) -> Table:
     """A table with the rows a and b, and claims."""
-    made = {"a": {"expected": 0.5}, "b": {"against": ["a"]}}
-    described = {"description": "-", "tolerance": 0.01, "rows": rows(**made), "claims": [*claims]}
+    described_rows = {"a": {"expected": 0.5}, "b": {"against": ["a"]}}
+    described = {"description": "-", "tolerance": 0.01, "rows": rows(**described_rows), "claims": [*claims]}
     return Table.model_validate(described | changes)
 
 
-def measured_by(made: Table, **values: np.ndarray) -> dict[str, Any]:
+def measured_by(claimed_table: Table, **values: np.ndarray) -> dict[str, Any]:
     """The table as it is written, of nDCG@10 of each row's test queries."""
-    cells = {name: [cell(each.tolist()) | {"machine": {}, "git_commit": "x"}] for name, each in values.items()}
-    return bench.finished("t", made, cells, defaultdict(lambda: SimpleNamespace(rankers={})), {}, [1])
+    cells = {name: [cell(scores.tolist()) | {"machine": {}, "git_commit": "x"}] for name, scores in values.items()}
+    return bench.finished("t", claimed_table, cells, defaultdict(lambda: SimpleNamespace(rankers={})), {}, [1])
 
 
 def test_claims_and_expectations_have_verdicts_that_are_written_and_judged_again() -> None:
@@ -138,22 +140,26 @@ def test_claims_and_expectations_have_verdicts_that_are_written_and_judged_again
     values = {"zero_shot": base, "a": base + 0.05 + 0.02 * draw.normal(size=60), "b": base + 0.3 * draw.normal(size=60)}
     better = {"order": ["a", "zero_shot"], "p": 0.01, "paper": "x"}
     harmless = {"order": ["b", "a"], "says": "no worse", "paper": "y"}
-    made = claimed(better, harmless)
-    found = measured_by(made, **values)
+    claimed_table = claimed(better, harmless)
+    result = measured_by(claimed_table, **values)
     p = stats.ttest_rel(values["a"], base).pvalue
-    apart, chance = float((values["b"] - values["a"]).mean()), stats.ttest_rel(values["b"], values["a"]).pvalue
-    first, second = found["claims"]
+    gain, chance = float((values["b"] - values["a"]).mean()), stats.ttest_rel(values["b"], values["a"]).pvalue
+    first, second = result["claims"]
     assert (first["verdict"], first["limit"], first["p"]) == ("OK", 0.01, pytest.approx(p)) and p < 0.01
-    assert second["difference"] == pytest.approx(apart) and second["says"] == "no worse"
-    assert second["verdict"] == ("OK" if apart >= 0 else "FAIL" if chance < 0.05 else "OKish")
+    assert second["difference"] == pytest.approx(gain) and second["says"] == "no worse"
+    assert second["verdict"] == ("OK" if gain >= 0 else "FAIL" if chance < 0.05 else "OKish")
     mean = float(values["a"].mean())
     expected = "OK" if abs(mean - 0.5) <= 0.01 else "OKish" if abs(mean - 0.5) <= 0.02 else "FAIL"
-    assert [found["rows"][name]["verdict"] for name in values] == ["new", expected, "new"]
-    settled = claimed(better, harmless, rows=made.model_dump()["rows"] | {"a": {"description": "a", "expected": mean}})
-    own = made.model_copy(update={"expected": {"a": mean}})
-    assert verdicts(found, own)["rows"] == verdicts(found, settled)["rows"], "a table's own comes before its rows'"
-    bench.conclude("t", verdicts(found, settled))
-    assert verdicts(verdicts(found, settled), made) == found
+    assert [result["rows"][name]["verdict"] for name in values] == ["new", expected, "new"]
+    settled = claimed(
+        better, harmless, rows=claimed_table.model_dump()["rows"] | {"a": {"description": "a", "expected": mean}}
+    )
+    with_expected = claimed_table.model_copy(update={"expected": {"a": mean}})
+    assert verdicts(result, with_expected)["rows"] == verdicts(result, settled)["rows"], (
+        "a table's own comes before its rows'"
+    )
+    bench.conclude("t", verdicts(result, settled))
+    assert verdicts(verdicts(result, settled), claimed_table) == result
 
     against = claimed({"order": ["zero_shot", "a"], "paper": "x"})
     lost = measured_by(against, zero_shot=base, a=values["a"])
@@ -162,10 +168,10 @@ def test_claims_and_expectations_have_verdicts_that_are_written_and_judged_again
         bench.conclude("t", lost)
     explained = [against.claims[0].model_copy(update={"differs": "as it should"})]
     bench.conclude("t", verdicts(lost, against.model_copy(update={"claims": explained})))
-    part = measured_by(made, zero_shot=base, b=values["b"])
+    part = measured_by(claimed_table, zero_shot=base, b=values["b"])
     assert part["claims"] == [], "of rows that were not measured nothing is claimed"
     with pytest.raises(UserError, match="measure it again"):
-        verdicts(found, claimed({"order": ["b", "a"], "split": "dev", "paper": "x"}))
+        verdicts(result, claimed({"order": ["b", "a"], "split": "dev", "paper": "x"}))
 
 
 @pytest.fixture
@@ -181,7 +187,7 @@ def small(tmp_path: Path) -> Mined:
 @pytest.mark.medium
 def test_scores_are_of_exact_search_over_the_whole_data_set(small: Mined, tiny_tower: Path) -> None:
     tower, pipeline = load_tower(tiny_tower), small.pipeline
-    found = scored(tower, pipeline, "fp32")
+    scores_by_split = scored(tower, pipeline, "fp32")
     documents = encode(tower, pipeline.document_texts(), "document").astype(np.float64)
     assert {(item.split, item.dataset) for item in pipeline.judged_sets} == {("test", "one"), ("dev", "two")}
     for item in pipeline.judged_sets:
@@ -192,7 +198,7 @@ def test_scores_are_of_exact_search_over_the_whole_data_set(small: Mined, tiny_t
             ranked = [ids[row] for row in np.argsort(-values)[:10]]
             right = [ranked.index(doc) for doc in item.qrels[query] if doc in ranked]
             expected.append(sum(1 / np.log2(rank + 2) for rank in right))
-        assert found[item.split][item.dataset] == pytest.approx(expected, abs=1e-5)
+        assert scores_by_split[item.split][item.dataset] == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.medium
@@ -207,18 +213,20 @@ def test_a_teacher_is_held_against_the_pairs_on_which_its_runs_ranker_is_measure
     raw["rank"] = {"rankers": ["cross"], "ranker": {"cross": params.model_dump()}}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(raw))
     write_json(tmp_path / "data/rank/cross/report.json", {})
-    found = beside_ranker(tower, pipeline)
-    assert found is not None
+    figures = beside_ranker(tower, pipeline)
+    assert figures is not None
 
     def cosines(_: object, pairs: list[tuple[str, str]], **__: object) -> np.ndarray:
-        asked, held = (tower.encode(list(side)).astype(np.float64) for side in zip(*pairs, strict=True))
-        return np.einsum("nd,nd->n", asked, held)
+        query_vectors, document_vectors = (
+            tower.encode(list(side)).astype(np.float64) for side in zip(*pairs, strict=True)
+        )
+        return np.einsum("nd,nd->n", query_vectors, document_vectors)
 
     monkeypatch.setattr("steps.rank.quality.pair_scores", cosines)
     ranked = measure(cast(Any, None), tmp_path / "data/ingest", tmp_path / "data/candidates", params, base_embeds=True)
     assert ranked is not None and ranked["auc"]["against_judged"] > 0
-    assert found["auc"] == pytest.approx(ranked["auc"]["mean"]) == pytest.approx(ranked["auc"]["base"])
-    assert found["ndcg_reranked"] == pytest.approx(ranked["ndcg_reranked"])
+    assert figures["auc"] == pytest.approx(ranked["auc"]["mean"]) == pytest.approx(ranked["auc"]["base"])
+    assert figures["ndcg_reranked"] == pytest.approx(ranked["ndcg_reranked"])
 
 
 @pytest.mark.medium
@@ -226,11 +234,11 @@ def test_a_cell_is_known_by_all_that_its_figures_depend_on(
     small: Mined, tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     teacher = TEACHER.model_copy(update={"base": str(tiny_tower)})
-    known = key(teacher, small)
-    assert key(teacher, Mined(Pipeline(tmp_path))) == known
-    others = {key(teacher.model_copy(update=change), small) for change in ({"seed": 9}, {"epochs": 1.0})}
+    digest = key(teacher, small)
+    assert key(teacher, Mined(Pipeline(tmp_path))) == digest
+    other_digests = {key(teacher.model_copy(update=change), small) for change in ({"seed": 9}, {"epochs": 1.0})}
     write_table(tmp_path / "data/mine/relevance", "triplets", SCHEMAS["triplets"].empty_table())
-    others.add(key(teacher, Mined(Pipeline(tmp_path))))
+    other_digests.add(key(teacher, Mined(Pipeline(tmp_path))))
     monkeypatch.setitem(cells_module._CODE, type(teacher).__module__, ["other code"])
-    others.add(key(teacher, small))
-    assert len(others | {known}) == 5
+    other_digests.add(key(teacher, small))
+    assert len(other_digests | {digest}) == 5

@@ -15,15 +15,15 @@ QUERIES = 3_000
 Tables = dict[str, pa.Table]
 
 
-def read(folder: Path) -> Tables:
+def read_tables(folder: Path) -> Tables:
     return {name: read_table(folder, name) for name in ("queries", "corpus", "impressions")}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made: Path = tmp_path_factory.mktemp("zipf")
-    zipf_log.write_log(made, QUERIES, seed=1)
-    return made
+    log_folder: Path = tmp_path_factory.mktemp("zipf")
+    zipf_log.write_log(log_folder, QUERIES, seed=1)
+    return log_folder
 
 
 def test_terms_follow_zipfs_law() -> None:
@@ -44,25 +44,25 @@ def test_same_seed_same_bytes_in_batches_that_never_repeat_a_query(
     for name in ("queries", "corpus", "impressions"):
         assert (tmp_path / "again" / f"{name}.parquet").read_bytes() == (folder / f"{name}.parquet").read_bytes()
     zipf_log.write_log(tmp_path / "other", QUERIES, seed=2)
-    assert not read(tmp_path / "other")["queries"].equals(read(folder)["queries"])
+    assert not read_tables(tmp_path / "other")["queries"].equals(read_tables(folder)["queries"])
 
     monkeypatch.setattr(zipf_log, "BATCH", 500)
     zipf_log.write_log(tmp_path / "small", QUERIES, seed=1)
-    tables = read(tmp_path / "small")
+    tables = read_tables(tmp_path / "small")
     assert len(set(tables["queries"]["text"].to_pylist())) == tables["queries"].num_rows == QUERIES
     assert tables["queries"]["query_id"].to_pylist() == [f"zipf/q{i}" for i in range(QUERIES)]
-    assert tables["corpus"].equals(read(folder)["corpus"])
+    assert tables["corpus"].equals(read_tables(folder)["corpus"])
 
 
-def double_loop(scores: list[dict[int, float]], givers: list[bool], threshold: float, top: int, least: int) -> list:
+def double_loop(scores: list[dict[int, float]], givers: list[bool], threshold: float, top: int, min_terms: int) -> list:
     """Algorithm 1 over every ordered pair."""
-    found = []
+    pairs = []
     for q1, s1 in enumerate(scores):
         best = sorted(s1, key=lambda term: (-s1[term], term))[:top]
         for q2, s2 in enumerate(scores):
-            if q1 != q2 and givers[q2] and min(len(s1), len(s2)) >= least:
-                found += [[q1, q2]] if all(s2.get(term, 0.0) > threshold for term in best) else []
-    return found
+            if q1 != q2 and givers[q2] and min(len(s1), len(s2)) >= min_terms:
+                pairs += [[q1, q2]] if all(s2.get(term, 0.0) > threshold for term in best) else []
+    return pairs
 
 
 def test_pairwise_equals_a_double_loop() -> None:
@@ -75,12 +75,13 @@ def test_pairwise_equals_a_double_loop() -> None:
         ]
         givers = [draw.random() < 0.7 for _ in scores]
         terms, importances = np.full((len(scores), 8), -1), np.zeros((len(scores), 8))
-        for row, held in enumerate(scores):
-            terms[row, : len(held)], importances[row, : len(held)] = list(held), list(held.values())
-        threshold, top, least = draw.choice([0.1, 0.25, 0.4]), draw.randint(1, 4), draw.randint(1, 3)
-        found = pairwise(
-            terms, importances, np.array(givers), threshold=threshold, top_terms=top, min_terms=least
+        for row, query_scores in enumerate(scores):
+            terms[row, : len(query_scores)] = list(query_scores)
+            importances[row, : len(query_scores)] = list(query_scores.values())
+        threshold, top, min_terms = draw.choice([0.1, 0.25, 0.4]), draw.randint(1, 4), draw.randint(1, 3)
+        pairs = pairwise(
+            terms, importances, np.array(givers), threshold=threshold, top_terms=top, min_terms=min_terms
         ).tolist()
-        assert found == double_loop(scores, givers, threshold, top, least)
-        total += len(found)
+        assert pairs == double_loop(scores, givers, threshold, top, min_terms)
+        total += len(pairs)
     assert total > 1_000
