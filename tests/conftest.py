@@ -59,9 +59,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if part := os.environ.get("PART"):
         number, parts = map(int, part.split("/"))
         files = sorted({item.path for item in items if item.get_closest_marker("integration")})
-        others = [item for item in items if item.path not in files[number::parts]]
+        deselected = [item for item in items if item.path not in files[number::parts]]
         items[:] = [item for item in items if item.path in files[number::parts]]
-        config.hook.pytest_deselected(items=others)
+        config.hook.pytest_deselected(items=deselected)
 
 
 def _turn(item: pytest.Item) -> int:

@@ -24,14 +24,14 @@ BLOCKS = [
 def commands(block: str) -> str:
     """What a reader types: lines behind `$`, with the lines that go on from them, placeholders filled."""
     typed: list[str] = []
-    end = ""  # of a document that a command reads
+    terminator = ""  # of a document that a command reads
     for line in block.splitlines():
         if line.startswith("$ "):
             typed.append(line[2:])
-            end = match[1] if (match := re.search(r"<<(\w+)", line)) else ""
-        elif typed and (end or typed[-1].endswith("\\")):
+            terminator = match[1] if (match := re.search(r"<<(\w+)", line)) else ""
+        elif typed and (terminator or typed[-1].endswith("\\")):
             typed.append(line)
-            end = "" if line == end else end
+            terminator = "" if line == terminator else terminator
     return re.sub(r"<[a-z][\w ]*>", "x", "\n".join(typed))
 
 

@@ -41,15 +41,15 @@ DONE = {"passed": 4, "failed": 1, "skipped": 1, "cases": 21, "by kind": {"even":
 def recorded(folder: Path, *words: str) -> dict[str, Any]:
     """What is written once the tests of a folder ran, without seconds."""
     path = os.pathsep.join([str(HELPERS), str(HELPERS.parents[1])])
-    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
     command = [sys.executable, "-m", "pytest", "-q", *words]
-    environment = own | {"PYTHONPATH": path, "SLIMTOWER_GIT_COMMIT": "abc"}
+    environment = variables | {"PYTHONPATH": path, "SLIMTOWER_GIT_COMMIT": "abc"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder)
     assert done.returncode in (0, 1), done.stdout + done.stderr
-    found = read_json(folder / "faults.json")
-    for groups in (found["groups"], *(each["groups"] for each in found["files"].values())):
+    record = read_json(folder / "faults.json")
+    for groups in (record["groups"], *(file_record["groups"] for file_record in record["files"].values())):
         assert all(0 <= counts.pop("seconds", 0) < 60 for counts in groups.values())
-    return found | {"said": done.stdout}
+    return record | {"said": done.stdout}
 
 
 def make(folder: Path) -> None:
@@ -57,9 +57,9 @@ def make(folder: Path) -> None:
     (folder / "pytest.ini").write_text("[pytest]\nmarkers = faults: x\n")
     (folder / "test_it.py").write_text(TESTS)
     (folder / "test_load.py").write_text("")
-    kept = {"git_commit": "older", "groups": {"kills": {"passed": 7, "seconds": 1.0}, "load": {"passed": 9}}}
-    gone = {"git_commit": "older", "groups": {"load": {"passed": 100}}}
-    write_json(folder / "faults.json", {"files": {"test_load.py": kept, "test_gone.py": gone}})
+    other_file = {"git_commit": "older", "groups": {"kills": {"passed": 7, "seconds": 1.0}, "load": {"passed": 9}}}
+    missing_file = {"git_commit": "older", "groups": {"load": {"passed": 100}}}
+    write_json(folder / "faults.json", {"files": {"test_load.py": other_file, "test_gone.py": missing_file}})
 
 
 @pytest.mark.slow
@@ -67,17 +67,17 @@ def make(folder: Path) -> None:
 @pytest.mark.parametrize("processes", ["0", "2"])
 def test_counts_of_all_processes_are_summed_and_other_files_stay(tmp_path: Path, processes: str) -> None:
     make(tmp_path)
-    found = recorded(tmp_path, "-n", processes)
-    assert found["groups"] == {
+    record = recorded(tmp_path, "-n", processes)
+    assert record["groups"] == {
         "kills": {"passed": 7},
         "load": {"passed": 10, "failed": 0, "skipped": 0},
         "input": DONE,
     }
-    assert {name: each["git_commit"] for name, each in found["files"].items()} == {
+    assert {name: file_record["git_commit"] for name, file_record in record["files"].items()} == {
         "test_load.py": "older", "test_it.py": "abc",
     }  # fmt: skip
-    assert found["files"]["test_it.py"]["machine"] == found["machine"], "files are run on several machines"
-    assert found["git_commit"] == "abc" and found["machine"]["cores"] and "in part" not in found["said"]
+    assert record["files"]["test_it.py"]["machine"] == record["machine"], "files are run on several machines"
+    assert record["git_commit"] == "abc" and record["machine"]["cores"] and "in part" not in record["said"]
 
 
 @pytest.mark.slow

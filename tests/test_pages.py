@@ -26,9 +26,9 @@ def test_links_lead_somewhere(page: Path) -> None:
         if re.match(r"https?:", target):
             continue
         name, _, anchor = target.partition("#")
-        other = page.parent / name if name else page
-        assert other.exists(), f"{page.name}: {target}"
-        assert not anchor or anchor in anchors(other), f"{page.name}: {target}"
+        target_page = page.parent / name if name else page
+        assert target_page.exists(), f"{page.name}: {target}"
+        assert not anchor or anchor in anchors(target_page), f"{page.name}: {target}"
 
 
 def test_the_readme_is_short() -> None:

@@ -41,8 +41,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_imports_are_followed_but_those_for_type_checkers(project: Path) -> None:
-    found = {"trains", "direct", "of_package", "within"}
-    assert closure("steps.a.trains") == {"steps.a", "steps.b.indirect", *(f"steps.a.{name}" for name in found)}
+    names = {"trains", "direct", "of_package", "within"}
+    assert closure("steps.a.trains") == {"steps.a", "steps.b.indirect", *(f"steps.a.{name}" for name in names)}
     assert closure("steps.a.within", "steps.b.indirect") == {"steps.a.within", "steps.b.indirect"}
 
 
@@ -70,11 +70,11 @@ def test_a_module_that_is_not_there_and_a_relative_import_are_defects(project: P
     ["steps.distill.trainer", "steps.teach.contrastive_training", "steps.training.ranker", "steps.index.dataset"],
 )
 def test_a_checkpoint_outlives_changes_of_tracking_and_of_how_a_stage_starts(module: str) -> None:
-    found = closure(module)
-    assert module in found and not found & {
+    modules = closure(module)
+    assert module in modules and not modules & {
         "steps.tracking.runs",
         "steps.frame.stage",
         "slimtower.registry.client",
         "steps.training.torchrun",
     }
-    assert not any(name.startswith("pipeline") for name in found)
+    assert not any(name.startswith("pipeline") for name in modules)

@@ -8,28 +8,28 @@ import pytest
 from steps.core.cosines import cosines
 
 
-def by_hand(one: list[float], other: list[float]) -> float:
-    products = fsum(a * b for a, b in zip(one, other, strict=True))
-    return products / sqrt(fsum(a * a for a in one)) / sqrt(fsum(b * b for b in other))
+def by_hand(first: list[float], second: list[float]) -> float:
+    products = fsum(a * b for a, b in zip(first, second, strict=True))
+    return products / sqrt(fsum(a * a for a in first)) / sqrt(fsum(b * b for b in second))
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
 def test_float32_rows_are_compared_in_float64(scale: float) -> None:
     """Squares of such rows leave the range of float32, and its sums would err in the seventh digit."""
     generator = np.random.default_rng(3)
-    one = generator.standard_normal((50, 300))
-    near, far = one + 1e-3 * generator.standard_normal(one.shape), generator.standard_normal(one.shape)
-    for other in (near, far):
-        left, right = ((each * scale).astype(np.float32) for each in (one, other))
-        expected = [by_hand(*rows) for rows in zip(left.tolist(), right.tolist(), strict=True)]
-        assert cosines(left, right) == pytest.approx(expected, rel=0, abs=1e-13)
+    vectors = generator.standard_normal((50, 300))
+    near, far = vectors + 1e-3 * generator.standard_normal(vectors.shape), generator.standard_normal(vectors.shape)
+    for references in (near, far):
+        first, second = ((rows * scale).astype(np.float32) for rows in (vectors, references))
+        expected = [by_hand(*rows) for rows in zip(first.tolist(), second.tolist(), strict=True)]
+        assert cosines(first, second) == pytest.approx(expected, rel=0, abs=1e-13)
 
 
 def test_types_may_differ_rows_may_be_nothing_and_shapes_must_match() -> None:
-    one, other = np.random.default_rng(4).standard_normal((2, 20, 16))
-    left, right = one.astype(np.float16), other.astype(np.float32)
-    expected = [by_hand(*rows) for rows in zip(left.tolist(), right.tolist(), strict=True)]
-    assert cosines(left, right) == pytest.approx(expected, rel=0, abs=1e-13)
+    vectors, references = np.random.default_rng(4).standard_normal((2, 20, 16))
+    first, second = vectors.astype(np.float16), references.astype(np.float32)
+    expected = [by_hand(*rows) for rows in zip(first.tolist(), second.tolist(), strict=True)]
+    assert cosines(first, second) == pytest.approx(expected, rel=0, abs=1e-13)
     zero, ones = np.zeros((1, 2), dtype=np.float32), np.ones((1, 2), dtype=np.float32)
     assert cosines(zero, zero).tolist() == [1.0]
     assert cosines(zero, ones).tolist() == cosines(ones, zero).tolist() == [0.0]

@@ -23,7 +23,7 @@ def test_graded_queries_by_hand() -> None:
     # ranks: 1 miss, 2 grade 2, 3 miss, 4 grade 1, 5 grade 0; a third relevant document is not found
     grades = {"none": {"b": 1}, "some": {"a": 2, "b": 1, "c": 1, "z": 0}}
     rankings, scores = [["x", "a", "y", "b", "z"], []], [np.arange(5.0)[::-1], np.zeros(0)]
-    found = per_query(
+    values_by_measure = per_query(
         ["nDCG@10", "MRR@10", "MAP@1000", "Recall@5", "R@100"], grades, ["some", "none"], rankings, scores
     )
     dcg = 2 / log2(3) + 1 / log2(5)
@@ -36,7 +36,7 @@ def test_graded_queries_by_hand() -> None:
         "R@100": 2 / 3,
     }
     for name, value in expected.items():
-        assert found[name] == pytest.approx([value, 0]), "in the order of the queries; without hits 0"
+        assert values_by_measure[name] == pytest.approx([value, 0]), "in the order of the queries; without hits 0"
 
 
 def test_the_order_is_by_score_then_by_id_for_any_ties() -> None:
@@ -45,15 +45,15 @@ def test_the_order_is_by_score_then_by_id_for_any_ties() -> None:
         for levels in (1, 3, 1000):
             ids = [f"d{number}" for number in random.permutation(count)]
             scores = random.integers(0, levels, count).astype(np.float32)
-            wanted = sorted(range(count), key=lambda at: (float(scores[at]), ids[at]), reverse=True)
-            assert trec_order(ids, scores) == wanted
+            expected = sorted(range(count), key=lambda at: (float(scores[at]), ids[at]), reverse=True)
+            assert trec_order(ids, scores) == expected
 
 
 def by_hand(grades: dict[str, int], ranked: list[str]) -> float:
     """nDCG@10 in float64; a negative grade gains nothing."""
     gains = [max(grades.get(doc, 0), 0) for doc in ranked[:10]]
     ideal = sorted((max(grade, 0) for grade in grades.values()), reverse=True)[:10]
-    gained, best = (sum(gain / log2(rank) for rank, gain in enumerate(each, start=2)) for each in (gains, ideal))
+    gained, best = (sum(gain / log2(rank) for rank, gain in enumerate(grades, start=2)) for grades in (gains, ideal))
     return gained / best if best else 0.0
 
 
@@ -96,19 +96,19 @@ def test_measures_are_those_of_trec_eval_on_a_thousand_runs_with_ties() -> None:
         "RR": "recip_rank", "R@5": "recall_5", "R@100": "recall_100", "P@10": "P_10",
         "Success@5": "success_5", "Rprec": "Rprec", "Bpref": "bpref",
     }  # fmt: skip
-    for least in (1, 2):
-        evaluator = pytrec_eval.RelevanceEvaluator(qrels, set(theirs.values()), relevance_level=least)
+    for relevant_from in (1, 2):
+        evaluator = pytrec_eval.RelevanceEvaluator(qrels, set(theirs.values()), relevance_level=relevant_from)
         expected = evaluator.evaluate(runs)
-        found = per_query([*theirs, "RR@10", "R(rel=3)@5"], qrels, ids, doc_ids, scores, least)
+        values_by_measure = per_query([*theirs, "RR@10", "R(rel=3)@5"], qrels, ids, doc_ids, scores, relevant_from)
         for ours, name in theirs.items():
-            assert found[ours].tolist() == [expected[query][name] for query in ids], ours
+            assert values_by_measure[ours].tolist() == [expected[query][name] for query in ids], ours
         first = [expected[query]["recip_rank"] for query in ids]
-        assert found["RR@10"].tolist() == [value if value >= 1 / 10 else 0 for value in first]
-        assert 0.05 < found["R@5"].mean() < 0.9
+        assert values_by_measure["RR@10"].tolist() == [value if value >= 1 / 10 else 0 for value in first]
+        assert 0.05 < values_by_measure["R@5"].mean() < 0.9
     for at, query in enumerate(ids):  # by hand, ties by id from behind; the name's own grade goes before the data set's
-        ranked = [doc_ids[at][place] for place in trec_order(doc_ids[at], scores[at])]
+        ranked = [doc_ids[at][position] for position in trec_order(doc_ids[at], scores[at])]
         good = {doc for doc, grade in qrels[query].items() if grade >= 3}
-        assert found["R(rel=3)@5"][at] == pytest.approx(len(good & set(ranked[:5])) / max(len(good), 1))
+        assert values_by_measure["R(rel=3)@5"][at] == pytest.approx(len(good & set(ranked[:5])) / max(len(good), 1))
 
 
 @pytest.mark.parametrize("name", NO_MEASURES.split("|"))

@@ -38,12 +38,12 @@ def test_a_terminal_has_one_line_that_is_taken_away_at_the_end(monkeypatch: pyte
 
 @pytest.mark.parametrize(("items", "counts"), [(range(0, 10, 4), [0, 4, 8, 10]), (["a", "b"], [0, 1, 2])])
 def test_starts_of_batches_count_what_is_in_them(items: object, counts: list[int]) -> None:
-    found = []
+    counted = []
     bar: Bar | None = None
     for _ in progress(items, len(items), "score"):  # type: ignore[arg-type, var-annotated]
         (bar,) = module._open
-        found.append(bar.done)
-    assert bar is not None and [*found, bar.done] == counts
+        counted.append(bar.done)
+    assert bar is not None and [*counted, bar.done] == counts
     assert bar.line().startswith(f"score: {counts[-1]} of {counts[-1]} in ")
 
 

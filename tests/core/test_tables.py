@@ -17,7 +17,7 @@ from steps.core.tables import read_table, stream_table, table_from_rows, write_t
 def test_tables_are_written_one_at_a_time_as_they_are_made(tmp_path: Path) -> None:
     alive: list[weakref.ref[pa.Table]] = []
 
-    def made() -> Iterator[pa.Table]:
+    def tables() -> Iterator[pa.Table]:
         for number in range(4):
             gc.collect()
             assert sum(table() is not None for table in alive) <= 1  # the last one, still in the writer's hands
@@ -27,19 +27,19 @@ def test_tables_are_written_one_at_a_time_as_they_are_made(tmp_path: Path) -> No
             yield table
             del table
 
-    stream_table(tmp_path, "scores", made())
-    found = read_table(tmp_path, "scores")
-    assert found["text_row"].to_pylist() == [0, 0, 0, 1, 1, 1, 3, 3, 3]
-    assert found["score"].to_pylist() == [0.0, 0.5, 1.0] * 3
+    stream_table(tmp_path, "scores", tables())
+    scores = read_table(tmp_path, "scores")
+    assert scores["text_row"].to_pylist() == [0, 0, 0, 1, 1, 1, 3, 3, 3]
+    assert scores["score"].to_pylist() == [0.0, 0.5, 1.0] * 3
 
 
 def test_a_failure_while_tables_are_made_leaves_no_file(tmp_path: Path) -> None:
-    def made() -> Iterator[pa.Table]:
+    def tables() -> Iterator[pa.Table]:
         yield table_from_rows("scores", [{"text_row": 0, "doc_row": 0, "score": 0.0}])
         raise UserError("no more")
 
     with pytest.raises(UserError, match="no more"):
-        stream_table(tmp_path, "scores", made())
+        stream_table(tmp_path, "scores", tables())
     assert not list(tmp_path.iterdir())
 
 

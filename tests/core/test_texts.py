@@ -16,7 +16,7 @@ from steps.core.texts import _UNSPACED, _folded, fold, lowered_places, sentences
 
 @pytest.mark.medium
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ("What is (are) Glaucoma ?", "what is are glaucoma"),
         ("naïve  Café", "NAÏVE café"),
@@ -28,8 +28,8 @@ from steps.core.texts import _UNSPACED, _folded, fold, lowered_places, sentences
         ("προϊόντος ΐ", "προϊόντος ΐ".upper()),
     ],
 )
-def test_fold_ignores_case_punctuation_and_forms(one: str, other: str) -> None:
-    assert fold(one) == fold(other)
+def test_fold_ignores_case_punctuation_and_forms(first: str, second: str) -> None:
+    assert fold(first) == fold(second)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_fold_of_ascii_is_that_of_any_text(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("Return_the CUMSUM(axis=1)", ["return", "the", "cumsum", "axis", "1"]),
         ("Giá vé 서울", ["giá", "vé", "서울"]),
@@ -67,13 +67,13 @@ def test_fold_of_ascii_is_that_of_any_text(text: str) -> None:
         ("Été x_1, don't", ["été", "x", "1", "don", "t"]),
     ],
 )
-def test_words_are_the_same_however_they_are_written(text: str, found: list[str]) -> None:
-    assert words(text) == found
+def test_words_are_the_same_however_they_are_written(text: str, expected: list[str]) -> None:
+    assert words(text) == expected
     assert fold("coop\u00aderation") == fold("cooperation")
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("北京大学，你好", ["北京", "京大", "大学", "你好"]),
         ("我 用Python3写", ["我", "用", "python3", "写"]),
@@ -85,19 +85,19 @@ def test_words_are_the_same_however_they_are_written(text: str, found: list[str]
         ("。、", []),
     ],
 )
-def test_words_of_scripts_without_spaces_are_pairs_of_characters(text: str, found: list[str]) -> None:
-    assert words(text) == found
+def test_words_of_scripts_without_spaces_are_pairs_of_characters(text: str, expected: list[str]) -> None:
+    assert words(text) == expected
     lowered = as_read(text).lower()
-    assert [lowered[start:end] for start, end in lowered_places(lowered)] == found
+    assert [lowered[start:stop] for start, stop in lowered_places(lowered)] == expected
 
 
 @pytest.mark.medium
 def test_the_scripts_without_spaces_are_those_of_word_places() -> None:
     letter = regex.compile(rf"[{_UNSPACED}](?<=[\p{{L}}\p{{N}}])")
-    others = {"ー", "ｰ", "ﾞ", "ﾟ", "〆"}  # of several scripts
+    shared_signs = {"ー", "ｰ", "ﾞ", "ﾟ", "〆"}  # of several scripts
     for code in range(0x250, sys.maxunicode + 1):
         sign = chr(code)
-        if unicodedata.category(sign)[0] in "LN" and sign not in others:
+        if unicodedata.category(sign)[0] in "LN" and sign not in shared_signs:
             assert bool(_CHARACTER.fullmatch(sign)) == bool(letter.fullmatch(sign)), hex(code)
 
 
@@ -109,7 +109,7 @@ def test_full_stops_set_apart_end_sentences_in_lower_case() -> None:
 
 
 @pytest.mark.parametrize(
-    "found",
+    "expected",
     [
         ["my order never arrived.", "who do i call?", "it says approx. three days!", "the no. 5 is, i.e. was, late."],
         ["The U.S. economy grew by 2.1 percent.", "Dr. J. Smith et al. left at 5 p.m. on Jan. 5.", "Why?"],
@@ -121,12 +121,12 @@ def test_full_stops_set_apart_end_sentences_in_lower_case() -> None:
         ["यह पहला वाक्य है।", "क्या यह तीसरा है?", "یہ پہلا ہے۔", "هل هذه ثانية؟", "ይህ ነው።"],
     ],
 )
-def test_sentences_of_several_kinds(found: list[str]) -> None:
-    assert sentences(" ".join(found)) == found
+def test_sentences_of_several_kinds(expected: list[str]) -> None:
+    assert sentences(" ".join(expected)) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("Ingredients:\n- two eggs\n- salt, i.e. NaCl\n", ["Ingredients:", "- two eggs", "- salt, i.e. NaCl"]),
         ("how to\n 1. Hold it. Wait.\n 2) let go", ["how to", "1. Hold it.", "Wait.", "2) let go"]),
@@ -155,12 +155,12 @@ def test_sentences_of_several_kinds(found: list[str]) -> None:
         ),
     ],
 )
-def test_lines_items_and_what_ends_without_a_space_are_sentences(text: str, found: list[str]) -> None:
-    assert sentences(text) == found
+def test_lines_items_and_what_ends_without_a_space_are_sentences(text: str, expected: list[str]) -> None:
+    assert sentences(text) == expected
 
 
 @pytest.mark.medium
 def test_no_letter_is_lost_and_long_texts_take_no_longer_a_letter() -> None:
     for text in ("(a. b) ", "“a. ", "\n- a", "e.g. ", "A. ", ". ", "。”", "; ", ".)", "\n "):
-        whole = text * 20_000  # a second at most: nothing is searched again and again
-        assert "".join("".join(sentences(whole)).split()) == "".join(whole.split())
+        long_text = text * 20_000  # a second at most: nothing is searched again and again
+        assert "".join("".join(sentences(long_text)).split()) == "".join(long_text.split())

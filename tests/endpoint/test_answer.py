@@ -27,7 +27,7 @@ def answer(change: Callable[[list[dict[str, Any]]], Any] = lambda rows: rows, **
     return json.dumps({"data": change(rows), "usage": {"total_tokens": 7}} | fields).encode()
 
 
-def each(name: str, value: Callable[[Any], Any]) -> Callable[[list[dict[str, Any]]], Any]:
+def replace_in_rows(name: str, value: Callable[[Any], Any]) -> Callable[[list[dict[str, Any]]], Any]:
     return lambda rows: [row | {name: value(row[name])} for row in rows]
 
 
@@ -44,17 +44,17 @@ MALFORMED = {
     "more": answer(lambda rows: [*rows, rows[0]]),
     "rows of null": answer(lambda rows: [None, None]),
     "no index": answer(lambda rows: [{"embedding": row["embedding"]} for row in rows]),
-    "all index 0": answer(each("index", lambda at: 0)),
+    "all index 0": answer(replace_in_rows("index", lambda at: 0)),
     "no embedding": answer(lambda rows: [{"index": row["index"]} for row in rows]),
     "null embedding": answer(first(None)),
     "nulls": answer(first([None, None])),
     "NaN": answer(first([float("nan"), 1.0])),
     "infinite": answer(first([1e300, 1.0])),
     "zeros": answer(first([0.0, 0.0])),
-    "empty": answer(each("embedding", lambda vector: [])),
+    "empty": answer(replace_in_rows("embedding", lambda vector: [])),
     "ragged": answer(first([1.0])),
-    "nested": answer(each("embedding", lambda vector: [vector])),
-    "no base64": answer(each("embedding", lambda vector: "?")),
+    "nested": answer(replace_in_rows("embedding", lambda vector: [vector])),
+    "no base64": answer(replace_in_rows("embedding", lambda vector: "?")),
 }
 
 
@@ -75,9 +75,9 @@ def test_a_torn_answer_and_a_busy_server_pass(content: bytes) -> None:
     [
         answer(),
         answer(lambda rows: rows[::-1]),
-        answer(each("index", float)),
-        answer(each("index", str)),
-        answer(each("embedding", lambda vector: base64.b64encode(struct.pack("<2f", *vector)).decode())),
+        answer(replace_in_rows("index", float)),
+        answer(replace_in_rows("index", str)),
+        answer(replace_in_rows("embedding", lambda vector: base64.b64encode(struct.pack("<2f", *vector)).decode())),
         answer(error=None),
     ],
 )

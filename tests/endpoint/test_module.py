@@ -64,15 +64,15 @@ def test_its_vectors_are_those_of_the_model_there_and_each_is_paid_for_once(
     tower = teach(tmp_path / "teach", server)
     assert server.paid == dict.fromkeys(PROBES, 1)  # it has no roles
     server.delay = 0.05  # so that requests overlap
-    found, count = embedded(tower, tmp_path / "vectors.npy")
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    vectors, count = embedded(tower, tmp_path / "vectors.npy")
+    np.testing.assert_allclose(vectors, expected, atol=1e-6)
     np.testing.assert_allclose(np.load(tmp_path / "lengths.npy"), 1.0, atol=1e-5)
     assert count == len(TEXTS) and all(server.paid[text] == 1 for text in TEXTS)
     assert 2 <= server.most_at_once <= 3
-    assert f"test: {len(TEXTS)} texts to ask tiny for, about" in (told := capsys.readouterr().err)
-    assert " at 0.02; spent before: " in told
+    assert f"test: {len(TEXTS)} texts to ask tiny for, about" in (message := capsys.readouterr().err)
+    assert " at 0.02; spent before: " in message
     assert all(len(body["input"]) <= 8 for body in server.bodies)
-    found, count = embedded(tower, tmp_path / "again.npy")
+    vectors, count = embedded(tower, tmp_path / "again.npy")
     assert count == 0 and all(server.paid[text] == 1 for text in TEXTS)
     with asking_anew():
         np.testing.assert_allclose(encode(load_tower(tower), TEXTS[:2], "query"), expected[:2], atol=1e-6)
@@ -89,7 +89,7 @@ def test_a_text_of_both_roles_is_paid_for_once_where_the_server_has_none(
     server: EmbeddingServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], roles: dict, times: int
 ) -> None:
     tower = load_tower(teach(tmp_path / "teach", server, **roles))
-    jobs = [asked for role in ("query", "document") for asked in endpoint_jobs(tower, role, TEXTS)]
+    jobs = [job for role in ("query", "document") for job in endpoint_jobs(tower, role, TEXTS)]
     assert announce(jobs, "both") == times * len(TEXTS)
     queries, documents = (encode(tower, TEXTS, role) for role in ("query", "document"))
     assert all(server.paid[text] == times for text in TEXTS)
@@ -109,8 +109,8 @@ def test_nothing_is_lost_or_paid_twice_where_the_server_fails_now_and_then(
     tower = teach(tmp_path / "teach", server, {"timeout_s": 0.7, "tries": 8})
     requests = len(server.bodies)
     server.faults = ["", *FAULTS]  # the first is for the probes
-    found, _ = embedded(tower, tmp_path / "vectors.npy")
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    vectors, _ = embedded(tower, tmp_path / "vectors.npy")
+    np.testing.assert_allclose(vectors, expected, atol=1e-6)
     batches = {tuple(body["input"]) for body in server.bodies[requests:]}
     # each failure costs one more request, each useless answer the texts of its own; a slow one comes too late
     assert len(server.bodies) - requests == len(batches) + len(FAULTS) - 1
@@ -125,7 +125,7 @@ def test_retry_after_holds_back_all_requests(server: EmbeddingServer, tmp_path: 
     before = len(server.times)
     embedded(tower, tmp_path / "vectors.npy")
     times = server.times[before + 1 :]  # without the probes
-    assert not [each for each in times if times[0] + 1 < each < times[0] + 2.8]  # those under way come before
+    assert not [moment for moment in times if times[0] + 1 < moment < times[0] + 2.8]  # those under way come before
     assert max(times) > times[0] + 2.8
 
 
@@ -135,9 +135,9 @@ def test_timed_queries_do_not_count_what_limits_hold_back(server: EmbeddingServe
     server.delay, server.retry_after = 0.05, "1.0"
     server.faults = [*[""] * 4, "busy"]  # after the probes and three untimed ones
     began, before = time.monotonic(), len(server.bodies)
-    found = measure({"api": endpoint.embed}, TEXTS[:3], TEXTS[:4], batch_size=4)["api"]
+    speed = measure({"api": endpoint.embed}, TEXTS[:3], TEXTS[:4], batch_size=4)["api"]
     assert time.monotonic() - began > (len(server.bodies) - before - 1) * 0.25  # pacing holds
-    assert 50 <= found.p50_ms < 200 and found.p99_ms < 400 and found.qps > 4 / 0.2
+    assert 50 <= speed.p50_ms < 200 and speed.p99_ms < 400 and speed.qps > 4 / 0.2
 
 
 def test_a_server_that_asks_to_wait_for_nothing_is_left_alone_for_a_while(
@@ -205,11 +205,12 @@ def test_a_killed_run_pays_for_the_rest_alone(
     record_property("kills", 1)
     time.sleep(0.3)
     server.delay = 0.0
-    found, count = embedded(tower, tmp_path / "vectors.npy")
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    vectors, count = embedded(tower, tmp_path / "vectors.npy")
+    np.testing.assert_allclose(vectors, expected, atol=1e-6)
     assert 0 < count <= len(TEXTS) - 4
-    twice = [text for text in TEXTS if server.paid[text] > 1]
-    assert len(twice) <= 4 and max(server.paid[text] for text in TEXTS) <= 2  # what was under way: two requests of two
+    paid_again = [text for text in TEXTS if server.paid[text] > 1]
+    assert len(paid_again) <= 4, "what was under way: two requests of two"
+    assert max(server.paid[text] for text in TEXTS) <= 2
 
 
 def test_the_budget_stops_before_it_is_passed_and_keeps_what_is_paid(server: EmbeddingServer, tmp_path: Path) -> None:
@@ -228,14 +229,15 @@ def test_the_budget_stops_before_it_is_passed_and_keeps_what_is_paid(server: Emb
         reader.embed(TEXTS)
     words = sum(len(text.split()) * count for text, count in server.paid.items())
     assert words <= spent + 250
-    kept = endpoint.spent.path.read_text()
+    ledger = endpoint.spent.path.read_text()
     shutil.rmtree(endpoint._folder)  # as the advice has it where another model is behind the name
     assert TokenLedger(endpoint.spent.path).tokens > spent
-    other = Model(model=endpoint.model.model, dimensions=3, body={}, max_length=9)
-    assert Endpoint(other, endpoint.connection, endpoint.tokenizer, endpoint.probes).spent.path == endpoint.spent.path
+    same_name = Model(model=endpoint.model.model, dimensions=3, body={}, max_length=9)
+    sibling = Endpoint(same_name, endpoint.connection, endpoint.tokenizer, endpoint.probes)
+    assert sibling.spent.path == endpoint.spent.path
     assert fingerprint(tight).id == fingerprint(tower).id  # limits change no vector
     embedded(tower, tmp_path / "vectors.npy")
-    assert all(server.paid[text] == 1 for text in TEXTS) and kept
+    assert all(server.paid[text] == 1 for text in TEXTS) and ledger
 
 
 def test_an_unusable_answer_is_paid_for_once_and_counted(server: EmbeddingServer, tmp_path: Path) -> None:
@@ -254,18 +256,18 @@ def test_an_unusable_answer_is_paid_for_once_and_counted(server: EmbeddingServer
 
 def test_all_runs_on_one_cache_count_together_also_what_is_under_way(tmp_path: Path) -> None:
     path = tmp_path / "endpoint/spent.txt"
-    one, other = TokenLedger(path), TokenLedger(path)
-    held = one.hold(60, 100, "tiny")
+    first, second = TokenLedger(path), TokenLedger(path)
+    reserved = first.hold(60, 100, "tiny")
     with pytest.raises(UserError, match=r"tiny: 0 tokens are spent, 60 are under way .*about 50 come next"):
-        other.hold(50, 100, "tiny")
-    one.add(30, 60, held)
-    assert other.hold(50, 100, "tiny") == 50
-    assert (other.tokens, other.estimated, other.reserved) == (30, 60, 50)
+        second.hold(50, 100, "tiny")
+    first.add(30, 60, reserved)
+    assert second.hold(50, 100, "tiny") == 50
+    assert (second.tokens, second.estimated, second.reserved) == (30, 60, 50)
     with pytest.raises(UserError, match="30 tokens are spent, 50 are under way"):
-        one.hold(50, 100, "tiny")
+        first.hold(50, 100, "tiny")
     with path.open("a") as handle:
         handle.write("7 1")  # what a killed run left of a line
-    other.add(0, 0, 50)
+    second.add(0, 0, 50)
     again = TokenLedger(path)
     assert (again.tokens, again.estimated, again.reserved) == (30, 60, 0)
     path.write_text("30 60\n10 5\n")  # as earlier versions wrote it
@@ -276,32 +278,33 @@ def test_a_model_that_changed_behind_its_name_is_noticed(
     server: EmbeddingServer, tmp_path: Path, tiny_tower: Path
 ) -> None:
     tower = teach(tmp_path / "teach", server)
-    read = server.read
-    server.read = lambda texts, body: read([text + " more" for text in texts], body)
+    embed_texts = server.read
+    server.read = lambda texts, body: embed_texts([text + " more" for text in texts], body)
     with pytest.raises(UserError, match="another model is behind the name now"):
         embedded(tower, tmp_path / "vectors.npy")
     with pytest.raises(UserError, match="another model is behind the name now"):
         teach(tmp_path / "again", server)
     assert not any(server.paid[text] for text in TEXTS)
-    server.read = lambda texts, body: read(texts, body) + 1e-4  # rounding of another processor
+    server.read = lambda texts, body: embed_texts(texts, body) + 1e-4  # rounding of another processor
     assert fingerprint(teach(tmp_path / "again", server)).id == fingerprint(tower).id
     server.faults = ["", "", "", "dimension"]
     with pytest.raises(UserError, match="31 dimensions, not 32"):
         embedded(tower, tmp_path / "vectors.npy")
-    kept, asked = set(server.asked), len(server.bodies)
+    texts_before, requests_before = set(server.asked), len(server.bodies)
     embedded(tower, tmp_path / "vectors.npy")
-    again = [text for body in server.bodies[asked + 1 :] for text in body["input"] if text in kept]  # behind the probes
-    assert len(again) <= 16 < len(kept & set(TEXTS)), "only what was under way is asked for again"
+    bodies = server.bodies[requests_before + 1 :]  # behind the probes
+    again = [text for body in bodies for text in body["input"] if text in texts_before]
+    assert len(again) <= 16 < len(texts_before & set(TEXTS)), "only what was under way is asked for again"
 
 
 def test_batches_end_at_the_texts_and_at_the_tokens_that_a_request_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = [3, 3, 3, 9, 1, 1, 1, 1, 4]
-    most = Connection.model_construct(batch_texts=3)
+    limits = Connection.model_construct(batch_texts=3)
     monkeypatch.setattr(endpoint_client, "BATCH_TOKENS", 7)
-    found = [*batches(((bytes([at]), "x" * size) for at, size in enumerate(sizes)), len, most)]
-    assert [[len(text) for text in batch.texts] for batch in found] == [[3, 3], [3], [9], [1, 1, 1], [1, 4]]
-    assert [batch.tokens for batch in found] == [6, 3, 9, 3, 5]
-    assert [key for batch in found for key in batch.keys] == [bytes([at]) for at in range(len(sizes))]
+    request_batches = [*batches(((bytes([at]), "x" * size) for at, size in enumerate(sizes)), len, limits)]
+    assert [[len(text) for text in batch.texts] for batch in request_batches] == [[3, 3], [3], [9], [1, 1, 1], [1, 4]]
+    assert [batch.tokens for batch in request_batches] == [6, 3, 9, 3, 5]
+    assert [key for batch in request_batches for key in batch.keys] == [bytes([at]) for at in range(len(sizes))]
 
 
 @pytest.mark.parametrize(
@@ -320,15 +323,15 @@ def test_roles_prompts_dimensions_and_lengths_are_sent(server: EmbeddingServer, 
     assert tower.get_embedding_dimension() == 16
     queries, documents = (encode(tower, ["one two three four five six"], role) for role in ("query", "document"))
     assert server.bodies[-1]["input_type"] == "document" and server.bodies[-1]["dimensions"] == 16
-    [asked] = (body for body in server.bodies if body["input"] == ["ask: one two three four"])  # 6 tokens with the ":"
-    assert asked["input_type"] == "query"
+    [body] = (body for body in server.bodies if body["input"] == ["ask: one two three four"])  # 6 tokens with the ":"
+    assert body["input_type"] == "query"
     plain = server.read(["one two three four five six"], {})[:, :16]
     np.testing.assert_allclose(documents, -plain / np.linalg.norm(plain), atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(queries, axis=1), 1.0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("key", "change", "fault", "error", "said"),
+    ("key", "change", "fault", "error", "message"),
     [
         (KEY, {"key_variable": "NO_SUCH_KEY"}, "", UserError, "NO_SUCH_KEY is not set"),
         (KEY, {"key_variable": ""}, "", UserError, "401, .*Bearer none"),
@@ -340,11 +343,11 @@ def test_roles_prompts_dimensions_and_lengths_are_sent(server: EmbeddingServer, 
 )
 def test_what_cannot_be_had_is_said_without_the_key(
     server: EmbeddingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    key: str, change: dict, fault: str, error: type[UserError], said: str,
+    key: str, change: dict, fault: str, error: type[UserError], message: str,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("PLANTED_KEY", key)
     server.faults = [fault] * 8
-    with pytest.raises(error, match=said) as raised:
+    with pytest.raises(error, match=message) as raised:
         teach(tmp_path / "teach", server, change)
     assert type(raised.value) is error and key[2:] not in str(raised.value)
     assert KEY not in repr(endpoint_params(server.url))
@@ -364,5 +367,11 @@ def test_a_sign_of_several_tokens_is_cut_by_tokens() -> None:
     by_byte.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     connection = Connection(base_url="http://localhost:1/v1", key_variable="", max_tokens_total=0)
     model = Model(model="any", dimensions=0, body={}, max_length=9)
-    made = Endpoint(model, connection, PreTrainedTokenizerFast(tokenizer_object=by_byte), np.zeros((1, 2), np.float32))
-    assert (made.cut("漢字漢字"), made.cut("漢字"), made.cut("abcdefghijk")) == ("漢字漢", "漢字", "abcdefghi")
+    endpoint = Endpoint(
+        model, connection, PreTrainedTokenizerFast(tokenizer_object=by_byte), np.zeros((1, 2), np.float32)
+    )
+    assert (endpoint.cut("漢字漢字"), endpoint.cut("漢字"), endpoint.cut("abcdefghijk")) == (
+        "漢字漢",
+        "漢字",
+        "abcdefghi",
+    )

@@ -53,8 +53,8 @@ def test_an_end_is_recorded(file: Path, body, kind, code: int, words: str) -> No
         with pytest.raises(kind) as caught, record_exit():
             body()
         assert type(caught.value) is kind
-    found = read_exit(file)
-    assert found is not None and found[0] == code and words in found[1]
+    record = read_exit(file)
+    assert record is not None and record[0] == code and words in record[1]
 
 
 def test_until_the_end_it_says_killed(file: Path) -> None:
@@ -100,11 +100,11 @@ def test_what_the_system_refuses_is_for_a_person_to_mend(file: Path, capsys: pyt
 
         with pytest.raises(SystemExit) as ended:
             guarded(command)
-        said = capsys.readouterr().err
-        assert ended.value.code == 3 and said.startswith("slimtower: ") and "data/ingest" in said
-        assert said.count("\n") == 1 and read_exit(file) == (3, said.removeprefix("slimtower: ").rstrip())
+        message = capsys.readouterr().err
+        assert ended.value.code == 3 and message.startswith("slimtower: ") and "data/ingest" in message
+        assert message.count("\n") == 1 and read_exit(file) == (3, message.removeprefix("slimtower: ").rstrip())
 
 
 def test_a_line_of_any_length_keeps_begin_and_end() -> None:
-    said = line(UserError("begin " + "x" * 100_000 + " fix it"))
-    assert said.startswith("begin x") and said.endswith("x fix it") and len(said) < 5000
+    message = line(UserError("begin " + "x" * 100_000 + " fix it"))
+    assert message.startswith("begin x") and message.endswith("x fix it") and len(message) < 5000

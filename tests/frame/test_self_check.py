@@ -32,9 +32,9 @@ def test_the_command_prints_one_line_and_opens_nothing(
     with pytest.raises(SystemExit) as ended:
         runpy.run_module(f"steps.{step}", run_name="__main__")
     assert not ended.value.code
-    said = capsys.readouterr().out
-    assert said.startswith(f"{step}: ready; python 3.") and said.count("\n") == 1
-    assert f"torch {version('torch')}" in said and f"CUDA: {cuda()}" in said
+    output = capsys.readouterr().out
+    assert output.startswith(f"{step}: ready; python 3.") and output.count("\n") == 1
+    assert f"torch {version('torch')}" in output and f"CUDA: {cuda()}" in output
     assert not list(tmp_path.iterdir())
 
 
@@ -53,9 +53,9 @@ def test_a_missing_gpu_stops_a_stage_before_it_starts(
     monkeypatch.setattr(sys, "argv", ["teach"])
     with pytest.raises(SystemExit) as ended:
         stage_main("teach", TeachParams, lambda params, run: pytest.fail("the stage ran"))
-    said = capsys.readouterr().err
+    message = capsys.readouterr().err
     assert ended.value.code == 3
-    assert said.startswith("slimtower: SLIMTOWER_REQUIRE_CUDA is 1, but torch") and said.count("\n") == 1
+    assert message.startswith("slimtower: SLIMTOWER_REQUIRE_CUDA is 1, but torch") and message.count("\n") == 1
     recorded = read_exit(tmp_path / "exit")
     assert recorded and recorded[0] == 3
     with pytest.raises(UserError, match="sees no CUDA device"):

@@ -66,7 +66,7 @@ def ends(edit: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("edit", "told"),
+    ("edit", "input_name"),
     [
         (lambda: write(KNOBS), ""),
         (lambda: write(KNOBS | {"student": {"1l": {"layers": 4}, "2l": {"layers": 2}}, "students": ["2l"]}), ""),
@@ -81,11 +81,11 @@ def ends(edit: Callable[[], object]) -> int:
     ],
 )
 def test_what_is_edited_meanwhile_is_not_recorded_with_what_was_made_before(
-    edit: Callable[[], object], told: str, capsys: pytest.CaptureFixture[str]
+    edit: Callable[[], object], input_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ends(edit) == (3 if told else 0)
-    said = capsys.readouterr().err
-    assert f"distill@2l: {told} changed while it ran" in said if told else "changed" not in said
+    assert ends(edit) == (3 if input_name else 0)
+    message = capsys.readouterr().err
+    assert f"distill@2l: {input_name} changed while it ran" in message if input_name else "changed" not in message
 
 
 @pytest.mark.medium
@@ -95,16 +95,16 @@ def test_all_that_dvc_records_of_a_stage_is_looked_at(monkeypatch: pytest.Monkey
         stages = [stage for stage in repo.index.stages if not stage.frozen]
     assert len(stages) > 10
     for stage in stages:
-        params, others = set[str](), set[str]()
+        params, paths = set[str](), set[str]()
         for dep in stage.deps:
-            found = getattr(dep, "params", None)
-            if found is None:
-                others.add(str(dep.def_path))
+            param_keys = getattr(dep, "params", None)
+            if param_keys is None:
+                paths.add(str(dep.def_path))
             else:
-                params |= {f"{dep.def_path}: {key}" for key in found}
+                params |= {f"{dep.def_path}: {key}" for key in param_keys}
         name, _, cell = stage.addressing.partition("@")
         seen = recorded_inputs(name, cell or None)
         assert params <= seen.keys()
-        assert {path for path in others if not path.startswith(("data/", "models/"))} <= seen.keys()
-        assert all(seen[path] for path in others & seen.keys())
-        assert {path for path in seen if ": " not in path} <= others
+        assert {path for path in paths if not path.startswith(("data/", "models/"))} <= seen.keys()
+        assert all(seen[path] for path in paths & seen.keys())
+        assert {path for path in seen if ": " not in path} <= paths

@@ -57,5 +57,5 @@ def texts_of(
         return build(sources, EmbedParams.model_validate(PARAMS | changes))
 
 
-def pairs(found: AlignmentTexts) -> list[tuple[str, str]]:
-    return [(row["part"], row["text"]) for row in found.table.to_pylist()]
+def pairs(texts: AlignmentTexts) -> list[tuple[str, str]]:
+    return [(row["part"], row["text"]) for row in texts.table.to_pylist()]

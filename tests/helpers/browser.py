@@ -23,19 +23,19 @@ class Browser:
 
     def __init__(self, profile: Path) -> None:
         (low_in, ours_out), (ours_in, low_out) = os.pipe(), os.pipe()
-        theirs_in, theirs_out = (fcntl.fcntl(end, fcntl.F_DUPFD, 20) for end in (low_in, low_out))  # above 3 and 4
+        theirs_in, theirs_out = (fcntl.fcntl(fd, fcntl.F_DUPFD, 20) for fd in (low_in, low_out))  # above 3 and 4
         command = [
             str(find_browser()), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
             "--remote-debugging-pipe", f"--user-data-dir={profile}", "--no-first-run",
             "--disable-background-networking", "about:blank",
         ]  # fmt: skip
-        # Chromium reads commands from descriptor 3 and writes to 4
+        # Chromium reads commands from fd 3 and writes to 4
         shell = ["bash", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "bash", *command]
         self.process = subprocess.Popen(
             shell, pass_fds=(theirs_in, theirs_out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        for end in (low_in, low_out, theirs_in, theirs_out):
-            os.close(end)
+        for fd in (low_in, low_out, theirs_in, theirs_out):
+            os.close(fd)
         self._out, self._in = os.fdopen(ours_out, "wb", buffering=0), os.fdopen(ours_in, "rb", buffering=0)
         self._number, self._rest, self.session = 0, b"", ""
         self.events: dict[str, list[dict[str, Any]]] = {}
@@ -62,7 +62,7 @@ class Browser:
             message["sessionId"] = self.session
         self._out.write(json.dumps(message).encode() + b"\0")
         while True:
-            answer = self._read()
+            answer = self._receive()
             if answer.get("id") == self._number:
                 if "error" in answer:
                     raise RuntimeError(f"{method}: {answer['error']}")
@@ -70,7 +70,7 @@ class Browser:
             if "method" in answer:
                 self.events.setdefault(answer["method"], []).append(answer["params"])
 
-    def _read(self) -> dict[str, Any]:
+    def _receive(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
             chunk = self._in.read(1 << 16)
             if not chunk:
@@ -81,18 +81,18 @@ class Browser:
 
     def evaluate(self, expression: str) -> Any:
         """The value of an expression, awaited."""
-        found = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
-        if "exceptionDetails" in found:
-            raise RuntimeError(found["exceptionDetails"]["exception"].get("description"))
-        return found["result"].get("value")
+        answer = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(answer["exceptionDetails"]["exception"].get("description"))
+        return answer["result"].get("value")
 
     def until(self, expression: str, seconds: float = 20) -> Any:
         """The value of an expression once it is true; AssertionError where it does not become so."""
         deadline = time.monotonic() + seconds
-        while not (found := self.evaluate(expression)):
+        while not (value := self.evaluate(expression)):
             assert time.monotonic() < deadline, expression
             time.sleep(0.05)
-        return found
+        return value
 
     def open(self, url: str) -> None:
         """Load a page."""

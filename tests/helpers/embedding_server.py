@@ -63,8 +63,8 @@ class EmbeddingServer:
         texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
         self.asked.update(texts)
         if not self.keyless and request.headers.get("authorization") != f"Bearer {KEY}":
-            said = request.headers.get("authorization")
-            return JSONResponse({"error": {"message": f"wrong key {said}", "code": "invalid_api_key"}}, 401)
+            authorization = request.headers.get("authorization")
+            return JSONResponse({"error": {"message": f"wrong key {authorization}", "code": "invalid_api_key"}}, 401)
         match "refused" if self.refuse(body) else fault:
             case "busy":
                 headers = {"Retry-After": self.retry_after}
@@ -106,17 +106,17 @@ def _coded(row: np.ndarray, body: dict[str, Any]) -> list[float] | str:
 def tower_reader(tower: SentenceTransformer) -> Reader:
     """Reads text by text, so that a vector does not depend on its batch; those of input_type document are negated."""
 
-    def read(texts: list[str], body: dict[str, Any]) -> np.ndarray:
+    def embed_texts(texts: list[str], body: dict[str, Any]) -> np.ndarray:
         vectors = np.stack([tower.encode(text, show_progress_bar=False) for text in texts])
         return -vectors if body.get("input_type") == "document" else vectors
 
-    return read
+    return embed_texts
 
 
 @contextmanager
-def serving(read: Reader, **told: Any) -> Iterator[EmbeddingServer]:
+def serving(reader: Reader, **settings: Any) -> Iterator[EmbeddingServer]:
     """Run the server in a thread."""
-    state = EmbeddingServer(read, **told)
+    state = EmbeddingServer(reader, **settings)
     app = Starlette(routes=[Route("/v1/embeddings", state.embeddings, methods=["POST"])])
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical", lifespan="off"))
     thread = threading.Thread(target=server.run, daemon=True)

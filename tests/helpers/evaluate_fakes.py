@@ -136,16 +136,16 @@ class BetterRelease(FakeRelease):
 
 
 def fake_systems(
-    root: Path, documents: dict[str, dict[str, str]], teacher: Encode = bag_of_words, **known: int
+    root: Path, documents: dict[str, dict[str, str]], teacher: Encode = bag_of_words, **words_by_student: int
 ) -> Systems:
-    """BM25 over the corpus below `root`, a teacher that reads whole queries, and students that read `known` words."""
+    """BM25 over the corpus below `root`, a teacher that reads whole queries, and students that read so many words."""
     students = []
-    for name, words_read in known.items():
+    for name, words_read in words_by_student.items():
         release: Any = FakeRelease(documents, known=words_read)
         students.append(Student(name, f"reads {words_read}", release, release.encode))
-    whole: Any = FakeRelease(documents)
+    complete: Any = FakeRelease(documents)
     lexical = Lexical(sha256_file(root / "ingest" / "corpus.parquet"), bm25_search(root / "ingest"))
-    return Systems(lexical, Teacher("whole", whole, teacher, 1_000_000), students)
+    return Systems(lexical, Teacher("whole", complete, teacher, 1_000_000), students)
 
 
 def hybrid_systems(root: Path, judged: tuple[str, ...] = ("api", "med")) -> Systems:
@@ -161,9 +161,11 @@ def folders_of(root: Path) -> Folders:
     return Folders(*(root / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
 
 
-def evaluate(systems: Systems, root: Path, given: EvaluateParams | None = None, run: Run | None = None) -> Path:
+def evaluate(
+    systems: Systems, root: Path, evaluate_params: EvaluateParams | None = None, run: Run | None = None
+) -> Path:
     """Run the stage over what `write_inputs` wrote below `root`; returns its output."""
-    stage.evaluate(systems, folders_of(root), root / "reports", given or params(), RULE, run or NullRun())
+    stage.evaluate(systems, folders_of(root), root / "reports", evaluate_params or params(), RULE, run or NullRun())
     return root / "reports"
 
 

@@ -42,18 +42,18 @@ class FaultCounts:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Of every test three times: at its setup, its call and its teardown."""
-        named, *told = report.user_properties or [("", "")]
+        named, *properties = report.user_properties or [("", "")]
         if named[0] != "group":
             return
         (group, of_file), file = named[1], _file(report.nodeid)
-        begun = {"passed": 0, "failed": 0, "skipped": 0, "seconds": 0.0}
-        counts = self.files.setdefault(file, {}).setdefault(str(group), begun)
+        no_counts = {"passed": 0, "failed": 0, "skipped": 0, "seconds": 0.0}
+        counts = self.files.setdefault(file, {}).setdefault(str(group), no_counts)
         counts["seconds"] += report.duration
         if report.when == "call" or not report.passed:
             counts[report.outcome] += 1
         if report.when != "teardown":
             return
-        for name, value in told:
+        for name, value in properties:
             counts[name] = _sum(counts[name], value) if name in counts else value
         self._ended[file] += 1
         if self._ended[file] == of_file and "PYTEST_XDIST_WORKER" not in os.environ:
@@ -61,9 +61,9 @@ class FaultCounts:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Name what is not counted."""
-        known = read_json(RESULTS)["files"] if RESULTS.is_file() else {}
-        if left := [file for file, groups in self.files.items() if known.get(file, {}).get("groups") != groups]:
-            terminalreporter.write_line(f"faults: run in part and not counted: {', '.join(left)}")
+        recorded = read_json(RESULTS)["files"] if RESULTS.is_file() else {}
+        if partial := [file for file, groups in self.files.items() if recorded.get(file, {}).get("groups") != groups]:
+            terminalreporter.write_line(f"faults: run in part and not counted: {', '.join(partial)}")
 
 
 def _file(nodeid: str) -> str:
@@ -75,13 +75,13 @@ def _write(file: str, groups: Groups) -> None:
     for counts in groups.values():
         counts["seconds"] = round(counts["seconds"], 1)
     files = read_json(RESULTS).get("files", {}) if RESULTS.is_file() else {}
-    files = {name: each for name, each in files.items() if (ROOT / name).is_file()}
+    files = {name: record for name, record in files.items() if (ROOT / name).is_file()}
     files[file] = {"machine": _machine(), "git_commit": _commit(), "groups": groups}
-    whole: Groups = {}
-    for each in files.values():
-        for group, counts in each["groups"].items():
-            whole[group] = _sum(whole.get(group, {}), counts)
-    write_json(RESULTS, {"machine": _machine(), "git_commit": _commit(), "groups": whole, "files": files})
+    totals: Groups = {}
+    for record in files.values():
+        for group, counts in record["groups"].items():
+            totals[group] = _sum(totals.get(group, {}), counts)
+    write_json(RESULTS, {"machine": _machine(), "git_commit": _commit(), "groups": totals, "files": files})
 
 
 @cache
@@ -96,11 +96,12 @@ def _machine() -> dict[str, object]:
     return machine()
 
 
-def _sum(one: Any, other: Any) -> Any:
+def _sum(first: Any, second: Any) -> Any:
     """Of numbers, and of mappings key by key."""
-    if isinstance(one, dict):
-        keys = dict.fromkeys([*one, *other])
+    if isinstance(first, dict):
+        keys = dict.fromkeys([*first, *second])
         return {
-            key: _sum(one[key], other[key]) if key in one and key in other else {**other, **one}[key] for key in keys
+            key: _sum(first[key], second[key]) if key in first and key in second else {**second, **first}[key]
+            for key in keys
         }
-    return round(one + other, 1) if isinstance(one, float) else one + other
+    return round(first + second, 1) if isinstance(first, float) else first + second

@@ -60,7 +60,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def do_GET(self) -> None:
-        parts, key = self._asked()
+        parts, key = self._parsed_path()
         if self._failed():
             return
         query = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
@@ -72,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def do_PUT(self) -> None:
-        _, key = self._asked()
+        _, key = self._parsed_path()
         content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if "aws-chunked" in self.headers.get("Content-Encoding", ""):
             content = _unchunked(content)
@@ -85,12 +85,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, b"", {"ETag": _etag(content)})
 
     def do_DELETE(self) -> None:
-        _, key = self._asked()
+        _, key = self._parsed_path()
         if not self._failed():
             self.server.objects.pop(key, None)
             self._answer(204, b"")
 
-    def _asked(self) -> tuple[Any, str]:
+    def _parsed_path(self) -> tuple[Any, str]:
         parts = urlsplit(self.path)
         return parts, unquote(parts.path).lstrip("/")
 
@@ -110,17 +110,17 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404, "NoSuchKey")
         elif self.headers.get("If-Match", _etag(content)) != _etag(content):
             self._refuse(412, "PreconditionFailed")
-        elif found := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
-            first, last = int(found[1]), min(int(found[2] or len(content)), len(content) - 1)
-            told = {"Content-Range": f"bytes {first}-{last}/{len(content)}", "ETag": _etag(content)}
-            self._answer(206, content[first : last + 1], told)
+        elif byte_range := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
+            first, last = int(byte_range[1]), min(int(byte_range[2] or len(content)), len(content) - 1)
+            headers = {"Content-Range": f"bytes {first}-{last}/{len(content)}", "ETag": _etag(content)}
+            self._answer(206, content[first : last + 1], headers)
         else:
             self._answer(200, content, {"ETag": _etag(content), "Last-Modified": _DATE})
 
     def _list(self, bucket: str, query: dict[str, str]) -> None:
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         names = sorted(name.removeprefix(f"{bucket}/") for name in self.server.objects if name.startswith(f"{bucket}/"))
-        found, folders = "", set()
+        entries, folders = "", set()
         for name in names[: int(query.get("max-keys", 1000))] if not prefix else names:
             if not name.startswith(prefix):
                 continue
@@ -128,15 +128,14 @@ class _Handler(BaseHTTPRequestHandler):
                 folders.add(prefix + rest.split(delimiter)[0] + delimiter)
                 continue
             content = self.server.objects[f"{bucket}/{name}"]
-            found += (
+            entries += (
                 f"<Contents><Key>{escape(name)}</Key><Size>{len(content)}</Size><ETag>{_etag(content)}</ETag>"
                 "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
             )
         for folder in sorted(folders):
-            found += f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>"
-        body = (
-            f"<ListBucketResult {_XML}><Name>{bucket}</Name><IsTruncated>false</IsTruncated>{found}</ListBucketResult>"
-        )
+            entries += f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>"
+        head = f"<Name>{bucket}</Name><IsTruncated>false</IsTruncated>"
+        body = f"<ListBucketResult {_XML}>{head}{entries}</ListBucketResult>"
         self._answer(200, body.encode(), {"Content-Type": "application/xml"})
 
     def _refuse(self, status: int, code: str, message: str = "as it was told to") -> None:

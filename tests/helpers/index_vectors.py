@@ -19,8 +19,8 @@ def clustered(count: int, dim: int = 32, seed: int = 0) -> np.ndarray:
     """`(count, dim)` float32 unit vectors around 40 centres."""
     generator = np.random.default_rng(seed)
     centres = np.random.default_rng(99).normal(size=(40, dim))
-    drawn = centres[generator.integers(0, 40, count)] + 0.7 * generator.normal(size=(count, dim))
-    return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
+    vectors = centres[generator.integers(0, 40, count)] + 0.7 * generator.normal(size=(count, dim))
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
 
 def all_of(matrix: np.ndarray) -> Vectors:

@@ -105,10 +105,10 @@ def rows_of(out: Path, table: str, *columns: str) -> list[Any]:
 
 def texts_by_split(out: Path) -> dict[str, list[str]]:
     """Texts of the queries of each split, sorted."""
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for split, text in sorted(rows_of(out, "queries", "split", "text")):
-        found.setdefault(split, []).append(text)
-    return found
+        texts.setdefault(split, []).append(text)
+    return texts
 
 
 def reasons(out: Path) -> list[tuple[str, int, str]]:
@@ -125,7 +125,7 @@ def from_recipe(log: Path) -> dict[str, Any]:
     """recipes/ubi.yaml's source for the service's log of a data set, by the documented command, all test queries."""
     recipe, docs = ROOT / "recipes/ubi.yaml", (ROOT / "docs/serving.md").read_text(encoding="utf-8")
     assert "DATA=searches/api DATASET=api " in docs
-    given = {"DATA": str(log), "DATASET": log.name, "SIMULATED": "false"}
-    filled = parse_mapping(fill(recipe.read_text(encoding="utf-8"), given, recipe), recipe.name)
+    variables = {"DATA": str(log), "DATASET": log.name, "SIMULATED": "false"}
+    filled = parse_mapping(fill(recipe.read_text(encoding="utf-8"), variables, recipe), recipe.name)
     (source,) = filled["ingest"]["sources"]
     return source | {"test_from": "", "validation_fraction": 0.0}

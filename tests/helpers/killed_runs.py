@@ -70,15 +70,15 @@ class Runs:
         plain_copy(Path.cwd(), root)
         (root / "dvc.lock").unlink(missing_ok=True)
         (root / "params.yaml").write_text(yaml.safe_dump(params.model_dump(exclude_unset=True)), encoding="utf-8")
-        made = cls(root, cache or root / "cache", targets)
-        (root / ".dvc/config.local").write_text(f"[cache]\n    dir = {made.cache / 'dvc'}\n[core]\n    no_scm = true\n")
-        return made
+        runs = cls(root, cache or root / "cache", targets)
+        (root / ".dvc/config.local").write_text(f"[cache]\n    dir = {runs.cache / 'dvc'}\n[core]\n    no_scm = true\n")
+        return runs
 
     def start(self) -> "Running":
         """Start a run."""
         dropped = ("SLIMTOWER_", "MLFLOW_", "DVC_")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-        environment = kept | {"SLIMTOWER_CACHE": str(self.cache), "SLIMTOWER_GIT_COMMIT": "test", "PYTHONPATH": ""}
+        variables = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+        environment = variables | {"SLIMTOWER_CACHE": str(self.cache), "SLIMTOWER_GIT_COMMIT": "test", "PYTHONPATH": ""}
         command = [sys.executable, "-m", "pipeline", *self.targets]
         process = subprocess.Popen(
             command, cwd=self.root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -99,15 +99,15 @@ class Running:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process, self.said, self.stages = process, list[str](), list[tuple[str, float]]()
         self._begun, self._news, self._silent = time.monotonic(), threading.Condition(), False
-        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader = threading.Thread(target=self._read_output, daemon=True)
         self.reader.start()
 
-    def _read(self) -> None:
+    def _read_output(self) -> None:
         for text in self.process.stdout or ():
             with self._news:
                 self.said.append(text)
-                if found := _STARTED.match(text):
-                    self.stages.append((found[1], time.monotonic() - self._begun))
+                if match := _STARTED.match(text):
+                    self.stages.append((match[1], time.monotonic() - self._begun))
                 self._news.notify_all()
         with self._news:
             self._silent = True
@@ -123,22 +123,22 @@ class Running:
     def durations(self) -> dict[str, float]:
         """Seconds from the start of each stage to that of the next, or to the end."""
         ends = [at for _, at in self.stages[1:]] + [time.monotonic() - self._begun]
-        return {stage: end - at for (stage, at), end in zip(self.stages, ends, strict=True)}
+        return {stage: stop - at for (stage, at), stop in zip(self.stages, ends, strict=True)}
 
-    def kill_in(self, wanted: list[str], delay: float, *, stage_only: bool) -> str | None:
+    def kill_in(self, stages: list[str], delay: float, *, stage_only: bool) -> str | None:
         """Kill it `delay` seconds after the first of the stages started; returns where it was, None where it ended.
 
         With `stage_only` the stage's own process alone, as the kernel does that runs out of memory.
         """
         with self._news:
-            self._news.wait_for(lambda: self._silent or any(name in wanted for name, _ in self.stages), 600)
+            self._news.wait_for(lambda: self._silent or any(name in stages for name, _ in self.stages), 600)
         time.sleep(delay)
         if self._silent or self.process.poll() is not None:
             self.process.wait()
             return None
         below = psutil.Process(self.process.pid).children(recursive=True)
-        stages = [child for child in below if _is_stage(child)] if stage_only else []
-        for pid in [child.pid for child in stages] or [self.process.pid]:
+        processes = [child for child in below if _is_stage(child)] if stage_only else []
+        for pid in [child.pid for child in processes] or [self.process.pid]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 kill_family(pid)
         try:
@@ -167,7 +167,7 @@ def _is_stage(process: psutil.Process) -> bool:
 
 def _digest(path: Path) -> str:
     """Of a file, or of all below a folder; JSON without what is measured in time."""
-    within = (found for found in path.rglob("*") if found.is_file() and ".staging." not in str(found))
+    within = (file for file in path.rglob("*") if file.is_file() and ".staging." not in str(file))
     files = [path] if path.is_file() else sorted(within)
     total = hashlib.sha256()
     for file in files:

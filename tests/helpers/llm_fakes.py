@@ -88,5 +88,5 @@ def states_before(base: Path, tower: SentenceTransformer, text: str) -> torch.Te
         network.get_input_embeddings().weight[: len(grown)] = grown
         ids = tokenizer(laid_out(text), add_special_tokens=False, return_tensors="pt").input_ids
         states = network(input_ids=ids).last_hidden_state[0]
-    places = [int((ids[0] == tokenizer.convert_tokens_to_ids(name)).nonzero()) for name in PLACEHOLDERS]
-    return states[[place - 1 for place in places]]
+    positions = [int((ids[0] == tokenizer.convert_tokens_to_ids(name)).nonzero()) for name in PLACEHOLDERS]
+    return states[[position - 1 for position in positions]]

@@ -134,7 +134,17 @@ def mine_relevance(ingest: Path, earlier: Path, output: Path, rank: Path | None 
     return _cell("relevance", ingest, sorted(rank.iterdir()) if rank else [], earlier, output, changes)
 
 
-def _cell(signal: Any, ingest: Path, found: list[Path], earlier: Path | None, output: Path, changes: Row) -> Path:
+def _cell(
+    signal: Any, ingest: Path, input_folders: list[Path], earlier: Path | None, output: Path, changes: Row
+) -> Path:
     params = MineParams(**{**PARAMS, **changes})
-    run(signal=signal, ingest=ingest, input_folders=found, earlier=earlier, output=output, params=params, run=NullRun())
+    run(
+        signal=signal,
+        ingest=ingest,
+        input_folders=input_folders,
+        earlier=earlier,
+        output=output,
+        params=params,
+        run=NullRun(),
+    )
     return output

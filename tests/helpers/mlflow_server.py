@@ -26,19 +26,19 @@ class MlflowServer:
         command = [sys.executable, "-m", "mlflow", "server", "--port", str(self.port), "--workers", "1"]
         command += ["--backend-store-uri", f"sqlite:///{self.folder}/mlflow.db"]
         command += ["--artifacts-destination", str(self.folder / "artifacts")]
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
         quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                command, cwd=self.folder, env=kept | quiet, stdout=log, stderr=log, start_new_session=True
+                command, cwd=self.folder, env=variables | quiet, stdout=log, stderr=log, start_new_session=True
             )
-        until = time.monotonic() + 120
+        deadline = time.monotonic() + 120
         while True:
             try:
                 with urllib.request.urlopen(f"{self.url}/health", timeout=5):
                     return
             except OSError:
-                assert self._process.poll() is None and time.monotonic() < until, "it does not answer"
+                assert self._process.poll() is None and time.monotonic() < deadline, "it does not answer"
                 time.sleep(0.2)
 
     def stop(self) -> None:

@@ -32,18 +32,18 @@ def promote_params(**changes: Any) -> PromoteParams:
 
 def evaluation(queries: Mapping[str, Sequence[str]], digest: str = "d" * 64, **slices: Sequence[str]) -> Evaluation:
     """An evaluation over these queries; slices by name, `__` for the slash."""
-    named = {name.replace("__", "/"): frozenset(held) for name, held in slices.items()}
-    return Evaluation(digest, {dataset: frozenset(held) for dataset, held in queries.items()}, named)
+    named = {name.replace("__", "/"): frozenset(query_ids) for name, query_ids in slices.items()}
+    return Evaluation(digest, {dataset: frozenset(query_ids) for dataset, query_ids in queries.items()}, named)
 
 
 def evidence(values: Sequence[float] | Mapping[str, Mapping[str, float]], **changes: Any) -> Evidence:
     """Evidence on one data set `api` with queries q00, q01, ...; or on data sets with the values given."""
-    held = values if isinstance(values, Mapping) else {"api": {f"q{i:02d}": v for i, v in enumerate(values)}}
+    values_by_set = values if isinstance(values, Mapping) else {"api": {f"q{i:02d}": v for i, v in enumerate(values)}}
     fields: dict[str, Any] = {
         "release": "r" * 64,
-        "evaluation": evaluation({dataset: list(of) for dataset, of in held.items()}),
-        "datasets": frozenset(held),
-        "values": held,
+        "evaluation": evaluation({dataset: list(of) for dataset, of in values_by_set.items()}),
+        "datasets": frozenset(values_by_set),
+        "values": values_by_set,
         "p50_ms": 1.0,
         "index_bytes": 1000,
     }

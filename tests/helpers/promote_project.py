@@ -55,14 +55,14 @@ def write_evaluation(quality: dict[str, float]) -> None:
     write_table(REPORTS, "slices", table_from_rows("slices", []))
     measured = {student: {"nDCG@10": value} for student, value in quality.items()}
     manifests = {name: RELEASES / name / "manifest.json" for name in quality if (RELEASES / name).is_dir()}
-    found = {
+    metrics = {
         "retention": {student: {} for student in quality},
         "latency": {student: {"p50_ms": 0.5} for student in quality},
         "datasets": {"one": measured, "two": measured},
         "datasets_dev": {},
         "releases": {name: read_json(path)["checksum"] for name, path in manifests.items()},
     }
-    write_json(REPORTS / "metrics.json", found)
+    write_json(REPORTS / "metrics.json", metrics)
     (REPORTS / "report.md").write_text(f"**{max(quality, key=lambda name: quality[name])}** is best.\n")
     write_lock(list(quality))
 
@@ -83,8 +83,8 @@ def write_lock(students: list[str]) -> None:
 
 def promote(**arguments: Any) -> None:
     """Promote from the present folder, with PARAMS unless given."""
-    given = arguments.pop("params", params())
-    commands.run(ingest=INGEST, reports=REPORTS, releases=RELEASES, params=given, **arguments)
+    promote_params = arguments.pop("params", params())
+    commands.run(ingest=INGEST, reports=REPORTS, releases=RELEASES, params=promote_params, **arguments)
 
 
 def release_files(folder: Path) -> dict[str, bytes]:

@@ -45,8 +45,8 @@ class Project:
 
     def promote(self, name: str, quality: float = 0.5, after=lambda step: None, again: bool = False) -> Outcome:
         origin = Origin({"student": name, "git_commit": "c0ffee"}, [], None)
-        given = (self.registry, self.lock(), self.candidate(name, quality), origin, [], promote_params())
-        return promote(*given, again=again, after=after)
+        request = (self.registry, self.lock(), self.candidate(name, quality), origin, [], promote_params())
+        return promote(*request, again=again, after=after)
 
     def two(self) -> None:
         """A, and B, which is better."""

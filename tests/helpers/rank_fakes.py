@@ -29,20 +29,22 @@ PARAMS = CrossEncoderParams(
     precision="fp32",
     seed=3,
 )
-KNOWN = {asked: word for word, asked in ASKED_AS.items()}
+KNOWN = {query_word: word for word, query_word in ASKED_AS.items()}
 
 
 def candidates(searcher: str) -> list[dict[str, Any]]:
     """Ten documents of each query, its own at the fifth rank of `bm25` and the third of any other."""
     random = np.random.default_rng(len(searcher))
-    ids, place = [document["doc_id"] for document in documents()], 4 if searcher == "bm25" else 2
-    found = []
+    ids, rank_of_own = [document["doc_id"] for document in documents()], 4 if searcher == "bm25" else 2
+    candidate_rows = []
     for query in queries():
-        own = "d/" + "-".join(KNOWN[word] for word in query["text"].split()[2:])
-        hits = [doc_id for doc_id in random.permutation(ids).tolist() if doc_id != own][:9]
-        hits.insert(place, own)
-        found += [row("candidates", query["query_id"], doc_id, at + 1, 10.0 - at) for at, doc_id in enumerate(hits)]
-    return found
+        own_id = "d/" + "-".join(KNOWN[word] for word in query["text"].split()[2:])
+        hits = [doc_id for doc_id in random.permutation(ids).tolist() if doc_id != own_id][:9]
+        hits.insert(rank_of_own, own_id)
+        candidate_rows += [
+            row("candidates", query["query_id"], doc_id, at + 1, 10.0 - at) for at, doc_id in enumerate(hits)
+        ]
+    return candidate_rows
 
 
 def liked() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -51,8 +53,8 @@ def liked() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     good = [doc_id for doc_id in ids if doc_id.endswith("-rows")]
     bad = [doc_id for doc_id in ids if doc_id not in good]
     mined = [
-        each | {"positive_id": good[number % len(good)], "negative_id": bad[number % len(bad)]}
-        for number, each in enumerate(triplets())
+        triplet | {"positive_id": good[number % len(good)], "negative_id": bad[number % len(bad)]}
+        for number, triplet in enumerate(triplets())
     ]
     judged = [
         row("qrels", query["query_id"], "d", doc_id, int(doc_id in good), "dev")
@@ -86,8 +88,8 @@ def write_encoder(folder: Path) -> Path:
 def run_rank(folder: Path, base: Path, run: Run | None = None, name: str = "cross", **changes: Any) -> Path:
     """Run the stage on the world in a folder; returns the folder of its scores, beside which `<name>-teach` lies."""
     params = CrossEncoderParams.model_validate(PARAMS.model_dump() | {"base": str(base)} | changes)
-    read = {part: folder / part for part in ("ingest", "candidates", "mine")}
-    rank(**read, params=params, output=folder / name, teach=folder / f"{name}-teach", run=run or NullRun())
+    inputs = {part: folder / part for part in ("ingest", "candidates", "mine")}
+    rank(**inputs, params=params, output=folder / name, teach=folder / f"{name}-teach", run=run or NullRun())
     return folder / name
 
 

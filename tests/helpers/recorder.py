@@ -33,7 +33,7 @@ class Recorder(NullRun):
 
     def of(self, name: str) -> list[float]:
         """All values of a measurement."""
-        return [value for each, value, _ in self.history if each == name]
+        return [value for metric, value, _ in self.history if metric == name]
 
     @property
     def last(self) -> dict[str, float]:

@@ -45,11 +45,11 @@ class Killer(contrastive_training.LossLog, TrainerCallback):
             if rank() == 0:
                 world = Path(sys.argv[1])
                 shutil.copytree(Path(args.output_dir) / "checkpoint-2", world / "checkpoint")
-                held = {
+                shapes = {
                     name: [weight.numel(), weight.to_local().numel() if isinstance(weight, DTensor) else weight.numel()]
                     for name, weight in model.named_parameters()
                 }
-                write_json(world / "held.json", held)
+                write_json(world / "held.json", shapes)
             raise KeyboardInterrupt
 
 
@@ -57,8 +57,8 @@ def main(world: Path) -> None:
     """Write `sharded`, `resumed`, `pieces`, `everything`, `llm/sharded` and `llm/low_rank` below `world`."""
     shard_without_gpus()
 
-    def train(given: Contrastive, name: str, base: str = "model/tower", of: Path = world) -> None:
-        params = given.model_copy(update={"base": str(of / base)})
+    def train(contrastive: Contrastive, name: str, base: str = "model/tower", of: Path = world) -> None:
+        params = contrastive.model_copy(update={"base": str(of / base)})
         teach(of / "ingest", of / "mine", of / name, params, NullRun())
         barrier()
 

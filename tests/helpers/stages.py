@@ -130,21 +130,21 @@ PLACES = {  # of what a stage reads, by the name of its argument
 }  # fmt: skip
 
 
-def run_stage(stage: str, root: Path, output: Path, params: Any, run: Run | None = None, **given: Any) -> Path:
+def run_stage(stage: str, root: Path, output: Path, params: Any, run: Run | None = None, **arguments: Any) -> Path:
     """Run a stage on what it reads below `root`: each argument's place, or a path that is given; returns its output."""
     function = import_module(f"steps.{stage}.run").run
-    names = inspect.signature(function).parameters.keys() & PLACES.keys() - given.keys()
-    read = {name: root / PLACES[name] for name in names}
-    own = {name: _below(root, value) for name, value in given.items()}
-    function(**read, **own, output=output, params=params, run=run or NullRun())
+    names = inspect.signature(function).parameters.keys() & PLACES.keys() - arguments.keys()
+    inputs = {name: root / PLACES[name] for name in names}
+    overrides = {name: _below(root, value) for name, value in arguments.items()}
+    function(**inputs, **overrides, output=output, params=params, run=run or NullRun())
     return output
 
 
 def _below(root: Path, value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _below(root, each) for name, each in value.items()}
+        return {name: _below(root, item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_below(root, each) for each in value]
+        return [_below(root, item) for item in value]
     return root / value if isinstance(value, Path) else value
 
 
@@ -189,5 +189,5 @@ def run_release(
 ) -> Path:
     """Index and release one student; returns the release."""
     run_index(root, index)
-    given = {"student": student, "distill": Path("models/distill") / student, "limits": limits}
-    return run_stage("release", root, root / "models/release" / student, params, **given)
+    arguments = {"student": student, "distill": Path("models/distill") / student, "limits": limits}
+    return run_stage("release", root, root / "models/release" / student, params, **arguments)

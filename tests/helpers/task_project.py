@@ -129,7 +129,7 @@ class Project:
     def repository(self) -> Path:
         return self.root / "repository"
 
-    def environment(self, run: str, **given: str) -> dict[str, str]:
+    def environment(self, run: str, **variables: str) -> dict[str, str]:
         dropped = ("SLIMTOWER_", "MLFLOW_", "AIRFLOW_", "DVC_")
         return {name: value for name, value in os.environ.items() if not name.startswith(dropped)} | {
             "SLIMTOWER_RUN": run,
@@ -140,25 +140,25 @@ class Project:
             "LOG": str(self.root / "log"),
             "RAN": str(self.root / "ran"),
             **self.given,
-            **given,
+            **variables,
         }
 
-    def start(self, run: str, what: str, **given: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "pipeline.task", what]
+    def start(self, run: str, name: str, **variables: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "pipeline.task", name]
         pipe = subprocess.PIPE
-        return subprocess.Popen(command, env=self.environment(run, **given), stdout=pipe, stderr=pipe, text=True)
+        return subprocess.Popen(command, env=self.environment(run, **variables), stdout=pipe, stderr=pipe, text=True)
 
-    def task(self, run: str, what: str, **given: str) -> tuple[int, str]:
+    def task(self, run: str, name: str, **variables: str) -> tuple[int, str]:
         """Exit code and stderr of a task; its clone must be gone."""
-        process = self.start(run, what, **given)
-        _, said = process.communicate()
+        process = self.start(run, name, **variables)
+        _, message = process.communicate()
         assert not list((self.root / "work").glob("*"))
-        assert "Traceback" not in said or process.returncode == 1, said
-        return process.returncode, said
+        assert "Traceback" not in message or process.returncode == 1, message
+        return process.returncode, message
 
-    def all(self, run: str, **given: str) -> list[int]:
+    def all(self, run: str, **variables: str) -> list[int]:
         """Exit codes of begin, the stages and publish."""
-        return [self.task(run, what, **given)[0] for what in ("begin", *STAGES, "publish")]
+        return [self.task(run, name, **variables)[0] for name in ("begin", *STAGES, "publish")]
 
     def ran(self) -> list[str]:
         path = self.root / "ran"

@@ -98,12 +98,12 @@ def write_world(
 def write_clicks(ingest: Path) -> None:
     """Let each query have clicks on every document of its own verb."""
     rows = documents()
-    shown = {"session_id": "s", "rank": 1, "clicked": True, "timestamp": 0}
+    impression = {"session_id": "s", "rank": 1, "clicked": True, "timestamp": 0}
     clicks = [
-        shown | {"query_id": query["query_id"], "doc_id": other["doc_id"]}
+        impression | {"query_id": query["query_id"], "doc_id": negative["doc_id"]}
         for query, row in zip(queries(), rows, strict=True)
-        for other in rows
-        if other["title"].split()[0] == row["title"].split()[0]
+        for negative in rows
+        if negative["title"].split()[0] == row["title"].split()[0]
     ]
     write_table(ingest, "impressions", table("impressions", clicks))
 

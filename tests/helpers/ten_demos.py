@@ -24,26 +24,26 @@ def write_ten_demos(folder: Path) -> Path:
         for number, text in enumerate(texts)
     ]
     write_lines(folder / "corpus.jsonl", rows)
-    asked = []
+    query_texts = []
     for number in range(QUERIES):
         text = texts[number]
         begin = int(draw.integers(0, len(text) - 8))
-        asked.append(" ".join(text[begin : begin + int(draw.integers(4, 9))]))
+        query_texts.append(" ".join(text[begin : begin + int(draw.integers(4, 9))]))
     searches = IMPRESSIONS // SHOWN
     query = np.repeat(np.arange(searches) % QUERIES, SHOWN)
     rank = np.tile(np.arange(1, SHOWN + 1), searches)
-    others = draw.integers(0, DOCUMENTS, len(query))
-    place = np.repeat(draw.integers(1, SHOWN + 1, searches), SHOWN)  # of the query's own document
-    own = rank == place
+    random_documents = draw.integers(0, DOCUMENTS, len(query))
+    own_rank = np.repeat(draw.integers(1, SHOWN + 1, searches), SHOWN)  # of the query's own document
+    is_own = rank == own_rank
     day = query * 30 // QUERIES
     log = pa.table(
         {
-            "query": pa.array(asked).take(pa.array(query)),
+            "query": pa.array(query_texts).take(pa.array(query)),
             "doc_id": pa.array([f"d{number}" for number in range(DOCUMENTS)]).take(
-                pa.array(np.where(own, query, others))
+                pa.array(np.where(is_own, query, random_documents))
             ),
             "rank": rank,
-            "clicked": draw.random(len(query)) < np.where(own, 0.7, 0.05) / np.sqrt(rank),
+            "clicked": draw.random(len(query)) < np.where(is_own, 0.7, 0.05) / np.sqrt(rank),
             "timestamp": FIRST + day * DAY + np.repeat(np.arange(searches) % 86_000, SHOWN),
         }
     )
@@ -62,9 +62,11 @@ def _texts(words: np.ndarray, draw: np.random.Generator) -> list[list[str]]:
     """As many words a document as in the demo: 15 to 120."""
     cumulative = np.cumsum(1 / np.arange(1, len(words) + 1) ** 0.8)
     lengths = draw.integers(15, 121, DOCUMENTS)
-    drawn = np.searchsorted(cumulative, draw.random(int(lengths.sum())) * cumulative[-1])
+    word_rows = np.searchsorted(cumulative, draw.random(int(lengths.sum())) * cumulative[-1])
     ends = np.cumsum(lengths)
-    return [_sentences(words[drawn[end - length : end]].tolist()) for end, length in zip(ends, lengths, strict=True)]
+    return [
+        _sentences(words[word_rows[stop - length : stop]].tolist()) for stop, length in zip(ends, lengths, strict=True)
+    ]
 
 
 def _sentences(text: list[str]) -> list[str]:

@@ -124,8 +124,8 @@ def changed_weights(folder: Path, change: Callable[[Weights], Weights], module: 
 
 def changed_json(path: Path, **changes: Any) -> None:
     """A JSON file with some values changed; None takes one out."""
-    found = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps({name: value for name, value in found.items() if value is not None}))
+    content = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
 
 
 def prefixed(prefix: str) -> Callable[[Weights], Weights]:

@@ -21,7 +21,7 @@ def teachers(world: Path) -> list[tuple[DualEncoder, Path, Path]]:
     clicked = world / "clicked"
     chosen = ((PARAMS, world, world), (EVERYTHING, world, world / "everything"), (PARAMS, clicked, clicked))
     base = {"base": str(world / "model/tower")}
-    return [(given.model_copy(update=base), data, folder) for given, data, folder in chosen]
+    return [(params.model_copy(update=base), data, folder) for params, data, folder in chosen]
 
 
 def student_params() -> DistillParams:
@@ -33,8 +33,8 @@ def student_params() -> DistillParams:
 def main(teacher_world: Path, student_world: Path) -> None:
     """Write `teacher_world/two`, and below `everything` and `clicked`, and the students below `student_world`."""
     with join_processes():
-        for given, data, folder in teachers(teacher_world):
-            teach(data / "ingest", data / "mine", folder / "two", given, NullRun())
+        for params, data, folder in teachers(teacher_world):
+            teach(data / "ingest", data / "mine", folder / "two", params, NullRun())
         for student in STUDENTS:
             run_distill(student_world, student, student_params())
 

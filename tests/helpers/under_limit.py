@@ -18,13 +18,13 @@ def main() -> None:
     limit, result, command = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
     if limit:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    begun = time.monotonic()
+    started = time.monotonic()
     code = subprocess.run(command).returncode
-    taken = {
+    usage = {
         "peak_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
-        "seconds": round(time.monotonic() - begun, 1),
+        "seconds": round(time.monotonic() - started, 1),
     }
-    result.write_text(json.dumps(taken))
+    result.write_text(json.dumps(usage))
     raise SystemExit(code if code >= 0 else 128 - code)
 
 

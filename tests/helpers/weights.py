@@ -10,12 +10,12 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     """Every weight below a folder, by its file and name."""
     files = sorted(folder.rglob("*.safetensors"))
     assert files
-    return {f"{file.relative_to(folder)} {name}": each for file in files for name, each in load_file(file).items()}
+    return {f"{file.relative_to(folder)} {name}": weight for file in files for name, weight in load_file(file).items()}
 
 
-def assert_close_weights(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], tolerance: float) -> None:
+def assert_close_weights(weights: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], tolerance: float) -> None:
     """Equal but for sums in another order."""
-    assert found.keys() == expected.keys()
+    assert weights.keys() == expected.keys()
     for name, weight in expected.items():
         if not name.endswith(("key.bias", "k_proj.bias")):  # no gradient but rounding, which Adam makes steps of
-            torch.testing.assert_close(found[name], weight, rtol=0, atol=tolerance, msg=name)
+            torch.testing.assert_close(weights[name], weight, rtol=0, atol=tolerance, msg=name)

@@ -46,13 +46,13 @@ SMALL: dict[str, Any] = {
 
 def texts() -> list[tuple[str, str, str]]:
     """(name, summary line, the rest) of about a hundred docstrings of Python's own library."""
-    found = []
+    docstrings = []
     for module in (str, list, dict, set, math, statistics, shutil, textwrap, string, os.path, json):
         for name, member in inspect.getmembers(module):
             summary, _, rest = (inspect.getdoc(member) or "").partition("\n")
             if callable(member) and not name.startswith("_") and len(rest.split()) > 3 and len(summary.split()) > 2:
-                found.append((f"{module.__name__}.{name}", summary, " ".join(rest.split())[:400]))
-    return found
+                docstrings.append((f"{module.__name__}.{name}", summary, " ".join(rest.split())[:400]))
+    return docstrings
 
 
 def write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -79,7 +79,7 @@ def write_beir(
         [{"_id": name, "text": rest} | ({"title": name} if titles else {}) for name, _, rest in documents],
     )
     if queries:
-        write_lines(folder / "queries.jsonl", [{"_id": f"q.{name}", "text": asked} for name, asked, _ in documents])
+        write_lines(folder / "queries.jsonl", [{"_id": f"q.{name}", "text": query} for name, query, _ in documents])
     for split, chosen in (judged or {}).items():
         path = folder / "qrels" / f"{split}.tsv"
         path.parent.mkdir(exist_ok=True)
@@ -95,8 +95,8 @@ def git_copy(root: Path, changed: Mapping[str, str]) -> dict[str, str]:
         (root / name).write_text(text, encoding="utf-8")
     subprocess.run(["git", "init", "-q"], cwd=root, check=True)
     commit(root)
-    kept = {k: v for k, v in os.environ.items() if k not in {"MLFLOW_TRACKING_URI", "SLIMTOWER_CACHE"}}
-    return kept | {"DVC_NO_ANALYTICS": "true", "PYTHONPATH": ""}
+    variables = {k: v for k, v in os.environ.items() if k not in {"MLFLOW_TRACKING_URI", "SLIMTOWER_CACHE"}}
+    return variables | {"DVC_NO_ANALYTICS": "true", "PYTHONPATH": ""}
 
 
 def write_click_log(folder: Path) -> Path:
@@ -108,13 +108,13 @@ def write_click_log(folder: Path) -> Path:
     )
     rows = [
         {
-            "query": asked,
+            "query": query,
             "doc_id": documents[(number + step) % len(documents)][0],
             "rank": step + 1,
             "clicked": step == 0,
             "timestamp": f"2026-01-{1 + 27 * number // len(documents):02d}T00:00:00",
         }
-        for number, (_, asked, _) in enumerate(documents)
+        for number, (_, query, _) in enumerate(documents)
         for step in range(3)
     ]
     write_lines(folder / "impressions" / "log.jsonl", rows)
@@ -166,27 +166,27 @@ def run_all(root: Path, params: Params) -> list[str]:
     """Run every stage below `root`; returns the lines of the data check."""
     declared, teacher = Declared(root, params), Path("models/teach") / params.teach.index
 
-    def run(address: str, output: str, own: Any, **given: Any) -> None:
-        run_stage(address.partition("@")[0], declared.of(address), root / output, own, **given)
+    def run(address: str, output: str, stage_params: Any, **arguments: Any) -> None:
+        run_stage(address.partition("@")[0], declared.of(address), root / output, stage_params, **arguments)
 
     lines = check_data(params, run_ingest(root, params))
     run("candidates", "data/candidates", params.candidates)
     (root / "data/rank").mkdir()
     earlier = Path("data/ingest")
-    for signal, found in (
+    for signal, input_folders in (
         ("click", []),
         ("judged", [Path("data/candidates") / name for name in params.candidates.searchers]),
         ("relevance", [Path("data/rank") / name for name in params.rank.rankers]),
     ):
         for name in params.rank.rankers if signal == "relevance" else ():
-            own = {"mine": earlier, "teach": root / "models/teach" / name}
-            run(f"rank@{name}", f"data/rank/{name}", params.rank.described(name), **own)
-        given = {"signal": signal, "input_folders": sorted(found), "earlier": earlier}
-        run(f"mine@{signal}", f"data/mine/{signal}", params.mine, **given)
+            extra_inputs = {"mine": earlier, "teach": root / "models/teach" / name}
+            run(f"rank@{name}", f"data/rank/{name}", params.rank.described(name), **extra_inputs)
+        arguments = {"signal": signal, "input_folders": sorted(input_folders), "earlier": earlier}
+        run(f"mine@{signal}", f"data/mine/{signal}", params.mine, **arguments)
         earlier = Path("data/mine") / signal
     for name in params.teach.teachers:
-        own = {"rankers": Path("data/rank")}
-        run(f"teach@{name}", f"models/teach/{name}", params.teach.described(name), **own)
+        extra_inputs = {"rankers": Path("data/rank")}
+        run(f"teach@{name}", f"models/teach/{name}", params.teach.described(name), **extra_inputs)
     run("generate", "data/generate", params.generate)
     run("embed", "data/embed", params.embed, teach=teacher)
     (root / "data/score").mkdir()
@@ -198,6 +198,6 @@ def run_all(root: Path, params: Params) -> list[str]:
         distilled = Path("models/distill") / name
         run(f"release@{name}", f"models/release/{name}", params.release, student=name, distill=distilled)
     releases = {name: Path("models/release") / name for name in params.distill.students}
-    given = {"distill": Path("models/distill"), "releases": releases, "rule": params.promote.policy}
-    run("evaluate", "reports", params.evaluate, teach=teacher, **given)
+    arguments = {"distill": Path("models/distill"), "releases": releases, "rule": params.promote.policy}
+    run("evaluate", "reports", params.evaluate, teach=teacher, **arguments)
     return lines

@@ -31,12 +31,12 @@ FREE = {"student", "teacher", "ranker", "floors", "min_relevance", "slices"}  # 
 LAUGHS = "\n".join(["a0: &a0 [x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, 40))])
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def key_paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Every key and place of a list below a value."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, below in items:
         yield (*path, key)
-        yield from places(below, (*path, key))
+        yield from key_paths(below, (*path, key))
 
 
 def replaced(value: Any, path: tuple[Any, ...], bad: Any) -> Any:
@@ -61,7 +61,7 @@ def refused(params: Any) -> bool:
 @pytest.mark.medium
 def test_a_wrong_value_anywhere_is_one_line(record_property: Callable[..., None]) -> None:
     values, outcomes = cycle(BAD), []
-    for path in places(WHOLE):
+    for path in key_paths(WHOLE):
         outcomes += [refused(replaced(WHOLE, path, next(values))) for _ in range(2)]
     assert len(outcomes) > 500 and sum(outcomes) > len(outcomes) / 2
     record_property("cases", len(outcomes))
@@ -70,7 +70,7 @@ def test_a_wrong_value_anywhere_is_one_line(record_property: Callable[..., None]
 
 @pytest.mark.medium
 def test_an_unknown_key_anywhere_is_named() -> None:
-    mappings = [path for path in places(WHOLE) if isinstance(_at(path), dict) and path[-1] not in FREE]
+    mappings = [path for path in key_paths(WHOLE) if isinstance(_at(path), dict) and path[-1] not in FREE]
     assert len(mappings) > 20
     unrefused = [path for path in mappings if not refused(replaced(WHOLE, path, {**_at(path), "no_such_key": 1}))]
     assert unrefused == []

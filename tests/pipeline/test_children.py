@@ -31,9 +31,9 @@ def test_what_a_child_leaves_running_neither_delays_its_end_nor_outlives_it(
     assert done.code == 3
     pid = int(done.stderr)
     assert capfd.readouterr().err == done.stderr
-    until = time.monotonic() + 10
+    deadline = time.monotonic() + 10
     while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < until
+        assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
@@ -43,12 +43,12 @@ def test_what_a_child_says_last_is_read_however_late(monkeypatch: pytest.MonkeyP
     assert child.stdin is not None and child.stdout is not None
     plain = select.select
 
-    def slow(*given: Any) -> Any:
-        found = plain(*given)
+    def slow(*arguments: Any) -> Any:
+        readable = plain(*arguments)
         if child.stdin is not None and not child.stdin.closed:
             child.stdin.close()
             child.wait()
-        return found
+        return readable
 
     monkeypatch.setattr("pipeline.task.children.select.select", slow)
     monkeypatch.setattr("pipeline.task.children._POLL_S", 0.01)
@@ -58,8 +58,8 @@ def test_what_a_child_says_last_is_read_however_late(monkeypatch: pytest.MonkeyP
 
 
 def test_the_last_complaint_is_found() -> None:
-    said = "reading\nERROR: failed to push:\n  the remote is  away\nERROR: gave up \nhave a look at the manual\n"
-    assert Ended(1, "", said).line() == "ERROR: gave up"
+    stderr = "reading\nERROR: failed to push:\n  the remote is  away\nERROR: gave up \nhave a look at the manual\n"
+    assert Ended(1, "", stderr).line() == "ERROR: gave up"
     assert Ended(1, "", "one\ntwo  words\n\n").line() == "two words"
     assert Ended(-9, "", "").line() == "ended with code -9"
     assert [Ended(code, "", "").exit_code for code in (0, 3, -9, -15)] == [0, 3, 137, 143]

@@ -35,10 +35,10 @@ def student(**changes: Any) -> dict[str, Any]:
 def write(folder: Path, documents: int = 30, title: str = "title", **rows: list[tuple[Any, ...]]) -> Path:
     """Tables of ingest: `documents` of the data set `a`, and rows of others as tuples of their columns."""
     corpus = [(f"a/{at}", "a", title, "", f"content {at}") for at in range(documents)]
-    others = ("unlabelled_queries", "impressions", "relevance", "term_scores", "given_triplets")
-    for name in ("corpus", "queries", "qrels", *others):
-        given = corpus if name == "corpus" else rows.get(name, [])
-        named = [dict(zip(SCHEMAS[name].names, row, strict=True)) for row in given]
+    other_tables = ("unlabelled_queries", "impressions", "relevance", "term_scores", "given_triplets")
+    for name in ("corpus", "queries", "qrels", *other_tables):
+        table_rows = corpus if name == "corpus" else rows.get(name, [])
+        named = [dict(zip(SCHEMAS[name].names, row, strict=True)) for row in table_rows]
         write_table(folder, name, table_from_rows(name, named))
     return folder
 
@@ -55,7 +55,7 @@ def judged(number: int, split: str) -> tuple[Any, ...]:
     return f"a/q{number}", "a", f"a/{number}", 1, split
 
 
-def shown(number: int, *, clicked: bool) -> tuple[Any, ...]:
+def impression(number: int, *, clicked: bool) -> tuple[Any, ...]:
     return "s", f"a/q{number}", f"a/{number}", 1, clicked, 0
 
 
@@ -76,7 +76,7 @@ def test_complete_data_need_no_line(tmp_path: Path) -> None:
         queries=[query(1, "train"), query(2, "test")],
         unlabelled_queries=[unlabelled(3)],
         qrels=[judged(2, "test")],
-        impressions=[shown(1, clicked=True), shown(1, clicked=False)],
+        impressions=[impression(1, clicked=True), impression(1, clicked=False)],
     )
     assert check_data(params(student(labels="train", teacher_top_k=0, losses=LABELS)), folder) == []
 
@@ -88,7 +88,7 @@ SCORES = [("a/q1", f"a/{at}", float(at)) for at in range(12)]
 
 
 @pytest.mark.parametrize(
-    ("change", "given", "untrained", "lacking"),
+    ("change", "tables", "untrained", "lacking"),
     [
         ({"generate": {"least_sources": 100}}, {}, True, "train queries or unlabelled queries"),
         ({}, JUDGED, False, "unlabelled queries"),
@@ -99,12 +99,12 @@ SCORES = [("a/q1", f"a/{at}", float(at)) for at in range(12)]
     ],
 )
 def test_what_trains_a_teacher_and_what_students_lack(
-    change: dict[str, Any], given: dict[str, Any], untrained: bool, lacking: str, tmp_path: Path
+    change: dict[str, Any], tables: dict[str, Any], untrained: bool, lacking: str, tmp_path: Path
 ) -> None:
-    lines = check_data(params(change), write(tmp_path, **given))
+    lines = check_data(params(change), write(tmp_path, **tables))
     assert any(line.startswith("teach@dense: ") for line in lines) == untrained
-    told = [line for line in lines if line.startswith("distill: ")]
-    assert told == [f"distill: the data have no {lacking}, so students learn from the other texts"]
+    messages = [line for line in lines if line.startswith("distill: ")]
+    assert messages == [f"distill: the data have no {lacking}, so students learn from the other texts"]
 
 
 def test_limits_that_leave_most_of_the_data_unused_are_named(tmp_path: Path) -> None:
@@ -140,15 +140,18 @@ def test_a_standard_protocol_trains_on_the_parts_that_it_reads(tmp_path: Path, r
     rows = {"unlabelled_queries": [unlabelled(at) for at in range(20)], "queries": [query(1, "test")]}
     lines = check_data(check_params(laid, recipe), write(tmp_path, **rows, qrels=[judged(1, "test")]))
     unread = "generated_queries, sentences, train_queries, titles" if parts else "generated_queries, train_queries"
-    [told] = [line for line in lines if "embed.parts does not name" in line]
-    assert f" name {', '.join(sorted(unread.split(', ')))}, so" in told
+    [message] = [line for line in lines if "embed.parts does not name" in line]
+    assert f" name {', '.join(sorted(unread.split(', ')))}, so" in message
 
 
 REQUIRED = {"distill": {"required_parts": ["titles", "unlabelled_queries"]}}
 NO_PART = {"distill": {"repeats": {"titles": 0.0, "sentences": 0.0, "spans": 0.0}}}
 UNREAD = {"distill": {"repeats": {"random_queries": 1.0}, "required_parts": ["random_queries"]}}
-CLICKED = {"queries": [query(1, "train")], "impressions": [shown(1, clicked=True)]}
-OF_THE_TEST = {"queries": [query(1, "test")], "impressions": [shown(1, clicked=True), shown(1, clicked=False)]}
+CLICKED = {"queries": [query(1, "train")], "impressions": [impression(1, clicked=True)]}
+OF_THE_TEST = {
+    "queries": [query(1, "test")],
+    "impressions": [impression(1, clicked=True), impression(1, clicked=False)],
+}
 TEN_SCORES = {"queries": [query(1, "train")], "relevance": SCORES[:10]}
 
 

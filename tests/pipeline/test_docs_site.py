@@ -17,14 +17,16 @@ ROOT = Path(__file__).parents[2]
 def test_every_page_is_built_found_and_linked_to(tmp_path: Path) -> None:
     site = tmp_path / "site"
     build(ROOT, site)
-    found = {entry["location"].partition("#")[0] for entry in json.loads((site / "search.json").read_text())["items"]}
+    locations = {
+        entry["location"].partition("#")[0] for entry in json.loads((site / "search.json").read_text())["items"]
+    }
     pages = {f"docs/{page.stem}/": page for page in [*(ROOT / "docs").glob("*.md"), ROOT / "docs/params.md"]}
-    assert {"", *pages} <= found
+    assert {"", *pages} <= locations
 
     home = (site / "index.html").read_text(encoding="utf-8")
-    for place in pages:
-        assert f'href="./{place}"' in home  # in the navigation
-    for page in (site / "index.html", *(site / place / "index.html" for place in pages)):
+    for page_name in pages:
+        assert f'href="./{page_name}"' in home  # in the navigation
+    for page in (site / "index.html", *(site / page_name / "index.html" for page_name in pages)):
         text = page.read_text(encoding="utf-8")
         assert "```" not in text and "<p>|" not in text  # a block or a table that was not understood
         for target in re.findall(r'(?:href|src|srcset)="([^"#:]+)[^":]*"', text):

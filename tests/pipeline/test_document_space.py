@@ -27,9 +27,9 @@ def ingest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def lines(
-    ingest: Path, now: dict[str, Any], before: dict[str, Any] | None = None, stage: str = "teach@dense"
+    ingest: Path, teacher: dict[str, Any], before: dict[str, Any] | None = None, stage: str = "teach@dense"
 ) -> list[str]:
-    raw = overlay(read_mapping(PROJECT / "params.yaml"), {"teach": {"teacher": {"dense": now}}})
+    raw = overlay(read_mapping(PROJECT / "params.yaml"), {"teach": {"teacher": {"dense": teacher}}})
     Path("params.yaml").write_text(yaml.safe_dump(raw))
     if before is not None:
         ran = {"params": {"params.yaml": {"teach.teacher.dense": before}}}
@@ -46,7 +46,7 @@ def test_a_teacher_that_is_trained_is_announced_with_its_cost(ingest: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "knobs"),
     [
         ({}, ""),
         ({"learning_rate": 1.0}, ""),  # of a training that there is not
@@ -56,6 +56,6 @@ def test_a_teacher_that_is_trained_is_announced_with_its_cost(ingest: Path) -> N
         ({"epochs": 1.0}, "epochs"),  # it was trained before
     ],
 )
-def test_another_teacher_than_in_the_last_run_is_announced(ingest: Path, change: dict[str, Any], said: str) -> None:
-    found = lines(ingest, TEACHER, TEACHER | change)
-    assert [f"another {said} than" in line and "3 texts" in line for line in found] == ([True] if said else [])
+def test_another_teacher_than_in_the_last_run_is_announced(ingest: Path, change: dict[str, Any], knobs: str) -> None:
+    messages = lines(ingest, TEACHER, TEACHER | change)
+    assert [f"another {knobs} than" in line and "3 texts" in line for line in messages] == ([True] if knobs else [])

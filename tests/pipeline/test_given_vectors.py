@@ -29,11 +29,11 @@ def write_given(root: Path, tower: Path, data: Path) -> Params:
     vectors = encode(load_tower(tower), list(CorpusTexts(ingest)), "document")
     ids = [doc_id.partition("/")[2] for (doc_id,) in corpus_columns(ingest, ["doc_id"])]
     np.save(root / "stored.npy", vectors)
-    (root / "stored.txt").write_text("".join(f"{each}\n" for each in ids))
+    (root / "stored.txt").write_text("".join(f"{doc_id}\n" for doc_id in ids))
     described = {"kind": "files", "path": str(root / "stored.npy"), "ids": str(root / "stored.txt")}
     [source] = plain.ingest.sources
-    given = {"ingest": {"document_vectors": {source.name: described}}}
-    return params_of("scifact.yaml", tower, given, DATA=str(data))
+    changes = {"ingest": {"document_vectors": {source.name: described}}}
+    return params_of("scifact.yaml", tower, changes, DATA=str(data))
 
 
 @pytest.fixture(scope="module")

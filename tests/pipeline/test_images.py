@@ -25,13 +25,13 @@ def test_the_tracked_file_is_up_to_date() -> None:
 
 def test_every_instruction_counts_and_neither_comments_nor_blank_lines_nor_line_ends() -> None:
     lines = [line for line in LINES if line.strip() and not line.startswith("#")]
-    whole = images.fingerprint(TEXT, PINS)
-    assert whole == images.fingerprint("\n".join(lines), PINS)
+    key = images.fingerprint(TEXT, PINS)
+    assert key == images.fingerprint("\n".join(lines), PINS)
     for number in range(len(lines)):
-        assert images.fingerprint("\n".join(lines[:number] + lines[number + 1 :]), PINS) != whole, lines[number]
+        assert images.fingerprint("\n".join(lines[:number] + lines[number + 1 :]), PINS) != key, lines[number]
     commented = TEXT.replace("\nUSER 50000\n", "\n# why\n\n   # because\nUSER 50000\r\n")
     assert commented != TEXT
-    assert images.fingerprint(commented, PINS.replace(b"\n", b"\r\n")) == whole
+    assert images.fingerprint(commented, PINS.replace(b"\n", b"\r\n")) == key
 
 
 @pytest.mark.parametrize("key", ["cpu", "accelerated"])
@@ -50,10 +50,10 @@ def test_a_changed_package_lock_changes_its_own_key_only(
 def test_every_stage_depends_on_the_cpu_key_and_so_on_no_gpu_lock() -> None:
     stages = yaml.safe_load(Path("dvc.yaml").read_text(encoding="utf-8"))["stages"]
     for entry in stages.values():
-        one = entry.get("do", entry)
-        files = [item for item in one["params"] if isinstance(item, dict)]
+        stage = entry.get("do", entry)
+        files = [item for item in stage["params"] if isinstance(item, dict)]
         assert [item["images.lock"] for item in files if "images.lock" in item] == [["cpu"]]
-        assert "requirements/gpu.lock" not in one["deps"]
+        assert "requirements/gpu.lock" not in stage["deps"]
 
 
 def test_both_locks_hold_the_same_pins_but_for_cuda() -> None:
@@ -76,8 +76,8 @@ def test_a_stale_file_names_the_keys_and_a_right_one_is_left_alone(tmp_path: Pat
     written = path.stat().st_mtime_ns
     images.write_lock(path)
     assert path.stat().st_mtime_ns == written
-    held = yaml.safe_load(path.read_text())
-    path.write_text(yaml.safe_dump(held | {"cpu": "0", "teach": "1"}))
+    lock = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump(lock | {"cpu": "0", "teach": "1"}))
     with pytest.raises(UserError, match="out of date for cpu, teach; run"):
         images.check_lock(path)
 
@@ -97,10 +97,10 @@ def test_a_stage_runs_only_in_an_image_that_its_commit_names(tmp_path: Path, mon
     for key in keys.values():  # with or without CUDA packages
         monkeypatch.setenv(images.KEY, key)
         images.check_image("teach", tmp_path)
-    wanted = rf"\({keys['cpu'][:12]} or {keys['accelerated'][:12]}\)"
+    accepted = rf"\({keys['cpu'][:12]} or {keys['accelerated'][:12]}\)"
     for key in ("unknown", "0" * 64):  # built by hand; at another commit
         monkeypatch.setenv(images.KEY, key)
-        with pytest.raises(UserError, match=rf"made from {key[:12]}, .* {wanted}; run") as caught:
+        with pytest.raises(UserError, match=rf"made from {key[:12]}, .* {accepted}; run") as caught:
             images.check_image("teach", tmp_path)
         assert caught.value.exit_code == 3
     (tmp_path / "images.lock").unlink()
@@ -130,15 +130,15 @@ def test_cuda_packages_their_key_and_gpus_go_to_the_steps_that_can_use_them(
     images.build([], "cpu", "", "", "latest", [])
     calls = engine.with_name("engine.log").read_text().splitlines()
     keys = images.current()
-    ingest, teach, *others = (set(call.split()) for call in calls if "STEP=" in call)
+    ingest, teach, *cpu_calls = (set(call.split()) for call in calls if "STEP=" in call)
     assert {"--network=host", "--tag", "ghcr.io/team/slimtower-ingest:v1"} <= ingest
     assert {"STEP=ingest", "LOCK=run", f"FINGERPRINT={keys['cpu']}", "BASE=other:1"} <= ingest
     assert "GPUS=" not in " ".join(ingest)
     assert {"STEP=teach", "LOCK=gpu", f"FINGERPRINT={keys['accelerated']}", "GPUS=all"} <= teach
-    assert len(others) == len(images.STEPS), "without CUDA packages every image is of the cpu key"
-    assert all({"LOCK=run", f"FINGERPRINT={keys['cpu']}"} <= each for each in others)
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[1] == "ghcr.io/team/slimtower-teach:v1  gpu  sha256:0a  1.50 GB"
+    assert len(cpu_calls) == len(images.STEPS), "without CUDA packages every image is of the cpu key"
+    assert all({"LOCK=run", f"FINGERPRINT={keys['cpu']}"} <= words for words in cpu_calls)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "ghcr.io/team/slimtower-teach:v1  gpu  sha256:0a  1.50 GB"
 
 
 @pytest.mark.faults("security")
@@ -202,9 +202,9 @@ def test_locks_hold_all_that_their_packages_need(locks: list[str]) -> None:
     for name in pins:
         with contextlib.suppress(PackageNotFoundError):  # Spark, where there is no Java
             for need in map(Requirement, requires(name) or []):
-                own = canonicalize_name(need.name)
-                asked = need.marker is None or need.marker.evaluate({"extra": ""})
-                of_cuda = own.startswith(("nvidia-", "cuda-", "triton"))
-                if asked and not of_cuda and pins.get(own, "0") not in need.specifier:
-                    missing.append(f"{name} needs {need}, not {pins.get(own)}")
+                package = canonicalize_name(need.name)
+                is_needed = need.marker is None or need.marker.evaluate({"extra": ""})
+                of_cuda = package.startswith(("nvidia-", "cuda-", "triton"))
+                if is_needed and not of_cuda and pins.get(package, "0") not in need.specifier:
+                    missing.append(f"{name} needs {need}, not {pins.get(package)}")
     assert missing == []

@@ -37,28 +37,28 @@ def test_a_killed_task_is_run_again_and_the_run_ends_as_an_undisturbed_one(
     """
     draw = random.Random(SEED)
     killed: Counter[str] = Counter()
-    while killed.total() < KILLS or min(killed[each] for each in PHASES) < LEAST:
+    while killed.total() < KILLS or min(killed[phase] for phase in PHASES) < LEAST:
         project = make_project(tmp_path / "killed")
         seconds = 0.0  # that the last task took: all take about as long
-        for what in ("begin", *STAGES, "publish"):
+        for task in ("begin", *STAGES, "publish"):
             rarest = min(PHASES, key=lambda phase: killed[phase])
             aim, within = draw.choice([("", seconds), (rarest, 0.5)])
-            if seconds and (where := kill_task(project, what, draw.uniform(0, within), aim)):
+            if seconds and (where := kill_task(project, task, draw.uniform(0, within), aim)):
                 killed[where] += 1
                 record_property("kills of tasks", {where: 1})
-            begun = time.monotonic()
-            assert project.task("run", what)[0] in (0, 99)  # 99: it was killed after it had made what it makes
-            seconds = time.monotonic() - begun
+            started = time.monotonic()
+            assert project.task("run", task)[0] in (0, 99)  # 99: it was killed after it had made what it makes
+            seconds = time.monotonic() - started
         assert published(project) == undisturbed(tmp_path / "undisturbed")
         shutil.rmtree(project.root)
 
 
-def kill_task(project: Project, what: str, delay: float, aim: str) -> str:
+def kill_task(project: Project, task: str, delay: float, aim: str) -> str:
     """Kill a task and all below it, a while after its start or after it began with `aim`.
 
     Returns what it was doing, "" where it had ended.
     """
-    process = project.start("run", what)
+    process = project.start("run", task)
     while aim and process.poll() is None and doing(process.pid) != aim:
         time.sleep(0.1)
     time.sleep(delay)
@@ -86,16 +86,16 @@ def doing(pid: int) -> str:
 def published(project: Project) -> dict[str, str]:
     """Digest by output of what a run published; its content must be in the remote."""
     stages = project.stored("locks/run/dvc.lock")["stages"]
-    found = {out["path"]: out["md5"] for entry in stages.values() for out in entry["outs"]}
-    assert all((Path(project.remote) / "dvc/files/md5" / md5[:2] / md5[2:]).is_file() for md5 in found.values())
-    return found
+    outputs = {out["path"]: out["md5"] for entry in stages.values() for out in entry["outs"]}
+    assert all((Path(project.remote) / "dvc/files/md5" / md5[:2] / md5[2:]).is_file() for md5 in outputs.values())
+    return outputs
 
 
 def undisturbed(folder: Path) -> dict[str, str]:
     """Digest by output of what the stages make of two days."""
     days = "2025-01-01\n2025-01-02\n"
-    made = {"data/ingest": days, "models/a": days, "models/b": days * 2, "reports": days * 3}
-    for name, text in made.items():
+    texts = {"data/ingest": days, "models/a": days, "models/b": days * 2, "reports": days * 3}
+    for name, text in texts.items():
         (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / name / "text").write_text(text)
-    return {name: dvc_md5(folder / name) for name in made}
+    return {name: dvc_md5(folder / name) for name in texts}

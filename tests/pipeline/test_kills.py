@@ -42,8 +42,10 @@ def test_a_killed_pipeline_ends_as_an_undisturbed_one(
                 break
             killed[where] += 1
             record_property("kills", {where: 1})  # as it happens: a failure later loses none
-            found = outputs(project.root)
-            assert found == {path: expected[path] for path in found}, f"killed in {where}: part of an output is there"
+            digests = outputs(project.root)
+            assert digests == {path: expected[path] for path in digests}, (
+                f"killed in {where}: part of an output is there"
+            )
         project.start().ended_well()
         assert outputs(project.root) == expected
         assert not list(project.root.glob("[dmr]*/**/.staging.*"))

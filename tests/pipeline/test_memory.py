@@ -87,5 +87,5 @@ def commands(root: Path) -> list[tuple[str, list[str]]]:
 def environment(project: Runs) -> dict[str, str]:
     """Nothing but the project's own settings."""
     dropped = ("SLIMTOWER_", "MLFLOW_", "DVC_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    return kept | {"SLIMTOWER_CACHE": str(project.cache), "SLIMTOWER_PIPELINE": "ten demos", "PYTHONPATH": ""}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+    return variables | {"SLIMTOWER_CACHE": str(project.cache), "SLIMTOWER_PIPELINE": "ten demos", "PYTHONPATH": ""}

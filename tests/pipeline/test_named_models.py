@@ -40,8 +40,8 @@ def test_a_folder_that_changes_in_place_has_another_digest(tmp_path: Path, monke
     for name in ("tower", "start", "base", "bart"):
         (tmp_path / name / "1_Pooling").mkdir(parents=True)
         (tmp_path / name / "model.safetensors").write_text(name)
-    own = tmp_path / "models/teach/dense/tower"
-    own.mkdir(parents=True)
+    teacher = tmp_path / "models/teach/dense/tower"
+    teacher.mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     raw: dict[str, Any] = copy.deepcopy(TRACKED)
     raw["teach"]["teacher"]["dense"]["base"] = "tower"
@@ -54,8 +54,8 @@ def test_a_folder_that_changes_in_place_has_another_digest(tmp_path: Path, monke
 
     def written() -> dict[str, Any]:
         write_models(named_models(check_params(raw, "params.yaml")), tmp_path / "models.json")
-        found: dict[str, Any] = read_json(tmp_path / "models.json")
-        return found
+        digests: dict[str, Any] = read_json(tmp_path / "models.json")
+        return digests
 
     before = written()
     named = {stage: list(folders) for stage, folders in before.items()}

@@ -37,9 +37,9 @@ SEEDS = [
 HERE = str(Path.cwd())
 
 
-def check(raw: dict[str, Any], said: str = "") -> None:
+def check(raw: dict[str, Any], message: str = "") -> None:
     """Check params, which are refused with `said` unless it is empty."""
-    with pytest.raises(UserError, match=said) if said else nullcontext():
+    with pytest.raises(UserError, match=message) if message else nullcontext():
         check_params(raw, "params.yaml")
 
 
@@ -120,9 +120,9 @@ def test_a_mistake_is_named(key: str, value: Any, message: str) -> None:
 
 def test_what_another_run_made_may_be_started_from() -> None:
     """Of a recipe's run the project's own models are another run's."""
-    given = changed("distill.student.4l.start", {"base": f"{HERE}/models/release/2l/query_encoder"})
-    check_params(given, "recipes/x.yaml", Path.cwd() / "runs/x")
-    check(given, "students do not wait for each")
+    raw = changed("distill.student.4l.start", {"base": f"{HERE}/models/release/2l/query_encoder"})
+    check_params(raw, "recipes/x.yaml", Path.cwd() / "runs/x")
+    check(raw, "students do not wait for each")
 
 
 def test_a_name_that_dvc_does_not_find_is_refused_and_others_are_found_as_text() -> None:
@@ -149,8 +149,8 @@ def test_a_rented_model_may_score_but_not_adapt_or_rerank(monkeypatch: pytest.Mo
     raw = taught(dense=DENSE, rented=RENTED)
     raw["score"]["teachers"] = ["rented"]
     check(raw)
-    own = {"start": {"adapter": "models/teach/rented/tower"}, "losses": [{"kind": "score_kl", "teacher": "rented"}]}
-    raw["distill"]["student"]["4l"] = own | {"learning_rate": 1e-5, "teacher_top_k": 2}
+    student = {"start": {"adapter": "models/teach/rented/tower"}, "losses": [{"kind": "score_kl", "teacher": "rented"}]}
+    raw["distill"]["student"]["4l"] = student | {"learning_rate": 1e-5, "teacher_top_k": 2}
     check(raw, r"4l: adapter is the teacher 'rented', which is behind an API")
     raw["distill"]["student"]["4l"] = TRACKED["distill"]["student"]["4l"]
     raw["evaluate"]["rerankers"] = ["rented"]
@@ -160,7 +160,7 @@ def test_a_rented_model_may_score_but_not_adapt_or_rerank(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("student", "said"),
+    ("student", "message"),
     [
         ({"start": {"layers": [-1]}}, r"start: {layers: \[\.\.\.\]} takes its layers"),
         ({"start": {"fresh": {"layers": 1, "dim": 8, "heads": 1, "vocabulary": 0}}}, "takes its token embeddings"),
@@ -176,18 +176,18 @@ def test_a_rented_model_may_score_but_not_adapt_or_rerank(monkeypatch: pytest.Mo
     ],
 )  # fmt: skip
 def test_what_is_inside_a_rented_teacher_is_refused_before_a_text_is_paid_for(
-    student: dict[str, Any], said: str
+    student: dict[str, Any], message: str
 ) -> None:
     raw = taught(rented=RENTED)
-    own = {"losses": [{"kind": "embedding"}], "learning_rate": 1e-4, "epochs": 1.0} | student
-    own["then"] = [each | {"learning_rate": 1e-4} for each in own.get("then", [])]
-    raw["distill"] |= {"students": ["4l"], "student": {"4l": own}}
-    check(raw, said and rf"student\.4l: .*{said}, but the teacher rented is behind an API.*start from")
+    described = {"losses": [{"kind": "embedding"}], "learning_rate": 1e-4, "epochs": 1.0} | student
+    described["then"] = [phase | {"learning_rate": 1e-4} for phase in described.get("then", [])]
+    raw["distill"] |= {"students": ["4l"], "student": {"4l": described}}
+    check(raw, message and rf"student\.4l: .*{message}, but the teacher rented is behind an API.*start from")
 
 
 def test_vectors_of_an_index_are_no_trained_teachers() -> None:
     stored = {"kind": "files", "path": "vectors.parquet"}
-    raw = changed("ingest.document_vectors", {each["name"]: stored for each in TRACKED["ingest"]["sources"]})
+    raw = changed("ingest.document_vectors", {source["name"]: stored for source in TRACKED["ingest"]["sources"]})
     raw["teach"]["teacher"]["dense"] = DENSE | {"epochs": 0.0}
     check(raw)
     raw["teach"]["teacher"]["dense"] = DENSE | {"epochs": 0.5}
@@ -202,13 +202,13 @@ def test_an_adapter_of_a_model_with_a_query_prompt_is_refused_before_it_is_paid_
     saved.write_text(json.dumps({"prompts": {"query": "query: ", "document": "passage: "}}))
     new = DENSE | {"base": str(tmp_path)}
     for encoder in (str(tmp_path), "models/teach/new/tower"):
-        own = {"start": {"adapter": encoder}, "losses": [{"kind": "score_kl", "teacher": "new"}]}
+        student = {"start": {"adapter": encoder}, "losses": [{"kind": "score_kl", "teacher": "new"}]}
         raw = taught(dense=DENSE, new=new)
         raw["score"]["teachers"] = ["new"]
-        raw["distill"]["student"]["4l"] = own | {"learning_rate": 1e-5, "teacher_top_k": 2}
-        for students, said in ((["4l"], "4l: adapter .* reads queries with the prompt 'query: ',"), (["2l"], "")):
+        raw["distill"]["student"]["4l"] = student | {"learning_rate": 1e-5, "teacher_top_k": 2}
+        for students, message in ((["4l"], "4l: adapter .* reads queries with the prompt 'query: ',"), (["2l"], "")):
             raw["distill"]["students"] = students
-            check(raw, said)
+            check(raw, message)
         raw["distill"]["students"] = ["4l"]
         before = saved.read_text()
         for prompts in ({}, {"prompts": {"query": None}}, {"prompts": {"document": "passage: "}}):
@@ -244,11 +244,11 @@ def with_cross_encoders(losses: list[dict[str, Any]], pairs: int) -> dict[str, A
 
 def test_a_teacher_may_score_fewer_texts_than_another() -> None:
     raw = with_cross_encoders([{"kind": "embedding", "distance": "l2"}], 1)
-    for given, expected in ((7, [7, 7]), ({"cls": 5}, [5, 0]), ({"cls": 0, "cross": 3}, [0, 3])):
-        raw["score"]["max_texts"] = given
+    for max_texts, expected in ((7, [7, 7]), ({"cls": 5}, [5, 0]), ({"cls": 0, "cross": 3}, [0, 3])):
+        raw["score"]["max_texts"] = max_texts
         score = check_params(raw, "params.yaml").score
         assert [score.texts_of(name) for name in ("cls", "cross")] == expected
-    for wrong, said in (
+    for wrong, message in (
         ("many", " is 'many': give a whole number"),
         (-1, " is -1: give a whole number"),
         ({"cls": "x"}, ": cls is 'x'; give a whole number"),
@@ -257,7 +257,7 @@ def test_a_teacher_may_score_fewer_texts_than_another() -> None:
         ({7: 5}, ": a name is"),
     ):
         raw["score"]["max_texts"] = wrong
-        with pytest.raises(UserError, match=re.escape(f"params.yaml: score.max_texts{said}")) as caught:
+        with pytest.raises(UserError, match=re.escape(f"params.yaml: score.max_texts{message}")) as caught:
             check_params(raw, "params.yaml")
         assert "constrained" not in str(caught.value) and str(caught.value).count("max_texts") == 1
     raw["score"]["max_texts"] = {"gone": 5}
@@ -266,17 +266,17 @@ def test_a_teacher_may_score_fewer_texts_than_another() -> None:
 
 def test_a_student_learns_embeddings_of_pairs_from_a_cross_encoder_of_the_right_pooling() -> None:
     pooled, joint = ({"kind": f"{name}_embedding"} for name in ("pooled", "joint"))
-    wanted = r"learns the embeddings of a cross encoder with pooling: "
-    for losses, pairs, said in (
+    advice = r"learns the embeddings of a cross encoder with pooling: "
+    for losses, pairs, message in (
         ([pooled | {"teacher": "dual"}, joint | {"teacher": "cls"}], 1, ""),
         ([joint | {"teacher": "cross"}], 1, ""),
         ([pooled | {"teacher": "dual"}], 0, r"4l: pooled_embedding@dual learns .* score\.pairs is 0; set it to 1"),
-        ([pooled | {"teacher": "cls"}], 1, wanted + "special_tokens or segments"),
-        ([pooled | {"teacher": "cross"}], 1, wanted + "special_tokens or segments"),
-        ([pooled | {"teacher": "other"}], 1, wanted),
-        ([joint | {"teacher": "dual"}], 1, wanted + "cls"),
+        ([pooled | {"teacher": "cls"}], 1, advice + "special_tokens or segments"),
+        ([pooled | {"teacher": "cross"}], 1, advice + "special_tokens or segments"),
+        ([pooled | {"teacher": "other"}], 1, advice),
+        ([joint | {"teacher": "dual"}], 1, advice + "cls"),
     ):
-        check(with_cross_encoders(losses, pairs), said)
+        check(with_cross_encoders(losses, pairs), message)
 
 
 def test_a_key_in_the_place_of_its_variables_name_is_refused_and_not_shown() -> None:
@@ -285,19 +285,19 @@ def test_a_key_in_the_place_of_its_variables_name_is_refused_and_not_shown() -> 
         raw = taught(rented=RENTED | {"connection": RENTED["connection"] | {"key_variable": key}})
         with pytest.raises(UserError, match=r"key_variable.*is no variable's name") as caught:
             check_params(raw, "params.yaml")
-        said = line(caught.value)
-        assert key not in said and letters[:8] not in said and key[-8:] not in said
+        message = line(caught.value)
+        assert key not in message and letters[:8] not in message and key[-8:] not in message
 
 
 def test_a_reranker_is_a_teacher_beside_that_of_the_index_with_a_name_of_its_own() -> None:
     raw = taught(dense=DENSE, late=LATE, other=DENSE)
-    for names, said in (
+    for names, message in (
         (["late", "other"], ""),
         (["gone"], r"evaluate\.rerankers names 'gone'.*teach.teachers and rank.rankers have only"),
         (["dense"], r"evaluate\.rerankers names 'dense'.*whose hits are what is re-ranked"),
     ):
         raw["evaluate"]["rerankers"] = names
-        check(raw, said)
+        check(raw, message)
     for name in ("bm25", "teacher", "base"):
         raw = taught(dense=DENSE, **{name: LATE})
         raw["evaluate"] |= {"rerankers": [name], "earlier_towers": True}

@@ -20,9 +20,9 @@ def models(kind: Any) -> set[type[BaseModel]]:
 
 
 def test_every_knob_is_described_and_on_the_page() -> None:
-    text, found = reference(read_mapping(PARAMS)), models(Params) - {Params}
-    assert len(found) > 40
-    for model in found:
+    text, listed = reference(read_mapping(PARAMS)), models(Params) - {Params}
+    assert len(listed) > 40
+    for model in listed:
         for name, field in model.model_fields.items():
             assert name == "kind" or field.description, f"{model.__name__}.{name} has no docstring"
             assert name == "kind" or f"{name}` | " in text or f"{name}." in text, f"{model.__name__}.{name}"
@@ -31,7 +31,9 @@ def test_every_knob_is_described_and_on_the_page() -> None:
 def test_every_knob_that_names_a_model_is_marked() -> None:
     """By the page, which says of such a knob that it takes a folder or a name."""
     page = reference(read_mapping(PARAMS))
-    told = re.findall(r"^\| `([a-z_.]+)` \|.*(?:folder or (?:a )?(?:Hugging Face )?name|[Nn]ame or folder)", page, re.M)
+    described = re.findall(
+        r"^\| `([a-z_.]+)` \|.*(?:folder or (?:a )?(?:Hugging Face )?name|[Nn]ame or folder)", page, re.M
+    )
     fields = [(name, field) for model in models(Params) for name, field in model.model_fields.items()]
     marked = {name for name, field in fields if MODEL in field.metadata}
-    assert {name.rpartition(".")[2] for name in told} <= marked and len(told) >= 6
+    assert {name.rpartition(".")[2] for name in described} <= marked and len(described) >= 6

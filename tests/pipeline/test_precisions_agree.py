@@ -61,12 +61,12 @@ def quality(root: Path, params: Params, precision: str) -> dict[str, np.ndarray]
     folder, ingest, run = root / precision, root / "data/ingest", NullRun()
     embed(ingest, root / "generate", root / "teach", folder / "embed", params.embed, run)
     documents = np.load(folder / "embed/documents.npy")
-    (asked,) = read_judged_sets(ingest, ["test"])
+    (judged,) = read_judged_sets(ingest, ["test"])
     doc_ids = [doc_id for (doc_id,) in corpus_columns(ingest, ["doc_id"])]
-    found = {"teacher": [ndcg(root / "teach/tower", asked, documents, doc_ids)]}
+    ndcg_by_system = {"teacher": [ndcg(root / "teach/tower", judged, documents, doc_ids)]}
     for student in STUDENTS:
         for seed in SEEDS:
-            made = folder / student / str(seed)
+            output = folder / student / str(seed)
             seeded = params.distill.model_copy(update={"seed": seed})
             distill(
                 student=student,
@@ -75,30 +75,30 @@ def quality(root: Path, params: Params, precision: str) -> dict[str, np.ndarray]
                 embed=folder / "embed",
                 score=folder / "score",
                 teach=root / "teach",
-                output=made,
+                output=output,
                 params=seeded,
                 run=run,
             )
-            found.setdefault(student, []).append(ndcg(made / "query_encoder", asked, documents, doc_ids))
-    return {name: np.array(values) for name, values in found.items()}
+            ndcg_by_system.setdefault(student, []).append(ndcg(output / "query_encoder", judged, documents, doc_ids))
+    return {name: np.array(values) for name, values in ndcg_by_system.items()}
 
 
-def ndcg(tower: Path, asked: JudgedSet, documents: np.ndarray, doc_ids: list[str]) -> float:
+def ndcg(tower: Path, judged: JudgedSet, documents: np.ndarray, doc_ids: list[str]) -> float:
     """Mean nDCG@10 of exact search."""
-    scores = encode(load_tower(tower), asked.texts, "query") @ documents.T
-    return float(ndcg_at_10_of_matrix(asked.qrels, asked.query_ids, doc_ids, scores).mean())
+    scores = encode(load_tower(tower), judged.texts, "query") @ documents.T
+    return float(ndcg_at_10_of_matrix(judged.qrels, judged.query_ids, doc_ids, scores).mean())
 
 
 def test_quality_does_not_depend_on_the_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     params = check_params(overlay(read_mapping(Path("params.yaml")), SMALL), "small")
     taught(tmp_path, params)
-    found = {}
+    by_precision = {}
     for precision in ("fp32", "bf16"):
         monkeypatch.setenv("SLIMTOWER_PRECISION", precision)
-        found[precision] = quality(tmp_path, params, precision)
-    one, other = found["fp32"], found["bf16"]
-    assert one["teacher"][0] > 0.4  # or nothing would be compared
-    for name, values in one.items():
-        spread = np.sqrt((values.var(ddof=1) + other[name].var(ddof=1)) / len(values)) if len(values) > 1 else 0.0
-        assert abs(values.mean() - other[name].mean()) <= 3 * spread + ROUNDING, (name, found)
-        assert values.mean() >= 0.8 * one["teacher"][0], (name, found)
+        by_precision[precision] = quality(tmp_path, params, precision)
+    fp32, bf16 = by_precision["fp32"], by_precision["bf16"]
+    assert fp32["teacher"][0] > 0.4  # or nothing would be compared
+    for name, values in fp32.items():
+        spread = np.sqrt((values.var(ddof=1) + bf16[name].var(ddof=1)) / len(values)) if len(values) > 1 else 0.0
+        assert abs(values.mean() - bf16[name].mean()) <= 3 * spread + ROUNDING, (name, by_precision)
+        assert values.mean() >= 0.8 * fp32["teacher"][0], (name, by_precision)

@@ -48,7 +48,7 @@ def test_a_full_disk_stops_the_run(full: str, tmp_path: Path, own_cache: Path, m
 
 
 def test_a_folder_that_cannot_be_written_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**given: Any) -> None:
+    def refuse(**arguments: Any) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     with monkeypatch.context() as patch:
@@ -78,8 +78,8 @@ def test_little_memory_and_threads_that_do_not_fit_the_cores_are_warned_of(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", setting)
     monkeypatch.setattr(preflight, "cores", lambda: cores)
-    said = warnings(Machine(threads, memory, 100.0, "fp32", "AVX2"))
-    assert len(said) == bool(warned) and all(line.startswith(warned) for line in said)
+    messages = warnings(Machine(threads, memory, 100.0, "fp32", "AVX2"))
+    assert len(messages) == bool(warned) and all(line.startswith(warned) for line in messages)
 
 
 @pytest.mark.parametrize(

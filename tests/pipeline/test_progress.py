@@ -62,14 +62,14 @@ def test_the_rest_is_said_however_late_a_run_is_and_follows_what_was_measured() 
     """Stages take three times what was forecast: the first minute is not trusted whole, later ones are."""
     run = Progress(4, clock := Clock())
     run.expect(dict.fromkeys("abcd", 600.0), 4)
-    left = []
+    estimates = []
     for stage in "abcd":
         run.line(f"Running stage '{stage}':")
-        left.append(run.remaining())
+        estimates.append(run.remaining())
         clock.seconds += 1800
-    assert left[0] == 2400
+    assert estimates[0] == 2400
     truth = [5400, 3600, 1800]
-    assert all(0.8 * true < said <= true for true, said in zip(truth, left[1:], strict=True))
+    assert all(0.8 * true < estimate <= true for true, estimate in zip(truth, estimates[1:], strict=True))
 
 
 def test_a_stage_that_costs_nothing_is_no_part_of_the_rest() -> None:
@@ -89,12 +89,12 @@ def test_no_line_of_dvc_itself_is_left_of_a_run_of_it(tmp_path: Path, monkeypatc
     subprocess.run(["git", "init", "-q"], check=True)
     Repo.init().close()
     Path("dvc.yaml").write_text(TOY)
-    for given in ("1", "2", "1"):
-        Path("given").write_text(given)
+    for content in ("1", "2", "1"):
+        Path("given").write_text(content)
         done = subprocess.run([sys.executable, "-m", "dvc", "repro"], capture_output=True, text=True, check=True)
         run = Progress(3)
-        shown = [text for line in done.stdout.splitlines() if (text := run.line(line)) is not None]
-        assert len(shown) == 3 and all(re.match(r"(Running|Restored) stage '", text) for text in shown)
+        printed = [text for line in done.stdout.splitlines() if (text := run.line(line)) is not None]
+        assert len(printed) == 3 and all(re.match(r"(Running|Restored) stage '", text) for text in printed)
 
 
 @pytest.fixture
@@ -109,28 +109,28 @@ def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple
         codes: tuple[int, ...] = (0, 0),
         changed: bool = True,
         bad: str = "",
-        given: int | None = None,
+        given_vectors: int | None = None,
         remain: frozenset[str] = frozenset({"embed"}),
     ) -> tuple[Any, list[str]]:
         did: list[str] = []
-        left = list(codes)
+        remaining_codes = list(codes)
 
-        def step(what: str, result: Any = 0, refusal: str = "") -> Any:
-            did.append(what)
+        def step(name: str, result: Any = 0, refusal: str = "") -> Any:
+            did.append(name)
             if refusal:
                 raise UserError(refusal)
             return result
 
         fakes: dict[str, Any] = {
-            "load_params": lambda: SimpleNamespace(ingest=SimpleNamespace(document_vectors=given is not None)),
-            "pending": lambda stages, wanted: Pending(set(remain)),
-            "embedded_anew": lambda *given: [],
+            "load_params": lambda: SimpleNamespace(ingest=SimpleNamespace(document_vectors=given_vectors is not None)),
+            "pending": lambda stages, targets: Pending(set(remain)),
+            "embedded_anew": lambda *arguments: [],
             "lock_stages": lambda: {"ingest": {}},
-            "_reproduce": lambda targets, progress: step(" ".join(["repro", *targets]), left.pop(0)),
+            "_reproduce": lambda targets, progress: step(" ".join(["repro", *targets]), remaining_codes.pop(0)),
             "check_data": lambda params, ingest: step("check", [], bad),
-            "_compare_given_vectors": lambda: step("compare", given or 0),
+            "_compare_given_vectors": lambda: step("compare", given_vectors or 0),
             "count_documents": lambda ingest: 1000,
-            "expected_seconds": lambda *given: dict.fromkeys(remain, 600.0),
+            "expected_seconds": lambda *arguments: dict.fromkeys(remain, 600.0),
         }
         for name, fake in fakes.items():
             monkeypatch.setattr(pipeline, name, fake)
@@ -138,7 +138,7 @@ def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple
             "checked_models": lambda: {},
             "load_section": lambda *section: None,
             "write_listing": lambda params, path: step("list", None, listed),
-            "ask_dvc": lambda wanted: (STAGES, not changed),
+            "ask_dvc": lambda targets: (STAGES, not changed),
         }
         for name, fake in before.items():
             monkeypatch.setattr(prepare, name, fake)
@@ -164,11 +164,11 @@ def test_the_data_are_checked_between_ingest_and_the_rest(
     flow: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert flow() == (0, ["list", "repro ingest", "check", "repro", "finished"])
-    said = capsys.readouterr().out.splitlines()
-    assert said[0] == "pipeline: 2 threads, fp32 (AVX2), 1.0 GiB of memory and 50 GiB of disk free"
-    assert said[1].startswith("pipeline: WARNING: only 1.0 GiB of memory are free")
-    assert said[2] == "pipeline: 1 of 3 stages have to run, about 10 minutes on this machine"
-    assert re.fullmatch(r"pipeline: closed; \d+ s", said[3])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "pipeline: 2 threads, fp32 (AVX2), 1.0 GiB of memory and 50 GiB of disk free"
+    assert lines[1].startswith("pipeline: WARNING: only 1.0 GiB of memory are free")
+    assert lines[2] == "pipeline: 1 of 3 stages have to run, about 10 minutes on this machine"
+    assert re.fullmatch(r"pipeline: closed; \d+ s", lines[3])
 
 
 def test_only_the_wanted_stages_run(flow: Callable[..., Any]) -> None:
@@ -182,22 +182,22 @@ def test_where_nothing_changed_no_run_is_opened(flow: Callable[..., Any], capsys
 
 
 def test_what_fails_ends_the_run_as_failed(flow: Callable[..., Any]) -> None:
-    for given, ended, did in (
+    for settings, ended, did in (
         ({"listed": "no such folder"}, "no such folder", []),
         ({"codes": (255,)}, "255", ["repro ingest", "failed"]),
         ({"bad": "no text at all"}, "no text at all", ["repro ingest", "check", "failed"]),
         ({"codes": (0, 255)}, "255", ["repro ingest", "check", "repro", "failed"]),
     ):
-        code, done = flow(**given)
+        code, done = flow(**settings)
         assert (str(code), done) == (ended, ["list", *did])
 
 
 def test_vectors_that_were_given_are_compared_before_anything_trains(flow: Callable[..., Any]) -> None:
     before = ["list", "repro ingest", "check", "compare"]
-    assert flow(given=0) == (0, [*before, "repro", "finished"])
-    assert flow("distill", given=0)[1] == [*before, "repro distill", "finished"]
-    assert flow(given=2) == (2, [*before, "failed"])
-    assert "compare" not in flow(given=2, remain=frozenset({"evaluate"}))[1]  # `embed` has compared them
+    assert flow(given_vectors=0) == (0, [*before, "repro", "finished"])
+    assert flow("distill", given_vectors=0)[1] == [*before, "repro distill", "finished"]
+    assert flow(given_vectors=2) == (2, [*before, "failed"])
+    assert "compare" not in flow(given_vectors=2, remain=frozenset({"evaluate"}))[1]  # `embed` has compared them
 
 
 def test_a_comparison_that_was_killed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,9 +208,9 @@ def test_a_comparison_that_was_killed_says_so(monkeypatch: pytest.MonkeyPatch) -
 
 def has_ended(number: Path) -> bool:
     """Whether the process of that number is gone; a killed one takes a moment."""
-    state, until = Path(f"/proc/{int(number.read_text())}/stat"), time.monotonic() + 10
+    state, deadline = Path(f"/proc/{int(number.read_text())}/stat"), time.monotonic() + 10
     while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             return False
         time.sleep(0.05)
     return True

@@ -63,9 +63,9 @@ def test_variables_are_filled_paths_absolute_and_comments_left_alone(
 def test_a_variable_that_is_missing_or_would_end_a_text_is_refused() -> None:
     with pytest.raises(UserError, match=r"needs DATA; run `make run RECIPE=r\.yaml DATA="):
         fill("path: ${DATA}", {"DATA": ""}, Path("r.yaml"))
-    for given in ('/d"}]\npromote: {x: 1}', "a\\b", 'a"b', "a\u2028b"):
+    for value in ('/d"}]\npromote: {x: 1}', "a\\b", 'a"b', "a\u2028b"):
         with pytest.raises(UserError, match="have no place in a value"):
-            fill('path: "${DATA}"', {"DATA": given}, Path("r.yaml"))
+            fill('path: "${DATA}"', {"DATA": value}, Path("r.yaml"))
 
 
 def test_a_misspelt_variable_is_refused_and_one_of_another_recipe_told(
@@ -102,10 +102,10 @@ def test_what_was_typed_after_make_means_what_it_says(tmp_path: Path) -> None:
         "OLD": "$$",
         "UNLABELED": "a$(b)",  # no name of ours
     }
-    shown = " ".join(f'"$${name}"' for name in typed)
-    rule = f"show: ; @printf '%s\\n' {shown} '$(TYPED)'"
-    said = make(f"--eval={rule}", "show", *(f"{name}={value}" for name, value in typed.items()))
-    assert said[:5] == list(typed.values()) and "UNLABELED" in said[5].split()
+    variables = " ".join(f'"$${name}"' for name in typed)
+    rule = f"show: ; @printf '%s\\n' {variables} '$(TYPED)'"
+    printed = make(f"--eval={rule}", "show", *(f"{name}={value}" for name, value in typed.items()))
+    assert printed[:5] == list(typed.values()) and "UNLABELED" in printed[5].split()
     assert not (tmp_path / "ran").exists()
     handed_on = "".join(make("-n", "run", "RECIPE=recipes/beir.yaml", "DATA=a b", "UNLABELED=x"))
     assert 'UNLABELED="$UNLABELED"' in handed_on and 'RECIPE="$RECIPE"' not in handed_on
@@ -118,8 +118,8 @@ def test_make_clean_spares_what_it_does_not_own(tmp_path: Path) -> None:
     (tmp_path / "data/rank/README.md").touch()
     for _ in range(2):  # again where nothing is left of it
         subprocess.run(["make", "clean"], cwd=tmp_path, check=True)
-        left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
-        assert left == {"Makefile", "data", "data/rank", "data/rank/README.md", "docs"}
+        files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+        assert files == {"Makefile", "data", "data/rank", "data/rank/README.md", "docs"}
 
 
 def laid(name: str, **variables: str) -> Params:
@@ -131,13 +131,13 @@ def laid(name: str, **variables: str) -> Params:
 
 def test_every_recipe_is_valid_begins_with_its_command_and_pins_models_to_a_commit() -> None:
     named = re.compile(r"(?m)^ *base: (?:\$\{\w+:-)?([\w.-]+/[\w.-]+)(@[0-9a-f]{40})?\}?$")
-    found = named.findall(Path("params.yaml").read_text("utf-8"))
+    models = named.findall(Path("params.yaml").read_text("utf-8"))
     for recipe in sorted(Path("recipes").glob("*.yaml")):
         text = recipe.read_text(encoding="utf-8")
         assert text.startswith(f"# make run RECIPE={recipe}")
-        found += named.findall(text)
+        models += named.findall(text)
         laid(recipe.stem)
-    assert len(found) > 2 and [name for name, commit in found if not commit] == []
+    assert len(models) > 2 and [name for name, commit in models if not commit] == []
 
 
 @pytest.mark.parametrize("name", ["beir", "click_log", "llm_teacher", "medquad", "scifact", "scifact_medquad", "ubi"])
@@ -148,8 +148,8 @@ def test_data_of_ones_own_meet_no_cap_and_keep_their_index_until_a_teacher_is_tr
     if name in ("llm_teacher", "scifact_medquad"):
         return
     assert ranker.max_length == 256, "longer pairs than the demo's"
-    for given, epochs in (("", 0.0), ("1.5", 1.5)):
-        params = laid(name, EPOCHS=given)
+    for typed, epochs in (("", 0.0), ("1.5", 1.5)):
+        params = laid(name, EPOCHS=typed)
         teacher = params.teach.described("dense").model_dump()
         assert (teacher["epochs"], teacher["max_triplets"]) == (epochs, 0) and params.evaluate.earlier_towers
 
@@ -232,8 +232,8 @@ def test_a_run_goes_on_with_what_it_holds_in_a_project_that_was_moved_or_copied(
     (there / "params.yaml").write_text("a: 7\n")
     for _ in range(2):
         folder = worktree(there, Path("recipes/x.yaml"))
-        held = {name: (folder / name).read_text() for name in files}
-        assert held == files | {"params.yaml": "a: 7\n"} and status(folder).startswith(" M dvc.lock\n")
+        contents = {name: (folder / name).read_text() for name in files}
+        assert contents == files | {"params.yaml": "a: 7\n"} and status(folder).startswith(" M dvc.lock\n")
     assert str(folder) in git("-C", there, "worktree", "list")
     assert [path.name for path in folder.parent.iterdir() if "worktree" in path.name] == []
     if how == "copied":
@@ -384,8 +384,8 @@ def test_one_run_of_a_recipe_at_a_time(checkout: Path) -> None:
         began(first)
         (folder / "params.yaml").write_text("as it was\n")
         second = recipe()
-        _, told = second.communicate(timeout=60)
-        assert second.returncode == 75 and "another run of this recipe is at work" in told
+        _, stderr = second.communicate(timeout=60)
+        assert second.returncode == 75 and "another run of this recipe is at work" in stderr
         assert (folder / "params.yaml").read_text() == "as it was\n"
         first.kill()
         first.wait(60)
@@ -393,11 +393,11 @@ def test_one_run_of_a_recipe_at_a_time(checkout: Path) -> None:
         began(third)
     finally:
         (folder / "enough").touch()
-    shown, told = third.communicate(timeout=60)
-    assert third.returncode == 0, told
-    assert "the table\n" in shown
+    stdout, stderr = third.communicate(timeout=60)
+    assert third.returncode == 0, stderr
+    assert "the table\n" in stdout
     for command in ("reports/x.report.html", "make serve RECIPE=recipes/x.yaml", "make promote RECIPE=recipes/x.yaml"):
-        assert f"{command}\n" in shown
+        assert f"{command}\n" in stdout
     assert not list(folder.rglob(".staging.*"))
 
 
@@ -416,8 +416,8 @@ def test_a_command_runs_where_the_recipe_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    told = tmp_path / "told.py"
-    told.write_text(
+    module_file = tmp_path / "told.py"
+    module_file.write_text(
         "import os, sys\nprint(os.getcwd(), os.environ.get('SLIMTOWER_RECIPE'), sys.argv[1:])\nsys.exit(3)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -36,10 +36,10 @@ class Project:
 
     def reruns(self) -> set[str]:
         """Stages of which DVC sees another command, dependency or param than dvc.lock has."""
-        found: Mapping[str, Any] = self.repo.status()
+        status: Mapping[str, Any] = self.repo.status()
         return {
             stage
-            for stage, changes in found.items()
+            for stage, changes in status.items()
             if any(change == "changed command" or "changed deps" in change for change in changes)
         }
 
@@ -88,9 +88,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"stands for {path.name}")
         repo.commit(force=True)
-        made = Project(root, repo)
-        assert made.reruns() == set()
-        yield made
+        watched = Project(root, repo)
+        assert watched.reruns() == set()
+        yield watched
 
 
 def _with_a_scorer(path: Path) -> None:
@@ -116,15 +116,17 @@ def test_running_tracking_serving_describing_testing_and_promoting_rerun_nothing
 
 @pytest.mark.parametrize("step", sorted({stage.partition("@")[0] for stage in ALL}))
 def test_code_and_params_of_a_step_rerun_that_step_alone(project: Project, step: str) -> None:
-    own = {stage for stage in ALL if stage.partition("@")[0] == step}
-    assert project.after_edits(f"steps/{step}/params.py", f"steps/{step}/run.py") == own
+    step_stages = {stage for stage in ALL if stage.partition("@")[0] == step}
+    assert project.after_edits(f"steps/{step}/params.py", f"steps/{step}/run.py") == step_stages
 
 
 @pytest.mark.parametrize("step", sorted(read_json(ROOT / "models.json")))
 def test_another_model_in_a_folder_reruns_the_step_that_names_it(project: Project, step: str) -> None:
     written = read_json(project.root / "models.json")
-    own = {stage for stage in ALL if stage.partition("@")[0] == step}
-    assert project.after({"models.json": json.dumps(written | {step: {"/a/folder": "a digest"}}).encode()}) == own
+    step_stages = {stage for stage in ALL if stage.partition("@")[0] == step}
+    assert (
+        project.after({"models.json": json.dumps(written | {step: {"/a/folder": "a digest"}}).encode()}) == step_stages
+    )
 
 
 def test_what_stages_share_reruns_those_that_use_it(project: Project) -> None:

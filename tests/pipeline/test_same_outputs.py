@@ -22,8 +22,8 @@ def test_two_runs_on_one_cache_at_once_end_alike(tmp_path: Path, tiny_tower: Pat
     pair = [Runs.make(tmp_path / name, params, tmp_path / "cache") for name in ("one", "other")]
     for running in [project.start() for project in pair]:
         running.ended_well()
-    one, other = (outputs(project.root) for project in pair)
-    assert one == other and len(one) > 9
+    first, second = (outputs(project.root) for project in pair)
+    assert first == second and len(first) > 9
 
 
 @pytest.mark.faults("equal digests")
@@ -39,6 +39,6 @@ def test_the_same_data_give_the_same_digests_twice(
         process.start()
         process.join()
         assert process.exitcode == 0
-    one, other = (outputs(tmp_path / name) for name in ("one", "other"))
-    assert one == other and len(one) > 30
-    record_property("outputs", len(one))
+    first, second = (outputs(tmp_path / name) for name in ("one", "other"))
+    assert first == second and len(first) > 30
+    record_property("outputs", len(first))

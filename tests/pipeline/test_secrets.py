@@ -50,20 +50,20 @@ def run(project: Path, *words: str, **environment: str) -> tuple[int, str]:
     """Exit code of a step's command in the project, and all that it printed."""
     quick = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "AWS_MAX_ATTEMPTS": "1", "AWS_DEFAULT_REGION": "us-east-1"}
     named = {"SLIMTOWER_EXIT_FILE": str(project / "exit.json"), "PYTHONPATH": str(ROOT)}
-    given = os.environ | SECRETS | quick | named | environment
+    variables = os.environ | SECRETS | quick | named | environment
     done = subprocess.run(
-        [sys.executable, "-m", *words], cwd=project, env=given, capture_output=True, text=True, timeout=240
+        [sys.executable, "-m", *words], cwd=project, env=variables, capture_output=True, text=True, timeout=240
     )
     return done.returncode, done.stdout + done.stderr
 
 
-def leaks(project: Path, said: str) -> Iterator[str]:
+def leaks(project: Path, output: str) -> Iterator[str]:
     """Where a secret stands, as it is or percent-encoded."""
     spelled = [
         form for secret in [*SECRETS.values(), IN_URL.partition(":")[2]] for form in (secret, quote(secret, safe=""))
     ]
     for form in spelled:
-        if form in said:
+        if form in output:
             yield f"said: {form}"
         for path in project.rglob("*"):
             if path.is_file() and path.name != "params.yaml" and form.encode() in path.read_bytes():
@@ -72,9 +72,9 @@ def leaks(project: Path, said: str) -> Iterator[str]:
 
 def test_a_run_that_succeeds_keeps_them(project: Path) -> None:
     for words in (["--list"], []):
-        code, said = run(project, "steps.ingest", *words)
-        assert code == 0, said
-        assert list(leaks(project, said)) == []
+        code, output = run(project, "steps.ingest", *words)
+        assert code == 0, output
+        assert list(leaks(project, output)) == []
     assert (project / "mlflow.db").is_file()
 
 
@@ -95,14 +95,14 @@ def test_a_run_that_fails_keeps_them(
     params["ingest"]["sources"][0] |= change
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
     database = {"MLFLOW_TRACKING_URI": f"sqlite:///{project / 'mlflow.db'}"}
-    ended, said = run(tmp_path, "steps.ingest", **database | environment)
-    assert list(leaks(tmp_path, said)) == []
-    assert ended == code, said
-    assert "Traceback" not in said
+    ended, output = run(tmp_path, "steps.ingest", **database | environment)
+    assert list(leaks(tmp_path, output)) == []
+    assert ended == code, output
+    assert "Traceback" not in output
 
 
 @pytest.mark.parametrize(
-    ("given", "fault", "code"),
+    ("key", "fault", "code"),
     [
         (KEY, "", 0),
         pytest.param(f"{KEY}-old", "", 3, marks=pytest.mark.nightly),
@@ -110,7 +110,7 @@ def test_a_run_that_fails_keeps_them(
     ],
 )
 def test_a_rented_teacher_keeps_its_key(
-    project: Path, tiny_tower: Path, tmp_path: Path, given: str, fault: str, code: int
+    project: Path, tiny_tower: Path, tmp_path: Path, key: str, fault: str, code: int
 ) -> None:
     """In a variable whose name says nothing; a server that refuses repeats the key."""
     raw = yaml.safe_load((project / "params.yaml").read_text(encoding="utf-8"))
@@ -121,10 +121,10 @@ def test_a_rented_teacher_keeps_its_key(
         raw["teach"] |= {"teachers": ["rented"], "index": "rented", "teacher": {"rented": described}}
         (tmp_path / "params.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
         (tmp_path / "data").symlink_to(project / "data")
-        ended, said = run(tmp_path, "steps.teach", "--teacher", "rented", OUR_PROVIDER=given)
-    assert ended == code and "Traceback" not in said, said
-    assert [*leaks(tmp_path, said)] == [] and given not in said
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and given.encode() in path.read_bytes()]
+        ended, output = run(tmp_path, "steps.teach", "--teacher", "rented", OUR_PROVIDER=key)
+    assert ended == code and "Traceback" not in output, output
+    assert [*leaks(tmp_path, output)] == [] and key not in output
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and key.encode() in path.read_bytes()]
     assert (tmp_path / "models/teach/rented/tower").is_dir() == (code == 0)
 
 
@@ -132,11 +132,11 @@ def test_a_rented_teacher_keeps_its_key(
 def test_a_deployment_that_fails_keeps_the_password_of_its_engine(tmp_path: Path, to: str) -> None:
     (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
     login = {name: f"planted-{name}-66" for name in ("PGPASSWORD", "QDRANT_API_KEY", "MILVUS_TOKEN")}
-    code, said = run(
+    code, output = run(
         tmp_path, "slimtower", "deploy", "--rollback", "--to", to.format(quote(IN_URL, safe=":"), NOWHERE), **login
     )
-    assert code == 75 and "Traceback" not in said, said
-    assert [*leaks(tmp_path, said)] == [] and not [secret for secret in login.values() if secret in said]
+    assert code == 75 and "Traceback" not in output, output
+    assert [*leaks(tmp_path, output)] == [] and not [secret for secret in login.values() if secret in output]
 
 
 def test_the_service_keeps_them(released: Path, tmp_path: Path) -> None:

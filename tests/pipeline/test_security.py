@@ -52,26 +52,26 @@ def faults(source: str) -> Iterator[str]:
                 )
         if not isinstance(node, ast.Call):
             continue
-        name, said = dotted(node.func), {word.arg: word.value for word in node.keywords}
+        name, keywords = dotted(node.func), {word.arg: word.value for word in node.keywords}
         if name in CALLS or name.endswith((".extractall", ".extract")):
             yield f"{node.lineno}: calls {name}"
         for word, value in ONLY.items():
-            if word in said and not (isinstance(said[word], ast.Constant) and said[word].value is value):
+            if word in keywords and not (isinstance(keywords[word], ast.Constant) and keywords[word].value is value):
                 yield f"{node.lineno}: {name} with another {word} than {value}"
-        if name in NEEDED and NEEDED[name][0] not in said:
+        if name in NEEDED and NEEDED[name][0] not in keywords:
             yield f"{node.lineno}: {name} without {NEEDED[name][0]}"
-        outside = name.rpartition(".")[2] in FROM_OUTSIDE and node.args and "modules" not in said
-        if outside and "trust_remote_code" not in said:
+        outside = name.rpartition(".")[2] in FROM_OUTSIDE and node.args and "modules" not in keywords
+        if outside and "trust_remote_code" not in keywords:
             yield f"{node.lineno}: {name} without trust_remote_code"
 
 
 @pytest.mark.medium
 def test_nothing_is_loaded_that_could_run_code() -> None:
     assert len(FILES) > 200
-    found = [
+    complaints = [
         f"{path.relative_to(ROOT)}:{fault}" for path in FILES for fault in faults(path.read_text(encoding="utf-8"))
     ]
-    assert found == []
+    assert complaints == []
 
 
 def test_the_search_finds_what_it_is_for() -> None:
@@ -107,6 +107,6 @@ def test_images_and_the_served_pod_run_with_no_rights() -> None:
     services = yaml.safe_load((ROOT / "containers/compose.yaml").read_text(encoding="utf-8"))["services"]
     assert services["serve"]["read_only"] and services["serve"]["cap_drop"] == ["ALL"]
     assert not any(service.get("privileged") or service.get("cap_add") for service in services.values())
-    assert {name for name, one in services.items() if "docker.sock" in str(one)} == {"airflow-scheduler"}
+    assert {name for name, service in services.items() if "docker.sock" in str(service)} == {"airflow-scheduler"}
     tasks_get = services["airflow-scheduler"]["environment"]["TASK_PGPASSWORD"]
     assert "POSTGRES_PASSWORD" not in tasks_get  # of the databases of Airflow and MLflow

@@ -77,8 +77,8 @@ def test_dvc_works_without_git_once_it_is_told(tmp_path: Path) -> None:
     (inner / ".dvc/config.local").write_text("[cache]\n    dir = 'a, b #c'\n")
     surroundings.without_git(inner)
     surroundings.without_git(inner)
-    said = (inner / ".dvc/config.local").read_text()
-    assert said.count("no_scm = true") == 1 and "a, b #c" in said
+    config = (inner / ".dvc/config.local").read_text()
+    assert config.count("no_scm = true") == 1 and "a, b #c" in config
     (tmp_path / ".git").write_text("gitdir: elsewhere\n")  # as in a worktree
     assert surroundings.in_git(inner), "git may lie above"
 
@@ -90,20 +90,20 @@ def test_a_plain_copy_holds_what_git_tracks_or_would(tmp_path: Path) -> None:
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")
     plain_copy(Path.cwd(), tmp_path / "copy")
     inside = {"data/rank/README.md", "data/score/README.md"}  # below ignored folders, which the pipeline makes itself
-    assert held(tmp_path / "copy") == {name for name in listed if name and Path(name).is_file()} - inside
+    assert files_in(tmp_path / "copy") == {name for name in listed if name and Path(name).is_file()} - inside
 
 
 @pytest.mark.parametrize(
-    ("held", "kept"), [("", False), ('{"write": {"/a": {"pi', False), ('{"write": {}}', True), (None, False)]
+    ("content", "stays"), [("", False), ('{"write": {"/a": {"pi', False), ('{"write": {}}', True), (None, False)]
 )
-def test_a_list_of_dvcs_locks_that_a_kill_cut_is_removed(tmp_path: Path, held: str | None, kept: bool) -> None:
+def test_a_list_of_dvcs_locks_that_a_kill_cut_is_removed(tmp_path: Path, content: str | None, stays: bool) -> None:
     listed = tmp_path / ".dvc/tmp/rwlock"
     listed.parent.mkdir(parents=True)
-    if held is not None:
-        listed.write_text(held)
+    if content is not None:
+        listed.write_text(content)
     surroundings.mend_locks(tmp_path)
-    assert listed.exists() == kept
-    if not kept:  # and DVC works with what is left
+    assert listed.exists() == stays
+    if not stays:  # and DVC works with what is left
         with rwlock(str(listed.parent), localfs, "test", ["a"], [], False):
             assert json.loads(listed.read_text())["read"]
 
@@ -146,7 +146,7 @@ def test_a_plain_copy_takes_over_what_is_new_and_keeps_what_is_ignored(tmp_path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     plain_copy(root, copy)
-    assert held(copy) == {
+    assert files_in(copy) == {
         ".gitignore", ".dvc/.gitignore", ".dvc/config", "params.yaml", "steps/data/kept.py", "steps/gone.py"
     }  # fmt: skip
 
@@ -156,7 +156,7 @@ def test_a_plain_copy_takes_over_what_is_new_and_keeps_what_is_ignored(tmp_path:
     (root / "steps" / "gone.py").unlink()
     (root / "params.yaml").write_text("a: 2")
     plain_copy(root, copy)
-    assert held(copy) == {
+    assert files_in(copy) == {
         ".gitignore", ".dvc/.gitignore", ".dvc/config", ".dvc/config.local", "params.yaml", "steps/data/kept.py",
         "data/output",
     }  # fmt: skip
@@ -164,5 +164,5 @@ def test_a_plain_copy_takes_over_what_is_new_and_keeps_what_is_ignored(tmp_path:
     assert (copy / ".dvc" / "config.local").read_text() == "of the copy"
 
 
-def held(folder: Path) -> set[str]:
+def files_in(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}

@@ -34,9 +34,9 @@ def test_a_pipeline_whose_terminal_closes_stops_dvc_and_its_stage(tmp_path: Path
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )
     os.close(inner)
-    until = time.monotonic() + 120
+    deadline = time.monotonic() + 120
     while not (tmp_path / "began").exists():
-        assert pipeline.poll() is None and time.monotonic() < until, os.read(terminal, 10000).decode()
+        assert pipeline.poll() is None and time.monotonic() < deadline, os.read(terminal, 10000).decode()
         time.sleep(0.05)
     family = psutil.Process(pipeline.pid).children(recursive=True)
     assert any("repro" in child.cmdline() for child in family)

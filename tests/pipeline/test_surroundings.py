@@ -44,8 +44,8 @@ class Poor:
     def run(self, *words: str, folder: str = "") -> str:
         """What a module of the project prints; it must end with code 0."""
         (self.root.parent / "bin").mkdir(exist_ok=True)  # without git, without make
-        found = {"PATH": str(self.root.parent / "bin"), "HOME": MISSING, "HF_HUB_OFFLINE": "1", "LANG": "C.UTF-8"}
-        environment = found | AVX2 | {"SLIMTOWER_PRECISION": "fp32", "CUDA_VISIBLE_DEVICES": ""}
+        variables = {"PATH": str(self.root.parent / "bin"), "HOME": MISSING, "HF_HUB_OFFLINE": "1", "LANG": "C.UTF-8"}
+        environment = variables | AVX2 | {"SLIMTOWER_PRECISION": "fp32", "CUDA_VISIBLE_DEVICES": ""}
         done = subprocess.run(
             [sys.executable, "-m", *words],
             cwd=self.root / folder,
@@ -76,16 +76,16 @@ def poor(tmp_path: Path) -> Poor:
 def test_a_recipe_ends_well_on_a_machine_that_has_little(poor: Poor, tiny_tower: Path, tmp_path: Path) -> None:
     judged = {"train": slice(0, 40), "dev": slice(40, 60), "test": slice(60, 80)}
     beir = write_beir(tmp_path / "beir data", judged=judged)
-    said = poor.run("pipeline.recipe", "recipes/tiny.yaml", f"DATA={beir}", f"TOWER={tiny_tower}")
+    output = poor.run("pipeline.recipe", "recipes/tiny.yaml", f"DATA={beir}", f"TOWER={tiny_tower}")
 
-    first, second = said.splitlines()[:2]
-    found = re.fullmatch(r"pipeline: 1 thread, fp32 \((.+)\), (\d+\.\d) GiB of memory and \d+ GiB of disk free", first)
-    assert found is not None, first
-    assert found[1] == "AVX2" or os.uname().machine != "x86_64"
-    assert float(found[2]) <= 8
+    first, second = output.splitlines()[:2]
+    match = re.fullmatch(r"pipeline: 1 thread, fp32 \((.+)\), (\d+\.\d) GiB of memory and \d+ GiB of disk free", first)
+    assert match is not None, first
+    assert match[1] == "AVX2" or os.uname().machine != "x86_64"
+    assert float(match[2]) <= 8
     assert second == "pipeline: no git checkout: MLflow's runs name no commit"
-    assert "(12 of 12;" in said
-    assert not re.search(f"{MISSING}|Traceback|not a git repository", said)
+    assert "(12 of 12;" in output
+    assert not re.search(f"{MISSING}|Traceback|not a git repository", output)
 
     metrics = json.loads((poor.root / "reports/tiny.metrics.json").read_text())
     assert set(metrics["datasets"]["tiny"]) == {"bm25", "teacher", "static", "teacher+bm25", "static+bm25"}

@@ -55,16 +55,16 @@ def test_a_run_leaves_one_complete_lock_and_a_closed_run(first: Project) -> None
     lock = first.stored("locks/first/dvc.lock")["stages"]
     assert tuple(lock) == STAGES
     assert first.stored("locks/latest/dvc.lock")["stages"] == lock
-    begun = first.stored("locks/latest/begin.json")
-    assert begun["window"] == {"since": "", "until": ""}
+    record = first.stored("locks/latest/begin.json")
+    assert record["window"] == {"since": "", "until": ""}
     assert Path(first.root, "ran").read_text().split() == list(STAGES)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", first.tracking)
         api = registry.client()
-        parent = api.get_run(begun["parent_run"])
+        parent = api.get_run(record["parent_run"])
         assert parent.info.status == "FINISHED"
         assert parent.data.tags["slimtower.pipeline"] == f"{first.remote}/runs/first"
-        assert parent.data.tags["slimtower.git_commit"] == begun["commit"]
+        assert parent.data.tags["slimtower.git_commit"] == record["commit"]
         written = (Path(first.remote) / "locks/first/dvc.lock").read_bytes()
         assert parent.data.tags["slimtower.dvc_lock"] == hashlib.sha256(written).hexdigest()
         children = api.search_runs([parent.info.experiment_id], f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'")
@@ -79,12 +79,12 @@ def test_promotion_reads_what_a_run_published(project: Project) -> None:
     assert project.task("latest", "deploy", SLIMTOWER_DEPLOY_TO="x.db")[0] == 0
     done = ["promote-data/ingest/text", "promote---rollback", "deploy---to-x.db---champion-data/ingest/text"]
     assert project.ran() == done
-    code, said = project.task("first", "promote", MISBEHAVE="refuse")
-    assert code == 3 and "slimtower: refused" in said
+    code, message = project.task("first", "promote", MISBEHAVE="refuse")
+    assert code == 3 and "slimtower: refused" in message
     lock = Path(project.remote) / "locks/latest/dvc.lock"
     lock.write_text(lock.read_text() + "# of a run whose publish was killed before it wrote the rest\n")
-    code, said = project.task("latest", "promote")
-    assert code == 75 and "dvc.lock is of another run than begin.json" in said
+    code, message = project.task("latest", "promote")
+    assert code == 75 and "dvc.lock is of another run than begin.json" in message
 
 
 def test_a_run_that_a_newer_one_overtook_is_promoted_by_its_name_alone(project: Project) -> None:
@@ -95,11 +95,11 @@ def test_a_run_that_a_newer_one_overtook_is_promoted_by_its_name_alone(project: 
     assert project.task("first", "publish")[0] == 0
     path.write_text(json.dumps(same | {"parent_run": "its own"}))
     publishing = project.start("first", "publish")
-    said, _ = publishing.communicate()
-    assert publishing.returncode == 99 and "not announced, as second began later" in said
+    message, _ = publishing.communicate()
+    assert publishing.returncode == 99 and "not announced, as second began later" in message
     assert json.loads(path.read_text())["run"] == "second"
-    code, said = project.task("first", "promote", SLIMTOWER_ANNOUNCED="1")
-    assert code == 3 and "first began before second, which is published" in said
+    code, message = project.task("first", "promote", SLIMTOWER_ANNOUNCED="1")
+    assert code == 3 and "first began before second, which is published" in message
     assert project.ran() == []
     assert project.task("first", "promote")[0] == 0
 
@@ -112,9 +112,9 @@ def test_two_deployments_do_not_share_a_run(project: Project) -> None:
     assert project.task("second", "begin", **settings)[0] == 0
     project.change("a: 3", "a: 4")
     assert project.task("second", "begin", **settings)[0] == 0  # tried again; the branch has moved on
-    for name, other in {"SLIMTOWER_RECIPE": "", "UNTIL": "2025-01-02", "TWO": ""}.items():
-        code, said = project.task("second", "begin", **settings | {name: other})
-        assert code == 3 and f"{name} was {settings[name]!r} and is {other!r}; give each deployment" in said
+    for name, changed in {"SLIMTOWER_RECIPE": "", "UNTIL": "2025-01-02", "TWO": ""}.items():
+        code, message = project.task("second", "begin", **settings | {name: changed})
+        assert code == 3 and f"{name} was {settings[name]!r} and is {changed!r}; give each deployment" in message
     path = Path(project.remote) / "runs/second/begin.json"
     before = json.loads(path.read_text())
     path.write_text(json.dumps({name: before[name] for name in before.keys() - {"recipe", "window", "variables"}}))
@@ -125,19 +125,19 @@ def test_two_deployments_that_begin_at_once_do_not_share_a_run_and_none_is_calle
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def meanwhile(*_: object) -> str:
-        other = Path(project.remote) / "runs/second"
-        other.mkdir(parents=True)
-        shutil.copyfile(Path(project.remote) / "locks/first/begin.json", other / "begin.json")
+        folder = Path(project.remote) / "runs/second"
+        folder.mkdir(parents=True)
+        shutil.copyfile(Path(project.remote) / "locks/first/begin.json", folder / "begin.json")
         return "parent"
 
     monkeypatch.setattr(begin, "pipeline_run", meanwhile)
-    for run, said in (
+    for run, message in (
         ("second", "UNTIL was '' and is '2025-01-02'"),
         ("latest", "SLIMTOWER_RUN: locks/latest/ is the newest run's"),  # it would write there what is of the past
     ):
         for name, value in project.environment(run, UNTIL="2025-01-02").items():
             monkeypatch.setenv(name, value)
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             begin.begin(TaskRun.from_environment())
     assert project.stored("runs/second/begin.json")["window"]["until"] == ""
 
@@ -147,7 +147,7 @@ def test_a_folder_that_the_commit_holds_is_filled_with_what_stages_wrote_into_it
     project = make_project(tmp_path, tracked="models/README.md")
     assert project.all("first") == [0] * 6
     assert project.ran() == list(STAGES)
-    assert [project.task("second", what)[0] for what in ("begin", "gather")] == [99, 99]
+    assert [project.task("second", task)[0] for task in ("begin", "gather")] == [99, 99]
     project.change("a: 1", "a: 3")
     assert project.all("third") == [0, 99, 0, 99, 0, 0]
     assert project.ran() == ["grow@a", "gather"]
@@ -155,35 +155,39 @@ def test_a_folder_that_the_commit_holds_is_filled_with_what_stages_wrote_into_it
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("start", "begins"),
+    ("start", "is_teacher"),
     [({"adapter": "models/teach/new/tower"}, True), ({"base": "./models/teach/new/tower"}, True),
      ({"base": "all-MiniLM-L6-v2"}, False), ({"layers": [-1]}, False)],
 )  # fmt: skip
-def test_a_teacher_in_which_a_student_begins_is_fetched(tmp_path: Path, start: dict[str, Any], begins: bool) -> None:
+def test_a_teacher_in_which_a_student_begins_is_fetched(
+    tmp_path: Path, start: dict[str, Any], is_teacher: bool
+) -> None:
     params = {"distill": {"student": {"adapter": {"start": start}}}}
-    found = starts_from(params, "distill@adapter")
-    assert (found is not None) == begins and starts_from(params, "release@adapter") is None
-    if not found:
+    teacher = starts_from(params, "distill@adapter")
+    assert (teacher is not None) == is_teacher and starts_from(params, "release@adapter") is None
+    if not teacher:
         return
-    asked: list[tuple[str, ...]] = []
+    commands: list[tuple[str, ...]] = []
     entries = {"teach@new": {"cmd": "x", "outs": [{"path": "models/teach/new/tower", "md5": "1.dir"}]}}
     (tmp_path / "dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": entries}))
 
     class Place(Workspace):
         def dvc(self, *words: str) -> str:
-            asked.append(words)
+            commands.append(words)
             return ""
 
-    place = Place(tmp_path, {}, tmp_path / "exit")
-    assert place.fetch_output(found) == ["models/teach/new/tower"] and asked == [("pull", "models/teach/new/tower")]
+    clone = Place(tmp_path, {}, tmp_path / "exit")
+    assert clone.fetch_output(teacher) == ["models/teach/new/tower"] and commands == [
+        ("pull", "models/teach/new/tower")
+    ]
     (tmp_path / "models/teach/new/tower").mkdir(parents=True)
-    assert place.fetch_output(found) == []
+    assert clone.fetch_output(teacher) == []
 
 
 @pytest.mark.nightly
 def test_a_past_window_gives_what_it_gave(project: Project) -> None:
     project.day("2025-01-03")
-    assert [project.task("second", what)[0] for what in ("begin", "ingest")] == [0, 0]
+    assert [project.task("second", task)[0] for task in ("begin", "ingest")] == [0, 0]
     window = {"SINCE": "2025-01-01", "UNTIL": "2025-01-03", "SLIMTOWER_RECIPE": "recipes/twice.yaml"}
     assert project.task("past", "begin", **window)[0] == 0
     assert project.stored("runs/past/params.yaml")["ingest"] == {"since": "2025-01-01", "until": "2025-01-03"}
@@ -191,14 +195,14 @@ def test_a_past_window_gives_what_it_gave(project: Project) -> None:
     assert project.stored("runs/past/sources.json") == project.stored("runs/first/sources.json")
     assert project.stored("runs/second/sources.json") != project.stored("runs/first/sources.json")
     # The window is in ingest's params, so it runs; what it wrote is as before, so what follows does not run.
-    assert [project.task("past", what)[0] for what in ("ingest", "grow@b", "grow@a")] == [0, 99, 0]
+    assert [project.task("past", task)[0] for task in ("ingest", "grow@b", "grow@a")] == [0, 99, 0]
     assert project.ran() == ["ingest", "ingest", "grow@a"]
-    made = project.stored("runs/past/locks/ingest.yaml")["ingest"]["outs"]
-    assert made == project.stored("locks/first/dvc.lock")["stages"]["ingest"]["outs"]
-    code, said = project.task("past", "publish")
-    assert code == 3 and "gather did not run on what others made" in said
+    outputs = project.stored("runs/past/locks/ingest.yaml")["ingest"]["outs"]
+    assert outputs == project.stored("locks/first/dvc.lock")["stages"]["ingest"]["outs"]
+    code, message = project.task("past", "publish")
+    assert code == 3 and "gather did not run on what others made" in message
     latest = project.stored("locks/latest/begin.json")
-    assert [project.task("past", what, SLIMTOWER_BACKFILL="1")[0] for what in ("gather", "publish")] == [0, 0]
+    assert [project.task("past", task, SLIMTOWER_BACKFILL="1")[0] for task in ("gather", "publish")] == [0, 0]
     assert tuple(project.stored("locks/past/dvc.lock")["stages"]) == STAGES
     assert project.stored("locks/latest/begin.json") == latest
 
@@ -206,13 +210,13 @@ def test_a_past_window_gives_what_it_gave(project: Project) -> None:
 @pytest.mark.nightly  # tests/integration kills one in containers
 def test_a_killed_task_is_repeated_alone(project: Project) -> None:
     project.change("a: 1", "a: 3")
-    assert [project.task("second", what)[0] for what in ("begin", "ingest")] == [0, 99]
+    assert [project.task("second", task)[0] for task in ("begin", "ingest")] == [0, 99]
     process = project.start("second", "grow@a", MISBEHAVE="grow@a:hang")
     until(lambda: project.ran() == ["grow@a"])
     kill_family(process.pid)  # as a container's end kills all of it
     process.communicate()
     shutil.rmtree(project.root / "work")
-    assert [project.task("second", what)[0] for what in ("grow@a", "grow@b", "gather")] == [0, 99, 0]
+    assert [project.task("second", task)[0] for task in ("grow@a", "grow@b", "gather")] == [0, 99, 0]
     assert project.ran() == ["grow@a", "gather"]
     assert project.task("second", "grow@a")[0] == 99
     assert project.task("second", "publish")[0] == 0
@@ -222,7 +226,7 @@ def test_a_killed_task_is_repeated_alone(project: Project) -> None:
     assert lock["ingest"] == before["ingest"] and lock["grow@b"] == before["grow@b"]
 
     project.change("a: 3", "a: 1")  # made before: DVC's run cache has it, on another machine too
-    assert [project.task("third", what)[0] for what in ("begin", "grow@a")] == [0, 0]
+    assert [project.task("third", task)[0] for task in ("begin", "grow@a")] == [0, 0]
     assert project.ran() == []
     assert project.stored("runs/third/locks/grow@a.yaml")["grow@a"] == before["grow@a"]
 
@@ -232,13 +236,13 @@ def test_outputs_that_the_remote_lost_are_made_again(project: Project) -> None:
     lock = project.stored("locks/first/dvc.lock")["stages"]
     md5 = lock["grow@b"]["outs"][0]["md5"]
     (Path(project.remote) / "dvc/files/md5" / md5[:2] / md5[2:]).unlink()
-    assert [project.task("second", what)[0] for what in ("begin", "grow@a", "grow@b")] == [0, 99, 0]
+    assert [project.task("second", task)[0] for task in ("begin", "grow@a", "grow@b")] == [0, 99, 0]
     assert project.ran() == ["grow@b"]
     assert project.stored("runs/second/locks/grow@b.yaml")["grow@b"] == lock["grow@b"]
 
 
 @pytest.fixture(scope="module")
-def begun(first: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+def started_project(first: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project whose run `second` has begun, with work for grow@a and nothing else."""
     project = copied(first, tmp_path_factory.mktemp("begun") / "project")
     project.change("a: 1", "a: 3")
@@ -255,33 +259,35 @@ def begun(first: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
         pytest.param("defect", 1, "grow@a: 'a defect'", marks=pytest.mark.nightly),
     ],
 )
-def test_a_failing_stage_gives_its_code_and_its_reason_last(begun: Project, how: str, code: int, message: str) -> None:
-    ended, said = begun.task("second", "grow@a", MISBEHAVE=f"grow@a:{how}")
-    assert (ended, said.splitlines()[-1]) == (code, f"slimtower: {message}")
-    assert not (Path(begun.remote) / "runs/second/locks").exists()
+def test_a_failing_stage_gives_its_code_and_its_reason_last(
+    started_project: Project, how: str, code: int, message: str
+) -> None:
+    ended, output = started_project.task("second", "grow@a", MISBEHAVE=f"grow@a:{how}")
+    assert (ended, output.splitlines()[-1]) == (code, f"slimtower: {message}")
+    assert not (Path(started_project.remote) / "runs/second/locks").exists()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", begun.tracking)
-        parent = registry.client().get_run(begun.stored("runs/second/begin.json")["parent_run"])
+        patch.setenv("MLFLOW_TRACKING_URI", started_project.tracking)
+        parent = registry.client().get_run(started_project.stored("runs/second/begin.json")["parent_run"])
     assert parent.info.status == "FAILED"
 
 
-def test_a_killed_stage_and_a_stopped_task(begun: Project) -> None:
+def test_a_killed_stage_and_a_stopped_task(started_project: Project) -> None:
     for sent, code in ((signal.SIGKILL, 137), (signal.SIGTERM, 143), (signal.SIGHUP, 129)):
-        begun.ran()
-        process = begun.start("second", "grow@a", MISBEHAVE="grow@a:hang")
-        until(lambda: begun.ran() == ["grow@a"])
+        started_project.ran()
+        process = started_project.start("second", "grow@a", MISBEHAVE="grow@a:hang")
+        until(lambda: started_project.ran() == ["grow@a"])
         family = psutil.Process(process.pid).children(recursive=True)
         stage = next(child for child in family if "steps.ingest" in child.cmdline())
         (stage if sent == signal.SIGKILL else process).send_signal(sent)
         process.communicate(timeout=60)
         assert process.returncode == code
         assert not psutil.wait_procs(family, timeout=10)[1]
-        assert not list((begun.root / "work").glob("*"))
+        assert not list((started_project.root / "work").glob("*"))
 
 
 @pytest.mark.nightly  # each setting is a process of some seconds
 @pytest.mark.parametrize(
-    ("what", "change", "code", "message"),
+    ("task", "change", "code", "message"),
     [
         ("grow@a", {"SLIMTOWER_RUN": ""}, 3, "SLIMTOWER_RUN: not set; give the id of this run"),
         ("grow@a", {"SLIMTOWER_RUN": "third"}, 3, "run `begin` with the same SLIMTOWER_RUN first"),
@@ -300,15 +306,15 @@ def test_a_killed_stage_and_a_stopped_task(begun: Project) -> None:
     ],
 )
 def test_wrong_settings_and_servers_that_are_away(
-    begun: Project, what: str, change: dict[str, str], code: int, message: str
+    started_project: Project, task: str, change: dict[str, str], code: int, message: str
 ) -> None:
     aws = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
     started = time.monotonic()
-    ended, said = begun.task("second", what, **aws, **change)
+    ended, output = started_project.task("second", task, **aws, **change)
     assert time.monotonic() - started < 60
-    complaints = [line for line in said.splitlines() if line.startswith("slimtower:")]
-    assert ended == code and len(complaints) == 1 and message in complaints[0], said
-    assert TOKEN not in said
+    complaints = [line for line in output.splitlines() if line.startswith("slimtower:")]
+    assert ended == code and len(complaints) == 1 and message in complaints[0], output
+    assert TOKEN not in output
 
 
 def test_a_run_begun_with_a_clock_ahead_holds_no_later_one_back(project: Project) -> None:
@@ -316,10 +322,10 @@ def test_a_run_begun_with_a_clock_ahead_holds_no_later_one_back(project: Project
     ahead = json.loads(path.read_text()) | {"began": "2999-01-01T00:00:00.000000+00:00"}
     path.write_text(json.dumps(ahead))
     project.change("a: 1", "a: 3")
-    code, said = project.task("second", "begin")
-    assert code == 0 and "2999-01-01 00:00 UTC, which is still to come; see to the clocks" in said
-    begun = project.stored("runs/second/begin.json")
-    assert begun["began"] == "2999-01-01T00:00:00.000001+00:00" > ahead["began"]
+    code, message = project.task("second", "begin")
+    assert code == 0 and "2999-01-01 00:00 UTC, which is still to come; see to the clocks" in message
+    record = project.stored("runs/second/begin.json")
+    assert record["began"] == "2999-01-01T00:00:00.000001+00:00" > ahead["began"]
 
 
 def test_a_stage_that_reads_what_stayed_need_not_run_though_another_output_changed() -> None:
@@ -328,10 +334,10 @@ def test_a_stage_that_reads_what_stayed_need_not_run_though_another_output_chang
                 "outs": [{"path": path, "md5": md5} for path, md5 in outs.items()]}  # fmt: skip
 
     base = {"ingest": entry(corpus="a", unlabelled="a"), "candidates": entry("corpus"), "embed": entry("unlabelled")}
-    made = {"ingest": {"ingest": entry(corpus="a", unlabelled="b")}}
-    lock = base | made["ingest"]
-    assert publish._outdated(lock, base, made, lambda _: {}) == ["embed"]
-    assert publish._outdated(lock, base, made | {"embed": {"embed": lock["embed"]}}, lambda _: {}) == []
+    fragments = {"ingest": {"ingest": entry(corpus="a", unlabelled="b")}}
+    lock = base | fragments["ingest"]
+    assert publish._outdated(lock, base, fragments, lambda _: {}) == ["embed"]
+    assert publish._outdated(lock, base, fragments | {"embed": {"embed": lock["embed"]}}, lambda _: {}) == []
 
 
 def test_a_file_inside_a_folder_that_changed_is_what_its_readers_are_held_to(
@@ -353,12 +359,12 @@ def test_a_file_inside_a_folder_that_changed_is_what_its_readers_are_held_to(
         stages[name] = lock_stages(Path("dvc.lock"))
     for path in ("data", ".dvc/cache", "model"):
         shutil.rmtree(path, ignore_errors=True)
-    place = Workspace(tmp_path / "project", dict(os.environ), tmp_path / "exit")
+    clone = Workspace(tmp_path / "project", dict(os.environ), tmp_path / "exit")
     for name, outdated in {"other file": [], "read file": ["teach"]}.items():
         lock = {"mine": stages[name]["mine"], "teach": stages["old"]["teach"]}
-        place.write("dvc.lock", dump_lock(lock))
-        made = {"mine": {"mine": lock["mine"]}}
-        assert publish._outdated(lock, stages["old"], made, place.digests) == outdated
-    made["teach"] = {"teach": lock["teach"]}
-    assert publish._outdated(lock, stages["old"], made, place.digests) == []
+        clone.write("dvc.lock", dump_lock(lock))
+        fragments = {"mine": {"mine": lock["mine"]}}
+        assert publish._outdated(lock, stages["old"], fragments, clone.digests) == outdated
+    fragments["teach"] = {"teach": lock["teach"]}
+    assert publish._outdated(lock, stages["old"], fragments, clone.digests) == []
     assert not Path("data").exists(), "nothing is pulled"

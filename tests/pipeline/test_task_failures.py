@@ -36,7 +36,7 @@ AWAY = "fatal: unable to access 'https://host/': "
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("stderr", "kind"),
     [
         (f"{AWAY}The requested URL returned error: 403", UserError),
         (f"{AWAY}The requested URL returned error: 401", UserError),
@@ -50,12 +50,14 @@ AWAY = "fatal: unable to access 'https://host/': "
         ("error: RPC failed; curl 28 Operation too slow.\nfatal: expected packfile", TransientError),
     ],
 )
-def test_a_refused_login_is_to_be_fixed_and_a_lost_network_to_be_tried_again(said: str, kind: type[UserError]) -> None:
-    assert type(_git_error(Ended(128, "", said), "git", "look")) is kind
+def test_a_refused_login_is_to_be_fixed_and_a_lost_network_to_be_tried_again(
+    stderr: str, kind: type[UserError]
+) -> None:
+    assert type(_git_error(Ended(128, "", stderr), "git", "look")) is kind
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "fix"),
+    ("stderr", "kind", "fix"),
     [
         (SKEWED, UserError, "; set the clock of this machine, or of the server"),
         (EXPIRED, UserError, "SLIMTOWER_REMOTE"),
@@ -65,9 +67,9 @@ def test_a_refused_login_is_to_be_fixed_and_a_lost_network_to_be_tried_again(sai
     ],
 )
 def test_a_push_with_another_clock_or_an_expired_token_is_not_tried_again(
-    said: str, kind: type[UserError], fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stderr: str, kind: type[UserError], fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workspace, "ask", lambda *_: Ended(1, "", said))
+    monkeypatch.setattr(workspace, "ask", lambda *_: Ended(1, "", stderr))
     with pytest.raises(UserError, match=fix) as caught:
         Workspace(tmp_path, {}, tmp_path / "exit").dvc("push")
     assert type(caught.value) is kind
@@ -81,14 +83,14 @@ def test_a_run_after_a_publish_that_was_cut_short_begins_without_a_lock(tmp_path
     store = FolderStore(tmp_path / "remote")
     store.write("locks/latest/dvc.lock", content)
     store.write("dvc/files/md5/ab/1", b"")
-    place = Workspace(tmp_path, {}, tmp_path / "exit")
-    assert _base(store, place, ["ingest"], {"lock": digest(content)}) == {"ingest": entry}
-    assert _base(store, place, ["ingest"], {}) == {"ingest": entry}  # of a version that did not write it
-    assert _base(store, place, ["ingest"], {"lock": lock} if lock else None) == {}
+    clone = Workspace(tmp_path, {}, tmp_path / "exit")
+    assert _base(store, clone, ["ingest"], {"lock": digest(content)}) == {"ingest": entry}
+    assert _base(store, clone, ["ingest"], {}) == {"ingest": entry}  # of a version that did not write it
+    assert _base(store, clone, ["ingest"], {"lock": lock} if lock else None) == {}
 
 
 @pytest.mark.parametrize(
-    ("recorded", "said", "code"),
+    ("recorded", "stderr", "code"),
     [
         (None, TIMEOUT, 75),  # before the stage started
         ('{"code": 0, "line": ""}', TIMEOUT, 75),  # after it ended well
@@ -100,12 +102,12 @@ def test_a_run_after_a_publish_that_was_cut_short_begins_without_a_lock(tmp_path
         ('{"code": 1, "line": "a defect"}', TIMEOUT, 1),
     ],
 )
-def test_a_transfer_that_failed_is_no_defect(tmp_path: Path, recorded: str | None, said: str, code: int) -> None:
+def test_a_transfer_that_failed_is_no_defect(tmp_path: Path, recorded: str | None, stderr: str, code: int) -> None:
     exit_file = tmp_path / "exit"
     if recorded:
         exit_file.write_text(recorded)
     run = TaskRun("run", "repository", FolderStore(tmp_path / "remote"))
-    assert _failure(run, exit_file, "grow", Ended(255, "", said)).exit_code == code
+    assert _failure(run, exit_file, "grow", Ended(255, "", stderr)).exit_code == code
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,8 @@ def test_so_are_layers_that_the_teacher_does_not_have(tmp_path: Path) -> None:
     base = tower(tmp_path / "tower", bert(tmp_path / "network"))
     with pytest.raises(UserError, match=r"2l: layers \[5\] do not exist.* are 0 to 1"):
         check_layers(teacher(base, ["2l"], **{"2l": [0, 5]}))
-    other = tower(tmp_path / "other", gpt2(tmp_path / "gpt2"))
-    for each in (base, other, tmp_path / "gone"):  # what cannot be read is left to teach
-        check_layers(teacher(each, ["2l"], **{"2l": [0, -1]}))
+    gpt2_tower = tower(tmp_path / "other", gpt2(tmp_path / "gpt2"))
+    for folder in (base, gpt2_tower, tmp_path / "gone"):  # what cannot be read is left to teach
+        check_layers(teacher(folder, ["2l"], **{"2l": [0, -1]}))
     (tmp_path / "config.json").write_text('{"model_type": "unheard-of"}')
     check_layers(teacher(tmp_path, ["2l"]))

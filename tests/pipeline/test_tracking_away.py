@@ -34,13 +34,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.faults("ML
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
-    made = MlflowServer(tmp_path_factory.mktemp("mlflow"))
-    yield made
-    made.stop()
+    mlflow_server = MlflowServer(tmp_path_factory.mktemp("mlflow"))
+    yield mlflow_server
+    mlflow_server.stop()
 
 
 @pytest.fixture(autouse=True)
-def place(server: MlflowServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def tracking_environment(server: MlflowServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setenv("SLIMTOWER_PIPELINE", tmp_path.name)
@@ -51,11 +51,17 @@ def place(server: MlflowServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def runs() -> dict[str, Any]:
     """The runs of this test by name, the pipeline's as `pipeline`."""
     api = registry.client()
-    found = {run.info.run_id: run for run in api.search_runs([tracking.experiment_id(api)])}
-    own = [run for run in found.values() if run.data.tags.get("slimtower.pipeline") == os.environ["SLIMTOWER_PIPELINE"]]
-    assert len(own) == 1
-    below = [run for run in found.values() if run.data.tags.get("mlflow.parentRunId") == own[0].info.run_id]
-    return {"pipeline": own[0]} | {run.info.run_name: run for run in below}
+    runs_by_id = {run.info.run_id: run for run in api.search_runs([tracking.experiment_id(api)])}
+    pipeline_runs = [
+        run
+        for run in runs_by_id.values()
+        if run.data.tags.get("slimtower.pipeline") == os.environ["SLIMTOWER_PIPELINE"]
+    ]
+    assert len(pipeline_runs) == 1
+    below = [
+        run for run in runs_by_id.values() if run.data.tags.get("mlflow.parentRunId") == pipeline_runs[0].info.run_id
+    ]
+    return {"pipeline": pipeline_runs[0]} | {run.info.run_name: run for run in below}
 
 
 class Disturbed:
@@ -92,8 +98,8 @@ def test_without_its_server_a_pipeline_ends_well_and_the_next_one_sends_all(
         run.built_model("teacher", "digest", lambda target: (target.mkdir(), (target / "weights").write_text("w")))
         with pytest.raises(TransientError, match="is the server up"):
             assert run.run_id
-    (said,) = capfd.readouterr().err.splitlines()
-    assert "teach@dense goes on, and what it tracks is sent later, at the latest by the next run" in said
+    (message,) = capfd.readouterr().err.splitlines()
+    assert "teach@dense goes on, and what it tracks is sent later, at the latest by the next run" in message
     Path("report.json").unlink()
     with pytest.raises(UserError, match="the cause") as caught, stage_run("mine@click", {}):
         raise UserError("the cause")
@@ -114,25 +120,25 @@ def test_without_its_server_a_pipeline_ends_well_and_the_next_one_sends_all(
         lineage.send_finished()
     server.start()
     lineage.send_finished()
-    assert "teach@dense: http://" in (said := capfd.readouterr().err) and "would not have 1 of its calls" in said
+    assert "teach@dense: http://" in (message := capfd.readouterr().err) and "would not have 1 of its calls" in message
     assert not lineage.waits() and not list(module.spools().iterdir())
-    found, api = runs(), registry.client()
-    status = {name: run.info.status for name, run in found.items()}
+    runs_by_name, api = runs(), registry.client()
+    status = {name: run.info.status for name, run in runs_by_name.items()}
     assert status == {
         "pipeline": "FINISHED", "teach@dense": "FINISHED", "mine@click": "FAILED", "embed": "KILLED"
     }  # fmt: skip
-    assert found["pipeline"].info.run_name.startswith("beir ")  # not what it is called that sends it
-    teach = found["teach@dense"]
+    assert runs_by_name["pipeline"].info.run_name.startswith("beir ")  # not what it is called that sends it
+    teach = runs_by_name["teach@dense"]
     assert teach.data.params == {"epochs": "1"} and teach.data.metrics == {"loss": 1.0, "nDCG_at_10": 0.5}
     assert [m.value for m in api.get_metric_history(teach.info.run_id, "loss")] == [2.0, 1.0]
     assert (
         teach.data.tags["slimtower.choice"] == "static ***" and '"report.json":"m1"' in teach.data.tags["slimtower.md5"]
     )
     assert len(teach.outputs.model_outputs) == 1
-    assert teach.info.end_time < found["pipeline"].info.end_time
-    assert found["embed"].data.metrics == {"rows": 7.0}
-    kept = api.download_artifacts(found["pipeline"].info.run_id, "dvc.lock")
-    assert set(yaml.safe_load(Path(kept).read_text())["stages"]) == {"teach@dense"}
+    assert teach.info.end_time < runs_by_name["pipeline"].info.end_time
+    assert runs_by_name["embed"].data.metrics == {"rows": 7.0}
+    dvc_lock = api.download_artifacts(runs_by_name["pipeline"].info.run_id, "dvc.lock")
+    assert set(yaml.safe_load(Path(dvc_lock).read_text())["stages"]) == {"teach@dense"}
 
 
 def end_by_a_kill() -> None:
@@ -150,8 +156,10 @@ def code_of_promote(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtur
     with pytest.raises(SystemExit) as ended:
         guarded(promote)
     assert ended.value.code == EXIT_TRANSIENT
-    (said,) = capfd.readouterr().err.splitlines()
-    assert said.startswith("slimtower: http://") and "not reached" in said and said.endswith("is the server up?")
+    (message,) = capfd.readouterr().err.splitlines()
+    assert (
+        message.startswith("slimtower: http://") and "not reached" in message and message.endswith("is the server up?")
+    )
 
 
 def test_a_training_outlives_a_server_that_comes_back(
@@ -167,23 +175,23 @@ def test_a_training_outlives_a_server_that_comes_back(
         disturbed = Disturbed(run, {2: server.stop, 5: server.start})
         teach(world / "ingest", world / "mine", output, params, disturbed)
         assert disturbed.calls > 6
-    found, api = runs()["teach@dense"], registry.client()
-    assert found.info.status == "FINISHED"
-    assert found.data.params == {"epochs": "2", "small.layers": "[0, 1]"}
-    told = {name: [(m.step, m.value) for m in api.get_metric_history(found.info.run_id, name)]
-            for name in found.data.metrics}  # fmt: skip
+    tracked, api = runs()["teach@dense"], registry.client()
+    assert tracked.info.status == "FINISHED"
+    assert tracked.data.params == {"epochs": "2", "small.layers": "[0, 1]"}
+    history = {name: [(m.step, m.value) for m in api.get_metric_history(tracked.info.run_id, name)]
+            for name in tracked.data.metrics}  # fmt: skip
     seen: dict[str, list[tuple[int, float]]] = {}
     for name, step, value in disturbed.seen:
         seen.setdefault(name, []).append((step, value))
-    assert {name: sorted(rows) for name, rows in told.items()} == {name: sorted(rows) for name, rows in seen.items()}
-    assert [file.path for file in api.list_artifacts(found.info.run_id)] == ["report.json"]
-    (model,) = found.outputs.model_outputs
-    kept = server.folder / "artifacts" / found.info.experiment_id / "models" / model.model_id / "artifacts"
-    names = {str(path.relative_to(kept)) for path in kept.rglob("*") if path.is_file()}
-    whole = output / "tower"
-    assert names == {str(path.relative_to(whole)) for path in whole.rglob("*") if path.is_file()}
-    said = [line for line in capfd.readouterr().err.splitlines() if "tracking: " in line]
-    assert len(said) == 2 and "teach@dense goes on" in said[0] and "there again" in said[1]
+    assert {name: sorted(rows) for name, rows in history.items()} == {name: sorted(rows) for name, rows in seen.items()}
+    assert [file.path for file in api.list_artifacts(tracked.info.run_id)] == ["report.json"]
+    (model,) = tracked.outputs.model_outputs
+    artifacts = server.folder / "artifacts" / tracked.info.experiment_id / "models" / model.model_id / "artifacts"
+    names = {str(path.relative_to(artifacts)) for path in artifacts.rglob("*") if path.is_file()}
+    tower = output / "tower"
+    assert names == {str(path.relative_to(tower)) for path in tower.rglob("*") if path.is_file()}
+    messages = [line for line in capfd.readouterr().err.splitlines() if "tracking: " in line]
+    assert len(messages) == 2 and "teach@dense goes on" in messages[0] and "there again" in messages[1]
     assert not lineage.waits()
 
 
@@ -191,11 +199,11 @@ def test_a_training_outlives_a_server_that_comes_back(
 def proxy(server: MlflowServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """In front of the server, which is there."""
     server.start()
-    made = Proxy(server.port)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", made.url)
-    yield made
-    made.speaks.set()
-    made.close()
+    mlflow_proxy = Proxy(server.port)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_proxy.url)
+    yield mlflow_proxy
+    mlflow_proxy.speaks.set()
+    mlflow_proxy.close()
     server.stop()
 
 
@@ -216,11 +224,11 @@ def test_a_training_outlives_a_proxy_that_answers_for_the_server(
         run.tag("slimtower.choice", "static")
         run.artifact(Path("report.json"))
         run.built_model("teacher", "digest", lambda target: (target.mkdir(), (target / "weights").write_text("w")))
-    (said,) = [line for line in capfd.readouterr().err.splitlines() if "tracking: " in line]
-    assert "teach@dense goes on, and what" in said
+    (message,) = [line for line in capfd.readouterr().err.splitlines() if "tracking: " in line]
+    assert "teach@dense goes on, and what" in message
     assert "not in MLflow yet: " in lineage.finish_or_wait(failed=False, names=[])
     if page[0] < 500:
-        assert "does not answer as MLflow" in said and page[1] in said
+        assert "does not answer as MLflow" in message and page[1] in message
         with pytest.raises(UserError, match=r"cannot be used for tracking .* fix MLFLOW_TRACKING_URI") as caught:
             StageRun("mine@click")
         assert not isinstance(caught.value, TransientError)
@@ -228,13 +236,13 @@ def test_a_training_outlives_a_proxy_that_answers_for_the_server(
     proxy.page = None
     lineage.send_finished()
     assert not lineage.waits()
-    found = runs()
-    assert {name: run.info.status for name, run in found.items()} == {
+    runs_by_name = runs()
+    assert {name: run.info.status for name, run in runs_by_name.items()} == {
         "pipeline": "FINISHED", "teach@dense": "FINISHED"
     }  # fmt: skip
-    teach, api = found["teach@dense"], registry.client()
-    told = [(m.step, m.value) for m in api.get_metric_history(teach.info.run_id, "loss")]
-    assert told == [(1, 3.0), (2, 2.0)] and teach.data.tags["slimtower.choice"] == "static"
+    teach, api = runs_by_name["teach@dense"], registry.client()
+    history = [(m.step, m.value) for m in api.get_metric_history(teach.info.run_id, "loss")]
+    assert history == [(1, 3.0), (2, 2.0)] and teach.data.tags["slimtower.choice"] == "static"
     assert [file.path for file in api.list_artifacts(teach.info.run_id)] == ["report.json"]
     assert len(teach.outputs.model_outputs) == 1
 
@@ -251,14 +259,14 @@ def test_what_a_proxy_finds_too_large_is_told_and_all_else_is_sent(
         run.artifact(Path("large.json"))
         run.metric("loss", 3.0, step=1)
         run.artifact(Path("report.json"))
-    said = capfd.readouterr().err
-    assert "413 Client Error" in said and "would not have 1 of its calls" in said
+    messages = capfd.readouterr().err
+    assert "413 Client Error" in messages and "would not have 1 of its calls" in messages
     lineage.finish(names=[])
     assert "lineage: params.yaml is not attached: artefact store of http" in capfd.readouterr().err
     assert not lineage.waits()
-    found, api = runs(), registry.client()
-    assert {run.info.status for run in found.values()} == {"FINISHED"}
-    teach = found["teach@dense"].info.run_id
+    runs_by_name, api = runs(), registry.client()
+    assert {run.info.status for run in runs_by_name.values()} == {"FINISHED"}
+    teach = runs_by_name["teach@dense"].info.run_id
     assert [file.path for file in api.list_artifacts(teach)] == ["report.json"]
 
 
@@ -272,9 +280,9 @@ def test_a_line_about_what_waits_names_its_folder(
     assert str(folder) in capfd.readouterr().err
     with pytest.raises(TransientError, match=f"not reached.*is the server up.*{folder}"):
         lineage.send_finished()
-    said = lineage.finish_or_wait(failed=False, names=[])
-    (ended,) = (each for each in module.spools().iterdir() if each != folder)
-    assert said.endswith(f"sends {ended}")
+    message = lineage.finish_or_wait(failed=False, names=[])
+    (ended,) = (spool for spool in module.spools().iterdir() if spool != folder)
+    assert message.endswith(f"sends {ended}")
 
     def unknown(spool: Any) -> None:
         raise AttributeError("'MlflowRun' object has no attribute 'newer'")
@@ -295,8 +303,14 @@ def test_what_waits_for_a_server_is_found_with_another_login_and_spelling(monkey
 
     spellings = ["http://pipeline:old@mlflow:5000", "http://pipeline:new@mlflow:5000/", "http://MLflow:5000"]
     assert len({where(uri, name) for uri in spellings for name in ("", "slimtower")}) == 1
-    others = ("http://mlflow:5001", "https://mlflow:5000", "http://mlflow:5000/b", "sqlite:///a.db", "sqlite:///b.db")
-    assert len({*map(where, others), where(spellings[2]), where(spellings[2], "x")}) == 7
+    other_servers = (
+        "http://mlflow:5001",
+        "https://mlflow:5000",
+        "http://mlflow:5000/b",
+        "sqlite:///a.db",
+        "sqlite:///b.db",
+    )
+    assert len({*map(where, other_servers), where(spellings[2]), where(spellings[2], "x")}) == 7
 
 
 @pytest.mark.parametrize("silent", [never_answers, never_connects])
@@ -307,20 +321,20 @@ def test_a_server_that_keeps_silent_costs_a_stage_a_short_wait_at_both_ends(
 ) -> None:
     """MLflow's client alone would wait 30 seconds at each request, and try each four times."""
     monkeypatch.setattr(registry, "_SOON", 0.5)
-    begun = time.monotonic()
+    started = time.monotonic()
     with silent() as url:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
         with stage_run("teach@dense", {"epochs": 1}) as run:
             for step in range(100):
                 run.metric("loss", 1.0, step=step)
-        assert 1.0 < time.monotonic() - begun < 8
+        assert 1.0 < time.monotonic() - started < 8
         assert lineage.finish_or_wait(failed=False, names=[]).startswith("not in MLflow yet: http://")
         with pytest.raises(TransientError, match=r"no answer within 0\.5 seconds"):
             lineage.send_finished()
         assert lineage.waits()
-    assert time.monotonic() - begun < 12
-    (said,) = [line for line in capfd.readouterr().err.splitlines() if "tracking: " in line]
-    assert "no answer within 0.5 seconds; is the server up?; teach@dense goes on, and what it tracks" in said
+    assert time.monotonic() - started < 12
+    (message,) = [line for line in capfd.readouterr().err.splitlines() if "tracking: " in line]
+    assert "no answer within 0.5 seconds; is the server up?; teach@dense goes on, and what it tracks" in message
 
 
 def test_an_end_that_finds_no_room_on_the_disk_is_not_said_to_be_kept(
@@ -329,8 +343,8 @@ def test_an_end_that_finds_no_room_on_the_disk_is_not_said_to_be_kept(
     (tmp_path / "params.yaml").write_text("ingest: {}\n")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
-    said = lineage.finish_or_wait(failed=False, names=[])
-    assert said.startswith("not in MLflow: ") and "no room to keep it for later: free some, then run" in said
+    message = lineage.finish_or_wait(failed=False, names=[])
+    assert message.startswith("not in MLflow: ") and "no room to keep it for later: free some, then run" in message
     assert not lineage.waits()
 
 
@@ -343,12 +357,12 @@ def test_a_server_that_falls_silent_costs_a_stage_one_call_of_mlflows(
     with stage_run("teach@dense", {"epochs": 1}) as run:
         run.metric("loss", 3.0, step=0)
         proxy.speaks.clear()
-        begun = time.monotonic()
+        started = time.monotonic()
         for step in range(1, 20):
             run.metric("loss", 2.0, step=step)
-        assert 2.0 <= time.monotonic() - begun < 8
-        begun = time.monotonic()
-    assert 0.5 <= time.monotonic() - begun < 5
+        assert 2.0 <= time.monotonic() - started < 8
+        started = time.monotonic()
+    assert 0.5 <= time.monotonic() - started < 5
     proxy.speaks.set()
     lineage.send_finished()
     api, teach = registry.client(), runs()["teach@dense"]

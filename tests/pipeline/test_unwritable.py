@@ -37,9 +37,9 @@ def test_data_that_is_a_file_is_to_be_moved_away(tiny_tower: Path, tmp_path: Pat
     done = run(command)
     assert done.returncode == EXIT_DATA, done.stderr
     assert "Traceback" not in done.stderr
-    said = done.stderr.splitlines()[-1]
-    assert said.startswith("slimtower: ") and "data" in said
-    assert said.endswith("a file lies where a folder has to be: move it away, then run again")
+    message = done.stderr.splitlines()[-1]
+    assert message.startswith("slimtower: ") and "data" in message
+    assert message.endswith("a file lies where a folder has to be: move it away, then run again")
     assert (tmp_path / "data").read_text() == "notes"
     if command != "pipeline":
-        assert read_exit(tmp_path / "exit") == (EXIT_DATA, said.removeprefix("slimtower: "))
+        assert read_exit(tmp_path / "exit") == (EXIT_DATA, message.removeprefix("slimtower: "))

@@ -104,7 +104,7 @@ def test_embeddings_are_those_of_the_weights_in_the_file(tmp_path: Path) -> None
     convert(tmp_path / "packed.bin", tmp_path / "model")
     tower = load_tower(tmp_path / "model")
     ids = tower.tokenizer("query: sum  検索\x01 e\u0301")["input_ids"]
-    assert [PIECES[each] for each in ids] == ["<s>", "▁query", ":", "▁sum", "▁", "検", "索", "▁", "é", "</s>"]
+    assert [PIECES[token_id] for token_id in ids] == ["<s>", "▁query", ":", "▁sum", "▁", "検", "索", "▁", "é", "</s>"]
     embedding = encode(tower, ["sum  検索\x01 e\u0301"], "query")[0]
     np.testing.assert_allclose(embedding, hand_made(values, ids), atol=1e-5)
     assert tower.prompts == {"query": "query: ", "document": "passage: "}
@@ -118,8 +118,8 @@ def test_the_same_file_gives_the_same_folder(packed: Path, tmp_path: Path) -> No
 
 
 def test_what_is_no_such_file_is_refused(packed: Path, tmp_path: Path) -> None:
-    whole = packed.read_bytes()
-    for content in (b"GGUF" + whole[4:], whole[:100], whole[:-8]):
+    content_of_file = packed.read_bytes()
+    for content in (b"GGUF" + content_of_file[4:], content_of_file[:100], content_of_file[:-8]):
         packed.write_bytes(content)
         with pytest.raises(UserError, match="weights: e5-small-q4"):
             PackedModel(packed).tensors()

@@ -56,13 +56,13 @@ def two(folder: Path) -> dict[str, Any]:
     return {"DATA": folder, "changes": {"ingest": {"sources": sources}}}
 
 
-def params(made: dict[str, Any], tower: Path) -> Params:
-    recipe, changes = made.pop("recipe", "beir.yaml"), made.pop("changes", {})
-    return params_of(recipe, tower, changes, **{name: str(value) for name, value in made.items()})
+def params(source: dict[str, Any], tower: Path) -> Params:
+    recipe, changes = source.pop("recipe", "beir.yaml"), source.pop("changes", {})
+    return params_of(recipe, tower, changes, **{name: str(value) for name, value in source.items()})
 
 
 @pytest.mark.parametrize(
-    ("write", "held", "absent", "judged", "unjudged"),
+    ("write", "expected", "absent", "judged", "unjudged"),
     [
         pytest.param(corpus, "no queries, nothing judged", ABSENT + ", unlabelled_queries", [], ["own"], marks=SLOW),
         (judged_for_the_test, "40 test judgements", ABSENT, ["own"], []),
@@ -75,7 +75,7 @@ def params(made: dict[str, Any], tower: Path) -> Params:
 )
 def test_the_pipeline_ends_with_its_result(
     write: Write,
-    held: str,
+    expected: str,
     absent: str,
     judged: list[str],
     unjudged: list[str],
@@ -84,12 +84,12 @@ def test_the_pipeline_ends_with_its_result(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lines = run_all(tmp_path, params(write(tmp_path / "given"), tiny_tower))
-    said = capsys.readouterr()
-    assert held in said.out
+    captured = capsys.readouterr()
+    assert expected in captured.out
     foretold = [line for line in lines if line.startswith("distill: ")]
     assert [part for part in absent.split(", ") if part and part.replace("_", " ") not in foretold[0]] == []
     assert len(foretold) == bool(absent)
-    assert (f"distill: left out: {absent} (it has no texts)" in said.err) == bool(absent)
+    assert (f"distill: left out: {absent} (it has no texts)" in captured.err) == bool(absent)
     assert any("no judged test query" in line for line in lines) == bool(unjudged)
 
     metrics = json.loads((tmp_path / "reports/metrics.json").read_text())
@@ -117,27 +117,27 @@ def test_a_teacher_behind_an_api_ends_with_its_report(
     tmp_path: Path, tiny_tower: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PLANTED_KEY", KEY)
-    given = judged_for_the_test(tmp_path / "given")
+    data = judged_for_the_test(tmp_path / "given")
     words = [text for _, summary, rest in texts() for text in (summary, rest)]
     _word_pieces(words, 300).save_pretrained(tmp_path / "tokenizer")  # each of its tokens is asked for
     with serving(tower_reader(load_tower(tiny_tower))) as server:
-        own = {"tokenizer": str(tmp_path / "tokenizer")}
+        tokenizer = {"tokenizer": str(tmp_path / "tokenizer")}
         patient = {"batch_texts": 32, "timeout_s": 60.0}  # other tests compute beside it
-        rented = endpoint_params(server.url, patient, **own).model_dump()
+        rented = endpoint_params(server.url, patient, **tokenizer).model_dump()
         changes = {
             "candidates": {"searchers": []},
             "teach": {"teachers": ["rented"], "index": "rented", "teacher": {"rented": rented}},
             "distill": {"students": ["static"]},
         }
-        run_all(tmp_path, params(given | {"changes": changes}, tiny_tower))
+        run_all(tmp_path, params(data | {"changes": changes}, tiny_tower))
     assert re.search(r"evaluate: queries: \d+ texts to ask tiny for, about", capsys.readouterr().err)
     metrics = json.loads((tmp_path / "reports/metrics.json").read_text())
     assert set(metrics["latency"]) == {"teacher", "static"} and metrics["retention"]["static"]
     assert set(metrics["sizes"]) == {"static"}, "of the teacher only a tokenizer is here"
-    page, told = ((tmp_path / "reports" / name).read_text() for name in ("report.html", "report.md"))
+    page, summary = ((tmp_path / "reports" / name).read_text() for name in ("report.html", "report.md"))
     assert "<b>tiny</b> as published, without further training" in page
-    for text in (page, told):
+    for text in (page, summary):
         assert re.search(r"The query side has [\d.]+\u00a0.B. The teacher is behind an API", text)
     assert page.count("its time is that of requests, which nothing here computes") == 3
-    assert " MB instead of" not in told.replace("\u00a0", " ")
+    assert " MB instead of" not in summary.replace("\u00a0", " ")
     assert "teacher" in results_table(tmp_path / "reports")

@@ -19,12 +19,12 @@ def test_every_pin_has_a_file_for_each_python_and_machine() -> None:
         files = files_of(name for name, *_ in pins)
     except AWAY as error:
         pytest.skip(f"the package index gives no answer: {error}")
-    found = {pin: [tags_of(file["filename"], pin[1]) for file in files[pin[0]]] for pin in pins}
+    tags_by_pin = {pin: [tags_of(file["filename"], pin[1]) for file in files[pin[0]]] for pin in pins}
     missing = {
         (*pin, machine): pythons
         for pin in pins
         for machine in MACHINES
-        if (pythons := lacking(pin[0], [tags for tags in found[pin] if tags is not None], machine, pin[2]))
+        if (pythons := lacking(pin[0], [tags for tags in tags_by_pin[pin] if tags is not None], machine, pin[2]))
     }
     assert missing == {}
 

@@ -43,20 +43,20 @@ def imported() -> set[str]:
 
 def missing_from_run_lock(packages: set[str]) -> set[str]:
     """Packages that no distribution of run.lock brings."""
-    known, by_package = pins("run"), packages_distributions()
+    locked, by_package = pins("run"), packages_distributions()
     return {
         package
         for package in packages
-        if not any(re.sub(r"[-_.]+", "-", name).lower() in known for name in by_package.get(package, []))
+        if not any(re.sub(r"[-_.]+", "-", name).lower() in locked for name in by_package.get(package, []))
     }
 
 
 @pytest.mark.medium
 def test_running_needs_no_more_than_its_lock() -> None:
-    found = imported()
-    assert {"torch", "boto3", "mlflow"} <= found
+    packages = imported()
+    assert {"torch", "boto3", "mlflow"} <= packages
     (source,) = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))["ingest"]["sources"]
-    assert missing_from_run_lock(found - EXTRAS | set(source["packages"])) == set()
+    assert missing_from_run_lock(packages - EXTRAS | set(source["packages"])) == set()
 
 
 def test_a_package_is_pinned_in_one_lock() -> None:
@@ -78,8 +78,8 @@ def test_a_package_is_pinned_in_one_lock() -> None:
 def test_every_pin_but_torch_has_digests(file: str, locks: tuple[str, ...]) -> None:
     lines = [line.split() for line in (ROOT / "requirements" / file).read_text(encoding="utf-8").splitlines()]
     texts = [(ROOT / f"requirements/{lock}.lock").read_text() for lock in locks]
-    wanted = {line.split()[0] for text in texts for line in text.splitlines()}
-    assert {pin for pin in wanted if not pin.startswith("torch=")} == {pin for pin, *_ in lines}
+    pins_in_locks = {line.split()[0] for text in texts for line in text.splitlines()}
+    assert {pin for pin in pins_in_locks if not pin.startswith("torch=")} == {pin for pin, *_ in lines}
     digests = [[word for word in words if word.startswith("--")] for words in lines]
     assert all(digests)
     assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", word) for words in digests for word in words)
@@ -136,7 +136,7 @@ def install(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("programs", "environment", "said", "torch"),
+    ("programs", "environment", "message", "torch"),
     [
         ((), {"AT_INDEX": "+cpu"}, f"CPU build, from {CPU_INDEX}", f"--extra-index-url {CPU_INDEX} torch===2.13.0+cpu"),
         ((), {"AT_HOME": "+cpu"}, "from where pip is told to look", "--no-deps torch===2.13.0+cpu"),
@@ -147,10 +147,10 @@ def install(tmp_path: Path):
     ],
 )
 def test_torch_comes_from_its_cpu_index_where_there_is_no_gpu(
-    install, programs: tuple[str, ...], environment: dict[str, str], said: str, torch: str
+    install, programs: tuple[str, ...], environment: dict[str, str], message: str, torch: str
 ) -> None:
-    told, calls = install("run", *programs, **environment)
-    assert said in told and f"{len(pins('run'))} packages of requirements/run.lock" in told
+    output, calls = install("run", *programs, **environment)
+    assert message in output and f"{len(pins('run'))} packages of requirements/run.lock" in output
     *before, last = calls
     assert last.endswith("--no-deps --requirement .venv/hashed.txt")
     assert len(before) == bool(torch) and all(call.endswith(torch) for call in before)
@@ -205,37 +205,41 @@ def test_a_venv_of_no_use_is_named(tmp_path: Path, version: str, pip: str, messa
 
 @pytest.mark.faults("security")
 def test_what_has_no_digest_is_named(install) -> None:
-    said, calls = install("run", AT_HOME="+cpu", MISSING="setuptools")
-    assert "setup: without digests: setuptools\n" in said
+    output, calls = install("run", AT_HOME="+cpu", MISSING="setuptools")
+    assert "setup: without digests: setuptools\n" in output
     assert [call.rpartition("/")[2] for call in calls[1:]] == ["hashed.txt", "wanted.txt"]
-    said, calls = install("run", AT_HOME="+cpu")
-    assert "without digests" not in said and "wanted.txt" not in calls[-1]
+    output, calls = install("run", AT_HOME="+cpu")
+    assert "without digests" not in output and "wanted.txt" not in calls[-1]
 
 
 @pytest.mark.faults("security")
 def test_only_torch_and_what_is_asked_for_is_installed_without_digests() -> None:
     """Of all that Containerfiles and the Makefile install from locks."""
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "containers").glob("*Containerfile")]
-    found = re.findall(r"pip install [^\n&;]*", "\n".join([*texts, (ROOT / "Makefile").read_text(encoding="utf-8")]))
-    free = [call for call in found if "--require-hashes" not in call]
-    assert len(found) == len(free) + 6
-    torch, asked, podman = free
-    assert "^torch==" in torch and asked.endswith('"requirements/${LOCK}.lock"') and "podman-compose==" in podman
+    pip_calls = re.findall(
+        r"pip install [^\n&;]*", "\n".join([*texts, (ROOT / "Makefile").read_text(encoding="utf-8")])
+    )
+    free = [call for call in pip_calls if "--require-hashes" not in call]
+    assert len(pip_calls) == len(free) + 6
+    torch, by_lock, podman = free
+    assert "^torch==" in torch and by_lock.endswith('"requirements/${LOCK}.lock"') and "podman-compose==" in podman
     assert 'if [ -n "${UNHASHED}" ]; then pip install' in "\n".join(texts)
 
 
 def test_pyspark_comes_with_java_alone(install, tmp_path: Path) -> None:
-    said, _ = install("run extras test", AT_HOME="+cpu")
+    output, _ = install("run extras test", AT_HOME="+cpu")
     packages = tmp_path / "a folder/.venv/wanted.txt"
-    assert "without pyspark" in said and "pyspark" not in packages.read_text()
-    said, _ = install("run extras test", "java", AT_HOME="+cpu")
-    assert "without pyspark" not in said and "pyspark" in packages.read_text()
+    assert "without pyspark" in output and "pyspark" not in packages.read_text()
+    output, _ = install("run extras test", "java", AT_HOME="+cpu")
+    assert "without pyspark" not in output and "pyspark" in packages.read_text()
 
 
 def test_every_locked_package_says_its_licence() -> None:
-    found = dict(licences())
-    assert found.keys() >= {line for line in (ROOT / "requirements/run.lock").read_text().split() if "==" in line}
-    assert {package.split("==")[0] for package, terms in found.items() if terms == "not said"} <= {
+    terms_by_package = dict(licences())
+    assert terms_by_package.keys() >= {
+        line for line in (ROOT / "requirements/run.lock").read_text().split() if "==" in line
+    }
+    assert {package.split("==")[0] for package, terms in terms_by_package.items() if terms == "not said"} <= {
         "huey"
     }  # which is MIT's
-    assert {terms for package, terms in found.items() if package.startswith(("torch==", "mlflow=="))}
+    assert {terms for package, terms in terms_by_package.items() if package.startswith(("torch==", "mlflow=="))}

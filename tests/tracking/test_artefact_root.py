@@ -32,8 +32,8 @@ def test_a_stage_keeps_what_a_root_does_not_take(
         run.model(tmp_path / "model", "student")
         run.artifact(tmp_path / "model/weights")
         run.metric("loss", 1.0)
-    told = [text for text in capfd.readouterr().err.splitlines() if "artefact root" in text]
-    assert len(told) == 1 and root.rpartition("@")[2] in told[0] and fix in told[0]  # a login is masked
+    messages = [text for text in capfd.readouterr().err.splitlines() if "artefact root" in text]
+    assert len(messages) == 1 and root.rpartition("@")[2] in messages[0] and fix in messages[0]  # a login is masked
     [waits] = spools().iterdir()
     assert len(list(waits.rglob("weights"))) == 2
 

@@ -40,8 +40,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         api = registry.client()
         model = api.get_run(run.run_id).data.tags["slimtower.model"]
         api.create_registered_model("slimtower")
-        place = api.get_logged_model(model).artifact_location
-        version = api.create_model_version("slimtower", place, run_id=run.run_id, model_id=model)
+        location = api.get_logged_model(model).artifact_location
+        version = api.create_model_version("slimtower", location, run_id=run.run_id, model_id=model)
         api.set_registered_model_alias("slimtower", "champion", version.version)
     return folder
 
@@ -104,19 +104,19 @@ def test_runs_models_and_champion_follow_the_folder(
         enter(there, monkeypatch)
         registry.client()
         there = there.rename(original.with_name("third"))
-    left = (artefacts(original), (original / "mlflow.db").read_bytes()) if how == "copied" else None
+    original_state = (artefacts(original), (original / "mlflow.db").read_bytes()) if how == "copied" else None
     enter(there, monkeypatch)
     capfd.readouterr()
     api = registry.client()
-    told = capfd.readouterr().err
-    assert (told.count("\n"), str(there) in told) == ((0, False) if "link" in how else (1, True))
+    message = capfd.readouterr().err
+    assert (message.count("\n"), str(there) in message) == ((0, False) if "link" in how else (1, True))
     assert tracking.experiment_id(api) == experiment
     if "link" not in how:
         check_whole(there, api, there / "champion")
     registry.client()
     assert "MLflow now" not in capfd.readouterr().err  # once is enough
-    if left:
-        assert left == (artefacts(original), (original / "mlflow.db").read_bytes())
+    if original_state:
+        assert original_state == (artefacts(original), (original / "mlflow.db").read_bytes())
         enter(original, monkeypatch)
         check_whole(original, registry.client(), original / "champion")
 

@@ -31,7 +31,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "mlflow.db"
 
 
-def begun(folder: Path) -> subprocess.Popen[str]:
+def start_process(folder: Path) -> subprocess.Popen[str]:
     """A process that is about to make its first contact."""
     return subprocess.Popen(
         [sys.executable, "-c", FIRST_CONTACT], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -40,18 +40,18 @@ def begun(folder: Path) -> subprocess.Popen[str]:
 
 def test_processes_that_begin_at_once_share_it(file: Path) -> None:
     file.touch()  # as a kill of an earlier version left it
-    running = [begun(file.parent) for _ in range(2)]
+    running = [start_process(file.parent) for _ in range(2)]
     answers = [process.communicate(timeout=300) for process in running]
     assert [process.returncode for process in running] == [0, 0], answers
-    assert {said for said, _ in answers} == {"1\n"}
+    assert {output for output, _ in answers} == {"1\n"}
     assert {path.name for path in file.parent.iterdir()} == {"mlflow.db", ".mlflow.db.lock"}
 
 
 def test_a_kill_while_it_is_made_leaves_none_and_the_next_start_makes_it(file: Path) -> None:
-    process = begun(file.parent)
-    until = time.monotonic() + 300
+    process = start_process(file.parent)
+    deadline = time.monotonic() + 300
     while not any("journal" not in path.name and path.stat().st_size > 100_000 for path in file.parent.glob(".stag*")):
-        assert process.poll() is None and time.monotonic() < until, "it was never half made"
+        assert process.poll() is None and time.monotonic() < deadline, "it was never half made"
         time.sleep(0.001)
     process.send_signal(signal.SIGKILL)
     process.communicate()

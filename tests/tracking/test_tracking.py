@@ -48,8 +48,8 @@ def outs(tags: dict[str, str]) -> dict[str, str]:
 
 def named(api: Any) -> dict[str, Any]:
     """Runs by name, a pipeline's without its commit and time."""
-    found = api.search_runs([tracking.experiment_id(api)])
-    return {re.sub(r"^demo \w+\+? \d{4}-\d\d-\d\d \d\d:\d\d$", "demo", run.info.run_name): run for run in found}
+    runs = api.search_runs([tracking.experiment_id(api)])
+    return {re.sub(r"^demo \w+\+? \d{4}-\d\d-\d\d \d\d:\d\d$", "demo", run.info.run_name): run for run in runs}
 
 
 def test_runs_parents_metrics_models_and_restored_links(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_data_sets_are_inputs_of_the_pipeline_and_of_the_stages_that_read_them(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def inputs(run: Any) -> dict[str, str]:
-        return {each.dataset.name: each.dataset.digest for each in run.inputs.dataset_inputs}
+        return {dataset_input.dataset.name: dataset_input.dataset.digest for dataset_input in run.inputs.dataset_inputs}
 
     monkeypatch.setenv("SLIMTOWER_PIPELINE", "first")
     with stage_run("ingest", {}) as run:
@@ -114,8 +114,8 @@ def test_data_sets_are_inputs_of_the_pipeline_and_of_the_stages_that_read_them(
     lineage.finish()
     runs = named(registry.client())
     assert [inputs(runs[name]) for name in ("demo", "ingest", "teach", "other")] == [*[{"api": "d" * 12}] * 3, {}]
-    [told] = runs["demo"].inputs.dataset_inputs
-    assert json.loads(told.dataset.profile) == {"documents": 3, "queries.test": 2}
+    [dataset_input] = runs["demo"].inputs.dataset_inputs
+    assert json.loads(dataset_input.dataset.profile) == {"documents": 3, "queries.test": 2}
 
     monkeypatch.setenv("SLIMTOWER_PIPELINE", "second")
     monkeypatch.setenv("SLIMTOWER_RECIPE", "recipes/beir.yaml")
@@ -145,15 +145,15 @@ def test_a_pipelines_run_shows_the_headline_and_the_report_of_its_evaluation(
     monkeypatch.setenv("SLIMTOWER_PIPELINE", "fails")
     lineage.finish(failed=True)
     api = registry.client()
-    found = {
+    data_by_run = {
         run.data.tags.get("slimtower.pipeline"): run.data for run in api.search_runs([tracking.experiment_id(api)])
     }
     for pipeline in ("first", "reuses both"):
-        assert found[pipeline].metrics == headline
-        assert found[pipeline].tags[tracking.NOTE] == "**Yes.**"
-        told = {"datasets": "api", "teacher": "https://***@x/small", "students": "static, 2l"}
-        assert found[pipeline].params == told
-    assert found["fails"].metrics == {} and tracking.NOTE not in found["fails"].tags
+        assert data_by_run[pipeline].metrics == headline
+        assert data_by_run[pipeline].tags[tracking.NOTE] == "**Yes.**"
+        described = {"datasets": "api", "teacher": "https://***@x/small", "students": "static, 2l"}
+        assert data_by_run[pipeline].params == described
+    assert data_by_run["fails"].metrics == {} and tracking.NOTE not in data_by_run["fails"].tags
     assert api.get_experiment(tracking.experiment_id(api)).tags["mlflow.experimentKind"] == "custom_model_development"
 
 
@@ -172,13 +172,13 @@ def test_a_plain_repro_is_finished_afterwards_and_a_scheduled_run_left_to_its_ta
     assert runs["demo"].info.status == "FINISHED"
     assert outs(runs["teach"].data.tags) == {"out/teach": "m1"}
     for key in ("own", "/home/a/tom's project/runs/x", "a 'b' \"c\""):
-        own = pipeline_run(api, experiment, key, "commit", "demo")
-        assert pipeline_run(api, experiment, key, "other", "b") == own == open_parent(api, experiment)
+        plain_run = pipeline_run(api, experiment, key, "commit", "demo")
+        assert pipeline_run(api, experiment, key, "other", "b") == plain_run == open_parent(api, experiment)
         with monkeypatch.context() as scheduled:
             scheduled.setenv("SLIMTOWER_AIRFLOW_RUN", "scheduled__2025-01-01")
             pipeline_run(api, experiment, f"s3://bucket/runs/{key[:3]}", "commit", "demo")
-        assert open_parent(api, experiment) == own
-        api.set_terminated(own, "FINISHED")
+        assert open_parent(api, experiment) == plain_run
+        api.set_terminated(plain_run, "FINISHED")
         assert open_parent(api, experiment) is None
 
 
@@ -192,8 +192,8 @@ def test_stages_reach_a_store_that_is_named_relative_to_here_and_none_that_was_d
     assert Path("own.db").is_file()
     api = registry.client()
     api.delete_experiment(tracking.experiment_id(api))
-    told = r"'slimtower' was deleted there; restore it .*--experiment-id 1`"
-    with pytest.raises(UserError, match=told), stage_run("mine", {}):
+    message = r"'slimtower' was deleted there; restore it .*--experiment-id 1`"
+    with pytest.raises(UserError, match=message), stage_run("mine", {}):
         raise AssertionError("not reached")
 
 
@@ -207,8 +207,8 @@ def test_of_several_tries_the_last_finished_counts(project: Path) -> None:
     lock({"teach": "m1"})
     assert "1 stage ran, 0 reused" in lineage.finish()
     api = registry.client()
-    found = api.search_runs([tracking.experiment_id(api)], "tags.`slimtower.md5` LIKE '%m1%'")
-    assert [run.data.params["epochs"] for run in found] == ["2"]
+    runs = api.search_runs([tracking.experiment_id(api)], "tags.`slimtower.md5` LIKE '%m1%'")
+    assert [run.data.params["epochs"] for run in runs] == ["2"]
 
 
 def test_outputs_need_not_be_here_where_the_stages_are_named(
@@ -265,12 +265,12 @@ def test_more_runs_than_a_page_holds(project: Path, monkeypatch: pytest.MonkeyPa
     api = registry.client()
     experiment = tracking.experiment_id(api)
     parent = pipeline_run(api, experiment, "first", "", "")
-    made = _stage_runs(Registry("slimtower"), parent)
-    assert {stage: run.info.status for stage, run in made.items()} == dict.fromkeys(stages, "FINISHED")
+    stage_runs = _stage_runs(Registry("slimtower"), parent)
+    assert {stage: run.info.status for stage, run in stage_runs.items()} == dict.fromkeys(stages, "FINISHED")
     for pipeline in ("second", "third", "fourth"):
         monkeypatch.setenv("SLIMTOWER_PIPELINE", pipeline)
         assert "0 stages ran, 4 reused" in lineage.finish()
         parent = pipeline_run(api, experiment, pipeline, "", "")
         linked = _stage_runs(Registry("slimtower"), parent)
         makers = {stage: run.data.tags["slimtower.made_by"] for stage, run in linked.items()}
-        assert makers == {stage: run.info.run_id for stage, run in made.items()}
+        assert makers == {stage: run.info.run_id for stage, run in stage_runs.items()}

@@ -35,9 +35,9 @@ def test_a_store_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_file_that_is_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = time.monotonic()
+    started = time.monotonic()
     (tmp_path / "garbage.db").write_bytes(b"garbage" * 100)
     assert "no database of SQLite" in contacted(f"sqlite:///{tmp_path}/garbage.db", monkeypatch)
     assert "is no folder" in contacted(f"sqlite:///{tmp_path}/nowhere/mlflow.db", monkeypatch)
     assert "is not a file" in contacted(f"sqlite:///{tmp_path}", monkeypatch)
-    assert time.monotonic() - begun < 10, "told at once, not after MLflow's own tries"
+    assert time.monotonic() - started < 10, "told at once, not after MLflow's own tries"
