@@ -24,11 +24,10 @@ from sentence_transformers import SentenceTransformer, SentenceTransformerTraine
 from sentence_transformers.base.sampler import DefaultBatchSampler
 from sentence_transformers.sentence_transformer.losses import MSELoss
 
-from bench.machine import machine
+from bench.machine import machine, write_record
 from bench.teacher import index_teacher
 from pipeline.params import load_params
 from slimtower.common.errors import UserError, guarded
-from slimtower.common.files import write_json
 from steps.core.cosines import cosines
 from steps.core.tables import read_table
 from steps.distill.checkpoints import Checkpoints
@@ -45,7 +44,6 @@ from steps.distill.tokens import length_batches
 from steps.distill.trainer import Alignment, Schedule, train
 from steps.encoders.precision import resolve_precision
 from steps.encoders.towers import device, encode, load_tower
-from steps.tracking.run_ids import git_commit
 from steps.tracking.runs import NullRun
 from steps.training.library_trainer import set_dropout
 
@@ -282,8 +280,7 @@ def main() -> None:
     params = load_params().distill
     results = measure(draw(EMBED, index_teacher() / "tower", params, TRAINED, HELD_OUT), ROUNDS)
     versions = {"sentence_transformers": sentence_transformers.__version__, "transformers": transformers.__version__}
-    write_json(RESULT, {"machine": machine() | versions, "git_commit": git_commit(), "seed": SEED} | results)
-    print(f"wrote {RESULT}")
+    write_record(RESULT, {"machine": machine() | versions, "seed": SEED, **results})
     judge(results)
 
 

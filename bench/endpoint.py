@@ -29,12 +29,11 @@ from uuid import uuid4
 
 import yaml
 
-from bench.machine import machine
+from bench.machine import write_record
 from slimtower.common.errors import UserError, guarded
-from slimtower.common.files import read_json, sha256_file, write_json
+from slimtower.common.files import read_json, sha256_file
 from steps.encoders.bases import resolve_base
 from steps.endpoint.module import PROBES
-from steps.tracking.run_ids import git_commit
 
 FOLDER, LOCK = Path(".cache/endpoint"), Path("requirements/endpoint_server.lock")
 RESULT = Path("bench/results/endpoint.json")
@@ -237,9 +236,7 @@ def main() -> None:
         f" same behind {server} ({comparison['points']:+.2f} points); {figures['requests']} requests,"
         f" {figures['texts']} texts, {figures['again']} of them a second time"
     )
-    about = {"machine": machine(), "git_commit": git_commit(), "server": server}
-    write_json(RESULT, about | {"asked": counts, **comparison})
-    print(f"wrote {RESULT}")
+    write_record(RESULT, {"server": server, "asked": counts, **comparison})
     if figures["again"] or not comparison["within"]:
         raise UserError(f"bench.endpoint: the two differ by more than {POINTS} points, or a text was paid for twice")
 

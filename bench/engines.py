@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from bench.latency import query_texts
-from bench.machine import machine
+from bench.machine import write_record
 from bench.teacher import index_teacher
 from slimtower.common.errors import UserError, guarded
-from slimtower.common.files import folder_digest, write_json
+from slimtower.common.files import folder_digest
 from slimtower.common.settings import load_section
 from slimtower.engines.contents import RECALL_QUERIES, K, load_queries
 from slimtower.engines.deployment import flip, prepare
@@ -38,7 +38,6 @@ from steps.core.judged import read_judged_sets
 from steps.core.measures import ndcg_at_10
 from steps.encoders.towers import encode, load_tower
 from steps.evaluate.latency import measure, sample
-from steps.tracking.run_ids import git_commit
 
 RELEASES, INGEST = Path("models/release"), Path("data/ingest")
 RESULT = Path("bench/results/engines.json")
@@ -171,8 +170,7 @@ def main() -> None:
             results[kind] = figures(kind, Path(scratch), releases, queries, params)
         for name, row in results[kind]["systems"].items():
             print(f"{kind:13} {name:14} p50 {row['p50_ms']:8.3f} ms  p99 {row['p99_ms']:8.3f} ms")
-    write_json(RESULT, {"machine": machine(), "git_commit": git_commit(), "queries": queries, "engines": results})
-    print(f"wrote {RESULT}")
+    write_record(RESULT, {"queries": queries, "engines": results})
     if lost := worse(results):
         raise UserError(f"bench.engines: {'; '.join(lost)} of nDCG@10; raise deploy.target_recall")
 

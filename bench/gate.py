@@ -17,16 +17,14 @@ import numpy as np
 import pyarrow.compute as pc
 from scipy.optimize import brentq
 
-from bench.machine import machine
+from bench.machine import write_record
 from bench.tables.cells import Cell, distill_params, measured
 from bench.tables.pipeline import open_pipeline
 from pipeline.params import load_params
 from slimtower.common.errors import guarded
-from slimtower.common.files import write_json
 from steps.core.tables import read_table
 from steps.promote.evidence import MEASURE
 from steps.promote.params import Policy
-from steps.tracking.run_ids import git_commit
 
 DRAWS = 1000
 QUERIES = (300, 1704)
@@ -121,8 +119,6 @@ def main() -> None:
     sampling_error = 1.645 * float(np.sqrt(0.05 * 0.95 / DRAWS))
     summary = {str(queries): summarised([row[str(queries)] for row in rows]) for queries in QUERIES}
     document = {
-        "machine": machine(),
-        "git_commit": git_commit(),
         "dataset": dataset,
         "test_queries": len(next(iter(values.values()))),
         "draws": DRAWS,
@@ -134,14 +130,13 @@ def main() -> None:
         "retrained": again,
         "seconds": round(time.perf_counter() - started, 1),
     }
-    write_json(RESULT, document)
+    write_record(RESULT, document)
     for queries, by_change in summary.items():
         for change, shares in by_change.items():
             spread = f"{shares['least']:6.1%} to {shares['greatest']:6.1%}, mean {shares['mean']:6.1%}"
             print(f"{queries:>5} queries, {change:16} accepted {spread} over {len(rows)} pairs")
         enough = by_change["better_1_percent"]["enough"]
         print(f"{queries:>5} queries: power of {POWER:.0%} on {enough} of {len(rows)} pairs")
-    print(f"wrote {RESULT}")
 
 
 if __name__ == "__main__":

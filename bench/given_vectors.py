@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from bench.machine import machine
+from bench.machine import write_record
 from pipeline.plain_copy import plain_copy
 from slimtower.common.errors import UserError, guarded
-from slimtower.common.files import read_json, sha256_file, write_json
+from slimtower.common.files import read_json, sha256_file
 from slimtower.common.settings import read_mapping
 from steps.core.corpus import CorpusTexts, corpus_columns
 from steps.core.tables import read_table
@@ -114,8 +114,7 @@ def main() -> None:
         f"{result['documents']:,} documents: {result['compared']['documents']} compared, {result['embedded_besides']:,}"
         f" embedded besides; the student is {'the same' if result['same_student'] else 'ANOTHER ONE'}"
     )
-    write_json(RESULT, {"machine": machine(), "git_commit": git_commit(), "run": sys.argv[1], **result})
-    print(f"wrote {RESULT}")
+    write_record(RESULT, {"run": sys.argv[1], **result})
 
 
 if __name__ == "__main__":

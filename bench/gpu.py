@@ -23,11 +23,11 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from bench.machine import machine
+from bench.machine import write_record
 from bench.teachers.cells import LastMetrics
 from pipeline.recipe import fill
 from slimtower.common.errors import UserError, guarded
-from slimtower.common.files import read_json, write_json
+from slimtower.common.files import read_json
 from slimtower.common.settings import parse_mapping, read_text, validated
 from steps.core.corpus import CorpusTexts
 from steps.core.judged import read_judged_sets
@@ -39,7 +39,6 @@ from steps.teach.kinds.cross_encoder import CrossEncoder
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.kinds.late_interaction import LateInteraction
 from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
-from steps.tracking.run_ids import git_commit
 
 RESULT = Path("bench/results/gpu.json")
 RECIPE = Path("recipes/llm_teacher.yaml")
@@ -214,9 +213,7 @@ def main() -> None:
         for name, teacher in teachers(Path(folder), sizes, words.steps).items():
             rows[name] = measure(name, teacher, words.run, documents)
             print(f"gpu: {name}: {rows[name]}", flush=True)
-    result = {"machine": machine(), "transformers": transformers.__version__, "git_commit": git_commit(), "rows": rows}
-    write_json(RESULT, result)
-    print(f"wrote {RESULT}")
+    write_record(RESULT, {"transformers": transformers.__version__, "rows": rows})
 
 
 if __name__ == "__main__":

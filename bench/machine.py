@@ -1,12 +1,17 @@
-"""What kind of machine a measurement was made on, without its name."""
+"""What kind of machine a measurement was made on, without its name, and the record that says so."""
 
 import os
 import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
 
+from slimtower.common.files import write_json
 from steps.encoders.precision import resolve_precision
 from steps.evaluate.latency import processor
+from steps.tracking.run_ids import git_commit
 
 
 def machine() -> dict[str, object]:
@@ -21,3 +26,9 @@ def machine() -> dict[str, object]:
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
+
+
+def write_record(path: Path, figures: Mapping[str, Any]) -> None:
+    """Write figures with the machine and the commit that they were measured on, and say where."""
+    write_json(path, {"machine": machine(), "git_commit": git_commit(), **figures})
+    print(f"wrote {path}")

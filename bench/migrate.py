@@ -18,18 +18,17 @@ from typing import Any
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from bench.machine import machine
+from bench.machine import write_record
 from bench.tables.pipeline import Pipeline, Scores, open_pipeline
 from pipeline.params import load_params
 from slimtower.common.errors import UserError, guarded
-from slimtower.common.files import read_json, write_json
+from slimtower.common.files import read_json
 from steps.core.corpus import CorpusTexts
 from steps.core.tables import read_table
 from steps.encoders.precision import resolve_precision
 from steps.encoders.towers import Role, encode, endpoint_of, load_tower
 from steps.evaluate.comparing import figures, p_value
 from steps.evaluate.systems import TEACHER
-from steps.tracking.run_ids import git_commit
 
 RESULT = Path("bench/results/migrate.json")
 SEED, SAMPLES, BATCH = 7, 2000, 256
@@ -225,8 +224,7 @@ def main() -> None:
     words = parser.parse_args()
     result = measure(words.run, words.new, words.documents)
     print("\n".join(report_lines(result)))
-    write_json(RESULT, {"machine": machine(), "git_commit": git_commit(), "run": words.run.name, **result})
-    print(f"wrote {RESULT}")
+    write_record(RESULT, {"run": words.run.name, **result})
 
 
 if __name__ == "__main__":

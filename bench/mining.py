@@ -17,11 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from bench.machine import machine
+from bench.machine import write_record
 from bench.zipf_log import write_log
 from pipeline.params import load_params
 from slimtower.common.errors import guarded
-from slimtower.common.files import write_json
 from steps.core.tables import SCHEMAS, write_table
 from steps.mine.association import MIN_TERMS, click_associations
 from steps.mine.catalogue import keyed_documents, keyed_queries
@@ -30,7 +29,6 @@ from steps.mine.from_clicks import CLICK_TOP_TERMS, judgements
 from steps.mine.params import MineParams
 from steps.mine.planner import importances
 from steps.mine.run import run
-from steps.tracking.run_ids import git_commit
 from steps.tracking.runs import NullRun
 
 ABSENT = -1
@@ -231,8 +229,6 @@ def main() -> None:
     compared = [compare_with_pairwise(size, printed=size == COMPARED[0]) for size in COMPARED]
     results = [mine_log(size) for size in sizes]
     document = {
-        "machine": machine(),
-        "git_commit": git_commit(),
         "seed": SEED,
         "memory_limit": MEMORY,
         "max_associations": CAP,
@@ -240,8 +236,7 @@ def main() -> None:
         "growth_exponent": growth(results),
         "against_pairwise": compared,
     }
-    write_json(RESULT, document)
-    print(f"wrote {RESULT}")
+    write_record(RESULT, document)
     largest = results[-1]
     for label, value, limit in (
         ("seconds at the largest size", largest["seconds"], 15 * 60),

@@ -21,13 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from bench.machine import machine
+from bench.machine import write_record
 from slimtower.common.errors import UserError, guarded
-from slimtower.common.files import write_json
 from slimtower.registry.client import client
 from slimtower.serving.release import load_release
 from steps.tracking.release_model import log_release
-from steps.tracking.run_ids import git_commit
 from steps.tracking.stage_run import stage_run
 
 RELEASES, RESULT = Path("models/release"), Path("bench/results/moves.json")
@@ -211,7 +209,7 @@ def main() -> None:
         result = measure(folders, words.seconds, words.clients, words.moves)
         os.chdir(here)
     setting = vars(words) | {"workers": WORKERS}
-    write_json(target, {"machine": machine(), "git_commit": git_commit()} | setting | result)
+    write_record(target, setting | result)
     print(json.dumps(result, indent=1))
     if message := fault(result["wrong"], result["memory_mb_after_each_move"]):
         raise UserError(f"bench.moves: {message}")

@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bench.machine import machine
+from bench.machine import write_record
 from pipeline.params import load_params
 from slimtower.common.errors import UserError, guarded
-from slimtower.common.files import cache_root, sha256_file, sha256_text, staged_file, write_json
+from slimtower.common.files import cache_root, sha256_file, sha256_text, staged_file
 from slimtower.common.fingerprints import fingerprint
 from steps.core.progress import progress
 from steps.core.tables import read_table
@@ -39,7 +39,6 @@ from steps.mine.association import MIN_TERMS
 from steps.mine.from_clicks import CLICK_TOP_TERMS
 from steps.mine.from_relevance import RELEVANCE_TOP_TERMS
 from steps.mine.planner import OcclusionPlanner, shares, table_importances, term_key
-from steps.tracking.run_ids import git_commit
 
 MODEL, BATCH_SIZE, MAX_LENGTH = "all-MiniLM-L6-v2", 64, 128
 INGEST, MIN_DOCUMENTS = Path("data/ingest"), 20
@@ -267,8 +266,8 @@ def main() -> None:
     result = measure(test + sample, planners)
     data = {"train": shape(sample), "test": shape(test), "whole_file": shape(everything), "questions": len(texts)}
     settings = {"occlusion_model": MODEL, "max_length": MAX_LENGTH, "bootstrap_samples": RESAMPLES, "seed": SEED}
-    report = {"machine": machine(), "git_commit": git_commit(), "settings": settings, "data": data, "planners": result}
-    write_json(Path("bench/results/query_association.json"), report)
+    report = {"settings": settings, "data": data, "planners": result}
+    write_record(Path("bench/results/query_association.json"), report)
     show(result)
 
 

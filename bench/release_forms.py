@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from bench.machine import machine
+from bench.machine import write_record
 from pipeline.params import Params, load_params
 from slimtower.common.errors import UserError, guarded
-from slimtower.common.files import folder_bytes, write_json
+from slimtower.common.files import folder_bytes
 from slimtower.serving.checks import embed_each
 from slimtower.serving.dims import truncate
 from slimtower.serving.query_encoder import load_query_encoder
@@ -35,7 +35,6 @@ from steps.release.parity import query_texts
 from steps.release.quality import measured_loss, ndcg
 from steps.release.run import SAMPLE
 from steps.release.run import run as release
-from steps.tracking.run_ids import git_commit
 from steps.tracking.runs import NullRun
 
 RESULT = Path("bench/results/release_forms.json")
@@ -119,9 +118,7 @@ def main() -> None:
             losses = [f"{form} {row['loss']:.2%} (p {row['p_value']:.2g})" for form, row in figures["forms"].items()]
             print(f"{student}, seed {seed}: serves {figures['serves']}; lost on dev: {', '.join(losses)}", flush=True)
     queries = sum(len(judged.query_ids) for judged in dev_sets(words.run / "data/ingest", _datasets(words.run)))
-    result = {"machine": machine(), "git_commit": git_commit(), "dev_queries": queries, "releases": measured}
-    write_json(RESULT, result)
-    print(f"wrote {RESULT}: {len(measured)} releases")
+    write_record(RESULT, {"dev_queries": queries, "releases": measured})
 
 
 def _datasets(root: Path) -> list[str]:

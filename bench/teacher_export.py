@@ -14,10 +14,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench.machine import machine
+from bench.machine import write_record
 from bench.teacher import index_teacher
 from slimtower.common.errors import UserError, guarded
-from slimtower.common.files import folder_bytes, write_json
+from slimtower.common.files import folder_bytes
 from slimtower.serving.dims import truncate
 from slimtower.serving.query_encoder import load_query_encoder
 from slimtower.serving.release import Release, load_release
@@ -33,7 +33,6 @@ from steps.evaluate.systems import TEACHER, dense_search, remembering
 from steps.release.export import convert, export
 from steps.release.parity import query_texts
 from steps.release.run import SAMPLE
-from steps.tracking.run_ids import git_commit
 
 RESULT = Path("bench/results/teacher_export.json")
 BATCH = 32  # queries
@@ -118,8 +117,8 @@ def main() -> None:
     finally:
         os.chdir(here)
     target = RESULT if run.resolve() == here else RESULT.with_stem(f"{RESULT.stem}.{run.resolve().name}")
-    write_json(target, {"machine": machine(), "git_commit": git_commit(), **result})
-    print(f"{table(result)}\nwrote {target}")
+    print(table(result))
+    write_record(target, result)
 
 
 if __name__ == "__main__":
