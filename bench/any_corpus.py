@@ -23,7 +23,7 @@ from statistics import fmean
 from typing import Any, Literal, get_args
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
@@ -32,11 +32,12 @@ from bench.disguise import disguised, read_beir, read_ingested, write
 from bench.kinds import KINDS, build
 from bench.machine import machine
 from bench.tables.cells import Cell, distill_params, measured, teacher_scores
+from bench.tables.expected import parse_seeds
 from bench.tables.pipeline import Pipeline, Scores, open_pipeline
 from pipeline.params import load_params
 from slimtower.common.errors import UserError, guarded
 from slimtower.common.files import read_json, staged_folder, write_json
-from slimtower.common.settings import Strict, parse_mapping
+from slimtower.common.settings import Strict, read_mapping, validated
 from steps.encoders.bases import resolve_base
 from steps.encoders.towers import load_tower
 from steps.evaluate.comparing import p_value
@@ -93,12 +94,8 @@ class Corpora(Strict):
 
 
 def read_corpora() -> Corpora:
-    """UserError names the first bad key."""
-    try:
-        return Corpora.model_validate(parse_mapping(CORPORA.read_text(encoding="utf-8"), str(CORPORA)))
-    except ValidationError as error:
-        item = error.errors()[0]
-        raise UserError(f"{CORPORA}: {'.'.join(map(str, item['loc']))}: {item['msg']}; fix it") from None
+    """Read and check the file; UserError names what is wrong."""
+    return validated(Corpora, read_mapping(CORPORA), str(CORPORA))
 
 
 def check(names: list[str], students: list[str], against: str, corpora: Corpora) -> None:
@@ -358,7 +355,7 @@ def main() -> None:
     of_halves = [name for name, corpus in corpora.corpora.items() if corpus.half in halves]
     names = words.only.split(",") if words.only else of_halves
     students = words.students.split(",") if words.students else corpora.students
-    seeds = [int(word) for word in words.seeds.split(",")] if words.seeds else corpora.seeds
+    seeds = parse_seeds(words.seeds, corpora.seeds)
     check(names, students, words.against, corpora)
     source_names = sorted({source for name in names for source in corpora.corpora[name].source})
     sources = {

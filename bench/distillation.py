@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.tables.cells import STUDENT, make_cell, measured, mixture_of, student_of
-from bench.tables.expected import Expected, Table, read_expected
+from bench.tables.expected import Expected, Table, parse_seeds, read_expected
 from bench.tables.pipeline import Pipeline, Scores, open_pipeline
 from bench.tables.report import finished, judged_again, show
 from bench.tables.verdicts import Measured, failures
@@ -89,11 +89,7 @@ def chosen(words: argparse.Namespace, expected: Expected, table: Table) -> tuple
     unknown = [row for row in rows if row not in table.rows]
     if unknown:
         raise UserError(f"--only: the table {words.table} has no rows {unknown}; it has {list(table.rows)}")
-    try:
-        seeds = [int(word) for word in words.seeds.split(",")] if words.seeds else table.seeds or expected.seeds
-    except ValueError:
-        raise UserError(f"--seeds: {words.seeds!r} are no numbers; write 1,2,3") from None
-    return rows, seeds
+    return rows, parse_seeds(words.seeds, table.seeds or expected.seeds)
 
 
 def results_file(name: str, table: Table, run: Path) -> Path:

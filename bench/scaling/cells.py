@@ -9,9 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import sentence_transformers
 import torch
-import transformers
 from scipy.special import logsumexp
 from sentence_transformers import SentenceTransformer
 from torch import nn
@@ -24,6 +22,7 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import read_json, sha256_file, write_json
 from slimtower.common.settings import validated
 from steps.core.code import code_digest
+from steps.core.versions import library_versions
 from steps.distill.initialisation import fresh
 from steps.encoders.bases import resolve_base
 from steps.encoders.precision import resolve_precision
@@ -40,7 +39,6 @@ _CODE = [  # as it is when it is imported: a file may change during the sweep
     ),
     sha256_file(Path(__file__)),
 ]
-_PACKAGES = [package.__version__ for package in (torch, transformers, sentence_transformers)]
 
 
 @dataclass(frozen=True)
@@ -132,7 +130,7 @@ def measured(point: Point, sweep: Sweep, mined: Mined, where: str) -> tuple[dict
         "asked": [sweep.queries, sweep.negatives, sweep.seed],
         "data": mined.digest,
         "code": _CODE,
-        "packages": _PACKAGES,
+        "packages": library_versions(),
     }
     path = CELLS / f"{hashlib.sha256(json.dumps(dependencies, sort_keys=True).encode()).hexdigest()}.json"
     if path.is_file():

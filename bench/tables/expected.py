@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from slimtower.common.errors import UserError
-from slimtower.common.settings import Strict, read_mapping
+from slimtower.common.settings import Strict, read_mapping, validated
 from steps.core.tables import Part
 from steps.distill.params import Repeats, StudentName, StudentParams
 
@@ -180,12 +180,15 @@ class Expected(Strict):
 
 
 def read_expected(path: Path) -> Expected:
-    """Read and check the file; UserError names the first bad key."""
+    """Read and check the file; UserError names what is wrong."""
     raw = read_mapping(path)
     raw.pop("anchors", None)  # a place for what several tables share
+    return validated(Expected, raw, str(path))
+
+
+def parse_seeds(words: str, default: list[int]) -> list[int]:
+    """The seeds of `--seeds 1,2,3`, the default without any; UserError for what are no numbers."""
     try:
-        return Expected.model_validate(raw)
-    except ValidationError as error:
-        item = error.errors()[0]
-        key = ".".join(map(str, item["loc"]))
-        raise UserError(f"{path}: {key} is {str(item['input'])[:80]!r}: {item['msg']}; fix it") from None
+        return [int(word) for word in words.split(",")] if words else default
+    except ValueError:
+        raise UserError(f"--seeds: {words!r} are no numbers; write 1,2,3") from None

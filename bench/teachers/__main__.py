@@ -19,6 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from bench.tables.expected import parse_seeds
 from bench.tables.verdicts import claim_line, failures
 from bench.teachers.cells import measured
 from bench.teachers.described import UNTRAINED, Table, Tables, read_tables
@@ -39,11 +40,8 @@ def chosen(words: argparse.Namespace, tables: Tables) -> tuple[Table, list[str],
     only = words.only.split(",") if words.only else list(table.rows)
     if unknown := [row for row in only if row not in table.rows]:
         raise UserError(f"--only: {words.table} has no row {', '.join(unknown)}; it has {', '.join(table.rows)}")
-    try:
-        seeds = [int(word) for word in words.seeds.split(",")] if words.seeds else table.seeds or tables.seeds
-    except ValueError:
-        raise UserError(f"--seeds: {words.seeds!r} are no numbers; write 1,2,3") from None
-    return table, [UNTRAINED, *(row for row in table.rows if row in only and row != UNTRAINED)], seeds
+    rows = [UNTRAINED, *(row for row in table.rows if row in only and row != UNTRAINED)]
+    return table, rows, parse_seeds(words.seeds, table.seeds or tables.seeds)
 
 
 def runs_of(planned: Mapping[str, Plan]) -> dict[str, Mined]:

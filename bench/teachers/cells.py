@@ -8,9 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import sentence_transformers
-import torch
-import transformers
 from sentence_transformers import SentenceTransformer
 
 from bench.machine import machine
@@ -22,6 +19,7 @@ from slimtower.common.files import read_json, sha256_file, write_json
 from slimtower.common.fingerprints import fingerprint
 from steps.core.code import code_digest
 from steps.core.measures import ndcg_at_10
+from steps.core.versions import library_versions
 from steps.encoders.bases import resolve_base
 from steps.encoders.precision import Precision, resolve_precision
 from steps.encoders.towers import encode, load_tower
@@ -41,7 +39,6 @@ _CODE = {  # as it is when it is imported: a file may change while a table is ma
     ]
     for kind in kinds()
 }
-_PACKAGES = [package.__version__ for package in (torch, transformers, sentence_transformers)]
 
 
 class LastMetrics(NullRun):
@@ -64,7 +61,7 @@ def key(teacher: Teacher, mined: Mined) -> str:
         "base": asdict(fingerprint(base)) if (base / "modules.json").is_file() else str(base),
         "data": mined.digest,
         "code": _CODE[type(teacher).__module__],
-        "packages": _PACKAGES,
+        "packages": library_versions(),
     }
     return hashlib.sha256(json.dumps(dependencies, sort_keys=True).encode()).hexdigest()
 
