@@ -340,7 +340,6 @@ def verdict(row: Mapping[str, Any], bars: Bars) -> str:
 
 
 def main() -> None:
-    """Measure the corpora that were asked for, and write the table."""
     parser = argparse.ArgumentParser(prog="python -m bench.any_corpus", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("label", help="of these defaults: one of the file's labels, or a new one for today's")
     group = parser.add_mutually_exclusive_group()

@@ -161,7 +161,6 @@ def written_of_kinds(results: Path = RESULTS) -> str:
 
 
 def main() -> None:
-    """Write the tables into the page."""
     page = PAGE.read_text(encoding="utf-8")
     for marker, text in ((MODULE, written()), (UNLIKE, written_of_kinds())):
         page = with_table(page, marker, text, PAGE)

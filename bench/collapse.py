@@ -80,12 +80,10 @@ def chosen_pairs(ingest: Path, queries: int, seed: int) -> Pairs:
 
 
 def relevant_documents(judged: JudgedSet, row: int) -> set[str]:
-    """Ids of the documents that are relevant to a query."""
     return {doc_id for doc_id, grade in judged.qrels[judged.query_ids[row]].items() if grade > 0}
 
 
 def _crossed(queries: list[str], relevant: list[set[str]], documents: list[str], ingest: Path) -> Pairs:
-    """Every query with every document, relevant ones first."""
     positions = {doc_id: at for at, (doc_id,) in enumerate(corpus_columns(ingest, ["doc_id"]))}
     order = sorted(documents, key=positions.__getitem__)
     texts = dict(zip(order, CorpusTexts(ingest, np.array([positions[doc_id] for doc_id in order])), strict=True))
@@ -157,7 +155,6 @@ def draw(distances: dict[str, np.ndarray], ranks: dict[str, float], target: Path
 
 
 def main() -> None:
-    """Measure, print, write and draw."""
     parser = argparse.ArgumentParser(prog="python -m bench.collapse", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("teachers", help="names of cross encoders of the run, separated by commas")
     parser.add_argument("--run", type=Path, default=Path(), help="a pipeline's folder in which they are trained")

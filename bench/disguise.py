@@ -75,7 +75,6 @@ def lower(corpus: Corpus) -> Corpus:
 
 
 def untitled(corpus: Corpus) -> Corpus:
-    """No document has a title."""
     return replace(corpus, documents=[(name, "", text) for name, _, text in corpus.documents])
 
 
@@ -215,7 +214,6 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def main() -> None:
-    """Read the command line and do what it says."""
     if len(sys.argv) < 4:
         raise UserError(f"usage: {(__doc__ or '').splitlines()[0]}")
     source, target, *changes = sys.argv[1:]

@@ -276,7 +276,6 @@ def judge(results: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Write bench/results/distill_speed.json, then judge it."""
     params = load_params().distill
     results = measure(draw(EMBED, index_teacher() / "tower", params, TRAINED, HELD_OUT), ROUNDS)
     versions = {"sentence_transformers": sentence_transformers.__version__, "transformers": transformers.__version__}

@@ -100,7 +100,6 @@ def results_file(name: str, table: Table, run: Path) -> Path:
 
 
 def main() -> None:
-    """Measure, write, show and judge one table."""
     parser = argparse.ArgumentParser(prog="python -m bench.distillation", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("table")
     parser.add_argument("--run", default="", help="a pipeline's folder in which embed is done; absent = the table's")

@@ -53,7 +53,6 @@ class Counting(ThreadingHTTPServer):
         self.requests, self.refused, self.asked = 0, 0, Counter[str]()
 
     def count(self, body: Mapping[str, Any], status: int) -> None:
-        """Note an answer; what was refused is not paid for."""
         texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
         with self.lock:
             self.requests += 1
@@ -74,7 +73,6 @@ class _Passing(BaseHTTPRequestHandler):
     server: Counting
 
     def do_POST(self) -> None:
-        """Of /v1/embeddings."""
         body = self.rfile.read(int(self.headers["Content-Length"]))
         asking = urllib.request.Request(self.server.upstream + self.path, body, {"Content-Type": "application/json"})
         try:
@@ -95,7 +93,6 @@ class _Passing(BaseHTTPRequestHandler):
 
 @contextmanager
 def counting(port: int, upstream: str) -> Iterator[Counting]:
-    """The proxy, in a thread."""
     proxy = Counting(port, upstream)
     thread = threading.Thread(target=proxy.serve_forever, daemon=True)
     thread.start()
@@ -217,7 +214,6 @@ def compared(here: Mapping[str, Any], served: Mapping[str, Any]) -> dict[str, An
 
 
 def main() -> None:
-    """Run both, compare and write."""
     parser = argparse.ArgumentParser(prog="python -m bench.endpoint", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--port", type=int, default=7997, help="of the proxy; the server takes the next one")
     port = parser.parse_args().port

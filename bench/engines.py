@@ -159,7 +159,6 @@ def worse(engines: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def main() -> None:
-    """Measure and write; UserError where an engine costs too much."""
     queries = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     releases = [load_release(path.parent) for path in sorted(RELEASES.glob("*/manifest.json"))]
     if not releases:

@@ -109,7 +109,6 @@ def summarised(shares: list[dict[str, float]]) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    """Measure and write the result."""
     started = time.perf_counter()
     folders = [word for word in sys.argv[1:] if word != "--retrain"]
     dataset, values = read_values(Path(folders[0]) if folders else Path("reports"))

@@ -106,7 +106,6 @@ def measure(run: Path, folder: Path, bring_up: Callable[[Path, Path], None] = ru
 
 
 def main() -> None:
-    """Measure, say what was found, and write it."""
     if len(sys.argv) != 2:
         raise UserError("usage: python -m bench.given_vectors RUN, such as runs/scifact")
     result = measure(Path(sys.argv[1]), FOLDER)

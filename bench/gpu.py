@@ -140,7 +140,6 @@ def peak_gib() -> float | None:
 
 
 def measure(name: str, teacher: Any, root: Path, documents: int) -> dict[str, Any]:
-    """Train one, let it read, and say what both took."""
     ingest, mine = root / "data/ingest", root / "data/mine/relevance"
     run = LastMetrics()
     peak_gib()
@@ -191,7 +190,6 @@ def reading(teacher: Any, output: Path, scratch: Path, ingest: Path, documents: 
 
 
 def main() -> None:
-    """Measure and write."""
     parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--run", type=Path, default=Path("runs/llm_teacher"), help="in which mine is done")
     parser.add_argument("--sizes", default="0.5B,1.5B", help=f"of language models, of {', '.join(SHAPES)}")

@@ -30,7 +30,6 @@ def size(distribution: Distribution) -> int:
 
 
 def folder_mb(path: Path) -> int:
-    """Size on disk."""
     return int(subprocess.run(["du", "-sm", path], capture_output=True, text=True, check=True).stdout.split()[0])
 
 
@@ -61,7 +60,6 @@ def installed(commit: str, target: str) -> dict[str, object]:
 
 
 def main() -> None:
-    """Write bench/results/install.json."""
     result: dict[str, object] = {"machine": machine()}
     if len(sys.argv) > 1:
         result["before"] = installed(sys.argv[1], "setup")

@@ -246,7 +246,6 @@ class _Paragraphs(html.parser.HTMLParser):
 
 
 def read_blocks(path: Path) -> list[tuple[str, str]]:
-    """Headings and paragraphs of a page."""
     return _Paragraphs(read_text(path)).blocks
 
 
@@ -357,7 +356,6 @@ def build(kind: str) -> Corpus:
 
 
 def main() -> None:
-    """Read the command line and write the folder."""
     if len(sys.argv) != 3:
         raise UserError(f"usage: {(__doc__ or '').splitlines()[0]}")
     kind, target = sys.argv[1:]

@@ -216,7 +216,6 @@ def report_lines(result: Mapping[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Measure, print and write."""
     parser = argparse.ArgumentParser(prog="python -m bench.migrate", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("run", nargs="?", type=Path, default=Path("runs/migrate"))
     parser.add_argument("--new", default="", help="the new model, where several teachers score")

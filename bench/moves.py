@@ -189,7 +189,6 @@ def fault(wrong: int, memory: list[float]) -> str:
 
 
 def main() -> None:
-    """Measure and write."""
     parser = argparse.ArgumentParser(prog="python -m bench.moves", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--clients", type=int, default=50, help="that search at once")

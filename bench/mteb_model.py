@@ -131,7 +131,6 @@ def local_task(folder: Path) -> Any:
 
 
 def main() -> None:
-    """Run the task and print its main score."""
     parser = argparse.ArgumentParser(prog="python -m bench.mteb_model", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("student", help="name of a released student")
     parser.add_argument("folder", type=Path, help="a data set in BEIR's layout")

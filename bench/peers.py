@@ -53,7 +53,6 @@ def _row(peer: Peer) -> str:
 
 
 def main() -> None:
-    """Write the table into the page."""
     page = PAGE.read_text(encoding="utf-8")
     PAGE.write_text(with_table(page, MODULE, table(read_expected(EXPECTED).beside), PAGE), encoding="utf-8")
     print(f"wrote the table of peers into {PAGE}")

@@ -53,7 +53,6 @@ def _int8(export: dict[str, Any]) -> Mark:
 
 
 def main() -> None:
-    """Draw both."""
     metrics, export = read_json(RESULTS)["metrics"], read_json(EXPORT)
     IMAGES.mkdir(parents=True, exist_ok=True)
     for scheme in SCHEMES:

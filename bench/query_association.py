@@ -222,7 +222,6 @@ def measure(pairs: list[Pair], planners: dict[str, Importances]) -> dict[str, di
 
 
 def show(result: dict[str, dict[str, dict[str, Any]]]) -> None:
-    """Print one line a planner, way and goal."""
     print(f"{'planner':10}{'way':14}{'goal':8}    th top min   train: P, R, F1     test: P, R, F1 [95 %]")
     for planner, way in [(planner, way) for planner, ways in result.items() for way in ways]:
         for goal, entry in result[planner][way].items():
@@ -247,7 +246,6 @@ def questions(pairs: list[Pair]) -> list[str]:
 
 
 def main() -> None:
-    """Measure the three planners."""
     if len(sys.argv) < 2 or not all(word.isdigit() for word in sys.argv[2:]):
         raise UserError(f"bench.query_association {sys.argv[1:]}: give the path of the TSV [number of train pairs]")
     everything = read_pairs(Path(sys.argv[1]))

@@ -40,7 +40,6 @@ def stage_seconds() -> dict[str, float]:
 
 
 def main() -> None:
-    """Write bench/results/NAME.json."""
     if len(sys.argv) < 2:
         raise UserError("bench.record: give a name, such as `python -m bench.record demo`")
     metrics = read_json(Path(sys.argv[2] if len(sys.argv) > 2 else "reports/metrics.json"))

@@ -103,7 +103,6 @@ def measure(root: Path, student: str, seed: int, params: Params, folder: Path) -
 
 
 def main() -> None:
-    """Measure all students and seeds, write and print them."""
     parser = argparse.ArgumentParser(prog="python -m bench.release_forms", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--run", type=Path, default=Path(), help="the folder of a pipeline's run")
     parser.add_argument("--seeds", default="", help=f"absent = {SEEDS}")

@@ -158,7 +158,6 @@ def replay(before: Release, after: Release, dataset: str, queries: Mapping[str, 
 
 
 def main() -> None:
-    """Replay, print and write."""
     parser = argparse.ArgumentParser(prog="python -m bench.replay", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)

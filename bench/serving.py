@@ -146,7 +146,6 @@ def judge(result: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Measure, write, and judge."""
     check()
     seconds: dict[str, float] = {}
 

@@ -105,7 +105,6 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure the run in --run and write RESULT here."""
     parser = argparse.ArgumentParser(prog="python -m bench.teacher_export", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--run", type=Path, default=Path(), help="a pipeline's run (default: here)")
     here, run = Path.cwd(), parser.parse_args().run

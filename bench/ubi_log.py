@@ -100,7 +100,6 @@ def _write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Write the log."""
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         raise UserError("bench.ubi_log: give a folder to write, such as `python -m bench.ubi_log /tmp/ubi`")
     out = Path(sys.argv[1])

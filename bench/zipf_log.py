@@ -130,7 +130,6 @@ def _contains(seen: np.ndarray, keys: np.ndarray) -> np.ndarray:
 
 
 def _names(prefix: str, numbers: np.ndarray) -> pa.Array:
-    """The prefix followed by each number."""
     return pc.binary_join_element_wise(prefix, pc.cast(pa.array(numbers), pa.string()), "")
 
 

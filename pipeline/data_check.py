@@ -154,7 +154,6 @@ def _limits(params: Params, facts: IngestFacts) -> Iterator[str]:
 
 
 def _judgements(facts: IngestFacts) -> Iterator[str]:
-    """A line on data sets that are not judged."""
     unjudged = sorted(facts.documents.keys() - facts.tested)
     if not unjudged:
         return
@@ -197,7 +196,6 @@ def _check_student(key: str, student: StudentParams, facts: IngestFacts, params:
 
 
 def _check_index(params: IndexParams, dataset: str, count: int) -> None:
-    """UserError when the index cannot be trained on `count` documents."""
     if params.factory:
         needed = max((_centroids(component) for component in re.split(r"[,()]", params.factory)), default=0)
         trained = min(count, TRAINING_VECTORS)
@@ -336,5 +334,4 @@ def _depth(base: Path) -> int | str | None:
 
 
 def _names_network(path: Path) -> bool:
-    """Whether a config.json is that of a network of transformers."""
     return '"model_type"' in path.read_text(encoding="utf-8", errors="replace")

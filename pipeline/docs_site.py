@@ -56,7 +56,6 @@ def build(root: Path, site: Path) -> None:
 
 
 def main() -> None:
-    """Build site/ of the project here."""
     build(Path(), Path("site"))
     print("docs: site/ (python -m http.server --directory site)")
 

@@ -36,7 +36,6 @@ def check_given_vectors(params: Params, ingest: Path) -> str:
 
 
 def main() -> None:
-    """Check what params.yaml names."""
     print(f"pipeline: {check_given_vectors(load_params(), Path('data/ingest'))}", flush=True)
 
 

@@ -166,7 +166,6 @@ def _output(*words: str) -> str:
 
 
 def main() -> None:
-    """Read the command line and do what it says."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.images", description=__doc__)
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--lock", action="store_true", help="write images.lock")

@@ -72,7 +72,6 @@ def send_finished() -> None:
 
 
 def _send_finish(spool: Spool) -> None:
-    """Make the `finish` that waits."""
     check_answering()
     key, api = spool.opening, client()
     parent = pipeline_run(api, experiment_id(api), key["pipeline"], key["commit"], key["named"])
@@ -175,7 +174,6 @@ def _attach(run: MlflowRun, file: Path) -> None:
 
 
 def _here(stages: Stages, root: Path) -> Iterator[str]:
-    """Names of the stages whose outputs are on disk."""
     return (name for name, entry in stages.items() if all((root / path).exists() for path in outputs(entry)))
 
 
@@ -190,7 +188,6 @@ def _md5s(entry: dict[str, Any]) -> str:
 
 
 def _reads_data(entry: dict[str, Any]) -> bool:
-    """Whether a stage reads what ingest wrote."""
     return any(f"{item['path']}/".startswith(f"{INGESTED}/") for item in entry.get("deps", []))
 
 

@@ -48,7 +48,6 @@ def _may_be_promoted(root: Path) -> bool:
 
 
 def main() -> None:
-    """Show the run that is named."""
     if len(sys.argv) > 2:
         raise UserError(f"usage: {(__doc__ or '').split(':')[0]}")
     show(sys.argv[1] if len(sys.argv) == 2 else "")

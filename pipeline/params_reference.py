@@ -159,7 +159,6 @@ def _cell(text: str) -> str:
 
 
 def main() -> None:
-    """Write the page."""
     if len(sys.argv) > 1:
         raise UserError("params_reference: takes no arguments")
     PAGE.write_text(reference(read_mapping(PARAMS)), encoding="utf-8")

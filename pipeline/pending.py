@@ -15,7 +15,6 @@ class Pending:
 
     @property
     def count(self) -> int:
-        """How many there are of both."""
         return len(self.run) + len(self.restored)
 
 

@@ -78,7 +78,6 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Since the run started."""
         return self._clock() - self._start
 
     def expect(self, seconds: Mapping[str, float], total: int) -> None:

@@ -115,7 +115,6 @@ def check_new(params: dict[str, Any], written: Path, recipe: Path) -> None:
 
 
 def run_folder(root: Path, recipe: Path) -> Path:
-    """runs/<recipe>."""
     return root / "runs" / checked_name("recipe", recipe.stem)
 
 

@@ -102,7 +102,6 @@ def embedded_anew(params: Params, stages: Collection[str], ingest: Path, seconds
 
 
 def count_documents(ingest: Path) -> int:
-    """Documents of the corpus that `ingest` wrote."""
     return int(pq.read_metadata(table_path(ingest, "corpus")).num_rows)
 
 

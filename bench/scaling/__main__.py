@@ -65,7 +65,6 @@ def fitted(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Sweep, fit, draw and write."""
     parser = argparse.ArgumentParser(prog="python -m bench.scaling", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--run", type=Path, default=Path(), help="a pipeline's folder in which mine is done")
     parser.add_argument("--sweep", type=Path, default=SWEEP, help="sizes and numbers of triplets; default: %(default)s")

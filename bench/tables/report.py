@@ -108,7 +108,6 @@ def _rounded(value: Any) -> Any:
 
 
 def show(result: Mapping[str, Any]) -> None:
-    """Print rows and claims."""
     datasets = list(next(iter(result["rows"].values()))["datasets"])
     width = max(map(len, result["rows"]))
     heads = "".join(f" {name:>10}" for name in datasets)

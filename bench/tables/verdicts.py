@@ -186,7 +186,6 @@ def _verdict(claim: Claim, difference: float, p: float) -> Verdict:
 
 
 def claim_line(claim: Mapping[str, Any]) -> str:
-    """A judged claim as it is printed."""
     better, worse = claim["order"]
     here = f"{claim['difference']:+.4f}, p {claim['p']:.3g}"
     note = f"; differs: {claim['differs']}" if claim.get("differs") else ""

@@ -120,7 +120,6 @@ def conclude(name: str, result: Mapping[str, Any]) -> None:
 
 
 def main() -> None:
-    """Mine, measure, write and judge one table."""
     parser = argparse.ArgumentParser(prog="python -m bench.teachers", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("table")
     parser.add_argument("--only", default="", help="rows, separated by commas; absent = all")

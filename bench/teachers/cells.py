@@ -48,7 +48,6 @@ class LastMetrics(NullRun):
         self.values: dict[str, float] = {}
 
     def metric(self, name: str, value: float, step: int | None = None) -> None:
-        """Keep it."""
         self.values[name] = value
 
 

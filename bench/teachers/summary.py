@@ -62,7 +62,6 @@ def _quality(cells: Cells, split: str) -> dict[str, Any]:
 
 
 def row_line(name: str, row: Mapping[str, Any], splits: Sequence[str]) -> str:
-    """A row as one line."""
     parts = [f"{name}: {row['triplets']:,} triplets, {row['training_seconds']:.0f} s"]
     for split in splits:
         sd = "" if row[split]["sd"] is None else f" (sd {row[split]['sd']:.4f})"

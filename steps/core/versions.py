@@ -6,5 +6,4 @@ import transformers
 
 
 def library_versions() -> tuple[str, ...]:
-    """Versions of torch, transformers and sentence-transformers."""
     return torch.__version__, transformers.__version__, sentence_transformers.__version__

@@ -101,7 +101,6 @@ class Endpoint(InputModule):
         self._clients, self._caches = other._clients, other._caches
 
     def get_embedding_dimension(self) -> int:
-        """Dimensions of its vectors."""
         return int(self.probes.shape[1])
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **_: Any) -> dict[str, Any]:
@@ -109,7 +108,6 @@ class Endpoint(InputModule):
         return {"texts": [(prompt or "") + str(text) for text in inputs]}
 
     def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
-        """Their vectors, in `sentence_embedding`."""
         features["sentence_embedding"] = torch.from_numpy(self.embed(features["texts"]))
         return features
 

@@ -41,7 +41,6 @@ def requirements(release: Path) -> list[str]:
 
 
 def save_model(release: Path, target: Path) -> None:
-    """Save a release folder as an MLflow model in `target`."""
     import mlflow.pyfunc
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema

@@ -39,7 +39,6 @@ class Run:
         self.metrics({name: value}, step)
 
     def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
-        """Record several measurements."""
         plain = {name: float(value) for name, value in values.items()}
         self.record("metrics", values=plain, step=int(step or 0), at=now_ms())
 
@@ -52,7 +51,6 @@ class Run:
         self.record("dataset", name=name, digest=digest, counts=dict(counts))
 
     def artifact(self, path: Path) -> None:
-        """Attach a file."""
         self.record("artifact", path=path)
 
     def model(self, folder: Path, name: str) -> None:
@@ -70,7 +68,6 @@ NullRun = Run
 
 
 def experiment_name() -> str:
-    """Name of the project's experiment."""
     return os.environ.get("MLFLOW_EXPERIMENT_NAME", "slimtower")
 
 
@@ -203,7 +200,6 @@ class MlflowRun(Run):
 
 
 def now_ms() -> int:
-    """Milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 

@@ -198,7 +198,6 @@ class Spool:
         return dict(read_json(self.folder / "opening.json"))
 
     def open_with(self, opening: Mapping[str, Any]) -> None:
-        """Write what the calls belong to."""
         write_json(self.folder / "opening.json", opening)
 
     def add(self, call: str, arguments: Mapping[str, Any]) -> Path | None:
