@@ -98,20 +98,17 @@ def _params(clone: Workspace) -> bytes:
 def _variables(clone: Workspace) -> dict[str, str]:
     """The environment's values of the `${NAME}`s of the recipe, "" for those that it does not give."""
     recipe = os.environ.get("SLIMTOWER_RECIPE")
-    return (
-        {name: os.environ.get(name, "") for name in variable_names(read_text(clone.folder / recipe))} if recipe else {}
-    )
+    names = variable_names(read_text(clone.folder / recipe)) if recipe else []
+    return {name: os.environ.get(name, "") for name in names}
 
 
 def _check_same(run: TaskRun, record: dict[str, Any]) -> None:
-    """UserError when a run began with another recipe, window or variables; what begin.json lacks is not compared."""
-    window = record.get("window", {})
-    fixed = {"SLIMTOWER_RECIPE": record.get("recipe"), "SINCE": window.get("since"), "UNTIL": window.get("until")}
-    fixed |= record.get("variables", {})
-    current = {name: os.environ.get(name, "") for name in fixed}
-    differ = [name for name, value in fixed.items() if value is not None and value != current[name]]
+    """UserError when a run began with another recipe, window or variables."""
+    window = {name.upper(): value for name, value in record["window"].items()}
+    fixed = {"SLIMTOWER_RECIPE": record["recipe"], **window, **record["variables"]}
+    differ = [name for name, value in fixed.items() if value != os.environ.get(name, "")]
     if differ:
-        changes = ", ".join(f"{name} was {fixed[name]!r} and is {current[name]!r}" for name in differ)
+        changes = ", ".join(f"{name} was {fixed[name]!r} and is {os.environ.get(name, '')!r}" for name in differ)
         raise UserError(
             f"{run.address} has begun otherwise: {changes}; give each deployment a SLIMTOWER_REMOTE of its own, and"
             " start a new run after a change of settings"
@@ -140,7 +137,7 @@ def _base(store: RunStore, clone: Workspace, names: list[str], latest: dict[str,
     and was cut short: then this run announces what that one made, which DVC's run cache holds.
     """
     if (content := store.read(f"locks/{LATEST}/{LOCK}")) is not None:
-        if latest is None or latest.get("lock", digest(content)) != digest(content):
+        if latest is None or latest["lock"] != digest(content):
             return {}
         clone.write(LOCK, content)
     stages = lock_stages(clone.folder / LOCK)

@@ -57,7 +57,7 @@ def _published(run: TaskRun) -> Iterator[tuple[Workspace, dict[str, Any]]]:
     with run.workspace(record["commit"]) as clone:
         lay_files(run.store, folder, clone)
         for key, name in (("params", PARAMS), ("sources", SOURCES), ("lock", LOCK)):
-            if key in record and record[key] != digest(clone.read(name)):
+            if record[key] != digest(clone.read(name)):
                 raise TransientError(
                     f"{run.store.url}/{folder}: {name} is of another run than {BEGIN}: one is being published, or its"
                     " `publish` was cut short; try again, or run that once more"

@@ -35,7 +35,7 @@ def publish(run: TaskRun) -> int:
         write_lock(clone, {name: stages[name] for name in names})  # without stages that params dropped
         with reaching():
             _close(clone, stages, names, record["parent_run"], ran=bool(fragments))
-        if not fragments and record.get("base_parent"):  # whoever reads the lock wants the run that made it
+        if not fragments and record["base_parent"]:  # whoever reads the lock wants the run that made it
             record["parent_run"] = record["base_parent"]
         record["lock"] = digest(clone.read(LOCK))
         files = {name: clone.read(name) for name in (LOCK, PARAMS, SOURCES)} | {BEGIN: json_bytes(record)}
@@ -51,8 +51,8 @@ def publish(run: TaskRun) -> int:
 
 def _is_newest(run: TaskRun, record: dict[str, Any]) -> bool:
     """Tell whether a run is of the present, and locks/latest/ not of one that began later."""
-    latest = read_json(run.store, f"locks/{LATEST}/{BEGIN}") or {}
-    return not os.environ.get("SLIMTOWER_BACKFILL") and latest.get("began", "") <= record.get("began", "")
+    latest = read_json(run.store, f"locks/{LATEST}/{BEGIN}")
+    return not os.environ.get("SLIMTOWER_BACKFILL") and (not latest or latest["began"] <= record["began"])
 
 
 def _outdated(

@@ -108,10 +108,10 @@ def same_inputs(first: dict[str, Any], second: dict[str, Any]) -> bool:
 
 def newer_run(store: RunStore, record: dict[str, Any]) -> str:
     """The run of locks/latest/ if it began after this one and is of another release, else ""."""
-    latest = read_json(store, f"locks/{LATEST}/{BEGIN}") or {}
-    if latest.get("began", "") <= record.get("began", "") or latest["parent_run"] == record["parent_run"]:
+    latest = read_json(store, f"locks/{LATEST}/{BEGIN}")
+    if not latest or latest["began"] <= record["began"] or latest["parent_run"] == record["parent_run"]:
         return ""
-    return str(latest.get("run", LATEST))
+    return str(latest["run"])
 
 
 def digest(content: bytes) -> str:

@@ -6,13 +6,15 @@ locks/<run>/dvc.lock, params.yaml, sources.json, begin.json   a finished run; lo
 dvc/                                                          DVC's remote
 """
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import staged_file
 from slimtower.common.s3 import explained, read_whole, s3_client
 
+Answer = TypeVar("Answer")
 _ABSENT = {"NoSuchKey", "404"}
 
 
@@ -41,7 +43,6 @@ class FolderStore:
         self.root, self.url = root, str(root)
 
     def read(self, key: str) -> bytes | None:
-        """Content of a file, None if there is none."""
         path = self.root / key
         return path.read_bytes() if path.is_file() else None
 
@@ -51,12 +52,10 @@ class FolderStore:
             staging.write_bytes(content)
 
     def names(self, folder: str) -> list[str]:
-        """Names of the files directly below a folder, sorted; hidden ones are being written."""
-        paths = (self.root / folder).glob("[!.]*")
+        paths = (self.root / folder).glob("[!.]*")  # hidden ones are being written
         return sorted(path.name for path in paths if path.is_file())
 
     def holds(self, key: str) -> bool:
-        """Tell whether there is such a file."""
         return (self.root / key).is_file()
 
 
@@ -72,27 +71,29 @@ class S3Store:
     def _key(self, key: str) -> str:
         return f"{self.root}/{key}" if self.root else key
 
-    def read(self, key: str) -> bytes | None:
-        """Content of an object, None if there is none."""
+    def _get(self, request: Callable[[], Answer]) -> Answer | None:
+        """What a request for an object returns, None if there is no such object."""
         from botocore.exceptions import ClientError
 
         with explained(self.where):
             try:
-                return read_whole(
-                    lambda: bytes(self.api.get_object(Bucket=self.bucket, Key=self._key(key))["Body"].read())
-                )
+                return request()
             except ClientError as error:
                 if error.response["Error"]["Code"] in _ABSENT:
                     return None
                 raise
 
+    def read(self, key: str) -> bytes | None:
+        def download() -> bytes:
+            return bytes(self.api.get_object(Bucket=self.bucket, Key=self._key(key))["Body"].read())
+
+        return self._get(lambda: read_whole(download))
+
     def write(self, key: str, content: bytes) -> None:
-        """Put an object."""
         with explained(self.where):
             self.api.put_object(Bucket=self.bucket, Key=self._key(key), Body=content)
 
     def names(self, folder: str) -> list[str]:
-        """Names of the objects directly below a prefix, sorted."""
         prefix = f"{self._key(folder)}/"
         pages = self.api.get_paginator("list_objects_v2")
         with explained(self.where):
@@ -104,17 +105,7 @@ class S3Store:
         return sorted(name for name in keys if name)
 
     def holds(self, key: str) -> bool:
-        """Tell whether there is such an object."""
-        from botocore.exceptions import ClientError
-
-        with explained(self.where):
-            try:
-                self.api.head_object(Bucket=self.bucket, Key=self._key(key))
-            except ClientError as error:
-                if error.response["Error"]["Code"] in _ABSENT:
-                    return False
-                raise
-        return True
+        return self._get(lambda: self.api.head_object(Bucket=self.bucket, Key=self._key(key))) is not None
 
 
 def open_store(remote: str) -> RunStore:

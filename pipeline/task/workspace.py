@@ -95,16 +95,8 @@ class Workspace:
         """
         lock = self.lock()
         read_paths = {dep for entry in lock.values() for dep in dependencies(entry)}
-        own_outputs = set(outputs(lock.get(stage, {})))
-        other_outputs = {out for entry in lock.values() for out in outputs(entry)} - own_outputs
-        missing = sorted(
-            str(out)
-            for out in other_outputs
-            if out.parent in read_paths and (self.folder / out.parent).is_dir() and not (self.folder / out).exists()
-        )
-        if missing:
-            self.dvc("pull", *missing)
-        return missing
+        beside = self._absent_outputs() - set(outputs(lock.get(stage, {})))
+        return self._pull({out for out in beside if out.parent in read_paths and (self.folder / out.parent).is_dir()})
 
     def digests(self, folder: Path) -> dict[Path, str]:
         """Path -> MD5 of each file of an output, as dvc.lock and the remote have it; nothing is pulled."""
@@ -127,18 +119,23 @@ class Workspace:
         partly = [path for path in states if (self.folder / path).is_dir()]  # the commit holds the folder itself
         outs = {out for entry in self.lock().values() for out in outputs(entry)}
         missing = {out for out in outs for dep in absent if _touch(out, dep)}
-        missing |= {out for out in outs for dep in partly if dep in out.parents and not (self.folder / out).exists()}
-        if missing:
-            self.dvc("pull", *sorted(map(str, missing)))
-        return sorted(map(str, missing))
+        return self._pull(missing | {out for out in self._absent_outputs() for dep in partly if dep in out.parents})
 
     def fetch_output(self, path: Path) -> list[str]:
         """Pull the outputs that hold the path, or lie in it, if they are not here; returns what was pulled."""
-        outs = {out for entry in self.lock().values() for out in outputs(entry) if _touch(out, path)}
-        missing = sorted(str(out) for out in outs if not (self.folder / out).exists())
-        if missing:
-            self.dvc("pull", *missing)
-        return missing
+        return self._pull({out for out in self._absent_outputs() if _touch(out, path)})
+
+    def _absent_outputs(self) -> set[Path]:
+        """What dvc.lock records and is not here."""
+        outs = {out for entry in self.lock().values() for out in outputs(entry)}
+        return {out for out in outs if not (self.folder / out).exists()}
+
+    def _pull(self, outs: set[Path]) -> list[str]:
+        """Pull outputs; returns their paths, sorted."""
+        paths = sorted(map(str, outs))
+        if paths:
+            self.dvc("pull", *paths)
+        return paths
 
 
 def _git_error(done: Ended, where: str, fix: str) -> UserError:

@@ -94,7 +94,7 @@ class TokenLedger:
         handle.seek(self._offset)
         while (line := handle.readline()).endswith(b"\n"):
             self._offset += len(line)
-            if len(figures := line.split()) in (2, 3):  # lines of earlier versions have two
+            if len(figures := line.split()) == 3:
                 self._count(*map(int, figures))
 
     def _write(self, handle: BinaryIO, *figures: int) -> None:
@@ -105,7 +105,7 @@ class TokenLedger:
         self._offset += torn + len(line)
         self._count(*figures)
 
-    def _count(self, tokens: int = 0, estimated: int = 0, reserved: int = 0) -> None:  # lines may have two figures
+    def _count(self, tokens: int, estimated: int, reserved: int) -> None:
         self.tokens, self.estimated = self.tokens + tokens, self.estimated + estimated
         self.reserved += reserved
 
