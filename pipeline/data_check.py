@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from pipeline.params import Params
 from slimtower.common.errors import UserError
 from steps.core.corpus import corpus_batches
-from steps.core.tables import FILLER, Part, table_path
+from steps.core.tables import FILLER, Part, row_count, table_path
 from steps.distill.losses.base import Need
 from steps.distill.params import StudentParams
 from steps.distill.starts import Layers
@@ -47,10 +47,7 @@ class IngestFacts:
 def check_data(params: Params, ingest: Path) -> list[str]:
     """Check the tables in `ingest` against what the stages after it need; returns lines on what the run does without.
 
-    Such are parts without texts, teachers that nothing trains, data sets that nobody judged. UserError
-    for what would stop a later stage: training asked for without a triplet to train on, terms without labels, a
-    required part without texts, no text at all, an index that cannot be trained on so few documents, students of layers
-    that the teacher does not have.
+    UserError for what would stop a later stage.
     """
     facts = _read_facts(ingest, params)
     if params.mine.planner == "table" and not facts.term_scores:
@@ -232,24 +229,16 @@ def _read_facts(ingest: Path, params: Params) -> IngestFacts:
         titles=_any_text(ingest, "title"),
         contents=_any_text(ingest, "content"),
         training_queries=Counter(training["dataset"].to_pylist()),
-        unlabelled=_rows(ingest, "unlabelled_queries"),
+        unlabelled=row_count(ingest, "unlabelled_queries"),
         tested=frozenset(qrels.filter(pc.equal(qrels["split"], "test"))["dataset"].unique().to_pylist()),
         labelled=bool(judged) or clicked or scored,
-        logged=_has_rows(ingest, "impressions") or _has_rows(ingest, "relevance"),
+        logged=row_count(ingest, "impressions") > 0 or row_count(ingest, "relevance") > 0,
         minable=(clicked and passed)
         or ranked
         or (bool(judged) and bool(params.candidates.searchers))
-        or _has_rows(ingest, "given_triplets"),
-        term_scores=_has_rows(ingest, "term_scores"),
+        or row_count(ingest, "given_triplets") > 0,
+        term_scores=row_count(ingest, "term_scores") > 0,
     )
-
-
-def _has_rows(ingest: Path, name: str) -> bool:
-    return _rows(ingest, name) > 0
-
-
-def _rows(ingest: Path, name: str) -> int:
-    return int(pq.read_metadata(table_path(ingest, name)).num_rows)
 
 
 def _table(ingest: Path, name: str, columns: list[str]) -> pa.Table:
@@ -264,12 +253,13 @@ def _any_text(ingest: Path, column: str) -> bool:
 def _clicks(ingest: Path, train: pa.ChunkedArray) -> tuple[bool, bool]:
     """Whether training queries were shown documents that were clicked, and such that were not; reads on to both."""
     clicked = passed = False
-    for batch in _batches(ingest, "impressions", ["query_id", "clicked"]):
-        if clicked and passed:
-            break
-        clicks = batch.filter(pc.is_in(batch["query_id"], value_set=train))["clicked"]
-        clicked = clicked or bool(pc.any(clicks).as_py())
-        passed = passed or pc.all(clicks).as_py() is False
+    with pq.ParquetFile(table_path(ingest, "impressions")) as table:
+        for batch in table.iter_batches(columns=["query_id", "clicked"]):
+            if clicked and passed:
+                break
+            clicks = batch.filter(pc.is_in(batch["query_id"], value_set=train))["clicked"]
+            clicked = clicked or bool(pc.any(clicks).as_py())
+            passed = passed or pc.all(clicks).as_py() is False
     return clicked, passed
 
 
@@ -278,11 +268,6 @@ def _scores(ingest: Path, train: pa.ChunkedArray, skip: int) -> tuple[bool, bool
     table = _table(ingest, "relevance", ["query_id"])
     counts = table.filter(pc.is_in(table["query_id"], value_set=train))["query_id"].value_counts().to_pylist()
     return bool(counts), any(row["counts"] > skip for row in counts)
-
-
-def _batches(ingest: Path, name: str, columns: list[str]) -> Iterable[pa.RecordBatch]:
-    with pq.ParquetFile(table_path(ingest, name)) as table:
-        yield from table.iter_batches(columns=columns)
 
 
 def check_layers(params: Params) -> None:

@@ -18,6 +18,7 @@ from slimtower.common.errors import UserError, guarded, line
 from slimtower.common.files import sha256_file
 from slimtower.common.masking import redacted
 from slimtower.registry.client import Unwanted, check_answering, client, reaching, sending
+from steps.core.params import nested_value
 from steps.evaluate.params import HEADLINE
 from steps.promote.dvc_lock import Stages, lock_stages, outputs
 from steps.tracking.run_ids import found_runs, git_commit, open_parent, parent_run, pipeline_key, pipeline_run, run_name
@@ -134,23 +135,16 @@ def _describe(api: Any, parent: str, root: Path) -> None:
     params = (
         yaml.safe_load((root / "params.yaml").read_text(encoding="utf-8")) if (root / "params.yaml").is_file() else {}
     )
-    index = _value(params, "teach", "index")
-    teacher = _value(params, "teach", "teacher", str(index))
+    index = nested_value(params, "teach", "index")
+    teacher = nested_value(params, "teach", "teacher", str(index))
     described = {
         "datasets": ", ".join(sorted(entry.dataset.name for entry in run.inputs.dataset_inputs)),
-        "teacher": str(_value(teacher, "base") or _value(teacher, "model") or index or ""),
-        "students": ", ".join(map(str, _value(params, "distill", "students") or [])),
+        "teacher": str(nested_value(teacher, "base") or nested_value(teacher, "model") or index or ""),
+        "students": ", ".join(map(str, nested_value(params, "distill", "students") or [])),
     }
     for name, value in described.items():
         if value and name not in run.data.params:  # a task may be run again, and MLflow takes a param once
             api.log_param(parent, name, redacted(value)[:6000])
-
-
-def _value(params: Any, *keys: str) -> Any:
-    """What nested params have under these keys; None without them."""
-    for key in keys:
-        params = params.get(key) if isinstance(params, dict) else None
-    return params
 
 
 def _show_result(api: Any, experiment: str, parent: str, evaluation: str) -> None:

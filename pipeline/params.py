@@ -236,19 +236,15 @@ def _query_prompt(name: str) -> str:
 
 
 def named_models(params: Params) -> dict[str, list[str]]:
-    """The models that each stage loads, but for those of this run."""
-    return {stage: sorted(set(_names(knobs))) for stage, knobs in _in_use(params).items()}
-
-
-def _in_use(params: Params) -> dict[str, list[BaseModel]]:
-    """The knobs of each stage that loads models: of teachers, rankers and students those that a run makes."""
-    return {
-        "candidates": [params.candidates],
+    """The models that each stage of this run loads, but for those that it makes itself."""
+    knobs = {
+        "candidates": params.candidates,
         "rank": [params.rank.described(name) for name in params.rank.rankers],
         "teach": [params.teach.described(name) for name in params.teach.teachers],
-        "generate": [params.generate],
+        "generate": params.generate,
         "distill": [params.distill.described(name) for name in params.distill.students],
     }
+    return {stage: sorted(set(_names(described))) for stage, described in knobs.items()}
 
 
 def _names(knobs: Any) -> Iterator[str]:

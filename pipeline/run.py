@@ -15,8 +15,6 @@ import uuid
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from pipeline import preflight, surroundings
 from pipeline.data_check import check_data
 from pipeline.lineage import finish_or_wait
@@ -27,7 +25,7 @@ from pipeline.task.children import chunks, stop
 from slimtower.common.errors import OutOfMemory, UserError
 from slimtower.common.settings import read_mapping
 from steps.core.progress import bold, over_bar
-from steps.core.tables import table_path
+from steps.core.tables import row_count
 from steps.promote.dvc_lock import lock_stages
 from steps.teach.kinds.base import OnTriplets
 
@@ -71,7 +69,7 @@ def _run_stages(params: Params, targets: list[str], stages: list[str], progress:
     remaining = pending(stages, targets)
     if params.ingest.document_vectors and "embed" in remaining.run and (code := _compare_given_vectors()):
         return code
-    documents = count_documents(INGEST)
+    documents = row_count(INGEST, "corpus")
     expected = expected_seconds(remaining.run, documents)
     _tell(embedded_anew(params, remaining.run, INGEST, expected.get("embed", 0.0)))
     progress.expect(expected, progress.started + remaining.count)
@@ -96,13 +94,8 @@ def embedded_anew(params: Params, stages: Collection[str], ingest: Path, seconds
         why, index = f"has another {', '.join(changed)} than in the last run", "the index of that run"
     else:
         return []
-    documents = count_documents(ingest)
-    cost = f"{documents:,} texts" + (f", about {in_words(seconds)}" if seconds else "")
+    cost = f"{row_count(ingest, 'corpus'):,} texts" + (f", about {in_words(seconds)}" if seconds else "")
     return [f"teach.{name} {why}: every document has to be embedded anew ({cost}), and {index} cannot be used"]
-
-
-def count_documents(ingest: Path) -> int:
-    return int(pq.read_metadata(table_path(ingest, "corpus")).num_rows)
 
 
 def _changed(name: str) -> list[str]:

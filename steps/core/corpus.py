@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from slimtower.common.document_texts import DocumentTemplate, template_of
 from slimtower.common.errors import UserError
-from steps.core.tables import table_path
+from steps.core.tables import row_count, table_path
 
 _DOCUMENTS, _BYTES = 4096, 2**20  # documents in memory at once, and compressed bytes of each column
 
@@ -64,7 +64,7 @@ class CorpusRows:
         self.ingest, self.columns = ingest, columns
 
     def __len__(self) -> int:
-        return pq.read_metadata(table_path(self.ingest, "corpus")).num_rows
+        return row_count(self.ingest, "corpus")
 
     def __iter__(self) -> Iterator[tuple[str, ...]]:
         return corpus_columns(self.ingest, self.columns)

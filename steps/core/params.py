@@ -63,6 +63,13 @@ def load_ignore_identical_ids(path: Path = PARAMS) -> bool:
     return bool(_read_knob(path, "evaluate.ignore_identical_ids", bool, "true or false", default=False))
 
 
+def nested_value(values: Any, *keys: str) -> Any:
+    """What nested mappings have under these keys; None without them."""
+    for key in keys:
+        values = values.get(key) if isinstance(values, dict) else None
+    return values
+
+
 def _read_knob(path: Path, key: str, kind: type, advice: str, default: Any = None) -> Any:
     """A knob that another stage's section holds, its names checked; the default if it is not there."""
     section, _, name = key.partition(".")

@@ -116,6 +116,11 @@ def table_path(folder: Path, name: str) -> Path:
     return path
 
 
+def row_count(folder: Path, name: str) -> int:
+    """Rows of `folder/<name>.parquet`; UserError when it is missing or its schema differs."""
+    return int(pq.read_metadata(table_path(folder, name)).num_rows)
+
+
 def read_table(folder: Path, name: str) -> pa.Table:
     """Read `folder/<name>.parquet`; UserError when it is missing or its schema differs."""
     return pq.read_table(table_path(folder, name))

@@ -14,6 +14,7 @@ from slimtower.common.errors import UserError, guarded
 from slimtower.common.files import sha256_file
 from slimtower.common.imports import uncollected_imports
 from slimtower.common.settings import Section, load_section, read_mapping
+from steps.core.params import nested_value
 from steps.core.progress import bold, clock
 from steps.frame.exit_file import record_exit
 from steps.frame.self_check import require_cuda, step_parser
@@ -81,7 +82,7 @@ def recorded_inputs(stage: str, cell: str | None) -> dict[str, Any]:
         for file, keys in (param if isinstance(param, dict) else {_PARAMS: [param]}).items():
             values = _read_yaml(Path(file))
             for key in (_filled(key, of_cell, values) for key in keys):
-                inputs[f"{file}: {key}"] = _value(values, key)
+                inputs[f"{file}: {key}"] = nested_value(values, *key.split("."))
     params = _read_yaml(Path(_PARAMS))
     for path in (_filled(dep, of_cell, params) for dep in entry.get("deps", [])):
         if not path.startswith(_OUTPUTS):
@@ -103,13 +104,12 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 def _filled(text: str, of_cell: dict[str, Any], params: dict[str, Any]) -> str:
     """The text with what dvc.yaml leaves open: what a cell is given, and values of params.yaml."""
-    return _OPEN.sub(lambda match: str(_value(of_cell if match["first"] in of_cell else params, match["name"])), text)
 
+    def value(match: re.Match[str]) -> str:
+        values = of_cell if match["first"] in of_cell else params
+        return str(nested_value(values, *match["name"].split(".")))
 
-def _value(values: Any, key: str) -> Any:
-    for part in key.split("."):
-        values = values.get(part) if isinstance(values, dict) else None
-    return values
+    return _OPEN.sub(value, text)
 
 
 def _digest(path: Path) -> Any:

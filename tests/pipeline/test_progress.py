@@ -129,7 +129,7 @@ def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple
             "_reproduce": lambda targets, progress: step(" ".join(["repro", *targets]), remaining_codes.pop(0)),
             "check_data": lambda params, ingest: step("check", [], bad),
             "_compare_given_vectors": lambda: step("compare", given_vectors or 0),
-            "count_documents": lambda ingest: 1000,
+            "row_count": lambda ingest, table: 1000,
             "expected_seconds": lambda *arguments: dict.fromkeys(remain, 600.0),
         }
         for name, fake in fakes.items():
