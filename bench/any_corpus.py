@@ -170,8 +170,7 @@ def changed_teacher(name: str) -> Path:
 
 
 def retention(scores: list[Scores], teacher: Scores, split: str) -> dict[str, Any]:
-    """Share of the teacher's nDCG@10 that is kept, the mean over data sets: its mean and spread over seeds, each
-    seed's, and each data set's."""
+    """Share of the teacher's nDCG@10 that is kept: mean over data sets, spread over seeds, each seed's, each set's."""
     by_set = {
         name: fmean(fmean(seed[split][name]) for seed in scores) / fmean(values)
         for name, values in teacher[split].items()
@@ -190,10 +189,7 @@ def measure(
     seeds: list[int],
     changes: Mapping[str, dict[str, Any]],
 ) -> dict[str, Any]:
-    """A corpus' line: its size, texts and teacher, and each student's retention, seconds and steps.
-
-    `changes` are laid over what params.yaml says of a student.
-    """
+    """A corpus' line: its size, texts and teacher, and its students, with `changes` laid over what params.yaml says."""
     pipeline = embedded(name, corpus, sources)
     teacher = teacher_scores(pipeline, ())["0"]
     parts, counts = np.unique(pipeline.parts, return_counts=True)
@@ -216,8 +212,7 @@ def measure(
 def student_line(
     name: str, student: str, pipeline: Pipeline, teacher: Scores, seeds: list[int], change: dict[str, Any]
 ) -> dict[str, Any]:
-    """A student of a corpus: what it keeps and was foretold to, means of its figures over the seeds, and by data set
-    each query's nDCG@10."""
+    """A student of a corpus: its retention, means of its figures over the seeds, and each query's nDCG@10."""
     run = pipeline.params
     repeats = {part: times for part, times in run.repeats.items() if times > 0}
     cells = []
@@ -244,11 +239,7 @@ def student_line(
 
 
 def compared(name: str, line: dict[str, Any], reference_lines: Mapping[str, Any]) -> None:
-    """Add to each student the difference to the other label's on test, the mean over data sets, and how likely chance
-    alone makes it.
-
-    UserError if the other label measured another corpus.
-    """
+    """Add each student's paired difference to the other label on test; UserError if that measured another corpus."""
     reference = reference_lines.get(name, {"students": {}, "corpus": line["corpus"]})
     if reference["corpus"] != line["corpus"]:
         raise UserError(f"{name}: was another corpus when --against was measured; measure that label again")
@@ -311,8 +302,7 @@ def _spread(values: Iterable[float]) -> dict[str, Any]:
 
 
 def summary(lines: Mapping[str, Any], students: list[str]) -> dict[str, Any]:
-    """Of each student: how many corpora have it, mean and worst of them by test retention, the longest training in
-    seconds, and by how much what `distill` foretells without judgements is off (root mean square)."""
+    """By student: corpora, mean and worst test retention, seconds of the longest training, rms forecast error."""
     summaries = {}
     for student in students:
         rows = {name: line["students"][student] for name, line in lines.items() if student in line["students"]}

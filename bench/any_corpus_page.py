@@ -62,8 +62,7 @@ def table(corpora: Corpora, after: Mapping[str, Any], before: Mapping[str, Any])
 
 
 def kinds(corpora: Corpora, labels: Mapping[str, Mapping[str, Any]]) -> str:
-    """Markdown: what one student over all data sets of a half keeps of each on test, in a column for each student and
-    label (by the column's title). The half's mean has its spread over seeds, and minutes are of one training."""
+    """Markdown: what one student over all data sets of a half keeps of each on test; a column a student and label."""
     cells = [(label, half) for label in labels.values() for half in HALVES]
     students = [student for student in corpora.students if any(_row(label, half, student) for label, half in cells)]
     columns = [(student, label) for student in students for label in labels.values()]
@@ -86,9 +85,7 @@ def _row(label: Mapping[str, Any], corpus: str, student: str) -> Mapping[str, An
 
 
 def foretold(labels: Mapping[str, Mapping[str, Any]]) -> str:
-    """Markdown: how well `distill` foretells, without judgements, what a student keeps on test. A row for each kind of
-    training in `labels`: corpora and students, what they keep, the root mean square of both errors, and correlation.
-    """
+    """Markdown: how well `distill` foretells a student's retention without judgements; a row a kind of training."""
     lines = [
         "| training | students | kept | error of what was foretold | error of 100 % | correlation |",
         "|---|---|---|---|---|---|",

@@ -120,10 +120,7 @@ def collapse(embeddings: np.ndarray, pairs: Pairs) -> Collapse:
 
 
 def measure(folder: Path, draws: Sequence[Pairs]) -> tuple[dict[str, Any], np.ndarray]:
-    """What is reported of the teacher in a folder, and the distances of the first draw, `(n, n)`.
-
-    UserError for no cross encoder.
-    """
+    """Report on the cross encoder in a folder, and the first draw's distances `(n, n)`; UserError for another kind."""
     if (kind := read_json(folder / "report.json").get("kind")) != "cross_encoder":
         raise UserError(f"{folder}: is a {kind}; name cross encoders")
     ranker = load_ranker(folder / "tower")

@@ -172,11 +172,7 @@ def recipe(teacher: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def teachers(port: int, started: str) -> dict[str, dict[str, Any]]:
-    """The model here, and the same behind the proxy.
-
-    `started` is of one start alone. It goes into every request, where the server passes over it, so that no answer to
-    an earlier start is known.
-    """
+    """The model here, and the same behind the proxy; `started`, in each request, rules out earlier starts' answers."""
     reads = {role: {"max_length": TOKENS, "body": {"user": started}} for role in ("query", "document")}
     connection = {"base_url": f"http://127.0.0.1:{port}/v1", "key_variable": "", "max_tokens_total": 0}
     connection |= {"batch_texts": 32, "concurrency": 2, "timeout_s": 600.0}

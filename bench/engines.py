@@ -96,10 +96,7 @@ def figures(kind: str, folder: Path, releases: list[Release], queries: int, para
 
 
 def quality(engine: Engine, release: Release, dataset: str, ef: int) -> dict[str, float]:
-    """nDCG@10 on the test queries by the release's exact search and through the engine, and how many queries.
-
-    Of a release that carries BM25 that of the fused answers as well, with the dense hits of either.
-    """
+    """nDCG@10 on the test queries by exact search and through the engine; of a release with BM25 fused as well."""
     judged = next((item for item in read_judged_sets(INGEST, ["test"]) if item.dataset == dataset), None)
     if judged is None:
         raise UserError(f"{INGEST}: {dataset} has no judged test queries; run `make demo`")

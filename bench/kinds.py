@@ -44,10 +44,7 @@ class Pair(NamedTuple):
 
 
 def build_corpus(pairs: Iterable[Pair], documents: int) -> Corpus:
-    """`documents` drawn of the pairs, `QUERIES` of their queries; a query may have several documents.
-
-    A text that several queries have is one document, relevant to each.
-    """
+    """`documents` of the pairs and `QUERIES` of their queries; equal texts are one document, relevant to each query."""
     unique: dict[tuple[str, str], list[str]] = {}
     for title, text, query in pairs:
         unique.setdefault((title, text), []).append(query)
@@ -295,10 +292,7 @@ def read_questions() -> Iterator[Pair]:
 
 
 def plain_pod(source: str) -> str:
-    """The first 250 words of a pod's text, without codes and entries of its index (X<...>).
-
-    An indented paragraph is program text and has none.
-    """
+    """The first 250 words of a pod's text, without its index and codes, which program text, indented, does not have."""
     paragraphs = re.split(r"\n(?:[ \t]*\n)+", re.sub(r"^=.*$|X<[^<>]+>", "", source, flags=re.M))
     text = " ".join(part if part.startswith((" ", "\t")) else _without_codes(part) for part in paragraphs)
     return " ".join(text.split()[:250])

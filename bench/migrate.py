@@ -89,11 +89,7 @@ def shares(old: np.ndarray, new: np.ndarray, students: Mapping[str, np.ndarray])
 
 
 def reading(tower: SentenceTransformer, texts: list[str]) -> tuple[np.ndarray, dict[str, float]]:
-    """The documents' vectors, and the tokens, seconds and, of an API whose price is known, money that they cost.
-
-    Of an API those that it read before are not asked for again, and the seconds are scaled up from the others; 0.0
-    where there are none.
-    """
+    """The documents' vectors, and their tokens, seconds (of an API scaled up from new texts) and known money."""
     new_texts, caption = len(texts), "embed documents anew"
     if endpoint := endpoint_of(tower, "document"):
         new_texts = endpoint.announce(texts, tower.prompts.get("document") or "", caption)
@@ -105,10 +101,7 @@ def reading(tower: SentenceTransformer, texts: list[str]) -> tuple[np.ndarray, d
 
 
 def read_for_students(pipeline: Pipeline, scored: Path, new: Path) -> dict[str, Any]:
-    """What the new model in `new` read for its table of scores: documents, their share of all, texts, and the tokens.
-
-    Of an API whose price is known also their money.
-    """
+    """What the model in `new` read for its table of scores: documents, their share, texts, tokens, known money."""
     table = read_table(scored, "scores")
     rows = {name: np.unique(table[f"{name}_row"].to_numpy()) for name in ("text", "doc")}
     texts = read_table(pipeline.embed, "alignment_texts")["text"].take(rows["text"]).to_pylist()

@@ -40,10 +40,7 @@ Hits = list[tuple[str, float]]
 
 
 class Client(threading.Thread):
-    """One client on one connection to a port: times in seconds, and what went wrong.
-
-    expected: by a release's manifest and by query, the first K hits.
-    """
+    """One client on one connection; `expected`: by a release's manifest and by query, the first K hits."""
 
     def __init__(self, number: int, expected: dict[str, dict[str, Hits]], stop: threading.Event, port: int) -> None:
         super().__init__()

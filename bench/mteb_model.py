@@ -26,10 +26,7 @@ Batch = Mapping[str, Sequence[str]]  # `text`; of documents `title` and `body` a
 
 
 class ReleaseModel:
-    """mteb's EncoderProtocol (2.26) over a release `models/release/<student>` and its router, by default its run's.
-
-    UserError when the router's student is not the one that was released.
-    """
+    """mteb's EncoderProtocol (2.26) over a release and its router; UserError for a router of another student."""
 
     def __init__(
         self, model_name: str, revision: str | None = None, *, device: str | None = None, router: str = "", **_: Any

@@ -18,10 +18,7 @@ RESULTS = Path("bench/results")
 
 
 def stage_seconds() -> dict[str, float]:
-    """Wall seconds of each stage of the newest finished pipeline run that ran any.
-
-    A stage that it reused counts with those of the run that made it, where MLflow still has that one.
-    """
+    """Wall seconds of each stage of the newest finished run that ran any; of a reused one those of its maker."""
     api = client()
     experiment = experiment_id(api)
     done = "attributes.status = 'FINISHED'"

@@ -117,10 +117,7 @@ def measured(hits: Mapping[str, Sequence[str]], relevant: Mapping[Pair, bool | N
 
 
 def compared(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], weights: np.ndarray) -> dict[str, Any]:
-    """Means over all searches of both, their difference, and its 95 % interval: a bootstrap over distinct queries.
-
-    `weights`: how often each query was asked, `(queries,)`.
-    """
+    """Weighted means of both, their difference, and its 95 % interval: a bootstrap over distinct queries."""
 
     def mean(differences: np.ndarray, weights: np.ndarray, axis: int) -> np.ndarray:
         weighed: np.ndarray = (differences * weights).sum(axis=axis) / weights.sum(axis=axis)

@@ -68,10 +68,7 @@ def graphs(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def end_to_end(folder: Path, exports: Path, indexes: list[tuple[str, Kind, dict[str, Any]]]) -> dict[str, Any]:
-    """Milliseconds from text to hits, `[vectors][kind][encoder]`; the encoders take turns on each query.
-
-    `indexes`: part below `folder`, kind, and what was measured of the part.
-    """
+    """Milliseconds from text to hits, `[vectors][kind][encoder]`; `indexes`: part below `folder`, kind, its figures."""
     texts = sample(latency.query_texts(), TIMED, latency.SEED)
     result: dict[str, Any] = {}
     with one_thread():

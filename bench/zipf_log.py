@@ -47,10 +47,7 @@ def shape(queries: int) -> Shape:
 
 
 def write_log(folder: Path, queries: int, seed: int) -> None:
-    """Write the tables queries, corpus and impressions of a log of `queries` queries, one session each.
-
-    Memory is that of one batch and of 24 bytes a query. Equal arguments give equal tables.
-    """
+    """Write queries, corpus and impressions of a log, a session a query; equal arguments give equal tables."""
     sizes = shape(queries)
     relevant = np.random.default_rng([seed, 0]).random(sizes.documents) < 0.5
     clicks = np.random.default_rng([seed, 2])
@@ -88,10 +85,7 @@ def distinct_queries(queries: int, vocabulary: int, generator: np.random.Generat
 
 
 def results(query_terms: np.ndarray, sizes: Shape) -> np.ndarray:
-    """Documents that each query is shown, int64 (batch, RESULTS): about its rarest term, chosen by its second rarest.
-
-    Queries that agree in both see the same documents.
-    """
+    """Documents shown, int64 (batch, RESULTS): about the query's rarest term, chosen by its second rarest."""
     rarest, second = query_terms[:, :1], query_terms[:, 1:2]
     position = (second * 7919 + np.arange(RESULTS)) % sizes.documents_per_term
     return rarest + sizes.vocabulary * position

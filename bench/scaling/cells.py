@@ -62,10 +62,7 @@ def teacher_of(mined: Mined, sweep: Sweep, where: str) -> DualEncoder:
 
 
 def asked_of(mined: Mined, sweep: Sweep) -> Asked:
-    """Judged dev queries with their documents, as bench/scaling.yaml says.
-
-    UserError where there are none, and for a data set of too few documents.
-    """
+    """Judged dev queries with their documents, as bench/scaling.yaml says; UserError for too few of either."""
     texts: list[str] = []
     positives: list[int] = []
     negatives: list[np.ndarray] = []
@@ -118,10 +115,7 @@ def parameters(tower: SentenceTransformer) -> int:
 
 
 def measured(point: Point, sweep: Sweep, mined: Mined, where: str) -> tuple[dict[str, Any], bool]:
-    """The cell's figures, from disk where it was finished before, and whether they were.
-
-    Kept by params, data, code and versions: by what the figures depend on. `where`: the file that describes the sweep.
-    """
+    """The cell's figures, from disk where they were found before, and whether they were; `where`: the sweep's file."""
     teacher = teacher_of(mined, sweep, where).model_copy(update={"max_triplets": point.pairs})
     dependencies = {
         "teacher": teacher.model_dump(),

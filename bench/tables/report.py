@@ -62,10 +62,7 @@ def finished(
 
 
 def judged_again(recorded: Mapping[str, Any], table: Table) -> dict[str, Any]:
-    """A written table as it is described and judged today; the measurements stay as they are.
-
-    UserError where it has other rows or claims than today's table.
-    """
+    """A written table as it is judged today; UserError where it has other rows or claims than today's."""
     rows, claims, entries = recorded["rows"], recorded["claims"], {entry.name: entry for entry in table.entries()}
     taught = {f"{name}/{moment}" for name, row in rows.items() if "teacher_after" in row for moment in TEACHER}
     today = [claim for claim in table.claims if set(claim.order) <= {*rows, *taught}]

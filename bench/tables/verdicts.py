@@ -146,10 +146,7 @@ def verdicts_of(record: Mapping[str, Any], entry: Entry, table: Table) -> dict[s
 
 
 def judged(claim: Claim, lines: Mapping[str, Measured]) -> dict[str, Any]:
-    """A claim about lines: a paired t-test over its split's queries, seeds averaged first; data sets count alike.
-
-    UserError where no query is of that split.
-    """
+    """A paired t-test over the queries of the claim's split, seeds averaged, sets alike; UserError without queries."""
     better, worse = (lines[name] for name in claim.order)
     if claim.split not in better.scores[0]:
         raise UserError(f"the run has no judged {claim.split} queries, on which {' > '.join(claim.order)} is judged")

@@ -76,10 +76,7 @@ def measured(teacher: Teacher, mined: Mined) -> tuple[dict[str, Any], bool]:
 
 
 def measure(teacher: Teacher, pipeline: Pipeline) -> dict[str, Any]:
-    """Train the teacher and score it on dev and test.
-
-    UserError where it was to be trained and the data left it as it is.
-    """
+    """Train the teacher and score it on dev and test; UserError where the data left it untrained."""
     run, started = LastMetrics(), time.perf_counter()
     with TemporaryDirectory(prefix="bench-teachers.") as folder:
         output = Path(folder) / "teacher"

@@ -63,11 +63,7 @@ class Mined:
 
 
 def plans(name: str, table: Table, variables: Mapping[str, str]) -> dict[str, Plan]:
-    """A plan for each row; rows that mine alike share the run, which has the name of the first of them.
-
-    UserError for params that params.yaml would not take, without the DATA that the recipe reads, and where `zero_shot`
-    is trained.
-    """
+    """A plan for each row; rows that mine alike share the run of the first. UserError for what cannot be planned."""
     recipe, params = _recipe(name, table, variables), read_mapping(PARAMS)
     runs: dict[str, str] = {}
     plans_by_row = {}
