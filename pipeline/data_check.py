@@ -45,10 +45,7 @@ class IngestFacts:
 
 
 def check_data(params: Params, ingest: Path) -> list[str]:
-    """Check the tables in `ingest` against what the stages after it need; returns lines on what the run does without.
-
-    UserError for what would stop a later stage.
-    """
+    """Lines on what the run does without, by the tables in `ingest`; UserError for what would stop a later stage."""
     facts = _read_facts(ingest, params)
     if params.mine.planner == "table" and not facts.term_scores:
         raise UserError(

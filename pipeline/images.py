@@ -81,10 +81,7 @@ def check_lock(path: Path = LOCK) -> None:
 
 
 def check_image(step: str, root: Path) -> None:
-    """UserError if this process runs in an image of neither key of `root`/images.lock.
-
-    Either will do, as the packages of both have the same versions.
-    """
+    """UserError if this process runs in an image of neither key of `root`/images.lock; both have the same versions."""
     if not (key := os.environ.get(KEY)):
         return  # in no image
     locked = read_lock(root / LOCK)

@@ -64,10 +64,7 @@ def finish_or_wait(*, failed: bool, names: Sequence[str] | None = None) -> str:
 
 
 def send_finished() -> None:
-    """Send what stages on this cache could not, and finish the pipeline runs that ended while the server was away.
-
-    UserError if it still is.
-    """
+    """Send what stages could not, and finish pipeline runs that ended meanwhile; UserError if the server is away."""
     send_waiting()
     send_each("names", _send_finish)
 

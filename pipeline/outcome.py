@@ -13,10 +13,7 @@ LOSES_TOO_MUCH = "   (refuses such students as a first champion: docs/tutorial.m
 
 
 def show(recipe: str) -> None:
-    """Print what the last run of a recipe measured, "" being the demo, and what to do with it.
-
-    UserError if it measured nothing yet.
-    """
+    """Print what a recipe's last run measured ("": the demo) and what to do with it; UserError if that is nothing."""
     root = run_root(recipe)
     if code := subprocess.run([sys.executable, "-m", "steps.evaluate", "--table"], cwd=root).returncode:
         raise SystemExit(code)

@@ -34,10 +34,7 @@ def ask_dvc(targets: list[str]) -> tuple[list[str], bool]:
 
 
 def pending(stages: list[str], targets: list[str]) -> Pending:
-    """What is left of the `targets` and of those that they read from, of all if none is named.
-
-    If DVC cannot tell, all `stages` have to run.
-    """
+    """What is left of the `targets` (of all if there are none) and what they read; all `stages` if DVC cannot tell."""
     from dvc.repo import Repo
     from networkx import topological_sort
 

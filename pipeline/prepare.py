@@ -71,10 +71,7 @@ def write_models(models: Models, path: Path) -> None:
 
 
 def checked_models(path: Path = PARAMS) -> Models | None:
-    """The models of a params.yaml that `keep_models` was given before on this cache; None for another one.
-
-    To check a file takes seconds, as its losses load torch.
-    """
+    """Models of a params.yaml that `keep_models` was given, or None: a check takes seconds, as losses load torch."""
     with contextlib.suppress(UserError):  # nothing is kept, or it was damaged: the file is checked anew
         models: Any = read_json(_kept(path))
         if isinstance(models, dict) and all(isinstance(names, list) for names in models.values()):

@@ -129,10 +129,7 @@ def run_environment(recipe: Path) -> dict[str, str]:
 
 
 def worktree(root: Path, recipe: Path) -> Path:
-    """Make or refresh the recipe's run at the present state of the tracked files; keeps its dvc.lock.
-
-    Nothing may run there meanwhile.
-    """
+    """Make or refresh the recipe's run, where nothing may run, at the tracked files' state; keeps its dvc.lock."""
     folder = run_folder(root, recipe)
     lock, backup = folder / "dvc.lock", folder.with_name(f".{folder.name}~dvc.lock")
     if not folder.exists():
@@ -211,10 +208,7 @@ def _git(folder: Path, *words: str) -> str:
 
 
 def run(command: list[str], folder: Path, environment: dict[str, str]) -> int:
-    """Run a command and return its exit code, of one that was killed 128 and the signal, as a shell has it.
-
-    Where this process is asked to stop, the command is stopped first.
-    """
+    """Run a command, which stops if this process is to; returns its exit code, 128 and the signal if it was killed."""
     stop_when_asked()
     running = subprocess.Popen(command, cwd=folder, env=environment)
     try:

@@ -114,11 +114,7 @@ def _changed(name: str) -> list[str]:
 def _ahead(remaining: Pending, stages: int, seconds: float) -> list[str]:
     """A line on what has to run, and about how long that takes here."""
     if not remaining.run:
-        return (
-            [f"nothing has to be computed: DVC's cache has what {remaining.count} stages make"]
-            if remaining.count
-            else []
-        )
+        return [f"nothing has to be computed: DVC's cache has what {n} stages make"] if (n := remaining.count) else []
     is_partial = len(remaining.run) < stages - 1  # `ingest` is done
     which = f"{len(remaining.run)} of {stages} stages have to run" if is_partial else ""
     time = f"about {in_words(seconds)} on this machine" if seconds else ""
@@ -126,10 +122,7 @@ def _ahead(remaining: Pending, stages: int, seconds: float) -> list[str]:
 
 
 def _compare_given_vectors() -> int:
-    """Before anything trains; in a process of its own, whose memory is free again. Returns its exit code.
-
-    OutOfMemory if it was killed.
-    """
+    """Exit code of a comparison before training, in a process of its own to free memory; OutOfMemory if killed."""
     code = subprocess.run([sys.executable, "-m", "pipeline.given_vectors"]).returncode
     if code == -signal.SIGKILL:
         raise OutOfMemory("comparing the given document vectors was killed, most likely for the memory it took")
@@ -142,10 +135,7 @@ def _tell(lines: Iterable[str]) -> None:
 
 
 def _reproduce(targets: list[str], progress: Progress) -> int:
-    """Let DVC run the stages, with a line of ours for each; returns its exit code.
-
-    They are a process group of their own, of which nothing is left when this returns or is stopped.
-    """
+    """Let DVC run the stages, in a process group that ends with this, with a line of ours for each; its exit code."""
     command = [sys.executable, "-m", "dvc", "repro", *targets]
     running = subprocess.Popen(command, env=_environment(), stdout=subprocess.PIPE, start_new_session=True)
     assert running.stdout is not None

@@ -40,10 +40,7 @@ def deploy(run: TaskRun) -> int:
 
 
 def rollback(run: TaskRun) -> int:
-    """`python -m steps.promote --rollback` with the params of that run; returns its exit code.
-
-    It goes back once for each SLIMTOWER_AIRFLOW_RUN, however often that is tried.
-    """
+    """Exit code of `steps.promote --rollback` with that run's params, once for each SLIMTOWER_AIRFLOW_RUN."""
     with _published(run) as (clone, record):
         return clone.python("steps.promote", "--rollback", **_origin(record)).exit_code
 

@@ -80,10 +80,7 @@ class Workspace:
         return self.dvc("stage", "list", "--name-only").split()
 
     def has_work(self, *targets: str) -> bool:
-        """Tell whether DVC would run a stage, going by dvc.lock where data are not here.
-
-        A folder that several stages write into hides their changes while it is not here: fetch it first.
-        """
+        """Whether DVC would run a stage, by dvc.lock where data are not here; fetch folders of several stages first."""
         words = ("repro", *targets, "--dry", "--allow-missing")
         done = ask([sys.executable, "-m", "dvc", *words], self.folder, self.environment)
         return done.code != 0 or _RUNNING.search(done.out) is not None  # it fails where new stages lack their inputs

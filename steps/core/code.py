@@ -10,10 +10,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def code_digest(*modules: str) -> str:
-    """Hex sha256 of the source of modules of the project and of all that they import of it, directly or indirectly.
-
-    ValueError for a module that is not there.
-    """
+    """Hex sha256 of the source of modules and of their `closure`; ValueError for a module that is not there."""
     digest = hashlib.sha256()
     for module in sorted(closure(*modules)):
         digest.update(f"{module}\n".encode() + _file(module).read_bytes())

@@ -86,10 +86,7 @@ def tied_hits(
 
 
 def read_judged_sets(ingest: Path, splits: Sequence[str]) -> list[JudgedSet]:
-    """The judged sets of these splits, by data set, then in the order of `splits`; a split without one is left out.
-
-    UserError when a table is missing.
-    """
+    """The judged sets of these splits that exist, by data set, then by split; UserError when a table is missing."""
     grades: dict[tuple[str, str], dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
     for row in _rows(ingest, "qrels", splits):
         grades[row["dataset"], row["split"]][row["query_id"]][row["doc_id"]] = row["grade"]

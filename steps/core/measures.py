@@ -19,10 +19,7 @@ SIGNIFICANT = 0.05
 
 
 def parse_measure(name: str) -> Any:
-    """The measure of ir-measures that has this name; ValueError says which there are.
-
-    `str` of it is its own name: `R@5` of `Recall@5`.
-    """
+    """The ir-measures measure of this name, whose `str` is it (`R@5`: `Recall@5`); ValueError says which there are."""
     try:
         measure = _parsed(name)
         measure.validate_params()
@@ -188,10 +185,7 @@ def counted_sets(metrics: Mapping[str, Any], part: str = "datasets") -> dict[str
 
 
 def p_of_gain(before: np.ndarray, after: np.ndarray) -> float:
-    """p-value of the one-sided paired t-test that `after` is larger, both `(queries,)`; 1 where it has nothing to say.
-
-    So it is for a single query, and where all differences are equal.
-    """
+    """p-value of the one-sided paired t-test that `after` is larger, both `(queries,)`; 1 if all gains are equal."""
     from scipy.stats import ttest_rel  # half a second, which checks of params need not wait
 
     return float(ttest_rel(after, before, alternative="greater").pvalue) if np.ptp(after - before) > 0 else 1.0

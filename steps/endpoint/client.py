@@ -60,10 +60,7 @@ class TokenLedger:
                 self._catch_up(handle)
 
     def hold(self, estimated: int, limit: int, model: str) -> int:
-        """Set aside what a request of so many estimated tokens may cost, and return it.
-
-        UserError if that would pass `limit` (0 = no limit), all runs on this cache together.
-        """
+        """Set aside and return what a request may cost; UserError if all runs' would pass `limit` (0 = none)."""
         with self._lock_file() as handle:
             needed = ceil(self.expected_tokens(estimated))
             if limit and self.tokens + self.reserved + needed > limit:

@@ -132,10 +132,7 @@ class Endpoint(InputModule):
         return self._cache.load(sent)
 
     def announce(self, texts: Iterable[str], prompt: str, caption: str) -> int:
-        """Say on stderr what is still to be asked of these texts, in tokens and money; returns how many texts.
-
-        UserError where that alone would pass max_tokens_total.
-        """
+        """Say on stderr what is left to ask, in tokens and money; how many texts. UserError past max_tokens_total."""
         return announce([(self, (prompt + text for text in texts))], caption)
 
     def outstanding(self, texts: Iterable[str], seen: set[bytes]) -> tuple[int, int]:

@@ -34,10 +34,7 @@ class _SelfCheck(argparse.Action):
 
 
 def self_check(step: str) -> str:
-    """Import every module of a step; returns one line of versions. UserError if one cannot be imported.
-
-    UserError, too, if SLIMTOWER_REQUIRE_CUDA is 1 and torch sees no CUDA device.
-    """
+    """Import a step's modules; a line of versions. UserError if one fails, or SLIMTOWER_REQUIRE_CUDA finds no CUDA."""
     try:
         with uncollected_imports():
             package = importlib.import_module(f"steps.{step}")

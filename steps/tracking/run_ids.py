@@ -82,10 +82,7 @@ def scheduler_tags() -> dict[str, str]:
 
 
 def git_commit() -> str:
-    """Commit of the working tree, `+dirty` behind it where tracked files differ; `unknown` without git.
-
-    A recipe's worktree is at a commit of its own making: SLIMTOWER_GIT_COMMIT then names the project's.
-    """
+    """Commit of the tree, of a recipe's the project's; `+dirty` where tracked files differ; `unknown` without git."""
     if setting := os.environ.get("SLIMTOWER_GIT_COMMIT"):
         return setting
     try:

@@ -7,7 +7,6 @@ import pytest
 import pytrec_eval
 
 from steps.core.measures import (
-    NDCG,
     best_hits,
     ndcg_at_10,
     ndcg_at_10_of_matrix,
@@ -74,7 +73,6 @@ def test_ndcg_of_rankings_and_of_a_matrix_is_that_of_the_formula_with_many_ties(
     everything = [docs] * len(ids)
     np.testing.assert_allclose(ndcg_at_10(qrels, ids, everything, list(scores)), expected, atol=1e-9)
     np.testing.assert_allclose(ndcg_at_10_of_matrix(qrels, ids, docs, scores), expected, atol=1e-9)
-    np.testing.assert_allclose(per_query([NDCG], qrels, ids, everything, list(scores))[NDCG], expected, atol=1e-9)
 
 
 @pytest.mark.medium
