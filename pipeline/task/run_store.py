@@ -6,16 +6,12 @@ locks/<run>/dvc.lock, params.yaml, sources.json, begin.json   a finished run; lo
 dvc/                                                          DVC's remote
 """
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import staged_file
-from slimtower.common.s3 import explained, read_whole, s3_client
-
-Answer = TypeVar("Answer")
-_ABSENT = {"NoSuchKey", "404"}
+from slimtower.common.s3 import explained, read_whole, s3_client, unless_absent
 
 
 class RunStore(Protocol):
@@ -71,23 +67,10 @@ class S3Store:
     def _key(self, key: str) -> str:
         return f"{self.root}/{key}" if self.root else key
 
-    def _get(self, request: Callable[[], Answer]) -> Answer | None:
-        """What a request for an object returns, None if there is no such object."""
-        from botocore.exceptions import ClientError
-
-        with explained(self.where):
-            try:
-                return request()
-            except ClientError as error:
-                if error.response["Error"]["Code"] in _ABSENT:
-                    return None
-                raise
-
     def read(self, key: str) -> bytes | None:
-        def download() -> bytes:
-            return bytes(self.api.get_object(Bucket=self.bucket, Key=self._key(key))["Body"].read())
-
-        return self._get(lambda: read_whole(download))
+        where = {"Bucket": self.bucket, "Key": self._key(key)}
+        with explained(self.where):
+            return unless_absent(lambda: read_whole(lambda: bytes(self.api.get_object(**where)["Body"].read())))
 
     def write(self, key: str, content: bytes) -> None:
         with explained(self.where):
@@ -105,7 +88,9 @@ class S3Store:
         return sorted(name for name in keys if name)
 
     def holds(self, key: str) -> bool:
-        return self._get(lambda: self.api.head_object(Bucket=self.bucket, Key=self._key(key))) is not None
+        where = {"Bucket": self.bucket, "Key": self._key(key)}
+        with explained(self.where):
+            return unless_absent(lambda: self.api.head_object(**where)) is not None
 
 
 def open_store(remote: str) -> RunStore:

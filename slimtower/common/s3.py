@@ -75,6 +75,18 @@ def read_whole(fetch: Callable[[], T]) -> T:
     return fetch()
 
 
+def unless_absent(fetch: Callable[[], T]) -> T | None:
+    """What `fetch` returns; None if there is no such object."""
+    from botocore.exceptions import ClientError
+
+    try:
+        return fetch()
+    except ClientError as error:
+        if error.response["Error"]["Code"] in {"NoSuchKey", "404"}:
+            return None
+        raise
+
+
 @contextmanager
 def explained(where: str) -> Iterator[None]:
     """Turn what botocore raises into a UserError or TransientError that begins with `where` and ends with the fix."""

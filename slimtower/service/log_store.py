@@ -10,9 +10,8 @@ from typing import IO, Any
 
 from slimtower.common.errors import TransientError, UserError
 from slimtower.common.files import cache_root, file_lock, last_used, sha256_file, staged_file
-from slimtower.common.s3 import explained, s3_client
+from slimtower.common.s3 import explained, s3_client, unless_absent
 
-_ABSENT = {"NoSuchKey", "404"}
 _DIGEST = "sha256"  # an object's metadata
 Lines = Callable[[], Iterable[str]]  # asked for twice where a file is compared, then written
 
@@ -80,7 +79,7 @@ class S3LogStore:
         """Put an object by way of a file in the cache, its digest as metadata, unless that is there."""
         where, folder = self._where(name), cache_root() / "serve"
         with explained(self._bucket_name):
-            head = self._head(name)
+            head = unless_absent(lambda: self.client.head_object(**where))
             if head and head.get("Metadata", {}).get(_DIGEST) == _digest(lines()):
                 return
             folder.mkdir(parents=True, exist_ok=True)
@@ -91,18 +90,6 @@ class S3LogStore:
 
     def _where(self, name: str) -> dict[str, str]:
         return {"Bucket": self.bucket, "Key": self.prefix + name}
-
-    def _head(self, name: str) -> dict[str, Any] | None:
-        """What S3 says of an object; None if there is none."""
-        from botocore.exceptions import ClientError
-
-        try:
-            head: dict[str, Any] = self.client.head_object(**self._where(name))
-            return head
-        except ClientError as error:
-            if error.response["Error"]["Code"] in _ABSENT:
-                return None
-            raise
 
     def names(self) -> Iterator[str]:
         with explained(self._bucket_name):
@@ -118,7 +105,7 @@ class S3LogStore:
         """Download an object unless this version of it lies below `into`; of earlier versions the last one stays."""
         where = self._where(name)
         with explained(self._bucket_name), file_lock(into / ".lock"):
-            head = self._head(name)
+            head = unless_absent(lambda: self.client.head_object(**where))
             if head is None:
                 raise UserError(f"{self._bucket_name}: no object {where['Key']}; copy it there")
             version = head["ETag"].strip('"')

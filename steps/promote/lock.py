@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ import boto3
 from botocore.exceptions import ClientError
 
 from slimtower.common.errors import TransientError, UserError
+from slimtower.common.s3 import unless_absent
 from slimtower.registry.client import tracking_uri
 from steps.promote.registry import Registry
 
@@ -128,12 +130,9 @@ class S3LockStore:
         for item in listed.get("Contents", []):
             if not item["Key"].removeprefix(prefix).isdecimal():
                 continue
-            try:
-                got = self.api.get_object(Bucket=self.bucket, Key=item["Key"])
-            except ClientError as error:
-                if error.response["Error"]["Code"] in {"NoSuchKey", "404"}:  # released meanwhile
-                    continue
-                raise
+            got = unless_absent(partial(self.api.get_object, Bucket=self.bucket, Key=item["Key"]))
+            if got is None:  # released meanwhile
+                continue
             served_at = parsedate_to_datetime(got["ResponseMetadata"]["HTTPHeaders"]["date"])
             age = (served_at - got["LastModified"]).total_seconds()
             key = item["Key"][len(self.root) + 1 if self.root else 0 :]
