@@ -1,7 +1,5 @@
 """Section `deploy` of params.yaml."""
 
-from pathlib import Path
-
 from pydantic import Field, field_validator
 
 from slimtower.common.settings import PARAMS, Strict, checked_name, read_mapping
@@ -29,7 +27,7 @@ class DeployParams(Strict):
         return links
 
 
-def registered_name(path: Path = PARAMS) -> str:
+def registered_name() -> str:
     """promote.name: the registered model, whose name the engine's aliases begin with."""
-    promote = read_mapping(path).get("promote")
+    promote = read_mapping(PARAMS).get("promote")
     return checked_name("promote.name", str(promote.get("name")) if isinstance(promote, dict) else "")

@@ -40,10 +40,9 @@ def _check_digests(folder: Path, digests: Mapping[str, str]) -> None:
 def check_settings(folder: Path, manifest: Manifest) -> None:
     """What encodes queries is set up as the manifest says, as the student is, and for the index."""
     serving, settings = read_json(folder / "serving" / "serving.json"), manifest.encoder_settings
-    if serving != settings.model_dump():
-        fields = sorted(serving.keys() ^ settings.model_dump().keys()) or [
-            field for field, value in settings.model_dump().items() if serving[field] != value
-        ]
+    stated = settings.model_dump()
+    if serving != stated:
+        fields = sorted(serving.keys() ^ stated.keys()) or [name for name in stated if serving[name] != stated[name]]
         raise UserError(f"{folder}: serving/serving.json and manifest.json differ in {', '.join(fields)}; {REMEDY}")
     student = tower_facts(folder / "query_encoder", "query")
     sides: list[tuple[str, object, str, object]] = [

@@ -55,12 +55,8 @@ def release_folder(root: Path, student: str) -> Path:
     available = sorted(path.parent.name for path in releases.glob("*/manifest.json"))
     if not available:
         runs = (path.parents[3] for path in root.glob("runs/*/models/release/*/manifest.json"))
-        recipes = sorted({recipe for run in runs if (recipe := recipe_of(run))})
-        hint = (
-            f", or name a recipe that ran here: {', '.join(f'RECIPE={recipe}' for recipe in recipes)}"
-            if recipes
-            else ""
-        )
+        recipes = ", ".join(sorted({f"RECIPE={recipe}" for run in runs if (recipe := recipe_of(run))}))
+        hint = f", or name a recipe that ran here: {recipes}" if recipes else ""
         raise UserError(f"{releases}: no release here yet; run {run_command(root)}{hint}")
     if student and student not in available:
         raise UserError(f"student {student!r} is not released; choose one of {', '.join(available)}")

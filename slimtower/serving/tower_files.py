@@ -24,12 +24,10 @@ def tower_facts(tower: Path, role: Role) -> TowerFacts:
     """
     modules = [(kind, path) for kind, path in _modules(tower, role) if kind != "Router"]
     kinds = [kind for kind, _ in modules]
-    pooling = [
-        str(read_json(path / "config.json").get("pooling_mode", "mean")) for kind, path in modules if kind == "Pooling"
-    ]
+    configs = [read_json(path / "config.json") for kind, path in modules if kind == "Pooling"]
     return {
         "modules": kinds,
-        "pooling": pooling,
+        "pooling": [str(config.get("pooling_mode", "mean")) for config in configs],
         "normalised": "Normalize" in kinds,
         "prompts": read_json(tower / "config_sentence_transformers.json").get("prompts", {}),
     }
@@ -58,16 +56,15 @@ def _modules(tower: Path, role: Role) -> list[tuple[str, Path]]:
     """Kind and folder of the modules that read texts of a role, a Router before those of its route."""
     modules = []
     for module in read_json(tower / "modules.json"):
-        kind, path = _kind(module["type"]), _inside(tower, module.get("path") or "")
+        kind, path = _class_name(module["type"]), _inside(tower, module.get("path") or "")
         modules.append((kind, path))
         if kind == "Router":
             routes = read_json(path / "router_config.json")
-            modules += [(_kind(routes["types"][name]), _inside(path, name)) for name in routes["structure"][role]]
+            modules += [(_class_name(routes["types"][name]), _inside(path, name)) for name in routes["structure"][role]]
     return modules
 
 
-def _kind(reference: str) -> str:
-    """The class's own name of `package.module.Class`."""
+def _class_name(reference: str) -> str:
     return reference.rpartition(".")[2]
 
 
