@@ -64,10 +64,7 @@ def relevance_associations(
     cap: int,
     min_terms: int = MIN_TERMS,
 ) -> Associations:
-    """Mutual associations among the queries of `sources`, and from them to queries of `importances` outside `sources`.
-
-    The top terms of each of two queries lie above the threshold in the other. Arguments as in `click_associations`.
-    """
+    """Mutual associations of queries of `sources` with all of `importances`; arguments as in `click_associations`."""
     everyone = importances.select("query").distinct()
     top, target_sets, offered = _sets(engine, importances, everyone, threshold, top_terms, min_terms)
     key = _term_columns(top_terms)

@@ -60,9 +60,8 @@ def keyed_queries(engine: Engine, queries: ir.Table) -> ir.Table:
 def keyed_documents(engine: Engine, corpus: ir.Table) -> ir.Table:
     """(doc, doc_id, text_key, sketch_0...): equal text keys mean equal folded texts, equal minima similar ones.
 
-    Titles and topics are left out, because copies of one text often differ in these alone. Content of few words, as
-    products have, tells nothing apart without them: "in stock", "running shoes". A title or topic that
-    nothing reads is empty.
+    Titles and topics are left out, because copies of one text often differ in these alone; but content of few words, as
+    products have, tells nothing apart without them.
     """
     chosen = corpus.select("doc_id", *FIELDS)
     return _distinct(engine, engine.map_batches(chosen, _key_documents, _DOCUMENTS, "documents"), "doc", "doc_id")

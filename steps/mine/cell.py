@@ -1,4 +1,4 @@
-"""What the cells of mining share: keyed tables, the way from a signal to triplets, the leak audit, the earlier cell."""
+"""What the cells of mining share: keyed tables, associations, the leak audit, the earlier cell."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,8 +19,7 @@ from steps.mine.catalogue import keyed_documents, keyed_queries
 from steps.mine.engine import Engine
 from steps.mine.params import MineParams
 from steps.mine.planner import importances
-from steps.mine.report import Explain, samples
-from steps.mine.triplets import Signal, Triplets, mine_triplets
+from steps.mine.triplets import Signal
 
 _TABLES = ("associations", "triplets")
 _NAMES = ["query_id", "positive_id", "negative_id", "source", "via_query_id"]  # of a triplet
@@ -70,25 +69,6 @@ class Cell:
         cap = self.params.max_associations
         return planned, associate(self.engine, planned, sources, threshold=threshold, top_terms=top_terms, cap=cap)
 
-    def mine(
-        self, signal: Signal, associations: ir.Table, guarded: ir.Table, documents: ir.Table, max_positives: int
-    ) -> Triplets:
-        """`mine_triplets` by the cell's knobs."""
-        return mine_triplets(
-            self.engine,
-            signal,
-            associations,
-            guarded,
-            documents,
-            max_positives=max_positives,
-            negatives_per_positive=self.params.negatives_per_positive,
-            multi_hop_weight=self.params.multi_hop_weight,
-        )
-
-    def audit(self, used: ir.Table) -> dict[str, int]:
-        """The audit of the queries that train."""
-        return audit(self.engine, used, self.queries, self.source)
-
     def write(self, associations: ir.Table, triplets: ir.Table) -> None:
         """Write both tables."""
         for name, rows in zip(_TABLES, (associations, triplets), strict=True):
@@ -111,18 +91,6 @@ class Cell:
         via_query_id, weight = table.via_query_id.fill_null(""), table.weight.cast("float32")
         return table.select(*_NAMES[:4], via_query_id=via_query_id, weight=weight)
 
-    def samples(
-        self,
-        triplets: ir.Table,
-        evidence: ir.Table,
-        explain: Explain,
-        documents: ir.Table,
-        planned: tuple[ir.Table, ir.Table] | None = None,
-    ) -> list[dict[str, Any]]:
-        """The report's samples."""
-        engine, corpus = self.engine, self.tables["corpus"]
-        return samples(engine, triplets, evidence, explain, planned, self.queries, documents, corpus)
-
 
 class Earlier:
     """Associations, triplets and report of a cell, in `folder`."""
@@ -130,19 +98,19 @@ class Earlier:
     def __init__(self, engine: Engine, folder: Path) -> None:
         self.folder = folder
         self.report: dict[str, Any] = read_json(folder / "report.json")
+        self.rows: dict[str, int] = self.report["rows"]  # triplets by source
         self.associations, self.triplets = (engine.scan(table_path(folder, name)) for name in _TABLES)
-
-    @property
-    def rows(self) -> dict[str, int]:
-        """Triplets by source."""
-        rows: dict[str, int] = self.report["rows"]
-        return rows
 
     def passed_on(self, folder: Path, sources: tuple[str, ...]) -> dict[str, Any]:
         """Copy the tables into `folder`; the report, with nothing of these sources."""
         for name in _TABLES:
             copyfile(self.folder / f"{name}.parquet", folder / f"{name}.parquet")
-        return self.report | {"rows": self.rows | dict.fromkeys(sources, 0)}
+        return self.extended({"rows": dict.fromkeys(sources, 0)})
+
+    def extended(self, sections: dict[str, Any]) -> dict[str, Any]:
+        """The report with these sections; what a dictionary has already stays in it."""
+        merged = {name: self.report.get(name, {}) | new for name, new in sections.items() if isinstance(new, dict)}
+        return self.report | sections | merged
 
     def sampled(self, triplets: ir.Table, engine: Engine) -> list[dict[str, Any]]:
         """The report's samples that are among `triplets`."""

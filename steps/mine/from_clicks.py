@@ -8,12 +8,20 @@ import ibis.expr.types as ir
 from slimtower.common.errors import UserError
 from steps.mine.association import Associations, click_associations
 from steps.mine.catalogue import SEED, keyed_rows, mixed
-from steps.mine.cell import Cell, used_queries
+from steps.mine.cell import Cell, audit, used_queries
 from steps.mine.engine import Engine, numbered
 from steps.mine.params import DebiasParams
 from steps.mine.propensity import Propensities, estimate, inverse_weights
-from steps.mine.report import associating_terms, rows_by_source, why_clicked
-from steps.mine.triplets import FIXED_POINT, Signal, judged_positives, named_documents, tell_unused, triplet_positives
+from steps.mine.report import associating_terms, rows_by_source, samples, why_clicked
+from steps.mine.triplets import (
+    FIXED_POINT,
+    Signal,
+    judged_positives,
+    mine_triplets,
+    named_documents,
+    tell_unused,
+    triplet_positives,
+)
 
 CLIP = 10.0  # most that a click counts
 MAX_PAIRS = 200_000  # of query and document, seen at two ranks or more, that propensities are estimated from
@@ -50,9 +58,9 @@ def mine_clicks(cell: Cell) -> dict[str, Any]:
     known_positives = judged_positives(engine, tables["qrels"], train, documents).union(
         triplet_positives(engine, tables["given_triplets"], train, documents)
     )
-    mined = cell.mine(signal, associations.strongest, known_positives, documents, cell.params.max_positives)
+    mined = mine_triplets(engine, signal, associations.strongest, known_positives, documents, cell.params)
     tell_unused(mined, "click")
-    leakage = cell.audit(used_queries(associations.strongest, mined.table))
+    leakage = audit(engine, used_queries(associations.strongest, mined.table), cell.queries, cell.source)
     cell.write(cell.association_rows(associations.strongest, "click"), cell.triplet_rows(mined.table, documents))
 
     rows = rows_by_source(engine, mined.table, CLICK_SOURCES)
@@ -78,7 +86,7 @@ def mine_clicks(cell: Cell) -> dict[str, Any]:
         "leakage": {"clicks": leakage},
         "associating_terms": associating_terms(engine, associations.strongest, associations.top, planned),
         "associating_terms_relevance": [],
-        "samples": cell.samples(mined.table, log.table, why_clicked, documents, (planned, associations.top)),
+        "samples": samples(cell, mined.table, log.table, why_clicked, documents, (planned, associations.top)),
     }
 
 

@@ -6,15 +6,16 @@ from typing import Any
 import ibis
 import ibis.expr.types as ir
 
-from steps.mine.cell import Cell, Earlier, used_queries
+from steps.mine.cell import Cell, Earlier, audit, used_queries
 from steps.mine.engine import Engine
 from steps.mine.params import JUDGED_DEPTH, SKIPPED
-from steps.mine.report import merged_samples, rows_by_source, why_judged
+from steps.mine.report import merged_samples, rows_by_source, samples, why_judged
 from steps.mine.triplets import (
     FIXED_POINT,
     Signal,
     click_positives,
     judged_positives,
+    mine_triplets,
     named_documents,
     triplet_positives,
 )
@@ -37,32 +38,30 @@ def mine_judged(cell: Cell, candidates: Sequence[ir.Table], earlier: Earlier) ->
 
     documents = cell.documents(tables["impressions"], *candidates, *named_documents(qrels, dataset_triplets))
     graded = graded_documents(engine, qrels, candidates, train, documents)
-    signal = judged_signal(engine, graded, documents, skip=SKIPPED, depth=JUDGED_DEPTH)
+    signal = judged_signal(engine, graded, documents)
     clicked = click_positives(engine, tables["impressions"], earlier.associations, train, documents)
     published = triplet_positives(engine, dataset_triplets, train, documents)
     relevant = ibis.union(clicked, published, judged_positives(engine, qrels, train, documents))
     alone = signal.positives.select("query", other_query="query", strength=ibis.literal(0, "int64")).limit(0)
-    mined = cell.mine(signal, alone, relevant, documents, max_positives=0)
+    unlimited = cell.params.model_copy(update={"max_positives": 0})
+    mined = mine_triplets(engine, signal, alone, relevant, documents, unlimited)
     usable = given_triplets(engine, dataset_triplets, relevant, train, documents)
     used = used_queries(alone, mined.table).union(usable.join(train, "query_id").select("query")).distinct()
-    leakage = cell.audit(used)
+    leakage = audit(engine, used, cell.queries, cell.source)
     judged_rows = cell.triplet_rows(mined.table, documents).mutate(source=ibis.literal("judged"))
     added = engine.keep(judged_rows.union(usable))
     triplets = earlier.triplets.union(added)
     cell.write(earlier.associations, triplets)
 
-    new_samples = cell.samples(mined.table, graded, why_judged, documents)
-    rows = earlier.rows | rows_by_source(engine, added, JUDGED_SOURCES)
+    new_samples = samples(cell, mined.table, graded, why_judged, documents)
+    rows = rows_by_source(engine, added, JUDGED_SOURCES)
     unknown = engine.number(qrels.anti_join(documents, "doc_id").count())
     dropped, refused = {"judged": mined.dropped["judged_one_hop"]}, mined.refused_negatives["judged_one_hop"]
     if lost := engine.number(dataset_triplets.count()) - rows["given"]:
         dropped["given"] = {"negative_is_relevant_or_document_unknown": lost}
-    report = earlier.report
-    return report | {
-        "note": report["note"] if not any(rows.values()) else "",
+    sections = {
         "rows": rows,
-        "queries": report["queries"]
-        | {
+        "queries": {
             "in_triplets": engine.number(triplets.query_id.nunique()),
             "with_judgements": engine.number(signal.positives.query.nunique()),
             "in_judged_triplets": engine.number(mined.table.query.nunique()),
@@ -71,11 +70,12 @@ def mine_judged(cell: Cell, candidates: Sequence[ir.Table], earlier: Earlier) ->
             "read": engine.number(tables["qrels"].count()),
             "dropped": {"unknown_document": unknown} if unknown else {},
         },
-        "dropped_positives": report["dropped_positives"] | dropped,
-        "refused_negatives": report["refused_negatives"] | {"judged": refused},
-        "leakage": report["leakage"] | {"judged": leakage},
-        "samples": merged_samples([row | {"source": "judged"} for row in new_samples], report["samples"]),
+        "dropped_positives": dropped,
+        "refused_negatives": {"judged": refused},
+        "leakage": {"judged": leakage},
+        "samples": merged_samples([row | {"source": "judged"} for row in new_samples], earlier.report["samples"]),
     }
+    return earlier.extended(sections | ({"note": ""} if any(rows.values()) else {}))
 
 
 def graded_documents(
@@ -93,14 +93,14 @@ def graded_documents(
     return engine.keep(keyed.group_by("query", "doc").aggregate(grade=keyed.grade.max(), rank=keyed["rank"].min()))
 
 
-def judged_signal(engine: Engine, graded: ir.Table, documents: ir.Table, *, skip: int, depth: int) -> Signal:
-    """Relevant documents as positives; as candidates irrelevant ones, and unjudged ones ranked in (`skip`, `depth`]."""
+def judged_signal(engine: Engine, graded: ir.Table, documents: ir.Table) -> Signal:
+    """Relevant documents as positives; as candidates irrelevant ones, and unjudged ones of the ranks that count."""
     texts = documents.select("doc", "text_key")
     good = graded.filter(graded.grade > 0).join(texts, "doc")
     unit = ibis.literal(FIXED_POINT, "int64")
     weight = good.grade.cast("int64") * unit
     positives = engine.keep(good.select("query", "doc", "text_key", weight=weight, click_weight=unit))
-    is_unjudged = graded.grade.isnull() & (graded["rank"] > skip) & (graded["rank"] <= depth)
+    is_unjudged = graded.grade.isnull() & (graded["rank"] > SKIPPED) & (graded["rank"] <= JUDGED_DEPTH)
     bad = graded.filter((graded.grade <= 0) | is_unjudged).join(texts, "doc")
     return Signal("judged", positives, engine.keep(bad.select("query", "doc", "text_key")))
 

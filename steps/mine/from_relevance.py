@@ -8,17 +8,18 @@ import ibis.expr.types as ir
 
 from steps.mine.association import relevance_associations
 from steps.mine.catalogue import keyed_rows
-from steps.mine.cell import Cell, Earlier, used_queries
+from steps.mine.cell import Cell, Earlier, audit, used_queries
 from steps.mine.engine import Engine
 from steps.mine.from_clicks import CLICK_SOURCES, association_facts
 from steps.mine.params import RELEVANCE_DEPTH, SKIPPED
-from steps.mine.report import associating_terms, merged_samples, rows_by_source, why_relevant
+from steps.mine.report import associating_terms, merged_samples, rows_by_source, samples, why_relevant
 from steps.mine.triplets import (
     FIXED_POINT,
     Signal,
     click_positives,
     irrelevant,
     judged_positives,
+    mine_triplets,
     named_documents,
     tell_unused,
     triplet_positives,
@@ -44,7 +45,7 @@ def mine_relevance(cell: Cell, ranker: Sequence[ir.Table], earlier: Earlier) -> 
     naming = named_documents(tables["qrels"], earlier.triplets)
     documents = cell.documents(relevance, tables["impressions"], *naming)
     ranked, dropped = ranked_documents(engine, relevance, cell.queries, documents)
-    signal = relevance_signal(engine, ranked, documents, skip=SKIPPED, depth=RELEVANCE_DEPTH)
+    signal = relevance_signal(engine, ranked, documents)
     threshold = cell.params.relevance_threshold
     planned, associations = cell.associate(relevance_associations, signal, ranked, threshold, RELEVANCE_TOP_TERMS)
     wrong = irrelevant(engine, tables["qrels"], earlier.triplets, train, documents)
@@ -58,9 +59,9 @@ def mine_relevance(cell: Cell, ranker: Sequence[ir.Table], earlier: Earlier) -> 
     high = ranked.filter(ranked["rank"] <= SKIPPED).join(documents, "doc")
     maybe_relevant = engine.keep(high.select("query", "doc", "text_key"))
     guarded = known_positives.union(maybe_relevant)
-    mined = cell.mine(signal, associations.strongest, guarded, documents, cell.params.max_positives)
+    mined = mine_triplets(engine, signal, associations.strongest, guarded, documents, cell.params)
     tell_unused(mined, "relevance")
-    leakage = cell.audit(used_queries(associations.strongest, mined.table))
+    leakage = audit(engine, used_queries(associations.strongest, mined.table), cell.queries, cell.source)
     by_clicks = earlier.triplets.source.isin(CLICK_SOURCES)
     clicked, others = earlier.triplets.filter(by_clicks), earlier.triplets.filter(~by_clicks)
     refuted = mined.positives.union(maybe_relevant)
@@ -73,29 +74,26 @@ def mine_relevance(cell: Cell, ranker: Sequence[ir.Table], earlier: Earlier) -> 
     own_associations = cell.association_rows(associations.strongest, "relevance")
     cell.write(earlier.associations.union(own_associations), triplets)
 
-    new_samples = cell.samples(mined.table, ranked, why_relevant, documents, (planned, associations.top))
+    new_samples = samples(cell, mined.table, ranked, why_relevant, documents, (planned, associations.top))
     rows = rows_by_source(engine, remaining, earlier.rows) | rows_by_source(engine, mined.table, RELEVANCE_SOURCES)
     removed = sum(earlier.rows.values()) - engine.number(remaining.count())
-    report = earlier.report
-    return report | {
+    sections = {
         "note": "" if any(rows.values()) else "no triplet came of anything: see what was dropped below",
         "rows": rows,
-        "queries": report["queries"]
-        | {
+        "queries": {
             "in_triplets": engine.number(triplets.query_id.nunique()),
             "with_relevance": engine.number(signal.positives.query.nunique()),
             "in_relevance_triplets": engine.number(mined.table.query.nunique()),
         },
         "scores": {"read": engine.number(relevance.count()), "dropped": dropped},
-        "associations": report["associations"] | {"relevance": association_facts(engine, associations, planned)},
-        "dropped_positives": report["dropped_positives"]
-        | mined.dropped
-        | {"earlier_triplets": {"negative_is_relevant": removed}},
-        "refused_negatives": report["refused_negatives"] | mined.refused_negatives,
-        "leakage": report["leakage"] | {"relevance": leakage},
+        "associations": {"relevance": association_facts(engine, associations, planned)},
+        "dropped_positives": mined.dropped | {"earlier_triplets": {"negative_is_relevant": removed}},
+        "refused_negatives": mined.refused_negatives,
+        "leakage": {"relevance": leakage},
         "associating_terms_relevance": associating_terms(engine, associations.strongest, associations.top, planned),
         "samples": merged_samples(new_samples, earlier.sampled(remaining, engine)),
     }
+    return earlier.extended(sections)
 
 
 def _relevance(engine: Engine, user_scores: ir.Table, ranker: Sequence[ir.Table], queries: ir.Table) -> ir.Table:
@@ -133,16 +131,15 @@ def ranked_documents(
     return engine.keep(used.select("query", "doc", "score", rank=rank.cast("int64") + 1)), dropped
 
 
-def relevance_signal(engine: Engine, ranked: ir.Table, documents: ir.Table, *, skip: int, depth: int) -> Signal:
-    """The best document of each query, and as candidates those ranked in (`skip`, `depth`].
+def relevance_signal(engine: Engine, ranked: ir.Table, documents: ir.Table) -> Signal:
+    """The best document of each query, of several the first by key; as candidates ranks in (SKIPPED, RELEVANCE_DEPTH].
 
-    What lies between may be relevant too, so it is neither; so may what scores as high as any of it, or as the best. Of
-    several best ones the first by key is taken.
+    What lies between may be relevant too, so it is neither; so may what scores as high as any of it, or as the best.
     """
     texts = documents.select("doc", "text_key")
     first = ranked.filter(ranked["rank"] == 1).group_by("query").aggregate(doc=lambda t: t.doc.min())
     best = first.join(texts, "doc")
     unit = ibis.literal(FIXED_POINT, "int64")
     positives = engine.keep(best.select("query", "doc", "text_key", weight=unit, click_weight=unit))
-    low = ranked.filter((ranked["rank"] > skip) & (ranked["rank"] <= depth)).join(texts, "doc")
+    low = ranked.filter((ranked["rank"] > SKIPPED) & (ranked["rank"] <= RELEVANCE_DEPTH)).join(texts, "doc")
     return Signal("relevance", positives, engine.keep(low.select("query", "doc", "text_key")))

@@ -93,19 +93,17 @@ def idf_importances(engine: Engine, terms: ir.Table) -> ir.Table:
     return weighted.select("query", "term", "dataset", "word", importance=share)
 
 
-def table_importances(texts: list[str], scores: Mapping[str, float]) -> list[dict[str, float]]:
+def table_importances(texts: list[str], scores: Mapping[str, float]) -> list[Scores]:
     """Importance of each distinct term of each text: its score divided by the sum over the text's terms.
 
     A term that the table lacks gets the table's largest score: a table holds the common words, and what it does not
-    know is rare and therefore important. UserError when the table is empty.
+    know is rare and therefore important.
     """
-    if not scores:
-        raise UserError("the table of term scores is empty; give at least one line `term<TAB>score`")
     largest = max(scores.values())
     return [shares({term: scores.get(term, largest) for term in words(text)}) for text in texts]
 
 
-def shares(weights: Mapping[str, float]) -> dict[str, float]:
+def shares(weights: Mapping[str, float]) -> Scores:
     """Weights of at least 0 as shares of their sum; equal shares where all of them are 0."""
     total = math.fsum(weights.values())
     if total == 0:
@@ -114,16 +112,12 @@ def shares(weights: Mapping[str, float]) -> dict[str, float]:
 
 
 class OcclusionPlanner:
-    """Importances by occlusion with a frozen tower.
-
-    The tower is to be the *base* encoder that training starts from, never the trained teacher: the teacher learns from
-    what is mined, and would be made of its own judgements.
-    """
+    """Importances by occlusion with a frozen tower."""
 
     def __init__(self, model: str, batch_size: int, max_length: int) -> None:
         """Load `model` (bundled name, folder or hub name) to read at most `max_length` tokens; UserError when it fails.
 
-        `batch_size` is the number of texts encoded at once. A tower that reads less than `max_length` keeps its limit.
+        A tower that reads less than `max_length` keeps its limit.
         """
         from steps.encoders.towers import encode, load_tower  # torch, which no other planner needs
 
@@ -133,13 +127,13 @@ class OcclusionPlanner:
         if hasattr(self.tower[0], "auto_model"):  # a table of tokens reads all of a text
             self.tower.max_seq_length = min(max_length, self.tower.max_seq_length or max_length)
 
-    def importances(self, texts: list[str]) -> list[dict[str, float]]:
+    def importances(self, texts: list[str]) -> list[Scores]:
         """Importance of each distinct term of each text, float64; those of a text sum to 1 but for rounding.
 
         The change of a term is 1 - cos(e(q), e(q without all its occurrences)), clipped at 0, its importance the share
         of the sum of changes; equal shares where nothing changes. A term beyond `max_length` changes nothing.
         """
-        importance_by_text: dict[str, dict[str, float]] = {}
+        importance_by_text: dict[str, Scores] = {}
         distinct = list(dict.fromkeys(texts))
         for window in self._windows(distinct):
             importance_by_text |= self._of_window(window)
@@ -156,7 +150,7 @@ class OcclusionPlanner:
                 window, size = {}, 0
         yield window
 
-    def _of_window(self, window: dict[str, dict[str, str]]) -> dict[str, dict[str, float]]:
+    def _of_window(self, window: dict[str, dict[str, str]]) -> dict[str, Scores]:
         several = {text: without for text, without in window.items() if len(without) > 1}
         distinct = dict.fromkeys(variant for text, without in several.items() for variant in (text, *without.values()))
         row = {text: number for number, text in enumerate(distinct)}

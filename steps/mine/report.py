@@ -9,6 +9,7 @@ import ibis
 import ibis.expr.types as ir
 
 from steps.mine.catalogue import SEED, mixed
+from steps.mine.cell import Cell
 from steps.mine.engine import Engine
 
 SAMPLES = 20
@@ -42,20 +43,19 @@ def merged_samples(new: list[Row], earlier: list[Row]) -> list[Row]:
 
 
 def samples(
-    engine: Engine,
+    cell: Cell,
     triplets: ir.Table,
     evidence: ir.Table,
     explain: Explain,
-    planned: tuple[ir.Table, ir.Table] | None,
-    queries: ir.Table,
     documents: ir.Table,
-    corpus: ir.Table,
+    planned: tuple[ir.Table, ir.Table] | None = None,
 ) -> list[Row]:
     """A seeded sample of triplets, evenly over the sources, with texts and the reason why each exists.
 
     evidence: (query, doc, ...), what a query says of a document; `explain` puts it into words. planned: importances
     and top terms, where queries were associated.
     """
+    engine = cell.engine
     numbered = triplets.mutate(number=mixed(SEED, triplets.query, triplets.positive))
     ordered = numbered.order_by("number", "query", "positive")
     samples_by_source = [
@@ -73,12 +73,12 @@ def samples(
 
     query_of = {
         row["query"]: {"id": row["query_id"], "text": row["text"]}
-        for row in rows_of(queries.select("query", "query_id", "text"))
+        for row in rows_of(cell.queries.select("query", "query_id", "text"))
     }
     named = documents.filter(documents.doc.isin(doc_keys)).select("doc", "doc_id")
     document_of = {
         row["doc"]: {"id": row["doc_id"], "title": row["title"], "content": row["content"][:_SNIPPET]}
-        for row in engine.rows(named.join(corpus, "doc_id")).to_pylist()
+        for row in engine.rows(named.join(cell.tables["corpus"], "doc_id")).to_pylist()
     }
     seen = {(row["query"], row["doc"]): row for row in rows_of(evidence)}
     shares: dict[tuple[int, int], Row] = {}

@@ -32,7 +32,7 @@ def run(
     params: MineParams,
     run: Run,
 ) -> None:
-    """Mine one signal of `ingest` into `output`, and what the cell in `earlier` left, which `click` does without.
+    """Mine one signal of `ingest` into `output`, and what the cell in `earlier` left, which is None for `click` alone.
 
     input_folders: of searchers' candidates (judged) or of rankers' scores (relevance). UserError when an input is not
     as declared or an evaluation query leaks.
@@ -45,14 +45,11 @@ def run(
             unread = [field for field in ("title", "topic") if not corpus_template(ingest).names(field)]
             tables["corpus"] = tables["corpus"].mutate(**{field: ibis.literal("") for field in unread})
             cell = Cell(engine, tables, folder, params, str(paths["queries"]))
-            if signal == "click":
+            if earlier is None:
                 report = mine_clicks(cell)
             else:
-                if earlier is None:
-                    raise ValueError("this signal adds to another's and needs its folder")
-                name = "candidates" if signal == "judged" else "relevance"
+                name, mine = ("candidates", mine_judged) if signal == "judged" else ("relevance", mine_relevance)
                 scans = [engine.scan(table_path(input_folder, name)) for input_folder in input_folders]
-                mine = mine_judged if signal == "judged" else mine_relevance
                 report = mine(cell, scans, Earlier(engine, earlier))
         write_json(folder / "report.json", report)
         (folder / "report.md").write_text(as_text(report), encoding="utf-8")

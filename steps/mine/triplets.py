@@ -7,7 +7,7 @@ of the pair's own positive. Where the guards leave nothing, there is no negative
 """
 
 import sys
-from functools import partial, reduce
+from functools import reduce
 from operator import add
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ import ibis.expr.types as ir
 
 from steps.mine.catalogue import NEAR_DUPLICATE, SEED, SKETCH, mixed
 from steps.mine.engine import Engine, numbered
+from steps.mine.params import MineParams
 
 FIXED_POINT = 1_000_000  # the weight of one click: sums of integers do not depend on their order
 MAX_NEGATIVES = 32  # documents that a query offers, drawn from what it was shown and not clicked
@@ -23,7 +24,7 @@ PAIR = ["query", "source_query", "positive"]
 
 
 class Signal(NamedTuple):
-    """What clicks, or a ranker, say of the training queries."""
+    """What clicks, judgements or a ranker say of the training queries."""
 
     name: str
     """`click` or `relevance`: triplets are of the sources <name>_one_hop and <name>_multi_hop."""
@@ -63,38 +64,25 @@ def mine_triplets(
     associations: ir.Table,
     guarded: ir.Table,
     documents: ir.Table,
-    *,
-    max_positives: int,
-    negatives_per_positive: int,
-    multi_hop_weight: float,
-    max_negatives: int = MAX_NEGATIVES,
-    seed: int = SEED,
+    params: MineParams,
 ) -> Triplets:
     """Mine both hops of one signal.
 
     associations: (query, other_query, strength); guarded: (query, text_key), what other signals call relevant, which is
     no negative either; documents: (doc, sketch_0...). Multi-hop: the positives and the hard negatives of an associated
     query serve the query too, unless the document is a positive of its own; a document that several source
-    queries have comes through the strongest association whose source query has hard negatives. max_positives 0: all.
+    queries have comes through the strongest association whose source query has hard negatives.
     """
+    limit, count_of_each = params.max_positives, params.negatives_per_positive
     positives = all_positives(engine, signal.positives, associations)
     forbidden = positives.select("query", "text_key").union(guarded.select("query", "text_key"))
-    pool = negative_pool(engine, signal.candidates, forbidden, seed=seed, limit=max_negatives)
+    pool = negative_pool(engine, signal.candidates, forbidden)
 
     ranked = numbered(signal.positives, "query", [ibis.desc("weight"), "doc"])
-    best = ranked.filter(ranked.place < max_positives) if max_positives else ranked
+    best = ranked.filter(ranked.place < limit) if limit else ranked
     best = engine.keep(best.select("query", "weight", "click_weight", positive="doc"))
-
-    draw = partial(
-        draw_negatives,
-        engine,
-        pool=pool,
-        forbidden=forbidden,
-        documents=documents,
-        count=negatives_per_positive,
-        seed=seed,
-    )
-    one_hop = draw(best.mutate(source_query=best.query))
+    own_pairs = best.mutate(source_query=best.query)
+    one_hop, one_hop_refused = draw_negatives(engine, own_pairs, pool, forbidden, documents, count_of_each)
 
     able = best.semi_join(pool.sizes.rename(query="source_query"), "query")
     unable = best.anti_join(able, "query").rename(source_query="query")
@@ -102,14 +90,15 @@ def mine_triplets(
     reached = links.join(able.rename(source_query="query"), "source_query")
     new = engine.keep(reached.anti_join(signal.positives.rename(positive="doc"), ["query", "positive"]))
     merged = engine.keep(_first(new, ["query", "positive"], 1))
-    chosen = engine.keep(_first(merged, ["query"], max_positives)) if max_positives else merged
-    multi_hop = draw(chosen.drop("strength"))
+    chosen = engine.keep(_first(merged, ["query"], limit)) if limit else merged
+    borrowed_pairs = chosen.drop("strength")
+    multi_hop, multi_hop_refused = draw_negatives(engine, borrowed_pairs, pool, forbidden, documents, count_of_each)
 
     def count(table: ir.Table) -> int:
         return engine.number(table.count())
 
-    def served(negatives: HardNegatives) -> int:
-        return count(negatives.table.select(PAIR).distinct())
+    def served(triplets: ir.Table) -> int:
+        return count(triplets.select(PAIR).distinct())
 
     names = [f"{signal.name}_one_hop", f"{signal.name}_multi_hop"]
     dropped = {
@@ -125,9 +114,9 @@ def mine_triplets(
             "no_negative_left": count(chosen) - served(multi_hop),
         },
     }
-    refused = {names[0]: {"candidate_is_a_positive": pool.refused} | one_hop.refused, names[1]: multi_hop.refused}
-    own_rows = _rows(engine, one_hop.table, names[0], 1.0)
-    table = own_rows.union(_rows(engine, multi_hop.table, names[1], multi_hop_weight))
+    refused = {names[0]: {"candidate_is_a_positive": pool.refused} | one_hop_refused, names[1]: multi_hop_refused}
+    own_rows = _rows(engine, one_hop, names[0], 1.0)
+    table = own_rows.union(_rows(engine, multi_hop, names[1], params.multi_hop_weight))
     return Triplets(engine.keep(table), positives, dropped, refused, count(signal.positives) + count(merged))
 
 
@@ -137,7 +126,7 @@ def tell_unused(mined: Triplets, signal: str) -> None:
     if 2 * left_out > mined.positive_count:
         print(
             f"mine@{signal}: WARNING: {mined.positive_count - left_out:,} of {mined.positive_count:,} positives are"
-            f" mined (mine.max_positives); raise it where they are to be trusted, 0 takes all",
+            " mined (mine.max_positives); raise it where they are to be trusted, 0 takes all",
             file=sys.stderr,
         )
 
@@ -168,55 +157,39 @@ class NegativePool(NamedTuple):
     """What each source query may offer as hard negatives."""
 
     table: ir.Table
-    """(text_key, source_query, negative, slot): slots 0, 1, ... in random order, at most `limit` a source query."""
+    """(text_key, source_query, negative, slot): slots 0, 1, ... in random order, at most MAX_NEGATIVES of a query."""
     sizes: ir.Table
     """(source_query, slots): how many it offers."""
     refused: int
     """Candidates left out because they are positives of the query itself, or have the text of one."""
 
 
-def negative_pool(engine: Engine, candidates: ir.Table, forbidden: ir.Table, *, seed: int, limit: int) -> NegativePool:
-    """Candidates whose text is that of no positive of the query; a random `limit` of them.
+def negative_pool(engine: Engine, candidates: ir.Table, forbidden: ir.Table) -> NegativePool:
+    """Candidates whose text is that of no positive of the query; a random MAX_NEGATIVES of them.
 
     candidates: (query, doc, text_key); forbidden: (query, text_key) of the positives by every source and hop.
     """
     clean = engine.keep(candidates.anti_join(forbidden, ["query", "text_key"]))
-    ranked = numbered(clean, "query", [mixed(seed, clean.query, clean.doc), clean.doc])
-    first = ranked.filter(ranked.place < limit)
+    ranked = numbered(clean, "query", [mixed(SEED, clean.query, clean.doc), clean.doc])
+    first = ranked.filter(ranked.place < MAX_NEGATIVES)
     table = first.select("text_key", source_query="query", negative="doc", slot=first.place.cast("int64"))
     table = engine.keep(table)
     sizes = engine.keep(table.group_by("source_query").aggregate(slots=table.count()))
     return NegativePool(table, sizes, engine.number(candidates.count()) - engine.number(clean.count()))
 
 
-class HardNegatives(NamedTuple):
-    """Pairs with their hard negatives."""
-
-    table: ir.Table
-    """The pairs' columns and `negative`, a row for each; pairs for which the guards left none are missing."""
-    refused: dict[str, int]
-    """First draws that a guard refused, by reason; another candidate took the place where there was one."""
-
-
 def draw_negatives(
-    engine: Engine,
-    pairs: ir.Table,
-    pool: NegativePool,
-    forbidden: ir.Table,
-    documents: ir.Table,
-    *,
-    count: int,
-    seed: int,
-) -> HardNegatives:
+    engine: Engine, pairs: ir.Table, pool: NegativePool, forbidden: ir.Table, documents: ir.Table, count: int
+) -> tuple[ir.Table, dict[str, int]]:
     """`count` hard negatives, a row each, for each pair (query, source_query, positive, ...) from its source's pool.
 
-    The draw begins at a random slot and takes the first slots from there that no guard refuses; fewer where there are
-    no more. Nearly all pairs find their first one at once, so for one negative the whole pool is looked through for
-    the others alone.
+    The draw begins at a random slot and takes the first slots from there that no guard refuses; fewer if there are no
+    more, and pairs without any have no row. Nearly all pairs find their first one at once, so for one negative the
+    whole pool is searched for the others alone. Also returns the first draws that a guard refused, by reason.
     """
     columns = [*pairs.columns, "negative"]
     sized = pairs.join(pool.sizes, "source_query")
-    start = (mixed(seed, sized.query, sized.positive) % sized.slots).cast("int64")
+    start = (mixed(SEED, sized.query, sized.positive) % sized.slots).cast("int64")
     first = sized.mutate(slot=start, start=start).join(pool.table, ["source_query", "slot"])
     first = engine.keep(_with_similarity(first, documents))
     allowed = engine.keep(first.anti_join(forbidden, ["query", "text_key"]))
@@ -235,7 +208,7 @@ def draw_negatives(
     distance = (free.slot - free.start + free.slots) % free.slots
     later = numbered(free, PAIR, distance)
     chosen = later.filter(later.place < count).select(columns)
-    return HardNegatives(engine.keep(served.union(chosen) if count == 1 else chosen), refused)
+    return engine.keep(served.union(chosen) if count == 1 else chosen), refused
 
 
 def _with_similarity(pairs: ir.Table, documents: ir.Table) -> ir.Table:

@@ -66,7 +66,7 @@ def judgement(query_id: str, doc_id: str, grade: int = 1, split: str = "train", 
     return row("qrels", query_id, dataset, doc_id, grade, split)
 
 
-def found(query_id: str, *doc_ids: str) -> list[Row]:
+def hits(query_id: str, *doc_ids: str) -> list[Row]:
     """What a searcher found for a query, best first."""
     return [row("candidates", query_id, doc_id, rank, 1 / rank) for rank, doc_id in enumerate(doc_ids, start=1)]
 
@@ -134,17 +134,9 @@ def mine_relevance(ingest: Path, earlier: Path, output: Path, rank: Path | None 
     return _cell("relevance", ingest, sorted(rank.iterdir()) if rank else [], earlier, output, changes)
 
 
-def _cell(
-    signal: Any, ingest: Path, input_folders: list[Path], earlier: Path | None, output: Path, changes: Row
-) -> Path:
+def _cell(signal: Any, ingest: Path, inputs: list[Path], earlier: Path | None, output: Path, changes: Row) -> Path:
     params = MineParams(**{**PARAMS, **changes})
     run(
-        signal=signal,
-        ingest=ingest,
-        input_folders=input_folders,
-        earlier=earlier,
-        output=output,
-        params=params,
-        run=NullRun(),
+        signal=signal, ingest=ingest, input_folders=inputs, earlier=earlier, output=output, params=params, run=NullRun()
     )
     return output

@@ -38,8 +38,8 @@ def pairwise(
     scores: Scores, sources: set[int], threshold: float, top_terms: int, min_terms: int, cap: int, mutual: bool = False
 ) -> tuple[Pairs, int]:
     """Algorithm 1 as printed: every pair compared. Returns the capped associations, and the number without the cap."""
-    kept: Pairs = set()
-    found = 0
+    strongest: Pairs = set()
+    total = 0
     for (dataset, q1), s1 in scores.items():
         ranked = []
         for (other_dataset, q2), s2 in scores.items():
@@ -48,9 +48,9 @@ def pairwise(
             strength, back = holds(s1, s2, threshold, top_terms), holds(s2, s1, threshold, top_terms)
             if strength >= 0 and (back >= 0 or not mutual):
                 ranked.append((-strength - (back if mutual else 0), q2))
-        found += len(ranked)
-        kept |= {(q1, q2) for _, q2 in sorted(ranked)[:cap]}
-    return kept, found
+        total += len(ranked)
+        strongest |= {(q1, q2) for _, q2 in sorted(ranked)[:cap]}
+    return strongest, total
 
 
 def mined(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from mine_logs import (
     document,
-    found,
+    hits,
     impression,
     judgement,
     mine,
@@ -55,8 +55,8 @@ def triplets(folder: Path) -> set[tuple[str, str, str, str]]:
 def scored(orders: dict[str, tuple[str, ...]]) -> list[dict[str, Any]]:
     """A ranker's scores: the documents of each query, best first."""
     return [
-        {"query_id": asked, "doc_id": f"d/{doc}", "score": -float(at)}
-        for asked, order in orders.items()
+        {"query_id": query_id, "doc_id": f"d/{doc}", "score": -float(at)}
+        for query_id, order in orders.items()
         for at, doc in enumerate(order)
     ]
 
@@ -68,14 +68,14 @@ def test_judged_queries_take_their_negatives_from_what_searchers_find(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bm25 = [
-        *found("d/first", "d/max", "d/cumsum", "d/sum"),  # the first rank is skipped, as it may be relevant
-        *found("d/best", "d/sum", "d/max"),
-        *found("d/known", "d/max"),
-        *found("d/copied", "d/sum", "d/copy"),  # a copy of a positive is none
-        *found("d/many", "d/cumsum", "d/plot"),
-        *found("d/dev", "d/max", "d/sum"),  # other splits train nothing
+        *hits("d/first", "d/max", "d/cumsum", "d/sum"),  # the first rank is skipped, as it may be relevant
+        *hits("d/best", "d/sum", "d/max"),
+        *hits("d/known", "d/max"),
+        *hits("d/copied", "d/sum", "d/copy"),  # a copy of a positive is none
+        *hits("d/many", "d/cumsum", "d/plot"),
+        *hits("d/dev", "d/max", "d/sum"),  # other splits train nothing
     ]
-    dense = found("d/best", "d/max", "d/sort", "d/sum")  # the best rank of all searchers counts
+    dense = hits("d/best", "d/max", "d/sort", "d/sum")  # the best rank of all searchers counts
     names = ("first", "best", "known", "copied")
     queries = [query(f"d/{name}", f"a {name} question") for name in (*names, "many")]
     qrels = [judgement(f"d/{name}", "d/cumsum") for name in names] + [judgement("d/dev", "d/cumsum", split="dev")]
@@ -83,7 +83,7 @@ def test_judged_queries_take_their_negatives_from_what_searchers_find(
     qrels += [judgement("d/many", f"d/{doc}", at) for at, doc in enumerate(("cumsum", "sum", "max", "sort"), 1)]
     out = cells(tmp_path, {"bm25": bm25, "dense": dense}, queries=[*queries, QUERIES[-1]], qrels=qrels)
     negatives = {"d/first": "d/sum", "d/best": "d/sort", "d/known": "d/max"}
-    expected = {(asked, "d/cumsum", negative, "judged") for asked, negative in negatives.items()}
+    expected = {(query_id, "d/cumsum", negative, "judged") for query_id, negative in negatives.items()}
     many = {
         ("d/many", f"d/{doc}", "d/plot", "judged") for doc in ("cumsum", "sum", "max", "sort")
     }  # max_positives is 2
@@ -96,13 +96,13 @@ def test_judged_queries_take_their_negatives_from_what_searchers_find(
 
 def test_given_triplets_stay_but_for_negatives_that_are_relevant(tmp_path: Path) -> None:
     """And their positives are nobody's negatives."""
-    given = [
+    dataset_triplets = [
         {"query_id": "d/q1", "positive_id": "d/sum", "negative_id": "d/plot"},
         {"query_id": "d/q1", "positive_id": "d/sum", "negative_id": "d/copy"},  # has the text of a judged document
         {"query_id": "d/dev", "positive_id": "d/sum", "negative_id": "d/plot"},
     ]
     log = [impression("d/q1", "d/max", True), impression("d/q1", "d/sum", False, rank=2)]
-    out = cells(tmp_path, {"bm25": found("d/q1", "d/sort", "d/sum")}, qrels=Q1, given=given, log=log)
+    out = cells(tmp_path, {"bm25": hits("d/q1", "d/sort", "d/sum")}, qrels=Q1, given=dataset_triplets, log=log)
     assert triplets(out) == {("d/q1", "d/sum", "d/plot", "given")}
     report = read_json(out / "report.json")
     assert report["dropped_positives"]["given"] == {"negative_is_relevant_or_document_unknown": 1}
@@ -114,17 +114,17 @@ def test_what_was_clicked_is_no_negative_of_judgements_and_the_other_way_round(t
         impression("d/q1", "d/cumsum", False, rank=2),
         impression("d/q1", "d/plot", False, rank=3),
     ]
-    ranked = found("d/q1", "d/max", "d/sum", "d/sort")
+    ranked = hits("d/q1", "d/max", "d/sum", "d/sort")
     out = cells(tmp_path, {"bm25": ranked}, qrels=[judgement("d/q1", "d/cumsum")], log=log)
     assert triplets(out) == {("d/q1", "d/sum", "d/plot", "click_one_hop"), ("d/q1", "d/cumsum", "d/sort", "judged")}
 
 
 def test_what_is_relevant_to_a_query_of_the_same_text_is_no_negative(tmp_path: Path) -> None:
     twins = [*QUERIES, query("d/twin", "Cumulative sum, of elements?")]
-    ranked = [*found("d/q1", "d/max", "d/sum", "d/plot"), *found("d/twin", "d/max", "d/cumsum", "d/plot")]
+    ranked = [*hits("d/q1", "d/max", "d/sum", "d/plot"), *hits("d/twin", "d/max", "d/cumsum", "d/plot")]
     qrels = [judgement("d/q1", "d/cumsum"), judgement("d/twin", "d/sum")]
-    given = [{"query_id": "d/q1", "positive_id": "d/cumsum", "negative_id": "d/sum"}]
-    assert triplets(cells(tmp_path, {"bm25": ranked}, queries=twins, qrels=qrels, given=given)) == {
+    dataset_triplets = [{"query_id": "d/q1", "positive_id": "d/cumsum", "negative_id": "d/sum"}]
+    assert triplets(cells(tmp_path, {"bm25": ranked}, queries=twins, qrels=qrels, given=dataset_triplets)) == {
         ("d/q1", "d/cumsum", "d/plot", "judged"),
         ("d/twin", "d/sum", "d/plot", "judged"),
     }
@@ -135,8 +135,8 @@ def test_a_rankers_scores_count_where_the_user_gave_none(tmp_path: Path) -> None
     names = ("cumsum", "sum", "sort", "max", "plot")
     ranked = write_found(tmp_path / "rank", "relevance", cross=scored({"d/q2": names, "d/dev": names}))
     mined = mine_relevance(tmp_path / "ingest", out, tmp_path / "relevance", ranked)
-    [(asked, positive, negative, source)] = triplets(mined)
-    assert (asked, positive, source) == ("d/q2", "d/cumsum", "relevance_one_hop")
+    [(query_id, positive, negative, source)] = triplets(mined)
+    assert (query_id, positive, source) == ("d/q2", "d/cumsum", "relevance_one_hop")
     assert negative in {"d/sort", "d/max", "d/plot"}  # two ranks are skipped
 
     dev = [{"query_id": "d/dev", "doc_id": "d/max", "score": 1.0}]  # a score of a dev query turns no ranker off
@@ -150,18 +150,18 @@ def test_a_rankers_scores_count_where_the_user_gave_none(tmp_path: Path) -> None
 
 def test_judged_triplets_lose_no_more_than_negatives_that_a_ranker_finds_best(tmp_path: Path) -> None:
     qrels = [judgement("d/q1", "d/cumsum"), judgement("d/q2", "d/sort")]
-    searched = [*found("d/q1", "d/max", "d/sum"), *found("d/q2", "d/max", "d/plot")]
+    searched = [*hits("d/q1", "d/max", "d/sum"), *hits("d/q2", "d/max", "d/plot")]
     out = cells(tmp_path, {"bm25": searched}, qrels=qrels)
     assert triplets(out) == {("d/q1", "d/cumsum", "d/sum", "judged"), ("d/q2", "d/sort", "d/plot", "judged")}
     orders = {"d/q1": ("sum", "cumsum", "max"), "d/q2": ("sort", "plot", "max")}  # two ranks are skipped
     write_log(tmp_path / "ingest", QUERIES, DOCUMENTS, [], scored(orders), qrels)
-    kept = triplets(mine_relevance(tmp_path / "ingest", out, tmp_path / "relevance"))
-    assert {row for row in kept if row[3] == "judged"} == {("d/q2", "d/sort", "d/plot", "judged")}
+    remaining = triplets(mine_relevance(tmp_path / "ingest", out, tmp_path / "relevance"))
+    assert {row for row in remaining if row[3] == "judged"} == {("d/q2", "d/sort", "d/plot", "judged")}
 
 
 def test_without_judgements_and_scores_all_is_passed_on(tmp_path: Path) -> None:
     log = [impression("d/q1", "d/sum", True), impression("d/q1", "d/plot", False, rank=2)]
-    judged = cells(tmp_path, {"bm25": found("d/q1", "d/max", "d/sum")}, log=log)
+    judged = cells(tmp_path, {"bm25": hits("d/q1", "d/max", "d/sum")}, log=log)
     scored = mine_relevance(tmp_path / "ingest", judged, tmp_path / "relevance")
     for name in ("triplets.parquet", "associations.parquet"):
         clicked = (tmp_path / "click" / name).read_bytes()
@@ -173,10 +173,10 @@ def test_without_judgements_and_scores_all_is_passed_on(tmp_path: Path) -> None:
 
 def test_what_people_called_irrelevant_is_no_positive_however_it_scores(tmp_path: Path) -> None:
     qrels = [judgement("d/q1", "d/cumsum"), judgement("d/q1", "d/sum", 0)]
-    given = [{"query_id": "d/q2", "positive_id": "d/sort", "negative_id": "d/plot"}]
-    out = cells(tmp_path, {"bm25": []}, qrels=qrels, given=given)
+    dataset_triplets = [{"query_id": "d/q2", "positive_id": "d/sort", "negative_id": "d/plot"}]
+    out = cells(tmp_path, {"bm25": []}, qrels=qrels, given=dataset_triplets)
     before = {("d/q1", "d/cumsum", "d/sum", "judged"), ("d/q2", "d/sort", "d/plot", "given")}
     assert triplets(out) == before
     orders = {"d/q1": ("sum", "cumsum", "max", "plot"), "d/q2": ("plot", "sort", "max", "sum")}
-    write_log(tmp_path / "ingest", QUERIES, DOCUMENTS, [], scored(orders), qrels, given)
+    write_log(tmp_path / "ingest", QUERIES, DOCUMENTS, [], scored(orders), qrels, dataset_triplets)
     assert triplets(mine_relevance(tmp_path / "ingest", out, tmp_path / "relevance")) == before

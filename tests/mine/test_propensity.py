@@ -18,18 +18,18 @@ def simulated(seed: int, pairs: int, impressions: int, propensities: np.ndarray,
     attraction = draw.beta(1.2, 1.8, pairs)
     pair = np.repeat(np.arange(pairs), 1 + draw.poisson(impressions - 1, pairs))
     if ranked_by_attraction:
-        place = np.argsort(np.argsort(-attraction)) / pairs * (RANKS - 1) + 1
-        rank = np.clip(np.rint(place[pair] + draw.normal(0, 2.5, len(pair))), 1, RANKS).astype(np.int64)
+        position = np.argsort(np.argsort(-attraction)) / pairs * (RANKS - 1) + 1
+        rank = np.clip(np.rint(position[pair] + draw.normal(0, 2.5, len(pair))), 1, RANKS).astype(np.int64)
     else:
         rank = draw.integers(1, RANKS + 1, len(pair))
     clicks = (draw.random(len(pair)) < attraction[pair] * propensities[rank - 1]).astype(np.int64)
     return np.ones(len(pair), np.int64), clicks, pair, rank
 
 
-def rows(*given: tuple[int, int, int, int]) -> Rows:
+def rows(*counts: tuple[int, int, int, int]) -> Rows:
     """(pair, rank, shown, clicks) as the arguments of `estimate`."""
-    pair, rank, shown, clicks = (np.array(column, np.int64) for column in zip(*given, strict=True))
-    return shown, clicks, pair, rank
+    pair, rank, impressions, clicks = (np.array(column, np.int64) for column in zip(*counts, strict=True))
+    return impressions, clicks, pair, rank
 
 
 def fitted(log: Rows, iterations: int = 500, tolerance: float = 1e-9, max_rank: int = RANKS) -> Propensities:
@@ -39,9 +39,9 @@ def fitted(log: Rows, iterations: int = 500, tolerance: float = 1e-9, max_rank: 
 def plain_pairs(log: Rows, max_rank: int) -> list[dict[int, tuple[int, int]]]:
     """For each pair that informs: rank -> (shown, clicks)."""
     table: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
-    for shown, clicks, pair, rank in zip(*(column.tolist() for column in log), strict=True):
-        held = table[pair].get(min(rank, max_rank), (0, 0))
-        table[pair][min(rank, max_rank)] = (held[0] + shown, held[1] + clicks)
+    for impressions, clicks, pair, rank in zip(*(column.tolist() for column in log), strict=True):
+        previous = table[pair].get(min(rank, max_rank), (0, 0))
+        table[pair][min(rank, max_rank)] = (previous[0] + impressions, previous[1] + clicks)
     return [seen for seen in table.values() if len(seen) > 1 and any(clicks for _, clicks in seen.values())]
 
 
@@ -54,7 +54,8 @@ def plain_step(pairs: list[dict[int, tuple[int, int]]], values: list[float]) -> 
             if rank in seen:
                 clicks += seen[rank][1]
                 total = sum(count for _, count in seen.values())
-                weight += total * seen[rank][0] / sum(shown * values[r - 1] for r, (shown, _) in seen.items())
+                expected = sum(impressions * values[r - 1] for r, (impressions, _) in seen.items())
+                weight += total * seen[rank][0] / expected
         raised.append(clicks / weight)
     return [value / raised[0] for value in raised]
 
@@ -70,32 +71,32 @@ def test_steps_equal_plain_loops(small: Rows, steps: int) -> None:
     expected = [1.0] * 6
     for _ in range(steps):
         expected = plain_step(pairs, expected)
-    found = fitted(small, iterations=steps, tolerance=0.0, max_rank=6)
-    assert found.values == pytest.approx(expected, rel=1e-12)
-    assert (found.iterations, found.pairs_used) == (steps, len(pairs))
+    propensities = fitted(small, iterations=steps, tolerance=0.0, max_rank=6)
+    assert propensities.values == pytest.approx(expected, rel=1e-12)
+    assert (propensities.iterations, propensities.pairs_used) == (steps, len(pairs))
 
 
 def test_it_ends_where_expected_clicks_are_the_clicks(small: Rows) -> None:
     """There the gradient of the likelihood, which is concave, is zero."""
-    end = fitted(small)
-    assert end.iterations < 500
+    fit = fitted(small)
+    assert fit.iterations < 500
     for rank in range(1, RANKS + 1):
         clicks, expected = 0, 0.0
         for seen in plain_pairs(small, RANKS):
             if rank in seen:
-                whole = sum(shown * end.values[r - 1] for r, (shown, _) in seen.items())
+                total = sum(impressions * fit.values[r - 1] for r, (impressions, _) in seen.items())
                 clicks += seen[rank][1]
-                expected += sum(c for _, c in seen.values()) * seen[rank][0] * end.values[rank - 1] / whole
+                expected += sum(c for _, c in seen.values()) * seen[rank][0] * fit.values[rank - 1] / total
         assert expected == pytest.approx(clicks, rel=1e-6)
 
 
 def test_result_is_the_same_to_the_bit_in_any_order_of_rows_and_when_rows_are_added_up(small: Rows) -> None:
-    shown, clicks, pair, rank = small
+    impressions, clicks, pair, rank = small
     order = np.random.default_rng(0).permutation(len(pair))
     keys, row = np.unique(pair * RANKS + rank - 1, return_inverse=True)
-    counted = [np.bincount(row, column).astype(np.int64) for column in (shown, clicks)]
+    counted = [np.bincount(row, column).astype(np.int64) for column in (impressions, clicks)]
     first = fitted(small)
-    shuffled = fitted((shown[order], clicks[order], pair[order], rank[order]))
+    shuffled = fitted((impressions[order], clicks[order], pair[order], rank[order]))
     added_up = fitted((counted[0], counted[1], keys // RANKS, keys % RANKS + 1))
     assert first.values.tolist() == shuffled.values.tolist() == added_up.values.tolist()
 
@@ -107,8 +108,8 @@ def test_recovers_known_propensities_of_every_large_log(exponent: float, ranked_
     """A log of 2,000 pairs has about 80 clicks at rank 10: those alone scatter by more than 10 %."""
     true = (1 / np.arange(1, RANKS + 1)) ** exponent
     for seed in range(2):
-        found = fitted(simulated(seed, 60_000, 10, true, ranked_by_attraction), tolerance=1e-6)
-        assert found.values == pytest.approx(true, rel=0.10)
+        fit = fitted(simulated(seed, 60_000, 10, true, ranked_by_attraction), tolerance=1e-6)
+        assert fit.values == pytest.approx(true, rel=0.10)
 
 
 @pytest.mark.medium
@@ -123,16 +124,16 @@ def test_few_impressions_a_pair_do_not_bias_the_estimate(exponent: float, impres
 
 
 def test_a_rank_may_be_looked_at_more_than_rank_1() -> None:
-    found = fitted(rows((0, 1, 100, 20), (0, 2, 100, 40), (1, 2, 50, 10), (1, 3, 50, 5)), max_rank=3)
-    assert found.values == pytest.approx([1, 2, 1])
+    fit = fitted(rows((0, 1, 100, 20), (0, 2, 100, 40), (1, 2, 50, 10), (1, 3, 50, 5)), max_rank=3)
+    assert fit.values == pytest.approx([1, 2, 1])
 
 
 def test_uninformative_pairs_change_nothing_and_ranks_beyond_the_last_are_pooled() -> None:
     core = [(0, 1, 10, 4), (0, 2, 10, 2), (1, 2, 8, 3), (1, 3, 8, 1)]
     noise = [(2, 1, 9, 9), (3, 1, 5, 0), (3, 2, 5, 0), (4, 7, 5, 2), (4, 3, 5, 2)]
-    found = fitted(rows(*core, *noise), max_rank=3)
-    assert found.values.tolist() == fitted(rows(*core), max_rank=3).values.tolist()
-    assert found.pairs_used == 2
+    fit = fitted(rows(*core, *noise), max_rank=3)
+    assert fit.values.tolist() == fitted(rows(*core), max_rank=3).values.tolist()
+    assert fit.pairs_used == 2
 
 
 @pytest.mark.parametrize(

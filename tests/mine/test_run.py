@@ -10,7 +10,7 @@ from mine_logs import (
     document,
     engine_in,
     engine_table,
-    found,
+    hits,
     impression,
     judgement,
     mine,
@@ -146,7 +146,7 @@ def test_a_planted_leak_fails_the_stage_and_leaves_nothing(tmp_path: Path) -> No
         mine(ingest, tmp_path / "mine")
     assert [path.name for path in tmp_path.iterdir()] == ["ingest"]
     clicks = mine(write_log(tmp_path / "none", queries, DOCUMENTS, []), tmp_path / "click")
-    searched = write_found(tmp_path / "candidates", "candidates", bm25=found("d/q3", "d/max", "d/sum"))
+    searched = write_found(tmp_path / "candidates", "candidates", bm25=hits("d/q3", "d/max", "d/sum"))
     with pytest.raises(UserError, match="'sort a list in place' is d/twin"):
         mine_judged(ingest, searched, clicks, tmp_path / "judged")
 
@@ -185,10 +185,10 @@ def test_relevance_adds_its_sources_and_takes_back_wrong_negatives(
     out = mine_relevance(ingest, clicks, tmp_path / "relevance", click_threshold=0.05)
 
     rows = read_table(out, "triplets").to_pylist()
-    own = [row for row in rows if row["source"] == "relevance_one_hop"]
-    assert [(row["query_id"], row["positive_id"]) for row in own] == [("d/q1", "d/sum")]
+    relevance_rows = [row for row in rows if row["source"] == "relevance_one_hop"]
+    assert [(row["query_id"], row["positive_id"]) for row in relevance_rows] == [("d/q1", "d/sum")]
     # ranks 1 and 2 are skipped, ranks 3 to 6 are x1 to x4: the best document is rank 1
-    assert own[0]["negative_id"] in {"d/x1", "d/x2", "d/x3", "d/x4"}
+    assert relevance_rows[0]["negative_id"] in {"d/x1", "d/x2", "d/x3", "d/x4"}
     # q1 borrowed the click triplet <cumsum, sum> from q2, but by relevance sum answers q1
     assert ("d/q1", "d/sum") not in {(row["query_id"], row["negative_id"]) for row in rows}
     assert ("d/q2", "d/cumsum", "d/sum") in {(row["query_id"], row["positive_id"], row["negative_id"]) for row in rows}
@@ -214,19 +214,19 @@ def test_what_scores_as_high_as_what_is_skipped_is_no_negative_and_relevance_is_
     queries = [query(name, f"what {name[2:]} is") for name in scores]
     texts = {"e/a": "merge two sorted lists", "e/b": "sorted lists: merge two"}
     queries += [query(name, text, dataset="e") for name, text in texts.items()]
-    found = [(name, f"d/{n:02}", score) for name, column in scores.items() for n, score in enumerate(column)]
-    found += [(name, f"{name}{n}", 1.0 / (1 + n)) for name in texts for n in range(6)]
-    relevance = [row_of("relevance", *each) for each in found]
+    scored_pairs = [(name, f"d/{n:02}", score) for name, column in scores.items() for n, score in enumerate(column)]
+    scored_pairs += [(name, f"{name}{n}", 1.0 / (1 + n)) for name in texts for n in range(6)]
+    relevance = [row_of("relevance", *row) for row in scored_pairs]
     ingest = write_log(tmp_path / "ingest", queries, documents, [], relevance)
     out = mine_relevance(ingest, mine(ingest, tmp_path / "click"), tmp_path / "relevance")
     rows = read_table(out, "triplets").to_pylist()
-    negatives = {each["query_id"]: each["negative_id"] for each in rows if each["query_id"] in scores}
+    negatives = {row["query_id"]: row["negative_id"] for row in rows if row["query_id"] in scores}
     assert negatives == {"d/ties": "d/05", "d/edge": "d/05"}  # and a ranker that tells nothing apart teaches nothing
-    hops = [each for each in rows if each["source"] == "relevance_multi_hop"]
-    shared = {(each["query_id"], each["positive_id"], each["via_query_id"]) for each in hops}
+    hops = [row for row in rows if row["source"] == "relevance_multi_hop"]
+    shared = {(row["query_id"], row["positive_id"], row["via_query_id"]) for row in hops}
     assert shared == {("e/a", "e/b0", "e/b"), ("e/b", "e/a0", "e/a")}
-    kinds = [tuple(each.values()) for each in read_table(out, "associations").to_pylist()]
-    assert {each for each in kinds if each[0] in texts} == {("e/a", "e/b", "relevance"), ("e/b", "e/a", "relevance")}
+    kinds = [tuple(row.values()) for row in read_table(out, "associations").to_pylist()]
+    assert {row for row in kinds if row[0] in texts} == {("e/a", "e/b", "relevance"), ("e/b", "e/a", "relevance")}
     assert "relevance multi hop" in (out / "report.md").read_text()
 
 
@@ -257,12 +257,12 @@ def test_debiasing_weighs_a_click_by_how_rarely_its_rank_is_seen(
 
 
 def test_what_the_projects_folder_is_called_is_no_column(tmp_path: Path) -> None:
-    place = tmp_path / "run=5" / "split=time" / "dataset=clicks"
-    out = mine(write_log(place / "ingest", QUERIES, DOCUMENTS, LOG), place / "mine", click_threshold=0.05)
+    project = tmp_path / "run=5" / "split=time" / "dataset=clicks"
+    out = mine(write_log(project / "ingest", QUERIES, DOCUMENTS, LOG), project / "mine", click_threshold=0.05)
     plain = mine(write_log(tmp_path / "ingest", QUERIES, DOCUMENTS, LOG), tmp_path / "mine", click_threshold=0.05)
     assert read_table(out, "triplets").to_pylist() == read_table(plain, "triplets").to_pylist() != []
-    with engine_in(place) as engine:
-        row = engine.scan(place / "ingest/queries.parquet").to_pyarrow().to_pylist()[0]
+    with engine_in(project) as engine:
+        row = engine.scan(project / "ingest/queries.parquet").to_pyarrow().to_pylist()[0]
     assert row.keys() == {"query_id", "dataset", "text", "split"} and (row["dataset"], row["split"]) == ("d", "train")
 
 
@@ -275,8 +275,8 @@ def test_a_full_disk_is_not_taken_for_too_little_memory(tmp_path: Path) -> None:
 
 def test_too_little_memory_is_told_with_the_knob_that_raises_it(tmp_path: Path) -> None:
     draw = random.Random(1)
-    asked = [query(f"d/q{n}", " ".join(f"w{draw.randrange(300)}" for _ in range(4))) for n in range(30_000)]
-    log = [impression(row["query_id"], "d/sum", True) for row in asked]
-    ingest = write_log(tmp_path / "ingest", asked, DOCUMENTS, log)
+    queries = [query(f"d/q{n}", " ".join(f"w{draw.randrange(300)}" for _ in range(4))) for n in range(30_000)]
+    log = [impression(row["query_id"], "d/sum", True) for row in queries]
+    ingest = write_log(tmp_path / "ingest", queries, DOCUMENTS, log)
     with pytest.raises(UserError, match=r"4MB of memory are too little; raise mine\.memory_limit"):
         mine(ingest, tmp_path / "click", memory_limit="4MB")

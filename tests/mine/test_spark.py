@@ -22,14 +22,14 @@ pytestmark = [
 def test_duckdb_equals_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(from_relevance, "RELEVANCE_TOP_TERMS", 2)
     monkeypatch.setattr(from_clicks, "LAST_RANK", 5)
-    queries, documents, shown = random_log(11, datasets=100, queries=60)
+    queries, documents, impressions = random_log(11, datasets=100, queries=60)
     draw = random.Random(11)
     relevance = [
-        row("relevance", asked["query_id"], f"{asked['dataset']}/doc{place}", draw.random())
-        for asked in queries[::33]
-        for place in draw.sample(range(10), 8)
+        row("relevance", query["query_id"], f"{query['dataset']}/doc{number}", draw.random())
+        for query in queries[::33]
+        for number in draw.sample(range(10), 8)
     ]
-    ingest = write_log(tmp_path / "ingest", queries, documents, shown, relevance)
+    ingest = write_log(tmp_path / "ingest", queries, documents, impressions, relevance)
     outputs = []
     for engine in ("duckdb", "spark"):
         knobs = {

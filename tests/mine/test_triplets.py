@@ -11,11 +11,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from mine_logs import engine_in, engine_table
+from mine_logs import PARAMS, engine_in, engine_table
 
 from steps.core.texts import fold
-from steps.mine.catalogue import NEAR_DUPLICATE, SKETCH, _told_apart, key, sketches
+from steps.mine import triplets
+from steps.mine.catalogue import NEAR_DUPLICATE, SEED, SKETCH, _told_apart, key, sketches
 from steps.mine.engine import Engine
+from steps.mine.params import MineParams
 from steps.mine.triplets import Signal, Triplets, mine_triplets, tell_unused
 
 pytestmark = pytest.mark.medium
@@ -25,8 +27,8 @@ CANDIDATES = {name: pa.int64() for name in ("query", "doc", "text_key")}
 GUARDED = {name: pa.int64() for name in ("query", "text_key")}
 ASSOCIATIONS = {name: pa.int64() for name in ("query", "other_query", "strength")}
 DOCUMENTS = {"doc": pa.int64()} | {name: pa.int32() for name in SKETCH}
-KNOBS: dict[str, Any] = {"max_positives": 2, "max_negatives": 3, "multi_hop_weight": 0.25, "seed": 5,
-                         "negatives_per_positive": 1}  # fmt: skip
+KNOBS = MineParams(**PARAMS | {"max_positives": 2, "multi_hop_weight": 0.25})
+MAX_NEGATIVES = 3
 PRIME = 2**31 - 1
 
 Log = dict[tuple[str, str], int]  # (query, document) shown -> clicks
@@ -36,7 +38,8 @@ Links = dict[tuple[str, str], int]  # (query, other query) -> strength
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     folder: Path = tmp_path_factory.mktemp("triplets")
-    with engine_in(folder) as opened:
+    with pytest.MonkeyPatch.context() as patch, engine_in(folder) as opened:
+        patch.setattr(triplets, "MAX_NEGATIVES", MAX_NEGATIVES)
         yield opened
 
 
@@ -57,10 +60,12 @@ def mined(
     result = mine_triplets(
         engine,
         Signal("click", engine_table(engine, POSITIVES, positives), engine_table(engine, CANDIDATES, candidates)),
-        engine_table(engine, ASSOCIATIONS, [(key(q), key(other), strength) for (q, other), strength in links.items()]),
+        engine_table(
+            engine, ASSOCIATIONS, [(key(q), key(source), strength) for (q, source), strength in links.items()]
+        ),
         engine_table(engine, GUARDED, [(key(q), text[d]) for q, d in guarded]),
         engine_table(engine, DOCUMENTS, documents),
-        **{**KNOBS, **changes},
+        KNOBS.model_copy(update=changes),
     )
     rows = [
         (
@@ -77,14 +82,14 @@ def mined(
 def number(seed: int, first: str, second: str) -> int:
     """The pseudo-random number of two ids, by hand."""
     start = key(f"mixed {seed}")
-    one, two, three = (start // 2**shift % PRIME for shift in (0, 16, 32))
-    linear = (key(first) % PRIME * one + key(second) % PRIME * two) % PRIME
-    return (linear * linear % PRIME * three + linear) % PRIME
+    factor_1, factor_2, factor_3 = (start // 2**shift % PRIME for shift in (0, 16, 32))
+    linear = (key(first) % PRIME * factor_1 + key(second) % PRIME * factor_2) % PRIME
+    return (linear * linear % PRIME * factor_3 + linear) % PRIME
 
 
 def reference(log: Log, links: Links, texts: dict[str, str], count: int) -> list[tuple]:
     """The rules, one pair at a time."""
-    limit, pool_limit, seed = KNOBS["max_positives"], KNOBS["max_negatives"], KNOBS["seed"]
+    limit = KNOBS.max_positives
     clicked: dict[str, dict[str, int]] = defaultdict(dict)
     ignored: dict[str, set[str]] = defaultdict(set)
     for (q, d), clicks in log.items():
@@ -93,15 +98,15 @@ def reference(log: Log, links: Links, texts: dict[str, str], count: int) -> list
         else:
             ignored[q].add(d)
     positives = {q: set(clicked[q]) for q, _ in log}
-    for q, other in links:
-        positives.setdefault(q, set()).update(clicked[other])
+    for q, source in links:
+        positives.setdefault(q, set()).update(clicked[source])
 
     def allowed(q: str, d: str) -> bool:
         return texts.get(d, d) not in {texts.get(p, p) for p in positives.get(q, ())}
 
     pool = {
-        q: sorted((d for d in ignored[q] if allowed(q, d)), key=lambda d, q=q: (number(seed, q, d), key(d)))[
-            :pool_limit
+        q: sorted((d for d in ignored[q] if allowed(q, d)), key=lambda d, q=q: (number(SEED, q, d), key(d)))[
+            :MAX_NEGATIVES
         ]
         for q in list(ignored)
     }
@@ -109,7 +114,7 @@ def reference(log: Log, links: Links, texts: dict[str, str], count: int) -> list
 
     def negatives(q: str, source_query: str, p: str) -> list[str]:
         slots = pool.get(source_query, [])
-        start = number(seed, q, p) % len(slots) if slots else 0
+        start = number(SEED, q, p) % len(slots) if slots else 0
         return [d for d in slots[start:] + slots[:start] if allowed(q, d)][:count]
 
     rows: list[tuple] = []
@@ -124,7 +129,7 @@ def reference(log: Log, links: Links, texts: dict[str, str], count: int) -> list
                     reached[p] = min(reached.get(p, candidate), candidate)
         for *_, source_query, p in sorted(reached.values())[:limit]:
             for n in negatives(q, source_query, p):
-                rows.append((q, p, n, "click_multi_hop", source_query, KNOBS["multi_hop_weight"]))
+                rows.append((q, p, n, "click_multi_hop", source_query, KNOBS.multi_hop_weight))
     return sorted(rows)
 
 
@@ -171,22 +176,22 @@ def test_a_positive_by_hop_is_never_a_negative(engine: Engine) -> None:
 
 def test_a_near_duplicate_of_the_positive_is_refused_and_another_candidate_drawn(engine: Engine) -> None:
     text = "return the cumulative sum of the elements along a given axis as a new array of the same shape and type"
-    alike, other = sketches([text, text + " always"]), sketches(["sort the rows of a frame by one of its columns"])
-    documents = [(1, *alike[0].tolist()), (2, *alike[1].tolist()), (3, *other[0].tolist())]
-    asked = range(10, 22)  # each draws a number of its own
+    alike, unlike = sketches([text, text + " always"]), sketches(["sort the rows of a frame by one of its columns"])
+    documents = [(1, *alike[0].tolist()), (2, *alike[1].tolist()), (3, *unlike[0].tolist())]
+    query_keys = range(10, 22)  # each draws a number of its own
     result = mine_triplets(
         engine,
         Signal(
             "click",
-            engine_table(engine, POSITIVES, [(query, 1, 1, 1, 1) for query in asked]),
-            engine_table(engine, CANDIDATES, [(query, doc, doc) for query in asked for doc in (2, 3)]),
+            engine_table(engine, POSITIVES, [(query, 1, 1, 1, 1) for query in query_keys]),
+            engine_table(engine, CANDIDATES, [(query, doc, doc) for query in query_keys for doc in (2, 3)]),
         ),
         engine_table(engine, ASSOCIATIONS, []),
         engine_table(engine, GUARDED, []),
         engine_table(engine, DOCUMENTS, documents),
-        **KNOBS,
+        KNOBS,
     )
-    assert [row["negative"] for row in engine.rows(result.table).to_pylist()] == [3] * len(asked)
+    assert [row["negative"] for row in engine.rows(result.table).to_pylist()] == [3] * len(query_keys)
 
 
 def test_a_cap_of_zero_takes_all_positives_and_a_small_one_is_told(
@@ -196,21 +201,21 @@ def test_a_cap_of_zero_takes_all_positives_and_a_small_one_is_told(
     log |= {("q", "n"): 0, ("r", "m"): 0}
     links = {("r", "q"): 1}
 
-    def drawn(most: int) -> list[tuple[int, int]]:
+    def positives_by_hop(max_positives: int) -> list[tuple[int, int]]:
         """By hop: how many positives are mined."""
-        rows, result = mined(engine, log, links, {}, max_positives=most)
+        rows, result = mined(engine, log, links, {}, max_positives=max_positives)
         tell_unused(result, "click")
         return sorted(Counter(row[3] for row in rows).items())
 
-    assert drawn(0) == [("click_multi_hop", 4), ("click_one_hop", 8)]
-    assert drawn(4) == [("click_multi_hop", 3), ("click_one_hop", 7)]
+    assert positives_by_hop(0) == [("click_multi_hop", 4), ("click_one_hop", 8)]
+    assert positives_by_hop(4) == [("click_multi_hop", 3), ("click_one_hop", 7)]
     assert capsys.readouterr().err == ""
-    assert drawn(1) == [("click_multi_hop", 1), ("click_one_hop", 2)]
+    assert positives_by_hop(1) == [("click_multi_hop", 1), ("click_one_hop", 2)]
     assert "3 of 9 positives" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("text", "word", "other"),
+    ("text", "word", "replacement"),
     [
         (
             "本文介绍如何在家中更换自行车轮胎，首先取下车轮并放掉内胎里的空气，然后用撬胎棒取下外胎，最后装上新的内胎",
@@ -221,10 +226,10 @@ def test_a_cap_of_zero_takes_all_positives_and_a_small_one_is_told(
     ],
     ids=["zh", "th"],
 )
-def test_scripts_without_spaces_have_copies_and_near_copies_too(text: str, word: str, other: str) -> None:
+def test_scripts_without_spaces_have_copies_and_near_copies_too(text: str, word: str, replacement: str) -> None:
     copies = [_told_apart(fold(text), title, "") for title in ("one title", "another")]
     assert copies[0] == copies[1]
-    edited = sketches([copies[0], _told_apart(fold(text.replace(word, other)), "one title", "")])
+    edited = sketches([copies[0], _told_apart(fold(text.replace(word, replacement)), "one title", "")])
     assert (edited[0] == edited[1]).sum() >= NEAR_DUPLICATE
     backwards = sketches([copies[0], fold(text[::-1])])
     assert (backwards[0] == backwards[1]).sum() < NEAR_DUPLICATE
@@ -236,6 +241,6 @@ def test_sketches_tell_near_copies_from_other_texts() -> None:
     words = [f"word{n}" for n in range(3000)]
     texts = [draw.sample(words, 12) for _ in range(300)]
     edited = [[*text[:6], "edited", *text[7:]] for text in texts]
-    first, second = (sketches([" ".join(text) for text in each]) for each in (texts, edited))
+    first, second = (sketches([" ".join(text) for text in words_of_texts]) for words_of_texts in (texts, edited))
     assert ((first == second).sum(axis=1) >= NEAR_DUPLICATE).mean() > 0.85
     assert ((first == np.roll(second, 1, axis=0)).sum(axis=1) >= NEAR_DUPLICATE).mean() == 0
