@@ -58,18 +58,14 @@ class Denoiser:
 
 @dataclass(frozen=True)
 class Variants:
-    """One decoded text a source, in the order of the sources."""
+    """One decoded text a source, in their order, and the share of maskable tokens that were masked."""
 
     texts: list[str]
     masked_share: float
-    """Masked tokens over all maskable tokens."""
 
 
 def load_denoiser(params: GenerateParams) -> Denoiser:
-    """The pretrained seq2seq model `model`, a folder or a name.
-
-    UserError when it cannot be loaded, has no mask token, or has fewer positions than MAX_TOKENS.
-    """
+    """The pretrained seq2seq model `model`; UserError if it cannot be loaded or mask, or reads too few tokens."""
     name, instead = params.model, 'facebook/bart-base, or "" for the small BART trained here'
     loaded = _load(name, "model", instead, MAX_TOKENS)
     if loaded.tokenizer.mask_token_id is None or loaded.tokenizer.pad_token_id is None:
@@ -80,10 +76,7 @@ def load_denoiser(params: GenerateParams) -> Denoiser:
 
 
 def load_writer(params: GenerateParams) -> Denoiser:
-    """The pretrained model `document_model`, which writes queries from documents.
-
-    UserError when it cannot be loaded, or has fewer positions than DOCUMENT_TOKENS.
-    """
+    """The pretrained model `document_model`, which writes queries from documents; UserError as of `load_denoiser`."""
     instead = 'doc2query/msmarco-t5-base-v1, or "" for titles and sentences alone'
     return _load(params.document_model, "document_model", instead, DOCUMENT_TOKENS)
 
@@ -191,9 +184,8 @@ def decode(denoiser: Denoiser, states: Tensor, attention: Tensor) -> list[str]:
 def mask_tokens(ids: Tensor, maskable: Tensor, ratio: float, mask_id: int, generator: torch.Generator) -> Tensor:
     """Copy of `ids` `(batch, tokens)` in which each `maskable` token is `mask_id` with chance `ratio`.
 
-    A row that no draw hits loses one random maskable token all the same, unless `ratio` is 0: a query of eight tokens
-    would else pass whole in four of ten cases at 10 %, and the decoder would copy it. Rows without a maskable token
-    stay as they are. EmbedDistill, Sec. 4.3 and App. E.
+    A row that no draw hits loses one random maskable token all the same, unless `ratio` is 0: the decoder would copy a
+    query that passes whole. EmbedDistill, Sec. 4.3 and App. E.
     """
     if ratio == 0:
         return ids.clone()
@@ -236,8 +228,7 @@ def train_denoiser(texts: Sequence[str], params: GenerateParams, run: Run) -> De
 def denoising_loss(model: Any, ids: Tensor, ratio: float, mask_id: int, generator: torch.Generator) -> Tensor:
     """Mean cross-entropy of the masked tokens of `ids` `(batch, tokens)`, given the masked text and the tokens before.
 
-    A random share of the other tokens counts as well. Only tokens that count pass the output layer, the most expensive
-    one.
+    A random KEPT_SHARE of the other tokens counts as well. Only tokens that count pass the costly output layer.
     """
     real = ids != PAD
     hidden = mask_tokens(ids, ids >= len(SPECIAL_TOKENS), ratio, mask_id, generator)
@@ -333,8 +324,7 @@ def start_as_copier(model: Any, seed: int) -> None:
     """Let every decoder position attend to the encoder position of its index and pass that token on.
 
     Both stacks get equal random positions inside a subspace; cross-attention compares inside it and passes on what lies
-    outside. Five thousand queries do not teach a fresh decoder to copy within a minute of CPU time (measured: 42 % of
-    the tokens after 300 steps of 32); from here all of the training goes into filling masks.
+    outside. Five thousand queries do not teach a fresh decoder to copy within a minute of CPU time.
     """
     width = model.config.d_model
     generator = torch.Generator().manual_seed(seed)

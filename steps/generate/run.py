@@ -5,9 +5,9 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from heapq import heappush, heapreplace
+from heapq import nsmallest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from sentence_transformers import SentenceTransformer
@@ -46,6 +46,7 @@ FUNCTION_WORDS = frozenset(
 )
 SENTENCE_WORDS = range(4, 31)
 _FEWEST = 1000  # documents in memory at once, where fewer texts are wanted
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
@@ -119,11 +120,11 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
         )
 
 
-def sampled(texts: list[str], limit: int, seed: int) -> list[str]:
-    """All of them, or as many as there may be (0 = all), drawn by seed, in the order in which they were."""
-    if not limit or len(texts) <= limit:
-        return texts
-    return [texts[index] for index in sorted(random.Random(seed).sample(range(len(texts)), limit))]
+def sampled(items: list[_Item], limit: int, seed: int) -> list[_Item]:
+    """All items, or `limit` of them (0 = all) drawn by seed, in their order."""
+    if not limit or len(items) <= limit:
+        return items
+    return [items[index] for index in sorted(random.Random(seed).sample(range(len(items)), limit))]
 
 
 def generate(
@@ -184,8 +185,7 @@ def filter_texts(
 ) -> Filtered:
     """Keep what is new: not empty, no evaluation query, no copy of its source, not there already.
 
-    `texts[i]` was written from `sources[i]`; `evaluation` (dev and test queries) and `existing` hold folded texts. The
-    first of several equal texts stays.
+    `texts[i]` was written from `sources[i]`; `evaluation` (dev and test queries) and `existing` hold folded texts.
     """
     seen = set(existing)
     selected: list[int] = []
@@ -236,14 +236,9 @@ def measure(
     }
 
 
-def content_words(text: str) -> set[str]:
-    """Words of a text without function words."""
-    return set(words(text)) - FUNCTION_WORDS
-
-
 def content_overlap(first: str, second: str) -> float:
-    """Jaccard overlap of the content words of two texts; 1 where neither has any."""
-    first_words, second_words = content_words(first), content_words(second)
+    """Jaccard overlap of the words of two texts that are no function words; 1 if neither has any."""
+    first_words, second_words = (set(words(text)) - FUNCTION_WORDS for text in (first, second))
     return len(first_words & second_words) / len(first_words | second_words) if first_words | second_words else 1.0
 
 
@@ -256,10 +251,9 @@ def source_cosines(
 
 
 def from_queries(train: list[dict[str, Any]], limit: int, seed: int) -> list[Source]:
-    """All training queries, or a seeded sample of `limit`, in their order."""
-    rows = range(len(train))
-    picked = sorted(random.Random(seed).sample(rows, limit)) if len(train) > limit else rows
-    return [Source(train[row]["query_id"], train[row]["text"], train[row]["query_id"]) for row in picked]
+    """All training queries, or `limit` of them (0 = none) drawn by seed, in their order."""
+    rows = sampled(train, limit, seed) if limit else []
+    return [Source(row["query_id"], row["text"], row["query_id"]) for row in rows]
 
 
 def from_documents(ingest: Path, evaluation: set[str], limit: int, seed: int, *, whole_documents: bool) -> list[Source]:
@@ -286,44 +280,38 @@ def from_documents(ingest: Path, evaluation: set[str], limit: int, seed: int, *,
 def _in_order(
     ingest: Path, evaluation: set[str], at_once: int, seed: int, *, whole_documents: bool
 ) -> Iterator[tuple[str, list[str]]]:
-    """Id and texts of each document that has any, in the order of a hash; `at_once` of them are in memory."""
+    """Id and texts of each document that has any, in the order of a hash; the texts of `at_once` are in memory."""
     template, columns = corpus_template(ingest), ["doc_id", "title", "topic", "content"]
-    last = (1, 0)
-    while True:
-        heap: list[tuple[int, int, str, list[str]]] = []  # a heap, the last of the order first
+    marks = np.array([_mark(seed, doc_id) for (doc_id,) in corpus_columns(ingest, ["doc_id"])], dtype=np.uint64)
+    order = np.argsort(marks, kind="stable").tolist()
+    for start in range(0, len(order), at_once):
+        window = order[start : start + at_once]
+        selected, documents = set(window), dict[int, tuple[str, list[str]]]()
         for row, (doc_id, title, topic, content) in enumerate(corpus_columns(ingest, columns)):
-            rank = (-int(sha256_text(f"{seed} {doc_id}")[:16], 16), -row)
-            if rank >= last or (len(heap) == at_once and rank < heap[0][:2]):
-                continue
-            texts_of_document = (
-                [template.text(title, topic, content)] if whole_documents else query_like(title, content)
-            )
-            if texts := [text for text in texts_of_document if (key := fold(text)) and key not in evaluation]:
-                (heapreplace if len(heap) == at_once else heappush)(heap, (*rank, doc_id, texts))
-        yield from ((doc_id, texts) for *_, doc_id, texts in sorted(heap, reverse=True))
-        if len(heap) < at_once:
-            return
-        last = heap[0][:2]
+            if row in selected:
+                texts = [template.text(title, topic, content)] if whole_documents else query_like(title, content)
+                documents[row] = doc_id, [text for text in texts if (key := fold(text)) and key not in evaluation]
+        yield from (documents[row] for row in window if documents[row][1])
+
+
+def _mark(seed: int, text: str) -> int:
+    """The place of a text in a random order: 64 bits of a hash."""
+    return int(sha256_text(f"{seed} {text}")[:16], 16)
 
 
 def corpus_sample(documents: Iterable[Sequence[str]], evaluation: set[str], limit: int, seed: int) -> list[str]:
-    """A seeded sample of distinct titles and sentences of query-like length, none of them an evaluation query.
+    """A sample by hash of distinct titles and sentences of query-like length, none of them an evaluation query.
 
-    `documents`: (title, content). Those of the smallest hashes are taken, so that memory holds no more than these.
+    `documents`: (title, content).
     """
-    heap: list[tuple[int, str]] = []  # a heap by hash, the largest first
-    marks: set[int] = set()
+    by_mark: dict[int, str] = {}
     texts = (text for title, content in documents for text in query_like(title, content))
     for text in texts if limit else ():
-        mark = -int(sha256_text(f"{seed} {(key := fold(text))}")[:16], 16)
-        if key in evaluation or mark in marks or (len(heap) == limit and mark < heap[0][0]):
-            continue
-        marks.add(mark)
-        if len(heap) < limit:
-            heappush(heap, (mark, text))
-        else:
-            marks.remove(heapreplace(heap, (mark, text))[0])
-    return [text for _, text in sorted(heap, reverse=True)]
+        if (key := fold(text)) not in evaluation:
+            by_mark.setdefault(_mark(seed, key), text)
+        if len(by_mark) > 2 * limit:
+            by_mark = dict(nsmallest(limit, by_mark.items()))
+    return [text for _, text in nsmallest(limit, by_mark.items())]
 
 
 def query_like(title: str, content: str) -> list[str]:

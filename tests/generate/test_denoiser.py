@@ -57,21 +57,22 @@ def test_masking_repeats_itself_leaves_its_input_alone_and_can_be_off() -> None:
 
 def test_the_decoder_reads_encoder_states_plus_noise_of_deviation_sigma() -> None:
     denoiser, sigma = random_bart(), 0.2
-    left: list[torch.Tensor] = []
-    reached: list[torch.Tensor] = []
+    encoder_outputs: list[torch.Tensor] = []
+    decoder_inputs: list[torch.Tensor] = []
 
     def after_encoder(module: Any, args: Any, kwargs: Any, output: Any) -> None:
-        left.append(output.last_hidden_state.clone())
+        encoder_outputs.append(output.last_hidden_state.clone())
 
     def before_decoder(module: Any, args: Any, kwargs: Any) -> None:
-        if len(reached) < len(left):
-            reached.append(kwargs["encoder_hidden_states"].clone())
+        if len(decoder_inputs) < len(encoder_outputs):
+            decoder_inputs.append(kwargs["encoder_hidden_states"].clone())
 
     denoiser.model.get_encoder().register_forward_hook(after_encoder, with_kwargs=True)
     denoiser.model.get_decoder().register_forward_pre_hook(before_decoder, with_kwargs=True)
     write_variants(denoiser, TEXTS, sigma, 0, PARAMS)
-    assert len(left) == len(reached) > 1
-    noise = torch.cat([(after - before).flatten() for before, after in zip(left, reached, strict=True)])
+    assert len(encoder_outputs) == len(decoder_inputs) > 1
+    pairs = zip(encoder_outputs, decoder_inputs, strict=True)
+    noise = torch.cat([(after - before).flatten() for before, after in pairs])
     assert noise.std().item() == pytest.approx(sigma, rel=0.03)
     assert noise.mean().item() == pytest.approx(0.0, abs=sigma / 50)
     assert noise.square().mean().item() / noise.std().item() ** 2 == pytest.approx(1.0, abs=0.01)
@@ -116,7 +117,7 @@ def test_denoising_loss_is_the_cross_entropy_of_masked_tokens(monkeypatch: pytes
     monkeypatch.setattr(module, "KEPT_SHARE", 0.0)
     denoiser = random_bart()
     ids, attention, _ = tokenize(denoiser, TEXTS[:5], 24)
-    found = denoising_loss(denoiser.model, ids, 0.3, MASK, seeded(3))
+    loss = denoising_loss(denoiser.model, ids, 0.3, MASK, seeded(3))
     hidden = mask_tokens(ids, ids >= 5, 0.3, MASK, seeded(3))
     shifted = torch.cat([torch.full((5, 1), 2), ids[:, :-1]], dim=1)
     logits = denoiser.model(input_ids=hidden, attention_mask=attention, decoder_input_ids=shifted).logits
@@ -127,19 +128,19 @@ def test_denoising_loss_is_the_cross_entropy_of_masked_tokens(monkeypatch: pytes
         for column in range(ids.shape[1])
         if column == 0 or hidden[row, column] != ids[row, column]
     ]
-    assert found.item() == pytest.approx(np.mean(terms), rel=1e-5)
+    assert loss.item() == pytest.approx(np.mean(terms), rel=1e-5)
 
 
 @pytest.mark.medium
 def test_how_a_checkpoint_was_saved_to_generate_changes_no_text(tmp_path: Path) -> None:
     """BARTs for summaries have a least length, and forbid repeated words."""
     bart = random_bart()
-    found = []
+    variants = []
     for name, settings in (("plain", {}), ("summaries", {"min_length": 20, "no_repeat_ngram_size": 2, "num_beams": 3})):
         for key, value in settings.items():
             setattr(bart.model.generation_config, key, value)
         bart.model.save_pretrained(str(tmp_path / name))
         bart.tokenizer.save_pretrained(str(tmp_path / name))
         loaded = load_denoiser(PARAMS.model_copy(update={"model": str(tmp_path / name)}))
-        found.append(write_variants(loaded, TEXTS, 0.1, 1, PARAMS).texts)
-    assert found[0] == found[1]
+        variants.append(write_variants(loaded, TEXTS, 0.1, 1, PARAMS).texts)
+    assert variants[0] == variants[1]

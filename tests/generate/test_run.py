@@ -83,14 +83,14 @@ def test_models_that_cannot_serve_are_refused_before_anything_is_trained(
     save_denoiser(bart, tmp_path / "bart")
     bart.tokenizer.mask_token = None
     save_denoiser(bart, tmp_path / "no mask")
-    whole, nowhere = str(tmp_path / "bart"), str(tmp_path / "nowhere")
+    bart_folder, nowhere = str(tmp_path / "bart"), str(tmp_path / "nowhere")
     for changes, constant, why in (
         ({"model": str(tmp_path / "no mask")}, "", "no mask or padding token"),
         ({"model": nowhere}, "", "cannot be loaded .* generate.model"),
         ({"document_model": nowhere, "least_sources": 60}, "", "cannot be loaded .* generate.document_model"),
         ({"judge": nowhere}, "", "nowhere: cannot be loaded"),
-        ({"model": whole}, "MAX_TOKENS", r"generate\.model: .* has 256 positions, but reads 257"),
-        ({"document_model": whole, "least_sources": 60}, "DOCUMENT_TOKENS", "256 positions, but reads 257"),
+        ({"model": bart_folder}, "MAX_TOKENS", r"generate\.model: .* has 256 positions, but reads 257"),
+        ({"document_model": bart_folder, "least_sources": 60}, "DOCUMENT_TOKENS", "256 positions, but reads 257"),
     ):
         with monkeypatch.context() as patch, pytest.raises(UserError, match=why):
             if constant:
@@ -131,8 +131,8 @@ def test_a_planted_leak_is_removed_and_counted(tmp_path: Path, judge: Path, monk
 def test_evaluation_queries_train_nothing_and_seed_nothing(
     tmp_path: Path, judge: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = queries()
-    asked[0]["text"] = "Merge all the rows of a disk."  # a train query that reads like the test query
+    query_rows = queries()
+    query_rows[0]["text"] = "Merge all the rows of a disk."  # a train query that reads like the test query
     seen: list[str] = []
 
     def listening(texts: list[str], params: GenerateParams, run: Run) -> Denoiser:
@@ -140,11 +140,11 @@ def test_evaluation_queries_train_nothing_and_seed_nothing(
         return random_bart()
 
     monkeypatch.setattr(stage, "train_denoiser", listening)
-    output = generate(write_world(tmp_path, asked), tmp_path / "generate", judge)
+    output = generate(write_world(tmp_path, query_rows), tmp_path / "generate", judge)
     assert "To sum is to work on a file." in seen
     assert not {fold(text) for text in seen} & {"merge all the rows of a disk", "sum all the images of a disk"}
     sources = {row["source_query_id"] for row in read_table(output, "generated_queries").to_pylist()}
-    assert asked[0]["query_id"] not in sources
+    assert query_rows[0]["query_id"] not in sources
 
 
 @pytest.mark.parametrize("changes", [{}, {"max_queries": 0, "least_sources": 9}])
@@ -161,38 +161,38 @@ def test_without_sources_the_table_is_empty_and_the_report_says_why(
 def test_the_small_bart_trains_on_no_more_queries_than_it_may(
     tmp_path: Path, judge: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read: list[list[str]] = []
+    training_texts: list[list[str]] = []
 
     def noted(texts: list[str], *_: object) -> Denoiser:
-        read.append(texts)
+        training_texts.append(texts)
         return random_bart()
 
     monkeypatch.setattr(stage, "train_denoiser", noted)
     monkeypatch.setattr(stage, "CORPUS_TEXTS", 0)
     ingest = write_world(tmp_path / "ingest")
-    for place, (most, seed) in enumerate(((0, 3), (40, 3), (10, 3), (10, 4))):
-        generate(ingest, tmp_path / str(place), judge, small={"max_queries": most}, seed=seed)
-    every, enough, some, others = read
+    for number, (max_queries, seed) in enumerate(((0, 3), (40, 3), (10, 3), (10, 4))):
+        generate(ingest, tmp_path / str(number), judge, small={"max_queries": max_queries}, seed=seed)
+    every, enough, sample, other_seed = training_texts
     assert every == enough and sorted(every) == sorted(TEXTS)
-    assert len(some) == len(others) == 10 and some != others
-    assert some == [text for text in every if text in some]
+    assert len(sample) == len(other_seed) == 10 and sample != other_seed
+    assert sample == [text for text in every if text in sample]
 
 
 @pytest.mark.medium
 def test_documents_make_up_for_missing_queries(tmp_path: Path, judge: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(folder: Path, name: str) -> pa.Table:
+    def read_small_table(folder: Path, name: str) -> pa.Table:
         assert name != "corpus", "it is never read as a whole"
         return read_table(folder, name)
 
-    monkeypatch.setattr(stage, "read_table", read)
+    monkeypatch.setattr(stage, "read_table", read_small_table)
     ingest = write_world(tmp_path, queries()[:3] + queries()[-2:])
     changes = {"model": str(write_bart(tmp_path / "bart")), "least_sources": 7, "max_queries": 2}
     output = generate(ingest, tmp_path / "generate", judge, **changes)
     report, rows = read_json(output / "report.json"), read_table(output, "generated_queries").to_pylist()
     assert (report["sources"], report["documents"], report["sources_not_drawn"]) == (7, 5, 1)
     assert report["model"] == changes["model"] and report["queries"] == len(rows) > 0
-    asked = {row["query_id"] for row in queries()[:3]}
-    assert {row["source_query_id"] for row in rows} <= asked | {""}
+    query_ids = {row["query_id"] for row in queries()[:3]}
+    assert {row["source_query_id"] for row in rows} <= query_ids | {""}
     used = {row["query_id"].partition("#")[0] for row in rows if not row["source_query_id"]}
     assert used <= {f"d/{verb}" for verb in VERBS} and len(used) >= 3
     assert len({row["query_id"] for row in rows}) == len(rows)
@@ -205,33 +205,33 @@ def test_the_sample_of_the_corpus_is_of_its_texts_whatever_their_order() -> None
     assert sorted(every) == sorted(
         text for row in rows for text in (row[0], row[1].partition(" Too")[0]) if fold(text) not in evaluation
     )
-    some = corpus_sample(rows, evaluation, 9, 3)
-    assert some == every[:9] == corpus_sample([*rows[::-1], *rows], evaluation, 9, 3)
-    assert some != corpus_sample(rows, evaluation, 9, 4)
+    sample = corpus_sample(rows, evaluation, 9, 3)
+    assert sample == every[:9] == corpus_sample([*rows[::-1], *rows], evaluation, 9, 3)
+    assert sample != corpus_sample(rows, evaluation, 9, 4)
     assert corpus_sample(rows, evaluation, 0, 3) == [] == corpus_sample([], evaluation, 9, 3)
 
 
-def in_memory(corpus: pa.Table, evaluation: set[str], limit: int, seed: int, *, whole: bool) -> list[Source]:
+def in_memory(corpus: pa.Table, evaluation: set[str], limit: int, seed: int, *, whole_documents: bool) -> list[Source]:
     """What `from_documents` gives, from a sorted list of all documents."""
     rows = sorted(corpus.to_pylist(), key=lambda row: sha256(f"{seed} {row['doc_id']}".encode()).hexdigest())
-    found: dict[str, Source] = {}
+    sources: dict[str, Source] = {}
     for turn in range(99):
         for row in rows:
             title, topic, content = row["title"], row["topic"], row["content"]
-            texts = [DocumentTemplate().text(title, topic, content)] if whole else query_like(title, content)
-            if new := [text for text in texts if fold(text) not in {"", *evaluation, *found}]:
+            texts = [DocumentTemplate().text(title, topic, content)] if whole_documents else query_like(title, content)
+            if new := [text for text in texts if fold(text) not in {"", *evaluation, *sources}]:
                 text = Random(f"{seed} {row['doc_id']} {turn}").choice(new)
-                found[fold(text)] = Source(f"{row['doc_id']}#document{turn or ''}", text)
-            if len(found) == limit:
-                return list(found.values())
-    return list(found.values())
+                sources[fold(text)] = Source(f"{row['doc_id']}#document{turn or ''}", text)
+            if len(sources) == limit:
+                return list(sources.values())
+    return list(sources.values())
 
 
 @pytest.mark.medium
 @pytest.mark.parametrize("fewest", [1, 7, 1000])
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("whole_documents", [False, True])
 def test_documents_are_drawn_a_few_at_a_time_as_from_all_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fewest: int, whole: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fewest: int, whole_documents: bool
 ) -> None:
     monkeypatch.setattr(stage, "_FEWEST", fewest)
     contents = [
@@ -245,8 +245,8 @@ def test_documents_are_drawn_a_few_at_a_time_as_from_all_in_memory(
     write_table(tmp_path, "corpus", corpus)
     for limit in (1, 2, 5, 11, 40, 300):
         for seed in (3, 4):
-            expected = in_memory(corpus, evaluation, limit, seed, whole=whole)
-            assert from_documents(tmp_path, evaluation, limit, seed, whole_documents=whole) == expected
+            expected = in_memory(corpus, evaluation, limit, seed, whole_documents=whole_documents)
+            assert from_documents(tmp_path, evaluation, limit, seed, whole_documents=whole_documents) == expected
 
 
 @pytest.mark.medium
@@ -272,10 +272,10 @@ def test_a_whole_document_is_what_the_template_makes_of_it_and_scripts_without_s
     metadata = DocumentTemplate("{content} / {title}").metadata
     rows = [row_of("corpus", "d/1", "d", "边界层", "", "边界层是层流的。升力下降见图。")]
     write_table(tmp_path, "corpus", table_from_rows("corpus", rows), metadata=metadata)
-    [whole] = from_documents(tmp_path, set(), 20, 3, whole_documents=True)
-    assert whole.text == "边界层是层流的。升力下降见图。 / 边界层"
-    found = from_documents(tmp_path, set(), 9, 3, whole_documents=False)
-    assert sorted(source.text for source in found) == ["升力下降见图。", "边界层是层流的。"]
+    [document] = from_documents(tmp_path, set(), 20, 3, whole_documents=True)
+    assert document.text == "边界层是层流的。升力下降见图。 / 边界层"
+    sentences = from_documents(tmp_path, set(), 9, 3, whole_documents=False)
+    assert sorted(source.text for source in sentences) == ["升力下降见图。", "边界层是层流的。"]
 
 
 def test_each_reason_is_found_and_counted() -> None:
@@ -314,8 +314,8 @@ def test_overlap_is_jaccard_over_content_words(first: str, second: str, expected
 def test_cosines_pair_each_variant_with_its_source_and_with_another(tmp_path) -> None:
     judge = load_tower(write_tower(tmp_path / "model"))
     texts = ["sum rows", "merge all tables at once", "how to draw images"]
-    own, other = source_cosines(judge, texts, texts)
-    np.testing.assert_allclose(own, 1.0, atol=1e-5)
+    to_source, to_another = source_cosines(judge, texts, texts)
+    np.testing.assert_allclose(to_source, 1.0, atol=1e-5)
     embedded = judge.encode(texts, convert_to_numpy=True).astype(np.float64)
     embedded /= np.linalg.norm(embedded, axis=1, keepdims=True)
-    np.testing.assert_allclose(other, [embedded[row] @ embedded[row - 1] for row in range(3)], atol=1e-5)
+    np.testing.assert_allclose(to_another, [embedded[row] @ embedded[row - 1] for row in range(3)], atol=1e-5)
