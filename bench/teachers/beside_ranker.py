@@ -5,7 +5,7 @@ from sentence_transformers import SentenceTransformer
 from bench.tables.pipeline import Pipeline
 from slimtower.common.settings import load_section
 from steps.rank.params import RankParams
-from steps.rank.quality import BASELINE, dev_queries, mean_auc, measured_pairs, reranked_ndcg, tower_scores
+from steps.rank.quality import BASELINE, dev_queries, mean_auc, reranked_ndcg, scored_texts, tower_scores
 from steps.rank.relevance import searchers
 
 
@@ -24,6 +24,6 @@ def beside_ranker(tower: SentenceTransformer, pipeline: Pipeline) -> dict[str, f
     dev = dev_queries(pipeline.ingest, candidates, searcher, params)
     if not dev:
         return None
-    scored = tower_scores(tower, *measured_pairs(dev, pipeline.ingest), params)
+    scored = tower_scores(tower, dev, scored_texts(dev, pipeline.ingest), params)
     area = mean_auc(dev, scored)["mean"]
     return {"ndcg_reranked": float(reranked_ndcg(dev, scored).mean())} | ({} if area is None else {"auc": area})

@@ -4,73 +4,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
 from sentence_transformers import CrossEncoder, SentenceTransformer
 
-from steps.core.corpus import check_documents, texts_of
 from steps.core.judged import read_judged_sets
 from steps.core.measures import is_better, ndcg_at_10, p_of_gain
 from steps.encoders.bases import resolve_base
 from steps.encoders.towers import encode, load_tower
 from steps.rank.params import DEPTH, CrossEncoderParams
-from steps.rank.relevance import draw_ids, queries_with_candidates, read_candidates, searchers, union
+from steps.rank.relevance import (
+    doc_ids_by_query,
+    document_texts,
+    draw_ids,
+    queries_with_candidates,
+    read_candidates,
+    searchers,
+    union,
+)
 from steps.retrieval.lexical import corpus_bm25
 from steps.retrieval.rankers import pair_scores
 
 BASELINE = "bm25"
 
 
-class Pairs(NamedTuple):
-    """A query, its data set, and documents of it that are scored."""
-
-    text: str
-    dataset: str
-    doc_ids: list[str]
-
-
 Scores = list[dict[str, float]]
 """By document, of each query."""
-
-
-def bm25_scores(ingest: Path, query_pairs: Sequence[Pairs]) -> Scores:
-    """BM25 over the whole data set; 0 without a shared term."""
-    by_query: Scores = [{} for _ in query_pairs]
-    named = {doc_id for pairs in query_pairs for doc_id in pairs.doc_ids}
-    for dataset in sorted({pairs.dataset for pairs in query_pairs}):
-        engine = corpus_bm25(ingest, dataset)
-        rows = {doc_id: row for row, doc_id in enumerate(engine.doc_ids) if doc_id in named}
-        for number, pairs in enumerate(query_pairs):
-            if pairs.dataset == dataset:
-                values = engine.scores(pairs.text, np.array([rows[doc_id] for doc_id in pairs.doc_ids], dtype=np.int64))
-                by_query[number] = dict(zip(pairs.doc_ids, values.tolist(), strict=True))
-    return by_query
-
-
-def base_scores(query_pairs: Sequence[Pairs], texts: Mapping[str, str], params: CrossEncoderParams) -> Scores:
-    """`tower_scores` of the base, which reads `max_length` tokens of a document as the ranker does of a pair."""
-    tower = load_tower(resolve_base(params.base))
-    tower.max_seq_length = min(tower.max_seq_length or params.max_length, params.max_length)
-    return tower_scores(tower, query_pairs, texts, params)
-
-
-def tower_scores(
-    tower: SentenceTransformer, query_pairs: Sequence[Pairs], texts: Mapping[str, str], params: CrossEncoderParams
-) -> Scores:
-    """Similarity of a tower's embeddings; `texts` are those of the documents, by id."""
-    ids = sorted({doc_id for pairs in query_pairs for doc_id in pairs.doc_ids})
-    rows = {doc_id: row for row, doc_id in enumerate(ids)}
-    embed = partial(encode, tower, precision=params.precision, batch_size=params.batch_size)
-    documents = embed([texts[doc_id] for doc_id in ids], "document", caption="base on dev")
-    queries = embed([pairs.text for pairs in query_pairs], "query")
-    by_query: Scores = []
-    for query, pairs in zip(queries, query_pairs, strict=True):
-        vectors = documents[[rows[doc_id] for doc_id in pairs.doc_ids]]
-        scores = tower.similarity(query[None], vectors)[0].tolist()
-        by_query.append(dict(zip(pairs.doc_ids, scores, strict=True)))
-    return by_query
 
 
 @dataclass(frozen=True)
@@ -89,6 +50,48 @@ class DevQuery:
         """Documents judged relevant."""
         return sorted(doc_id for doc_id, grade in self.grades.items() if grade > 0)
 
+    @property
+    def scored(self) -> list[str]:
+        """Documents that are scored: candidates and relevant ones."""
+        return sorted({*self.candidates, *self.relevant})
+
+
+def bm25_scores(ingest: Path, dev: Sequence[DevQuery]) -> Scores:
+    """BM25 over the whole data set; 0 without a shared term."""
+    scores: Scores = [{} for _ in dev]
+    scored = {doc_id for query in dev for doc_id in query.scored}
+    for dataset in sorted({query.dataset for query in dev}):
+        engine = corpus_bm25(ingest, dataset)
+        rows = {doc_id: row for row, doc_id in enumerate(engine.doc_ids) if doc_id in scored}
+        for number, query in enumerate(dev):
+            if query.dataset == dataset:
+                values = engine.scores(query.text, np.array([rows[doc_id] for doc_id in query.scored], dtype=np.int64))
+                scores[number] = dict(zip(query.scored, values.tolist(), strict=True))
+    return scores
+
+
+def base_scores(dev: Sequence[DevQuery], texts: Mapping[str, str], params: CrossEncoderParams) -> Scores:
+    """`tower_scores` of the base, which reads `max_length` tokens of a document as the ranker does of a pair."""
+    tower = load_tower(resolve_base(params.base))
+    tower.max_seq_length = min(tower.max_seq_length or params.max_length, params.max_length)
+    return tower_scores(tower, dev, texts, params)
+
+
+def tower_scores(
+    tower: SentenceTransformer, dev: Sequence[DevQuery], texts: Mapping[str, str], params: CrossEncoderParams
+) -> Scores:
+    """Similarity of a tower's embeddings; `texts` are those of the documents, by id."""
+    rows = {doc_id: row for row, doc_id in enumerate(sorted(texts))}
+    embed = partial(encode, tower, precision=params.precision, batch_size=params.batch_size)
+    documents = embed([texts[doc_id] for doc_id in rows], "document", caption="base on dev")
+    queries = embed([query.text for query in dev], "query")
+    scores: Scores = []
+    for vector, query in zip(queries, dev, strict=True):
+        vectors = documents[[rows[doc_id] for doc_id in query.scored]]
+        similarities = tower.similarity(vector[None], vectors)[0].tolist()
+        scores.append(dict(zip(query.scored, similarities, strict=True)))
+    return scores
+
 
 def measure(
     ranker: CrossEncoder, ingest: Path, candidates: Path, params: CrossEncoderParams, *, base_embeds: bool
@@ -106,19 +109,19 @@ def measure(
     dev = dev_queries(ingest, candidates, searcher, params)
     if not dev:
         return None
-    query_pairs, texts = measured_pairs(dev, ingest)
-    text_pairs = [(pairs.text, texts[doc_id]) for pairs in query_pairs for doc_id in pairs.doc_ids]
+    texts = scored_texts(dev, ingest)
+    text_pairs = [(query.text, texts[doc_id]) for query in dev for doc_id in query.scored]
     scores = pair_scores(
         ranker, text_pairs, precision=params.precision, batch_size=params.batch_size, caption="ranker on dev"
     )
-    bounds = np.cumsum([len(pairs.doc_ids) for pairs in query_pairs])[:-1]
+    bounds = np.cumsum([len(query.scored) for query in dev])[:-1]
     scored = [
-        dict(zip(pairs.doc_ids, values.tolist(), strict=True))
-        for pairs, values in zip(query_pairs, np.split(scores, bounds), strict=True)
+        dict(zip(query.scored, values.tolist(), strict=True))
+        for query, values in zip(dev, np.split(scores, bounds), strict=True)
     ]
     baselines = {
-        "bm25": mean_auc(dev, bm25_scores(ingest, query_pairs))["mean"],
-        "base": mean_auc(dev, base_scores(query_pairs, texts, params))["mean"] if base_embeds else None,
+        "bm25": mean_auc(dev, bm25_scores(ingest, dev))["mean"],
+        "base": mean_auc(dev, base_scores(dev, texts, params))["mean"] if base_embeds else None,
     }
     rank_scores = [-np.arange(len(query.baseline), dtype=np.float64) for query in dev]
     before = _ndcg(dev, [query.baseline for query in dev], rank_scores)
@@ -144,10 +147,7 @@ def dev_queries(ingest: Path, candidates: Path, searcher: str, params: CrossEnco
         if query_id in with_candidates
     }
     ids = draw_ids(judged, params.dev_queries, params.seed)
-    baseline: dict[str, list[str]] = {}
-    ranked = read_candidates(candidates, searcher, ids, DEPTH).sort_by("rank")
-    for query_id, doc_id in zip(ranked["query_id"].to_pylist(), ranked["doc_id"].to_pylist(), strict=True):
-        baseline.setdefault(query_id, []).append(doc_id)
+    baseline = doc_ids_by_query(read_candidates(candidates, searcher, ids, DEPTH).sort_by("rank"))
     pools = union(candidates, ids, DEPTH)
     return [
         DevQuery(query_id, *judged[query_id], baseline.get(query_id, []), pools[query_id])
@@ -156,16 +156,9 @@ def dev_queries(ingest: Path, candidates: Path, searcher: str, params: CrossEnco
     ]
 
 
-def measured_pairs(dev: list[DevQuery], ingest: Path) -> tuple[list[Pairs], dict[str, str]]:
-    """Of each query the documents that are scored, its candidates and relevant ones, and the texts of all by id.
-
-    UserError for a candidate that the corpus in `ingest` lacks.
-    """
-    named = {doc_id for query in dev for doc_id in query.candidates}
-    texts = texts_of(ingest, named.union(*(query.relevant for query in dev)))
-    check_documents(sorted(named), texts, ingest)
-    doc_ids = [sorted({*query.candidates, *query.relevant} & texts.keys()) for query in dev]
-    return [Pairs(query.text, query.dataset, ids) for query, ids in zip(dev, doc_ids, strict=True)], texts
+def scored_texts(dev: list[DevQuery], ingest: Path) -> dict[str, str]:
+    """Texts by id of all documents that are scored; UserError if the corpus lacks one."""
+    return document_texts(ingest, {doc_id for query in dev for doc_id in query.scored})
 
 
 def reranked_ndcg(dev: list[DevQuery], scored: Scores) -> np.ndarray:
@@ -185,7 +178,7 @@ def mean_auc(dev: list[DevQuery], scored: Scores) -> dict[str, Any]:
     values: list[float] = []
     against = {"against_judged": 0, "against_unjudged": 0}
     for query, scores in zip(dev, scored, strict=True):
-        relevant = [scores[doc_id] for doc_id in query.relevant if doc_id in scores]
+        relevant = [scores[doc_id] for doc_id in query.relevant]
         judged = [scores[doc_id] for doc_id in query.candidates if query.grades.get(doc_id, 1) <= 0]
         negatives = judged or [scores[doc_id] for doc_id in query.candidates if doc_id not in query.grades]
         if relevant and negatives:

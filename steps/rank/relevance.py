@@ -1,7 +1,7 @@
 """The candidates of training queries, and the ranker's scores of them: the table `relevance`, for triplets."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,11 +73,15 @@ def union(folder: Path, query_ids: Iterable[str], depth: int) -> dict[str, list[
     """Documents of each query that any searcher ranks up to `depth`, each once, in the order of their ids."""
     tables = [read_candidates(folder, name, query_ids, depth) for name in searchers(folder)]
     once = pa.concat_tables(tables).group_by(["query_id", "doc_id"]).aggregate([])
-    once = once.sort_by([("query_id", "ascending"), ("doc_id", "ascending")])
-    named: dict[str, list[str]] = {}
-    for query_id, doc_id in zip(once["query_id"].to_pylist(), once["doc_id"].to_pylist(), strict=True):
-        named.setdefault(query_id, []).append(doc_id)
-    return named
+    return doc_ids_by_query(once.sort_by([("query_id", "ascending"), ("doc_id", "ascending")]))
+
+
+def doc_ids_by_query(candidates: pa.Table) -> dict[str, list[str]]:
+    """Documents of each query, in the order of the rows."""
+    doc_ids: dict[str, list[str]] = {}
+    for query_id, doc_id in zip(candidates["query_id"].to_pylist(), candidates["doc_id"].to_pylist(), strict=True):
+        doc_ids.setdefault(query_id, []).append(doc_id)
+    return doc_ids
 
 
 def draw_ids(ids: Iterable[str], limit: int, seed: int) -> list[str]:
@@ -100,12 +104,6 @@ def training_queries(queries: pa.Table, candidates: Path) -> dict[str, str]:
     return {query_id: text for query_id, text in rows if query_id in selected}
 
 
-def draw_queries(queries: Mapping[str, str], params: CrossEncoderParams) -> dict[str, str]:
-    """At most `max_queries` of them (0 = all), drawn by seed."""
-    ids = draw_ids(queries, params.max_queries or len(queries), params.seed)
-    return {query_id: queries[query_id] for query_id in ids}
-
-
 def sampled_pairs(
     queries: Mapping[str, str], ingest: Path, candidates: Path, params: CrossEncoderParams
 ) -> list[tuple[str, str]]:
@@ -113,7 +111,7 @@ def sampled_pairs(
     ids = draw_ids(queries, SAMPLE, params.seed)
     rows = _pairs(union(candidates, ids, DEPTH))
     sample = [rows[row] for row in sample_rows(len(rows), params.seed).tolist()]
-    texts = _texts(ingest, sample)
+    texts = document_texts(ingest, {doc_id for _, doc_id in sample})
     return [(queries[query_id], texts[doc_id]) for query_id, doc_id in sample]
 
 
@@ -138,7 +136,8 @@ def relevance_tables(
         pools = union(candidates, ids[start : start + QUERIES], DEPTH)
         rows = _pairs(pools)
         pairs = [(queries[query_id], doc_id) for query_id, doc_id in rows]
-        scores, computed = _scores(ranker, settings, pairs, _texts(ingest, rows), params)
+        texts = document_texts(ingest, {doc_id for _, doc_id in rows})
+        scores, computed = _scores(ranker, settings, pairs, texts, params)
         scored.queries += len(pools)
         scored.scores += len(rows)
         scored.shards_computed += computed
@@ -151,8 +150,8 @@ def _pairs(pools: Mapping[str, list[str]]) -> list[tuple[str, str]]:
     return [(query_id, doc_id) for query_id, doc_ids in pools.items() for doc_id in doc_ids]
 
 
-def _texts(ingest: Path, pairs: list[tuple[str, str]]) -> dict[str, str]:
-    doc_ids = {doc_id for _, doc_id in pairs}
+def document_texts(ingest: Path, doc_ids: Collection[str]) -> dict[str, str]:
+    """Texts of documents by id; UserError if the corpus in `ingest` lacks one."""
     texts = texts_of(ingest, doc_ids)
     check_documents(sorted(doc_ids), texts, ingest)
     return texts
@@ -165,10 +164,7 @@ def _scores(
     texts: Mapping[str, str],
     params: CrossEncoderParams,
 ) -> tuple[np.ndarray, int]:
-    """Scores of texts of queries with documents `(rows,)`, and how many shards of them were not kept before.
-
-    texts: those of the documents, by id.
-    """
+    """Scores of texts of queries with documents `(rows,)`, and how many shards of them were not kept before."""
     named = sorted({doc_id for _, doc_id in rows})
     position_of = {doc_id: number for number, doc_id in enumerate(named)}
     digests = np.array([np.frombuffer(text_key(texts[doc_id]), dtype=np.uint8) for doc_id in named]).reshape(-1, 32)

@@ -18,7 +18,7 @@ from steps.rank.params import CrossEncoderParams
 from steps.rank.quality import measure
 from steps.rank.relevance import (
     ScoringStats,
-    draw_queries,
+    draw_ids,
     relevance_tables,
     sampled_pairs,
     searchers,
@@ -47,7 +47,8 @@ def run(
             f"{candidates}: no training query has candidates, so the ranker has nothing to score; set"
             " candidates.queries: all, or rank.rankers: []"
         )
-    chosen = draw_queries(eligible, params)
+    ids = draw_ids(eligible, params.max_queries or len(eligible), params.seed)
+    chosen = {query_id: eligible[query_id] for query_id in ids}
     if len(eligible) > 2 * len(chosen):
         print(
             f"rank: scores the candidates of {len(chosen):,} of {len(eligible):,} training queries (max_queries); raise"

@@ -42,8 +42,8 @@ def base(tmp_path: Path) -> Path:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = load_file(folder / "tower" / "model.safetensors")
-    return found
+    tensors: dict[str, torch.Tensor] = load_file(folder / "tower" / "model.safetensors")
+    return tensors
 
 
 @pytest.mark.parametrize("loss", ["bce", "softmax", "lambda"])
@@ -60,8 +60,8 @@ def test_a_trained_ranker_beats_the_order_of_bm25(
     area = quality["auc"]
     assert area["mean"] > 0.95 and area["against_judged"] == 5
     assert (run.last["auc"], run.last["auc_bm25"], run.last["auc_base"]) == (area["mean"], area["bm25"], area["base"])
-    told = capsys.readouterr().err
-    assert f"AUC {area['mean']:.4f} (BM25 {area['bm25']:.4f}" in told and "WARNING" not in told
+    output_text = capsys.readouterr().err
+    assert f"AUC {area['mean']:.4f} (BM25 {area['bm25']:.4f}" in output_text and "WARNING" not in output_text
     assert not list(own_cache.rglob("checkpoint-*"))  # removed after success
 
 
@@ -69,11 +69,11 @@ def test_what_is_written_is_the_rankers_and_holds_no_evaluation_query(
     tmp_path: Path, base: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
 
-    asked = queries()
-    asked[1]["text"] = "How to ADD records?!"  # as query 0, a dev query
-    asked[2]["split"] = "test"
+    query_rows = queries()
+    query_rows[1]["text"] = "How to ADD records?!"  # as query 0, a dev query
+    query_rows[2]["split"] = "test"
     mined = [row for row in triplets() if row["query_id"] != "d/q2"]
-    write_rank_world(tmp_path, mined, queries=asked)
+    write_rank_world(tmp_path, mined, queries=query_rows)
     output = run_rank(tmp_path, base)
     teach = tmp_path / "cross-teach"
     assert sorted(path.name for path in output.iterdir()) == ["relevance.parquet", "report.json", "tower"]
@@ -86,13 +86,13 @@ def test_what_is_written_is_the_rankers_and_holds_no_evaluation_query(
     assert "WARNING: the ranker does not rank better than BM25" in capsys.readouterr().err  # after so few steps
 
     scores = read_table(output, "relevance")
-    train = {row["query_id"] for row in asked if row["split"] == "train"} - {"d/q1"}
+    train = {row["query_id"] for row in query_rows if row["split"] == "train"} - {"d/q1"}
     assert set(scores["query_id"].to_pylist()) == train
     named = {(row["query_id"], row["doc_id"]) for name in ("bm25", "dense") for row in candidates(name)}
     pairs = list(zip(scores["query_id"].to_pylist(), scores["doc_id"].to_pylist(), strict=True))
     assert len(pairs) == len(set(pairs)) and set(pairs) == {pair for pair in named if pair[0] in train}
     texts = {row["doc_id"]: DocumentTemplate().text(row["title"], "", row["content"]) for row in documents()}
-    words = {row["query_id"]: row["text"] for row in asked}
+    words = {row["query_id"]: row["text"] for row in query_rows}
     ranker = load_ranker(teach / "tower")
     assert ranker.max_seq_length == PARAMS.max_length
     expected = ranker.predict(
@@ -110,12 +110,12 @@ def test_limits_that_leave_most_of_the_data_unused_are_told_with_numbers(
 ) -> None:
     write_rank_world(tmp_path)
     run_rank(tmp_path, base, max_triplets=0, max_queries=0)
-    assert "max_triplets" not in (told := capsys.readouterr().err) and "max_queries" not in told
+    assert "max_triplets" not in (messages := capsys.readouterr().err) and "max_queries" not in messages
     run_rank(tmp_path, base, max_triplets=6, max_queries=7)
-    told = capsys.readouterr().err
+    messages = capsys.readouterr().err
     train = sum(row["split"] == "train" for row in queries())
-    assert f"6 of {len(triplets())} usable" in told and f"7 of {train} training queries" in told
-    assert "1.0 hard negatives on average" in told
+    assert f"6 of {len(triplets())} usable" in messages and f"7 of {train} training queries" in messages
+    assert "1.0 hard negatives on average" in messages
 
 
 def test_scores_of_pieces_are_those_of_the_whole_and_limits_hold(
@@ -123,15 +123,15 @@ def test_scores_of_pieces_are_those_of_the_whole_and_limits_hold(
 ) -> None:
     write_rank_world(tmp_path)
     monkeypatch.setattr(relevance, "DEPTH", 3)
-    whole = read_table(run_rank(tmp_path, base, max_queries=9), "relevance")
-    assert len(set(whole["query_id"].to_pylist())) == 9
-    per_query = whole.group_by("query_id").aggregate([("doc_id", "count")])["doc_id_count"].to_pylist()
+    at_once = read_table(run_rank(tmp_path, base, max_queries=9), "relevance")
+    assert len(set(at_once["query_id"].to_pylist())) == 9
+    per_query = at_once.group_by("query_id").aggregate([("doc_id", "count")])["doc_id_count"].to_pylist()
     assert max(per_query) <= 2 * 3
     monkeypatch.setattr(relevance, "QUERIES", 4)
     pieces = read_table(run_rank(tmp_path, base, name="pieces", max_queries=9), "relevance")
     for column in ("query_id", "doc_id"):
-        assert pieces[column].to_pylist() == whole[column].to_pylist()
-    np.testing.assert_allclose(pieces["score"].to_numpy(), whole["score"].to_numpy(), atol=1e-5)
+        assert pieces[column].to_pylist() == at_once[column].to_pylist()
+    np.testing.assert_allclose(pieces["score"].to_numpy(), at_once["score"].to_numpy(), atol=1e-5)
 
 
 @pytest.mark.usefixtures("dropout")
@@ -150,9 +150,9 @@ def test_a_killed_training_continues_to_the_same_weights(
     run = Recorder()
     run_rank(tmp_path, base, run, name="killed", loss=loss)
     assert min(run.losses) == 5
-    expected, found = (weights(tmp_path / f"{name}-teach") for name in ("whole", "killed"))
+    expected, resumed = (weights(tmp_path / f"{name}-teach") for name in ("whole", "killed"))
     for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6)
+        torch.testing.assert_close(resumed[name], tensor, rtol=0, atol=1e-6)
 
 
 @pytest.mark.usefixtures("dropout")
@@ -197,7 +197,7 @@ def test_a_killed_scoring_repeats_no_shard_that_was_kept(
 ) -> None:
     write_rank_world(tmp_path)
     monkeypatch.setattr(relevance, "SHARD", 40)
-    whole = run_rank(tmp_path, base, whole_run := Recorder(), name="whole")
+    uninterrupted = run_rank(tmp_path, base, whole_run := Recorder(), name="whole")
     shutil.rmtree(own_cache / "scores")
     scored, calls = relevance.pair_scores, 0
 
@@ -218,7 +218,7 @@ def test_a_killed_scoring_repeats_no_shard_that_was_kept(
     monkeypatch.setattr(transformers, "__version__", "99.0.0")
     run_rank(tmp_path, base, anew := Recorder(), name="anew")
     assert anew.last["shards_computed"] == whole_run.last["shards_computed"]
-    assert (resumed / "relevance.parquet").read_bytes() == (whole / "relevance.parquet").read_bytes()
+    assert (resumed / "relevance.parquet").read_bytes() == (uninterrupted / "relevance.parquet").read_bytes()
 
 
 def test_a_cross_encoder_scores_untrained_and_an_encoder_does_not(tmp_path: Path, base: Path) -> None:
@@ -228,19 +228,19 @@ def test_a_cross_encoder_scores_untrained_and_an_encoder_does_not(tmp_path: Path
     load_ranker(base, 32, seed=9).save_pretrained(str(tmp_path / "ready"), create_model_card=False)
     write_rank_world(tmp_path, mined=[])
     run_rank(tmp_path, tmp_path / "ready", epochs=0.0)
-    expected, found = load_file(tmp_path / "ready" / "model.safetensors"), weights(tmp_path / "cross-teach")
-    assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
+    expected, written = load_file(tmp_path / "ready" / "model.safetensors"), weights(tmp_path / "cross-teach")
+    assert all(torch.equal(tensor, written[name]) for name, tensor in expected.items())
     area = read_json(tmp_path / "cross" / "report.json")["quality"]["auc"]
     assert area["base"] is None and area["bm25"] is not None  # it embeds nothing
 
 
 def test_a_head_is_drawn_by_the_seed(base: Path) -> None:
     torch.manual_seed(1)
-    one = load_ranker(base, 32, seed=3).state_dict()
+    first_head = load_ranker(base, 32, seed=3).state_dict()
     torch.manual_seed(2)
-    same, other = load_ranker(base, 32, seed=3).state_dict(), load_ranker(base, 32, seed=4).state_dict()
-    assert all(torch.equal(tensor, same[name]) for name, tensor in one.items())
-    assert [name for name, tensor in one.items() if not torch.equal(tensor, other[name])] == [
+    same_seed, other_seed = load_ranker(base, 32, seed=3).state_dict(), load_ranker(base, 32, seed=4).state_dict()
+    assert all(torch.equal(tensor, same_seed[name]) for name, tensor in first_head.items())
+    assert [name for name, tensor in first_head.items() if not torch.equal(tensor, other_seed[name])] == [
         "0.model.classifier.weight"
     ]
 
