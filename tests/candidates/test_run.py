@@ -53,16 +53,16 @@ def candidates(ingest: Path, searcher: str = "bm25", **changes: Any) -> dict[str
     """What the searcher found by query."""
     output = ingest.parent / "candidates"
     run(ingest, output, PARAMS.model_copy(update={"searchers": [searcher]} | changes), NullRun())
-    found: dict[str, list[tuple[str, int, float]]] = {}
+    by_query: dict[str, list[tuple[str, int, float]]] = {}
     for row in read_table(output / searcher, "candidates").to_pylist():
-        found.setdefault(row["query_id"], []).append((row["doc_id"], row["rank"], row["score"]))
-    return found
+        by_query.setdefault(row["query_id"], []).append((row["doc_id"], row["rank"], row["score"]))
+    return by_query
 
 
 def test_judged_training_queries_and_dev_queries_search_their_own_data_set(ingest: Path) -> None:
-    found = candidates(ingest)
-    assert set(found) == {f"{name}/q-{word}" for name in "ab" for word in ("sum", "matrix", "axis")}
-    for query_id, rows in found.items():
+    by_query = candidates(ingest)
+    assert set(by_query) == {f"{name}/q-{word}" for name in "ab" for word in ("sum", "matrix", "axis")}
+    for query_id, rows in by_query.items():
         dataset, _, word = query_id.partition("/q-")
         assert [rank for _, rank, _ in rows] == [1, 2, 3]
         assert rows[0][0] == f"{dataset}/{word}"  # alone has the word
@@ -108,40 +108,41 @@ def test_dense_candidates_are_those_of_the_whole_product_by_cosine_whatever_the_
     ingest: Path, tmp_path: Path
 ) -> None:
     base = write_static(tmp_path / "static", [*WORDS, "everything", "of"])
-    found = candidates(ingest, "dense", base=str(base), depth=4)
+    by_query = candidates(ingest, "dense", base=str(base), depth=4)
     tower = load_tower(base)
     documents = encode(tower, [f"{word}. {word} of everything" for word in WORDS], "document").astype(np.float64)
     orders = set()
     for dataset, word in itertools.product("ab", ("axis", "matrix", "sum")):
-        asked = encode(tower, [f"{word} everything {dataset}"], "query")[0].astype(np.float64)
-        cosine = documents @ asked / np.linalg.norm(documents, axis=1) / np.linalg.norm(asked)
-        best, rows = np.argsort(-cosine)[:4], found[f"{dataset}/q-{word}"]
-        assert [doc_id for doc_id, *_ in rows] == [f"{dataset}/{WORDS[place]}" for place in best]
+        query_vector = encode(tower, [f"{word} everything {dataset}"], "query")[0].astype(np.float64)
+        cosine = documents @ query_vector / np.linalg.norm(documents, axis=1) / np.linalg.norm(query_vector)
+        best, rows = np.argsort(-cosine)[:4], by_query[f"{dataset}/q-{word}"]
+        assert [doc_id for doc_id, *_ in rows] == [f"{dataset}/{WORDS[position]}" for position in best]
         assert [score for *_, score in rows] == pytest.approx(cosine[best].tolist(), abs=1e-5)
-        orders.add((best == np.argsort(-documents @ asked)[:4]).all())
+        orders.add((best == np.argsort(-documents @ query_vector)[:4]).all())
     assert False in orders, "long vectors come first there"
     router = Router.for_query_document([tower[0], Normalize()], [tower[0]])
     routed = SentenceTransformer(modules=[router], similarity_fn_name="cosine", device="cpu")
     routed.save_pretrained(str(tmp_path / "routed"))
     again = candidates(ingest, "dense", base=str(tmp_path / "routed"), depth=4)
-    ids = [{query: [doc_id for doc_id, *_ in rows] for query, rows in each.items()} for each in (found, again)]
-    assert ids[0] == ids[1]
+    for query_id, rows in again.items():
+        assert [doc_id for doc_id, *_ in rows] == [doc_id for doc_id, *_ in by_query[query_id]]
+    assert again.keys() == by_query.keys()
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"truncate_dim": 2}, r"candidates: base .* cuts its vectors to 2 dimensions"),
         ({"similarity_fn_name": "euclidean"}, "candidates: base .* compares by euclidean"),
     ],
 )
 def test_a_base_that_cuts_its_vectors_or_compares_by_distances_is_refused(
-    change: dict[str, object], said: str, ingest: Path, tmp_path: Path
+    change: dict[str, object], message: str, ingest: Path, tmp_path: Path
 ) -> None:
     base = write_static(tmp_path / "static", [*WORDS, "everything", "of"])
     settings = base / "config_sentence_transformers.json"
     settings.write_text(json.dumps(json.loads(settings.read_text()) | change))
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         candidates(ingest, "dense", base=str(base))
 
 
@@ -149,8 +150,8 @@ def test_dev_queries_have_a_limit_and_need_training_queries_beside_them(
     ingest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(selection, "DEV_QUERIES", 1)
-    found = candidates(ingest)
-    assert len({name for name in found if name.endswith("matrix")}) == 1
+    by_query = candidates(ingest)
+    assert len({name for name in by_query if name.endswith("matrix")}) == 1
     rows = [row | {"split": "dev"} for row in read_table(ingest, "queries").to_pylist()]
     write_table(ingest, "queries", table_from_rows("queries", rows))
     output = ingest.parent / "nobody"
