@@ -35,8 +35,7 @@ def simulate_sessions(
 ) -> pa.Table:
     """The table `impressions` of simulated sessions over the train queries among `queries`.
 
-    Every query gets SESSIONS_PER_QUERY sessions, in rounds of a seeded order, one session a minute; their
-    results are those of BM25 on the texts that `template` makes.
+    Every query gets SESSIONS_PER_QUERY sessions, in rounds of a seeded order, one session a minute.
     """
     train = [query for query in queries if query.split == "train"]
     generator = np.random.default_rng([seed, 0])

@@ -41,7 +41,6 @@ def columns(codes: str) -> list[array]:
 
 
 def append(columns: Sequence[array], *values: float) -> None:
-    """Add a row."""
     for column, value in zip(columns, values, strict=True):
         column.append(value)
 

@@ -1,7 +1,4 @@
-"""Docstrings of an installed package, read without importing it, each as the two texts of a search task.
-
-These are its summary (the query) and the rest (the document).
-"""
+"""Docstrings of an installed package, read without importing it: summaries as queries, the rest as documents."""
 
 import ast
 import importlib.util
@@ -83,8 +80,7 @@ def source_paths(folder: Path) -> list[str]:
 def split_docstring(docstring: str) -> tuple[str, str] | None:
     """(summary, content) of a docstring, markup lightly cleaned; None where either is missing or a template.
 
-    The summary is the first paragraph that is no signature, as one line. Paragraphs of the content are separated
-    by a blank line. The content never repeats the summary.
+    The summary is the first paragraph that is no signature, as one line; the content never repeats it.
     """
     paragraphs = [part for part in re.split(r"\n\s*\n", inspect.cleandoc(docstring)) if part.strip()]
     while paragraphs and _SIGNATURE.match(paragraphs[0].strip()):
@@ -194,10 +190,7 @@ def _definitions(body: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[str, s
 
 
 def _attached(node: ast.stmt) -> tuple[str, str] | None:
-    """Name and text of `add_docstr(torch.cumsum, text)` and `add_newdoc(place, "arange", text)`.
-
-    This is how packages document what they write in C.
-    """
+    """Name and text of `add_docstr(torch.cumsum, text)` and `add_newdoc(place, "arange", text)`, for what is in C."""
     if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and len(node.value.args) >= 2):
         return None
     call = node.value

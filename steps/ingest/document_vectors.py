@@ -1,7 +1,4 @@
-"""Vectors that an index has already, streamed from files or an engine into the order of the corpus.
-
-`embed` then embeds no document.
-"""
+"""Vectors that an index has already, streamed from files or an engine into the order of the corpus."""
 
 import os
 import sys
@@ -35,8 +32,7 @@ VectorBatch = tuple[list[str], np.ndarray]  # ids, vectors (n, dim)
 def write_vectors(folder: Path, documents: Sequence[Document], sources: Mapping[str, VectorSource]) -> None:
     """Write `vectors.npy`, float32 `(documents, dim)`, in their order, and `report.json`; without sources only that.
 
-    UserError unless every document has one vector, all of one dimension, finite and not of length 0. Vectors of other
-    ids are left out.
+    UserError unless every document has one vector, all of one dimension, finite and not of length 0.
     """
     folder.mkdir()
     rows = {document.doc_id: row for row, document in enumerate(documents)} if sources else {}
@@ -85,10 +81,7 @@ def write_vectors(folder: Path, documents: Sequence[Document], sources: Mapping[
 
 
 def stream_vectors(source: VectorSource, key: str) -> Iterator[VectorBatch]:
-    """Ids and vectors `(n, dim)`; `key` is where params.yaml names the source.
-
-    UserError where it cannot be read, or a client is not installed; TransientError where an engine cannot be reached.
-    """
+    """Ids and vectors `(n, dim)`; UserError if they cannot be read, TransientError if an engine cannot be reached."""
     try:
         yield from _STREAMS[source.kind](source, key)
     except ImportError as error:

@@ -22,8 +22,7 @@ def write_listing(params: IngestParams, path: Path) -> None:
 def list_sources(params: IngestParams) -> list[dict[str, Any]]:
     """{source, path inside the source, bytes, sha256 or (s3) etag} of every file that ingest reads from outside.
 
-    The embedded default has none, nor has ir_datasets, whose id names its files. Of logs only the partitions of the
-    window are listed. Raises UserError for a place that does not exist.
+    Of logs only the partitions of the window are listed. Raises UserError for a place that does not exist.
     """
     listed: list[dict[str, Any]] = []
     for source, location in _locations(params):
@@ -35,19 +34,16 @@ def list_sources(params: IngestParams) -> list[dict[str, Any]]:
 
 def by_key(params: IngestParams, listed: Iterable[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Rows of `list_sources` as `listing` gave them, by the key in params.yaml of their location."""
-    rows = list(listed)
-    keyed: dict[str, list[dict[str, Any]]] = {}
-    for source, location in _locations(params):
-        here, others = list[Mapping[str, Any]](), list[Mapping[str, Any]]()
-        for row in rows:
-            (here if row["source"] == source and _lies_in(row["path"], location) else others).append(row)
-        rows = others
-        keyed[location.key] = [dict(row) | {"path": row["path"].removeprefix(location.prefix)} for row in here]
+    locations = list(_locations(params))
+    keyed: dict[str, list[dict[str, Any]]] = {location.key: [] for _, location in locations}
+    for row in listed:
+        for source, location in locations:
+            path = row["path"].removeprefix(location.prefix)
+            is_below = row["source"] == source and row["path"].startswith(location.prefix)
+            if is_below and matches(path, location.patterns):
+                keyed[location.key].append(dict(row) | {"path": path})
+                break
     return keyed
-
-
-def _lies_in(path: str, location: Location) -> bool:
-    return path.startswith(location.prefix) and matches(path.removeprefix(location.prefix), location.patterns)
 
 
 def _locations(params: IngestParams) -> Iterator[tuple[str, Location]]:

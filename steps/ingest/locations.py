@@ -67,7 +67,7 @@ def _plain(name: str) -> str:
 
 
 def one_file(location: str, key: str) -> Path:
-    """A single file, downloaded from an object store; UserError as of `locate`, and where there are several."""
+    """A single file; UserError as of `locate`, and if there are several."""
     files = locate(location, key=key)
     if len(files) != 1:
         raise UserError(f"params.yaml: {key}: {location} holds {len(files)} files; name one of them")
@@ -76,10 +76,7 @@ def one_file(location: str, key: str) -> Path:
 
 @contextmanager
 def local_folder(location: str, key: str, patterns: Sequence[str]) -> Iterator[Path]:
-    """The folder itself, or a temporary one of links to the files that may be read or came from an object store.
-
-    UserError as of `locate`.
-    """
+    """The folder, or a temporary one of links to the files that were listed or downloaded; UserError as of `locate`."""
     files = locate(location, key=key, patterns=patterns)
     if not _is_s3(location):
         available = contents(_local_tree(location, key), location, key, ALWAYS, patterns).entries
@@ -97,9 +94,8 @@ def local_folder(location: str, key: str, patterns: Sequence[str]) -> Iterator[P
 def locate(location: str, *, key: str, window: Window = ALWAYS, patterns: Sequence[str] = ()) -> list[Located]:
     """The files of a location, sorted by name; those of S3 are downloaded into the cache unless they are there.
 
-    `key` is where params.yaml names the location. A file whose name carries a date partition wholly outside of the
-    window is neither returned nor downloaded.
-    `patterns` are those of `matches`; hidden files and markers such as _SUCCESS are skipped.
+    `key` is where params.yaml names the location, `patterns` are those of `matches`. Partitions outside of the window,
+    hidden files and markers such as _SUCCESS are skipped.
     Raises UserError for a location that is missing, refused or empty in the window and for a file that is not as it
     was listed, and TransientError for an endpoint that cannot be reached.
     """
@@ -139,17 +135,14 @@ def _opened(location: str, key: str) -> Iterator[tuple[Tree, Any]]:
     if not _is_s3(location):
         yield _local_tree(location, key), None
         return
-    client = s3_client(location, key)
-    with s3.explained(_where(location, key)):
+    where = f"params.yaml: {key}: {location}"
+    client = s3.s3_client(where)
+    with s3.explained(where):
         yield _s3_tree(client, location, key), client
 
 
 def _is_whole(path: Path, size: int) -> bool:
-    """Whether a download is in the cache, and not cut, as a power failure may."""
-    try:
-        return path.stat().st_size == size
-    except OSError:
-        return False
+    return path.is_file() and path.stat().st_size == size  # a power failure may cut a file
 
 
 def _entries(tree: Tree, location: str, key: str, window: Window, patterns: Sequence[str]) -> list[Entry]:
@@ -237,11 +230,6 @@ def _real(root: Path, name: str) -> str:
     return os.path.realpath(root / name) + "/" * (not name or name.endswith("/"))
 
 
-def s3_client(location: str, key: str) -> Any:
-    """A client for the environment's endpoint, region and credentials; it connects on its first call."""
-    return s3.s3_client(_where(location, key))
-
-
 def _s3_tree(client: Any, location: str, key: str) -> Tree:
     bucket, _, prefix = location.removeprefix("s3://").partition("/")
     if not bucket:
@@ -295,7 +283,3 @@ def _download(client: Any, root: str, entry: Entry, path: Path, *, fixed: bool) 
             if fixed and error.response["Error"]["Code"] in s3.CHANGED:
                 raise _changed(f"s3://{root}{entry.name}") from None
             raise
-
-
-def _where(location: str, key: str) -> str:
-    return f"params.yaml: {key}: {location}"

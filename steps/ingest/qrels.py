@@ -1,7 +1,6 @@
-"""Relevance judgements of a BEIR folder: query id, document id, grade, and where there is one a second label.
+"""Relevance judgements of a BEIR folder: query id, document id, grade, and perhaps a second label, satisfaction.
 
-The second label says whether the document satisfied: ScalingNote's test set has both. What the columns of a file are
-is told by its header, by a setting, or by which ids join.
+A header, a setting, or which ids join tells what the columns of a file are.
 """
 
 import csv
@@ -40,7 +39,6 @@ class Layout(NamedTuple):
     has_header: bool = False
 
     def position(self, letter: str) -> int:
-        """Where the column is."""
         return self.columns.find(letter)
 
     def cells(self, text: str) -> list[str]:
@@ -62,13 +60,9 @@ class Layout(NamedTuple):
             raise Defect("missing_field")
         return document, grade_of(grade) if "g" in self.columns else 1, grade_of(label) if label else None
 
-    def listed(self) -> str:
-        """The columns as a list of YAML has them."""
-        return ", ".join('"-"' if letter == "-" else _LETTERS[letter] for letter in self.columns)
-
     def named(self) -> str:
         """The columns in words."""
-        return self.listed().replace('"', "")
+        return ", ".join(_LETTERS[letter] for letter in self.columns)
 
 
 def read_judgements(
@@ -136,10 +130,11 @@ def detect_layout(path: Path, listed: Sequence[str], queries: Ids, documents: Id
     best = max(readings, key=lambda reading: joins[reading])  # of equal ones the first
     listing = "; ".join(f"{reading.named()}: {count:,} of {len(rows):,}" for reading, count in joins.items())
     if any(reading is not best and count and count >= _RIVAL * joins[best] for reading, count in joins.items()):
+        yaml_columns = readings[-1].named().replace("-", '"-"')
         raise UserError(
             f"{path}: its columns can be read in several ways, and so many rows name a query and a document in each"
-            f" ({listing}); say which is right, as qrels_columns: [{readings[-1].listed()}] beside {key}, or begin the"
-            " file with a line query-id, corpus-id, score"
+            f" ({listing}); say which is right, as qrels_columns: [{yaml_columns}] beside {key}, or begin the file with"
+            " a line query-id, corpus-id, score"
         )
     return best, f"{path.name}: columns are taken for {best.named()} (rows that join: {listing})"
 
@@ -147,9 +142,8 @@ def detect_layout(path: Path, listed: Sequence[str], queries: Ids, documents: Id
 def named_queries(path: Path, queries: Ids) -> tuple[int, set[str]]:
     """Rows of a file that is no split, and the queries that it names under any reading."""
     readings, _ = _possible(path)
-    lines = islice(read_lines(path), 1 if readings[0].has_header else 0, None)
     count, named = 0, set[str]()
-    for _, raw in lines:
+    for _, raw in islice(read_lines(path), readings[0].has_header, None):
         count += 1
         for reading in readings:
             query = reading.query(raw)
@@ -175,9 +169,8 @@ def _possible(path: Path) -> tuple[list[Layout], list[list[str]]]:
             readings = [columns if "l" in columns else f"{columns}l"]
             readings += [f"-{columns}"] if names[0] and _is_plausible(f"-{columns}", rows) else []
     else:
-        readings = [candidate for candidate in _READINGS.get(width, ("qdgl",)) if _is_plausible(candidate, rows)] or [
-            "qdgl"
-        ]
+        readings = [candidate for candidate in _READINGS.get(width, ()) if _is_plausible(candidate, rows)]
+        readings = readings or ["qdgl"]
     if readings == ["qdg"]:
         readings = ["qdgl"]  # the label may be missing in the first rows
     return [Layout(candidate, delimiter, has_header) for candidate in readings], rows

@@ -53,14 +53,11 @@ class Rejects:
         self._missing: Counter[str] = Counter()
 
     def count_row(self, source: str) -> None:
-        """Count one row read from the source."""
+        """Count a row that was read, whatever becomes of it."""
         self._rows_read[source] += 1
 
     def add(self, source: str, line: int, reason: str, raw: bytes | str, *, defect: bool = True) -> None:
-        """Keep a rejected row; only a defect of the data (not a guard's choice) counts against the ratio limit.
-
-        Of one source and reason the first KEPT_DEFECTS or KEPT_OTHERS rows are kept, all are counted.
-        """
+        """Keep a rejected row; only a defect of the data (not a guard's choice) counts against the ratio limit."""
         self._counts[source, reason] += 1
         if defect:
             self._defects[source] += 1
@@ -75,7 +72,7 @@ class Rejects:
     ) -> Iterator[tuple[int, _Item, "_Guard"]]:
         """Count each row, and yield it with the guard for what is done with it; after the last one `check`."""
         for line, row in rows:
-            self._rows_read[source] += 1
+            self.count_row(source)
             yield line, row, _Guard(self, source, line, row if isinstance(row, (bytes, str)) else row.__repr__)
         self.check(source, path)
 
@@ -159,7 +156,7 @@ class Rejects:
     def report(self) -> dict[str, Any]:
         """Per reason the number of rows, how many of them are kept where not all are, and where up to three stood.
 
-        What they held is in the table of rejects alone: the report is shown to more people than the log.
+        What they held is in the table of rejects alone, which fewer people see.
         """
         by_reason: defaultdict[str, list[Reject]] = defaultdict(list)
         for row in sorted(self.rows):

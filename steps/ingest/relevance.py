@@ -23,31 +23,21 @@ from steps.ingest.values import Ids, as_id, as_query, unwrapped
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-class QueryNames:
-    """What a log calls its queries; a name of two different texts names neither."""
-
-    def __init__(self) -> None:
-        self._number: dict[str, int] = {}
-
-    def add(self, original: str, number: int) -> None:
-        """Note that a row calls the query of this number by this id."""
-        if self._number.setdefault(original, number) != number:
-            self._number[original] = -1
-
-    def ids(self, query_ids: list[str]) -> dict[str, str]:
-        """Our id by their id; "" for a name of two texts."""
-        return {original: query_ids[number] if number >= 0 else "" for original, number in self._number.items()}
+AMBIGUOUS = -1  # in place of a query's number, for an id that a log gives to two texts
 
 
 def log_relevance(
     source: LogSource,
     context: ReadContext,
     log: SearchLog,
-    names: QueryNames,
+    numbers: Mapping[str, int],
     documents: Mapping[str, Document],
     facts: dict[str, Any],
 ) -> pa.Table | None:
-    """The relevance table of a log's source, None where it names none; `documents` by original id."""
+    """The relevance table of a log's source, None if it names none.
+
+    `numbers` of the queries, or AMBIGUOUS, and `documents` are by original id.
+    """
     if not source.relevance:
         return None
     ids = [text_id(source.name, text) for text in log.keys]
@@ -55,7 +45,7 @@ def log_relevance(
         source,
         context,
         facts=facts,
-        by_id=names.ids(ids),
+        by_id={original: "" if number == AMBIGUOUS else ids[number] for original, number in numbers.items()},
         by_text=dict(zip(log.keys, ids, strict=True)),
         documents={original: document.doc_id for original, document in documents.items()},
     )
@@ -73,7 +63,7 @@ def read_relevance(
     """The table `relevance` of a source, sorted; of equal pairs the highest score, how many being one of the `facts`.
 
     `by_id` and `by_text` give our id of a query by the source's id and by its folded text, `documents` that of a
-    document. A log's queries have texts, and of its ranker's those outside the log's window are no defects.
+    document. Only a log has `by_text`; scores of queries outside its window are no defects.
     Raises UserError for a missing file or column, too many defect rows, or when no row gives a score.
     """
     key, columns, rejects = context.key, source.relevance_columns, context.rejects

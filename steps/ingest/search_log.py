@@ -1,7 +1,4 @@
-"""A search log: the tables of its source, and its impressions in memory.
-
-Queries and documents are whole numbers there, so that a million impressions stay small.
-"""
+"""A search log: the tables of its source, and its impressions in memory, where queries and documents are numbers."""
 
 from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -31,7 +28,7 @@ from steps.ingest.source import (
     text_id,
 )
 from steps.ingest.splits import JudgedRows
-from steps.ingest.table_rows import Gaps, Row, read_rows
+from steps.ingest.table_rows import Gaps, Row, TableFile
 from steps.ingest.times import ALWAYS, Window
 from steps.ingest.values import as_id, text_field
 
@@ -69,19 +66,11 @@ class Tables:
     def rows(
         self, required: Mapping[str, str], optional: Collection[str] = (), gap: str = ""
     ) -> Iterator[tuple[str, Row]]:
-        """Rows as of `read_rows`, each with its file's name; of several small files some may lack the column `gap`."""
+        """Rows as of `TableFile`, each with its file's name; of several small files some may lack the column `gap`."""
         gaps = Gaps(gap) if gap and len(self.files) > 1 else None
         for name, path in self.files.items():
-            rows = read_rows(
-                path,
-                required=required,
-                optional=optional,
-                source=name,
-                rejects=self.rejects,
-                gaps=gaps,
-                form=self.form,
-            )
-            yield from ((name, row) for row in progress(self.rejects.watched(rows, name, path), None, name))
+            file = TableFile(path, name, required, self.rejects, optional, gaps, self.form)
+            yield from ((name, row) for row in progress(self.rejects.watched(file.rows(), name, path), None, name))
         if gaps:
             gaps.check(required)
 
@@ -96,10 +85,7 @@ class Tables:
 
 
 def read_corpus(source: LogSource, context: ReadContext) -> dict[str, Document]:
-    """Documents by their original id.
-
-    Raises UserError for a missing file or column, an empty corpus or too many defect rows.
-    """
+    """Documents by original id; UserError for a missing file or column, an empty corpus or too many defect rows."""
     key, columns = context.key, source.corpus_columns
     named = {"doc_id", "content"} | columns.model_fields_set
     required = {getattr(columns, ours): f"{key}.corpus_columns.{ours}" for ours in sorted(named)}
@@ -117,18 +103,14 @@ def read_corpus(source: LogSource, context: ReadContext) -> dict[str, Document]:
 
 
 class SearchLog:
-    """The impressions of one log, and its distinct queries: texts that fold alike are one query.
-
-    `keys` are the folded texts of the queries by number, `first_times` when each was first seen.
-    """
+    """The impressions of one log, and its distinct queries: texts that fold alike are one query."""
 
     def __init__(self) -> None:
-        self.keys: list[str] = []
-        self.first_times = array("q")
+        self.keys: list[str] = []  # folded texts of the queries by number
+        self.first_times = array("q")  # when each was first seen
         self._first_texts: list[str] = []
         self._first_sources, self._first_lines = array("i"), array("q")
         self._sources: list[str] = []  # the last is the one being read
-
         self._of_key: dict[str, int] = {}
         self._of_text: dict[str, int] = {}
         self._batches: list[pa.RecordBatch] = []
@@ -274,7 +256,7 @@ def add_log(
     data.facts |= {"searches": searches_by_fate(impressions, fates), "queries_counted": len(data.queries)}
     data.facts["judgements_from_clicks"] = True
     data.sessions_simulated = source.simulated
-    data.impressions = _impressions(table, pa.array(~late & ~unjudged[query]), ids, data)
+    data.impressions = _impressions(table.filter(pa.array(~late & ~unjudged[query])), ids, data)
 
 
 def _split(log: SearchLog, source: LogSource, cut: float, seed: int) -> np.ndarray:
@@ -285,9 +267,8 @@ def _split(log: SearchLog, source: LogSource, cut: float, seed: int) -> np.ndarr
     return split
 
 
-def _impressions(table: pa.Table, is_used: pa.Array, query_ids: list[str], data: SourceData) -> pa.Table:
-    """The kept rows with ids instead of numbers, as dictionaries."""
-    rows = table.filter(is_used)
+def _impressions(rows: pa.Table, query_ids: list[str], data: SourceData) -> pa.Table:
+    """The rows with ids instead of numbers, as dictionaries."""
     doc_ids = [document.doc_id for document in data.documents]
     return pa.table(
         {
@@ -302,10 +283,7 @@ def _impressions(table: pa.Table, is_used: pa.Array, query_ids: list[str], data:
 
 
 def without_repeats(log: pa.Table) -> np.ndarray:
-    """Which impressions count, `(impressions,)`: of those equal in every column the first.
-
-    For a log with sessions of its own: there, what is equal to the second is one impression that was delivered again.
-    """
+    """Which impressions count, `(impressions,)`: of those equal in every column, delivered again, the first."""
     columns = [
         codes(column) if pa.types.is_dictionary(column.type) else pc.cast(column, pa.int64()).to_numpy()
         for column in log.columns

@@ -1,7 +1,4 @@
-"""What every source of data is: knobs of params.yaml, the places that it reads, and what it makes of them.
-
-That is documents, queries and judgements with globally unique ids.
-"""
+"""What every source of data is: knobs of params.yaml, the places that it reads, and the rows that it gives."""
 
 import hashlib
 import math
@@ -116,8 +113,7 @@ class Answers(NamedTuple):
 class SourceData:
     """All that one source gives, and facts about the reading that belong in the report.
 
-    `impressions`, `relevance` and `given_triplets` have the columns of the tables of these names; their ids may be
-    dictionaries.
+    `impressions`, `relevance` and `given_triplets` are tables of these names; their ids may be dictionaries.
     """
 
     name: str
@@ -285,8 +281,5 @@ def text_id(dataset: str, key: str) -> str:
 
 
 def seeded_order(items: Iterable[str], seed: int, purpose: str) -> list[str]:
-    """The items in an order that depends on the seed, the purpose and each item alone.
-
-    A new item takes its place without moving the others, and no random generator's stream is involved.
-    """
+    """The items in an order that depends on the seed, the purpose and each item alone: a new one moves no other."""
     return sorted(items, key=lambda item: hashlib.sha256(f"{seed}\0{purpose}\0{item}".encode()).digest())

@@ -48,10 +48,7 @@ class JudgedRows:
             raise LeftOut("query_in_two_splits")
 
     def add_judgement(self, query_id: str | None, doc_id: str | None, grade: int) -> tuple[str, str]:
-        """Add one judgement; returns its pair.
-
-        Raises Defect `unknown_query`, `unknown_document`, `bad_grade` or `duplicate_judgement`.
-        """
+        """Add one judgement; returns its pair, or raises a Defect."""
         if query_id is None or query_id not in self.queries:
             raise Defect("unknown_query")
         if doc_id is None or doc_id not in self.documents:
@@ -66,19 +63,13 @@ class JudgedRows:
         """Split of every query with a relevant document, in the order of the files."""
         return {query_id: self.named[query_id] for (query_id, _), grade in self.grades.items() if grade > 0}
 
-    @property
-    def has_test(self) -> bool:
-        """Whether a test query has a relevant document."""
-        return "test" in self.splits().values()
-
     def settle(self, data: SourceData, held_out: Mapping[str, str], *, seed: int, relevant_from: int = 1) -> None:
         """Give `data` the documents, queries and judgements.
 
         A query belongs to the split whose judgements name it; without dev judgements a seeded share DEV_FRACTION of
-        the train queries becomes dev. A query judged relevant for nothing is unlabelled when no judgement names it and
-        it is not `held_out` (original id to the reason under which it is counted). Of the others all judgements are
-        kept, those of documents that are not relevant too; a dev or test query without a relevant document stays for
-        its pairs alone. Grades of training queries below `relevant_from` become 0.
+        the train queries becomes dev. A query that no judgement names is unlabelled unless it is `held_out` (original
+        id to the reason under which it is counted). A dev or test query without a relevant document stays for its
+        pairs alone, a training query is left out. Grades of training queries below `relevant_from` become 0.
         """
         data.documents = list(self.documents.values())
         splits = self.splits()

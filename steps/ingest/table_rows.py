@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -89,61 +90,132 @@ class Gaps:
             check_columns(*self._first, sorted(self._had), missing, ())
 
 
-def read_rows(
-    path: Path,
-    *,
-    required: Mapping[str, str],
-    optional: Collection[str] = (),
-    source: str,
-    rejects: Rejects,
-    gaps: Gaps | None = None,
-    form: Form = PLAIN,
-) -> Iterator[Row]:
-    """Yield the rows of a file, its format told by the suffix; rows that cannot be parsed become rejects.
+@dataclass(frozen=True)
+class TableFile:
+    """A file of rows, its format told by its suffix, and the columns that are read of it.
 
-    `required`: columns that the file must have, each with the key of params.yaml that names it. `optional`: columns
-    whose values are given where the file has them. A name of the file may differ in case and signs; values have the
-    names that were asked for. `gaps`: what a small file of JSON, one of several, may lack. A line
-    of JSON may be an OpenSearch hit (`_source`, or `fields`); the action lines of a bulk request are passed over.
-    Raises UserError with file and line for a missing column, an unknown format, or a file that is damaged.
+    A name in the file may differ in case and signs; values have the names that were asked for.
     """
-    kind = path.name.lower().removesuffix(".gz").rpartition(".")[2]
-    if kind == "parquet":
-        yield from _parquet(path, required, optional, source, rejects)
-    elif kind in ("csv", "tsv"):
-        yield from _delimited(path, kind, required, optional, source, rejects, form)
-    elif kind in ("jsonl", "ndjson"):
-        yield from _json_lines(path, required, optional, source, rejects, gaps, form)
-    else:
-        raise UserError(f"{path}: its suffix is none of parquet, {', '.join(_TEXT)} (the latter also .gz); rename it")
 
+    path: Path
+    source: str
+    """What rejects call the file."""
+    required: Mapping[str, str]
+    """Columns that it must have, each with the key of params.yaml that names it."""
+    rejects: Rejects
+    """Takes the rows that cannot be parsed."""
+    optional: Collection[str] = ()
+    """Columns whose values are given if it has them."""
+    gaps: Gaps | None = None
+    """What a small file of JSON, one of several, may lack."""
+    form: Form = PLAIN
 
-def _parquet(
-    path: Path, required: Mapping[str, str], optional: Collection[str], source: str, rejects: Rejects
-) -> Iterator[Row]:
-    """A value that Python cannot hold is the defect of its own row.
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows. A line of JSON may be an OpenSearch hit (`_source`, or `fields`).
 
-    A date that no calendar of Python's has is given as its number, text that is not UTF-8 with marks for what is not.
-    """
-    lines = count(1)
-    try:
-        with pq.ParquetFile(path) as file:
-            names = check_columns(path, "schema", file.schema_arrow.names, required, optional)
-            for batch in file.iter_batches(_BATCH_ROWS, columns=sorted({*names.values()})):
-                defects: dict[int, str] = {}
-                columns = [_values(batch.column(theirs), defects) for theirs in names.values()]
-                for at in range(batch.num_rows):
-                    rejects.count_row(source)
-                    values = {ours: column[at] for ours, column in zip(names, columns, strict=True)}
-                    row = Row(next(lines), values, values)
-                    if at in defects:
-                        rejects.add(source, row.line, defects[at], row.raw())
+        Action lines of a bulk request are skipped. Raises UserError with file and line for a missing column, an unknown
+        format, or a file that is damaged.
+        """
+        kind = self.path.name.lower().removesuffix(".gz").rpartition(".")[2]
+        if kind == "parquet":
+            yield from self._parquet()
+        elif kind in ("csv", "tsv"):
+            yield from self._delimited(kind)
+        elif kind in ("jsonl", "ndjson"):
+            yield from self._json_lines()
+        else:
+            formats = ", ".join(_TEXT)
+            raise UserError(f"{self.path}: its suffix is none of parquet, {formats} (the latter also .gz); rename it")
+
+    def _columns(self, where: str, has: Sequence[str]) -> dict[str, str]:
+        return check_columns(self.path, where, has, self.required, self.optional)
+
+    def _parquet(self) -> Iterator[Row]:
+        """A value that Python cannot hold is the defect of its own row.
+
+        A date that no calendar of Python's has is given as its number, text that is not UTF-8 with marks for what is
+        not.
+        """
+        lines = count(1)
+        try:
+            with pq.ParquetFile(self.path) as file:
+                names = self._columns("schema", file.schema_arrow.names)
+                for batch in file.iter_batches(_BATCH_ROWS, columns=sorted({*names.values()})):
+                    defects: dict[int, str] = {}
+                    columns = [_values(batch.column(theirs), defects) for theirs in names.values()]
+                    for at in range(batch.num_rows):
+                        self.rejects.count_row(self.source)
+                        values = {ours: column[at] for ours, column in zip(names, columns, strict=True)}
+                        row = Row(next(lines), values, values)
+                        if at in defects:
+                            self.rejects.add(self.source, row.line, defects[at], row.raw())
+                        else:
+                            yield row
+        except MemoryError:  # pyarrow's is an ArrowException too
+            raise
+        except (pa.ArrowException, OSError, ValueError, LookupError) as error:
+            raise UserError(
+                f"{self.path}: not a Parquet file that can be read ({error}); write or fetch it again"
+            ) from None
+
+    def _delimited(self, kind: str) -> Iterator[Row]:
+        csv.field_size_limit(rows.LONGEST_LINE)  # Python's own is 131,072 characters, which a document may have
+        with sound(self.path):
+            encoding = text_encoding(self.path)
+            errors = "surrogatepass" if encoding == "utf-16" else "surrogateescape"
+            with open_bytes(self.path) as handle:
+                text = io.TextIOWrapper(handle, encoding, errors=errors, newline="")
+                lines = (_legible(text_line, self.form.encoding) for text_line in whole_lines(text))
+                before = next(lines, "")
+                delimiter = self.form.delimiter or detect_delimiter(before, kind, self.required)
+                has_quotes = kind == "csv" or delimiter != "\t"
+                file_records = records(chain([before] if before else [], lines), delimiter, has_quotes=has_quotes)
+                first = next(file_records, Record(1, []))
+                if first.defect:
+                    raise UserError(
+                        f"{self.path}: line {first.line}: {first.defect}: {first.raw[:80]!r}; write the header again"
+                    )
+                header = [name.strip() for name in first.fields]
+                theirs = self._columns(f"line {first.line}", header)
+                positions = [(ours, header.index(name)) for ours, name in theirs.items()]
+                for line, fields, defect, raw in file_records:
+                    self.rejects.count_row(self.source)
+                    if defect:
+                        self.rejects.add(self.source, line, defect, raw)
                     else:
-                        yield row
-    except MemoryError:  # pyarrow's is an ArrowException too
-        raise
-    except (pa.ArrowException, OSError, ValueError, LookupError) as error:
-        raise UserError(f"{path}: not a Parquet file that can be read ({error}); write or fetch it again") from None
+                        yield Row(line, {ours: fields[position] for ours, position in positions}, fields)
+
+    def _json_lines(self) -> Iterator[Row]:
+        rows = self._json_rows()
+        probed = list(islice(rows, PROBED_ROWS))
+        theirs: dict[str, str] = {}
+        if probed:
+            had = sorted({name for row in probed for name in row.values})
+            where = f"line {probed[0].line}"
+            if self.gaps and self.gaps.may_lack(self.path, where, had, self.required, len(probed)):
+                theirs = their_names((*self.required, *self.optional), had)
+            else:
+                theirs = self._columns(where, had)
+        renamed = {ours: name for ours, name in theirs.items() if ours != name}
+        for row in chain(probed, rows):
+            yield row._replace(values=_renamed(row.values, renamed)) if renamed else row
+
+    def _json_rows(self) -> Iterator[Row]:
+        for line, raw in read_lines(self.path, self.form.encoding):
+            try:
+                values = json_object(raw)
+            except Defect as defect:
+                self.rejects.count_row(self.source)
+                self.rejects.add(self.source, line, defect.reason, raw)
+                continue
+            is_action = len(values) == 1 and not _BULK_ACTIONS.isdisjoint(values)
+            if is_action and isinstance(next(iter(values.values())), dict):
+                continue
+            self.rejects.count_row(self.source)
+            hit = values.get("_source", values.get("fields"))
+            if isinstance(hit, dict):
+                values = {"_id": values.get("_id"), **hit}
+            yield Row(line, values, raw)
 
 
 def _values(column: pa.Array, defects: dict[int, str]) -> list[Any]:
@@ -170,44 +242,6 @@ def _value(scalar: pa.Scalar, at: int, defects: dict[int, str]) -> Any:
         return scalar.value if is_time else f"<{scalar.type}>"
 
 
-def _delimited(
-    path: Path,
-    kind: str,
-    required: Mapping[str, str],
-    optional: Collection[str],
-    source: str,
-    rejects: Rejects,
-    form: Form,
-) -> Iterator[Row]:
-    csv.field_size_limit(rows.LONGEST_LINE)  # Python's own is 131,072 characters, which a document may have
-    with sound(path):
-        encoding = text_encoding(path)
-        errors = "surrogatepass" if encoding == "utf-16" else "surrogateescape"
-        with open_bytes(path) as handle:
-            text = io.TextIOWrapper(handle, encoding, errors=errors, newline="")
-            lines = (_legible(text_line, form.encoding) for text_line in whole_lines(text))
-            before = next(lines, "")
-            delimiter = form.delimiter or detect_delimiter(before, kind, required)
-            has_quotes = kind == "csv" or delimiter != "\t"
-            file_records = records(chain([before] if before else [], lines), delimiter, has_quotes=has_quotes)
-            first = next(file_records, Record(1, []))
-            if first.defect:
-                raise UserError(
-                    f"{path}: line {first.line}: {first.defect}: {first.raw[:80]!r}; write the header again"
-                )
-            header = [name.strip() for name in first.fields]
-            theirs = check_columns(path, f"line {first.line}", header, required, optional)
-            positions = [(ours, header.index(name)) for ours, name in theirs.items()]
-            for record in file_records:
-                rejects.count_row(source)
-                if record.defect:
-                    rejects.add(source, record.line, record.defect, record.raw)
-                else:
-                    yield Row(
-                        record.line, {ours: record.fields[position] for ours, position in positions}, record.fields
-                    )
-
-
 def _legible(text_line: tuple[str, bool], encoding: str) -> str:
     """The line, read by `encoding` where it is no UTF-8; in place of a too long one a field that the reader refuses."""
     line, is_long = text_line
@@ -218,48 +252,8 @@ def _legible(text_line: tuple[str, bool], encoding: str) -> str:
     return recoded(line.encode("utf-8", "surrogateescape"), encoding).decode("utf-8", "surrogateescape")
 
 
-def _json_lines(
-    path: Path,
-    required: Mapping[str, str],
-    optional: Collection[str],
-    source: str,
-    rejects: Rejects,
-    gaps: Gaps | None,
-    form: Form,
-) -> Iterator[Row]:
-    rows = _json_rows(path, source, rejects, form)
-    probed = list(islice(rows, PROBED_ROWS))
-    theirs: dict[str, str] = {}
-    if probed:
-        had = {name for row in probed for name in row.values}
-        where = f"line {probed[0].line}"
-        theirs = their_names((*required, *optional), sorted(had))
-        if not (gaps and gaps.may_lack(path, where, had, required, len(probed))):
-            check_columns(path, where, sorted(had), required, ())
-    renamed = {ours: name for ours, name in theirs.items() if ours != name}
-    for row in chain(probed, rows):
-        yield row._replace(values=_renamed(row.values, renamed)) if renamed else row
-
-
 def _renamed(values: Mapping[str, Any], names: Mapping[str, str]) -> Mapping[str, Any]:
     return {**values, **{ours: values[theirs] for ours, theirs in names.items() if theirs in values}}
-
-
-def _json_rows(path: Path, source: str, rejects: Rejects, form: Form) -> Iterator[Row]:
-    for line, raw in read_lines(path, form.encoding):
-        try:
-            values = json_object(raw)
-        except Defect as defect:
-            rejects.count_row(source)
-            rejects.add(source, line, defect.reason, raw)
-            continue
-        if len(values) == 1 and not _BULK_ACTIONS.isdisjoint(values) and isinstance(next(iter(values.values())), dict):
-            continue
-        rejects.count_row(source)
-        hit = values.get("_source", values.get("fields"))
-        if isinstance(hit, dict):
-            values = {"_id": values.get("_id"), **hit}
-        yield Row(line, values, raw)
 
 
 def their_names(ours: Iterable[str], has: Sequence[str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from steps.ingest.rejects import Rejects
-from steps.ingest.rows import Defect, MissingTarget, json_value
+from steps.ingest.rows import Defect, LeftOut, MissingTarget, json_value
 from steps.ingest.search_log import SearchLog, Tables
 from steps.ingest.source import LogSource, ReadContext
 from steps.ingest.table_rows import Row
@@ -59,12 +59,11 @@ class Searches:
 def read_searches(source: LogSource, context: ReadContext, log: SearchLog, documents: Mapping[str, int]) -> Searches:
     """Read the searches in the window, and note their queries in the log; `documents`: number by original id.
 
-    A search without text (browsing) becomes a reject that counts as no defect, as does one delivered twice and one
-    with hits that the corpus lacks, unless most searches have no others. Further responses to a search
-    (`query_response_id`, or without it other hits), such as its next page, continue its ranks in the order of their
-    times, wherever they stand; those that come at or after `test_from` say nothing about a search before it.
-    A search belongs to the window of its first response; of its others those inside count. One whose first row, as
-    read, cannot be used is left out.
+    A search without text (browsing) counts as no defect, nor does one delivered twice, nor hits that the corpus lacks,
+    unless most searches have no others. Further responses to a search (`query_response_id`, or without it other hits),
+    such as its next page, continue its ranks in the order of their times, wherever they stand; those that come at or
+    after `test_from` say nothing about a search before it. A search belongs to the window of its first response; of
+    its others those inside count. One whose first row, as read, cannot be used is left out.
     """
     required = dict.fromkeys(("query_id", "user_query", "timestamp"), f"{context.key}.queries")
     optional = ("client_id", "query_response_id", "query_response_hit_ids")
@@ -105,8 +104,7 @@ class _Reader:
             searches.numbers[search_id] = UNUSABLE
         hits = _hits(get("query_response_hit_ids"))
         if number == UNUSABLE:
-            self.rejects.add(name, row.line, "duplicate_id", row.raw(), defect=False)
-            return
+            raise LeftOut("duplicate_id")
         time = self.reading.time(get("timestamp"))
         if number == BEFORE or not self.window.holds(time):
             searches.impressions_outside += len(hits)
@@ -122,13 +120,13 @@ class _Reader:
         response = hash(tuple(hits) if unnamed else str(response_id))
         twin = None if is_new else self._twin(search, response)
         adds_nothing = unnamed and not hits and not is_new and time >= self.times[search]
-        if twin is not None or adds_nothing:
+        if adds_nothing or (twin is not None and time >= self.response_times[twin]):
+            raise LeftOut("duplicate_id")
+        if twin is not None:  # delivered before in the files, but later by its time
             self.rejects.add(name, row.line, "duplicate_id", row.raw(), defect=False)
-            if twin is None or time >= self.response_times[twin]:
-                return
             self.response_of[twin] = -1
-        if (is_new or time < self.times[search]) and not self._ask(search, search_id, time, row, name):
-            return
+        if is_new or time < self.times[search]:
+            self._ask(search, search_id, time, row, name)
         if is_new:
             self.first.append(len(self.response_of))
         else:
@@ -137,21 +135,20 @@ class _Reader:
         self.response_times.append(time)
         self.response_hits.append(len(hits))
         self.response_ids.append(response)
-        self._show(hits, row, name)
+        self._show(hits)
 
     def _twin(self, search: int, response: int) -> int | None:
         """The number of the response to the search that has the same id."""
         first = self.first[search]
         return self.later.get(search, {}).get(response, first if self.response_ids[first] == response else None)
 
-    def _ask(self, search: int, search_id: str, time: float, row: Row, name: str) -> bool:
-        """Note the earliest response so far to a search; tells whether it has a text, else the search is UNUSABLE."""
+    def _ask(self, search: int, search_id: str, time: float, row: Row, name: str) -> None:
+        """Note the earliest response so far to a search; a Defect leaves the search UNUSABLE."""
         searches, get = self.searches, row.values.get
         searches.numbers[search_id] = UNUSABLE
         text = as_query(get("user_query") or "")
         if not text:
-            self.rejects.add(name, row.line, "empty_text", row.raw(), defect=False)
-            return False
+            raise LeftOut("empty_text")
         if text not in self.texts:
             self.log.folded(text)
             self.texts[text] = len(self.texts)
@@ -167,23 +164,19 @@ class _Reader:
         self.file_of[search], self.lines[search] = len(self.files) - 1, row.line
         searches.clients[search] = self.clients.setdefault(str(client), len(self.clients)) if has_client else -1
         searches.numbers[search_id] = search
-        return True
 
-    def _show(self, hits: Mapping[str, None], row: Row, name: str) -> None:
+    def _show(self, hits: Mapping[str, None]) -> None:
+        """Note the hits of the last response; a Defect tells of those that the corpus lacks."""
         searches = self.searches
         doc_ids = [self.doc_ids.find(hit) for hit in hits]
-        unknown = doc_ids.count(None)
-        if unknown:
-            searches.unknown_documents += unknown
-            if unknown == len(hits):
-                self.rejects.add_defect(name, row.line, MissingTarget("unknown_document"), row.raw())
-            else:
-                self.rejects.add(name, row.line, "unknown_document", row.raw(), defect=False)
-        for rank, hit in enumerate(doc_ids, start=1):
-            if hit is not None:
+        for rank, doc_id in enumerate(doc_ids, start=1):
+            if doc_id is not None:
                 self.shown_in.append(len(self.response_of) - 1)
-                searches.documents.append(self.documents[hit])
+                searches.documents.append(self.documents[doc_id])
                 searches.ranks.append(rank)
+        if unknown := doc_ids.count(None):
+            searches.unknown_documents += unknown
+            raise (MissingTarget if unknown == len(hits) else LeftOut)("unknown_document")
 
     def finished(self) -> Searches:
         """The searches with what they showed sorted by search and rank, a document of several responses once."""

@@ -1,6 +1,6 @@
 """Values of a source, whichever type and spelling its file gives them: texts, ids, ranks, and what was clicked.
 
-One place for all sources. What cannot be mistaken is read; what can be is a Defect, and `Reading` has the settings.
+What cannot be mistaken is read; what can be is a Defect, and `Reading` has the settings.
 """
 
 import math
@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 from typing import Any
 from unicodedata import normalize
 
@@ -85,9 +86,7 @@ def _digits(number: int) -> str:
 def text_field(row: Mapping[str, Any], *names: str, optional: bool = False) -> str:
     """A string of the row under the first of these names that it has, stripped; Defect as of `as_text`."""
     value = next((row[name] for name in names if row.get(name) is not None), None)
-    if value is None and optional:
-        return ""
-    return "" if optional and value == [] else as_text(value)
+    return "" if optional and value in (None, []) else as_text(value)
 
 
 def id_field(row: Mapping[str, Any], *names: str) -> str:
@@ -98,38 +97,31 @@ def id_field(row: Mapping[str, Any], *names: str) -> str:
 class Ids:
     """Finds which id of a table a text names: itself, else the same in another program's spelling.
 
-    A data frame with a gap writes 17 as 17.0, and a file system composes letters differently: only where the text
-    itself is no id.
+    A data frame with a gap writes 17 as 17.0, and a file system composes letters differently.
     """
 
     def __init__(self, ids: Collection[str]) -> None:
         self.ids = ids
-        self._composed: dict[str, str] | None = None
 
     def find(self, text: str) -> str | None:
         """The id, or None."""
         if text in self.ids:
             return text
-        for spelling in (
-            number[1] if (number := _INTEGER.fullmatch(text)) else "",
-            f"{text}.0" if text.isdigit() else "",
-        ):
-            if spelling and spelling in self.ids:
-                return spelling
-        if text.isascii():
-            return None
-        if self._composed is None:
-            self._composed = _once(original for original in self.ids if not original.isascii())
-        return self._composed.get(normalize("NFC", text)) or None
+        if (number := _INTEGER.fullmatch(text)) and number[1] in self.ids:
+            return number[1]
+        if text.isdigit() and f"{text}.0" in self.ids:
+            return f"{text}.0"
+        return None if text.isascii() else self._by_composed_form.get(normalize("NFC", text)) or None
 
-
-def _once(ids: Iterable[str]) -> dict[str, str]:
-    """Each id by its composed form; "" for a form of two."""
-    by_form: dict[str, str] = {}
-    for original in ids:
-        form = normalize("NFC", original)
-        by_form[form] = "" if form in by_form else original
-    return by_form
+    @cached_property
+    def _by_composed_form(self) -> dict[str, str]:
+        """The ids that are not ASCII; "" for a form of two."""
+        by_form: dict[str, str] = {}
+        for original in self.ids:
+            if not original.isascii():
+                form = normalize("NFC", original)
+                by_form[form] = "" if form in by_form else original
+        return by_form
 
 
 @dataclass(frozen=True)
@@ -156,17 +148,14 @@ class Reading:
         if value is True or value is False:
             return bool(value)
         text = folded(value)
-        if self.clicked or self.passed:
-            if text in self.passed or (not self.passed and text not in self.clicked):
-                return False
-            if text in self.clicked or not self.clicked:
-                return True
-            raise Defect("bad_clicked" if text else "missing_field")
-        if not text and not self.blank_is_no:
-            raise Defect("missing_field")
-        if text not in YES and text not in NO and text:
-            raise Defect("bad_clicked")
-        return text in YES
+        clicked, passed = self.clicked, self.passed
+        if not clicked and not passed:
+            clicked, passed = YES, NO | {""} if self.blank_is_no else NO
+        if text in passed or (not passed and text not in clicked):
+            return False
+        if text in clicked or not clicked:
+            return True
+        raise Defect("bad_clicked" if text else "missing_field")
 
 
 def folded(value: Any) -> str:

@@ -69,7 +69,7 @@ def corpus(folder: Path, documents: int = 6) -> Path:
     return write(folder / "corpus.jsonl", rows)
 
 
-def shown(query: str, day: float, doc: str = "d0", *, rank: Any = 1, clicked: Any = False) -> dict[str, Any]:
+def impression(query: str, day: float, doc: str = "d0", *, rank: Any = 1, clicked: Any = False) -> dict[str, Any]:
     """A row of a click log, `day` days after FIRST."""
     moment, session = int(FIRST + day * DAY), f"s {query} {day}"
     return {"q": query, "doc": doc, "pos": rank, "clk": clicked, "ts": moment, "sid": session}

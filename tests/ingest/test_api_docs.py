@@ -85,7 +85,7 @@ def source(**changes: Any) -> ApiDocsSource:
     return ApiDocsSource.model_validate(values | changes)
 
 
-def read(seed: int = 1, ratio: float = 0.0, **changes: Any) -> tuple[SourceData, Rejects]:
+def read_source(seed: int = 1, ratio: float = 0.0, **changes: Any) -> tuple[SourceData, Rejects]:
     return read_toy(source(**changes), seed=seed, ratio=ratio)
 
 
@@ -96,7 +96,7 @@ def query_of(data: SourceData, title: str) -> Query:
 
 @pytest.mark.usefixtures("package")
 def test_public_objects_become_documents_and_their_summaries_queries() -> None:
-    data, rejects = read()
+    data, rejects = read_source()
     documents = {document.title: document for document in data.documents}
     assert set(documents) == {
         "fakepkg.cumsum",  # of fakepkg._core.inner, offered by fakepkg
@@ -128,15 +128,15 @@ def test_public_objects_become_documents_and_their_summaries_queries() -> None:
 def test_packages_read_at_once_give_what_they_give_one_by_one(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(package, package.with_name("otherpkg"))
     (package.with_name("otherpkg") / "broken.py").write_text("def (:\n")
-    found = []
+    outputs = []
     for cores in ({0}, {0, 1}):
         monkeypatch.setattr(os, "sched_getaffinity", lambda process, cores=cores: cores, raising=False)
-        data, rejects = read(ratio=0.5, packages=["otherpkg", "fakepkg"])
-        found.append((data.documents, data.queries, data.judgements, data.facts, rejects.report()))
-    assert found[0] == found[1] and len(found[0][0]) > 8
+        data, rejects = read_source(ratio=0.5, packages=["otherpkg", "fakepkg"])
+        outputs.append((data.documents, data.queries, data.judgements, data.facts, rejects.report()))
+    assert outputs[0] == outputs[1] and len(outputs[0][0]) > 8
     assert [tuple(row) for row in rejects.rows] == [("api/otherpkg", 1, "unparsable_file", "broken.py")]
     with pytest.raises(UserError, match=r"package otherpkg: 1 of .*unparsable_file 1"):
-        read(ratio=0.0, packages=["otherpkg"])
+        read_source(ratio=0.0, packages=["otherpkg"])
 
 
 @pytest.mark.usefixtures("package")
@@ -147,17 +147,17 @@ def test_a_reader_that_was_killed_is_told_as_one(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
     monkeypatch.setattr("steps.ingest.kinds.api_docs.ProcessPoolExecutor", killed)
     with pytest.raises(OutOfMemory, match=r"packages: a process that read them was killed") as raised:
-        read(ratio=0.5, packages=["fakepkg", "fakepkg"])
+        read_source(ratio=0.5, packages=["fakepkg", "fakepkg"])
     assert raised.value.exit_code == 137
 
 
 def test_balanced_cut_takes_from_the_large_packages_first() -> None:
     sizes = {"small": 10, "middle": 60, "large": 500}
     entries = [Entry(name, f"{name}.f{n}", name, "c", "s") for name, size in sizes.items() for n in range(size)]
-    kept = balanced_cut(entries, 100, seed=5)
-    assert Counter(entry.package for entry in kept) == {"small": 10, "middle": 45, "large": 45}
-    assert kept == balanced_cut(entries[::-1], 100, seed=5)
-    assert kept != balanced_cut(entries, 100, seed=6)
+    selected = balanced_cut(entries, 100, seed=5)
+    assert Counter(entry.package for entry in selected) == {"small": 10, "middle": 45, "large": 45}
+    assert selected == balanced_cut(entries[::-1], 100, seed=5)
+    assert selected != balanced_cut(entries, 100, seed=6)
     assert len(balanced_cut(entries, 10_000, seed=5)) == 570
 
 

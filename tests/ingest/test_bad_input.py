@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from beir_folders import lines, sound_folder
-from ingest_logs import COLUMNS, shown, write
+from ingest_logs import COLUMNS, impression, write
 from toy_source import read_toy
 
 from slimtower.common.errors import UserError
@@ -24,12 +24,12 @@ from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, read_lines
 from steps.ingest.run import read_term_scores, read_unlabelled
 from steps.ingest.source import SourceData
-from steps.ingest.table_rows import read_rows
+from steps.ingest.table_rows import TableFile
 
 pytestmark = [pytest.mark.medium, pytest.mark.faults("bad input")]
 
 NUMBERS = range(12)
-LOG = [shown(f"query {n}", 7 if n > 8 else 1, f"d{n % 4}", clicked=True) for n in NUMBERS]
+LOG = [impression(f"query {n}", 7 if n > 8 else 1, f"d{n % 4}", clicked=True) for n in NUMBERS]
 TIMES = ["2026-01-08T00:00:00Z" if n > 8 else "2026-01-02T00:00:00Z" for n in NUMBERS]
 SEARCHES = [
     {"query_id": f"q{n}", "user_query": f"query {n}", "timestamp": TIMES[n]}
@@ -82,9 +82,9 @@ def in_columns(content: bytes, comma: bytes) -> Iterator[bytes]:
         b"", b" ", b"\0", "\u200b".encode(), b"\xff", b"-1", b"nan", b"inf", b"9" * 400, b"9" * 5000, b'"', b'"x',
         b"\r",
     ]  # fmt: skip
-    for place in range(len(fields)):
+    for position in range(len(fields)):
         for value in [*bad, comma, b"x" * 200_000]:
-            yield b"\n".join([first, second, comma.join([*fields[:place], value, *fields[place + 1 :]]), *rest])
+            yield b"\n".join([first, second, comma.join([*fields[:position], value, *fields[position + 1 :]]), *rest])
 
 
 def of_bytes(content: bytes) -> Iterator[bytes]:
@@ -111,9 +111,10 @@ def damaged(name: str, content: bytes) -> Iterator[bytes]:
 
 def packed(content: bytes) -> Iterator[bytes]:
     """What a name that ends in .gz may hold."""
-    whole = gzip.compress(content)
-    yield from (content, b"", whole[:-9], whole[: len(whole) // 2], whole[:-8] + b"\0" * 8, whole + b"x", whole * 2)
-    yield whole[:30] + bytes([whole[30] ^ 255]) + whole[31:]
+    archive = gzip.compress(content)
+    yield from (content, b"", archive[:-9], archive[: len(archive) // 2], archive[:-8] + b"\0" * 8, archive + b"x")
+    yield archive * 2
+    yield archive[:30] + bytes([archive[30] ^ 255]) + archive[31:]
 
 
 @pytest.fixture(autouse=True)
@@ -170,16 +171,16 @@ KINDS: dict[str, Callable[[SourceData], int]] = {
 
 def check(data: SourceData, rejects: Rejects) -> None:
     """Of every kind of rows: used + rejected = read."""
-    rejected, read, not_used = Counter[str](), Counter[str](), Counter[str]()
+    rejected, rows_read, not_used = Counter[str](), Counter[str](), Counter[str]()
     for (source, _), count in rejects._counts.items():
         rejected[source] += count
     for source, count in rejects._rows_read.items():
         assert rejected[source] <= count
         for kind in filter(source.startswith, KINDS):
-            read[kind] += count
+            rows_read[kind] += count
             not_used[kind] += rejected[source]
-    for kind in read:
-        assert KINDS[kind](data) + not_used[kind] == read[kind], (kind, rejects._counts, data.facts)
+    for kind in rows_read:
+        assert KINDS[kind](data) + not_used[kind] == rows_read[kind], (kind, rejects._counts, data.facts)
 
 
 def lines_in(name: str, content: bytes) -> int | None:
@@ -264,14 +265,12 @@ def test_a_damaged_gzip_is_one_line(name: str, tmp_path: Path, record_property: 
 def test_a_line_without_end_is_passed_over_in_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "LONGEST_LINE", 1000)
     (tmp_path / "x.jsonl").write_bytes(b'{"a": 1}\n' + b"x" * 10_000 + b'\n{"a": 2}\n' + b"y" * 1001)
-    found = list(read_lines(tmp_path / "x.jsonl"))
-    assert [(line, type(raw) is bytes) for line, raw in found] == [(1, True), (2, False), (3, True), (4, False)]
-    assert max(len(raw) for _, raw in found) == 1000
+    lines_read = list(read_lines(tmp_path / "x.jsonl"))
+    assert [(line, type(raw) is bytes) for line, raw in lines_read] == [(1, True), (2, False), (3, True), (4, False)]
+    assert max(len(raw) for _, raw in lines_read) == 1000
     rejects = Rejects(1.0)
     (tmp_path / "x.csv").write_text("a,b\n1,2\n" + "1," * 1000 + '\n"3\n4",5\n', encoding="utf-8")
-    values = [
-        row.values["a"] for row in read_rows(tmp_path / "x.csv", required={"a": "k"}, source="s", rejects=rejects)
-    ]
+    values = [row.values["a"] for row in TableFile(tmp_path / "x.csv", "s", {"a": "k"}, rejects).rows()]
     assert values == ["1", "3\n4"]
     assert [(row.line, row.reason) for row in rejects.rows] == [(3, "invalid_csv")]
 
@@ -286,8 +285,8 @@ def test_a_field_of_csv_may_be_as_long_as_a_line(tmp_path: Path) -> None:
     long = "wort " * 40_000
     (tmp_path / "x.csv").write_text(f'a,b\n"{long}\n{long}",2\n{"x" * 2**20},3\n', encoding="utf-8")
     rejects = Rejects(1.0)
-    found = list(read_rows(tmp_path / "x.csv", required={"a": "k"}, source="s", rejects=rejects))
-    assert [row.values["a"] for row in found] == [f"{long}\n{long}"]
+    rows_read = TableFile(tmp_path / "x.csv", "s", {"a": "k"}, rejects).rows()
+    assert [row.values["a"] for row in rows_read] == [f"{long}\n{long}"]
     assert [(row.line, row.reason) for row in rejects.rows] == [(4, "invalid_csv")]
 
 

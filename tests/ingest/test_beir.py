@@ -158,8 +158,8 @@ def test_evaluation_queries_without_a_relevant_document_stay_for_their_pairs(bei
     }
     data, _ = read(beir(files))
     assert {query.query_id for query in data.queries if query.split == "test"} == {f"toy/q{n}" for n in range(20, 31)}
-    found = {row.doc_id: (row.grade, row.split) for row in data.judgements if row.query_id == "toy/q30"}
-    assert found == {"toy/d1": (0, "test"), "toy/d2": (-1, "test")}
+    grades = {row.doc_id: (row.grade, row.split) for row in data.judgements if row.query_id == "toy/q30"}
+    assert grades == {"toy/d1": (0, "test"), "toy/d2": (-1, "test")}
     assert data.facts["queries_without_relevant_document"] == 1
     assert data.facts["queries_left_out"] == {"without_relevant_document": 1}, "nobody reads those of training"
 
@@ -199,11 +199,11 @@ def test_a_folder_may_lack_all_but_its_corpus_and_a_line_says_what_it_holds(
     beir: Maker, tmp_path: Path, capsys: pytest.CaptureFixture[str], replaced: Any, splits: dict[str, int]
 ) -> None:
     ingest_logs.ingest(tmp_path, params(beir(replaced)))
-    told = capsys.readouterr().out
-    assert told.startswith("toy: 30 documents") and told.count("\n") == 1
-    assert all(f"{count} {split}" in told for split, count in splits.items())
-    found = Counter(read_table(tmp_path / "out", "queries")["split"].to_pylist())
-    assert found + Counter(unlabelled=read_table(tmp_path / "out", "unlabelled_queries").num_rows) == splits
+    summary = capsys.readouterr().out
+    assert summary.startswith("toy: 30 documents") and summary.count("\n") == 1
+    assert all(f"{count} {split}" in summary for split, count in splits.items())
+    counts = Counter(read_table(tmp_path / "out", "queries")["split"].to_pylist())
+    assert counts + Counter(unlabelled=read_table(tmp_path / "out", "unlabelled_queries").num_rows) == splits
 
 
 def test_grades_below_relevant_from_make_no_training_positive(
@@ -215,19 +215,20 @@ def test_grades_below_relevant_from_make_no_training_positive(
         "qrels/test.tsv": qrels(("q20", "d20", 1), ("q20", "d21", 2)),
     }
     folder, candidates = beir(graded), CandidatesParams(searchers=[], queries="judged", depth=1)
-    no_triplets, found, tables = SCHEMAS["triplets"].empty_table(), {}, {}
-    for least in (0, 1, 2):
-        source = {"name": "toy", "kind": "beir", "path": str(folder)} | ({"relevant_from": least} if least else {})
-        out = ingest_logs.ingest(tmp_path / str(least), ingest_logs.params(source))
+    no_triplets, training_data, tables = SCHEMAS["triplets"].empty_table(), {}, {}
+    for relevant_from in (0, 1, 2):
+        knob = {"relevant_from": relevant_from} if relevant_from else {}
+        source = {"name": "toy", "kind": "beir", "path": str(folder)} | knob
+        out = ingest_logs.ingest(tmp_path / str(relevant_from), ingest_logs.params(source))
         [selected] = select_queries(out, candidates)
         [judged] = read_judged_sets(out, ["train"])
-        found[least] = set(mined_and_judged(no_triplets, out)), selected.ids, judged.query_ids
-        tables[least] = read_table(out, "qrels")
-        assert ("2 training judgements below relevant_from" in capsys.readouterr().out) == (least == 2)
+        training_data[relevant_from] = set(mined_and_judged(no_triplets, out)), selected.ids, judged.query_ids
+        tables[relevant_from] = read_table(out, "qrels")
+        assert ("2 training judgements below relevant_from" in capsys.readouterr().out) == (relevant_from == 2)
     answers, related = {("toy/q0", "toy/d0"), ("toy/q2", "toy/d3")}, {("toy/q0", "toy/d1"), ("toy/q1", "toy/d2")}
-    assert tables[0] == tables[1] and found[0] == found[1]
-    assert found[1][0] == answers | related
-    assert found[2] == (answers, ["toy/q0", "toy/q2", "toy/q5"], ["toy/q0", "toy/q2"])
+    assert tables[0] == tables[1] and training_data[0] == training_data[1]
+    assert training_data[1][0] == answers | related
+    assert training_data[2] == (answers, ["toy/q0", "toy/q2", "toy/q5"], ["toy/q0", "toy/q2"])
     held_out = [table.filter(pc.not_equal(table["split"], "train")) for table in tables.values()]
     assert held_out[0] == held_out[2] and held_out[0].num_rows == 3
     assert read_table(tmp_path / "2/out", "queries") == read_table(tmp_path / "1/out", "queries")
@@ -253,18 +254,18 @@ def test_train_queries_that_spell_an_evaluation_query_are_left_out(beir: Maker, 
         assert not by_split["dev"] & by_split["test"]
         lost = [r for r in read_table(tmp_path / "out", "rejects").to_pylist() if r["source"] == "toy/queries.jsonl"]
         assert {(1, "evaluation_query_text"), (31, "evaluation_query_text")} <= {(r["line"], r["reason"]) for r in lost}
-        kept = {row["query_id"] for row in rows}
-        assert {row["query_id"] for row in read_table(tmp_path / "out", "qrels").to_pylist()} <= kept
+        query_ids = {row["query_id"] for row in rows}
+        assert {row["query_id"] for row in read_table(tmp_path / "out", "qrels").to_pylist()} <= query_ids
 
 
 def test_a_rerun_writes_the_same_bytes_and_a_failure_leaves_the_old_output(beir: Maker, tmp_path: Path) -> None:
     checked = params(beir())
     for name in ("a", "b"):
         run(output=tmp_path / name, params=checked, run=NullRun())
-    made = {path.name for path in (tmp_path / "a").iterdir()}
+    outputs = {path.name for path in (tmp_path / "a").iterdir()}
     declared = yaml.safe_load(Path("dvc.yaml").read_text(encoding="utf-8"))["stages"]["ingest"]["outs"]
-    assert made == {Path(path).name for path in declared}, "what DVC does not know it neither keeps nor pushes"
-    names = sorted(made - {"document_vectors"})
+    assert outputs == {Path(path).name for path in declared}, "what DVC does not know it neither keeps nor pushes"
+    names = sorted(outputs - {"document_vectors"})
     before = {name: (tmp_path / "a" / name).read_bytes() for name in names}
     assert before == {name: (tmp_path / "b" / name).read_bytes() for name in names}
     assert json.loads(before["report.json"])["simulated"] is False
@@ -292,10 +293,10 @@ def test_a_data_sets_digest_is_of_its_rows_in_any_order() -> None:
     entry = {"corpus_digest": "c", "sessions": {"clicks": 1}}
     digest = data_digest(entry, queries, judgements)
     assert digest == data_digest(entry, queries[::-1], judgements[::-1])
-    others = [
+    other_digests = [
         data_digest(entry | {"corpus_digest": "d"}, queries, judgements),
         data_digest(entry | {"sessions": {"clicks": 2}}, queries, judgements),
         data_digest(entry, [queries[0], queries[1]._replace(text="another")], judgements),
         data_digest(entry, queries, [judgements[0], judgements[1]._replace(grade=2)]),
     ]
-    assert len({digest, *others}) == 5
+    assert len({digest, *other_digests}) == 5

@@ -6,7 +6,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from ingest_logs import COLUMNS, DAY, FIRST, click_log, ingest, params, reasons, rows_of, shown, texts_by_split, without
+from ingest_logs import (
+    COLUMNS,
+    DAY,
+    FIRST,
+    click_log,
+    impression,
+    ingest,
+    params,
+    reasons,
+    rows_of,
+    texts_by_split,
+    without,
+)
 from ingest_logs import write as write_rows
 from pydantic import ValidationError
 
@@ -16,8 +28,9 @@ from steps.ingest import search_log
 from steps.ingest.search_log import SearchLog, without_repeats
 
 BASIC = [
-    shown("red shoes", 0, "d0", clicked=True), shown("red shoes", 0, "d1", rank=2), shown("blue hat", 1, "d2"),
-    shown("green coat", 6, "d3", clicked=True), shown("green coat", 6, "d4", rank=2),
+    impression("red shoes", 0, "d0", clicked=True), impression("red shoes", 0, "d1", rank=2),
+    impression("blue hat", 1, "d2"), impression("green coat", 6, "d3", clicked=True),
+    impression("green coat", 6, "d4", rank=2),
 ]  # fmt: skip
 
 
@@ -65,35 +78,35 @@ def test_a_mapped_column_that_the_file_lacks_is_named_with_file_line_and_nearest
 def test_a_file_beside_its_own_gz_is_refused(tmp_path: Path) -> None:
     source = click_log(tmp_path, BASIC, "days/log.jsonl") | {"path": str(tmp_path / "days")}
     for name in ("log.jsonl.gz", "log.JSONL.GZ"):
-        beside = write_rows(tmp_path / "copy.jsonl.gz", BASIC).rename(tmp_path / "days" / name)
+        archive = write_rows(tmp_path / "copy.jsonl.gz", BASIC).rename(tmp_path / "days" / name)
         with pytest.raises(UserError, match=rf"{name} lies beside log.jsonl; remove one of them"):
             ingest(tmp_path, params(source))
-        beside.unlink()
+        archive.unlink()
 
 
 def test_values_of_every_spelling_are_read_and_bad_ones_are_rejects_of_their_line(tmp_path: Path) -> None:
     good = [
-        shown("a query", 0) | {"clk": "true", "ts": "2026-01-01T00:00:00Z"},
-        shown("a query", 0) | {"clk": 1, "ts": (FIRST + 7) * 1000 + 999, "pos": "2"},
-        shown("a query", 0) | {"clk": "0", "ts": "2026-01-01T01:00:00+01:00", "pos": 3.0},
-        shown("a query", 0) | {"clk": False, "ts": "2026-01-02"},
-        shown("test query", 6, clicked=True),
+        impression("a query", 0) | {"clk": "true", "ts": "2026-01-01T00:00:00Z"},
+        impression("a query", 0) | {"clk": 1, "ts": (FIRST + 7) * 1000 + 999, "pos": "2"},
+        impression("a query", 0) | {"clk": "0", "ts": "2026-01-01T01:00:00+01:00", "pos": 3.0},
+        impression("a query", 0) | {"clk": False, "ts": "2026-01-02"},
+        impression("test query", 6, clicked=True),
     ]
     bad = [
-        shown("a query", 0, rank="x"),  # 6
-        shown("a query", 0, rank=0),
-        shown("a query", 0, rank=1.5),
-        shown("a query", 0) | {"ts": "yesterday"},
-        shown("a query", 0) | {"ts": -1},  # 10
-        shown("a query", 0) | {"ts": None},
-        shown("a query", 0, "nowhere"),
-        shown("a query", 0, clicked="maybe"),
-        shown("a query", 0, clicked=2),
-        shown("?!", 0),  # 15
-        shown("word " * 201, 0),
-        shown("half a pair \ud800", 0),
-        without(shown("a query", 0), ["doc"]),
-        shown("a query", 0) | {"sid": ""},
+        impression("a query", 0, rank="x"),  # 6
+        impression("a query", 0, rank=0),
+        impression("a query", 0, rank=1.5),
+        impression("a query", 0) | {"ts": "yesterday"},
+        impression("a query", 0) | {"ts": -1},  # 10
+        impression("a query", 0) | {"ts": None},
+        impression("a query", 0, "nowhere"),
+        impression("a query", 0, clicked="maybe"),
+        impression("a query", 0, clicked=2),
+        impression("?!", 0),  # 15
+        impression("word " * 201, 0),
+        impression("half a pair \ud800", 0),
+        without(impression("a query", 0), ["doc"]),
+        impression("a query", 0) | {"sid": ""},
     ]
     source = click_log(tmp_path, [*good, *bad])
     with Path(source["path"]).open("ab") as handle:
@@ -111,7 +124,7 @@ def test_values_of_every_spelling_are_read_and_bad_ones_are_rejects_of_their_lin
 
 
 def test_documents_that_left_the_corpus_stop_nothing_but_the_log_of_another_corpus_does(tmp_path: Path) -> None:
-    rows = [shown("a query", 0), shown("test query", 6, clicked=True), shown("a query", 0, "nowhere")]
+    rows = [impression("a query", 0), impression("test query", 6, clicked=True), impression("a query", 0, "nowhere")]
     assert len(reasons(ingest(tmp_path, params(click_log(tmp_path, rows), max_reject_ratio=0.0)))) == 1
     with pytest.raises(UserError, match=r"log\.jsonl: 4 of 6 rows are about documents .*nowhere"):
         ingest(tmp_path, params(click_log(tmp_path, [*rows, *[rows[-1]] * 3]), max_reject_ratio=0.0))
@@ -119,8 +132,8 @@ def test_documents_that_left_the_corpus_stop_nothing_but_the_log_of_another_corp
 
 def test_one_text_is_one_query_named_as_it_was_first_and_without_ids_a_session_at_each_time(tmp_path: Path) -> None:
     rows = [
-        shown("Red -- shoes", 2, clicked=True), shown("red shoes", 1, "d1"), shown("RED SHOES", 1, "d2", rank=2),
-        shown("hat", 6, clicked=True), shown("coat", 1),
+        impression("Red -- shoes", 2, clicked=True), impression("red shoes", 1, "d1"),
+        impression("RED SHOES", 1, "d2", rank=2), impression("hat", 6, clicked=True), impression("coat", 1),
     ]  # fmt: skip
     out = ingest(tmp_path, params(click_log(tmp_path, rows, columns=without(COLUMNS, ["session_id"]))))
     assert texts_by_split(out) == {"train": ["RED SHOES", "coat"], "test": ["hat"]}  # the earliest, then the smallest
@@ -131,11 +144,11 @@ def test_one_text_is_one_query_named_as_it_was_first_and_without_ids_a_session_a
 
 def test_a_query_seen_before_test_from_is_train_and_its_later_impressions_do_not_train(tmp_path: Path) -> None:
     rows = [
-        shown("old", 0, "d0", clicked=True),
-        shown("old", 5, "d1", clicked=True),  # test_from itself is late
-        shown("old", 4.9999, "d2"),
-        shown("new", 5, "d3", clicked=True),
-        shown("new", 7, "d4", clicked=True),
+        impression("old", 0, "d0", clicked=True),
+        impression("old", 5, "d1", clicked=True),  # test_from itself is late
+        impression("old", 4.9999, "d2"),
+        impression("new", 5, "d3", clicked=True),
+        impression("new", 7, "d4", clicked=True),
     ]
     out = ingest(tmp_path, params(click_log(tmp_path, rows)))
     assert texts_by_split(out) == {"train": ["old"], "test": ["new"]}
@@ -146,8 +159,8 @@ def test_a_query_seen_before_test_from_is_train_and_its_later_impressions_do_not
 
 
 def test_dev_is_a_seeded_share_and_held_out_queries_without_click_are_left_out(tmp_path: Path) -> None:
-    rows = [shown(f"query {n}", 0, clicked=n % 2 == 0) for n in range(40)]
-    rows += [shown("clicked", 6, clicked=True), shown("ignored", 6)]
+    rows = [impression(f"query {n}", 0, clicked=n % 2 == 0) for n in range(40)]
+    rows += [impression("clicked", 6, clicked=True), impression("ignored", 6)]
     source = click_log(tmp_path, rows, validation_fraction=0.5)
 
     def run(seed: int) -> dict[str, list[str]]:
@@ -166,9 +179,13 @@ def test_dev_is_a_seeded_share_and_held_out_queries_without_click_are_left_out(t
 
 
 def test_no_text_crosses_the_splits_of_two_logs(tmp_path: Path) -> None:
-    one = click_log(tmp_path / "one", [shown("shared", 0, clicked=True), shown("x", 6, clicked=True)])
-    two = click_log(tmp_path / "two", [shown("Shared!", 6, clicked=True), shown("y", 0)]) | {"name": "two"}
-    out = ingest(tmp_path, params(one, two))
+    first_source = click_log(
+        tmp_path / "one", [impression("shared", 0, clicked=True), impression("x", 6, clicked=True)]
+    )
+    second_source = click_log(tmp_path / "two", [impression("Shared!", 6, clicked=True), impression("y", 0)]) | {
+        "name": "two"
+    }
+    out = ingest(tmp_path, params(first_source, second_source))
     assert texts_by_split(out) == {"train": ["y"], "test": ["Shared!", "x"]}
     assert ("log/path/log.jsonl", 1, "evaluation_query_text") in reasons(out)
     assert len(rows_of(out, "impressions", "doc_id")) == 3
@@ -176,7 +193,7 @@ def test_no_text_crosses_the_splits_of_two_logs(tmp_path: Path) -> None:
 
 
 def test_the_window_begins_at_since_and_ends_before_until(tmp_path: Path) -> None:
-    rows = [shown(f"at {second}", second / DAY, clicked=True) for second in (3599, 3600, 7199, 7200)]
+    rows = [impression(f"at {second}", second / DAY, clicked=True) for second in (3599, 3600, 7199, 7200)]
     source = click_log(tmp_path, rows, test_from="2026-01-01T01:30:00Z")
     out = ingest(tmp_path, params(source, since="2026-01-01T01:00:00", until="2026-01-01T02:00:00Z"))
     assert texts_by_split(out) == {"train": ["at 3600"], "test": ["at 7199"]}
@@ -185,7 +202,11 @@ def test_the_window_begins_at_since_and_ends_before_until(tmp_path: Path) -> Non
 
 def test_partitions_outside_the_window_are_not_opened_and_inside_one_the_times_decide(tmp_path: Path) -> None:
     source = click_log(tmp_path, BASIC, "parts/dt=2026-01-01/a.jsonl")
-    late = [shown("green coat", 6.5, clicked=True), shown("hat", 6), shown("in between", 3)]  # a row of another day
+    late = [
+        impression("green coat", 6.5, clicked=True),
+        impression("hat", 6),
+        impression("in between", 3),
+    ]  # a row of another day
     write_rows(tmp_path / "parts" / "dt=2026-01-07" / "a.jsonl", late)
     (tmp_path / "parts" / "dt=2026-01-09").mkdir()
     (tmp_path / "parts" / "dt=2026-01-09" / "a.jsonl").write_text("nothing that could be read")
@@ -219,13 +240,13 @@ def test_a_quote_that_is_not_closed_costs_its_own_line(tmp_path: Path) -> None:
 
 
 def test_a_dev_query_that_spells_a_test_query_of_another_source_is_left_out(tmp_path: Path) -> None:
-    rows = [shown(f"query {n}", 0, clicked=True) for n in range(10)]
-    one = click_log(tmp_path / "one", [*rows, shown("x", 6, clicked=True)], validation_fraction=0.5)
-    alone = texts_by_split(ingest(tmp_path, params(one)))
+    rows = [impression(f"query {n}", 0, clicked=True) for n in range(10)]
+    first_source = click_log(tmp_path / "one", [*rows, impression("x", 6, clicked=True)], validation_fraction=0.5)
+    alone = texts_by_split(ingest(tmp_path, params(first_source)))
     spelled = alone["dev"][0]
-    other = [shown("y", 0), shown(spelled.upper(), 6, clicked=True)]
-    two = click_log(tmp_path / "two", other) | {"name": "two"}
-    out = ingest(tmp_path, params(one, two))
+    second_log = [impression("y", 0), impression(spelled.upper(), 6, clicked=True)]
+    second_source = click_log(tmp_path / "two", second_log) | {"name": "two"}
+    out = ingest(tmp_path, params(first_source, second_source))
     assert texts_by_split(out)["dev"] == alone["dev"][1:]
     assert [row[2] for row in reasons(out)] == ["test_query_text"]
     assert len(rows_of(out, "qrels", "split")) == len(alone["dev"]) - 1 + 2
@@ -235,8 +256,8 @@ def test_a_dev_query_that_spells_a_test_query_of_another_source_is_left_out(tmp_
 def test_what_is_delivered_twice_counts_once_where_sessions_have_ids(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = [shown("red shoes", 0, "d0", clicked=False), shown("red shoes", 0, "d0", rank=2, clicked=True)]
-    once, source = [*BASIC, *other], click_log(tmp_path, [*BASIC[:2], *BASIC, *other, *BASIC[2:4]])
+    similar = [impression("red shoes", 0, "d0", clicked=False), impression("red shoes", 0, "d0", rank=2, clicked=True)]
+    once, source = [*BASIC, *similar], click_log(tmp_path, [*BASIC[:2], *BASIC, *similar, *BASIC[2:4]])
     out = ingest(tmp_path, params(source))
     assert rows_of(out, "impressions", "doc_id", "rank") == [(f"log/{row['doc']}", row["pos"]) for row in once]
     assert read_json(out / "report.json")["datasets"]["log"]["impressions_left_out"]["repeated"] == 4
@@ -259,20 +280,20 @@ def test_no_impression_is_taken_for_another_and_every_repetition_is_found() -> N
 
 
 @pytest.mark.parametrize(
-    ("rows", "changes", "said"),
+    ("rows", "changes", "message"),
     [
         (BASIC, {"test_from": "2026-01-08"}, "test_from: .*runs from 2026-01-01T00:00:00Z to 2026-01-07T"),
         (BASIC, {"test_from": "2025-12-01"}, "test_from: no query is left to train"),
         (
-            [shown("a", 6, rank=n + 1, clicked=True) | {"sid": "robot"} for n in range(1001)]
-            + [shown("b", 6, rank=-1)],
+            [impression("a", 6, rank=n + 1, clicked=True) | {"sid": "robot"} for n in range(1001)]
+            + [impression("b", 6, rank=-1)],
             {},
             "left out: outside_window 0, of_long_sessions 1001, rejected rows: bad_rank 1;",
         ),
     ],
 )
-def test_a_log_without_usable_rows_says_why(tmp_path: Path, rows: list[Any], changes: Any, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_a_log_without_usable_rows_says_why(tmp_path: Path, rows: list[Any], changes: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         ingest(tmp_path, params(click_log(tmp_path, rows, **changes)))
 
 
@@ -288,11 +309,11 @@ def test_robots_neither_train_nor_go_unsaid(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One session of 20,000 clicks; one query that ever new sessions click."""
-    people = [shown(f"query {n}", day, clicked=True) for n in range(4) for day in (0, 6)]
-    people += [shown("only late", 6, clicked=True)]
-    flood = [shown("query 0", 1, f"d{n % 6}", rank=n + 1, clicked=True) | {"sid": "robot"} for n in range(20_000)]
-    flood += [shown("spam", 1, clicked=True) | {"sid": "robot"}]
-    crowd = [shown("query 1", 2, "d5", clicked=n % 2 == 0) | {"sid": f"crowd {n}"} for n in range(400)]
+    people = [impression(f"query {n}", day, clicked=True) for n in range(4) for day in (0, 6)]
+    people += [impression("only late", 6, clicked=True)]
+    flood = [impression("query 0", 1, f"d{n % 6}", rank=n + 1, clicked=True) | {"sid": "robot"} for n in range(20_000)]
+    flood += [impression("spam", 1, clicked=True) | {"sid": "robot"}]
+    crowd = [impression("query 1", 2, "d5", clicked=n % 2 == 0) | {"sid": f"crowd {n}"} for n in range(400)]
     monkeypatch.setattr(search_log, "MAX_QUERY_IMPRESSIONS", 100)
     source = click_log(tmp_path, [*people, *flood, *crowd], "log.parquet")
     out = ingest(tmp_path, params(source))
@@ -306,17 +327,17 @@ def test_robots_neither_train_nor_go_unsaid(
     assert report["queries_left_out"]["of_robots_alone"] == 1
     assert "spam" not in rows_of(out, "queries", "text")
     texts = dict(rows_of(out, "queries", "query_id", "text"))
-    kept = [
+    crowd_rows = [
         row for row in rows_of(out, "impressions", "query_id", "session_id", "clicked") if texts[row[0]] == "query 1"
     ]
-    assert len(kept) <= 100 and 30 < sum(clicked for *_, clicked in kept) < 70
+    assert len(crowd_rows) <= 100 and 30 < sum(clicked for *_, clicked in crowd_rows) < 70
     assert not any(session == "log/robot" for session in rows_of(out, "impressions", "session_id"))
 
 
 @pytest.mark.faults("robots")
 def test_without_sessions_a_popular_query_of_one_day_is_no_robot(tmp_path: Path) -> None:
-    rows = [without(shown("a", day, clicked=True), ["sid"]) for day in (0, 6) for _ in range(1001)]
-    source = click_log(tmp_path, [*rows, without(shown("b", 6, clicked=True), ["sid"])], "log.parquet")
+    rows = [without(impression("a", day, clicked=True), ["sid"]) for day in (0, 6) for _ in range(1001)]
+    source = click_log(tmp_path, [*rows, without(impression("b", 6, clicked=True), ["sid"])], "log.parquet")
     out = ingest(tmp_path, params(source | {"columns": COLUMNS | {"session_id": ""}}))
     assert "of_long_sessions" not in read_json(out / "report.json")["datasets"]["log"]["impressions_left_out"]
     assert len(rows_of(out, "impressions", "query_id")) == 1002  # the others are after test_from

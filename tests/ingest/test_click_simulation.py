@@ -18,11 +18,11 @@ simulate = partial(simulate_sessions, template=DocumentTemplate())
 def model(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Sets the constants of the click model."""
 
-    def sets(sessions: int, eta: float = 1.0, relevant: float = 0.8, other: float = 0.1) -> None:
+    def sets(sessions: int, eta: float = 1.0, relevant: float = 0.8, irrelevant: float = 0.1) -> None:
         monkeypatch.setattr(click_simulation, "SESSIONS_PER_QUERY", sessions)
         monkeypatch.setattr(click_simulation, "PROPENSITY_EXPONENT", eta)
         monkeypatch.setattr(click_simulation, "CLICK_IF_RELEVANT", relevant)
-        monkeypatch.setattr(click_simulation, "CLICK_IF_NOT", other)
+        monkeypatch.setattr(click_simulation, "CLICK_IF_NOT", irrelevant)
 
     return sets
 
@@ -44,9 +44,9 @@ def test_sessions_cover_train_queries_only_in_rising_time(model: Callable[..., N
     rows = table.to_pylist()
     sessions = [rows[at : at + 10] for at in range(0, len(rows), 10)]
     assert len(sessions) == 60
-    asked = [session[0]["query_id"] for session in sessions]
-    assert set(asked) == {f"api/q{n:02d}" for n in range(20)}
-    assert {asked.count(query) for query in asked} == {3}
+    query_ids = [session[0]["query_id"] for session in sessions]
+    assert set(query_ids) == {f"api/q{n:02d}" for n in range(20)}
+    assert {query_ids.count(query) for query in query_ids} == {3}
     for session in sessions:
         assert [row["rank"] for row in session] == list(range(1, 11))
         assert len({row["doc_id"] for row in session}) == 10
@@ -74,18 +74,18 @@ def test_relevant_results_draw_more_clicks_at_equal_rank(model: Callable[..., No
     model(500)
     rows = simulate(QUERIES, RELEVANT, DOCUMENTS, seed=3).to_pylist()
     first = [row for row in rows if row["rank"] == 1]
-    good = [row["clicked"] for row in first if row["doc_id"] in RELEVANT[row["query_id"]]]
-    other = [row["clicked"] for row in first if row["doc_id"] not in RELEVANT[row["query_id"]]]
-    assert np.mean(good) == pytest.approx(0.8, abs=0.05)
-    assert np.mean(other) == pytest.approx(0.1, abs=0.05)
+    relevant = [row["clicked"] for row in first if row["doc_id"] in RELEVANT[row["query_id"]]]
+    irrelevant = [row["clicked"] for row in first if row["doc_id"] not in RELEVANT[row["query_id"]]]
+    assert np.mean(relevant) == pytest.approx(0.8, abs=0.05)
+    assert np.mean(irrelevant) == pytest.approx(0.1, abs=0.05)
 
 
 def test_missing_relevant_results_take_the_place_of_irrelevant_ones() -> None:
     ranked = np.array([4, 7, 1, 9])
     for seed in range(20):
-        shown = with_relevant(ranked, [9, 5, 6], np.random.default_rng(seed)).tolist()
-        assert len(shown) == len(set(shown)) == 4
-        assert {9, 5, 6, 4} == set(shown)
+        results = with_relevant(ranked, [9, 5, 6], np.random.default_rng(seed)).tolist()
+        assert len(results) == len(set(results)) == 4
+        assert {9, 5, 6, 4} == set(results)
     assert with_relevant(ranked, [1, 2, 3, 5, 6], np.random.default_rng(0)).size == 4
     assert with_relevant(ranked, [7], np.random.default_rng(0)) is ranked
 

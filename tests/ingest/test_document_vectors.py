@@ -29,7 +29,7 @@ SHUFFLED = np.random.default_rng(6).permutation(12)  # the order of an index is 
 
 def source(folder: Path) -> dict[str, Any]:
     (folder / "beir").mkdir(exist_ok=True)
-    corpus = lines(*({"_id": each, "title": each, "text": f"text of {each}"} for each in IDS))
+    corpus = lines(*({"_id": doc_id, "title": doc_id, "text": f"text of {doc_id}"} for doc_id in IDS))
     (folder / "beir/corpus.jsonl").write_bytes(corpus)
     return {"name": "toy", "kind": "beir", "path": str(folder / "beir")}
 
@@ -40,8 +40,8 @@ def placed(folder: Path, described: dict[str, Any]) -> np.ndarray:
     with reading_only(by_key(checked, list_sources(checked))):
         out = ingest(folder, checked)
     ids = pq.read_table(out / "corpus.parquet")["doc_id"].to_pylist()
-    found = np.load(out / "document_vectors/vectors.npy")
-    return found[[ids.index(f"toy/{each}") for each in IDS]]
+    vectors = np.load(out / "document_vectors/vectors.npy")
+    return vectors[[ids.index(f"toy/{doc_id}") for doc_id in IDS]]
 
 
 def parquet(folder: Path, ids: list[Any], vectors: np.ndarray, kind: Callable = pa.list_) -> dict[str, Any]:
@@ -84,32 +84,32 @@ def test_npy_goes_with_a_file_of_ids(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_npy_that_holds_no_vectors_is_refused(tmp_path: Path, array: Any) -> None:
     with (tmp_path / "index.npy").open("wb") as file:
         np.savez(file, **array) if isinstance(array, dict) else np.save(file, array)
-    (tmp_path / "ids.txt").write_text("".join(f"{each}\n" for each in IDS))
+    (tmp_path / "ids.txt").write_text("".join(f"{doc_id}\n" for doc_id in IDS))
     described = {"kind": "files", "path": str(tmp_path / "index.npy"), "ids": str(tmp_path / "ids.txt")}
     with pytest.raises(UserError, match=r"index\.npy: holds (no array of numbers|an array of shape)"):
         placed(tmp_path, described)
 
 
 @pytest.mark.parametrize(
-    ("ids", "vectors", "said"),
+    ("ids", "vectors", "message"),
     [
         (IDS[:10], VECTORS[:10], "2 of 12 documents have no vector, such as 'toy/d10', 'toy/d11'"),
         ([*IDS[:-1], "d3"], VECTORS, "'d3' has two vectors or more"),
         (IDS, np.where(VECTORS.max() == VECTORS, np.nan, VECTORS), "not finite"),
         (IDS, VECTORS * (np.arange(12) != 3)[:, None], "the vector of 'd3' is all zeros"),
-        ([f"toy/{each}" for each in IDS], VECTORS, "ids are those of the source, without its name in front"),
+        ([f"toy/{doc_id}" for doc_id in IDS], VECTORS, "ids are those of the source, without its name in front"),
         ([*IDS[:-1], None], VECTORS, "some documents have no id"),
     ],
 )
 def test_what_is_no_index_of_the_corpus_is_refused(
-    tmp_path: Path, ids: list[Any], vectors: np.ndarray, said: str
+    tmp_path: Path, ids: list[Any], vectors: np.ndarray, message: str
 ) -> None:
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         placed(tmp_path, parquet(tmp_path, ids, vectors))
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "message"),
     [
         (pa.table({"key": IDS, "emb": list(VECTORS)}), "has no column 'embedding', but key, emb"),
         # of several lengths, though their sum would do
@@ -122,10 +122,10 @@ def test_what_is_no_index_of_the_corpus_is_refused(
         (pa.table({"key": IDS, "embedding": [["x", "y"]] * 12}), "could not convert string to float"),
     ],
 )
-def test_parquet_without_two_such_columns_is_refused(tmp_path: Path, table: pa.Table, said: str) -> None:
+def test_parquet_without_two_such_columns_is_refused(tmp_path: Path, table: pa.Table, message: str) -> None:
     described = parquet(tmp_path, IDS, VECTORS)
     pq.write_table(table, tmp_path / "index/part.parquet")
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         placed(tmp_path, described)
 
 
@@ -145,8 +145,8 @@ def test_vectors_stream_from_qdrant(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     client.close()
     described = {"kind": "qdrant", "url": str(tmp_path / "qdrant"), "collection": "docs"}
-    found = placed(tmp_path, described | {"id_field": "key", "vector": "text"})
-    np.testing.assert_allclose(found, VECTORS, rtol=1e-6)
+    vectors = placed(tmp_path, described | {"id_field": "key", "vector": "text"})
+    np.testing.assert_allclose(vectors, VECTORS, rtol=1e-6)
     with pytest.raises(UserError, match="a point has no 'nope'; check id_field"):
         placed(tmp_path, described | {"id_field": "nope", "vector": "text"})
     with pytest.raises(UserError, match="check url, collection and key"):

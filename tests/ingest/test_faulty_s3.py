@@ -25,8 +25,8 @@ def server(s3_server: FaultyS3) -> FaultyS3:
 
 
 def fetched() -> list[bytes]:
-    found = locate("s3://shop/log", key="ingest.sources[0].path")
-    return [file.path.read_bytes() for file in found]
+    files = locate("s3://shop/log", key="ingest.sources[0].path")
+    return [file.path.read_bytes() for file in files]
 
 
 @pytest.mark.parametrize(
@@ -36,11 +36,11 @@ def fetched() -> list[bytes]:
 def test_a_server_that_recovers_is_asked_again(server: FaultyS3, fault: str, request_: str, times: int) -> None:
     server.misbehave(fault, request_, times)
     assert fetched() == [CONTENT, CONTENT[1:], CONTENT[2:]]
-    assert fault == "slow" or sum(bool(re.search(request_, each)) for each in server.asked) > times
+    assert fault == "slow" or sum(bool(re.search(request_, request)) for request in server.asked) > times
 
 
 @pytest.mark.parametrize(
-    ("fault", "request_", "code", "message", "most"),
+    ("fault", "request_", "code", "message", "max_requests"),
     [
         ("hang", GET, EXIT_TRANSIENT, "check AWS_ENDPOINT_URL and the network, then run again", 2),
         ("half", GET, EXIT_TRANSIENT, "check AWS_ENDPOINT_URL and the network, then run again", 3),
@@ -51,13 +51,13 @@ def test_a_server_that_recovers_is_asked_again(server: FaultyS3, fault: str, req
     ],
 )
 def test_one_that_does_not_recover_is_named_in_one_line(
-    server: FaultyS3, own_cache: Path, fault: str, request_: str, code: int, message: str, most: int
+    server: FaultyS3, own_cache: Path, fault: str, request_: str, code: int, message: str, max_requests: int
 ) -> None:
     server.misbehave(fault, request_, 1000)
     with pytest.raises(UserError, match=rf"ingest\.sources\[0\]\.path: s3://shop/log.*{message}") as raised:
         fetched()
     assert raised.value.exit_code == code and "\n" not in line(raised.value)
-    assert sum(bool(re.search(request_, each)) for each in server.asked) <= most
+    assert sum(bool(re.search(request_, request)) for request in server.asked) <= max_requests
     assert not list(own_cache.rglob("p1.csv"))  # nothing half under its name
     server.faults.clear()
     assert fetched() == [CONTENT, CONTENT[1:], CONTENT[2:]]

@@ -33,11 +33,11 @@ Qrels = partial(part, BaseQrels, "qrels_iter")
 DOCS = Docs(*(GenericDoc(f"d{n}", f"text {n}") for n in range(40)))
 
 
-def asked(numbers: range) -> Any:
+def queries_of(numbers: range) -> Any:
     return Queries(*(GenericQuery(f"q{n}", f"question {n}") for n in numbers))
 
 
-def judged(numbers: range) -> Any:
+def qrels_of(numbers: range) -> Any:
     return Qrels(*(GenericQrel(f"q{n}", f"d{n}", 1) for n in numbers))
 
 
@@ -53,7 +53,7 @@ def register(registry: Any, dataset_id: str, *parts: Any) -> None:
     registry.register(dataset_id, ir_datasets.Dataset(*parts))
 
 
-def read(dataset_id: str = "toy", *, ratio: float = 0.0) -> tuple[SourceData, Rejects]:
+def read_dataset(dataset_id: str = "toy", *, ratio: float = 0.0) -> tuple[SourceData, Rejects]:
     return read_toy(IrDatasetsSource(kind="ir_datasets", name="mine", id=dataset_id), ratio=ratio)
 
 
@@ -62,11 +62,11 @@ def ids(data: SourceData, split: str) -> set[str]:
 
 
 def test_the_parts_are_the_splits(registry: Any) -> None:
-    register(registry, "toy", DOCS, asked(range(40)))
-    register(registry, "toy/train", DOCS, asked(range(22)), judged(range(20)))
-    register(registry, "toy/validation", DOCS, asked(range(22, 27)), judged(range(22, 26)))
-    register(registry, "toy/test", DOCS, asked(range(30, 40)), judged(range(30, 40)))
-    data, rejects = read()
+    register(registry, "toy", DOCS, queries_of(range(40)))
+    register(registry, "toy/train", DOCS, queries_of(range(22)), qrels_of(range(20)))
+    register(registry, "toy/validation", DOCS, queries_of(range(22, 27)), qrels_of(range(22, 26)))
+    register(registry, "toy/test", DOCS, queries_of(range(30, 40)), qrels_of(range(30, 40)))
+    data, rejects = read_dataset()
     assert len(data.documents) == 40 and data.documents[2] == ("mine/d2", "mine", "", "", "text 2")
     assert ids(data, "train") == {f"mine/q{n}" for n in range(20)}
     assert ids(data, "dev") == {f"mine/q{n}" for n in range(22, 26)}
@@ -82,22 +82,22 @@ def test_the_parts_are_the_splits(registry: Any) -> None:
 
 def test_dev_is_test_where_test_has_no_judgements(registry: Any) -> None:
     register(registry, "toy", DOCS)
-    register(registry, "toy/train", DOCS, asked(range(20)), judged(range(20)))
-    register(registry, "toy/dev", DOCS, asked(range(20, 30)), judged(range(20, 30)))
-    register(registry, "toy/test", DOCS, asked(range(30, 40)))
-    data, _ = read()
+    register(registry, "toy/train", DOCS, queries_of(range(20)), qrels_of(range(20)))
+    register(registry, "toy/dev", DOCS, queries_of(range(20, 30)), qrels_of(range(20, 30)))
+    register(registry, "toy/test", DOCS, queries_of(range(30, 40)))
+    data, _ = read_dataset()
     assert ids(data, "test") == {f"mine/q{n}" for n in range(20, 30)}
     assert len(ids(data, "dev")) == 4 and len(ids(data, "train")) == 16
     assert not ids(data, "unlabelled")
 
 
 def test_parts_that_share_their_queries_are_told_apart_by_their_judgements(registry: Any) -> None:
-    everything = asked(range(40))
+    everything = queries_of(range(40))
     register(registry, "toy", DOCS, everything)
-    register(registry, "toy/train", DOCS, everything, judged(range(21)))
-    register(registry, "toy/dev", DOCS, everything, judged(range(25, 30)))
-    register(registry, "toy/test", DOCS, everything, judged(range(20, 25)))
-    data, rejects = read()
+    register(registry, "toy/train", DOCS, everything, qrels_of(range(21)))
+    register(registry, "toy/dev", DOCS, everything, qrels_of(range(25, 30)))
+    register(registry, "toy/test", DOCS, everything, qrels_of(range(20, 25)))
+    data, rejects = read_dataset()
     assert ids(data, "train") == {f"mine/q{n}" for n in range(20)}
     assert "mine/q20" in ids(data, "test")
     assert not ids(data, "unlabelled")
@@ -113,7 +113,7 @@ def test_rows_of_other_kinds(registry: Any) -> None:
     )
     queries = Queries(Row(query_id="q", title="asked", narrative="in full", default_text=lambda: "what is asked"))
     register(registry, "toy", docs, queries, Qrels(GenericQrel("q", "a", 2), GenericQrel("q", "w", 0)))
-    data, _ = read()
+    data, _ = read_dataset()
     assert [tuple(document) for document in data.documents] == [
         ("mine/a", "mine", "A title", "", "and an abstract"),
         ("mine/w", "mine", "Page", "", "its body"),
@@ -128,22 +128,22 @@ def test_bad_rows_are_rejected_with_reason_and_row(registry: Any) -> None:
     queries = Queries(GenericQuery("q", "asked"), GenericQuery("m", "?!"))
     qrels = Qrels(*(GenericQrel(*row) for row in (("q", "a", 1), ("q", "z", 1), ("l", "a", 1), ("q", "a", 1))))
     register(registry, "toy", docs, queries, qrels)
-    _, rejects = read(ratio=0.9)
+    _, rejects = read_dataset(ratio=0.9)
     assert [(row.source, row.line, row.reason) for row in rejects.rows] == [
         ("mine/docs", 2, "empty_text"), ("mine/docs", 3, "duplicate_id"), ("mine/docs", 4, "bad_id"),
         ("mine/test/queries", 2, "empty_text"), ("mine/test/qrels", 2, "unknown_document"),
         ("mine/test/qrels", 3, "unknown_query"), ("mine/test/qrels", 4, "duplicate_judgement"),
     ]  # fmt: skip
     with pytest.raises(UserError, match=r"toy: docs: 3 of 4 rows cannot be used"):
-        read(ratio=0.5)
+        read_dataset(ratio=0.5)
 
 
 def test_a_file_that_only_a_person_can_fetch_and_a_failed_download_say_so(registry: Any) -> None:
     docs = Docs()
     docs.docs_iter = Mock(side_effect=FileNotFoundError("put disks45.tar here"))
-    register(registry, "toy", docs, asked(range(3)), judged(range(3)))
+    register(registry, "toy", docs, queries_of(range(3)), qrels_of(range(3)))
     with pytest.raises(UserError, match=r"ingest\.sources\[0\]\.id: toy: put disks45\.tar here; put the file there"):
-        read()
+        read_dataset()
     docs.docs_iter.side_effect = RuntimeError("All download sources failed")
     with pytest.raises(TransientError, match="All download sources failed"):
-        read()
+        read_dataset()

@@ -19,9 +19,9 @@ def test_the_listing_names_every_file_of_the_window_once(tmp_path: Path) -> None
     for name in (*days, "queries/q.jsonl", "queries/_SUCCESS", "events/e.jsonl", "scores.csv", "terms.tsv"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
-    places = {"queries": "queries", "events": "events", "relevance": "scores.csv"}
+    locations = {"queries": "queries", "events": "events", "relevance": "scores.csv"}
     source = {"name": "shop", "kind": "ubi", "corpus": str(corpus(tmp_path)), "test_from": "2026-01-06"}
-    source |= {field: str(tmp_path / place) for field, place in places.items()}
+    source |= {field: str(tmp_path / path) for field, path in locations.items()}
     listed = list_sources(params(source, term_scores=str(tmp_path / "terms.tsv"), until="2026-01-04"))
     assert [(row["source"], row["path"]) for row in listed] == [
         ("shop", "corpus/corpus.jsonl"),
@@ -41,9 +41,9 @@ def test_rows_of_sources_json_go_to_the_places_that_they_came_from(tmp_path: Pat
     for name in [*(f"toy/{name}" for name in names), "scores/a.csv", "terms.tsv", "more.tsv"]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
-    places = {"path": str(tmp_path / "toy"), "relevance": str(tmp_path / "scores")}
+    locations = {"path": str(tmp_path / "toy"), "relevance": str(tmp_path / "scores")}
     files = {"unlabelled_queries": str(tmp_path / "more.tsv"), "term_scores": str(tmp_path / "terms.tsv")}
-    checked = params({"name": "term_scores", "kind": "beir"} | places, **files)
+    checked = params({"name": "term_scores", "kind": "beir"} | locations, **files)
     listed = list_sources(checked)
     keyed = by_key(checked, listed)
     assert {key: [row["path"] for row in rows] for key, rows in keyed.items()} == {
@@ -54,7 +54,7 @@ def test_rows_of_sources_json_go_to_the_places_that_they_came_from(tmp_path: Pat
     }
     [row] = keyed["ingest.unlabelled_queries"]
     assert row["sha256"] == sha256_file(tmp_path / "more.tsv") and row["bytes"] == 8
-    moved = places | {"path": str((tmp_path / "toy").rename(tmp_path / "moved"))}
+    moved = locations | {"path": str((tmp_path / "toy").rename(tmp_path / "moved"))}
     assert list_sources(params({"name": "term_scores", "kind": "beir"} | moved, **files)) == listed
     with reading_only(keyed):
         assert one_file(str(tmp_path / "more.tsv"), "ingest.unlabelled_queries") == tmp_path / "more.tsv"

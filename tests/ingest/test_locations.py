@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from faulty_s3 import FaultyS3
-from ingest_logs import click_log, ingest, params, rows_of, shown
+from ingest_logs import click_log, impression, ingest, params, rows_of
 
 from slimtower.common.errors import TransientError, UserError
 from steps.ingest import locations
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def names_of(location: object, since: str = "", until: str = "", patterns: tuple[str, ...] = ()) -> list[str]:
-    return [found.name for found in locate(str(location), key=KEY, window=Window.of(since, until), patterns=patterns)]
+    return [file.name for file in locate(str(location), key=KEY, window=Window.of(since, until), patterns=patterns)]
 
 
 def test_the_window_holds_its_first_day_and_not_its_last(folder: Path) -> None:
@@ -53,12 +53,12 @@ def test_the_window_holds_its_first_day_and_not_its_last(folder: Path) -> None:
     ]
     located = locate(str(folder), key=KEY)
     assert len(located) == 8
-    assert all(found.path == folder / found.name and found.path.is_file() for found in located)
+    assert all(file.path == folder / file.name and file.path.is_file() for file in located)
 
 
 def test_files_of_no_format_that_is_read_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "log"
-    rows = [shown(f"query {n}", n, clicked=True) for n in range(7)]
+    rows = [impression(f"query {n}", n, clicked=True) for n in range(7)]
     source = click_log(tmp_path, rows[:4], "log/2026-01-01.jsonl") | {"path": str(log)}
     click_log(tmp_path, rows[4:], "more.jsonl.gz")
     (tmp_path / "more.jsonl.gz").rename(log / "2026-01-04.JSONL.GZ")
@@ -70,8 +70,8 @@ def test_files_of_no_format_that_is_read_are_told(tmp_path: Path, capsys: pytest
     checked = params(source, until="2026-01-20")
     listed = list_sources(checked)
     assert [row["path"] for row in listed[1:]] == ["path/2026-01-01.jsonl", "path/2026-01-04.JSONL.GZ"]
-    told = f"{log}: 3 files are of no format that is read, such as 2026-01-02.jsonl.zst"
-    assert told in capsys.readouterr().err
+    warning = f"{log}: 3 files are of no format that is read, such as 2026-01-02.jsonl.zst"
+    assert warning in capsys.readouterr().err
     with reading_only(by_key(checked, listed)):
         out = ingest(tmp_path, checked)
     assert "no format" not in capsys.readouterr().err, "once a run"
@@ -127,7 +127,7 @@ def test_links_to_what_lies_elsewhere_are_followed_once(tmp_path: Path) -> None:
     assert names_of(log, "2026-02-01")[2:] == ["dt=2026-02-01/x.jsonl", "real/z.jsonl"]
     (tmp_path / "whole").symlink_to(log)
     assert names_of(tmp_path / "whole") == names_of(log)
-    assert all(found.path.read_text() for found in locate(str(log), key=KEY))
+    assert all(file.path.read_text() for file in locate(str(log), key=KEY))
 
 
 @pytest.mark.parametrize("target", ["nowhere", "gone/dt=2026-01-31", "itself"])
@@ -175,12 +175,12 @@ def test_what_is_not_as_it_was_listed_is_refused(folder: Path) -> None:
 def test_a_data_set_is_read_as_it_was_listed(folder: Path) -> None:
     patterns = ("*.jsonl",)
     with reading_only({KEY: listing(str(folder), key=KEY, patterns=patterns)}):
-        with local_folder(str(folder), KEY, patterns) as read:
-            assert read == folder
+        with local_folder(str(folder), KEY, patterns) as local:
+            assert local == folder
         (folder / "late.jsonl").write_text("late")
-        with local_folder(str(folder), KEY, patterns) as read:
-            assert (read / "dt=2026-01-31/part-0.jsonl").read_text() == "dt=2026-01-31/part-0.jsonl"
-            assert not (read / "late.jsonl").exists()
+        with local_folder(str(folder), KEY, patterns) as local:
+            assert (local / "dt=2026-01-31/part-0.jsonl").read_text() == "dt=2026-01-31/part-0.jsonl"
+            assert not (local / "late.jsonl").exists()
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ def bucket(s3_server: FaultyS3) -> FaultyS3:
 
 def downloaded(bucket: FaultyS3) -> list[str]:
     """Objects that were read since this was asked last."""
-    names = sorted(each.removeprefix("GET /shop/") for each in bucket.asked if each.startswith("GET /shop/"))
+    names = sorted(request.removeprefix("GET /shop/") for request in bucket.asked if request.startswith("GET /shop/"))
     bucket.asked.clear()
     return names
 
@@ -207,12 +207,12 @@ def test_only_the_windows_partitions_of_s3_are_listed_and_downloaded(bucket: Fau
     assert listing("s3://shop/log", key=KEY, window=days) == [
         {"path": name, "bytes": len(f"log/{name}"), "etag": etag} for name, etag in zip(names, etags, strict=True)
     ]
-    asked = " ".join(each for each in bucket.asked if "delimiter" in each)
-    assert re.findall("prefix=(.*?)&", asked) == ["log/", "log/year=2026/", "log/year=2026/month=02/", f"log/{day}"]
+    listed = " ".join(request for request in bucket.asked if "delimiter" in request)
+    assert re.findall("prefix=(.*?)&", listed) == ["log/", "log/year=2026/", "log/year=2026/month=02/", f"log/{day}"]
     assert not downloaded(bucket)
-    found = locate("s3://shop/log", key=KEY, window=days)
-    assert [(file.name, file.path.read_text()) for file in found] == [(name, f"log/{name}") for name in names]
-    assert all(file.path.is_relative_to(own_cache / "sources") and file.path.suffix == ".csv" for file in found)
+    files = locate("s3://shop/log", key=KEY, window=days)
+    assert [(file.name, file.path.read_text()) for file in files] == [(name, f"log/{name}") for name in names]
+    assert all(file.path.is_relative_to(own_cache / "sources") and file.path.suffix == ".csv" for file in files)
     assert downloaded(bucket) == [f"log/{name}" for name in names]
 
 
@@ -223,14 +223,14 @@ def test_all_pages_of_a_listing_count() -> None:
     pages = [{"Contents": [row("log/a"), row("log/")]}, {"CommonPrefixes": [{"Prefix": "log/b/"}]}, {}]
     pages.append({"Contents": [row("log/c")]})
     client = SimpleNamespace(get_paginator=lambda _: SimpleNamespace(paginate=lambda **_: pages))
-    found = locations._s3_children(client, "shop", "log/", "")
-    assert found.folders == ["b/"] and [entry.name for entry in found.files] == ["a", "c"]
+    children = locations._s3_children(client, "shop", "log/", "")
+    assert children.folders == ["b/"] and [entry.name for entry in children.files] == ["a", "c"]
 
 
 def test_an_object_is_downloaded_again_only_when_its_etag_changes(bucket: FaultyS3) -> None:
     def located() -> list[Path]:
         days = Window.of("2026-01-31", "2026-02-01")
-        return [found.path for found in locate("s3://shop/log/", key=KEY, window=days)]
+        return [file.path for file in locate("s3://shop/log/", key=KEY, window=days)]
 
     before, _ = located(), downloaded(bucket)
     assert located() == before and not downloaded(bucket)
@@ -249,7 +249,7 @@ def test_objects_of_s3_are_read_as_they_were_listed(bucket: FaultyS3, monkeypatc
     day = "shop/log/year=2026/month=01/day=31/"
     bucket.objects[f"{day}p9.csv"] = b"late"
     with reading_only(listed):
-        assert [found.name[-6:] for found in locate("s3://shop/log", key=KEY, **days)] == ["p0.csv", "p1.csv", "p2.csv"]
+        assert [file.name[-6:] for file in locate("s3://shop/log", key=KEY, **days)] == ["p0.csv", "p1.csv", "p2.csv"]
         bucket.objects[f"{day}p1.csv"] = b"new"
         with pytest.raises(UserError, match=rf"^s3://{day}p1.csv changed since the run began; start a new run$"):
             locate("s3://shop/log", key=KEY, **days)
@@ -259,9 +259,9 @@ def test_objects_of_s3_are_read_as_they_were_listed(bucket: FaultyS3, monkeypatc
 
     fresh, download = {KEY: listing("s3://shop/corpus.jsonl.gz", key=KEY)}, locations._download
 
-    def too_late(*what: Any, **how: Any) -> None:
+    def too_late(*args: Any, **kwargs: Any) -> None:
         bucket.objects["shop/corpus.jsonl.gz"] += b"."  # between the look and the download
-        download(*what, **how)
+        download(*args, **kwargs)
 
     monkeypatch.setattr(locations, "_download", too_late)
     with reading_only(fresh), pytest.raises(UserError, match=r"corpus\.jsonl\.gz changed since") as raised:
@@ -275,8 +275,8 @@ def test_keys_with_an_empty_part_are_read(bucket: FaultyS3, capsys: pytest.Captu
     keys = ["old//a.csv", "old/b//dt=2026-01-01/c.CSV", "old//", "old//d.json"]
     keys += ["set/corpus.jsonl", "set/qrels//test.tsv", "set/qrels/test.tsv"]
     bucket.objects |= {f"shop/{key}": b"x" for key in keys}
-    found = locate("s3://shop/old", key=KEY, patterns=PATTERNS)
-    assert [(file.name, file.path.read_text()) for file in found] == [("/a.csv", "x"), ("b//dt=2026-01-01/c.CSV", "x")]
+    files = locate("s3://shop/old", key=KEY, patterns=PATTERNS)
+    assert [(file.name, file.path.read_text()) for file in files] == [("/a.csv", "x"), ("b//dt=2026-01-01/c.CSV", "x")]
     assert "s3://shop/old: 1 files are of no format that is read, such as /d.json" in capsys.readouterr().err
     assert names_of("s3://shop/old", "2026-01-02") == ["/a.csv", "/d.json"]
     assert names_of("s3://shop/set", patterns=BEIR) == ["corpus.jsonl", "qrels/test.tsv"]

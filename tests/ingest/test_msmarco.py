@@ -58,7 +58,7 @@ def msmarco(tmp_path: Path) -> Maker:
     return make
 
 
-def read(folder: Path, *, seed: int = 3, ratio: float = 0.5) -> tuple[SourceData, Rejects]:
+def read_folder(folder: Path, *, seed: int = 3, ratio: float = 0.5) -> tuple[SourceData, Rejects]:
     return read_toy(MsMarcoSource(kind="ms_marco", name="ms", path=str(folder)), seed=seed, ratio=ratio)
 
 
@@ -71,7 +71,7 @@ def reasons(rejects: Rejects) -> list[tuple[str, int, str]]:
 
 
 def test_dev_is_test_and_train_gives_dev_where_test_has_no_judgements(msmarco: Maker) -> None:
-    data, rejects = read(msmarco(), ratio=0.0)
+    data, rejects = read_folder(msmarco(), ratio=0.0)
     assert ids(data, "test") == {f"ms/{n}" for n in range(30, 40)}
     assert len(ids(data, "dev")) == 4 and len(ids(data, "train")) == 16
     assert ids(data, "dev") | ids(data, "train") == {f"ms/{n}" for n in range(20)}
@@ -83,11 +83,11 @@ def test_dev_is_test_and_train_gives_dev_where_test_has_no_judgements(msmarco: M
     by_query = {query.query_id: query.split for query in data.queries}
     assert all(row.split == by_query[row.query_id] for row in data.judgements)
     assert not rejects.rows
-    assert len({frozenset(ids(read(msmarco(), seed=seed)[0], "dev")) for seed in range(5)}) > 1
+    assert len({frozenset(ids(read_folder(msmarco(), seed=seed)[0], "dev")) for seed in range(5)}) > 1
 
 
 def test_given_test_judgements_leave_dev_and_train_as_they_are(msmarco: Maker) -> None:
-    data, _ = read(
+    data, _ = read_folder(
         msmarco({"queries.test.tsv": questions(range(60, 63)), "qrels.test.tsv": b"60 Q0 1 2\n61\t0\t2\t1\n"})
     )
     assert ids(data, "test") == {"ms/60", "ms/61"}
@@ -112,21 +112,21 @@ def test_documents_and_the_official_names_of_the_document_task(msmarco: Maker) -
             "msmarco-docdev-qrels.tsv": b"2 0 D2 1\n",
         }
     )
-    data, rejects = read(folder, ratio=0.0)
+    data, rejects = read_folder(folder, ratio=0.0)
     assert data.documents[1] == ("ms/D1", "ms", "title 1", "", "body 1")
     assert (ids(data, "train"), ids(data, "test")) == ({"ms/0", "ms/1"}, {"ms/2"})
     assert not rejects.rows
 
 
 def test_the_small_dev_judgements_serve_and_the_other_dev_queries_stay_out_of_training(msmarco: Maker) -> None:
-    data, _ = read(msmarco({"qrels.dev.tsv": None, "qrels.dev.small.tsv": judged(range(30, 33))}))
+    data, _ = read_folder(msmarco({"qrels.dev.tsv": None, "qrels.dev.small.tsv": judged(range(30, 33))}))
     assert ids(data, "test") == {"ms/30", "ms/31", "ms/32"}
     assert data.facts["queries_left_out"] == {"unjudged_in_evaluation_file": 5 + 7}
 
 
 def test_one_file_of_queries(msmarco: Maker) -> None:
     no = {f"queries.{split}.tsv": None for split in ("train", "dev", "eval")}
-    data, _ = read(msmarco({**no, "queries.tsv.gz": questions(range(45))}))
+    data, _ = read_folder(msmarco({**no, "queries.tsv.gz": questions(range(45))}))
     assert ids(data, "test") == {f"ms/{n}" for n in range(30, 40)}
     assert ids(data, "unlabelled") == {f"ms/{n}" for n in (*range(20, 30), *range(40, 45))}
 
@@ -137,7 +137,7 @@ def test_bad_rows_are_rejected_with_reason_and_line(msmarco: Maker) -> None:
     dev = tsv((30, "question 30"), (31, "question 31"), (32, "question 32"), (33, "question 33"))
     qrels = tsv((30, 0, 30, 1), (31, 0, 31), (32, 0, 32, "high"), (33, 0, 99, 1), (30, 0, 30, 1), (99, 0, 1, 1))
     files = {"collection.tsv": collection, "queries.train.tsv": queries, "queries.dev.tsv": dev, "qrels.dev.tsv": qrels}
-    data, rejects = read(msmarco({**files, "qrels.train.tsv": judged(range(1))}), ratio=0.9)
+    data, rejects = read_folder(msmarco({**files, "qrels.train.tsv": judged(range(1))}), ratio=0.9)
     assert reasons(rejects) == [
         ("ms/collection.tsv", 41, "missing_field"), ("ms/collection.tsv", 42, "empty_text"),
         ("ms/collection.tsv", 43, "duplicate_id"), ("ms/collection.tsv", 44, "too_many_columns"),
@@ -154,8 +154,8 @@ def test_bad_rows_are_rejected_with_reason_and_line(msmarco: Maker) -> None:
 
 def test_a_query_of_an_evaluation_file_never_trains(msmarco: Maker) -> None:
     train = judged(range(20)) + tsv((30, 0, 1, 1), (50, 0, 1, 1))  # 30 is judged in dev, 50 is of the eval file
-    asked = questions(range(25)) + questions(range(50, 51))
-    data, rejects = read(msmarco({"qrels.train.tsv": train, "queries.train.tsv": asked}), ratio=0.0)
+    train_queries = questions(range(25)) + questions(range(50, 51))
+    data, rejects = read_folder(msmarco({"qrels.train.tsv": train, "queries.train.tsv": train_queries}), ratio=0.0)
     assert reasons(rejects) == [
         ("ms/queries.train.tsv", 26, "query_in_two_splits"),
         ("ms/qrels.train.tsv", 21, "query_in_two_splits"),
@@ -190,10 +190,10 @@ def test_triplets_of_train_queries_are_kept_once_and_others_are_counted(
 ) -> None:
     rows = [(n, n, m) for m in (39, 38) for n in (*range(25), 30)]
     folder = msmarco({f"{NAME}.gz": tsv(*rows, *rows[:3])})
-    found = triplets_of(params(source(folder, f"{NAME}.gz"), max_reject_ratio=0.0))
+    triplets = triplets_of(params(source(folder, f"{NAME}.gz"), max_reject_ratio=0.0))
     train = train_ids(folder / "out")
     assert len(train) == 16
-    assert found == [(n, n, m) for n in train for m in (38, 39)]
+    assert triplets == [(n, n, m) for n in train for m in (38, 39)]
     report = read_json(folder / "out/report.json")
     entry = report["datasets"]["ms"]
     assert (report["given_triplets"], entry["given_triplets"], entry["given_triplets_rows"]) == (32, 32, 55)
@@ -222,8 +222,8 @@ def test_queries_that_spell_an_evaluation_query_lose_their_triplets(msmarco: Mak
     triplets_of(params(source(folder)))
     spelled = train_ids(folder / "out")[0]
     (folder / "queries.dev.tsv").write_bytes(tsv((30, f"Question, {spelled}")) + questions(range(31, 40)))
-    asked = [query for query, *_ in triplets_of(params(source(folder)))]
-    assert spelled not in asked and asked == train_ids(folder / "out")
+    query_ids = [query for query, *_ in triplets_of(params(source(folder)))]
+    assert spelled not in query_ids and query_ids == train_ids(folder / "out")
     entry = read_json(folder / "out/report.json")["datasets"]["ms"]
     assert (entry["given_triplets"], entry["given_triplets_of_left_out_queries"]) == (15, 1)
 
@@ -255,9 +255,9 @@ def test_the_file_of_triplets_lies_in_the_folder_or_elsewhere_and_is_listed(
     msmarco: Maker, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     content = tsv(*((n, n, 39) for n in range(20)))
-    folder, other = msmarco({NAME: content}), tmp_path_factory.mktemp("elsewhere") / "other.tsv"
-    other.write_bytes(content)
-    for triplets, name in ((NAME, NAME), (str(other), "other.tsv")):
+    folder, outside_file = msmarco({NAME: content}), tmp_path_factory.mktemp("elsewhere") / "other.tsv"
+    outside_file.write_bytes(content)
+    for triplets, name in ((NAME, NAME), (str(outside_file), "other.tsv")):
         checked = params(source(folder, triplets))
         keyed = by_key(checked, list_sources(checked))
         assert [row["path"] for row in keyed["ingest.sources[0].triplets"]] == [name]
@@ -266,7 +266,7 @@ def test_the_file_of_triplets_lies_in_the_folder_or_elsewhere_and_is_listed(
         assert paths == ["collection.tsv", *(f"{name}.tsv" for name in names)]
         with reading_only(keyed):
             assert len(triplets_of(checked)) == 16
-    other.write_bytes(b"0\t0\t1\n")
+    outside_file.write_bytes(b"0\t0\t1\n")
     with reading_only(keyed), pytest.raises(UserError, match=r"other\.tsv changed since the run began"):
         ingest(folder, checked)
 

@@ -8,21 +8,23 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from ingest_logs import COLUMNS, FIRST, click_log, ingest, params, reasons, rows_of, shown
+from ingest_logs import COLUMNS, FIRST, click_log, impression, ingest, params, reasons, rows_of
 
 from slimtower.common.errors import UserError
 from steps.ingest.rejects import Rejects
-from steps.ingest.table_rows import read_rows
+from steps.ingest.table_rows import TableFile
 
-ROWS = [shown(text, day, clicked=True) for text, day in (("a query", 0), ("spoilt", 1), ("more", 2), ("a test", 6))]
+ROWS = [
+    impression(text, day, clicked=True) for text, day in (("a query", 0), ("spoilt", 1), ("more", 2), ("a test", 6))
+]
 SPOILT = 2  # the 1-based number of the row that is replaced
 LARGEST = 2**63 - 1
 
 
 def spelled(texts: Sequence[bytes], kind: pa.DataType | None = None) -> pa.Array:
     """Strings of these bytes, UTF-8 or not."""
-    found = pa.Array.from_buffers(pa.string(), len(texts), pa.array(texts, pa.binary()).buffers())
-    return found.cast(kind) if kind else found
+    column = pa.Array.from_buffers(pa.string(), len(texts), pa.array(texts, pa.binary()).buffers())
+    return column.cast(kind) if kind else column
 
 
 def times(values: Sequence[int], kind: pa.DataType) -> pa.Array:
@@ -95,7 +97,7 @@ ODD: dict[str, pa.Array] = {
 def test_a_column_of_any_type_is_read_row_by_row(tmp_path: Path, column: str, odd: str) -> None:
     path = Path(log_with(tmp_path, column, ODD[odd])["path"])
     rejects = Rejects(1.0)
-    rows = list(read_rows(path, required=dict.fromkeys(COLUMNS.values(), "key"), source="log", rejects=rejects))
+    rows = list(TableFile(path, "log", dict.fromkeys(COLUMNS.values(), "key"), rejects).rows())
     assert rejects._rows_read["log"] == len(ROWS) == len(rows) + len(rejects.rows)
     assert sorted(row.line for row in [*rows, *rejects.rows]) == [1, 2, 3, 4]
     assert all(isinstance(row.raw(), str) for row in rows)

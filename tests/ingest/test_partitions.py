@@ -7,7 +7,7 @@ from steps.ingest.times import Window
 
 
 @pytest.mark.parametrize(
-    ("name", "first", "end"),
+    ("name", "first", "until"),
     [
         ("dt=2026-01-31/part-0.parquet", "2026-01-31", "2026-02-01"),
         ("logs/date=20260131/x.csv", "2026-01-31", "2026-02-01"),
@@ -27,9 +27,9 @@ from steps.ingest.times import Window
         ("dt=2026-01-31/written-2026-02-01.csv", "2026-01-31", "2026-02-01"),  # the partition, not the time of writing
     ],
 )
-def test_names_that_carry_dates(name: str, first: str, end: str) -> None:
+def test_names_that_carry_dates(name: str, first: str, until: str) -> None:
     span = named_span(name)
-    assert span == Window.of(first, end)
+    assert span == Window.of(first, until)
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,11 @@ def test_names_that_carry_none_are_always_read(name: str) -> None:
 def test_nothing_below_a_folder_lies_outside_of_the_folders_span() -> None:
     names = ["2026-03-01/dt=2026-01-31/x-2026-05-01.csv", "year=2026/month=01/day=31/2025/x", "2026/01/31/20260201.csv"]
     for name in names:
-        whole = named_span(name)
+        span_of_name = named_span(name)
         folders = [name[: at + 1] for at, letter in enumerate(name) if letter == "/"]
         spans = [span for folder in folders if (span := named_span(folder))]
-        assert whole and spans
-        assert all(whole.within(span) for span in spans)
+        assert span_of_name and spans
+        assert all(span_of_name.within(span) for span in spans)
 
 
 def test_a_window_is_in_utc() -> None:

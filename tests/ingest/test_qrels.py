@@ -177,6 +177,6 @@ def test_judgements_that_can_be_read_in_two_ways_are_refused(tmp_path: Path, cas
     with pytest.raises(UserError, match=r"read in several ways.*: 5 of 5.*qrels_columns: \["):
         ingest(tmp_path, params(source, max_reject_ratio=1.0))
     columns = {"TREC's columns": ["query", "-", "document", "grade"]}.get(case, ["-", "query", "document", "grade"])
-    told = source | {"qrels_columns": columns if "no grade" not in case else columns[:3]}
-    out = ingest(tmp_path, params(told, **RATIO))
+    explicit = source | {"qrels_columns": columns if "no grade" not in case else columns[:3]}
+    out = ingest(tmp_path, params(explicit, **RATIO))
     assert sorted(rows_of(out, "qrels", "query_id", "doc_id")) == sorted((f"log/{q}", f"log/{d}") for q, d in SMALL)

@@ -45,37 +45,37 @@ def test_defects_are_counted_beyond_those_that_are_kept(monkeypatch: pytest.Monk
 def test_a_hopeless_file_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ROWS_BETWEEN_LOOKS", 100)
     rejects = Rejects(0.01)
-    read = 0
+    row_count = 0
 
     def rows(defects_of_ten: int) -> Iterator[int]:
-        nonlocal read
-        for read in range(1, 1001):
+        nonlocal row_count
+        for row_count in range(1, 1001):
             rejects.count_row("f")
-            yield read
-            if read % 10 < defects_of_ten:
-                rejects.add("f", read, "bad_rank", "x")
+            yield row_count
+            if row_count % 10 < defects_of_ten:
+                rejects.add("f", row_count, "bad_rank", "x")
 
     for _ in rejects.watched(rows(3), "f", "f.csv"):  # the check at the file's end decides
         pass
-    assert read == 1000
+    assert row_count == 1000
     rejects = Rejects(0.01)
     with pytest.raises(UserError, match=r"f\.csv: .* of 1?\d\d rows cannot be used"):
         for _ in rejects.watched(rows(8), "f", "f.csv"):
             pass
-    assert read == 100
+    assert row_count == 100
 
 
 def test_a_file_of_a_log_that_is_mostly_about_what_is_gone_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     """Also where the log as a whole is not: a new catalogue whose ids the corpus does not have yet."""
     rejects = Rejects(0.01)
-    for source, gone in (("log/old", 3), ("log/new", 98)):
+    for source, missing_rows in (("log/old", 3), ("log/new", 98)):
         for line in range(1, 101 if source == "log/new" else 201):
             rejects.count_row(source)
-            if line <= gone:
+            if line <= missing_rows:
                 rejects.add_defect(source, line, MissingTarget("unknown_document"), "row")
     rejects.check_log(["log/old", "log/new"], "log")
-    told = capsys.readouterr().err
-    assert "WARNING: most rows of 1 of 2 files of the log" in told and "98 of 100 in log/new" in told
+    warning = capsys.readouterr().err
+    assert "WARNING: most rows of 1 of 2 files of the log" in warning and "98 of 100 in log/new" in warning
     rejects.check_log(["log/old"], "log")
     assert not capsys.readouterr().err
     with pytest.raises(UserError, match="98 of 100 rows are about documents or searches that are not there"):

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 from beir_folders import sound_folder
-from ingest_logs import COLUMNS, click_log, ingest, params, reasons, rows_of, shown, write
+from ingest_logs import COLUMNS, click_log, impression, ingest, params, reasons, rows_of, write
 
 from slimtower.common.errors import UserError
 from steps.ingest.rejects import Rejects
 from steps.ingest.run import read_term_scores
 
 LOG = [
-    shown("red shoes", 0) | {"qid": "q1"},
-    shown("blue hat", 1) | {"qid": "q2"},
-    shown("green coat", 6, clicked=True) | {"qid": "q3"},
-    shown("red shoes", 1) | {"qid": "q2"},  # q2 names two texts
+    impression("red shoes", 0) | {"qid": "q1"},
+    impression("blue hat", 1) | {"qid": "q2"},
+    impression("green coat", 6, clicked=True) | {"qid": "q3"},
+    impression("red shoes", 1) | {"qid": "q2"},  # q2 names two texts
 ]
 
 
@@ -91,8 +91,8 @@ def test_term_scores_are_one_positive_number_a_word(tmp_path: Path) -> None:
 
 def test_a_ranker_may_have_scored_queries_outside_the_log_but_not_only_such(tmp_path: Path) -> None:
     rows = [{"query": f"other {n}", "doc_id": "d0", "score": n} for n in range(9)]
-    kept = {"query": "red shoes", "doc_id": "d0", "score": 1}
-    out = ingest(tmp_path, params(source_with(tmp_path, [*rows, kept]), max_reject_ratio=0.0))
+    logged = {"query": "red shoes", "doc_id": "d0", "score": 1}
+    out = ingest(tmp_path, params(source_with(tmp_path, [*rows, logged]), max_reject_ratio=0.0))
     assert relevance(out) == {("red shoes", "log/d0"): 1.0}
     assert [row[2] for row in reasons(out)] == ["unknown_query"] * 9
     with pytest.raises(UserError, match=r"relevance: none of the 9 rows of .* gives a score \(unknown_query 9\)"):

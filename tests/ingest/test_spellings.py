@@ -62,9 +62,9 @@ def impressions(out: Path) -> list[Any]:
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     folder = tmp_path_factory.mktemp("plain")
-    found = impressions(ingest(folder, params(click_log(folder, "log.jsonl", jsonl(LOG).encode()), max_reject_ratio=0)))
-    assert len(found) == len(LOG)
-    return found
+    rows = impressions(ingest(folder, params(click_log(folder, "log.jsonl", jsonl(LOG).encode()), max_reject_ratio=0)))
+    assert len(rows) == len(LOG)
+    return rows
 
 
 def clicked(rows: Rows, yes: str, no: str, name: str = "clicked") -> Rows:
@@ -100,7 +100,7 @@ def us_date(text: str) -> str:
 
 
 def listed(rows: Rows) -> Rows:
-    return [{key: [each] for key, each in row.items()} for row in rows]
+    return [{key: [value] for key, value in row.items()} for row in rows]
 
 
 # Each spells several columns otherwise, which nothing ties to each other.
@@ -167,28 +167,30 @@ SETTINGS: dict[str, tuple[bytes, dict[str, Any], str]] = {
 def test_what_can_be_mistaken_has_a_setting_that_the_error_names(
     tmp_path: Path, expected: list[Any], case: str
 ) -> None:
-    content, settings, said = SETTINGS[case]
-    with pytest.raises(UserError, match=said):
+    content, settings, message = SETTINGS[case]
+    with pytest.raises(UserError, match=message):
         ingest(tmp_path, params(click_log(tmp_path, "log.csv", content), **RATIO))
     out = ingest(tmp_path, params(click_log(tmp_path, "log.csv", content, **settings), **RATIO))
-    found = impressions(out)
+    rows = impressions(out)
     if case == "few ranks of 0":
-        assert {row[2] for row in found} == {1, 2, 3, 4}
+        assert {row[2] for row in rows} == {1, 2, 3, 4}
     else:
-        assert [(text.removeprefix("é "), *rest) for text, *rest in found] == expected
+        assert [(text.removeprefix("é "), *rest) for text, *rest in rows] == expected
 
 
 def ubi(folder: Path, searches: Rows, events: Rows, **settings: Any) -> dict[str, Any]:
     (folder / "q.jsonl").write_text(jsonl(searches), encoding="utf-8")
     (folder / "e.jsonl").write_text(jsonl(events), encoding="utf-8")
     common = {"name": "log", "test_from": "2026-01-10", "validation_fraction": 0.0, "corpus": corpus(folder)}
-    places = {"queries": str(folder / "q.jsonl"), "events": str(folder / "e.jsonl")}
-    return common | {"kind": "ubi"} | places | settings
+    paths = {"queries": str(folder / "q.jsonl"), "events": str(folder / "e.jsonl")}
+    return common | {"kind": "ubi"} | paths | settings
 
 
 def placed(at: Callable[[int], dict[str, Any]]) -> Rows:
     """The events, their places written otherwise."""
-    return set_in(EVENTS, event_attributes=lambda own: {"object": own["object"]} | at(own["position"]["ordinal"]))
+    return set_in(
+        EVENTS, event_attributes=lambda values: {"object": values["object"]} | at(values["position"]["ordinal"])
+    )
 
 
 def flat(rows: Rows) -> Rows:
@@ -248,8 +250,8 @@ def test_a_ubi_log_is_read_however_its_indexes_were_exported(tmp_path: Path, exp
 
 
 def test_users_own_actions_are_mapped(tmp_path: Path, expected: list[Any]) -> None:
-    own = {"impression": "result_shown", "click": "view"}
-    events = set_in(EVENTS, action_name=own.get)
+    actions = {"impression": "result_shown", "click": "view"}
+    events = set_in(EVENTS, action_name=actions.get)
     source = ubi(tmp_path, SEARCHES, events, click_actions=["view"], impression_actions=["result_shown"])
     assert impressions(ingest(tmp_path, params(source, **RATIO))) == expected
 
@@ -341,10 +343,10 @@ def test_every_search_click_and_query_that_was_read_is_accounted_for(
         ]
         source = ubi(tmp_path, [*SEARCHES, *more], [*EVENTS, *events])
     out = ingest(tmp_path, params(source))
-    told = capsys.readouterr().out
+    summary = capsys.readouterr().out
     entry = read_json(out / "report.json")["datasets"]["log"]["searches"]
     assert entry["used"] == [7, 7]
     assert entry["left_out"]["after_test_from"] == [1, 1] and entry["left_out"]["query_without_click"] == [1, 0]
     extra = 2 if kind == "ubi" else 0
-    assert f"searches (clicks): {9 + extra} (8) read = 7 (7) used" in told
-    assert f"queries: {8 + bool(extra)} read = 5 train + 2 test + {1 + bool(extra)} test without click" in told
+    assert f"searches (clicks): {9 + extra} (8) read = 7 (7) used" in summary
+    assert f"queries: {8 + bool(extra)} read = 5 train + 2 test + {1 + bool(extra)} test without click" in summary

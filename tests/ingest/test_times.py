@@ -13,7 +13,7 @@ NOON = "2025-12-20T12:00:00"
 
 
 @pytest.mark.parametrize(
-    ("value", "read"),
+    ("value", "iso"),
     [
         (202601312359, EVENING),
         ("2026013123", "2026-01-31T23:00"),
@@ -56,8 +56,8 @@ NOON = "2025-12-20T12:00:00"
         ("1766232000000000", NOON),
     ],
 )
-def test_times_that_can_be_read_in_one_way_are(value: Any, read: str) -> None:
-    moment = datetime.fromisoformat(read).replace(tzinfo=UTC).timestamp()
+def test_times_that_can_be_read_in_one_way_are(value: Any, iso: str) -> None:
+    moment = datetime.fromisoformat(iso).replace(tzinfo=UTC).timestamp()
     assert unix_time(value) == pytest.approx(moment, rel=0, abs=1e-6)
 
 

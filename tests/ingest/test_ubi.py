@@ -126,14 +126,14 @@ def test_bad_searches_and_events_are_rejects_of_their_line(tmp_path: Path) -> No
         *EVENTS[:2] * 2,
     ]
     out = ingest(tmp_path, params(ubi(tmp_path, searches, events)))
-    found = {"shop/queries/q.jsonl": {}, "shop/events/e.jsonl": {}}
+    by_file = {"shop/queries/q.jsonl": {}, "shop/events/e.jsonl": {}}
     for name, line, reason in reasons(out):
-        found[name][line] = reason
-    assert found["shop/queries/q.jsonl"] == {
+        by_file[name][line] = reason
+    assert by_file["shop/queries/q.jsonl"] == {
         4: "duplicate_id", 5: "empty_text", 6: "bad_timestamp", 7: "unknown_document", 8: "wrong_type",
         9: "missing_field",
     }  # fmt: skip
-    assert found["shop/events/e.jsonl"] == {
+    assert by_file["shop/events/e.jsonl"] == {
         8: "click_without_impression", 9: "click_without_impression", 10: "click_without_impression",
         11: "missing_field", 12: "bad_rank", 13: "unknown_document", 14: "missing_field", 15: "bad_timestamp",
         16: "missing_field",
@@ -174,9 +174,9 @@ def test_a_small_file_of_browsing_alone_among_others_is_read(tmp_path: Path) -> 
 
 
 def test_a_log_most_of_whose_searches_or_clicks_are_of_another_corpus_is_refused(tmp_path: Path) -> None:
-    others = [search(f"of others {at}", "tie", 0, ["no", "none"]) for at in range(4)]
+    foreign = [search(f"of others {at}", "tie", 0, ["no", "none"]) for at in range(4)]
     with pytest.raises(UserError, match=r"q\.jsonl: 4 of 7 rows are about documents or searches .*unknown_document"):
-        ingest(tmp_path, params(ubi(tmp_path, [*SEARCHES, *others], EVENTS), max_reject_ratio=0.0))
+        ingest(tmp_path, params(ubi(tmp_path, [*SEARCHES, *foreign], EVENTS), max_reject_ratio=0.0))
     strangers = [event("click", f"lost {at}", "d0", 1) for at in range(len(EVENTS) + 1)]
     with pytest.raises(UserError, match=r"e\.jsonl: 8 of 15 rows .*click_without_impression"):
         ingest(tmp_path, params(ubi(tmp_path, SEARCHES, [*EVENTS, *strangers]), max_reject_ratio=0.0))
@@ -184,8 +184,8 @@ def test_a_log_most_of_whose_searches_or_clicks_are_of_another_corpus_is_refused
 
 def test_a_click_after_midnight_on_a_search_of_the_partition_before_the_window_is_counted(tmp_path: Path) -> None:
     source = ubi(tmp_path, SEARCHES, EVENTS) | {name: str(tmp_path / name) for name in ("queries", "events")}
-    for place in ("queries/q.jsonl", "events/e.jsonl"):
-        (tmp_path / place).unlink()
+    for path in ("queries/q.jsonl", "events/e.jsonl"):
+        (tmp_path / path).unlink()
     for day, searches in ((4, [search("late", "hat", 3.999, ["d0"])]), (5, [search("own", "coat", 4.5, ["d1"])])):
         write(tmp_path / "queries" / f"dt=2026-01-0{day}" / "q.jsonl", searches)
     write(tmp_path / "queries" / "dt=2026-01-07" / "q.jsonl", [search("test", "tie", 6, ["d2"])])
@@ -230,10 +230,10 @@ def test_responses_to_a_search_are_in_the_order_of_their_times(tmp_path: Path, o
     times = [f"2026-01-01T00:00:{at:09.6f}Z" for at in (0.25, 0.25 + min(seconds, 59))]
     pages = [response(1, 0, ["d0", "d1"], timestamp=times[0]), response(2, 0, ["d2", "d0", "d3"], timestamp=times[1])]
     source = ubi(tmp_path, [*pages, *SEARCHES][::order], EVENTS)
-    found = impressions(ingest(tmp_path, params(source)))
-    shown = [("d0", 1), ("d1", 2), ("d2", 3), ("d3", 5)]
-    assert [row[1:3] for row in found if row[0] == "shop/paged"] == [(f"shop/{doc}", rank) for doc, rank in shown]
-    assert sorted(row for row in found if row[0] != "shop/paged") == sorted(EXPECTED)
+    rows = impressions(ingest(tmp_path, params(source)))
+    ranks = [("d0", 1), ("d1", 2), ("d2", 3), ("d3", 5)]
+    assert [row[1:3] for row in rows if row[0] == "shop/paged"] == [(f"shop/{doc}", rank) for doc, rank in ranks]
+    assert sorted(row for row in rows if row[0] != "shop/paged") == sorted(EXPECTED)
     assert rows_of(tmp_path / "out", "impressions", "timestamp").count(FIRST) == 3 + 4  # of the first response
 
 
@@ -267,10 +267,10 @@ def test_responses_without_an_id_are_one_where_their_hits_are_and_else_go_on(tmp
         search("asked", "coat", 0.1, ["d3"]),
     ]
     events = [*EVENTS, event("click", "twice", "d2", 0.1), event("click", "asked", "d3", 0.1)]
-    found = impressions(ingest(tmp_path, params(ubi(tmp_path, [*SEARCHES, *rows][::order], events))))
-    shown = [("d0", 1, False), ("d1", 2, False), ("d2", 3, True)]
-    assert [row[1:] for row in found if row[0] == "shop/twice"] == [(f"shop/{doc}", *rest) for doc, *rest in shown]
-    assert [row[1:] for row in found if row[0] == "shop/asked"] == [("shop/d3", 1, True)]
+    results = impressions(ingest(tmp_path, params(ubi(tmp_path, [*SEARCHES, *rows][::order], events))))
+    clicks = [("d0", 1, False), ("d1", 2, False), ("d2", 3, True)]
+    assert [row[1:] for row in results if row[0] == "shop/twice"] == [(f"shop/{doc}", *rest) for doc, *rest in clicks]
+    assert [row[1:] for row in results if row[0] == "shop/asked"] == [("shop/d3", 1, True)]
     assert [row[2] for row in reasons(tmp_path / "out")] == ["duplicate_id"]
 
 
@@ -302,10 +302,10 @@ def test_searches_without_a_client_are_nobodys(tmp_path: Path) -> None:
 
 
 def test_the_example_log_is_read_without_a_reject_and_called_simulated(tmp_path: Path) -> None:
-    queries, documents, shown = mine_logs.random_log(1, datasets=1, queries=60)
+    queries, documents, log_rows = mine_logs.random_log(1, datasets=1, queries=60)
     log = tmp_path / "log"
-    counts = write_log(log, mine_logs.write_log(tmp_path / "demo", queries, documents, shown))
-    assert counts["searches"] == len({(row["session_id"], row["query_id"]) for row in shown})
+    counts = write_log(log, mine_logs.write_log(tmp_path / "demo", queries, documents, log_rows))
+    assert counts["searches"] == len({(row["session_id"], row["query_id"]) for row in log_rows})
     assert len(list((log / "queries").iterdir())) > 2
     changes = {"test_from": "2025-01-09", "validation_fraction": 0.1, "simulated": True}
     out = ingest(tmp_path, params(from_recipe(log) | changes, max_reject_ratio=0.0))
@@ -313,7 +313,7 @@ def test_the_example_log_is_read_without_a_reject_and_called_simulated(tmp_path:
     report = read_json(out / "report.json")
     entry = report["datasets"]["log"]
     assert report["simulated"] is entry["sessions"]["simulated"] is True
-    assert entry["sessions"]["impressions"] + sum(entry["impressions_left_out"].values()) == len(shown)
+    assert entry["sessions"]["impressions"] + sum(entry["impressions_left_out"].values()) == len(log_rows)
     assert set(texts_by_split(out)) == {"train", "dev", "test"}
 
 

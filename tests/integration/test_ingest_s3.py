@@ -30,7 +30,7 @@ DAYS = ("2026-01-30", "2026-01-31", "2026-02-01")
 @pytest.fixture
 def client() -> Any:
     """The client that ingest itself makes."""
-    return locations.s3_client("s3://", KEY)
+    return s3.s3_client(KEY)
 
 
 @pytest.fixture

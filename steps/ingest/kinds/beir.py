@@ -54,17 +54,13 @@ class BeirSource(JudgedSource, ScoredSource):
     """
 
     def locations(self, key: str, window: Window) -> Iterator[Location]:
-        """The folder, and the table of scores."""
         yield Location(self.path, f"{key}.path", patterns=PATTERNS, is_folder=True)
         if self.relevance:
             yield Location(self.relevance, f"{key}.relevance", "relevance/", patterns=TABLES)
 
     def read(self, context: ReadContext) -> SourceData:
-        """Read the folder and the scores.
+        """Read the folder and the scores; without test qrels the dev queries are test.
 
-        A query judged relevant for nothing belongs to no evaluation; it is unlabelled when neither a qrels file nor
-        answers.jsonl names it at all. Without test qrels the dev queries are test. Without dev qrels a seeded share
-        DEV_FRACTION of the train queries becomes dev.
         Raises UserError without a corpus, for an empty one, for qrels without queries or of which no row is usable,
         and for too many defect rows.
         """
@@ -106,7 +102,7 @@ class BeirSource(JudgedSource, ScoredSource):
         query_ids, doc_ids = Ids(rows.queries), Ids(rows.documents)
         for split, path in qrels:
             read_judgements(path, split, query_ids, doc_ids, rows, rejects, columns=self.qrels_columns, key=key)
-            if split == "test" and not rows.has_test:
+            if split == "test" and "test" not in rows.splits().values():
                 raise UserError(
                     f"{path}: no usable judgement; {key} needs a relevant document a query, or no such file where"
                     " nothing is to be judged"

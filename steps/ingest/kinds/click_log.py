@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from slimtower.common.files import sha256_text
 from slimtower.common.settings import Strict
 from steps.ingest.rejects import Clicks
-from steps.ingest.relevance import QueryNames, log_relevance
+from steps.ingest.relevance import AMBIGUOUS, log_relevance
 from steps.ingest.rows import MissingTarget
 from steps.ingest.search_log import SearchLog, Tables, add_log, read_corpus
 from steps.ingest.source import Location, LogSource, Name, ReadContext, SourceData
@@ -85,7 +85,6 @@ class ClickLogSource(LogSource):
     """Which values say that a result was clicked, if not true, t, yes, y or 1."""
 
     def locations(self, key: str, window: Window) -> Iterator[Location]:
-        """The log in the window, its corpus and the table of scores."""
         return self.log_locations(key, path=(self.path, window))
 
     def read(self, context: ReadContext) -> SourceData:
@@ -102,7 +101,7 @@ class ClickLogSource(LogSource):
         reader.clicks.check(tables.subject, "give the corpus of this log, or mend its doc_id")
         data.facts["impressions_left_out"] = {"outside_window": reader.outside}
         add_log(data, reader.log, self, context, has_sessions=bool(self.columns.session_id))
-        data.relevance = log_relevance(self, context, reader.log, reader.names, documents, data.facts)
+        data.relevance = log_relevance(self, context, reader.log, reader.query_numbers, documents, data.facts)
         return data
 
 
@@ -121,14 +120,15 @@ class _Reader:
     def __init__(self, source: ClickLogSource, context: ReadContext, documents: Mapping[str, int]) -> None:
         self.source, self.columns, self.documents = source, source.columns, documents
         self.window, self.rejects = context.window, context.rejects
-        self.log, self.names = SearchLog(), QueryNames()
+        self.log = SearchLog()
+        self.query_numbers: dict[str, int] = {}  # by the log's own id, or AMBIGUOUS
         self.ids, self.clicks, self.reading = Ids(documents), Clicks(), Reading()
         self.outside = 0
         mapped = {ours: theirs for ours, theirs in source.columns.model_dump().items() if theirs}
         self.required = {theirs: f"{context.key}.columns.{ours}" for ours, theirs in mapped.items()}
 
     def add_rows(self, rows: Iterator[tuple[str, Row]]) -> None:
-        """Add the impressions of all files' rows to the log, and what it calls its queries to the names."""
+        """Add the impressions of all files' rows to the log."""
         probed = list(islice(rows, PROBED_ROWS))
         self.reading = self._detect_reading([row for _, row in probed])
         batch: list[_Impression] = []
@@ -183,7 +183,7 @@ class _Reader:
         session = as_id(get(columns.session_id)) if columns.session_id else ""
         name = as_id(get(columns.query_id)) if columns.query_id else ""
         query = self.log.query(text, timestamp, source, row.line)
-        if name and self.source.relevance:
-            self.names.add(name, query)
+        if name and self.source.relevance and self.query_numbers.setdefault(name, query) != query:
+            self.query_numbers[name] = AMBIGUOUS
         session = session or f"{sha256_text(self.log.keys[query])[:16]}@{timestamp}"
         return _Impression(f"{self.source.name}/{session}", query, self.documents[key], rank, clicked, timestamp)

@@ -25,9 +25,8 @@ class IrDatasetsSource(JudgedSource):
     def read(self, context: ReadContext) -> SourceData:
         """Read the data set, which the package downloads into IR_DATASETS_HOME.
 
-        Queries and judgements are those of its parts `<id>/train`, `<id>/dev` and `<id>/test` (also training,
-        validation, valid, val); a data set that has neither test nor dev part is itself the test. Without a judged
-        test part the dev part is test, and a seeded share DEV_FRACTION of the train queries becomes dev. Train queries
+        Queries and judgements are those of its parts `<id>/train`, `<id>/dev` and `<id>/test`. A data set that has
+        neither test nor dev part is itself the test; without a judged test part the dev part is test. Train queries
         that no judgement names are unlabelled; such queries of the other parts are left out.
         Raises UserError when the package or the id is missing, when the data set has no documents or no judgements to
         evaluate on, and for too many defect rows; TransientError when a download fails.
@@ -63,7 +62,7 @@ class IrDatasetsSource(JudgedSource):
                 for _, row, guard in rejects.guarded(qrels, source, f"{part_id}: qrels"):
                     with guard:
                         _judge(row, split, rows)
-        if not rows.has_test:
+        if "test" not in rows.splits().values():
             raise UserError(f"params.yaml: {key}: {parts['test'][1]!r} has no usable judgement; name another data set")
         data = SourceData(self.name, facts={"parts": {split: part_id for split, (_, part_id) in parts.items()}})
         rows.settle(data, held_out, seed=context.seed, relevant_from=self.relevant_from)

@@ -52,18 +52,15 @@ class MsMarcoSource(JudgedSource):
         return f"{self.path.rstrip('/')}/{self.triplets}" if inside else self.triplets
 
     def locations(self, key: str, window: Window) -> Iterator[Location]:
-        """The folder, and the file of triplets."""
         yield Location(self.path, f"{key}.path", patterns=PATTERNS, is_folder=True)
         if self.triplets:
             lines = "query, positive and negative id"
             yield Location(self.triplets_place, f"{key}.triplets", "triplets/", lines=lines)
 
     def read(self, context: ReadContext) -> SourceData:
-        """Read the folder and the triplets.
+        """Read the folder and the triplets; MS MARCO publishes no test judgements: without them dev queries are test.
 
-        MS MARCO publishes no test judgements: without qrels.test the dev queries are test, and a seeded share
-        DEV_FRACTION of the train queries becomes dev. Train queries that no judgement names are unlabelled; those of
-        the other query files without judgement are somebody's evaluation and are left out.
+        Train queries that no judgement names are unlabelled; such queries of the other files are left out.
         Raises UserError for a missing file, an empty collection, unusable judgements or too many defect rows.
         """
         with local_folder(self.path, f"{context.key}.path", PATTERNS) as folder:
@@ -85,7 +82,7 @@ class MsMarcoSource(JudgedSource):
         file_of = _read_queries(folder, rows, key, context.rejects)
         for at, path in qrels.items():
             _read_qrels(path, "test" if at == evaluated else at, rows, file_of, context.rejects)
-        if not rows.has_test:
+        if "test" not in rows.splits().values():
             raise UserError(f"{qrels[evaluated]}: no usable judgement; {key} needs a relevant document a query")
         data = SourceData(self.name, facts={"test_judgements": qrels[evaluated].name})
         held_out = {query_id: _UNJUDGED for query_id, file in file_of.items() if file in _EVALUATION_FILES}
@@ -95,9 +92,8 @@ class MsMarcoSource(JudgedSource):
     def _read_triplets(self, path: Path, data: SourceData, key: str, context: ReadContext) -> pa.Table:
         """The table `given_triplets` of the train queries of `data`, sorted, each triplet once.
 
-        At most `max_triplets`, whatever their order in the file; 12 bytes each until they are sorted. Those of queries
-        that are not train, dev queries drawn from train among them, are left out and counted in the facts of `data`.
-        Raises UserError for too many defect rows, or when no row is a triplet.
+        At most `max_triplets`, whatever their order in the file. Those of queries that do not train are counted in the
+        facts of `data`. Raises UserError for too many defect rows, or when no row is a triplet.
         """
         source, rejects, limit = f"{self.name}/{path.name}", context.rejects, self.max_triplets
         splits = {query.query_id: query.split for query in data.queries}
@@ -149,7 +145,7 @@ def _read_collection(folder: Path, rows: JudgedRows, key: str, rejects: Rejects)
 
 
 def _read_queries(folder: Path, rows: JudgedRows, key: str, rejects: Rejects) -> dict[str, str]:
-    """Reads the queries; returns of each which of _QUERY_FILES holds it."""
+    """Read the queries; returns of each which of _QUERY_FILES holds it."""
     files = [(split, path) for split in _QUERY_FILES if (path := _first(folder, _names("queries", split)))]
     if not files:
         raise UserError(f"{folder}: neither queries.train.tsv, queries.dev.tsv nor queries.tsv; {key} needs queries")

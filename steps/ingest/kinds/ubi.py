@@ -8,7 +8,7 @@ import json
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from pydantic import Field
 from slimtower.common.errors import UserError
 from steps.ingest.coded_columns import append, coded, columns
 from steps.ingest.rejects import Clicks, Rejects
-from steps.ingest.relevance import QueryNames, log_relevance
+from steps.ingest.relevance import log_relevance
 from steps.ingest.rows import Defect, LeftOut, MissingTarget, json_value
 from steps.ingest.search_log import AFTER_TEST_FROM, SearchLog, Tables, add_log, read_corpus
 from steps.ingest.source import Location, LogSource, Name, ReadContext, SourceData
@@ -51,7 +51,6 @@ class UbiSource(LogSource):
     """Events that say what a search without hits showed."""
 
     def locations(self, key: str, window: Window) -> Iterator[Location]:
-        """Both indexes in the window, events for a day longer; the corpus and the table of scores."""
         events = (self.events, window.longer(SESSION_SECONDS))
         return self.log_locations(key, queries=(self.queries, window), events=events)
 
@@ -65,8 +64,7 @@ class UbiSource(LogSource):
         numbers = {original: number for number, original in enumerate(documents)}
         log = SearchLog()
         searches = read_searches(self, context, log, numbers)
-        actions = (self.click_actions, self.impression_actions)
-        impressions, events_left_out = read_events(self, *actions, context, searches, numbers)
+        impressions, events_left_out = self._read_events(context, searches, numbers)
         queries, times = np.array(searches.queries, dtype=np.int32), np.array(searches.times, dtype=np.int64)
         for start in range(0, len(impressions.searches), _BATCH_ROWS):
             shown_by, doc_numbers, ranks, clicked = (column[start : start + _BATCH_ROWS] for column in impressions)
@@ -87,12 +85,39 @@ class UbiSource(LogSource):
         seen = counts["used"][0] + sum(count for count, _ in counts["left_out"].values())
         nothing_shown = len(searches.numbers) - sum(lost.values()) - seen
         counts["left_out"] |= {reason: [n, 0] for reason, n in (lost | {"nothing_shown": nothing_shown}).items()}
-        names = QueryNames()
-        for search_id, number in zip(searches.ids, searches.queries, strict=True):
-            if self.relevance and number >= 0:
-                names.add(search_id, number)
-        data.relevance = log_relevance(self, context, log, names, documents, data.facts)
+        query_numbers = {
+            search_id: number
+            for search_id, number in zip(searches.ids, searches.queries, strict=True)
+            if self.relevance and number >= 0
+        }
+        data.relevance = log_relevance(self, context, log, query_numbers, documents, data.facts)
         return data
+
+    def _read_events(
+        self, context: ReadContext, searches: Searches, documents: Mapping[str, int]
+    ) -> tuple["Impressions", dict[str, int]]:
+        """What was shown and clicked, and how many events were left out, by reason.
+
+        An event at or after `test_from` says nothing about a search before it. What such a search showed and was
+        clicked only then is left out: it is no document that nobody clicked. An event of the window's first day may
+        belong to a search before the window, whose partition is not read; those up to SESSION_SECONDS after the window
+        are read, for the searches inside. Raises UserError for a missing file or column, too many defect rows, events
+        of which none is a click, or where most clicks are lost.
+        """
+        reader = _Reader(self, context.window, searches, documents)
+        required = dict.fromkeys(("action_name", "timestamp"), f"{context.key}.events")
+        tables = Tables(self, "events", context, context.window.longer(SESSION_SECONDS))
+        for name, row in tables.rows(required, ["query_id", _ATTRIBUTES, *_FLAT]):
+            with context.rejects.guard(name, row.line, row.raw):
+                reader.add(row, name)
+        reader.check_actions(f"params.yaml: {context.key}.click_actions")
+        impressions = reader.impressions(context.rejects)
+        tables.check_log(other_rows=sum(reader.left_out.values()))
+        reader.clicks.check(
+            tables.subject,
+            "query_response_hit_ids and object_id must both be ids of the corpus, not an engine's own numbers",
+        )
+        return impressions, dict(sorted(reader.left_out.items()))
 
 
 class Impressions(NamedTuple):
@@ -104,53 +129,13 @@ class Impressions(NamedTuple):
     clicked: np.ndarray
 
 
-def read_events(
-    source: LogSource,
-    click_actions: Sequence[str],
-    impression_actions: Sequence[str],
-    context: ReadContext,
-    searches: Searches,
-    documents: Mapping[str, int],
-) -> tuple[Impressions, dict[str, int]]:
-    """What was shown and clicked, and how many events were left out, by reason.
-
-    An event at or after `test_from` says nothing about a search before it. What such a search showed and was clicked
-    only then is left out: it is no document that nobody clicked. An event of the window's first day may
-    belong to a search before the window, whose partition is not read; those up to SESSION_SECONDS after the window
-    are read, for the searches inside. Raises UserError for a missing file or column, too many defect rows, events of
-    which none is a click, or where most clicks are lost.
-    """
-    reader = _Reader(source, click_actions, impression_actions, context.window, searches, documents)
-    required = dict.fromkeys(("action_name", "timestamp"), f"{context.key}.events")
-    tables = Tables(source, "events", context, context.window.longer(SESSION_SECONDS))
-    for name, row in tables.rows(required, ["query_id", _ATTRIBUTES, *_FLAT]):
-        with context.rejects.guard(name, row.line, row.raw):
-            reader.add(row, name)
-    reader.check_actions(f"params.yaml: {context.key}.click_actions", click_actions)
-    impressions = reader.impressions(context.rejects)
-    tables.check_log(other_rows=sum(reader.left_out.values()))
-    reader.clicks.check(
-        tables.subject,
-        "query_response_hit_ids and object_id must both be ids of the corpus, not an engine's own numbers",
-    )
-    return impressions, dict(sorted(reader.left_out.items()))
-
-
 class _Reader:
-    def __init__(
-        self,
-        source: LogSource,
-        click_actions: Sequence[str],
-        impression_actions: Sequence[str],
-        window: Window,
-        searches: Searches,
-        documents: Mapping[str, int],
-    ) -> None:
+    def __init__(self, source: UbiSource, window: Window, searches: Searches, documents: Mapping[str, int]) -> None:
         self.source, self.searches, self.documents = source, searches, documents
         self.search_ids, self.ids = Ids(searches.numbers), Ids(documents)
         self.window, self.longer = window, window.longer(SESSION_SECONDS)
-        self.click_actions = frozenset(map(_folded, click_actions))
-        self.actions = self.click_actions | frozenset(map(_folded, impression_actions))
+        self.click_actions = frozenset(map(_folded, source.click_actions))
+        self.actions = self.click_actions | frozenset(map(_folded, source.impression_actions))
         self.reading, self.cut = Reading(timestamp=source.timestamp), source.cut
         self.seen, self.of_searches = Counter[str](), Counter[str]()  # events by action: all, and those of a search
         self.clicks = Clicks()
@@ -254,7 +239,7 @@ class _Reader:
             raise MissingTarget("unknown_document")
         return values, search * len(self.documents) + self.documents[key]
 
-    def check_actions(self, key: str, click_actions: Sequence[str]) -> None:
+    def check_actions(self, key: str) -> None:
         """UserError where there are events, and none is a click on something that a search showed."""
         if any(self.of_searches[action] for action in self.click_actions):
             return
@@ -264,8 +249,8 @@ class _Reader:
         nameless = sum(self.seen[action] for action in self.click_actions)
         problem = f"the {nameless:,} clicks name no query_id" if nameless else "no event is a click"
         raise UserError(
-            f"{key}: {problem} ({', '.join(click_actions)}); the actions of the events are {named}: name those that"
-            " are clicks"
+            f"{key}: {problem} ({', '.join(self.source.click_actions)}); the actions of the events are {named}: name"
+            " those that are clicks"
         )
 
     def impressions(self, rejects: Rejects) -> Impressions:
@@ -298,7 +283,8 @@ class _Reader:
         """Pairs that events show, and their ranks from 1 on; those without one become rejects if others have one."""
         pairs, ranks = (np.array(column) for column in self.shown)
         impressions = sum(self.of_searches[action] for action in self.actions - self.click_actions)
-        if not impressions and len(self.later_clicks[0]) and not self._any_hits():
+        any_hits = len(self.searches.documents) or self.searches.unknown_documents
+        if not impressions and len(self.later_clicks[0]) and not any_hits:
             self._say("no search has hits and no event is an impression, so what was clicked is all that was shown")
             pairs, ranks, *_ = (np.array(column) for column in self.later_clicks)
             return pairs, np.where(ranks < 1, self._by_order(pairs), ranks).astype(np.int32)
@@ -315,9 +301,6 @@ class _Reader:
                 reason = "missing_field" if ranks[index] == _NO_RANK else "bad_rank"
                 rejects.add(self.files[file], line, reason, self._raw(int(pairs[index])))
         return pairs[~bad], (ranks[~bad] + 1 - rank_from).astype(np.int32)
-
-    def _any_hits(self) -> bool:
-        return bool(len(self.searches.documents) or self.searches.unknown_documents)
 
     def _by_order(self, pairs: np.ndarray) -> np.ndarray:
         """The place of each pair among those of its search, from 1 on: int32 `(pairs,)`."""
