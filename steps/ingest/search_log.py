@@ -28,7 +28,7 @@ from steps.ingest.source import (
     text_id,
 )
 from steps.ingest.splits import JudgedRows
-from steps.ingest.table_rows import Gaps, Row, TableFile
+from steps.ingest.table_rows import Row, TableFile
 from steps.ingest.times import ALWAYS, Window
 from steps.ingest.values import as_id, text_field
 
@@ -67,12 +67,15 @@ class Tables:
         self, required: Mapping[str, str], optional: Collection[str] = (), gap: str = ""
     ) -> Iterator[tuple[str, Row]]:
         """Rows as of `TableFile`, each with its file's name; of several small files some may lack the column `gap`."""
-        gaps = Gaps(gap) if gap and len(self.files) > 1 else None
+        gaps = {gap} if gap and len(self.files) > 1 else set()
+        unseen = set(gaps)
         for name, path in self.files.items():
             file = TableFile(path, name, required, self.rejects, optional, gaps, self.form)
-            yield from ((name, row) for row in progress(self.rejects.watched(file.rows(), name, path), None, name))
-        if gaps:
-            gaps.check(required)
+            for row in progress(self.rejects.watched(file.rows(), name, path), None, name):
+                unseen.difference_update(row.values)
+                yield name, row
+        for name, path in self.files.items() if unseen else ():  # the first one that lacks the column is named
+            next(TableFile(path, name, required, self.rejects, optional, form=self.form).rows(), None)
 
     def check(self, *, has_settings: bool = True) -> None:
         """UserError where too many rows are defect; `has_settings`: the source has knobs of how its files spell."""
@@ -152,22 +155,11 @@ class SearchLog:
             self.keys.append(key)
         return number
 
-    def add(
-        self,
-        sessions: pa.Array,
-        queries: Sequence[int] | np.ndarray,
-        documents: Sequence[int] | np.ndarray,
-        ranks: Sequence[int] | np.ndarray,
-        clicked: Sequence[bool] | np.ndarray,
-        timestamps: Sequence[int] | np.ndarray,
-    ) -> None:
-        """Add a batch of impressions; `sessions` are globally unique ids, strings or a dictionary of them."""
+    def add(self, sessions: pa.Array, *columns: Sequence[int] | np.ndarray) -> None:
+        """Add a batch of impressions: unique session ids, perhaps a dictionary, and the other columns of `table`."""
         coded = sessions if pa.types.is_dictionary(sessions.type) else sessions.dictionary_encode()
-        columns = [
-            pa.array(values, field.type)
-            for values, field in zip((queries, documents, ranks, clicked, timestamps), list(_SCHEMA)[1:], strict=True)
-        ]
-        self._batches.append(pa.record_batch([coded, *columns], schema=_SCHEMA))
+        typed = [pa.array(values, field.type) for values, field in zip(columns, list(_SCHEMA)[1:], strict=True)]
+        self._batches.append(pa.record_batch([coded, *typed], schema=_SCHEMA))
 
     def table(self) -> pa.Table:
         """All impressions as (session, query, document, rank, clicked, timestamp) in the order of their adding."""

@@ -66,30 +66,6 @@ class Form(NamedTuple):
 PLAIN = Form()
 
 
-class Gaps:
-    """Columns that a row of JSON may lack, and so a whole small file: none is named wrong that another file has."""
-
-    def __init__(self, *columns: str) -> None:
-        self.columns = frozenset(columns)
-        self._had: set[str] = set()
-        self._first: tuple[Path, str] | None = None
-
-    def may_lack(self, path: Path, where: str, had: Collection[str], required: Collection[str], rows: int) -> bool:
-        """Note what a file's first rows had; whether those `required` that they lack may be missing there."""
-        self._had.update(had)
-        if rows >= PROBED_ROWS or not {*required}.difference(their_names(required, [*had])) <= self.columns:
-            return False
-        self._first = self._first or (path, where)
-        return True
-
-    def check(self, required: Mapping[str, str]) -> None:
-        """UserError, after all files, for a column that none of them had."""
-        had = their_names(required, sorted(self._had))
-        missing = {name: key for name, key in required.items() if name in self.columns.difference(had)}
-        if self._first and missing:
-            check_columns(*self._first, sorted(self._had), missing, ())
-
-
 @dataclass(frozen=True)
 class TableFile:
     """A file of rows, its format told by its suffix, and the columns that are read of it.
@@ -106,8 +82,8 @@ class TableFile:
     """Takes the rows that cannot be parsed."""
     optional: Collection[str] = ()
     """Columns whose values are given if it has them."""
-    gaps: Gaps | None = None
-    """What a small file of JSON, one of several, may lack."""
+    gaps: Collection[str] = ()
+    """Those of the required columns that a small file of JSON, one of several, may lack, as a row may."""
     form: Form = PLAIN
 
     def rows(self) -> Iterator[Row]:
@@ -127,9 +103,6 @@ class TableFile:
             formats = ", ".join(_TEXT)
             raise UserError(f"{self.path}: its suffix is none of parquet, {formats} (the latter also .gz); rename it")
 
-    def _columns(self, where: str, has: Sequence[str]) -> dict[str, str]:
-        return check_columns(self.path, where, has, self.required, self.optional)
-
     def _parquet(self) -> Iterator[Row]:
         """A value that Python cannot hold is the defect of its own row.
 
@@ -139,7 +112,7 @@ class TableFile:
         lines = count(1)
         try:
             with pq.ParquetFile(self.path) as file:
-                names = self._columns("schema", file.schema_arrow.names)
+                names = check_columns(self.path, "schema", file.schema_arrow.names, self.required, self.optional)
                 for batch in file.iter_batches(_BATCH_ROWS, columns=sorted({*names.values()})):
                     defects: dict[int, str] = {}
                     columns = [_values(batch.column(theirs), defects) for theirs in names.values()]
@@ -176,7 +149,7 @@ class TableFile:
                         f"{self.path}: line {first.line}: {first.defect}: {first.raw[:80]!r}; write the header again"
                     )
                 header = [name.strip() for name in first.fields]
-                theirs = self._columns(f"line {first.line}", header)
+                theirs = check_columns(self.path, f"line {first.line}", header, self.required, self.optional)
                 positions = [(ours, header.index(name)) for ours, name in theirs.items()]
                 for line, fields, defect, raw in file_records:
                     self.rejects.count_row(self.source)
@@ -191,11 +164,9 @@ class TableFile:
         theirs: dict[str, str] = {}
         if probed:
             had = sorted({name for row in probed for name in row.values})
-            where = f"line {probed[0].line}"
-            if self.gaps and self.gaps.may_lack(self.path, where, had, self.required, len(probed)):
-                theirs = their_names((*self.required, *self.optional), had)
-            else:
-                theirs = self._columns(where, had)
+            gaps = self.gaps if len(probed) < PROBED_ROWS else ()
+            required = {name: key for name, key in self.required.items() if name not in gaps}
+            theirs = check_columns(self.path, f"line {probed[0].line}", had, required, (*self.optional, *gaps))
         renamed = {ours: name for ours, name in theirs.items() if ours != name}
         for row in chain(probed, rows):
             yield row._replace(values=_renamed(row.values, renamed)) if renamed else row

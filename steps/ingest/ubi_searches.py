@@ -12,8 +12,8 @@ from steps.ingest.rows import Defect, LeftOut, MissingTarget, json_value
 from steps.ingest.search_log import SearchLog, Tables
 from steps.ingest.source import LogSource, ReadContext
 from steps.ingest.table_rows import Row
-from steps.ingest.times import Window
-from steps.ingest.values import Ids, Reading, as_id, as_query, unwrapped
+from steps.ingest.times import Window, unix_time
+from steps.ingest.values import Ids, as_id, as_query, unwrapped
 
 UNUSABLE, AFTER, BEFORE = -1, -2, -3  # of searches left out; the last two lie after and before the window
 _DAY_SECONDS = 24 * 3600
@@ -80,8 +80,8 @@ class _Reader:
     def __init__(
         self, log: SearchLog, documents: Mapping[str, int], window: Window, rejects: Rejects, source: LogSource
     ) -> None:
-        self.log, self.documents, self.window, self.rejects, self.cut = log, documents, window, rejects, source.cut
-        self.doc_ids, self.reading = Ids(documents), Reading(timestamp=source.timestamp)
+        self.log, self.documents, self.window, self.rejects, self.source = log, documents, window, rejects, source
+        self.doc_ids = Ids(documents)
         self.searches = Searches()
         self.texts: dict[str, int] = {}
         self.files: list[str] = []  # the last is the one being read
@@ -105,7 +105,7 @@ class _Reader:
         hits = _hits(get("query_response_hit_ids"))
         if number == UNUSABLE:
             raise LeftOut("duplicate_id")
-        time = self.reading.time(get("timestamp"))
+        time = unix_time(unwrapped(get("timestamp")), self.source.timestamp)
         if number == BEFORE or not self.window.holds(time):
             searches.impressions_outside += len(hits)
             if time < self.window.start:
@@ -198,7 +198,8 @@ class _Reader:
             ranks += _hits_before(of, arrival_times, hits)[shown_in]
         shown_by = of[shown_in]
         used = numbers[shown_by] >= 0  # the last number, where a response was replaced, is not
-        late = used & (arrival_times[shown_in] >= self.cut) & (np.array([*searches.times, 0])[shown_by] < self.cut)
+        cut, first_times = self.source.cut, np.array([*searches.times, 0])[shown_by]
+        late = used & (arrival_times[shown_in] >= cut) & (first_times < cut)
         searches.impressions_late, used = int(late.sum()), used & ~late
         if not used.all():
             shown_by, documents, ranks = shown_by[used], documents[used], ranks[used]

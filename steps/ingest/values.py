@@ -13,7 +13,6 @@ from typing import Any
 from unicodedata import normalize
 
 from steps.ingest.rows import Defect, one_word, visible
-from steps.ingest.times import unix_time
 
 YES = frozenset({"true", "1", "1.0", "t", "y", "yes"})
 NO = frozenset({"false", "0", "0.0", "f", "n", "no"})
@@ -133,11 +132,6 @@ class Reading:
     """Spellings of a click, folded; none: YES, or every value that is not in `passed`."""
     passed: frozenset[str] = frozenset()
     blank_is_no: bool = False
-    timestamp: str = ""
-
-    def time(self, value: Any) -> float:
-        """Unix seconds; Defect as of `unix_time`."""
-        return unix_time(unwrapped(value), self.timestamp)
 
     def rank(self, value: Any) -> int:
         """A rank of 1 and above; Defect `missing_field` or `bad_rank`."""

@@ -16,8 +16,8 @@ from steps.ingest.rows import MissingTarget
 from steps.ingest.search_log import SearchLog, Tables, add_log, read_corpus
 from steps.ingest.source import Location, LogSource, Name, ReadContext, SourceData
 from steps.ingest.table_rows import Row
-from steps.ingest.times import Window
-from steps.ingest.values import Ids, Reading, as_id, as_query, detect_blank, detect_rank_from
+from steps.ingest.times import Window, unix_time
+from steps.ingest.values import Ids, Reading, as_id, as_query, detect_blank, detect_rank_from, unwrapped
 
 _BATCH_ROWS = 65_536
 PROBED_ROWS = 10_000  # of a log: they tell how it spells what could be mistaken
@@ -162,12 +162,12 @@ class _Reader:
                 f'ingest: {source.name}: no value says "not clicked", so a blank does (else set clicked)',
                 file=sys.stderr,
             )
-        return Reading(rank_from, clicked, passed, blank, source.timestamp)
+        return Reading(rank_from, clicked, passed, blank)
 
     def _impression(self, row: Row, source: str) -> _Impression | None:
         """The impression of a row; None outside the window."""
         get, columns, reading = row.values.get, self.columns, self.reading
-        timestamp = int(reading.time(get(columns.timestamp)))
+        timestamp = int(unix_time(unwrapped(get(columns.timestamp)), self.source.timestamp))
         if not self.window.holds(timestamp):
             return None
         text = as_query(get(columns.query))

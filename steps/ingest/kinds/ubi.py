@@ -23,9 +23,9 @@ from steps.ingest.rows import Defect, LeftOut, MissingTarget, json_value
 from steps.ingest.search_log import AFTER_TEST_FROM, SearchLog, Tables, add_log, read_corpus
 from steps.ingest.source import Location, LogSource, Name, ReadContext, SourceData
 from steps.ingest.table_rows import Row
-from steps.ingest.times import Window
+from steps.ingest.times import Window, unix_time
 from steps.ingest.ubi_searches import AFTER, BEFORE, Searches, read_searches
-from steps.ingest.values import Ids, Reading, as_id, detect_rank_from, rank_of, unwrapped
+from steps.ingest.values import Ids, as_id, detect_rank_from, rank_of, unwrapped
 
 _BATCH_ROWS = 1_000_000
 SESSION_SECONDS = 24 * 3600  # so long after its search an event may come
@@ -136,7 +136,7 @@ class _Reader:
         self.window, self.longer = window, window.longer(SESSION_SECONDS)
         self.click_actions = frozenset(map(_folded, source.click_actions))
         self.actions = self.click_actions | frozenset(map(_folded, source.impression_actions))
-        self.reading, self.cut = Reading(timestamp=source.timestamp), source.cut
+        self.cut = source.cut
         self.seen, self.of_searches = Counter[str](), Counter[str]()  # events by action: all, and those of a search
         self.clicks = Clicks()
         reasons = ("clicks_after_test_from", "impressions_after_test_from", "not_of_a_search", "outside_window")
@@ -166,7 +166,7 @@ class _Reader:
             self.left_out["not_of_a_search"] += 1
             return
         is_click = action in self.click_actions
-        timestamp = int(self.reading.time(row.values.get("timestamp")))
+        timestamp = int(unix_time(unwrapped(row.values.get("timestamp")), self.source.timestamp))
         matched_id = self.search_ids.find(as_id(search_id))
         search = None if matched_id is None else self.searches.numbers[matched_id]
         inside = self.window if search is None else self.longer
