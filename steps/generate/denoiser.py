@@ -8,9 +8,11 @@ from itertools import islice
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, processors
+from tokenizers.implementations import ByteLevelBPETokenizer
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -211,7 +213,8 @@ def train_denoiser(texts: Sequence[str], params: GenerateParams, run: Run) -> De
     for step, rows in enumerate(progress(batches(ids, BATCH_SIZE, steps, params.seed), steps, "small BART")):
         for group in optimiser.param_groups:
             group["lr"] = LEARNING_RATE * schedule(step, steps)
-        loss = denoising_loss(model, padded(ids, rows), TRAINING_MASK_RATIO, mask_id, generator)
+        batch = pad_sequence([torch.tensor(ids[row]) for row in rows], batch_first=True, padding_value=PAD)
+        loss = denoising_loss(model, batch, TRAINING_MASK_RATIO, mask_id, generator)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
@@ -269,25 +272,11 @@ def batches(ids: Sequence[Sequence[int]], size: int, steps: int, seed: int) -> I
     return islice(epochs(), steps)
 
 
-def padded(ids: Sequence[Sequence[int]], rows: Sequence[int]) -> Tensor:
-    """The named rows as one tensor `(len(rows), longest)`."""
-    longest = max(len(ids[row]) for row in rows)
-    return torch.tensor([[*ids[row], *[PAD] * (longest - len(ids[row]))] for row in rows])
-
-
 def train_tokenizer(texts: Sequence[str], vocabulary: int) -> PreTrainedTokenizerFast:
     """Byte-level BPE with BART's special tokens, trained on the texts; `vocabulary` entries at most."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        min_frequency=2,
-        special_tokens=SPECIAL_TOKENS,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
+    trained = ByteLevelBPETokenizer(add_prefix_space=True)
+    trained.train_from_iterator(texts, vocabulary, special_tokens=list(SPECIAL_TOKENS), show_progress=False)
+    tokenizer = Tokenizer.from_str(trained.to_str())
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
