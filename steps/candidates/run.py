@@ -59,9 +59,9 @@ def run(ingest: Path, output: Path, params: CandidatesParams, run: Run) -> None:
 
 
 def select_queries(ingest: Path, params: CandidatesParams) -> list[DatasetQueries]:
-    """Training queries, at most `max_queries` drawn by seed (0 = no limit), and DEV_QUERIES judged dev queries.
+    """At most `max_queries` training queries, drawn by seed (0 = no limit), and DEV_QUERIES judged dev queries.
 
-    Of `queries: judged` those training queries alone that have a relevant document; none at all without any of these.
+    `queries: judged` takes those alone that have a relevant document. Without a training query there are none at all.
     """
     queries, qrels = (read_table(ingest, name) for name in ("queries", "qrels"))
     queries = queries.sort_by([("dataset", "ascending"), ("query_id", "ascending")])

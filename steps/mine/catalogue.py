@@ -70,10 +70,9 @@ def keyed_documents(engine: Engine, corpus: ir.Table) -> ir.Table:
 def keyed_rows(
     engine: Engine, table: ir.Table, queries: ir.Table, documents: ir.Table, columns: list[str]
 ) -> tuple[ir.Table, dict[str, int]]:
-    """Rows of a table by the keys of query and document, and how many of them do not count, by reason.
+    """(query, doc, dataset, reason, and `columns`) of a table, and how many rows do not count, by reason.
 
-    (query, doc, dataset, reason, and `columns` of the table); `reason` is empty for what counts: known documents of
-    training queries.
+    `reason` is empty for what counts: known documents of training queries.
     """
     whose = queries.select("query", "query_id", "split", "dataset")
     joined = table.left_join(whose, "query_id").select(table, "query", "split", "dataset")

@@ -41,10 +41,8 @@ class _Log(NamedTuple):
     rank: np.ndarray
     impressions: np.ndarray
     clicks: np.ndarray
-    clicks_of_pair: np.ndarray
-    """(pairs,)"""
-    clicks_of_rank: np.ndarray
-    """(ranks,)"""
+    clicks_of_pair: np.ndarray  # (pairs,)
+    clicks_of_rank: np.ndarray  # (ranks,)
 
 
 def estimate(
@@ -59,10 +57,9 @@ def estimate(
 ) -> Propensities:
     """Estimate the propensities of ranks 1..max_rank; the result does not depend on the order of the rows.
 
-    Args: impressions, clicks: int64 (n,), of a pair at a rank; pair: int64 (n,), numbers from 0;
-    rank: int64 (n,), from 1, those beyond max_rank count as max_rank. Rows of equal pair and rank add up. Stops after
-    `iterations` steps, or when no propensity changed by `tolerance` of itself. UserError when the log does not tie
-    every rank to rank 1.
+    Args: int64 `(n,)` each: impressions and clicks of a pair at a rank; pairs, numbers from 0; ranks, from 1, those
+    beyond max_rank count as max_rank. Stops after `iterations` steps, or when no propensity changed by `tolerance` of
+    itself. UserError when the log does not tie every rank to rank 1.
     """
     log = _informative(impressions, clicks, pair, np.minimum(rank, max_rank) - 1, max_rank)
     _require_ties(log)

@@ -68,10 +68,10 @@ def mine_triplets(
 ) -> Triplets:
     """Mine both hops of one signal.
 
-    associations: (query, other_query, strength); guarded: (query, text_key), what other signals call relevant, which is
-    no negative either; documents: (doc, sketch_0...). Multi-hop: the positives and the hard negatives of an associated
-    query serve the query too, unless the document is a positive of its own; a document that several source
-    queries have comes through the strongest association whose source query has hard negatives.
+    associations: (query, other_query, strength); guarded: (query, text_key), what other signals call relevant;
+    documents: (doc, sketch_0...). Multi-hop: the positives and the hard negatives of an associated query serve the
+    query too, unless the document is a positive of its own; a document that several source queries have comes through
+    the strongest association whose source query has hard negatives.
     """
     limit, count_of_each = params.max_positives, params.negatives_per_positive
     positives = all_positives(engine, signal.positives, associations)

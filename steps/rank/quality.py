@@ -100,10 +100,8 @@ def measure(
 
     `ndcg_candidates` is nDCG@10 of the order of one searcher, BM25 if it is there, else the first; `ndcg_reranked` that
     of all searchers' candidates as the ranker orders them; `p_value` is of the one-sided paired t-test of a gain.
-    `auc` is the mean over queries of the probability that a relevant document scores above another: one of the
-    query's candidates that is judged not relevant (`against_judged` queries), or, where no candidate is, one that is
-    not judged (`against_unjudged`). Beside the ranker's `mean` stand, over the same pairs, `bm25` and, if
-    `base_embeds`, as a base that is an encoder does, the similarity of its embeddings, `base`; else None.
+    `auc`: see `mean_auc`; beside the ranker's `mean` stand, over the same pairs, `bm25` and, if `base_embeds`, as a
+    base that is an encoder does, the similarity of its embeddings, `base`; else None.
     """
     searcher = BASELINE if BASELINE in searchers(candidates) else searchers(candidates)[0]
     dev = dev_queries(ingest, candidates, searcher, params)
@@ -174,7 +172,11 @@ def _ndcg(dev: list[DevQuery], doc_ids: list[list[str]], scores: list[np.ndarray
 
 
 def mean_auc(dev: list[DevQuery], scored: Scores) -> dict[str, Any]:
-    """Mean of `auc` over the queries that have both sides, None without any, and how many were compared with what."""
+    """Mean of `auc` over the queries that have both sides, None without any, and how many were compared with what.
+
+    Relevant documents are held against candidates judged not relevant (`against_judged` queries), or, if none is,
+    against those that are not judged (`against_unjudged`).
+    """
     values: list[float] = []
     against = {"against_judged": 0, "against_unjudged": 0}
     for query, scores in zip(dev, scored, strict=True):
