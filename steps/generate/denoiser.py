@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, processors
-from tokenizers.implementations import ByteLevelBPETokenizer
+from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
@@ -275,7 +275,7 @@ def batches(ids: Sequence[Sequence[int]], size: int, steps: int, seed: int) -> I
 def train_tokenizer(texts: Sequence[str], vocabulary: int) -> PreTrainedTokenizerFast:
     """Byte-level BPE with BART's special tokens, trained on the texts; `vocabulary` entries at most."""
     trained = ByteLevelBPETokenizer(add_prefix_space=True)
-    trained.train_from_iterator(texts, vocabulary, special_tokens=list(SPECIAL_TOKENS), show_progress=False)
+    trained.train_from_iterator(iter(texts), vocabulary, special_tokens=list(SPECIAL_TOKENS), show_progress=False)
     tokenizer = Tokenizer.from_str(trained.to_str())
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
