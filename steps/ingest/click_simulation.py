@@ -55,7 +55,8 @@ def simulate_sessions(
 
     grid = np.stack(rankings)  # (sessions, results)
     good = np.stack([np.isin(row, relevant_rows[at]) for row, at in zip(grid, whose, strict=True)])
-    clicked = generator.random(grid.shape) < click_probabilities(good)
+    examined = (1.0 / np.arange(1, results + 1)) ** PROPENSITY_EXPONENT
+    clicked = generator.random(grid.shape) < examined * np.where(good, CLICK_IF_RELEVANT, CLICK_IF_NOT)
     doc_ids = np.array([document.doc_id for document in documents], dtype=object)
     sessions = len(grid)
     session_ids = np.array([f"{train[0].dataset}/s{at:07d}" for at in range(sessions)], dtype=object)
@@ -70,17 +71,6 @@ def simulate_sessions(
         "timestamp": np.repeat(times, results),
     }
     return pa.table(columns, schema=SCHEMAS["impressions"])
-
-
-def click_probabilities(relevant: np.ndarray) -> np.ndarray:
-    """Probability of a click for each shown result: examination times attraction.
-
-    Args: relevant: bool (sessions, results), results in rank order. Returns float64 of the same shape.
-    """
-    ranks = np.arange(1, relevant.shape[1] + 1)
-    examined = (1.0 / ranks) ** PROPENSITY_EXPONENT
-    attracted = np.where(relevant, CLICK_IF_RELEVANT, CLICK_IF_NOT)
-    return np.asarray(examined * attracted)
 
 
 def with_relevant(ranked: np.ndarray, relevant: Sequence[int], generator: np.random.Generator) -> np.ndarray:

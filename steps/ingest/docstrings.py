@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,8 +48,9 @@ def docstrings(package: str, folder: Path, path: str) -> list[Docstring]:
     An object of a private module (`numpy._core.fromnumeric.cumsum`) is public when the source of its nearest public
     package spells its name; that package is then its module (`numpy.cumsum`).
     """
-    module = module_parts(package, path)
-    public = public_parts(module)
+    parts = path.removesuffix(".py").split("/")
+    module = [package, *(parts[:-1] if parts[-1] == "__init__" else parts)]  # fft/__init__.py of numpy: numpy, fft
+    public = list(takewhile(lambda part: not part.startswith("_"), module))
     if not public:
         return []
     with warnings.catch_warnings():
@@ -160,18 +162,6 @@ def _skipped(part: str) -> bool:
 @lru_cache(maxsize=64)
 def _words_of(path: Path) -> frozenset[str]:
     return frozenset(_WORD.findall(path.read_text("utf-8", errors="replace"))) if path.is_file() else frozenset()
-
-
-def module_parts(package: str, path: str) -> tuple[str, ...]:
-    """Dotted name of a file as parts: `fft/__init__.py` of numpy is (numpy, fft)."""
-    parts = tuple(path.removesuffix(".py").split("/"))
-    return (package, *(parts[:-1] if parts[-1] == "__init__" else parts))
-
-
-def public_parts(module: tuple[str, ...]) -> tuple[str, ...]:
-    """The parts before the first private one."""
-    private = next((at for at, part in enumerate(module) if part.startswith("_")), len(module))
-    return module[:private]
 
 
 def _definitions(body: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[str, str]]:

@@ -107,7 +107,7 @@ def locate(location: str, *, key: str, window: Window = ALWAYS, patterns: Sequen
         missing = [(entry, path) for entry, path in located if not _is_whole(path, entry.size)]
         if missing:
             with ThreadPoolExecutor(_DOWNLOADS) as threads:
-                fixed = is_fixed()  # here: the threads do not see it
+                fixed = _listed.get() is not None  # here: the threads do not see it
                 downloads = threads.map(lambda item: _download(client, tree.root, *item, fixed=fixed), missing)
                 for _ in progress(downloads, len(missing), f"download {location}"):
                     pass
@@ -122,11 +122,6 @@ def listing(location: str, *, key: str, window: Window = ALWAYS, patterns: Seque
             | ({"etag": entry.etag} if client else {"sha256": sha256_file(Path(tree.root, entry.name))})
             for entry in _entries(tree, location, key, window, patterns)
         ]
-
-
-def is_fixed() -> bool:
-    """Tell whether only listed files may be read."""
-    return _listed.get() is not None
 
 
 @contextmanager
@@ -148,7 +143,7 @@ def _is_whole(path: Path, size: int) -> bool:
 def _entries(tree: Tree, location: str, key: str, window: Window, patterns: Sequence[str]) -> list[Entry]:
     """The entries; of tables, unless they were listed, lines on what is left out by its format or by its name."""
     here = contents(tree, location, key, window, patterns)
-    if is_fixed() or patterns != PATTERNS:
+    if _listed.get() is not None or patterns != PATTERNS:
         return here.entries
     if here.doubtful:
         print(

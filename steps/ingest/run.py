@@ -167,7 +167,7 @@ def read_unlabelled(path: Path, rejects: Rejects) -> list[Query]:
     queries: dict[str, Query] = {}
     for line, raw, guard in rejects.guarded(read_lines(path), source, path):
         with guard:
-            text = _text(raw)
+            text = _query_text(raw)
             key = fold(text)
             if not key:
                 raise Defect("empty_text")
@@ -179,7 +179,7 @@ def read_unlabelled(path: Path, rejects: Rejects) -> list[Query]:
     return list(queries.values())
 
 
-def _text(raw: bytes) -> str:
+def _query_text(raw: bytes) -> str:
     columns = decode(raw).split("\t")
     if len(columns) > 2:
         raise Defect("too_many_columns")
@@ -199,7 +199,7 @@ def read_term_scores(path: Path, rejects: Rejects) -> pa.Table:
     lines = ((line, raw) for line, raw in read_lines(path) if line > 1 or raw.lower() != b"term\tscore")
     for _, raw, guard in rejects.guarded(lines, source, path):
         with guard:
-            term, score = _parse(raw)
+            term, score = _term_and_score(raw)
             if term in scores:
                 raise Defect("duplicate_term")
             scores[term] = score
@@ -209,7 +209,7 @@ def read_term_scores(path: Path, rejects: Rejects) -> pa.Table:
     return pa.table([terms, [scores[term] for term in terms]], schema=SCHEMAS[TERM_SCORES])
 
 
-def _parse(raw: bytes) -> tuple[str, float]:
+def _term_and_score(raw: bytes) -> tuple[str, float]:
     columns = decode(raw).split("\t")
     if len(columns) != 2:
         raise Defect("missing_field" if len(columns) < 2 else "too_many_columns")

@@ -169,7 +169,8 @@ class TableFile:
             theirs = check_columns(self.path, f"line {probed[0].line}", had, required, (*self.optional, *gaps))
         renamed = {ours: name for ours, name in theirs.items() if ours != name}
         for row in chain(probed, rows):
-            yield row._replace(values=_renamed(row.values, renamed)) if renamed else row
+            ours = {name: row.values[theirs] for name, theirs in renamed.items() if theirs in row.values}
+            yield row._replace(values={**row.values, **ours}) if ours else row
 
     def _json_rows(self) -> Iterator[Row]:
         for line, raw in read_lines(self.path, self.form.encoding):
@@ -221,10 +222,6 @@ def _legible(text_line: tuple[str, bool], encoding: str) -> str:
     if not encoding or line.isascii():
         return line
     return recoded(line.encode("utf-8", "surrogateescape"), encoding).decode("utf-8", "surrogateescape")
-
-
-def _renamed(values: Mapping[str, Any], names: Mapping[str, str]) -> Mapping[str, Any]:
-    return {**values, **{ours: values[theirs] for ours, theirs in names.items() if theirs in values}}
 
 
 def their_names(ours: Iterable[str], has: Sequence[str]) -> dict[str, str]:
