@@ -99,31 +99,29 @@ def test_npy_that_holds_no_vectors_is_refused(tmp_path: Path, array: Any) -> Non
         (IDS, VECTORS * (np.arange(12) != 3)[:, None], "the vector of 'd3' is all zeros"),
         ([f"toy/{doc_id}" for doc_id in IDS], VECTORS, "ids are those of the source, without its name in front"),
         ([*IDS[:-1], None], VECTORS, "some documents have no id"),
+        # of several lengths, though their sum would do
+        (IDS, [[1.0] * length for length in [4, 12] * 6], "differ in length"),
+        (IDS, IDS, "not Parquet with a column of vectors"),
+        (IDS, [["x", "y"]] * 12, "could not convert string to float"),
     ],
 )
-def test_what_is_no_index_of_the_corpus_is_refused(
-    tmp_path: Path, ids: list[Any], vectors: np.ndarray, message: str
-) -> None:
+def test_what_is_no_index_of_the_corpus_is_refused(tmp_path: Path, ids: list[Any], vectors: Any, message: str) -> None:
+    described = parquet(tmp_path, IDS, VECTORS)
+    pq.write_table(pa.table({"key": ids, "embedding": list(vectors)}), tmp_path / "index/part.parquet")
     with pytest.raises(UserError, match=message):
-        placed(tmp_path, parquet(tmp_path, ids, vectors))
+        placed(tmp_path, described)
 
 
 @pytest.mark.parametrize(
-    ("table", "message"),
+    ("names", "message"),
     [
-        (pa.table({"key": IDS, "emb": list(VECTORS)}), "has no column 'embedding', but key, emb"),
-        # of several lengths, though their sum would do
-        (pa.table({"key": IDS, "embedding": [[1.0] * length for length in [4, 12] * 6]}), "differ in length"),
-        (pa.table({"key": IDS, "embedding": IDS}), "not Parquet with a column of vectors"),
-        (
-            pa.table([pa.array(IDS), pa.array(list(VECTORS)), pa.array(IDS)], ["key", "embedding", "key"]),
-            "not Parquet with a column of vectors",
-        ),
-        (pa.table({"key": IDS, "embedding": [["x", "y"]] * 12}), "could not convert string to float"),
+        (["key", "emb", "id"], "has no column 'embedding', but key, emb, id"),
+        (["key", "embedding", "key"], "not Parquet with a column of vectors"),
     ],
 )
-def test_parquet_without_two_such_columns_is_refused(tmp_path: Path, table: pa.Table, message: str) -> None:
+def test_parquet_without_two_such_columns_is_refused(tmp_path: Path, names: list[str], message: str) -> None:
     described = parquet(tmp_path, IDS, VECTORS)
+    table = pa.table([pa.array(IDS), pa.array(list(VECTORS)), pa.array(IDS)], names)
     pq.write_table(table, tmp_path / "index/part.parquet")
     with pytest.raises(UserError, match=message):
         placed(tmp_path, described)
