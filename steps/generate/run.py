@@ -138,18 +138,15 @@ def generate(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """One variant of every source a sigma: rows of generated_queries, sorted by source, and a report on each sigma."""
     texts = [source.text for source in sources]
-    written = [
-        write_variants(denoiser, texts, sigma, params.seed + variant, params) for variant, sigma in enumerate(SIGMAS)
-    ]
-    all_texts = [text for variants in written for text in variants.texts]
-    filtered = filter_texts(all_texts, texts * len(written), evaluation, existing)
-    rows = [
-        _row(sources[position % len(texts)], variant, all_texts[position], SIGMAS[variant], MASK_RATIO)
-        for position in filtered.selected
-        for variant in [position // len(texts)]
-    ]
+    rows: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
+    for variant, sigma in enumerate(SIGMAS):
+        variants = write_variants(denoiser, texts, sigma, params.seed + variant, params)
+        filtered = filter_texts(variants.texts, texts, evaluation, existing | {fold(row["text"]) for row in rows})
+        new = [(sources[position], variants.texts[position]) for position in filtered.selected]
+        rows += [_row(source, variant, text, sigma, MASK_RATIO) for source, text in new]
+        entries.append(measure(judge, texts, variants, sigma, filtered, params))
     rows.sort(key=lambda row: (row["query_id"].rpartition("#")[0], row["variant"]))
-    entries = [measure(judge, texts, variants, variant, filtered, params) for variant, variants in enumerate(written)]
     for entry in entries:
         for name in ("share_not_copied", "content_word_overlap", "cosine_to_source"):
             run.metric(f"sigma_{entry['sigma']:g}.{name}", entry[name])
@@ -174,9 +171,9 @@ class Filtered:
     selected: list[int]
     dropped: dict[int, str]
 
-    def count(self, positions: Collection[int]) -> dict[str, int]:
-        """Dropped texts among the positions, by reason."""
-        counts = Counter(self.dropped[position] for position in positions if position in self.dropped)
+    def counts(self) -> dict[str, int]:
+        """Dropped texts by reason."""
+        counts = Counter(self.dropped.values())
         return {reason: counts[reason] for reason in REASONS}
 
 
@@ -205,14 +202,12 @@ def measure(
     judge: SentenceTransformer,
     sources: list[str],
     variants: Variants,
-    variant: int,
+    sigma: float,
     filtered: Filtered,
     params: GenerateParams,
 ) -> dict[str, Any]:
     """What one sigma gave: counts, share not copied, similarity of the kept texts to their sources."""
-    offset = variant * len(sources)
-    positions = range(offset, offset + len(sources))
-    selected = [position - offset for position in filtered.selected if position in positions]
+    selected = filtered.selected
     copied = sum(fold(text) == fold(source) for text, source in zip(variants.texts, sources, strict=True))
     overlap = [content_overlap(sources[index], variants.texts[index]) for index in selected]
     sample = sorted(random.Random(params.seed).sample(selected, min(JUDGE_SAMPLE, len(selected))))
@@ -221,10 +216,10 @@ def measure(
         generated = [variants.texts[index] for index in sample]
         cosines_to_source, cosines_to_another = source_cosines(judge, [sources[index] for index in sample], generated)
     return {
-        "sigma": SIGMAS[variant],
+        "sigma": sigma,
         "written": len(sources),
         "kept": len(selected),
-        "dropped": filtered.count(positions),
+        "dropped": filtered.counts(),
         "masked_share": variants.masked_share,
         "share_not_copied": 1 - copied / len(sources),
         "content_word_overlap": float(np.mean(overlap)) if overlap else 0.0,

@@ -288,7 +288,7 @@ def test_each_reason_is_found_and_counted() -> None:
     assert filtered.dropped == {
         0: "empty", 1: "empty", 2: "copy", 3: "evaluation_query", 4: "duplicate", 6: "duplicate"
     }  # fmt: skip
-    assert filtered.count(range(4)) == {"empty": 2, "evaluation_query": 1, "copy": 1, "duplicate": 0}
+    assert filtered.counts() == {"empty": 2, "evaluation_query": 1, "copy": 1, "duplicate": 2}
 
 
 def test_a_planted_evaluation_query_never_passes_whatever_its_spelling() -> None:
@@ -296,7 +296,7 @@ def test_a_planted_evaluation_query_never_passes_whatever_its_spelling() -> None
     spellings = [leak, leak.upper(), "which drugs treat type 2 diabetes", "Which  drugs treat Type‑2 diabetes ?"]
     filtered = filter_texts(spellings, ["source"] * 4, evaluation={fold(leak)}, existing=set())
     assert filtered.selected == []
-    assert filtered.count(range(4))["evaluation_query"] == 4
+    assert filtered.counts()["evaluation_query"] == 4
 
 
 @pytest.mark.parametrize(
