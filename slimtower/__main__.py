@@ -61,7 +61,6 @@ def _command(name: str, words: list[str]) -> None:
 
 
 def _run_in_checkout(name: str, words: list[str]) -> None:
-    """Run the checkout's own code."""
     if not Path("pipeline/__main__.py").is_file():
         raise UserError(f"{name}: {Path.cwd()} is no checkout of the project; change into one")
     module, *options = _IN_CHECKOUT[name][1]

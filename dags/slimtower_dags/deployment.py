@@ -166,7 +166,6 @@ def read_deployment(folder: Path) -> Deployment:
 
 
 def _complaint(error: ValidationError) -> str:
-    """The first bad key, and what is wrong with it."""
     first = error.errors()[0]
     key = ".".join(map(str, first["loc"]))
     if first["type"] == "value_error":

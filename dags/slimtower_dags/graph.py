@@ -80,10 +80,7 @@ class Graph:
 
 
 def read_graph(root: Path, recipe: str = "", variables: Mapping[str, str] | None = None) -> Graph:
-    """The graph of the project in `root` with a recipe's params, filled with `variables`, laid over its own.
-
-    SettingsError names the file and key at fault.
-    """
+    """The graph of a project with a recipe, filled with `variables`, laid over it; SettingsError names the fault."""
     params = read_mapping(root / "params.yaml")
     if recipe:
         params = overlay(params, _recipe(root / recipe, variables or {}))

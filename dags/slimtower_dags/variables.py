@@ -63,7 +63,6 @@ MACROS = {"run_name": run_name, "since": since, "until": until, "before_until": 
 
 
 def of_task(deployment: Deployment, resources: Resources, image: str) -> dict[str, str]:
-    """What every task of a run gets."""
     variables = {
         "SLIMTOWER_RUN": "{{ run_name(dag_run.run_id) }}",
         "SLIMTOWER_AIRFLOW_RUN": "{{ dag_run.dag_id }}/{{ dag_run.run_id }}",

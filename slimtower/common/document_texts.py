@@ -67,7 +67,6 @@ class DocumentTemplate:
         return any(name == field for _, name in self._parts[0])
 
     def text(self, title: str, topic: str, content: str) -> str:
-        """The text of a document."""
         parts, behind = self._parts
         fields = {"title": title, "topic": topic, "content": content}
         filled = [(before, name) for before, name in parts if fields[name]]

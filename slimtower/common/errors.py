@@ -113,10 +113,7 @@ def _unread() -> bool:
 
 
 def exhausted(error: BaseException) -> UserError | None:
-    """The error of ours that a full disk, exhausted memory or a place that cannot be written amounts to.
-
-    The first two are looked for behind the given error, too.
-    """
+    """The error of ours that lies behind an error: a full disk, exhausted memory, or a place that cannot be written."""
     for cause in _causes(error):
         text = line(cause)
         if getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or _FULL.search(text):

@@ -240,10 +240,7 @@ def folder_bytes(folder: Path) -> int:
 
 
 def read_columns(path: Path, *names: str, filters: Any = None) -> "pa.Table":
-    """Columns of a Parquet file, with the metadata of its schema; `filters` as `pyarrow.parquet` takes them.
-
-    UserError if the file is missing or lacks a column.
-    """
+    """Columns of a Parquet file, with its metadata; `filters` as pyarrow takes them. UserError if one is missing."""
     import pyarrow.parquet as pq
 
     if not path.is_file():

@@ -94,7 +94,6 @@ def _environment() -> frozenset[str]:
 
 @cache
 def _secrets_pattern(secrets: frozenset[str]) -> re.Pattern[str] | None:
-    """A pattern of the secrets, longest first; None if there are none."""
     if not secrets:
         return None
     return re.compile("|".join(_spellings(secret) for secret in sorted(secrets, key=lambda text: (-len(text), text))))
@@ -107,10 +106,7 @@ def _spellings(secret: str) -> str:
 
 
 def _white(run: str) -> str:
-    """A pattern for white space, which may have become other white space.
-
-    Each is read in one way alone: two ways to read a space would be 2^n ways to read n of them.
-    """
+    """A pattern for white space, which may have become other white space; each is read in one way, not in 2^n."""
     return rf"(?:\s|\+|{'|'.join(_spelled(character, min_backslashes=1) for character in sorted({*run, ' '}))})+"
 
 

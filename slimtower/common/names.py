@@ -23,10 +23,7 @@ def plain_name(text: str) -> str:
 
 
 def key_name(text: str) -> str:
-    """A plain name that is also a key of params.yaml, as those of teachers and students are; ValueError for no such.
-
-    DVC finds a value by the names of its keys with full stops between them, and reads some as numbers or as true.
-    """
+    """A plain name that DVC takes as a key: without a full stop, and neither a number nor a truth; else ValueError."""
     if "." in plain_name(text) or _is_no_text(text):
         raise ValueError("DVC takes no name that holds a full stop, or reads as a number or truth; choose another name")
     return text

@@ -61,10 +61,7 @@ def tune(
     release_ids: Container[str] | None = None,
     knob: str = "ef",
 ) -> Tuned:
-    """The smallest setting of the knob that reaches the target; if none does, the one that finds most.
-
-    With `release_ids`, only hits among these documents count.
-    """
+    """The smallest setting of the knob that reaches the target, else the best; `release_ids`: the hits that count."""
     tried = []
     for ef in [value for value in EF if value >= k] if knob == "ef" else (*PROBES, *EF):
         hits = engine.search(name, queries.vectors, k, ef)
@@ -139,10 +136,7 @@ def check_digest(engine: Engine, name: str, release: Release, dataset: str) -> N
 def check_sample(
     engine: Searchable, name: str, release: Release, expected: Mapping[str, np.ndarray], present: float
 ) -> None:
-    """Compare stored vectors with a sample of the release's (`expected`).
-
-    UserError if the engine has fewer than the share `present` of them, or if a vector differs.
-    """
+    """UserError if fewer of the vectors `expected` are stored than the share `present`, or if one differs."""
     stored = engine.vectors(name, list(expected))
     if len(stored) < present * len(expected):
         raise UserError(

@@ -108,10 +108,7 @@ def run(
 def run_encoder_only(
     root: Path, to: str, name: str, student: str, datasets: Sequence[str], collection: str, params: DeployParams
 ) -> None:
-    """Check that a release's encoder may search what is in the engine: the collection, or each data set's alias.
-
-    Changes nothing. UserError says what does not fit.
-    """
+    """Check that a release's encoder may search a collection, or each data set's alias; UserError if not."""
     release = load_release(release_folder(root, student))
     aliases = _aliases(name, _chosen(release, datasets))
     if collection and len(aliases) > 1:
@@ -130,10 +127,7 @@ def run_encoder_only(
 
 
 def run_rollback(root: Path, to: str, name: str, datasets: Sequence[str]) -> None:
-    """Let what answered before answer again: the given data sets, else those that are deployed.
-
-    What an earlier try that was cut short has rolled back stays so.
-    """
+    """Let what answered before answer again; what an earlier try that was cut short has rolled back stays so."""
     read_champion(name)  # its server answers, before anything moves
     with open_engine(to) as engine:
         aliases = _aliases(name, datasets)

@@ -137,10 +137,7 @@ def flip(engine: Engine, done: Deployed) -> Deployed:
 
 
 def way_back(engine: Engine, alias: str) -> Deployed | None:
-    """What the alias named before; None if it was rolled back already. UserError if nothing is kept.
-
-    Only one is kept: after that there is nothing further back until the next deployment.
-    """
+    """What the alias named before, of which one is kept; None if rolled back already, UserError without."""
     live, current = answering(engine, alias)
     if current and current.previous is None and current.rolled_back:
         return None

@@ -14,10 +14,7 @@ _TARGETS = ", ".join(kind.address for kind in kinds())
 
 @contextmanager
 def open_engine(to: str) -> Iterator[Engine]:
-    """The engine that TO names; UserError if it is unknown or its client is not installed.
-
-    UserError also if the engine refuses, TransientError if it cannot be reached or fails in between.
-    """
+    """The engine that TO names; UserError if it is unknown, not installed or refuses, TransientError if it fails."""
     if has_unquoted_login(to):
         raise UserError("TO has several @; write those of user and password as %40")
     make, uri = _engine(to)

@@ -53,10 +53,7 @@ class Bm25:
 
     @classmethod
     def open(cls, folder: Path, doc_ids: list[str], tokenizer: int = TOKENIZER) -> "Bm25":
-        """Open what `save` wrote, its arrays mapped into memory; `doc_ids` as they were when it was built.
-
-        `tokenizer`: that with which it was built, by which queries are read too.
-        """
+        """Open what `save` wrote, mapped into memory; `doc_ids` and `tokenizer` are those that it was built with."""
         engine = bm25s.BM25.load(folder, mmap=True, allow_pickle=False, show_progress=False)
         for name in ("data", "indices", "indptr"):
             engine.scores[name] = np.asarray(engine.scores[name])  # a plain view: quicker than a memmap

@@ -124,10 +124,7 @@ def sending() -> Iterator[None]:
 
 
 def _store_error(error: Exception) -> UserError:
-    """A refusal of the artefact store, Unwanted if it is of what was sent, or a failure on the way to it.
-
-    HTTP's status decides, but where S3's code says more.
-    """
+    """A refusal of the artefact store, Unwanted if it is of what was sent, or a failure on the way to it."""
     from botocore.exceptions import NoCredentialsError, PartialCredentialsError
 
     message = f"artefact store of {tracking_uri()}: {line(error)[:300]}"
@@ -228,7 +225,6 @@ def _make_whole(path: Path) -> None:
 
 
 def _write_database(path: Path) -> None:
-    """Write MLflow's tables, in which nothing is yet."""
     from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 

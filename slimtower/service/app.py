@@ -38,7 +38,6 @@ Row = tuple[str, str, str, str]
 
 
 def build_app(service: Service) -> ASGIApp:
-    """The application of one process."""
     api = FastAPI(
         title="slimtower",
         version="1",
@@ -157,7 +156,6 @@ def gauges(service: Service, in_flight: int) -> list[Metric]:
 
 
 def page_routes(api: FastAPI, service: Service) -> APIRouter:
-    """`/`, `/docs` and `/report`."""
     routes = APIRouter(include_in_schema=False)
     api_page = cache(lambda: _reference(_HERE / "reference.html.j2", api.openapi()))
 

@@ -141,7 +141,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def processors() -> int:
-    """Processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -20,8 +20,6 @@ _SNIPPET = 220  # characters
 
 
 class Document(NamedTuple):
-    """A document's fields."""
-
     doc_id: str
     dataset: str
     title: str
@@ -71,7 +69,6 @@ class Corpus:
         return Document(*(table[name][row].as_py() for name in Document._fields))
 
     def documents(self, dataset: str) -> Iterator[Document]:
-        """The documents of a data set, in the corpus' order."""
         table, _ = self._load()
         if table is not None:
             for batch in table.to_batches(1024):

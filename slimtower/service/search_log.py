@@ -60,7 +60,6 @@ class _Waiting:
         return True
 
     def remove(self, count: int) -> None:
-        """Let go of the first rows: they are written."""
         self.shares -= Counter(address for address, _ in self.rows[:count])
         del self.rows[:count]
 
@@ -129,10 +128,7 @@ class SearchLog:
         ]
 
     def click(self, query_id: str, client: Client, dataset: str, doc_id: str, rank: int, token: str) -> bool:
-        """Note a click; False if there is no room.
-
-        UserError if its token says that this search did not show that, or that it is too late.
-        """
+        """Note a click; False if there is no room. UserError if its token is of another hit, or out of time."""
         issued, _, mac = token.partition(".")
         expected = self._mac("click", issued, query_id, dataset, doc_id, rank)
         if not issued.isdigit() or not hmac.compare_digest(mac.encode("utf-8"), expected.encode("utf-8")):

@@ -115,7 +115,6 @@ class Service:
 
     @property
     def students(self) -> list[Served]:
-        """The students that answer now."""
         return list(self.watcher.current.students.values()) if self.watcher.current else []
 
     def serving(self) -> Serving:

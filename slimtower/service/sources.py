@@ -41,7 +41,6 @@ class FolderSource:
         self.folder, self.system = folder.absolute(), system  # `.` has no name; a link may be pointed elsewhere later
 
     def poll(self) -> dict[str, Hashable]:
-        """By the name of their folder."""
         keys = {path.name: key for path in self._folders() if (key := _key(path)) is not None}
         if not keys:
             command = run_command(project_of(self.folder) or Path())
@@ -174,7 +173,6 @@ class RegistrySource:
         return load_release(self._fetched(version, target), THREADS)
 
     def _fetched(self, version: Any, target: Path) -> Path:
-        """The release of a version among its files in the cache."""
         folder = target.parent
         with file_lock(folder / ".lock"):
             if not target.is_dir():

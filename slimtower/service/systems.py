@@ -107,10 +107,7 @@ def stamp(seconds: float) -> str:
 
 
 class Baselines:
-    """The teacher's tower and BM25, where their files and torch are there.
-
-    Both are loaded by the first request that names them: torch and a model take seconds.
-    """
+    """The teacher's tower and BM25, if files and torch are there; the first request loads them, which takes seconds."""
 
     def __init__(self, project: Path | None, corpus: Corpus, *, enabled: bool) -> None:
         self.project, self.corpus, self.enabled = project, corpus, enabled
@@ -155,7 +152,6 @@ class Baselines:
             return self._tower[0]
 
     def bm25(self, dataset: str, texts: list[str], k: int) -> list[list[Hit]]:
-        """BM25's hits of each query, best first."""
         _, engine, titles = self._index(dataset)
         scores, ids = engine.search(texts, k)
         return [

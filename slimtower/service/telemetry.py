@@ -133,8 +133,6 @@ class Metrics:
 
 
 class _Gauges(Collector):
-    """Gauges as they are, for one answer."""
-
     def __init__(self, gauges: list[Metric]) -> None:
         self.gauges = gauges
 

@@ -159,6 +159,5 @@ class Watcher:
 
 
 def _error_text(error: Exception) -> str:
-    """One line of what went wrong."""
     user_error = error if isinstance(error, UserError) else exhausted(error)
     return line(user_error) if user_error else f"{type(error).__name__}: {line(error)[:300]}"

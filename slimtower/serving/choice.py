@@ -47,10 +47,7 @@ def run_root(recipe: str) -> Path:
 
 
 def release_folder(root: Path, student: str) -> Path:
-    """Folder of a student's release in a project at `root`; of the evaluation's choice where `student` is empty.
-
-    UserError if nothing, or not that student, is released, or if no student was chosen.
-    """
+    """Folder of a student's release, or of the evaluation's choice, in a project; UserError if there is none."""
     releases = root / "models/release"
     available = sorted(path.parent.name for path in releases.glob("*/manifest.json"))
     if not available:
@@ -64,7 +61,6 @@ def release_folder(root: Path, student: str) -> Path:
 
 
 def _chosen(root: Path, available: list[str]) -> str:
-    """The student that the last evaluation chose."""
     metrics, command = root / "reports/metrics.json", run_command(root)
     name_one = f"name a student with --student (STUDENT= of make): {', '.join(available)}"
     if not metrics.is_file():

@@ -4,10 +4,7 @@ import numpy as np
 
 
 def truncate(vectors: np.ndarray, dim: int) -> np.ndarray:
-    """The first `dim` dimensions of `vectors` `(n, full_dim)` as float32, renormalised when that drops any.
-
-    Matryoshka embeddings (Kusupati et al. 2022) are trained to be used like that.
-    """
+    """The first `dim` dimensions `(n, dim)`, float32, renormalised if any go (Matryoshka; Kusupati et al. 2022)."""
     first = np.ascontiguousarray(vectors[:, :dim], dtype=np.float32)
     if dim == vectors.shape[1]:
         return first

@@ -27,10 +27,7 @@ def read_index_manifest(folder: Path) -> dict[str, Any]:
 
 
 def file_digests(name: str, entry: Mapping[str, Any]) -> dict[str, str]:
-    """File name -> sha256 of the index `name` (flat or ann), whose manifest entry is `entry`.
-
-    UserError for a name that leads out of the index's folder.
-    """
+    """File name -> sha256 of an index (flat or ann) by its manifest entry; UserError for a name outside its folder."""
     shards: dict[str, str] = entry.get("shards", {})
     files = shards or {f"{name}.faiss": entry["sha256"]}
     for file in files:

@@ -112,7 +112,6 @@ class Manifest(Strict):
         return self.model_copy(update={"checksum": hashlib.sha256(text.encode("utf-8")).hexdigest()})
 
     def write(self, path: Path) -> None:
-        """Write as JSON, with its checksum."""
         write_json(path, self.with_checksum().as_dict())
 
     def as_dict(self) -> dict[str, Any]:

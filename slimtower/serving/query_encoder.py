@@ -36,8 +36,6 @@ _ASCII_WORD = re.compile(r"[A-Za-z0-9]+|[^A-Za-z0-9\s]")
 
 
 class QueryEncoder(Protocol):
-    """Turns query texts into embeddings of `dim` dimensions."""
-
     dim: int
     token_ids: Callable[[str], list[int]]
     """Ids of the tokens that it reads of a text."""
@@ -177,10 +175,7 @@ class OnnxEncoder:
 
 
 def load_query_encoder(folder: Path, threads: int = 1) -> QueryEncoder:
-    """Open what lies in a release's `serving` folder.
-
-    UserError when a file is missing, is not what serving.json says, or its format is unknown.
-    """
+    """Open a release's folder `serving`; UserError if a file is missing or is not what serving.json says."""
     serving = read_json(folder / "serving.json")
     layouts = {"table": TABLE_FILES, "onnx": ONNX_FILES}
     try:

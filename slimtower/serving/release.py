@@ -115,10 +115,7 @@ class Release:
         return self.query_all([check_text(text, "text")], k, dataset)[0]
 
     def query_all(self, texts: Sequence[str], k: int = 10, dataset: str = "") -> list[list[Hit]]:
-        """The best k documents of each query; UserError when k is below 1 or the data set is unknown.
-
-        TypeError for one str in the place of several: `query` answers that.
-        """
+        """The best k documents of each query; UserError for k below 1 or an unknown data set, TypeError for one str."""
         if k < 1:
             raise UserError(f"k is {k}; ask for at least 1 hit")
         texts = check_texts(texts, "texts")
@@ -179,7 +176,6 @@ class Release:
         ]
 
     def documents(self, dataset: str) -> Documents:
-        """Ids and titles of a data set's documents; read once."""
         if dataset not in self._documents:
             self.kinds(dataset)
             folder = self.folder / "index" / dataset

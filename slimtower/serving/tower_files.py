@@ -18,10 +18,7 @@ class TowerFacts(TypedDict):
 
 
 def tower_facts(tower: Path, role: Role) -> TowerFacts:
-    """Read what a sentence-transformers folder says of the tower that reads texts of a role: of a Router that route.
-
-    UserError for a missing file, and for a module that lies elsewhere.
-    """
+    """Read what a sentence-transformers folder, or a Router's route, says of the tower that reads a role's texts."""
     modules = [(kind, path) for kind, path in _modules(tower, role) if kind != "Router"]
     kinds = [kind for kind, _ in modules]
     configs = [read_json(path / "config.json") for kind, path in modules if kind == "Pooling"]

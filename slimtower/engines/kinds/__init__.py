@@ -5,6 +5,5 @@ from slimtower.engines.engine import Engine
 
 
 def kinds() -> list[type[Engine]]:
-    """Every engine that TO can name."""
     classes: list[type[Engine]] = concrete_subclasses(__name__, __path__, Engine)
     return classes

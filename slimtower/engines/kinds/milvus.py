@@ -171,10 +171,7 @@ class Milvus(Engine):
         return _KNOBS[kind]
 
     def _fields(self, name: str) -> tuple[str, str, str, str, str]:
-        """Fields of id, title (empty without) and vector; metric and kind of its index as Milvus calls them.
-
-        Looked up once a name.
-        """
+        """Fields of id, title ("" without) and vector; metric and kind of its index as Milvus calls them."""
         if name in self._field_names:
             return self._field_names[name]
         if not self.client.has_collection(name):
