@@ -29,7 +29,7 @@ from steps.encoders.towers import load_tower
 _EMBEDDED = (
     "alignment_texts.parquet", "alignment.npy", "lengths.npy", "nearest.npy", "documents.npy", "tokens.npy",
 )  # fmt: skip
-_HITS = 100  # more than the 10 that count, so that ties at the tenth are broken by document id
+HITS = 100  # more than the 10 that count, so that ties at the tenth are broken by document id
 
 Scores = dict[str, dict[str, list[float]]]  # split -> data set -> nDCG@10 of each query
 
@@ -216,7 +216,7 @@ class Pipeline:
             for item in self.judged_sets:
                 ids = self.corpus[item.dataset][1]
                 asked = queries[f"{item.split}/{item.dataset}"]
-                values, hits = self.nearest(item.dataset, asked, documents, dim, _HITS)
+                values, hits = self.nearest(item.dataset, asked, documents, dim, HITS)
                 names = [[ids[hit] for hit in line] for line in hits.tolist()]
                 ndcg = ndcg_at_10(item.qrels, item.query_ids, names, list(values))
                 scores.setdefault(item.split, {})[item.dataset] = [round(value, 6) for value in ndcg.tolist()]
