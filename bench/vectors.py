@@ -125,8 +125,8 @@ def update(folder: Path, kind: Kind, queries: np.ndarray) -> dict[str, Any]:
         started = time.perf_counter()
         documents = read_documents(folder / name)["bench"]
         recall_set = RecallQueries(queries, "alignment")
-        result = index_dataset(folder / "index", state, documents, vectors.slice(0, size), recall_set, params)
-        if result.update["added"] != (count if name == "before" else len(vectors) - count):
+        _, changes = index_dataset(folder / "index", state, documents, vectors.slice(0, size), recall_set, params)
+        if changes["added"] != (count if name == "before" else len(vectors) - count):
             raise SystemExit("the state does not lack exactly what was added")
         return time.perf_counter() - started
 

@@ -1,6 +1,5 @@
 """Index one data set: exact, approximate, semantic IDs; returns its entry of the manifest and what happened."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +26,6 @@ SEMANTIC_LEVELS, SEMANTIC_CODES = 6, 256  # codes of a document, and centroids a
 _TIES = 20  # hits behind the tenth that are looked at for equal scores
 
 
-@dataclass(frozen=True)
-class Indexed:
-    """A data set's entry in the manifest, and how its index came about, in numbers."""
-
-    entry: dict[str, Any]
-    update: dict[str, float]
-
-
 def index_dataset(
     folder: Path,
     state_folder: Path,
@@ -42,8 +33,8 @@ def index_dataset(
     vectors: Vectors,
     queries: RecallQueries,
     params: IndexParams,
-) -> Indexed:
-    """Write `flat.faiss`, `ann.faiss`, `doc_ids.parquet` and `semantic_ids.parquet` of one data set.
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """Write the indexes of one data set; returns its entry in the manifest, and how they came about, in numbers.
 
     `state_folder`: cache folder of the last run's state. If no more than RETRAIN_AFTER has changed since the
     index was trained, only new, changed and removed documents are worked on. Rows of every index are the rows of
@@ -103,10 +94,10 @@ def index_dataset(
         "vectors": len(vectors),
         "corpus_digest": documents.digest,
         "indexes": indexes,
-        "files": {name: sha256_file(folder / name) for name in TABLES if (folder / name).is_file()},
+        "files": {name: sha256_file(folder / name) for name in TABLES},
         "measured": measured,
     }
-    return Indexed(entry, update)
+    return entry, update
 
 
 def _top(previous: Previous | None, vectors: Vectors, queries: np.ndarray) -> tuple[ExactTopK, int]:

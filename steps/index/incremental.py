@@ -62,8 +62,6 @@ class Match:
 
 def match(before_ids: pa.ChunkedArray, before: np.ndarray, doc_ids: pa.ChunkedArray, digests: np.ndarray) -> Match:
     """Match documents by id and vector digest (uint64)."""
-    if not len(before):
-        return Match(np.full(len(digests), -1, dtype=np.int64), 0)
     rows = pc.fill_null(pc.index_in(doc_ids, value_set=before_ids), -1).to_numpy().astype(np.int64)
     rows[before[rows] != digests] = -1
     return Match(rows, len(before))
@@ -150,7 +148,6 @@ def _extend(graph: Any, match: Match, vectors: Vectors) -> None:
 
 
 def _inner(index: Any) -> Any:
-    """The index below any transform of its vectors."""
     while isinstance(index, faiss.IndexPreTransform):
         index = faiss.downcast_index(index.index)
     return index

@@ -23,7 +23,7 @@ from steps.index.gpu import seen
 from steps.index.inputs import RECALL_QUERIES, Vectors, read_documents, recall_queries
 from steps.index.params import IndexParams
 from steps.index.state import state_folder
-from steps.tracking.runs import Run
+from steps.tracking.runs import Run, flatten
 
 
 def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParams, run: Run) -> None:
@@ -52,7 +52,7 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParam
     with staged_folder(output) as staging:
         for dataset, documents in progress(corpus.items(), len(corpus), "index"):
             recall_set = recall_queries(queries, dataset, embed, encode_queries, limit=RECALL_QUERIES, seed=params.seed)
-            indexed = index_dataset(
+            entry, update = index_dataset(
                 staging / dataset,
                 state_folder(teacher.id, dataset, params),
                 documents,
@@ -60,10 +60,10 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParam
                 recall_set,
                 params,
             )
-            datasets[dataset] = indexed.entry
-            run.metrics({f"{dataset}.{key}": value for key, value in _numbers(indexed.entry["measured"]).items()})
-            run.metrics({f"{dataset}.update.{key}": value for key, value in indexed.update.items()})
-            _say(dataset, indexed.entry)
+            datasets[dataset] = entry
+            run.metrics({f"{dataset}.{key}": value for key, value in _numbers(entry["measured"]).items()})
+            run.metrics({f"{dataset}.update.{key}": value for key, value in update.items()})
+            _say(dataset, entry)
         manifest = {
             "format": FORMAT,
             "teacher": asdict(teacher),
@@ -93,13 +93,8 @@ def _say(dataset: str, entry: dict[str, Any]) -> None:
 
 
 def _numbers(measured: dict[str, Any]) -> dict[str, float]:
-    """The figures among what was measured, lists and mappings spelled out."""
-    numbers: dict[str, float] = {}
-    for key, value in measured.items():
-        if isinstance(value, dict):
-            numbers |= {f"{key}.{inner}": number for inner, number in _numbers(value).items()}
-        elif isinstance(value, list):
-            numbers |= {f"{key}.{index + 1}": float(number) for index, number in enumerate(value)}
-        elif not isinstance(value, str):
-            numbers[key] = float(value)
-    return numbers
+    """The figures among what was measured, with a key for each level of the semantic IDs."""
+    ids = measured["semantic_ids"]
+    levels = {"relative_error": dict(enumerate(ids["relative_error"], 1))}
+    figures = flatten(measured | {"semantic_ids": ids | levels})
+    return {key: value for key, value in figures.items() if not isinstance(value, str)}

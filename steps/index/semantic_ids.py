@@ -47,10 +47,7 @@ class SemanticIds:
 
 
 def codebooks(sample: np.ndarray, levels: int, codes: int, seed: int) -> np.ndarray:
-    """Centroids of each level `(levels, codes, dim)`, from `(n, dim)` vectors.
-
-    There are at most as many codes as leave 39 vectors a centroid, below which faiss calls k-means badly trained.
-    """
+    """Centroids of each level `(levels, codes, dim)`, from `(n, dim)` vectors; fewer codes if 39 vectors each lack."""
     centroids = max(1, min(codes, len(sample) // POINTS_A_CENTROID))
     residual = sample.astype(np.float32)
     books = np.empty((levels, centroids, sample.shape[1]), dtype=np.float32)
@@ -66,15 +63,8 @@ def codebooks(sample: np.ndarray, levels: int, codes: int, seed: int) -> np.ndar
 
 def semantic_ids(vectors: Vectors, books: np.ndarray) -> SemanticIds:
     """Codes of every vector, and what each level leaves over."""
-    return _assigned(
-        SemanticIds(
-            books,
-            np.zeros((len(vectors), len(books)), dtype=np.int16),
-            np.zeros((len(vectors), len(books) + 1), dtype=np.float32),
-        ),
-        vectors,
-        np.arange(len(vectors)),
-    )
+    empty = SemanticIds(books, np.empty((0, len(books)), np.int16), np.empty((0, len(books) + 1), np.float32))
+    return updated_ids(empty, Match(np.full(len(vectors), -1), 0), vectors)
 
 
 def updated_ids(before: SemanticIds, match: Match, vectors: Vectors) -> SemanticIds:
@@ -83,20 +73,15 @@ def updated_ids(before: SemanticIds, match: Match, vectors: Vectors) -> Semantic
     codes = np.zeros((len(vectors), before.codes.shape[1]), dtype=np.int16)
     residuals = np.zeros((len(vectors), before.left.shape[1]), dtype=np.float32)
     codes[unchanged], residuals[unchanged] = before.codes[match.rows[unchanged]], before.left[match.rows[unchanged]]
-    return _assigned(SemanticIds(before.books, codes, residuals), vectors, match.new())
-
-
-def _assigned(ids: SemanticIds, vectors: Vectors, positions: np.ndarray) -> SemanticIds:
-    for chunk_rows, residual in vectors.at(positions):
-        ids.left[chunk_rows, 0] = np.square(residual).sum(axis=1)
-        for level, book in enumerate(ids.books):
+    for chunk_rows, residual in vectors.at(match.new()):
+        residuals[chunk_rows, 0] = np.square(residual).sum(axis=1)
+        for level, book in enumerate(before.books):
             nearest = _nearest(book, residual)
             residual = residual - book[nearest]
-            ids.codes[chunk_rows, level] = nearest
-            ids.left[chunk_rows, level + 1] = np.square(residual).sum(axis=1)
-    return ids
+            codes[chunk_rows, level] = nearest
+            residuals[chunk_rows, level + 1] = np.square(residual).sum(axis=1)
+    return SemanticIds(before.books, codes, residuals)
 
 
 def _nearest(book: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """Row of the nearest centroid (squared distance) of each vector."""
     return gpu.knn(np.ascontiguousarray(vectors), book, 1, faiss.METRIC_L2)[1][:, 0]
