@@ -9,13 +9,10 @@ import numpy as np
 from slimtower.common.files import folder_bytes
 from slimtower.lexical.fusion import AnyFusion, fuse, pooled
 from steps.core.judged import JudgedSet
-from steps.core.progress import progress
 from steps.endpoint.module import asking_anew
 from steps.evaluate.latency import Stopwatch, one_thread, sample
 from steps.evaluate.systems import Hits, Lexical, Search, Student, Teacher, digest
-from steps.retrieval.lexical import DEEPEST, GRID, STANDARD, FusionChoice, choose, trials
-
-_CHUNK = 256  # queries whose pools are in memory at once
+from steps.retrieval.lexical import DEEPEST, GRID, STANDARD, FusionChoice, choose_on_dev
 
 
 @dataclass(frozen=True)
@@ -88,13 +85,12 @@ def choice_on(dev: JudgedSet | None, dense: Search, lexical: Search, carried: An
     """The fusion that is best on judged dev queries, or what they say of the one that is carried; None without any."""
     if dev is None or (carried and carried not in GRID):
         return None
-    values = []
-    starts = range(0, len(dev.query_ids), _CHUNK)
-    for start in progress(starts, len(starts), f"{dev.dataset} fusion"):
-        ids, texts = (part[start : start + _CHUNK] for part in (dev.query_ids, dev.texts))
-        hits = [engine(dev.dataset, texts, DEEPEST) for engine in (dense, lexical)]
-        values.append(trials(dev.qrels, ids, hits[0], hits[1], dev.ignore_identical_ids))
-    return choose(np.concatenate(values, axis=1), carried)
+
+    def search(rows: slice) -> tuple[Hits, Hits]:
+        texts = dev.texts[rows]
+        return dense(dev.dataset, texts, DEEPEST), lexical(dev.dataset, texts, DEEPEST)
+
+    return choose_on_dev(dev, search, carried)
 
 
 def figures(
@@ -110,12 +106,11 @@ def figures(
     parts = _parts(system, dataset, fusion, sample(texts, timed, seed))
     medians = np.median(np.column_stack([parts.sum(axis=1), parts]), axis=0) * 1000
     names = ("p50_ms", "encode_ms", "search_ms", "bm25_ms", "fusion_ms")
-    dev = {name: value for name, value in vars(choice).items() if name != "fusion"} if choice else {}
     return fusion, {
         "fusion": fusion.model_dump(),
         "told": str(fusion),
         "carried": carried is not None,
-        "dev": dev | {"wins": choice.wins} if choice else None,
+        "dev": choice.figures() | {"wins": choice.wins} if choice else None,
         **dict(zip(names, medians.tolist(), strict=True)),
         "bytes": folder_bytes(system.dense.release.folder / "lexical" / dataset) if carried else 0,
     }

@@ -21,12 +21,10 @@ from slimtower.serving.manifest import LexicalIndex
 from slimtower.serving.release import Release
 from steps.core.corpus import corpus_batches
 from steps.core.judged import JudgedSet
-from steps.core.progress import progress
 from steps.release.quality import rows_of
-from steps.retrieval.lexical import DEEPEST, STANDARD, FusionChoice, choose, corpus_bm25, trials
+from steps.retrieval.lexical import DEEPEST, STANDARD, FusionChoice, Hits, choose_on_dev, corpus_bm25
 
 Mode = Literal["auto", "always", "never"]
-_CHUNK = 256  # queries whose hits are in memory at once
 
 
 def copy_index(index: Path, target: Path) -> None:
@@ -75,7 +73,7 @@ class Verdict:
 
     def as_dict(self) -> dict[str, Any]:
         """What the report keeps of it."""
-        dev = {name: value for name, value in vars(self.choice).items() if name != "fusion"} if self.choice else None
+        dev = self.choice.figures() if self.choice else None
         return {"carried": self.carried, "fusion": self.fusion.model_dump(), "dev": dev}
 
     def as_text(self, dataset: str) -> str:
@@ -121,12 +119,9 @@ def lexical_index(verdicts: Mapping[str, Verdict], files: dict[str, str]) -> Lex
 
 
 def _choice(release: Release, engine: Bm25, judged: JudgedSet, vectors: np.ndarray) -> FusionChoice:
-    values = []
-    starts = range(0, len(judged.query_ids), _CHUNK)
-    for start in progress(starts, len(starts), f"{judged.dataset} fusion"):
-        rows = slice(start, start + _CHUNK)
+    def search(rows: slice) -> tuple[Hits, Hits]:
         scores, ids = release.search(judged.dataset, vectors[rows], DEEPEST, "ann")
         dense = [row[: len(doc_ids)] for row, doc_ids in zip(scores, ids, strict=True)], ids
-        lexical = engine.search(judged.texts[rows], DEEPEST)
-        values.append(trials(judged.qrels, judged.query_ids[rows], dense, lexical, judged.ignore_identical_ids))
-    return choose(np.concatenate(values, axis=1))
+        return dense, engine.search(judged.texts[rows], DEEPEST)
+
+    return choose_on_dev(judged, search)

@@ -1,15 +1,18 @@
 """BM25 of a corpus, and its fusion with dense search: which is chosen on dev, and whether it wins beyond chance."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from slimtower.lexical.bm25 import Bm25
 from slimtower.lexical.fusion import AnyFusion, ReciprocalRank, WeightedSum, pooled
 from steps.core.corpus import corpus_columns, corpus_template
+from steps.core.judged import JudgedSet
 from steps.core.measures import Qrels
+from steps.core.progress import progress
 
 DEPTHS = (100, 300)
 WEIGHTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -22,6 +25,7 @@ STANDARD = ReciprocalRank(depth=min(DEPTHS))  # where nothing is judged to choos
 SIGNIFICANT = 0.05
 _DISCOUNTS = 1 / np.log2(np.arange(2, 12))
 _FLIPS, _BLOCK = 5000, 100
+_CHUNK = 256  # queries whose hits are in memory at once
 Hits = tuple[Sequence[np.ndarray], Sequence[Sequence[str]]]  # scores and document ids, one entry a query, best first
 
 
@@ -52,6 +56,26 @@ class FusionChoice:
     def wins(self) -> bool:
         """Whether the fused list is better beyond chance."""
         return self.fused > self.dense and self.p_value < SIGNIFICANT
+
+    def figures(self) -> dict[str, Any]:
+        """What reports keep of it, beside the fusion."""
+        return {name: value for name, value in vars(self).items() if name != "fusion"}
+
+
+def choose_on_dev(
+    dev: JudgedSet, search: Callable[[slice], tuple[Hits, Hits]], fixed: AnyFusion | None = None
+) -> FusionChoice:
+    """The fusion that is best on judged dev queries, or what they say of a `fixed` one.
+
+    `search` gives the DEEPEST best hits, dense and lexical, of the queries in some rows.
+    """
+    values = []
+    starts = range(0, len(dev.query_ids), _CHUNK)
+    for start in progress(starts, len(starts), f"{dev.dataset} fusion"):
+        rows = slice(start, start + _CHUNK)
+        dense, lexical = search(rows)
+        values.append(trials(dev.qrels, dev.query_ids[rows], dense, lexical, dev.ignore_identical_ids))
+    return choose(np.concatenate(values, axis=1), fixed)
 
 
 def trials(

@@ -19,7 +19,6 @@ from slimtower.serving.release import Release, load_release
 from steps.core.corpus import corpus_template
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table
-from steps.release import documents
 from steps.release.documents import carry_lexical
 from steps.retrieval.lexical import STANDARD, choose, trials
 
@@ -115,7 +114,7 @@ def test_auto_carries_what_wins_on_dev_and_nothing_else(
     auto = RELEASE.model_copy(update={"lexical": "auto"})
     for gain, carried in ((0.4, True), (0.0, False)):
         better = lambda *given, gain=gain: np.vstack([np.full((1, 8), 0.5), np.full((20, 8), 0.5 + gain)])  # noqa: E731
-        monkeypatch.setattr(documents, "trials", better)
+        monkeypatch.setattr("steps.retrieval.lexical.trials", better)
         folder = run_release(other, "static", auto)
         manifest, said = json.loads((folder / "manifest.json").read_text()), capsys.readouterr().out
         assert (folder / "lexical/two").is_dir() is carried and not (folder / "lexical/one").exists()
