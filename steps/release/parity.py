@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -23,36 +23,29 @@ def probe_texts(ingest: Path, count: int) -> list[str]:
 
     A release is handed on with them: what people typed does not go along where there is another way.
     """
-    texts = [*islice(_document_texts(ingest), count)]
-    return [*texts, *_first(_training(ingest), count - len(texts))]
+    return [*islice(chain(_document_texts(ingest), _training_queries(ingest)), count)]
 
 
 def query_texts(ingest: Path, count: int) -> list[str]:
     """The first training queries by id; titles, then first sentences of documents where there are too few."""
-    texts = _first(_training(ingest), count)
-    return [*texts, *islice(_document_texts(ingest), count - len(texts))]
+    return [*islice(chain(_training_queries(ingest), _document_texts(ingest)), count)]
 
 
 def sample_texts(ingest: Path, dataset: str, count: int) -> list[str]:
     """Texts like the queries of a data set: its dev, train and unlabelled queries, by id, then titles and sentences."""
     queries, unlabelled = (
-        table.filter(pc.equal(table["dataset"], dataset))
-        for table in (read_table(ingest, name) for name in ("queries", "unlabelled_queries"))
+        read_table(ingest, name).filter(pc.field("dataset") == dataset) for name in ("queries", "unlabelled_queries")
     )
-    texts: list[str] = []
-    for source in (*(queries.filter(pc.equal(queries["split"], split)) for split in ("dev", "train")), unlabelled):
-        texts += _first(source, count - len(texts))
-    return [*texts, *islice(_document_texts(ingest, dataset), count - len(texts))]
+    splits = (queries.filter(pc.field("split") == split) for split in ("dev", "train"))
+    return [*islice(chain(*map(_by_id, [*splits, unlabelled]), _document_texts(ingest, dataset)), count)]
 
 
-def _training(ingest: Path) -> pa.Table:
-    queries = read_table(ingest, "queries")
-    return queries.filter(pc.equal(queries["split"], "train"))
+def _training_queries(ingest: Path) -> Iterator[str]:
+    return _by_id(read_table(ingest, "queries").filter(pc.field("split") == "train"))
 
 
-def _first(queries: pa.Table, count: int) -> list[str]:
-    texts: list[str] = queries.sort_by("query_id").slice(0, count)["text"].to_pylist()
-    return texts
+def _by_id(queries: pa.Table) -> Iterator[str]:
+    return (text.as_py() for text in queries.sort_by("query_id")["text"])
 
 
 def _document_texts(ingest: Path, dataset: str | None = None) -> Iterator[str]:

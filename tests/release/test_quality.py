@@ -17,7 +17,7 @@ from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.evaluate.systems import student_tower
 from steps.release.forms import Limits
-from steps.release.parity import _training, probe_texts, query_texts, sample_texts
+from steps.release.parity import _training_queries, probe_texts, query_texts, sample_texts
 from steps.release.quality import Cost, check_costs, cost_of, measured_loss, ndcg
 
 pytestmark = pytest.mark.medium
@@ -123,7 +123,7 @@ def test_texts_of_queries_are_training_queries_then_titles_and_probes_the_other_
     ingest = write_ingest(tmp_path)
     assert all(text.startswith("how to") for text in query_texts(ingest, 8))
     assert probe_texts(ingest, 2) == ["sum of sum", "mean of sum"]
-    documents = len(probe_texts(ingest, 10_000)) - (queries := len(_training(ingest)))
+    documents = len(probe_texts(ingest, 10_000)) - (queries := len([*_training_queries(ingest)]))
     assert all(text.startswith("how to") for text in probe_texts(ingest, documents + queries)[documents:])
     rows = [row for row in read_table(ingest, "queries").to_pylist() if row["split"] != "train"]
     write_table(ingest, "queries", table_from_rows("queries", rows))
