@@ -22,10 +22,10 @@ from slimtower.serving.dims import truncate
 from slimtower.serving.index_files import shards_of
 from slimtower.serving.release import Release, load_release
 from slimtower.serving.tower_files import tower_bytes, tower_facts
-from steps.core.corpus import corpus_columns, corpus_template
 from steps.encoders.towers import announce_texts, encode, load_tower
 from steps.evaluate.latency import Encode
 from steps.evaluate.params import BATCH_SIZE
+from steps.retrieval.lexical import corpus_bm25
 
 Hits = tuple[list[np.ndarray], list[list[str]]]  # scores and document ids, one entry a query, best first
 Search = Callable[[str, list[str], int], Hits]  # data set, query texts, k
@@ -150,12 +150,9 @@ def bm25_search(ingest: Path) -> Search:
 
     @cache
     def engine(dataset: str) -> Bm25:
-        template = corpus_template(ingest)
-        columns = corpus_columns(ingest, ["doc_id", "dataset", "title", "topic", "content"])
-        rows = [(doc_id, template.text(*fields)) for doc_id, of, *fields in columns if of == dataset]
-        ids, path = [doc_id for doc_id, _ in rows], Path(folder.name) / digest(dataset)
-        Bm25(ids, [text for _, text in rows]).save(path)
-        return Bm25.open(path, ids)
+        built, path = corpus_bm25(ingest, dataset), Path(folder.name) / digest(dataset)
+        built.save(path)
+        return Bm25.open(path, built.doc_ids)
 
     return lambda dataset, texts, k: engine(dataset).search(texts, k)
 
