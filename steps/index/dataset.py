@@ -36,9 +36,8 @@ def index_dataset(
 ) -> tuple[dict[str, Any], dict[str, float]]:
     """Write the indexes of one data set; returns its entry in the manifest, and how they came about, in numbers.
 
-    `state_folder`: cache folder of the last run's state. If no more than RETRAIN_AFTER has changed since the
-    index was trained, only new, changed and removed documents are worked on. Rows of every index are the rows of
-    `documents`.
+    `state_folder` caches the last run's state: if at most RETRAIN_AFTER has changed since the index was trained, only
+    new, changed and removed documents are worked on. Rows of every index are the rows of `documents`.
     """
     folder.mkdir()
     digests = vectors.digests()
@@ -119,9 +118,8 @@ def _approximate(
     exact_rows: np.ndarray,
     params: IndexParams,
 ) -> tuple[dict[str, Any], Tuned, TunedSettings | None, dict[str, float]]:
-    """Build or bring up to date the approximate index, tune it and write it.
-
-    Returns its manifest entry, what it finds, what the next run needs of it (None: in shards), and what was done.
+    """Build or update the approximate index, tune it and write it: its manifest entry, what it finds, what the next run
+    needs of it (None: in shards), and what was done.
     """
     target, several, whole_grid = params.target_recall, False, True
     before = previous.state.tuned if previous else None

@@ -62,8 +62,8 @@ def train(index: faiss.Index, sample: np.ndarray) -> None:
 def add(index: faiss.Index, chunks: Callable[[], Iterator[np.ndarray]]) -> faiss.Index:
     """Add every chunk and return the index; on the first GPU, and back, when there is one.
 
-    Of inverted lists whose codes faiss keeps off GPUs (4-bit codes), the centroids go there alone: finding the nearest
-    one is most of the work. Other kinds that it keeps off GPUs, such as graphs, are filled where they are.
+    Of inverted lists that faiss keeps off GPUs (4-bit codes) the centroids go there alone: finding the nearest one is
+    most of the work. Graphs and the like are filled where they are.
     """
 
     def work(target: faiss.Index) -> None:
@@ -86,10 +86,7 @@ def add(index: faiss.Index, chunks: Callable[[], Iterator[np.ndarray]]) -> faiss
 
 
 def _tell_refusal(index: Any, error: RuntimeError) -> None:
-    """Say that faiss keeps this kind of index off GPUs; the error itself when it is about the GPU.
-
-    faiss has one class for all of its errors, and as many words for a refusal as it has kinds.
-    """
+    """Say that faiss keeps this kind off GPUs; an error about the GPU is raised: faiss has one class for all."""
     if _OUT_OF_MEMORY.search(str(error)) or _BROKEN.search(str(error)):
         raise error
     _tell(type(faiss.downcast_index(index)).__name__, line(error)[-200:])
@@ -97,7 +94,6 @@ def _tell_refusal(index: Any, error: RuntimeError) -> None:
 
 @cache
 def _tell(kind: str, reason: str) -> None:
-    """Once a kind and reason, on stderr."""
     print(f"index: faiss keeps {kind} off GPUs ({reason}); the CPU works on it", file=sys.stderr)
 
 
@@ -116,7 +112,6 @@ def memory() -> Iterator[None]:
 
 
 def _has_flat_centroids(lists: Any) -> bool:
-    """Whether these are inverted lists whose nearest centroid is found by a scan."""
     return lists is not None and isinstance(faiss.downcast_index(lists.quantizer), faiss.IndexFlat)
 
 
@@ -137,10 +132,7 @@ def _centroids_there(lists: Any) -> Iterator[None]:
 
 
 def searching(index: Any) -> Search:
-    """A function of settings, queries and k that returns the rows found; on a GPU where that can hold the index.
-
-    Candidates are re-ranked on the CPU, where an index does that.
-    """
+    """A function of settings, queries and k that returns rows; on a GPU that can hold the index, but for re-ranking."""
 
     def here(settings: Mapping[str, int], queries: np.ndarray, k: int) -> np.ndarray:
         apply_settings(index, settings)
@@ -172,5 +164,4 @@ def searching(index: Any) -> Search:
 
 @cache
 def _resources() -> Any:
-    """Memory and streams on the first GPU, shared by all that runs there."""
     return faiss.StandardGpuResources()

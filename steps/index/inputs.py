@@ -99,7 +99,7 @@ class Vectors:
         return Vectors(self.source, self.rows[start:stop], self.dim)
 
     def sample(self, size: int, seed: int) -> np.ndarray:
-        """A seeded sample of at most `size` vectors in order, float32 `(sample, dim)`."""
+        """At most `size` vectors in order, drawn by the seed, float32 `(sample, dim)`."""
         if size >= len(self):
             return self.take(slice(None))
         return self.take(np.sort(np.random.default_rng(seed).choice(len(self), size=size, replace=False)))
@@ -122,9 +122,9 @@ class RecallQueries:
 def recall_queries(
     queries: pa.Table, dataset: str, embed: Path, encode: Encode, limit: int, seed: int
 ) -> RecallQueries:
-    """A seeded sample of a data set's dev queries; of alignment texts where it has no dev split.
+    """A seeded sample of a data set's dev queries, else of alignment texts.
 
-    Of these its own queries, where there are none those of no data set, then texts of its documents, then any.
+    Of these its own queries, else those of no data set, else texts of its documents, else any.
     """
     texts = [row["text"] for row in queries.to_pylist() if row["dataset"] == dataset and row["split"] == "dev"]
     if texts:

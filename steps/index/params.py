@@ -55,7 +55,7 @@ def factory(params: IndexParams, count: int, dim: int) -> str:
 def of_kind(kind: Kind, count: int, dim: int, trained: int) -> str:
     """Factory string of a kind: about 4 sqrt(count) lists, and never fewer than 39 of the `trained` vectors a centroid.
 
-    Too few vectors for the 16 centroids of a 4-bit code: `Flat`, whatever the kind; a scan of so few is the fastest.
+    `Flat` for too few vectors to train the 16 centroids of a 4-bit code; a scan of so few is the fastest.
     """
     if count < 16 * POINTS_A_CENTROID:
         return "Flat"

@@ -42,10 +42,8 @@ class TunedSettings:
 
 @dataclass(frozen=True)
 class State:
-    """`trained_on`: vectors there were when the index was trained; `changed`: vectors exchanged since.
-
-    `tuned`: None when the approximate index is not kept; `ids`: semantic IDs; `top`, `asked`: exact hits, None with
-    no approximate index, and the digest of the queries that they answer.
+    """What an index was trained on, `trained_on` vectors, of which `changed` were exchanged since, and what was made of
+    it. `tuned`: None for an index in shards or none; `top`: exact hits of the queries with the digest `asked`.
     """
 
     trained_on: int
@@ -58,10 +56,7 @@ class State:
 
 @dataclass(frozen=True)
 class Previous:
-    """A state, which of the present documents it knows, and its index's open file.
-
-    The file stays that of the state when another run that shares the cache replaces the folder.
-    """
+    """A state, which of the present documents it knows, and its index's open file, whatever becomes of the folder."""
 
     state: State
     match: Match
@@ -96,10 +91,8 @@ def state_folder(teacher: str, dataset: str, params: IndexParams) -> Path:
 def load(folder: Path, doc_ids: pa.ChunkedArray, digests: np.ndarray) -> Previous | None:
     """The state in `folder`, matched with the present documents by id and vector digest; None when there is none.
 
-    None, too, when another run replaced or removed it meanwhile: its files would be of two states. And None, with a
-    line, when it cannot be read, as after a power failure: all is built anew, and takes its place.
-    A run over a past window (SLIMTOWER_BACKFILL) must give what that window would have given: it neither goes on from a
-    state nor leaves one.
+    None, too, when another run replaced it meanwhile, or, with a line, when it cannot be read, as after a power
+    failure. A run over a past window (SLIMTOWER_BACKFILL) neither goes on from a state nor leaves one.
     """
     if os.environ.get("SLIMTOWER_BACKFILL") or not (folder / "state.json").is_file():
         return None
@@ -120,7 +113,6 @@ def _tell(source: Path | str, error: Exception) -> None:
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
-    """What changes when a folder is replaced or loses a file; None where there is none."""
     with suppress(FileNotFoundError):
         status = folder.stat()
         return status.st_ino, status.st_mtime_ns

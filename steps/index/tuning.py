@@ -51,10 +51,7 @@ def exact_top(vectors: Vectors, queries: np.ndarray, k: int, candidates: np.ndar
 
 
 def updated_top(before: ExactTopK, match: Match, vectors: Vectors, queries: np.ndarray) -> tuple[ExactTopK, int]:
-    """The same over the present vectors, and how many queries had to be scanned for anew.
-
-    Those that lost a hit see every vector again; the others only what is new.
-    """
+    """The same over the present vectors, and how many queries see every vector again, as they lost a hit."""
     k = before.rows.shape[1]
     rows, scores = match.moved()[before.rows], before.scores.copy()
     lost = np.flatnonzero((rows < 0).any(axis=1))
@@ -72,8 +69,7 @@ def updated_top(before: ExactTopK, match: Match, vectors: Vectors, queries: np.n
 
 
 def best_rows(top: ExactTopK, k: int) -> np.ndarray:
-    """Rows of the k best and of those that score as the k-th, such as copies of it; -1 for all others, the shape of
-    `top`."""
+    """Rows of the k best and of those that score as the k-th, such as copies; -1 for the rest, shaped as `top`."""
     last = top.scores[:, min(k, top.scores.shape[1]) - 1][:, None]
     return np.where(top.scores >= last - _EQUAL * np.abs(last), top.rows, -1)
 
@@ -85,7 +81,8 @@ def queries_digest(queries: np.ndarray) -> str:
 
 def recall(hits: np.ndarray, exact: np.ndarray) -> float:
     """Mean share of the exact top k that was found. hits: row numbers `(n, k)`; exact: `(n, m)`, more than k where
-    several score as the k-th and any of them will do. -1 stands for no row."""
+    several score as the k-th and any of them will do. -1 stands for no row.
+    """
     shares = []
     for rows, best in zip(hits.tolist(), ({*line} - {-1} for line in exact.tolist()), strict=True):
         shares.append(len(best & set(rows)) / min(len(rows), len(best)))
@@ -95,9 +92,9 @@ def recall(hits: np.ndarray, exact: np.ndarray) -> float:
 def tune(index: faiss.Index, queries: np.ndarray, exact: np.ndarray, target: float) -> Tuned:
     """Choose and apply the settings that read the fewest bytes a search among those that reach `target` recall.
 
-    Args: queries: float32 `(n, dim)`; exact: the exact top 10 of each, as `recall` takes it. When no setting reaches
-    the target, the one that finds most is chosen, the cheapest of equals. Recall rises with either setting, so their
-    grid is walked along the edge of the target instead of being searched whole.
+    queries: float32 `(n, dim)`; exact: the exact top 10 of each, as `recall` takes it. If no setting reaches the
+    target, the cheapest that finds most is chosen. Recall rises with either setting, so the edge of the target is
+    walked.
     """
     grid = _Grid(index)
     search = gpu.searching(index)
@@ -121,8 +118,7 @@ def tuned_again(
 ) -> tuple[Tuned, bool]:
     """Settings for an index that changed a little, and whether they were searched for over the whole grid.
 
-    The earlier settings stay when they still reach the target, or did not then. Else the next more expensive ones are
-    tried before the whole grid.
+    The earlier settings stay if they still reach the target, or did not then; else the next costlier ones go first.
     """
     grid = _Grid(index)
     search = gpu.searching(index)

@@ -14,10 +14,7 @@ Stages = dict[str, dict[str, Any]]
 
 
 def lock_stages(path: Path = Path("dvc.lock")) -> Stages:
-    """Stages of dvc.lock with their command, dependencies, params and outputs; none when there is no lock yet.
-
-    UserError for a file that is none, as one with the marks of a merge is.
-    """
+    """Stages of dvc.lock with command, dependencies, params and outputs; none without a lock, UserError if damaged."""
     stages: Stages = read_mapping(path).get("stages", {}) if path.is_file() else {}
     return stages
 

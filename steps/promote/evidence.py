@@ -59,10 +59,7 @@ class Evidence:
 
 
 def evidence_from_json(raw: Mapping[str, Any], evaluation: Evaluation) -> Evidence:
-    """Evidence that `as_json` wrote on the same evaluation; ValueError when it was another.
-
-    AttributeError, KeyError, TypeError or ValueError where it wrote something else.
-    """
+    """Evidence that `as_json` wrote on the same evaluation; ValueError when it was another, or what a misfit raises."""
     if raw["evaluation"] != evaluation.digest:
         raise ValueError(f"evidence of evaluation {raw['evaluation']}, expected {evaluation.digest}")
     return Evidence(
@@ -80,10 +77,7 @@ _MODULUS = 2**256
 
 
 def read_test_sets(ingest: Path, ignore_identical_ids: bool = False) -> list[JudgedSet]:
-    """The judged test queries of every data set that has any; UserError when none has.
-
-    `ignore_identical_ids`: as the candidate was measured.
-    """
+    """The judged test queries of every data set, hits counted as for the candidate; UserError when there are none."""
     judged_sets = [
         replace(item, ignore_identical_ids=ignore_identical_ids) for item in read_judged_sets(ingest, ["test"])
     ]
@@ -96,10 +90,9 @@ def read_test_sets(ingest: Path, ignore_identical_ids: bool = False) -> list[Jud
 
 
 def read_evaluation(ingest: Path, judged: Sequence[JudgedSet], slice_words: Sequence[int]) -> Evaluation:
-    """Queries, slices by query length, and the digest over corpus, test queries and their judgements.
+    """Queries, slices by query length, and a digest over corpus, test queries and their judgements, in any order.
 
-    The digest does not depend on the order of rows. Splits other than test are not part of it, nor are topics that
-    are no part of a document's text.
+    Neither other splits are part of it, nor topics that are no part of a document's text.
     """
     sums = {item.dataset: _judged_sum(item) for item in judged}
     parquet = pq.ParquetFile(table_path(ingest, "corpus"))
@@ -120,10 +113,7 @@ def read_evaluation(ingest: Path, judged: Sequence[JudgedSet], slice_words: Sequ
 
 
 def with_reported_slices(evaluation: Evaluation, reports: Path) -> Evaluation:
-    """The evaluation with the slices of `slices.parquet` in `reports` whose names it does not have yet.
-
-    UserError when the table is missing.
-    """
+    """The evaluation with the slices of `slices.parquet` in `reports` whose names it does not have yet."""
     reported: dict[str, set[str]] = {}
     for row in read_table(reports, "slices").to_pylist():
         if row["query_id"] in evaluation.queries.get(row["dataset"], ()):
@@ -146,7 +136,6 @@ def _digest(*fields: object) -> int:
 
 
 def _slices(item: JudgedSet, slice_words: Sequence[int]) -> Iterable[tuple[str, frozenset[str]]]:
-    """Slices that hold a query: `<dataset>/up to 4 words`, `/5 to 8 words`, `/9 words and more`."""
     lengths = {query: len(text.split()) for query, text in zip(item.query_ids, item.texts, strict=True)}
     edges = [0, *slice_words]
     for low, high in zip(edges, [*slice_words, None], strict=True):
@@ -182,7 +171,7 @@ class Served:
     def p50_ms(self, metrics: Mapping[str, Any]) -> float:
         """Median latency in milliseconds: text to embedding, or text to hits on the slowest data set that is fused.
 
-        Infinite where a judged data set lacks its figure, so that no budget holds it; others are not timed.
+        Infinite where a judged data set lacks its figure, so that no budget holds it.
         """
         rows = metrics.get("fused", {})
         measured = [rows[dataset].get(self.student) for dataset in sorted(self.fused & rows.keys())]
@@ -208,11 +197,11 @@ def metrics_of(reports: Path) -> Iterator[dict[str, Any]]:
 
 
 def choose_students(named: str, reports: Path, releases: Path, policy: Policy) -> list[str]:
-    """The named student alone, or of those within the policy's budgets the evaluation's choice, and behind it the best:
-    a choice may lose more than the gate allows.
+    """The named student, or of those within the policy's budgets the evaluation's choice, and behind it the best on
+    dev.
 
-    The best on dev, or on test without dev queries. Only releases that are there count. UserError when the last
-    evaluation did not measure the named one, or when none is within the budgets.
+    A choice may lose more than the gate allows. Without dev queries test says which is the best. UserError when the
+    named one was not evaluated, or when no release is within the budgets.
     """
     with metrics_of(reports) as metrics:
         students = sorted(metrics["retention"])
@@ -277,7 +266,7 @@ def index_bytes(release: Path) -> int:
 
 
 def _test_values(reports: Path, model_of: Callable[[str], str]) -> dict[str, dict[str, float]]:
-    """`[data set][query id]`: nDCG@10 on test of the model that `model_of` names for a data set."""
+    """`[data set][query id]`: nDCG@10 on test of the model that `model_of` names."""
     values: dict[str, dict[str, float]] = {}
     measured = (pc.field("split") == "test") & (pc.field("measure") == MEASURE)
     for row in read_table(reports, "per_query").filter(measured).to_pylist():

@@ -59,8 +59,8 @@ def ask(
 ) -> Any:
     """The JSON of the last line that `python -P script` prints when it reads the request; errors name the `subject`.
 
-    UserError with its last line on stderr, and what `advise` says to that, if it fails; TransientError if it reached no
-    server or store (exit code 75), was killed, or took more than `timeout_s` seconds.
+    UserError with its last line on stderr and what `advise` says to that; TransientError if it reached no server or
+    store (exit code 75), was killed, or took more than `timeout_s` seconds.
     """
     try:
         done = subprocess.run(
@@ -154,12 +154,10 @@ def _same(expected: Golden, answer: dict[str, Any]) -> bool:
 
 
 def rescore(folder: Path, evaluation: Evaluation, judged: Sequence[JudgedSet], p50_ms: float) -> Evidence:
-    """Evidence of the release in `folder`, over its exact index as in the evaluation; data sets it lacks are left out.
+    """Evidence of the release in `folder`, by what it serves, over its exact index; data sets that it lacks are left
+    out.
 
-    Where the release fuses with BM25, its answers are the fused ones.
-
-    A document that is newer than the release is one that it cannot find, and counts as missed. UserError when the
-    release does not verify.
+    A document that is newer than the release counts as missed. UserError when the release does not verify.
     """
     queries = [{"dataset": item.dataset, "texts": item.texts} for item in judged]
     request = {"release": str(folder), "depth": _DEPTH, "queries": queries}

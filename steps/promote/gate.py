@@ -41,7 +41,7 @@ class Check(NamedTuple):
 def decide(candidate: Evidence, champion: Evidence | None, policy: Policy) -> Decision:
     """Approve if every check passes. Without a champion the candidate is compared with the teacher that serves today.
 
-    Both must have been measured on the same evaluation, and on all of its queries; otherwise nothing is compared.
+    If both were not measured on the same evaluation, and on all of its queries, nothing is compared.
     """
     checks = [*_complete("candidate", candidate), *(_complete("champion", champion) if champion else ())]
     if champion and champion.evaluation.digest != candidate.evaluation.digest:
@@ -79,10 +79,7 @@ def _complete(who: str, evidence: Evidence) -> Iterable[Check]:
 
 
 def _coverage(candidate: Evidence, champion: Evidence | None) -> Iterable[Check]:
-    """The candidate serves every evaluated data set, and every one that the champion serves.
-
-    A data set with few queries is told; it refuses nothing, as a young data set may have no more.
-    """
+    """The candidate serves every data set that is evaluated or that the champion serves; few queries are told."""
     served = champion.datasets if champion else frozenset()
     for dataset in sorted((set(candidate.evaluation.queries) | served) - candidate.datasets):
         reason = (
@@ -103,7 +100,6 @@ def _coverage(candidate: Evidence, champion: Evidence | None) -> Iterable[Check]
 
 
 def _budgets(candidate: Evidence, champion: Evidence | None, policy: Policy) -> Iterable[Check]:
-    """Of the champion its size, and the latency that was measured when it was registered."""
     p50 = f", champion {champion.p50_ms:.3f} ms" if champion else ""
     size = f", champion {champion.index_bytes:,}" if champion else ""
     yield Check(
@@ -148,10 +144,7 @@ def _against_champion(candidate: Evidence, champion: Evidence | None, policy: Po
 
 
 def _against_teacher(dataset: str, candidate: Evidence, policy: Policy) -> Iterable[Check]:
-    """Refuse a first champion that surely loses too much against the teacher; warn if nobody can tell.
-
-    This is the comparison that the evaluation's verdict makes.
-    """
+    """Refuse a first champion that surely loses too much, as the evaluation's verdict does; warn if nobody can tell."""
     compared = {name: values for name, values in candidate.teacher.items() if any(values.values())}
     if dataset not in compared or compared[dataset].keys() != candidate.values[dataset].keys():
         return

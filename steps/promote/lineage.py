@@ -87,7 +87,7 @@ def made_from(registry: Registry, digest: str) -> list[dict[str, Any]]:
 def upstream(stages: Stages, targets: list[str]) -> Stages:
     """The first of the `targets` with all stages that it was made from, and the others alone; in dvc.lock's order.
 
-    dvc.lock keeps stages that were renamed and students that params dropped: no path leads to those.
+    No path leads to stages that dvc.lock keeps of before.
     """
     reached = set(targets[1:]) & set(stages)
     waiting = [targets[0]] if targets[0] in stages else []
@@ -112,7 +112,6 @@ def _makers(stages: Stages, dependency: Mapping[str, Any]) -> list[str]:
 
 
 def _files(registry: Registry, run_id: str) -> dict[str, Any]:
-    """The YAML files of a registration, parsed; dvc.lock as its stages."""
     names = registry.artifacts(run_id)
     parsed: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -144,7 +143,6 @@ def _stages(registry: Registry, pipeline: str | None, stages: Mapping[str, Any])
 
 
 def _stage_runs(registry: Registry, pipeline: str) -> dict[str, Any]:
-    """The latest run of each stage of a pipeline; none if its own run is gone."""
     if (parent := registry.run(pipeline)) is None:
         return {}
     condition = f"tags.`mlflow.parentRunId` = '{pipeline}'"
@@ -154,10 +152,7 @@ def _stage_runs(registry: Registry, pipeline: str) -> dict[str, Any]:
 
 
 def check_evaluation(reports: Path, ingest: Path) -> Stages:
-    """The stages of dvc.lock; UserError when data or reports, which a student is chosen by, are not what it records.
-
-    Paths are relative to the project's root, where dvc.lock lies.
-    """
+    """The stages of dvc.lock; UserError when data or reports, which a student is chosen by, are not what it records."""
     stages = lock_stages(LOCK)
     if not stages:
         raise UserError(f"{LOCK}: not found or empty; {REMEDY}")
@@ -178,10 +173,7 @@ def check_measured(student: str, release: Path, reports: Path) -> None:
 
 
 def read_origin(registry: Registry, stages: Stages, student: str, release: Path, ingest: Path) -> Origin:
-    """The origin of a student's release; UserError when that is not what dvc.lock records, with these `stages`.
-
-    The pipeline's run is SLIMTOWER_PARENT_RUN, else the earliest that ended with this dvc.lock.
-    """
+    """The origin of a student's release; UserError when that is not what dvc.lock records, with these `stages`."""
     release_md5 = check_recorded(stages, f"release@{student}", release)
     _check_evaluated(stages, release)
     digest = sha256_file(LOCK)

@@ -51,8 +51,7 @@ class FolderLockStore:
     def put_new(self, key: str, body: str) -> bool:
         """Write an object unless the key is taken; tells whether it was written. Atomic among all writers.
 
-        A hard link is made whole or not at all, and never over another file; what it names is on the disk before. On a
-        file system without such links the file is made in its place: nobody else makes it, but a kill may cut it.
+        A hard link is made whole or not at all. On a file system without links a kill may leave a cut file.
         """
         path = self.folder / key
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,10 +71,7 @@ class FolderLockStore:
         return True
 
     def entries(self, name: str) -> dict[str, Entry]:
-        """The objects whose keys are `<name>/<digits>`, not somebody else's such as `.nfs...`.
-
-        Ages are by the clock of the file system, which may be another machine's.
-        """
+        """Objects whose keys are `<name>/<digits>`, aged by the clock of the file system, maybe another machine's."""
         entries = {}
         paths = sorted(path for path in (self.folder / name).glob("*") if path.name.isdecimal())
         if paths:
@@ -235,8 +231,8 @@ class Lock:
 def lock_store(registry: Registry) -> LockStore:
     """Where this server's locks lie: SLIMTOWER_LOCK, else what the model's tag says, else beside the artefacts.
 
-    For a sqlite file that is a folder beside it. UserError if the server hides its artefact store, or if
-    SLIMTOWER_LOCK is another place than the one where others lock this model, or one that is not the same for all.
+    For a sqlite file that is a folder beside it. UserError if SLIMTOWER_LOCK is another place than the tag says, or as
+    `lock_place` raises it.
     """
     uri = tracking_uri()
     chosen, agreed = os.environ.get("SLIMTOWER_LOCK"), registry.model_tags().get("lock")
@@ -258,7 +254,7 @@ def lock_store(registry: Registry) -> LockStore:
 def lock_place(registry: Registry, agreed: str | None = None) -> str:
     """SLIMTOWER_LOCK, or where the model's tag says; else `locks` beside the artefacts of the project's experiment.
 
-    UserError if those are in no S3 bucket, or if the place is not the same for everyone who promotes, on any machine.
+    UserError if those are in no S3 bucket, or if the place is not the same for everyone who promotes.
     """
     if setting := os.environ.get("SLIMTOWER_LOCK") or agreed:
         if setting.startswith("s3://") or Path(setting.removeprefix("file://")).is_absolute():

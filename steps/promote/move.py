@@ -71,8 +71,8 @@ def refuse_rolled_back(registry: Registry, version: str) -> None:
 def carry_out(registry: Registry, move: Move, guard: Guard, after: After, *, again: bool = True) -> None:
     """Move the aliases, under the lock, unless the version is the champion by now.
 
-    TransientError when the champion is no longer the one that was judged. Without `again` Refused when the version was
-    rolled back.
+    TransientError when the champion is no longer the one that was judged; Refused for what was rolled back, but with
+    `again`.
     """
     recover(registry, guard)
     aliases = registry.aliases()
@@ -132,10 +132,7 @@ def recover(registry: Registry, guard: Guard) -> tuple[list[str], Move | None]:
 
 
 def _record(registry: Registry, move: Move, guard: Guard, after: After) -> None:
-    """Write the audit trail; every part may be there already. The intent goes last.
-
-    Guarded as the aliases are: whoever lost the lock since would undo the notes of the one that came after.
-    """
+    """Write the audit trail, of which parts may be there already, guarded as the aliases are. The intent goes last."""
     guard()
     event = {"action": move.action, "version": move.version, "replaced": move.champion}
     _event(registry, {**event, "at": move.at, "by": move.by, "id": move.id})

@@ -113,7 +113,6 @@ def promote(
 
 
 def _reset_challenger(registry: Registry, version: str, earlier: str | None) -> None:
-    """Let `challenger` name again what it did before, if that is there."""
     with contextlib.suppress(Exception):  # the error that led here matters more
         if registry.aliases().get(CHALLENGER) == version:  # else somebody else's promotion has set it meanwhile
             before = registry.existing(earlier)
@@ -131,9 +130,9 @@ def dry_run_decision(
 def champion_evidence(
     registry: Registry, version: str | None, candidate: Evidence, judged: Sequence[JudgedSet], *, keep: bool
 ) -> Evidence | None:
-    """The champion on the candidate's evaluation: as recorded, or measured anew through its own release.
+    """The champion on the candidate's evaluation, if there is one: as recorded, or measured anew by its own release.
 
-    `keep`: store what was measured with the version, for the next time. None without a champion.
+    `keep`: store what was measured with the version, for the next time.
     """
     if version is None:
         return None
@@ -159,9 +158,9 @@ def roll_back(
 ) -> tuple[Move | None, list[str]]:
     """Make `previous` the champion, after a smoke test; returns the move and what was recovered before it.
 
-    A version holds encoder and index, so both go back together. `previous` then names what the restored version had
-    replaced in its time, so that a second rollback goes one further back. UserError when there is no previous version.
-    One that was cut short is finished, and no other made. A scheduler's `run` goes back once: None if it did before.
+    `previous` then names what the restored version had replaced, so that a second rollback goes one further back. One
+    that was cut short is finished, and no other made. A scheduler's `run` goes back once: None if it did before.
+    UserError when there is no previous version.
     """
     with lock.hold() as guard:
         notes, finished = recover(registry, guard)
@@ -221,19 +220,12 @@ def _fitting(lines: Sequence[str], limit: int, rest: str) -> str:
 
 
 def evidence_name(digest: str) -> str:
-    """Name of the document that holds a version's evidence on one evaluation, measured as it is today.
-
-    What was measured otherwise has another name, and is measured anew: of before fused hits were those of the index
-    that serves `evidence/<digest>.json`.
-    """
+    """Name of the document that holds a version's evidence on one evaluation, by what its release serves."""
     return f"evidence/{digest[:16]}.served.json"
 
 
 def publish(release: Path, run: MlflowRun) -> str:
-    """Store the release as a logged model of the run, served by its own code; returns its id.
-
-    The run's tag names one that is whole, unless it was deleted since.
-    """
+    """Store the release as a logged model of the run, unless its tag names one; returns the model's id."""
     model_id = run.api.get_run(run.run_id).data.tags.get(MODEL)
     if not model_id or not run.has_model(model_id):
         log_release(run, release, "release")
@@ -246,10 +238,10 @@ def find_version(registry: Registry, digest: str) -> str | None:
 
 
 def register(registry: Registry, candidate: Candidate, golden: Any, origin: Origin, lock: Lock) -> str:
-    """The version of the candidate's release: found by its digest, or made. Returns its number.
+    """The number of the version that holds the candidate's release: found by its digest, or made.
 
-    Every part is looked for before it is made, so that a registration cut short is completed by the next one. Of two
-    that register one release at once, the lock lets the second find the version of the first.
+    A registration that was cut short is completed. Of two at once, the lock lets the second find the first one's
+    version.
     """
     digest = candidate.evidence.release
     version = find_version(registry, digest)
@@ -286,7 +278,6 @@ def register(registry: Registry, candidate: Candidate, golden: Any, origin: Orig
 
 
 def _run(registry: Registry, candidate: Candidate, origin: Origin) -> MlflowRun:
-    """The run that holds the release: one that an interrupted registration left, or a new one."""
     experiment, digest = registry.experiment(), candidate.evidence.release
     condition = f"tags.`{PREFIX}release` = '{digest}' and tags.`{PREFIX}registered_as` = '{registry.name}'"
     runs = registry.api.search_runs([experiment], condition, max_results=1)

@@ -23,10 +23,7 @@ _ABSENT = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}
 
 
 class Registry:
-    """A registered model by name. Versions are numbers as text; keys of tags get the project's prefix.
-
-    UserError for what can be no name.
-    """
+    """A registered model; UserError for what can be no name. Versions are text; tags get the project's prefix."""
 
     def __init__(self, name: str) -> None:
         if not re.fullmatch(r"[\w.-]+", name):  # it is part of MLflow's filters and of the lock's path

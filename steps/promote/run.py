@@ -31,7 +31,7 @@ def run(
     """Promote a student's release, or say what would happen; Refused, exit code 3, when the gate says no.
 
     If no student is named and the gate refuses the evaluation's choice, the best student on dev is offered in turn.
-    Paths are relative to the project's root, where dvc.lock lies.
+    Paths are relative to the project's root.
     """
     with metrics_of(reports) as metrics:
         ignored = bool(metrics.get("settings", {}).get("ignore_identical_ids"))

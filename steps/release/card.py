@@ -19,7 +19,7 @@ _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def write_card(release: Path, manifest: Manifest, served: Trial, base: str | None, narrowed: bool) -> None:
-    """Write the card; `served` is the form that serves, `base` what the student started from, where that has a name.
+    """Write the card of the form that serves; `base`: the name of what the student started from, if it has one.
 
     `narrowed`: whether the student has more dimensions than the index.
     """

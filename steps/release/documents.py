@@ -41,10 +41,9 @@ def _link_or_copy(source: str, target: str) -> str:
 
 
 def write_titles(ingest: Path, index: Path, datasets: list[str]) -> None:
-    """Write `<data set>/titles.parquet`: doc_id and title, in the order of the index's rows.
+    """Write `<data set>/titles.parquet`: doc_id and title, in the order of the index's rows, one data set in memory.
 
-    In memory are the ids and titles of one data set, as they are where a release answers. UserError when the index
-    holds a document that the corpus lacks.
+    UserError when the index holds a document that the corpus lacks.
     """
     for dataset in datasets:
         corpus = pa.Table.from_batches(
@@ -95,8 +94,8 @@ def carry_lexical(
     """Write `lexical/<data set>/` into the release's folder for each data set that gets one, and say why.
 
     `vectors` `(texts, dim)` begins with the queries' embeddings as served, one data set after the other. `auto`: where
-    fused hits are better on dev beyond chance, over the index that serves; `always`: of every data set, by the standard
-    fusion where no dev query is judged; `never`: of none, and nothing is tried.
+    fused hits are better on dev beyond chance; `always`: everywhere, by the standard fusion where no dev query is
+    judged; `never`: nothing is tried.
     """
     verdicts = {}
     embedded = {judged.dataset: (judged, vectors[rows]) for judged, rows in zip(queries, rows_of(queries), strict=True)}

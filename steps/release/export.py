@@ -49,9 +49,8 @@ def convert(exported: Path, target: Path, form: Format, precision: Precision, te
 def export_table(tower_folder: Path, out: Path, *, dim: int = 0) -> None:
     """Write `table.npy`, `tokenizer.json` and `serving.json` to `out`; UserError for a tower that is no token table.
 
-    A projection behind the table is multiplied into its rows, as the mean and a linear map commute; one to more
-    dimensions than the rows have is `projection.npy` instead, so that the table stays narrow. Above 0, `dim` keeps the
-    first so many dimensions.
+    A projection is multiplied into the rows, as the mean and a linear map commute; one to more dimensions becomes
+    `projection.npy`, so that the table stays narrow. Above 0, only the first `dim` dimensions are kept.
     """
     tower = load_tower(tower_folder)
     static = tower[0]

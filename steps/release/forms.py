@@ -43,9 +43,8 @@ LIMITS = Limits()
 class Trial:
     """One form of the encoder as it was measured.
 
-    `served`: its embeddings `(texts, dim)`. `parity`: its loss over the dev queries of all data sets, on the exact
-    index, None where none is judged. `costs`: by data set, with the index that serves. `unjudged`: closeness to the
-    student, by data set with too few judged dev queries.
+    `served`: its embeddings `(texts, dim)`. `parity`: its loss over all judged dev queries, exact index. `costs`: by
+    data set, with the index that serves. `unjudged`: closeness to the student where too few dev queries are judged.
     """
 
     precision: Precision
@@ -84,10 +83,7 @@ class Trial:
 
 
 def to_try(form: Format, precision: str) -> tuple[Precision, ...]:
-    """The forms to try, smallest and quickest first: all of them for `auto`, else the one that `precision` names.
-
-    A table has no products, of which some could be kept in fp32: `mixed` is its int8.
-    """
+    """The forms to try, smallest and quickest first: all for `auto`, else one; a table's `mixed` is its int8."""
     selected = "int8" if form == "table" and precision == "mixed" else precision
     return (
         FORMS[form] if precision == "auto" else tuple(candidate for candidate in FORMS[form] if candidate == selected)
@@ -108,8 +104,7 @@ class Bench:
     """What forms are measured on: the release's index, and texts as the student and its fp32 export embed them.
 
     `texts` are those of the judged queries, then the samples of data sets with too few, then the probes; `model` and
-    `exported` are their embeddings `(texts, dim)`. `few` says of each sampled data set why it is. The release's encoder
-    is the fp32 export.
+    `exported` are their embeddings `(texts, dim)`. `few` says of each sampled data set why it is.
     """
 
     release: Release
@@ -121,10 +116,7 @@ class Bench:
     exported: np.ndarray
 
     def trials(self, folder: Path, form: Format, precision: str, limits: Limits, calibration: list[str]) -> list[Trial]:
-        """Write forms below `folder` until one has no objection, or the last was tried; returns them all.
-
-        Of a precision other than `auto` there is one form. int8 is calibrated on the texts `calibration`.
-        """
+        """Write forms below `folder`, int8 by the texts `calibration`, until one has no objection; returns them all."""
         trials: list[Trial] = []
         model, exported = (ndcg(self.release, self.queries, vectors, "flat") for vectors in (self.model, self.exported))
         for candidate in to_try(form, precision):

@@ -63,9 +63,8 @@ class _Graph(nn.Module):
 def export_onnx(tower_folder: Path, out: Path, *, dim: int = 0) -> None:
     """Write `encoder.onnx`, `tokenizer.json` and `serving.json` to `out`, in fp32.
 
-    The graph takes `input_ids` and `attention_mask`, int64 `(batch, length)`, and holds everything behind them:
-    transformer, pooling, projection, normalisation and, above 0, truncation to the first `dim` dimensions. UserError
-    for a tower made of anything else.
+    The graph takes `input_ids` and `attention_mask`, int64 `(batch, length)`, and holds all modules and, above 0, the
+    truncation to the first `dim` dimensions. UserError for a tower that cannot be one graph.
     """
     tower = load_tower(tower_folder).to("cpu").eval()
     transformer = _transformer(tower, tower_folder)
@@ -94,7 +93,6 @@ def export_onnx(tower_folder: Path, out: Path, *, dim: int = 0) -> None:
 
 
 def _transformer(tower: SentenceTransformer, folder: Path) -> Transformer:
-    """The tower's first module; UserError when the tower cannot be one graph."""
     transformer = tower[0]
     if not isinstance(transformer, Transformer):
         raise UserError(f"{folder}: its first module is no transformer and no token table; distil another student")
@@ -153,10 +151,7 @@ def smooth(source: Path, target: Path, batches: Iterable[TokenBatch]) -> None:
 
 
 def smoothing_factors(activations: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """What to divide each channel by: `activations^alpha / weights^(1 - alpha)`, of geometric mean 1, `(channels,)`.
-
-    Both are the largest magnitudes of a channel.
-    """
+    """What to divide channels by: `activations^alpha / weights^(1 - alpha)` of their maxima, of geometric mean 1."""
     high, low = np.maximum(activations, _SMALLEST), np.maximum(weights, _SMALLEST)
     exponents = STRENGTH * np.log(high) - (1 - STRENGTH) * np.log(low)
     factors: np.ndarray = np.exp(exponents - exponents.mean())
@@ -207,10 +202,7 @@ def embed(graph: Path, batches: Iterable[TokenBatch]) -> np.ndarray:
 
 
 def calibration(serving: Path, texts: list[str]) -> list[TokenBatch]:
-    """Texts that show how large activations are, one a batch, as the encoder in the folder `serving` reads them.
-
-    Training queries, never dev or test ones.
-    """
+    """Training queries, one a batch, as the encoder in `serving` reads them, to show how large activations are."""
     settings = read_json(serving / "serving.json")
     tokenize = TokenIds(Tokenizer.from_file(str(serving / "tokenizer.json")), settings["max_length"], special=True)
     ids = [np.array([tokenize(settings["prompt"] + text)], dtype=np.int64) for text in texts]
@@ -218,10 +210,7 @@ def calibration(serving: Path, texts: list[str]) -> list[TokenBatch]:
 
 
 def quantise_smoothed(source: Path, target: Path, batches: list[TokenBatch], exact_share: float = 0.0) -> None:
-    """Write the graph in int8, its activations smoothed first.
-
-    A share of the products stays in fp32: those that alone in int8 move the embeddings most.
-    """
+    """Write the graph in int8, smoothed first; a share of the products, those that lose most by int8, stays in fp32."""
     with TemporaryDirectory() as folder:
         smoothed, trial = Path(folder) / "smoothed.onnx", Path(folder) / "trial.onnx"
         smooth(source, smoothed, batches)
@@ -244,12 +233,9 @@ def product_names(graph: Path) -> list[str]:
 def quantise(source: Path, target: Path, exact: list[str] | None = None) -> None:
     """Write the graph with the weights of its matrix products in int8, a scale a column; those named in `exact` stay.
 
-    Activations are quantised as they come, with one scale for all texts of a batch. The token embeddings stay float32:
-    looking them up costs no time, and onnxruntime would give the whole table one scale.
-
-    Weights use 7 of the 8 bits. Without VNNI instructions onnxruntime adds pairs of products (unsigned activations by
-    signed weights) in 16 bits, where 8-bit weights saturate: such a graph would embed differently on another processor.
-    Unsigned weights are exact everywhere too, but take half as long again with VNNI.
+    Token embeddings stay float32: looking them up costs no time, and onnxruntime would give the whole table one scale.
+    Weights use 7 bits. Without VNNI onnxruntime adds pairs of products in 16 bits, where 8-bit weights saturate: the
+    graph would embed differently on another processor. Unsigned weights are exact too, but half as slow again.
     """
     with quiet():
         quantize_dynamic(

@@ -19,10 +19,7 @@ from steps.retrieval.noninferiority import FEWEST
 
 
 def probe_texts(ingest: Path, count: int) -> list[str]:
-    """Titles, then first sentences of documents; training queries where there are too few.
-
-    A release is handed on with them: what people typed does not go along where there is another way.
-    """
+    """Titles, then sentences of documents, then training queries: releases are handed on, and queries are people's."""
     return [*islice(chain(_document_texts(ingest), _training_queries(ingest)), count)]
 
 
@@ -59,10 +56,7 @@ def _document_texts(ingest: Path, dataset: str | None = None) -> Iterator[str]:
 
 
 def check_export(texts: Sequence[str], reference: np.ndarray, exported: np.ndarray, minimum: float) -> float:
-    """Least cosine of the texts' embeddings `(texts, dim)` by the model and by its fp32 export.
-
-    UserError when a text's is below `minimum`, and when the shapes differ.
-    """
+    """Least cosine of embeddings `(texts, dim)` by the model and by its fp32 export; UserError below `minimum`."""
     if exported.shape != reference.shape:
         raise UserError(
             f"parity: embeddings are {exported.shape}, the model's {reference.shape}; export the student again"
@@ -99,9 +93,9 @@ def _reason(count: int) -> str:
 
 
 def closeness(dataset: str, reason: str, reference: np.ndarray, served: np.ndarray) -> Unjudged:
-    """Compare a data set's sample texts as the model embeds them and as they are served, `(texts, dim)`.
+    """Compare sample texts as the model embeds them and as they are served, `(texts, dim)`; a NaN counts as -1.
 
-    NaN counts as the opposite direction, cosine -1. UserError when there is no text.
+    UserError when there is no text.
     """
     if not len(reference):
         raise UserError(f"{dataset!r}: no query and no document has a text to compare encoders with; leave it out")

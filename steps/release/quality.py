@@ -55,9 +55,9 @@ class Loss:
 
 
 def measured_loss(before: np.ndarray, after: np.ndarray, limit: float) -> Loss:
-    """Compare the nDCG@10 of the same queries before and after a change, each `(queries,)`.
+    """Compare nDCG@10 of the same queries, `(queries,)`, before and after a change, by a one-sided paired t-test.
 
-    The test is a paired t-test that the mean of `(1 - limit) * before - after` is above 0.
+    It asks whether the mean of `(1 - limit) * before - after` is above 0.
     """
     first, second = before.astype(np.float64), after.astype(np.float64)
     excess = (1 - limit) * first - second
@@ -73,10 +73,7 @@ DEPTH = 10
 
 
 def ndcg(release: Release, queries: Sequence[JudgedSet], vectors: np.ndarray, kind: str) -> list[np.ndarray]:
-    """nDCG@10 of every query over an index of the release, `(queries,)` a data set.
-
-    `vectors` `(texts, dim)` begins with the queries' embeddings, one data set after the other.
-    """
+    """nDCG@10 of every query over an index of the release, `(queries,)` a data set; `vectors` begin with those."""
     values = []
     for judged, rows in zip(queries, rows_of(queries), strict=True):
         exact = kind == "flat" or "ann" not in release.kinds(judged.dataset)  # then the exact one serves
@@ -96,11 +93,7 @@ def rows_of(queries: Sequence[Sized | JudgedSet]) -> list[slice]:
 
 @dataclass(frozen=True)
 class Cost:
-    """What serving costs on one data set, and the share of it that each step has.
-
-    `steps`: losses by `export`, `precision` and `index` as shares of the student's nDCG@10; they add up to the total.
-    Negative = gained.
-    """
+    """What serving costs on one data set, and the parts of it by export, precision and index; negative = gained."""
 
     total: Loss
     steps: dict[str, float]
@@ -116,10 +109,9 @@ class Cost:
 
 
 def cost_of(model: np.ndarray, exported: np.ndarray, served: np.ndarray, approximate: np.ndarray, limit: float) -> Cost:
-    """The cost of serving, against the most that it may be.
+    """The cost of serving, from nDCG@10 of the same queries, `(queries,)` each.
 
-    nDCG@10 of the same queries, `(queries,)` each, by the student, its fp32 export, what serves, and that over the
-    approximate index; the first three search the exact index.
+    By the student, its fp32 export and what serves, over the exact index, and by what serves over the approximate one.
     """
     means = [float(values.mean()) for values in (model, exported, served, approximate)]
     names = ("export", "precision", "index")
@@ -138,10 +130,7 @@ FIXES = {
 
 
 def check_costs(costs: Mapping[str, Cost]) -> None:
-    """UserError for the first data set whose loss is proven to be above the limit; it says which part costs what.
-
-    A loss above the limit that its queries do not prove is told on stderr.
-    """
+    """UserError for the first data set whose loss is proven to be above the limit; others are told on stderr."""
     for dataset, cost in costs.items():
         if cost.total.within:
             continue

@@ -51,10 +51,8 @@ def run(
     """Write query_encoder/, serving/, index/, manifest.json, report.json and README.md; lexical/ where it is carried.
 
     With `precision: auto` the encoder serves in the first of its forms that costs no more than the limits allow on dev
-    queries; the report holds all that were tried. UserError when the two sides have different teachers, when the
-    exported encoder is not the student, or when dev queries prove that serving loses more than allowed. Where a data
-    set has fewer than FEWEST judged dev queries, how close the served encoder is to the student decides too.
-    `ignore_identical_ids`: as the evaluation measures.
+    queries, or in cosine to the student where fewer than FEWEST are judged. UserError when the two sides have different
+    teachers, when the export is not the student, or when dev queries prove that serving loses more than allowed.
     """
     documents = read_index_manifest(index)
     distilled: dict[str, Any] = read_json(distill / "report.json")
@@ -151,7 +149,6 @@ def _manifest(
     indexed: dict[str, str],
     probes: list[Probe],
 ) -> Manifest:
-    """The manifest of what lies in `folder`; `indexed` are the digests of its index."""
     files = dict(indexed)
     return Manifest(
         format=FORMAT,

@@ -13,8 +13,7 @@ def nearest_rows(
 ) -> np.ndarray:
     """Rows of the `count` documents most like each query by cosine or inner product, best first: `(n, count)`.
 
-    queries `(n, dim)`; documents `(m, dim)`, of which `rows` are searched, None = all. Up to 50,000 faiss searches at
-    once; more are read a block at a time.
+    queries `(n, dim)`; documents `(m, dim)`, of which `rows` are searched. faiss searches up to 50,000 at once.
     """
     searched = np.arange(len(documents)) if rows is None else rows
     if len(searched) > _AT_ONCE:
@@ -40,12 +39,10 @@ def best_documents(
     *,
     cosine: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores, float32, and rows, int64, of the `count` documents with the largest inner products, best first.
+    """Scores, float32, and rows, int64, of the documents with the largest inner products, best first: `(n, count)`.
 
-    With `cosine` documents count as if they had the length 1.
-
-    queries `(n, dim)`; documents `(m, dim)`, which may be a memory map: it is read once, a block at a time. `rows`:
-    those that are searched, None = all. Both results are `(n, count)`, or as many columns as there are documents.
+    queries `(n, dim)`; documents `(m, dim)`, or a memory map, are read once, a block at a time; with `cosine` they
+    count as if they had the length 1. `rows`: those that are searched, None = all. Fewer documents give fewer columns.
     """
     searched = np.arange(len(documents)) if rows is None else rows
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -28,10 +28,7 @@ _NOTHING = -1e9  # MaxSim of a document without tokens
 
 
 def load_late_interaction(source: str | Path) -> MultiVectorEncoder:
-    """Load a MultiVectorEncoder from a folder or a Hugging Face name, in fp32 whatever it was saved in.
-
-    UserError when it cannot be loaded.
-    """
+    """Load a MultiVectorEncoder from a folder or a Hugging Face name, in fp32; UserError when it cannot be loaded."""
     with loading(source, "a late interaction model's folder, or its name on the hub"):
         model = MultiVectorEncoder(str(source), device=device(), trust_remote_code=False).float()
         check_model(model, source)
@@ -43,10 +40,7 @@ def load_late_interaction(source: str | Path) -> MultiVectorEncoder:
 def token_vectors(
     model: MultiVectorEncoder, texts: list[str], role: Role, *, precision: Precision, batch_size: int
 ) -> list[np.ndarray]:
-    """Vectors of the tokens of each text that count, float32 `(tokens, dim)`.
-
-    The model sorts texts by length within windows of 64 batches, so that a batch pads little.
-    """
+    """Vectors of the tokens of each text that count, float32 `(tokens, dim)`; a batch has texts of like length."""
     embed = model.encode_query if role == "query" else model.encode_document
     window = 64 * batch_size
     vectors: list[np.ndarray] = []
@@ -60,7 +54,7 @@ def token_vectors(
 def max_similarities(query: np.ndarray, documents: Sequence[np.ndarray]) -> np.ndarray:
     """`sum_x max_y q_x . d_y` of a query `(x, dim)` and each document `(y, dim)` (LEAD, Eq. 2): float32 `(documents,)`.
 
-    Computed in fp32, in blocks of documents that are laid end to end, not padded. One without tokens is below all.
+    In blocks of documents that are laid end to end, not padded. One without tokens is below all.
     """
     query_tokens = torch.from_numpy(query.astype(np.float32)).to(device())
     sums: list[Tensor] = []
@@ -75,7 +69,6 @@ def max_similarities(query: np.ndarray, documents: Sequence[np.ndarray]) -> np.n
 
 
 def _blocks(documents: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
-    """Documents whose vectors fit into memory together."""
     block, size = list[np.ndarray](), 0
     for document in documents:
         if block and size + document.size > _ELEMENTS:
@@ -126,10 +119,9 @@ def token_states(
     model: MultiVectorEncoder, texts: list[str], role: Role, layers: Sequence[int], max_length: int | None = None
 ) -> tuple[list[Tensor], Tensor]:
     """Texts read at once: vectors of their tokens and states of these layers, numbered from 0, `(n, tokens, width)`
-    each, and which tokens count, boolean `(n, tokens)`.
+    each, and which tokens count, boolean `(n, tokens)`. States as in `giving_layers`.
 
-    With gradient where that is on; states as in `giving_layers`. `max_length`: tokens of a text that it reads; None =
-    as many as it can.
+    `max_length`: tokens of a text that are read; None = as many as the model can.
     """
     prompt = model.prompts.get(role) or None
     features = batch_to_device(model.preprocess(texts, prompt=prompt, task=role, max_length=max_length), model.device)
@@ -168,7 +160,7 @@ class TokenVectors(Sequence[np.ndarray]):
     """Token vectors of documents on disk, float16: `tokens.f16`, one behind the other, and where each of them ends."""
 
     def __init__(self, folder: Path, dim: int) -> None:
-        """What lies in `folder`; nothing yet where there is no such folder."""
+        """Open what lies in `folder`, if there is one."""
         self.file, self.ends_file, self.dim = folder / "tokens.f16", folder / "ends.npy", dim
         self.ends = self._load_ends()
 
@@ -202,10 +194,9 @@ class TokenVectors(Sequence[np.ndarray]):
         shard_texts: int,
         caption: str,
     ) -> None:
-        """Read the documents that are not here yet, `shard_texts` between two savings, or PIECE where that is less.
+        """Read the documents that are not here yet; a kill costs at most `shard_texts` of them, or PIECE.
 
-        A killed run repeats what it read since the last one. The documents have to be those of the run that began, and
-        no other process may use the folder.
+        They have to be those of the run that began, and no other process may use the folder.
         """
         if len(self) == len(documents):
             return
@@ -215,7 +206,7 @@ class TokenVectors(Sequence[np.ndarray]):
             self.append(token_vectors(model, shard, "document", precision=precision, batch_size=batch_size))
 
     def append(self, documents: Sequence[np.ndarray]) -> None:
-        """Add the vectors of documents, `(tokens, dim)` each: all of them or, where it is killed, none.
+        """Add vectors of documents, `(tokens, dim)` each: all of them or, where it is killed, none.
 
         TransientError where the vectors before them are gone, UserError where one of these is not finite.
         """

@@ -41,9 +41,9 @@ def corpus_bm25(ingest: Path, dataset: str) -> Bm25:
 
 @dataclass(frozen=True)
 class FusionChoice:
-    """The best fusion on dev, and what it brings there: mean nDCG@10 of dense search alone and fused.
+    """The best fusion on dev, and mean nDCG@10 of dense search there, alone and fused, of the queries that chose.
 
-    `fused` is of the queries that chose and so flatters a little; `p_value` allows for all that could have been chosen.
+    `p_value` allows for all that could have been chosen.
     """
 
     fusion: AnyFusion
@@ -83,8 +83,7 @@ def trials(
 ) -> np.ndarray:
     """nDCG@10 of every query by dense search alone and by each of GRID, `(1 + len(GRID), queries)`.
 
-    Both searches are to find DEEPEST documents where there are so many. `ignore_identical_ids`: a query's hit of its
-    own id is dropped from the list that is measured.
+    Both lists hold DEEPEST hits. `ignore_identical_ids`: a query's hit of its own id is dropped.
     """
     pairs = zip(zip(*dense, strict=True), zip(*lexical, strict=True), strict=True)
     return np.stack(
@@ -99,10 +98,7 @@ def trials(
 def _ndcg_by_fusion(
     pair: Sequence[tuple[np.ndarray, Sequence[str]]], judged: Mapping[str, int], ignored_id: str
 ) -> np.ndarray:
-    """nDCG@10 of one query: in the order in which `fuse` puts documents, so that only their gains are looked up.
-
-    `ignored_id`: id of a document that does not count.
-    """
+    """nDCG@10 of one query without the document `ignored_id`; `fuse` decides the order, so only gains are looked up."""
     values = []
     for depth in DEPTHS:
         pool = pooled(pair, depth)

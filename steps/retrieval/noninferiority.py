@@ -74,9 +74,8 @@ class NonInferiority(Strict):
     def judge(self, candidate: np.ndarray, reference: np.ndarray, compared: int = 1) -> Judgement:
         """Compare nDCG@10 by query, `(queries,)` each in the same order; the reference's mean must not be 0.
 
-        `compared`: data sets on all of which the candidate has to pass. A yes needs the confidence on each of them. A
-        no on one of them is enough, so the upper bound is corrected by Bonferroni. Fewer than FEWEST queries cannot
-        tell: a bootstrap of so few differences gives an interval that is too narrow.
+        `compared`: data sets on all of which the candidate has to pass. A no on one is enough, so the upper bound is
+        corrected by Bonferroni. Fewer than FEWEST queries cannot tell: their bootstrap's interval is too narrow.
         """
         stricter = self.model_copy(update={"confidence": 1 - (1 - self.confidence) / compared})
         low, high = float(self.lower_bound(candidate, reference)), float(stricter.upper_bound(candidate, reference))
@@ -120,7 +119,7 @@ def load_noninferiority(path: Path = PARAMS) -> NonInferiority:
 def resampled_means(values: np.ndarray, resamples: int, seed: int | np.random.Generator) -> np.ndarray:
     """Mean over queries, drawn anew with replacement: `(queries, ...)` to `(resamples, ...)`.
 
-    The draws depend on the seed and on the number of queries only, so two candidates are judged on the same ones.
+    The draws depend on the seed and the number of queries alone, so two candidates are judged on the same ones.
     """
     queries = len(values)
     few = isinstance(seed, int) and resamples * queries <= _CELLS
@@ -141,6 +140,5 @@ def _drawn(queries: int, resamples: int, seed: int | np.random.Generator) -> Ite
 
 @lru_cache(maxsize=1)
 def _drawn_once(queries: int, resamples: int, seed: int) -> np.ndarray:
-    """All of them, kept for the next candidate."""
     (counts,) = _drawn(queries, resamples, seed)
     return counts

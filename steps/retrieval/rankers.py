@@ -30,11 +30,10 @@ Pair = tuple[str, str]
 
 
 def load_ranker(source: str | Path, max_length: int | None = None, seed: int = 0) -> CrossEncoder:
-    """Load a ranker from a folder or a Hugging Face name, in fp32 whatever it was saved in.
+    """Load a ranker from a folder or a Hugging Face name, in fp32; an encoder gets a random head, drawn by `seed`.
 
-    `max_length`: tokens of a pair that it reads, None as it was saved. An encoder without a head of one output gets a
-    random one, drawn by `seed`; a model that was saved with dual pooling has it. UserError when it cannot
-    be loaded, or has several outputs.
+    `max_length`: tokens of a pair that it reads, None as saved. UserError if it cannot be loaded, or has several
+    outputs.
     """
     with torch.random.fork_rng(), _quiet():
         torch.manual_seed(seed)
@@ -97,8 +96,7 @@ def pair_scores(
 ) -> np.ndarray:
     """Logit of each pair, float32 `(len(pairs),)`, higher is better; shows progress when `caption` names the work.
 
-    Pairs are sorted by length within windows of 64 batches, so that a batch pads little, and cut where the ranker's
-    `max_seq_length` ends, the longer text first.
+    A batch has pairs of like length; where `max_seq_length` ends, the longer text is cut first.
     """
     window = 64 * batch_size
     starts = range(0, len(pairs), window)
@@ -148,7 +146,6 @@ def _by_batches(
     precision: Precision,
     batch_size: int,
 ) -> np.ndarray:
-    """What is made of each pair, float32 `(len(pairs), ...)`; long pairs are read with long ones, which pads little."""
     order = sorted(range(len(pairs)), key=lambda row: -len(pairs[row][0]) - len(pairs[row][1]))
     by_row: dict[int, np.ndarray] = {}
     ranker.eval()
@@ -170,8 +167,7 @@ def layer_logits(
 ) -> Tensor:
     """What a ranker would say of pairs, read at once, behind each of these layers: float32 `(len(pairs), len(layers))`.
 
-    Layers are numbered from 0. With gradient where that is on. `max_length`: tokens of a pair that it reads; None = as
-    many as it can.
+    Layers are numbered from 0. `max_length`: tokens of a pair that are read; None = as many as it can.
     """
     features = batch_to_device(ranker.preprocess(list(pairs), max_length=max_length), ranker.device)
     with remembering_states(ranker.model):
@@ -218,13 +214,11 @@ def _capture_head_inputs(ranker: CrossEncoder) -> Iterator[list[Tensor]]:
 class DualPooling(Module):
     """Pools `query_embedding` and `document_embedding`, `(n, dim)`, and `scores` `(n, 1)`: `scale` times their product.
 
-    A query and a document are read jointly, as `[CLS] query [SEP] document [SEP]`. Of the final token embeddings one is
-    pooled for each, given the other: *proxy* embeddings, which a dual encoder can learn (EmbedDistill, Sec. 4.2, App.
-    B).
+    A query and a document are read jointly, as `[CLS] query [SEP] document [SEP]`. For each a final token embedding is
+    pooled, given the other: *proxy* embeddings, which a dual encoder can learn (EmbedDistill, Sec. 4.2, App. B).
 
-    special_tokens: the first [CLS], and the first [SEP], which stands before the document as [CLS] before the query
-    (Eq. 13). segments: over the tokens of the query, and over those of the document, their sum divided by the square
-    root of their number (Eq. 14); 0 for a text without tokens. The paper's `scale` is 1.
+    special_tokens: the first [CLS] and the first [SEP] (Eq. 13). segments: over the tokens of the query, and of the
+    document, their sum divided by the square root of their number (Eq. 14); 0 without tokens. The paper's `scale` is 1.
     """
 
     config_keys: list[str] = ["pooling", "scale", "cls_token_id", "sep_token_id"]  # noqa: RUF012
@@ -261,10 +255,7 @@ class DualPooling(Module):
 
 
 def segments(ids: Tensor, mask: Tensor, cls_token_id: int, sep_token_id: int) -> Tensor:
-    """Which tokens are the query's and which the document's, boolean `(2, n, length)`; special ones are neither's.
-
-    `ids` and `mask` `(n, length)` are the tokens of pairs and those that count; the query ends at the first [SEP].
-    """
+    """Which tokens of pairs are the query's, to the first [SEP], and which the document's: boolean `(2, n, length)`."""
     counted = mask.bool()
     ends = (ids == sep_token_id) & counted
     behind = ends.int().cumsum(dim=1) > 0

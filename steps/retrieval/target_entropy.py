@@ -17,10 +17,9 @@ _COLDEST, _HOTTEST = 1e-4, 1e4  # temperatures that may be suggested, of scores 
 class TeacherTargets:
     """A teacher's distributions over the documents of a text, softmax(scores / temperature), by their entropies.
 
-    Entropies are divided by log k, that of k equal shares: 1 is flat, 0 one-hot. `entropy` and `largest_share` are
-    means over the texts at the temperature `at`, and `verdict` is of that one. `temperature` makes the mean entropy
-    0.5; there `flat` and `one_hot` are shares of the texts above 0.95 and below 0.05. None where all texts have equal
-    scores.
+    Entropies are divided by log k: 1 is flat, 0 one-hot. `entropy` and `largest_share` are means over the texts at the
+    temperature `at`. `temperature` makes the mean entropy 0.5; there `flat` and `one_hot` are shares of the texts above
+    0.95 and below 0.05. None where all texts have equal scores.
     """
 
     documents: int
@@ -67,10 +66,7 @@ class TeacherTargets:
 
 
 def check_teacher_targets(scores: np.ndarray, at: float = 1.0) -> TeacherTargets | None:
-    """Judge the scores `(texts, k)` of texts with their documents, learned at the temperature `at`.
-
-    None of fewer than two documents, or no text.
-    """
+    """Judge scores `(texts, k)` of texts with their documents, learned at the temperature `at`; None for k < 2."""
     if not len(scores) or scores.shape[1] < 2:
         return None
     scores = scores.astype(np.float64)
@@ -92,10 +88,7 @@ def check_teacher_targets(scores: np.ndarray, at: float = 1.0) -> TeacherTargets
 
 
 def layer_targets(scores: np.ndarray, at: float = 1.0, layers: Sequence[int] = ()) -> dict[int, TeacherTargets]:
-    """`check_teacher_targets` of scores `(texts, k, layers)` by layer, from 1: of all, or of those numbered from 0.
-
-    None of fewer than two documents.
-    """
+    """`check_teacher_targets` of scores `(texts, k, layers)` by layer, from 1: of all, or of those numbered from 0."""
     chosen = layers or range(scores.shape[2] if scores.ndim == 3 else 0)
     targets = {layer + 1: check_teacher_targets(scores[:, :, layer], at) for layer in chosen}
     return {layer: figures for layer, figures in targets.items() if figures}
@@ -125,7 +118,7 @@ def layers_warning(targets: Mapping[int, TeacherTargets], teacher: str) -> str |
 def suggested_temperature(scores: np.ndarray, target: float = TARGET_ENTROPY) -> float | None:
     """The temperature at which the mean entropy of the texts' distributions is `target` times that of equal shares.
 
-    Of texts that tell their documents apart; None where there is none, or none does at any temperature.
+    Of texts that tell their documents apart; None if most do not.
     """
     telling = scores[scores.max(axis=1) > scores.min(axis=1)]
     if 2 * len(telling) < len(scores):
