@@ -64,9 +64,8 @@ class Measurements:
 def measure_all(systems: Systems, task: Task) -> Measurements:
     """Measure, then time, every system that the cache does not know.
 
-    With `evaluate.fused` dense systems are measured fused with BM25 too; students whose release fuses always are. BM25,
-    fusions, re-ranked hits and what the teacher was before are measured only where something is judged, and timed apart
-    or not at all.
+    Dense systems are measured fused with BM25 too, with `evaluate.fused` or where a release fuses. What is no encoder
+    of teacher or students is measured only where something is judged.
     """
     _prune(_SYSTEM * (len(systems.students) + len(systems.earlier) + len(systems.reranked) + 2))
     results: dict[str, Result] = {}
@@ -112,7 +111,7 @@ def measure_all(systems: Systems, task: Task) -> Measurements:
 
 
 def _read_cached(folder: Path, judged: Sequence[JudgedSet]) -> Result | None:
-    """The result that lies there; None where there is none, or one that a power failure cut, of which a line tells."""
+    """The result in a folder; None without one, or, with a line, for one that a power failure cut."""
     if not (folder / RESULT).is_file():
         return None
     try:
@@ -141,10 +140,7 @@ def time_all(systems: Systems, task: Task) -> tuple[dict[str, Latency], list[str
 
 
 def result_key(system: System | Fused, task: Task, reference: str) -> str:
-    """What a result depends on, in 32 hex digits; `reference`: the content of the teacher that a student is held to.
-
-    The machine is part of it, as it times searches and as int8 is rounded otherwise on another processor.
-    """
+    """What a result depends on, the machine too, in 32 hex digits; `reference`: content of the teacher of a student."""
     params = task.params.model_dump(include={"measures", "latency_queries", "seed"})
     judged, texts = [asdict(item) for item in task.judged], [asdict(item) for item in task.texts]
     return key_of(system.name, system.content, reference, digest(judged, texts), params)
@@ -157,7 +153,6 @@ def key_of(*values: object) -> str:
 
 @cache
 def _surroundings() -> tuple[str, ...]:
-    """Machine, libraries, and the code that measures."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     libraries = [f"{name} {version(name)}" for name in _LIBRARIES]
     code = code_digest("steps.evaluate.measuring", "steps.evaluate.latency")
@@ -173,10 +168,7 @@ def kept_folder(key: str) -> Path:
 
 
 def _prune(count: int) -> None:
-    """Remove what was not used for a day, except the `count` (at least _MIN_RESULTS) that were used last.
-
-    So an evaluation that runs now, this one or another, loses nothing of what it made in a day.
-    """
+    """Remove what was not used for a day, except the `count` (at least _MIN_RESULTS) results that were used last."""
     folders, latest = (cache_root() / "evaluate").glob("[!.]*"), time.time() - _DAY
     for folder in sorted(folders, key=last_used)[: -max(_MIN_RESULTS, count)]:
         if last_used(folder) < latest * 1e9:

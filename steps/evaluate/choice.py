@@ -48,8 +48,8 @@ def choose(
 ) -> dict[str, Any]:
     """`choice` of metrics.json, among students whose median latency is within the budget, in milliseconds; 0 = none.
 
-    If some of those are in `replacing`, the choice is among these alone: they can replace the teacher. One that is
-    faster than the best goes first if it is shown to be no worse. `weights` of the data sets in a mean; None = alike.
+    If some of those are in `replacing`, they can replace the teacher, and the choice is among these alone. `weights` of
+    the data sets in a mean; None = alike.
     """
     over = {student: value for student, value in p50_ms.items() if 0 < budget_ms < value}
     within = [student for student in ranked(values, p50_ms, weights) if student not in over]
@@ -108,7 +108,7 @@ def _chance(student: Sequence[np.ndarray], reference: Sequence[np.ndarray], weig
 def _bound(student: Sequence[np.ndarray], best: Sequence[np.ndarray], rule: NonInferiority) -> float:
     """Change against the best as a share of its mean, on the data set where it is least; 0 where the best has none.
 
-    Fewer than FEWEST queries show nobody to be no worse, which counts as losing all.
+    -1, a loss of all, with fewer than FEWEST queries.
     """
     if min(map(len, best)) < FEWEST:
         return -1.0
@@ -166,7 +166,6 @@ def choice_lines(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _why(metrics: Mapping[str, Any]) -> str:
-    """Why the chosen student was chosen; what dev queries say is told as theirs."""
     choice = metrics["choice"]
     budget = f" within {choice['budget_ms']:g} ms a query" if choice["budget_ms"] else ""
     within = len(metrics["latency"].keys() - {"teacher"}) - len(choice["over_budget"])

@@ -22,8 +22,8 @@ def retention(
 ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
     """Retention over data sets, and `[data set]`; ratios, 1.0 = as good as the teacher; fields as in metrics.json.
 
-    Data sets where the teacher scores 0, of which no ratio has a meaning, are left out. `as_one`: data sets named
-    `<name>-...` count as one, whose quality is the mean over them. UserError where the teacher scores 0 on all.
+    Data sets where the teacher scores 0 are left out. `as_one`: data sets named `<name>-...` count as one, whose
+    quality is the mean over them. UserError where the teacher scores 0 on all.
     """
     members = {
         name: datasets
@@ -89,12 +89,9 @@ def is_chance(p_value: float) -> bool:
 def p_value(differences: Sequence[np.ndarray], weights: Sequence[float] | None = None) -> float:
     """Two-sided t-test that the mean over data sets of the mean difference is 0; one array `(queries,)` a data set.
 
-    `weights` of the data sets in that mean; None = alike.
-
-    With one data set this is the paired t-test. Several count alike, whatever their numbers of queries, each with its
-    own variance and the degrees of freedom of Welch and Satterthwaite. A data set of one query, which has none, is left
-    out. 1 where no query differs or no data set is left; 0 where all differ by the same amount, as no variance stands
-    against it.
+    `weights` of the data sets in that mean; None = alike. Each has its own variance, with the degrees of freedom of
+    Welch and Satterthwaite; one of one query is left out. 1 where no query differs or no data set is left; 0 where all
+    differ by the same amount, as no variance stands against it.
     """
     usable = [at for at, values in enumerate(differences) if len(values) > 1]
     if not usable:
@@ -116,7 +113,7 @@ def figures(values: Mapping[str, np.ndarray], samples: int, seed: int) -> dict[s
     """`queries`, `ndcg` by model and `retention` by model but the teacher, of nDCG@10 `(queries,)` by model.
 
     A retention is `ratio`, `ci95_low` and `ci95_high`: the ratio of the means, with the percentile bootstrap over
-    queries, all models drawn together (Efron and Tibshirani 1993, ch. 13). Without any where the teacher has 0.
+    queries, all models drawn together (Efron and Tibshirani 1993, ch. 13). None where the teacher has 0.
     """
     teacher, retained = values[TEACHER], {}
     compared = [model for model in values if model != TEACHER] if teacher.mean() > 0 else []
@@ -141,10 +138,7 @@ def bootstrap_p_value(difference: np.ndarray, samples: int, seed: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p-values of a family: each is at most alpha where Holm's step-down procedure rejects at alpha.
-
-    Holm, "A simple sequentially rejective multiple test procedure", 1979.
-    """
+    """Adjusted p-values: each is at most alpha where Holm's step-down procedure rejects at alpha (Holm 1979)."""
     adjusted, greatest = [1.0] * len(p_values), 0.0
     for rank, at in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
         greatest = max(greatest, min(1.0, (len(p_values) - rank) * p_values[at]))

@@ -47,7 +47,7 @@ def bare(axes: Axes) -> None:
 
 
 def inline(figure: Figure, description: str) -> str:
-    """The figure as an svg element, scaled by the page, colours as variables; screen readers read out `description`.
+    """The figure as an svg element, colours as variables of the page; screen readers read out `description`.
 
     No XML header, metadata or external address, and no names of groups, which two drawings of a page would share.
     """
@@ -93,10 +93,9 @@ class Panel:
 
 
 def draw_frontier(panels: Sequence[Panel], bm25: float, width: float = WIDE, title: str = "") -> str:
-    """The panels as an SVG element for inlining, `width` in inches; `bm25` is the mean of BM25 / teacher by data set.
+    """The panels as an SVG element, `width` in inches: side by side if that is wide, else one above the other.
 
-    They stand side by side if the picture is wide, else one above the other, and share their scales. The chosen
-    student is ringed, and the budget is a line.
+    `bm25` is the mean of BM25 / teacher by data set. The chosen student is ringed, and the budget is a line.
     """
     is_wide = width >= WIDE
     rows, columns = (1, len(panels)) if is_wide else (len(panels), 1)
@@ -187,7 +186,6 @@ def _draw_mark(axes: Axes, mark: Mark) -> None:
 
 
 def _label(axes: Axes, marks: Sequence[Mark]) -> None:
-    """Two lines beside each mark, where they cover nothing, or almost."""
     points = 72 / axes.figure.dpi
     size = float(matplotlib.rcParams["font.size"])
     x0, y0, x1, y1 = (float(value) * points for value in axes.bbox.extents)
@@ -223,7 +221,7 @@ def _cost(box: _Box, boxes: Sequence[_Box], frame: _Box) -> float:
 
 
 def _write(axes: Axes, mark: Mark, lines: Sequence[str], centre: tuple[float, float], half: float, size: float) -> None:
-    """Two lines around `centre`, an offset from the mark: those right of it begin there, those left of it end there."""
+    """Two lines around `centre`, an offset from the mark; beside the mark they begin or end there."""
     x, bottom = centre
     side = "center" if abs(x) < half else "left" if x > 0 else "right"
     offset = {"center": x, "left": x - half, "right": x + half}[side]
@@ -254,10 +252,7 @@ _SPAN = 0.999  # share of the values, by magnitude, that the scale spans
 
 
 def draw_histograms(values: Mapping[str, np.ndarray], label: str, width: float = WIDE) -> str:
-    """An SVG element for inlining: a panel for each name, its values `(n,)` as shares in percent.
-
-    All have one scale around 0, whose first and last bars hold what lies beyond.
-    """
+    """An SVG element: a panel for each name, its values `(n,)` as shares in percent, on one scale around 0."""
     limits = [np.quantile(np.abs(differences), _SPAN) for differences in values.values() if len(differences)]
     edges = np.linspace(-1, 1, _BINS + 1) * (max(limits, default=0.0) or 1e-3)
     columns = min(_ROW if width == WIDE else _ROW // 2, len(values))

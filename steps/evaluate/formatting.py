@@ -94,10 +94,7 @@ def as_text(blocks: Iterable[Block]) -> list[str]:
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A Markdown table; its first column is of words, the others are of figures.
-
-    No cell ends a cell or begins a tag, whatever a user called a slice.
-    """
+    """A Markdown table of words, then figures. No cell ends a cell or begins a tag, whatever a user called a slice."""
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
     return [
         f"| {' | '.join(cell.replace('|', chr(92) + '|').replace('<', '&lt;') for cell in line)} |" for line in lines

@@ -178,9 +178,10 @@ def bm25_share(metrics: Metrics) -> float | None:
 
 
 def by_set(metrics: Metrics) -> list[tuple[str, float, list[float | None]]]:
-    """Data set, the teacher's nDCG@10, and the share that each student keeps as its release serves it.
+    """Data set, the teacher's nDCG@10, and the share that each student keeps as its release serves it, the hardest
+    first.
 
-    The hardest for the students first. [] for a single data set: the table of all has its figures.
+    [] for a single data set: the table of all has its figures.
     """
     lines = []
     for dataset, models in counted_sets(metrics).items():

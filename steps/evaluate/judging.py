@@ -86,10 +86,7 @@ def _irrelevant(judged: JudgedSet) -> bool:
 
 
 def own_document_lines(ingest: Path, judged: Sequence[JudgedSet]) -> list[str]:
-    """A line for each set of whose queries a tenth or more are documents themselves: each finds itself first.
-
-    Such a document has the query's id and holds its text. None of a set where such hits are dropped.
-    """
+    """A line for each set of whose queries a tenth or more are documents of the same id, and find themselves first."""
     watched = [item for item in judged if not item.ignore_identical_ids]
     is_query = pc.field("doc_id").isin(pa.array([query for item in watched for query in item.query_ids], pa.string()))
     documents = pq.read_table(table_path(ingest, "corpus"), columns=["doc_id", "title", "content"], filters=is_query)
@@ -107,8 +104,8 @@ def own_document_lines(ingest: Path, judged: Sequence[JudgedSet]) -> list[str]:
 def audit_leaks(folders: Folders) -> dict[str, int]:
     """Compare every training text with the dev and test queries of all data sets after folding case and punctuation.
 
-    Training texts: the alignment texts, the generated queries, and the queries that mined triplets name. UserError
-    with the count and three examples when one of them equals an evaluation query.
+    Training texts: the alignment texts, the generated queries, and the queries that mined triplets name. UserError when
+    one of them equals an evaluation query.
     """
     queries = read_table(folders.ingest, "queries").to_pylist()
     texts, held_out = {row["query_id"]: row["text"] for row in queries}, evaluation_keys(queries)
@@ -155,11 +152,10 @@ def unjudged_datasets(ingest: Path, judged: Sequence[JudgedSet]) -> list[str]:
 
 
 def read_texts(ingest: Path, students: Iterable[Path], datasets: Sequence[str], seed: int) -> list[Texts]:
-    """Up to 500 texts of each data set that no student trained on.
+    """Up to 500 texts of each data set that no student trained on, as `distill` lists them in the students' folders.
 
-    Its own queries; where these are few, queries of no data set as well, and where both are, texts of its documents.
-    `students` are their folders, in which `distill` lists what it held out. Where all held out next to nothing of use,
-    titles and first sentences of documents stand in. UserError for a data set without any text.
+    Its own queries; where these are few, queries of no data set as well, and where both are, texts of its documents. If
+    next to nothing was held out, titles and first sentences stand in. UserError for a data set without any text.
     """
     if not datasets:
         return []

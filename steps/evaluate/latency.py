@@ -51,8 +51,7 @@ def one_thread() -> Iterator[None]:
 class Stopwatch:
     """Seconds between two laps of this process' own work: neighbours who keep the processor busy do not count.
 
-    On a GPU and of an endpoint's answer the seconds on the wall count, for there the process waits; what an endpoint's
-    limits hold a request back does not.
+    On a GPU and of an endpoint's answer the seconds on the wall count, but not what an endpoint's limits hold back.
     """
 
     def __init__(self, waited: WaitTime, *, wall: bool = False) -> None:
@@ -84,8 +83,7 @@ def measure(
 ) -> dict[str, Latency]:
     """Time `single` texts one by one and `batched` texts in batches; throughput is the median of three passes.
 
-    The encoders take turns, a block of queries each, so that a change of the processor's clock hits all of them alike.
-    An endpoint is asked for every one of them, known or not. `wall` as `Stopwatch` has it.
+    The encoders take turns, so that a change of the processor's clock hits all alike. `wall` as `Stopwatch` has it.
     """
     times: dict[str, list[float]] = {name: [] for name in encoders}
     passes: dict[str, list[float]] = {name: [] for name in encoders}

@@ -144,9 +144,9 @@ def measure_other(system: Other, task: Task, runs: Path) -> Result:
 
 
 def measure_fused(system: Fused, task: Task, runs: Path, encode: Encode, lexical: Search) -> Result:
-    """Its quality by what both searches find, dense hits in the index that serves, and what answering a query takes.
+    """Its quality by both searches, dense hits of the index that serves, and what answering a query takes.
 
-    The fusion is that of the release, else the best on dev, else, where nothing is judged there, the standard one.
+    The fusion is that of the release, else the best on dev, else the standard one.
     """
     dense, lexical = dense_search(encode, system.dense.release, "ann"), system.lexical_search(lexical)
     sets: dict[str, dict[str, JudgedSet]] = {}

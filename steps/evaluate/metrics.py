@@ -112,10 +112,7 @@ class Evaluation:
 def compose(
     measurements: Measurements, systems: Systems, task: Task, audit: Mapping[str, int], rule: NonInferiority
 ) -> Evaluation:
-    """All that the measurements amount to, but for slices, figures that measure on their own, and seeds.
-
-    `rule`: the promotion gate's.
-    """
+    """All that the measurements amount to by the gate's `rule`, but for slices, figures that measure, and seeds."""
     params, results, latencies = task.params, measurements.results, measurements.latencies
     students = [system.name for system in systems.students]
     teacher, alone = results[TEACHER], {name: results[name] for name in students}

@@ -30,8 +30,7 @@ _BLOCK = 16_384  # documents whose vectors are cut at once
 def open_earlier(folders: Folders, dim: int, students: Collection[str]) -> list[Other]:
     """The towers that `towers.json` in `teach/earlier` names, in order; none of a teacher that was not trained.
 
-    They read documents as the teacher's in `embed` were read, and give vectors of the index's `dim` dimensions.
-    UserError when a tower is missing, or a student has its name.
+    They read documents as `embed` does, to `dim` dimensions. UserError for one that is missing or named as a student.
     """
     precision, code = read_json(folders.embed / "report.json")["computed_in"], "steps.evaluate.other_teachers"
     reading = {"dim": dim, "computed_in": precision}
@@ -62,8 +61,8 @@ def search_corpus(
 ) -> Search:
     """Exact search, by the tower in a folder, in all documents of some data sets; `tower_id` is its fingerprint's id.
 
-    Documents are read as `embed` reads them, and only those that the tower did not read before: vectors are kept below
-    SLIMTOWER_CACHE, and those of this corpus lie in the folder `scratch` while they are searched.
+    Documents are read as `embed` reads them, and once: vectors are kept below SLIMTOWER_CACHE, and those of this corpus
+    lie in the folder `scratch` while they are searched.
     """
     tower = load_tower(folder)
     doc_ids: dict[str, list[str]] = {name: [] for name in datasets}
@@ -99,7 +98,7 @@ def search_corpus(
 
 
 def _cut(path: Path, dim: int) -> np.ndarray:
-    """The vectors of a file as a memory map, of them the first `dim` dimensions as an index of so many has them."""
+    """The vectors of a file as a memory map, cut to `dim` dimensions as those of the index are."""
     vectors: np.ndarray = np.load(path, mmap_mode="r")
     if vectors.shape[1] == dim:
         return vectors
@@ -128,10 +127,7 @@ def open_reranked(ingest: Path, teachers: Path, teacher: Teacher, params: Evalua
 def rerank(
     ingest: Path, folder: Path, teacher: Teacher, depth: int, datasets: Collection[str], scratch: Path
 ) -> Search:
-    """Search with the index's teacher, then put its first `depth` hits into the order of the one in `folder`.
-
-    Hits behind these keep the teacher's order, with scores below. `datasets`: of any, whatever is named.
-    """
+    """Search with the index's teacher, then put its first `depth` hits into the order of the one in `folder`."""
     reranker = open_reranker(folder, scratch, "auto", BATCH_SIZE)
     rows = {doc_id: row for row, (doc_id,) in enumerate(corpus_columns(ingest, ["doc_id"]))}
     first = dense_search(teacher.encode, teacher.release)

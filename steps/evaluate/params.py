@@ -84,7 +84,6 @@ class EvaluateParams(Strict):
     @field_validator("measures")
     @classmethod
     def _are_measures(cls, names: list[str]) -> list[str]:
-        """By the names that ir-measures itself gives them, nDCG@10 first: it decides."""
         return list(dict.fromkeys([NDCG, *map(_measure, names)]))
 
     @model_validator(mode="after")

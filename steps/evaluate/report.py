@@ -76,10 +76,7 @@ class Background:
 
 
 def write_report(path: Path, metrics: Metrics, best: str, background: Background, insight: Insight) -> None:
-    """Render the page; every number in it comes from the metrics or from an earlier stage's report.
-
-    If nothing is judged, the page tells how close students are to the teacher, and draws nothing.
-    """
+    """Render the page; if nothing is judged, it tells how close students are to the teacher, and draws nothing."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -152,10 +149,7 @@ def _best_row(metrics: Metrics) -> str:
 
 
 def _models(metrics: Metrics) -> tuple[list[str], list[str]]:
-    """The systems in the order in which they are shown, and the re-rankers, which come first.
-
-    Those without a latency precede the others. Behind a dense model comes what fuses it with BM25, if it was measured.
-    """
+    """The systems as they are shown, and the re-rankers, which come first; then those without a latency."""
     measured = {model for models in metrics["datasets"].values() for model in models}
     alone = [BM25, *metrics["gain_overall"]]
     dense = [name for model in by_speed(metrics) for name in (model, fused_name(model))]
@@ -189,7 +183,6 @@ def _frontier(metrics: Metrics) -> Markup:
 
 
 def _sections(metrics: Metrics, insight: Insight, part: str) -> Markup:
-    """The figures of a part of the page, each below its title; nothing if none was measured."""
     return Markup("\n").join(
         Markup("<h{0}>{1}</h{0}>\n{2}").format(2 if part == "unjudged" else 3, figure.title, as_html(blocks))
         for figure, blocks in shown_figures(metrics, insight.measured)
@@ -295,10 +288,7 @@ def mined_examples(report: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def mined_sources(report: Mapping[str, Any], simulated: Sequence[str], *, all_simulated: bool) -> Facts:
-    """Source and what its triplets are, of the sources that gave any; clicks of data sets in `simulated` are called so.
-
-    `all_simulated`: no other data set has sessions.
-    """
+    """Source and what its triplets are, of those that gave any; clicks say if some sets or all are `simulated`."""
     clicks = " (simulated)" if all_simulated else f" (simulated in {', '.join(simulated)})"
     rows = report.get("rows", {})
     return [

@@ -52,9 +52,8 @@ def run(
 ) -> None:
     """Write metrics.json, report.html, report.md, frontier.csv, and what they tell of query by query, below `output`.
 
-    `releases`: student name -> release folder. `rule`: when the promotion gate finds a release no worse. UserError when
-    an evaluation query leaked into training, or when a release is missing, damaged, of another teacher or without one
-    of the data sets.
+    `releases`: student name -> release folder. `rule`: the promotion gate's. UserError when an evaluation query leaked
+    into training, or when a release is missing, damaged, of another teacher or without one of the data sets.
     """
     folders = Folders(ingest, mine, embed, generate, teach, distill)
     systems = open_systems(ingest, teach, releases)
@@ -73,8 +72,8 @@ def evaluate(
 ) -> None:
     """The same with systems that are open.
 
-    Of data sets without judged test queries the closeness of students to the teacher is measured, and decides where no
-    data set is judged.
+    Of data sets without judged test queries students' closeness to the teacher is measured, and decides if all are
+    such.
     """
     students = [system.name for system in systems.students]
     audit = audit_leaks(folders)
@@ -110,7 +109,6 @@ def evaluate(
 
 
 def _task(folders: Folders, students: Sequence[Student], params: EvaluateParams) -> Task:
-    """What is measured on; UserError when a release lacks one of the data sets."""
     judged = read_evaluation_sets(folders.ingest, params)
     unjudged = unjudged_datasets(folders.ingest, judged)
     tests = [item for item in judged if item.split == "test"]

@@ -33,7 +33,7 @@ def write_hits(
 ) -> None:
     """Append the first `depth` hits of each query, ids as the data set itself spells them (no `<dataset>/`).
 
-    Scores keep the nine digits that give a float32 back exactly, so that the file scores what was measured.
+    Nine digits of a score give a float32 back exactly.
     """
     prefix = f"{dataset}/"
     for query, docs, values in zip(query_ids, doc_ids, scores, strict=True):
@@ -90,10 +90,7 @@ def score_answers(
 
 
 def answering_documents(ingest: Path, judged: Iterable[JudgedSet]) -> dict[str, dict[str, list[str]]]:
-    """`[data set][query id]` -> ids of the documents whose content holds an answer, of queries with answers.
-
-    Every document of such a data set is read once. {} where no source brought answers.
-    """
+    """`[data set][query id]` -> ids of the documents whose content holds an answer; {} if no source has answers."""
     rows = read_table(ingest, "answers").to_pylist()
     answers = {row["query_id"]: [answer for answer in map(tokens, row["answers"]) if answer] for row in rows}
     doc_ids: dict[str, dict[str, list[str]]] = {}
@@ -133,10 +130,7 @@ def pooled_auc(names: Iterable[str], search: Search, judged: JudgedSet, depth: i
 
 
 def auc(scores: np.ndarray, relevant: np.ndarray) -> float:
-    """Area under the ROC curve of pairs, `(pairs,)` each: the chance that a relevant one scores higher, ties half.
-
-    By the rank sum of Mann and Whitney; there must be pairs of both kinds.
-    """
+    """Area under the ROC curve of pairs of both kinds, `(pairs,)` (Mann and Whitney's rank sum); ties count half."""
     good = int(relevant.sum())
     bad = len(relevant) - good
     return float((rankdata(scores)[relevant].sum() - good * (good + 1) / 2) / (good * bad))
@@ -151,7 +145,7 @@ def _pair_labels(judged: JudgedSet, name: str) -> dict[tuple[str, str], bool]:
 def _pair_scores(
     search: Search, judged: JudgedSet, doc_ids: Mapping[str, set[str]], depth: int
 ) -> dict[tuple[str, str], float]:
-    """Scores of the wanted documents of each query: those below the first hits are found by asking for ten times more.
+    """Scores of pairs by query and document; what is below the first hits is sought among ten times more, and so on.
 
     What BM25 does not find shares no term with the query, and has no score.
     """

@@ -47,8 +47,8 @@ class Slice:
 class QueryFacts:
     """What is known of queries beside their texts.
 
-    `training`: how many training texts hold each of the test queries' words; `searches`: how often each test query was
-    asked in the log, by id, empty without a log of them; `user_slices`: a user's table, query id -> names of slices.
+    `training`: how many training texts hold each of their words; `searches`: how often each was asked in the log, by
+    id, empty without a log; `user_slices`: a user's table, query id -> names of slices.
     """
 
     training: Mapping[str, int]
@@ -57,10 +57,7 @@ class QueryFacts:
 
 
 def slice_queries(judged: JudgedSet, facts: QueryFacts, patterns: Mapping[str, str]) -> list[Slice]:
-    """Every slice of one judged set that holds at least MIN_QUERIES queries, in the order in which they are shown.
-
-    `patterns`: a user's slices, name -> regular expression that is looked for in the text.
-    """
+    """Every slice of one judged set with MIN_QUERIES or more, in the report's order; `patterns`: a user's slices."""
     named: dict[str, Sequence[bool]] = {
         **_of_lengths(judged.texts),
         **_of_searches([facts.searches.get(query, 0) for query in judged.query_ids]),
@@ -113,10 +110,9 @@ def unseen_share(text: str, training: Mapping[str, int]) -> float:
 
 
 def popularity(searches: Sequence[int]) -> list[str]:
-    """Head, torso or tail of each query by how often it was asked, `""` where none was.
+    """Head, torso or tail of each query by how often it was asked; of queries asked equally often all are in one.
 
-    Head are the most asked queries that make a third of all searches, torso those that make the next third; of queries
-    asked equally often all are where the first of them is.
+    Head are the most asked queries that make a third of all searches, torso those that make the next third.
     """
     total, before, placed = sum(searches), 0, {}
     for count in sorted(set(searches), reverse=True):
@@ -128,8 +124,7 @@ def popularity(searches: Sequence[int]) -> list[str]:
 def read_user_slices(path: Path, query_ids: Container[str]) -> dict[str, list[str]]:
     """A user's slices, query id -> names, of a Parquet, CSV or TSV file with the columns `query_id` and `slice`.
 
-    Rows of queries that are not among `query_ids` are left out, and a line says how many. UserError as `user_rows` has
-    it, and if all rows are left out.
+    Rows of queries that are not among `query_ids` are left out with a line; UserError if all are.
     """
     rows = list(user_rows(path, ["query_id", "slice"], "evaluate.slice_table"))
     slices: dict[str, list[str]] = {}
@@ -204,8 +199,7 @@ _ROWS = 65_536  # in memory at once
 def training_texts(folders: Folders) -> Iterator[str]:
     """The texts that students may be aligned on: of documents, unlabelled, generated and training queries, each once.
 
-    Of the last two some may be alignment texts and some not (`embed.max_part_texts`): where some are, all are read. A
-    part that `embed.parts` leaves out trains no student, and is not read.
+    Of the last two some may be alignment texts (`embed.max_part_texts`): where some are, all are read.
     """
     partly_aligned, parts = pa.array(["generated_queries", "train_queries"], pa.string()), set[str]()
     for batch in _batches(table_path(folders.embed, "alignment_texts"), ["text", "part"]):

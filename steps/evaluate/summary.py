@@ -35,10 +35,7 @@ _LONG = (NDCG, "of the teacher's", "95 % interval", "p, Holm", "p50, ms")
 
 
 def results_table(reports: Path) -> str:
-    """What a terminal shows of the last evaluation; UserError without metrics.json.
-
-    Quality, share of the teacher's, latency and size of every model on every data set, then the answer.
-    """
+    """What a terminal shows of the last evaluation; UserError without metrics.json."""
     path = reports / "metrics.json"
     if not path.is_file():
         raise UserError(f"{path}: not found; run `make demo` first")
@@ -138,10 +135,7 @@ def measured(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def share_of(metrics: Mapping[str, Any], dataset: str, model: str) -> dict[str, float] | None:
-    """A model's share of the teacher's test nDCG@10, with its interval; None of the teacher, or where it has 0.
-
-    Of data sets that count as one, students alone have one.
-    """
+    """A model's share of the teacher's test nDCG@10, with its interval; None of the teacher, or where it has 0."""
     for part in ("retention_by_set", "shares"):
         share: dict[str, float] | None = metrics[part].get(dataset, {}).get(model)
         if share:
@@ -174,10 +168,9 @@ def _interval(share: Mapping[str, float]) -> str:
 
 
 def charts(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """HEADLINE of the chosen student as its release serves it, and beside it groups of charts.
+    """HEADLINE of the chosen student as its release serves it, and groups of charts of all systems.
 
     nDCG@10 is the mean over data sets, `p50_ms` is text to hits, and `times_as_fast` compares it with the teacher's.
-    The groups: nDCG@10 of each system, retention and latency of each student. What was not measured is left out.
     """
     quality, served, student = counted_sets(metrics), metrics["served"], metrics["choice"]["student"]
     everywhere = set.intersection(*(set(models) for models in quality.values())) if quality else ()

@@ -48,10 +48,7 @@ class Lexical:
 
 @dataclass(frozen=True)
 class Teacher:
-    """The teacher's query tower over the index of `release`, which is the same in every release.
-
-    `bytes`: its size on disk; None of one behind an API, of which only a tokenizer lies here.
-    """
+    """The teacher's query tower over the index of any release; `bytes`: its size on disk, None behind an API."""
 
     content: str
     release: Release
@@ -79,8 +76,8 @@ class Student:
 class Other:
     """A system of which quality alone is measured: a tower that the teacher was before, or one that re-ranks its hits.
 
-    `search_in` opens it to search some data sets; what it makes of documents lies in an empty folder meanwhile.
-    `comparable`: its scores mean the same whatever the query.
+    `search_in` opens it for some data sets, with an empty folder for what it makes of documents. `comparable`: its
+    scores mean the same whatever the query.
     """
 
     name: str
@@ -104,10 +101,7 @@ class Systems:
 
 
 def open_systems(ingest: Path, teach: Path, releases: Mapping[str, Path]) -> Systems:
-    """BM25 over the corpus in `ingest`, the teacher, and the releases by name of the student.
-
-    UserError when a release is missing, damaged, or was distilled from another teacher.
-    """
+    """BM25 over the corpus in `ingest`, the teacher, and the releases by name of the student."""
     students = [
         Student(name, release.manifest.checksum, release, tower_encoder(release))
         for name, release in open_releases(releases, teach).items()
@@ -142,10 +136,7 @@ def open_releases(folders: Mapping[str, Path], teach: Path) -> dict[str, Release
 
 
 def bm25_search(ingest: Path) -> Search:
-    """Search in a BM25 index of each data set, built when its first query is asked.
-
-    Texts of one data set at a time are in memory; its index lies in a temporary folder and is mapped from there.
-    """
+    """Search in a BM25 index of each data set, built when its first query is asked, in a temporary folder."""
     folder = TemporaryDirectory(prefix="bm25.")
 
     @cache

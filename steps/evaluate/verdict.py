@@ -28,10 +28,7 @@ Rows = Mapping[str, Mapping[str, Any]]  # data set -> a student's row of metrics
 def verdicts(
     students: Mapping[str, Mapping[str, np.ndarray]], teacher: Mapping[str, np.ndarray], rule: NonInferiority
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """`[data set][student]`: the fields of a `Judgement`, from nDCG@10 `(queries,)` by data set of each.
-
-    Data sets on which the teacher has 0 are left out.
-    """
+    """`[data set][student]`: a `Judgement`, from nDCG@10 `(queries,)` by data set; none where the teacher has 0."""
     compared = {dataset: values for dataset, values in teacher.items() if values.mean() > 0}
     return {
         dataset: {
@@ -170,7 +167,6 @@ def _doubt(rows: Rows, margin: float, where: str) -> str:
 
 
 def _names(metrics: Mapping[str, Any], datasets: Iterable[str]) -> str:
-    """Data sets by name, forums that count as one by their common name; their number if there are many."""
     groups = units(list(metrics["verdict"]), list(metrics.get("as_one", {})))
     names = [name for name, members in groups.items() if set(members) & set(datasets)]
     return ", ".join(names) if len(names) <= 3 else f"{len(names)} of {len(groups)} data sets"

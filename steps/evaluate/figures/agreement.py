@@ -55,10 +55,7 @@ def rank_biased_overlap(first: Sequence[str], second: Sequence[str], persistence
 
 
 def agreement(runs: Iterable[Path], reference: str, systems: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
-    """`[data set][system]` -> mean `rbo` and `overlap` with the reference over test queries, from TREC run files.
-
-    `overlap`: share of the reference's first ten that are among the system's.
-    """
+    """`[data set][system]` -> mean `rbo` and `overlap` of the first ten with the reference, from TREC run files."""
     hits: dict[str, dict[str, dict[str, list[str]]]] = defaultdict(dict)
     for path in sorted(runs):
         dataset, _, system = path.name.removesuffix(".run").partition(".")

@@ -58,10 +58,7 @@ class SearchEffort(Figure):
 
 
 def measure_effort(release: Release, judged: JudgedSet, vectors: np.ndarray) -> dict[str, Any] | None:
-    """`effort` of metrics.json, of embeddings `(queries, dim)` of a judged set; None for an index that has no knob.
-
-    The release's index is left as it serves.
-    """
+    """`effort` of metrics.json, of embeddings `(queries, dim)` of a judged set; None for an index that has no knob."""
     dataset = judged.dataset
     if "ann" not in release.kinds(dataset):
         return None

@@ -94,10 +94,7 @@ def query_term(teacher: np.ndarray, student: np.ndarray) -> float:
 
 
 def pair_differences(teacher: np.ndarray, student: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """||e_q^t - e_q'^t|| - ||e_q^s - e_q'^s|| `(pairs,)` for rows q, q' in `pairs` `(pairs, 2)` (Fig. 4).
-
-    Embeddings `(queries, dim)`. Above 0 where the student brings two queries closer together than the teacher does.
-    """
+    """||e_q^t - e_q'^t|| - ||e_q^s - e_q'^s|| `(pairs,)` for rows q, q' in `pairs` `(pairs, 2)` (Fig. 4)."""
     return _lengths(teacher, pairs) - _lengths(student, pairs)
 
 
@@ -113,8 +110,7 @@ def draw_pairs(count: int, limit: int, seed: int) -> np.ndarray:
 def comparable(teacher: np.ndarray, student: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Embeddings `(queries, dim)` of both, at unit length where all of the teacher's are.
 
-    A release normalises where its teacher does. But an index of fewer dimensions normalises what it cuts from a teacher
-    that does not, and then the student's may have any length.
+    An index of fewer dimensions may normalise what a teacher does not; the student's may then have any length.
     """
     if not np.allclose(np.linalg.norm(teacher, axis=1), 1, atol=_UNIT):
         return teacher, student

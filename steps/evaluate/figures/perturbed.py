@@ -130,7 +130,6 @@ def perturb(text: str, kind: Perturbation, generator: np.random.Generator) -> st
 
 
 def _typo(text: str, generator: np.random.Generator) -> str:
-    """One letter of one word swapped with the next one, left out or doubled."""
     spans = [(start, end) for start, end in word_places(text) if end - start >= 2]
     spans = [(start, end) for start, end in spans if end - start >= _LONG] or spans
     if not spans:

@@ -76,10 +76,9 @@ class BoundOnTheError(Figure):
 
 
 def judged_pairs(judged: JudgedSet, extra_docs: Sequence[Sequence[str]]) -> tuple[np.ndarray, list[str], np.ndarray]:
-    """Every judged pair, and of `extra_docs`, documents of each query, those that nobody judged, as irrelevant.
+    """Row of the query, document id and whether it is relevant, each `(pairs,)`: all judged pairs, and irrelevant ones.
 
-    Row of the query, document id and whether it is relevant, each `(pairs,)`. Judgements often name relevant documents
-    only: without others there would be nothing that a score may be too high for.
+    The latter are documents of `extra_docs`, by query, that nobody judged: often no judged document is irrelevant.
     """
     rows, doc_ids, relevant = [], [], []
     for row, (query, hits) in enumerate(zip(judged.query_ids, extra_docs, strict=True)):
@@ -123,7 +122,7 @@ def measure_proposition(
 ) -> dict[str, float]:
     """Of the queries' embeddings `(n, dim)` by both, and of pairs: rows of queries and labels `(pairs,)`.
 
-    `documents` gives the embeddings of the documents of some pairs, `(some, dim)`; few are held at once.
+    `documents` gives the embeddings of the documents of some pairs, `(some, dim)`.
     """
     student_scores, scores, distances = (np.empty(len(queries)) for _ in range(3))
     max_norm = 0.0

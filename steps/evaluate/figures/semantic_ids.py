@@ -71,8 +71,7 @@ class SemanticIds(Figure):
 def read_codes(release: Release, dataset: str, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
     """Semantic IDs of a release, None without any: codes of documents, `(documents, levels)`, and centroids.
 
-    A release holds the documents' codes alone, in the order of the index. A centroid is the mean of what the documents
-    of its code leave over, of up to 100,000 drawn with the seed.
+    A centroid is the mean of what the documents of its code leave over, of up to 100,000 drawn with the seed.
     """
     path: Path = release.folder / "index" / dataset / "semantic_ids.parquet"
     if not path.is_file():
@@ -85,10 +84,7 @@ def read_codes(release: Release, dataset: str, seed: int) -> tuple[np.ndarray, n
 
 
 def centroids(vectors: np.ndarray, codes: np.ndarray, count: int) -> np.ndarray:
-    """Mean residual of each code and level, float32 `(levels, count, dim)`, of vectors `(n, dim)`, codes `(n, levels)`.
-
-    NaN of a code that no vector has.
-    """
+    """Mean residual, float32 `(levels, count, dim)`, of vectors `(n, dim)` by codes `(n, levels)`; NaN of none."""
     residual = vectors.astype(np.float64)
     books = np.full((codes.shape[1], count, vectors.shape[1]), np.nan)
     for level, level_codes in enumerate(codes.T):
