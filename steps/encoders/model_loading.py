@@ -1,7 +1,9 @@
 """The one way to load a model of the libraries: what does not fit its network, or has no vocabulary, is refused."""
 
+import logging
 import sys
 import threading
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -27,6 +29,19 @@ _PROBED = 20  # words of a vocabulary that are read
 _LISTED = 3  # names in a message
 _REPORTS: list[Any] = [transformers.modeling_utils, transformers.integrations.peft]  # call log_state_dict_report
 _LOADING = threading.RLock()  # the libraries' report is replaced for all threads
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the libraries' warnings off the screen."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 @contextmanager

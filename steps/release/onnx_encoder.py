@@ -7,10 +7,7 @@ the channels out. Xiao et al., "SmoothQuant: Accurate and Efficient Post-Trainin
 Models", 2023, Eq. 3 and 4. Here the division is a node of its own, as others may read what comes before a product.
 """
 
-import logging
-import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -32,6 +29,7 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import read_json, write_json
 from slimtower.serving.query_encoder import TokenIds
 from slimtower.serving.tower_files import query_pooling, tower_facts
+from steps.encoders.model_loading import quiet
 from steps.encoders.towers import load_tower
 
 PRODUCTS = ("MatMul", "Attention")  # of the second input, a constant matrix, by the first
@@ -137,7 +135,7 @@ def smooth(source: Path, target: Path, batches: Iterable[TokenBatch]) -> None:
     model = onnx.load(source)
     graph = model.graph
     constants = {initializer.name: initializer for initializer in graph.initializer}
-    products = [node for node in graph.node if node.op_type in PRODUCTS and node.input[1] in constants]
+    products = _products(graph)
     largest = _largest_activations(model, list(dict.fromkeys(node.input[0] for node in products)), batches)
     for node in products:
         weight = numpy_helper.to_array(constants[node.input[1]])
@@ -225,9 +223,12 @@ def quantise_smoothed(source: Path, target: Path, batches: list[TokenBatch], exa
 
 def product_names(graph: Path) -> list[str]:
     """Names of the products by a constant matrix."""
-    loaded = onnx.load(graph).graph
-    constants = {initializer.name for initializer in loaded.initializer}
-    return [node.name for node in loaded.node if node.op_type in PRODUCTS and node.input[1] in constants]
+    return [node.name for node in _products(onnx.load(graph).graph)]
+
+
+def _products(graph: onnx.GraphProto) -> list[NodeProto]:
+    constants = {initializer.name for initializer in graph.initializer}
+    return [node for node in graph.node if node.op_type in PRODUCTS and node.input[1] in constants]
 
 
 def quantise(source: Path, target: Path, exact: list[str] | None = None) -> None:
@@ -249,16 +250,3 @@ def quantise(source: Path, target: Path, exact: list[str] | None = None) -> None
             # shape inference does not know onnxruntime's fused operators
             extra_options={"MatMulConstBOnly": True, "DefaultTensorType": onnx.TensorProto.FLOAT},
         )
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep the exporters' advice to their authors off the screen."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)

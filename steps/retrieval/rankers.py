@@ -1,6 +1,5 @@
 """Rankers: CrossEncoder models that read a query and a document at once, and the one way to load and run them."""
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from steps.core.progress import progress
 from steps.encoders.batch_check import check_batches
-from steps.encoders.model_loading import check_model, loading
+from steps.encoders.model_loading import check_model, loading, quiet
 from steps.encoders.precision import Precision
 from steps.encoders.towers import autocast, device, forget_origin, load_tower, remembering_states
 
@@ -35,7 +34,7 @@ def load_ranker(source: str | Path, max_length: int | None = None, seed: int = 0
     `max_length`: tokens of a pair that it reads, None as saved. UserError if it cannot be loaded, or has several
     outputs.
     """
-    with torch.random.fork_rng(), _quiet():
+    with torch.random.fork_rng(), quiet():  # of a converted encoder and its new head
         torch.manual_seed(seed)
         instead = "a cross encoder's or encoder's folder, or its name on the hub"
         with loading(source, instead, new_head=True):
@@ -67,20 +66,6 @@ def check_pair_batches(ranker: CrossEncoder, name: str) -> None:
         return list(pair_scores(ranker, pairs, precision="fp32", batch_size=len(pairs))[:, None])
 
     check_batches(scores, ranker.tokenizer, name)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the libraries, which tell that they convert an encoder and draw its head."""
-    loggers = [logging.getLogger(name) for name in ("transformers", "sentence_transformers")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
 
 
 def _heads(ranker: CrossEncoder) -> list[str]:
