@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -30,10 +30,6 @@ class TeacherTargets:
     one_hot: float
     at: float
     verdict: Literal["useful", "flat", "one-hot", "uneven", "constant"]
-
-    def as_dict(self) -> dict[str, float | str | None]:
-        """For the report."""
-        return asdict(self)
 
     @property
     def hopeless(self) -> bool:

@@ -82,7 +82,7 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
             sample = Sample(len(texts))
             embedded["layers"] = _write_layers(staging / "layers.npy", job, sample)
             by_layer = layer_targets(sample.all())
-            embedded["layer_targets"] = {str(layer): figures.as_dict() for layer, figures in by_layer.items()}
+            embedded["layer_targets"] = {str(layer): asdict(figures) for layer, figures in by_layer.items()}
             if warning := layers_warning(by_layer, output.name):
                 print(f"score: WARNING: {warning}", file=sys.stderr)
         scorer.finish()
@@ -108,7 +108,7 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
             "positives": len(lists.missed),
             "cut": cut and cut.share,
             "score": stats.spread(),
-            "targets": targets.as_dict() if targets else None,
+            "targets": asdict(targets) if targets else None,
             "orders": asdict(orders) if orders else None,
         }
         write_json(staging / "report.json", report | embedded)
