@@ -10,7 +10,8 @@ from typing import Any
 from slimtower.common.errors import guarded
 from slimtower.common.files import read_json
 from steps.evaluate.drawing import Mark, draw_frontier
-from steps.evaluate.frontier import bm25_share, message, panels
+from steps.evaluate.frontier import kept_of_teacher, message, panels
+from steps.evaluate.systems import BM25
 
 RESULTS = Path("bench/results/demo.json")
 EXPORT = Path("bench/results/teacher_export.json")
@@ -28,7 +29,7 @@ def picture(metrics: dict[str, Any], export: dict[str, Any], scheme: str) -> str
     """A file's text: the teacher, the teacher in int8, the students, and all with BM25, against the time of a query."""
     title = "\n".join(message(metrics))
     plain = metrics | {"choice": metrics["choice"] | {"student": None}}  # a ring would need a legend
-    bm25 = bm25_share(metrics) or 0.0
+    bm25 = kept_of_teacher(metrics, BM25) or 0.0
     picture = draw_frontier(panels(plain, [_int8(export)]), bm25, _INCHES, title)
     return as_file(picture, scheme)
 

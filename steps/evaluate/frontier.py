@@ -103,7 +103,7 @@ def _row(metrics: Metrics, name: str) -> Row:
 
 
 def kept_of_teacher(metrics: Metrics, name: str) -> float | None:
-    """The mean over data sets of a system's nDCG@10 as a share of the teacher's; None: the teacher has 0 on all."""
+    """The mean over data sets of a system's share of the teacher's nDCG@10; None: nothing judged, or 0 on all."""
     sets = [models for models in counted_sets(metrics).values() if models[TEACHER][NDCG]]
     return sum(models[name][NDCG] / models[TEACHER][NDCG] for models in sets) / len(sets) if sets else None
 
@@ -170,11 +170,6 @@ def _released(metrics: Metrics) -> list[Mark]:
         words = in_words(name) + " + BM25" * (bool(fusing(metrics, name)) and not _all_fuse(metrics))
         marks.append(_mark(words, served[name]["p50_ms"], served[name], chosen=name == chosen))
     return sorted(marks, key=lambda mark: (mark.p50_ms, mark.name))
-
-
-def bm25_share(metrics: Metrics) -> float | None:
-    """BM25's share of the teacher's nDCG@10; None if nothing is judged, or the teacher has 0 on every data set."""
-    return kept_of_teacher(metrics, BM25)
 
 
 def by_set(metrics: Metrics) -> list[tuple[str, float, list[float | None]]]:

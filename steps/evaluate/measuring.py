@@ -50,15 +50,8 @@ class Result:
         """The judged sets of one split."""
         return [item for item in self.scored if item.judged.split == split]
 
-    def ndcg_by_id(self, split: str) -> dict[str, np.ndarray]:
-        """The same as `ndcg`, in the order of the queries' ids: a bootstrap then draws the same as the gate's does."""
-        return {
-            item.judged.dataset: item.values[NDCG][np.argsort(np.array(item.judged.query_ids, dtype=object))]
-            for item in self.of_split(split)
-        }
-
     def ndcg(self, split: str) -> dict[str, np.ndarray]:
-        """nDCG@10 of the queries of one split, `(queries,)` by data set."""
+        """nDCG@10 of the queries of one split, `(queries,)` by data set, in the order of their ids."""
         return {item.judged.dataset: item.values[NDCG] for item in self.of_split(split)}
 
 

@@ -118,9 +118,9 @@ def compose(
     teacher, alone = results[TEACHER], {name: results[name] for name in students}
     served = {name: as_served(name, results) for name in students}
     released = {fused_name(name): results[fused_name(name)] for name in students if served[name] is not alone[name]}
-    times, reference = served_ms(results, latencies, students), teacher.ndcg_by_id("test")
-    verdict = verdicts({name: result.ndcg_by_id("test") for name, result in served.items()}, reference, rule)
-    lexical = verdicts({BM25: results[BM25].ndcg_by_id("test")}, reference, rule) if BM25 in results else {}
+    times, reference = served_ms(results, latencies, students), teacher.ndcg("test")
+    verdict = verdicts({name: result.ndcg("test") for name, result in served.items()}, reference, rule)
+    lexical = verdicts({BM25: results[BM25].ndcg("test")}, reference, rule) if BM25 in results else {}
     choice, best = _choose(teacher, served, times, task, rule, replacing(verdict))
     retained, by_set = _retentions(teacher, alone, params.seed)
     retained_served, _ = _retentions(teacher, served, params.seed)

@@ -22,7 +22,7 @@ from steps.evaluate.comparing import seed_lines, significant
 from steps.evaluate.drawing import NARROW, WIDE, draw_frontier
 from steps.evaluate.figures import shown_figures
 from steps.evaluate.formatting import as_html, format_measure, milliseconds, percent, size, times
-from steps.evaluate.frontier import bm25_share, by_set, by_speed, message, panels, table_rows, worst_slices
+from steps.evaluate.frontier import by_set, by_speed, kept_of_teacher, message, panels, table_rows, worst_slices
 from steps.evaluate.gains import gain_lines
 from steps.evaluate.insight import Insight
 from steps.evaluate.judging import Folders
@@ -174,7 +174,7 @@ def _worst_set(metrics: Metrics, student: str) -> str:
 
 
 def _frontier(metrics: Metrics) -> Markup:
-    bm25 = bm25_share(metrics)
+    bm25 = kept_of_teacher(metrics, BM25)
     widths = () if bm25 is None else (("wide", WIDE), ("narrow", NARROW))
     return Markup("").join(
         Markup('<div class="{}">{}</div>').format(name, Markup(draw_frontier(panels(metrics), bm25 or 0.0, width)))

@@ -116,9 +116,9 @@ def popularity(searches: Sequence[int]) -> list[str]:
     """
     total, before, placed = sum(searches), 0, {}
     for count in sorted(set(searches), reverse=True):
-        placed[count] = ("head", "torso", "tail")[min(2, 3 * before // total)] if count else "tail"
+        placed[count] = ("head", "torso", "tail")[min(2, 3 * before // total)]
         before += count * searches.count(count)
-    return [placed[count] if total else "" for count in searches]
+    return [placed[count] for count in searches]
 
 
 def read_user_slices(path: Path, query_ids: Container[str]) -> dict[str, list[str]]:

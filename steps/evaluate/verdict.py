@@ -49,11 +49,11 @@ def like_for_like(
     rows: dict[str, dict[str, dict[str, dict[str, Any]]]] = defaultdict(lambda: defaultdict(dict))
     pairs = [("alone", name, name, teacher) for name in students]
     if fused_teacher := results.get(fused_name(TEACHER)):
-        pairs += [("both", name, fused_name(name), fused_teacher.ndcg_by_id("test")) for name in students]
+        pairs += [("both", name, fused_name(name), fused_teacher.ndcg("test")) for name in students]
     for kind, name, system, reference in pairs:
         if sets := fused_sets(name, results):
             theirs = {dataset: values for dataset, values in reference.items() if dataset in sets}
-            for dataset, row in verdicts({name: results[system].ndcg_by_id("test")}, theirs, rule).items():
+            for dataset, row in verdicts({name: results[system].ndcg("test")}, theirs, rule).items():
                 rows[dataset][name][kind] = row[name]
     return rows
 
