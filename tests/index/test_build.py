@@ -44,10 +44,10 @@ def test_flat_ranks_by_inner_product() -> None:
 def test_every_kind_reaches_the_target_and_scores_by_inner_product(kind: Kind) -> None:
     matrix, queries = clustered(3000), clustered(50, seed=1)
     index = built(kind, matrix)
-    found = tune(index, queries, exact_top(matrix, queries), 0.95)
-    assert found.met and found.recall >= 0.95
+    tuned = tune(index, queries, exact_top(matrix, queries), 0.95)
+    assert tuned.met and tuned.recall >= 0.95
     scores, rows = index.search(queries, 10)
-    assert recall(rows, exact_top(matrix, queries)) == found.recall
+    assert recall(rows, exact_top(matrix, queries)) == tuned.recall
     products = np.take_along_axis(queries @ matrix.T, rows, axis=1)
     np.testing.assert_allclose(scores, products, atol=0.01)
 
@@ -73,40 +73,40 @@ def test_lists_keep_39_points_a_centroid(count: int, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("IVF1O0,Flat", "index.factory: 'IVF1O0,Flat' cannot be trained on 100 vectors of 32 dim"),
         ("IVF100000,Flat", "index.factory: 'IVF100000,Flat' cannot be trained"),
         ("IDMap,Flat", "takes no vectors"),
     ],
 )
-def test_a_factory_string_that_makes_no_index_is_a_user_error(text: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_a_factory_string_that_makes_no_index_is_a_user_error(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         fill(trained(text, all_of(clustered(100)), 10**6, 1), all_of(clustered(100)))
 
 
 @pytest.mark.medium
 def test_settings_rise_until_the_target_is_met_and_no_further() -> None:
     matrix, queries = clustered(4000), clustered(100, seed=1)
-    wanted = exact_top(matrix, queries)
+    exact = exact_top(matrix, queries)
     index = built("ivfpq", matrix)
-    found = tune(index, queries, wanted, 0.8)
-    assert found.met
+    tuned = tune(index, queries, exact, 0.8)
+    assert tuned.met
     for name in ("nprobe", "k_factor_rf"):
-        if found.settings[name] == 1:
+        if tuned.settings[name] == 1:
             continue
-        apply_settings(index, found.settings | {name: found.settings[name] // 2})
-        assert recall(index.search(queries, 10)[1], wanted) < 0.8
+        apply_settings(index, tuned.settings | {name: tuned.settings[name] // 2})
+        assert recall(index.search(queries, 10)[1], exact) < 0.8
 
 
 @pytest.mark.medium
 def test_an_unreachable_target_gets_the_best_there_is_and_says_so() -> None:
     matrix, queries = clustered(3000), clustered(50, seed=1)
     index = fill(trained("IVF20,PQ4x4", all_of(matrix), 10**6, 1), all_of(matrix)).index()
-    found = tune(index, queries, exact_top(matrix, queries), 0.99)
-    assert not found.met
+    tuned = tune(index, queries, exact_top(matrix, queries), 0.99)
+    assert not tuned.met
     apply_settings(index, {"nprobe": 20})
-    assert found.recall >= recall(index.search(queries, 10)[1], exact_top(matrix, queries))
+    assert tuned.recall >= recall(index.search(queries, 10)[1], exact_top(matrix, queries))
 
 
 def test_any_of_several_copies_of_a_document_is_a_hit() -> None:
@@ -233,21 +233,23 @@ def test_a_gpu_does_what_it_can_and_changes_nothing(
         assert lists.own_fields and lists.clustering_index is None
 
 
-@pytest.mark.parametrize(("factory", "most"), [("IVF40,Flat", 2048), ("IVF40,SQ8,RFlat", 8)])
-def test_settings_tuned_on_a_gpu_are_those_of_the_cpu(factory: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("factory", "max_probes"), [("IVF40,Flat", 2048), ("IVF40,SQ8,RFlat", 8)])
+def test_settings_tuned_on_a_gpu_are_those_of_the_cpu(
+    factory: str, max_probes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     matrix, queries = clustered(2000), clustered(50, seed=1)
-    wanted = exact_top(matrix, queries)
+    exact = exact_top(matrix, queries)
     index = fill(trained(factory, all_of(matrix), 10**6, 1), all_of(matrix)).index()
-    expected = tune(index, queries, wanted, 0.95)
+    expected = tune(index, queries, exact, 0.95)
     fake = FakeGpu(faiss.IndexIVFFlat, faiss.IndexIVFScalarQuantizer)
     monkeypatch.setattr(gpu, "faiss", fake)
-    monkeypatch.setattr(gpu, "MOST_PROBES", most)  # costlier settings are tried on the CPU
+    monkeypatch.setattr(gpu, "MOST_PROBES", max_probes)  # costlier settings are tried on the CPU
     apply_settings(index, {"nprobe": 1})
-    assert tune(index, queries, wanted, 0.95) == expected
+    assert tune(index, queries, exact, 0.95) == expected
     assert fake.moves == ["there"]
-    assert tuning.exact_top(all_of(matrix), queries, 10).rows.tolist() == wanted.tolist()
+    assert tuning.exact_top(all_of(matrix), queries, 10).rows.tolist() == exact.tolist()
     assert fake.moves == ["there", "knn"]
-    assert recall(index.search(queries, 10)[1], wanted) == expected.recall
+    assert recall(index.search(queries, 10)[1], exact) == expected.recall
 
 
 FULL = (
@@ -268,7 +270,7 @@ class FullGpu(FakeGpu):
             raise RuntimeError(self.error)
         return super().index_cpu_to_gpu(resources, device, index)
 
-    def knn_gpu(self, *given: Any, **named: Any) -> Any:
+    def knn_gpu(self, *args: Any, **named: Any) -> Any:
         raise RuntimeError(self.error)
 
 
@@ -295,18 +297,18 @@ def test_a_gpu_out_of_memory_or_broken_is_no_reason_to_use_the_cpu(holds: int, m
 )
 def test_settings_are_kept_while_they_do(before: str, met: bool, whole_grid: bool) -> None:
     matrix, queries = clustered(3000), clustered(100, seed=1)
-    wanted = exact_top(matrix, queries)
+    exact = exact_top(matrix, queries)
     index = fill(trained("IVF60,Flat", all_of(matrix), 10**6, 1), all_of(matrix)).index()
-    best = tune(index, queries, wanted, 0.999)
-    place = tuning._PROBES.index(best.settings["nprobe"])
-    nprobe = {"same": best.settings["nprobe"], "cheaper": tuning._PROBES[place - 1], "cheapest": 1}[before]
-    found, searched = tuned_again(index, queries, wanted, 0.999, {"nprobe": nprobe}, met)
+    best = tune(index, queries, exact, 0.999)
+    step = tuning._PROBES.index(best.settings["nprobe"])
+    nprobe = {"same": best.settings["nprobe"], "cheaper": tuning._PROBES[step - 1], "cheapest": 1}[before]
+    tuned, searched = tuned_again(index, queries, exact, 0.999, {"nprobe": nprobe}, met)
     assert searched == whole_grid
-    assert faiss.extract_index_ivf(index).nprobe == found.settings["nprobe"]
+    assert faiss.extract_index_ivf(index).nprobe == tuned.settings["nprobe"]
     if met:
-        assert found == best
+        assert tuned == best
     else:
-        assert found.settings == {"nprobe": 1} and not found.met
+        assert tuned.settings == {"nprobe": 1} and not tuned.met
 
 
 def test_a_file_outside_the_index_is_never_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

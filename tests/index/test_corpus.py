@@ -21,12 +21,12 @@ ROWS = [
 
 def digest(rows: list[dict[str, str]]) -> str:
     """By another road: each document behind the lengths of its first fields, hashed, sorted, hashed again."""
-    each = []
+    digests = []
     for row in rows:
         fields = [row[name] for name in ("doc_id", "title", "topic", "content")]
         lengths = [str(len(field)) for field in fields[:3]]
-        each.append(hashlib.sha256(" ".join([*lengths, "".join(fields)]).encode()).digest())
-    return hashlib.sha256(b"".join(sorted(each))).hexdigest()
+        digests.append(hashlib.sha256(" ".join([*lengths, "".join(fields)]).encode()).digest())
+    return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
 
 
 @pytest.fixture
@@ -37,23 +37,23 @@ def ingest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_documents_are_told_by_data_set(ingest: Path) -> None:
-    found = read_documents(ingest)
-    assert list(found) == ["one", "two"]
-    for name, documents in found.items():
-        own = [row for row in ROWS if row["dataset"] == name]
-        assert [ROWS[row] for row in documents.rows] == own
-        assert documents.doc_ids.to_pylist() == [row["doc_id"] for row in own]
-        assert documents.text_shas.to_pylist() == [sha256_text(f"{row['title']}. {row['content']}") for row in own]
-        assert documents.digest == digest(own)
+    by_dataset = read_documents(ingest)
+    assert list(by_dataset) == ["one", "two"]
+    for name, documents in by_dataset.items():
+        expected = [row for row in ROWS if row["dataset"] == name]
+        assert [ROWS[row] for row in documents.rows] == expected
+        assert documents.doc_ids.to_pylist() == [row["doc_id"] for row in expected]
+        assert documents.text_shas.to_pylist() == [sha256_text(f"{row['title']}. {row['content']}") for row in expected]
+        assert documents.digest == digest(expected)
 
 
 def test_the_digest_knows_every_field_and_no_order() -> None:
     fields = [(row["doc_id"], row["title"], row["topic"], row["content"]) for row in ROWS]
     assert corpus.corpus_digest(fields) == corpus.corpus_digest(reversed(fields)) == digest(ROWS)
     seen = {corpus.corpus_digest(fields), corpus.corpus_digest(fields[1:]), corpus.corpus_digest([])}
-    for place in range(4):
+    for field in range(4):
         changed = list(fields[3])
-        changed[place] += "."
+        changed[field] += "."
         seen.add(corpus.corpus_digest([*fields[:3], tuple(changed), *fields[4:]]))  # type: ignore[list-item]
     assert len(seen) == 7
     assert corpus.document_digest("a", "bc", "", "") != corpus.document_digest("ab", "c", "", "")
@@ -80,11 +80,11 @@ def test_texts_larger_than_memory_pass_through_it(tmp_path: Path, monkeypatch: p
     del rows, texts
     before = pa.total_allocated_bytes()
     tracemalloc.start()
-    most = 0
+    peak_arrow = 0
     for _ in corpus.corpus_batches(tmp_path, ["content"]):
-        most = max(most, pa.total_allocated_bytes() - before)
+        peak_arrow = max(peak_arrow, pa.total_allocated_bytes() - before)
     read_documents(tmp_path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert size > 30e6
-    assert most < size / 4 and peak < size / 4, (most, peak)
+    assert peak_arrow < size / 4 and peak < size / 4, (peak_arrow, peak)

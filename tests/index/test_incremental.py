@@ -49,7 +49,7 @@ def between(before: np.ndarray, after: np.ndarray, old: list[str], new: list[str
 CHANGED = between(OLD, NEW, OLD_IDS, NEW_IDS)
 
 
-def made(factory: str, matrix: np.ndarray = OLD) -> tuple[Layers, faiss.Index]:
+def template_and_index(factory: str, matrix: np.ndarray = OLD) -> tuple[Layers, faiss.Index]:
     """What is trained on the old corpus, and an index over a corpus that was written and read again."""
     faiss.omp_set_num_threads(1)
     template = trained(factory, all_of(OLD), 10**6, 3)
@@ -66,13 +66,13 @@ def wide_open(index: faiss.Index) -> faiss.Index:
 @pytest.mark.medium
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_equals_a_rebuild_with_the_same_quantiser(factory: str) -> None:
-    template, index = made(factory)
+    template, index = template_and_index(factory)
     ours = wide_open(updated(index, CHANGED, all_of(NEW)))
     theirs = wide_open(fill(template.empty(), all_of(NEW)).index())
     assert ours.ntotal == theirs.ntotal == 1450
-    found, expected = ours.search(QUERIES, 10), theirs.search(QUERIES, 10)
-    np.testing.assert_allclose(found[0], expected[0], atol=1e-6)
-    same = [set(a) == set(b) for a, b in zip(found[1].tolist(), expected[1].tolist(), strict=True)]
+    hits, expected = ours.search(QUERIES, 10), theirs.search(QUERIES, 10)
+    np.testing.assert_allclose(hits[0], expected[0], atol=1e-6)
+    same = [set(a) == set(b) for a, b in zip(hits[1].tolist(), expected[1].tolist(), strict=True)]
     # Codes of equal score may come in another order: only the last hit can differ.
     assert np.mean(same) == 1 if "PQ" not in factory and "RaBitQ" not in factory else np.mean(same) > 0.9
 
@@ -82,7 +82,7 @@ def test_equals_a_rebuild_with_the_same_quantiser(factory: str) -> None:
 @pytest.mark.parametrize("how", ["exchanged", "removed, kept and added to", "merged of shards and added to"])
 def test_what_is_added_after_others_left_has_its_own_code(factory: str, how: str) -> None:
     """Compared by the scores of all documents: re-ranking would hide most of the wrong ones."""
-    template, index = made(factory)
+    template, index = template_and_index(factory)
     stay, new = np.arange(0 if "shards" in how else 100, 1500), clustered(100, seed=8)
     both = np.concatenate([OLD[stay], new])
     added = np.full(len(new), -1)
@@ -94,7 +94,7 @@ def test_what_is_added_after_others_left_has_its_own_code(factory: str, how: str
         index = updated(index, Match(stay, len(OLD)), all_of(OLD[stay]))
         index = faiss.deserialize_index(faiss.serialize_index(index))
         index = updated(index, Match(np.concatenate([np.arange(1400), added]), 1400), all_of(both))
-    ours, theirs = (_scores(each, len(both)) for each in (index, fill(template.empty(), all_of(both)).index()))
+    ours, theirs = (_scores(searched, len(both)) for searched in (index, fill(template.empty(), all_of(both)).index()))
     np.testing.assert_allclose(ours, theirs, atol=0.02)  # tables of distances are rounded for each list
 
 
@@ -102,15 +102,15 @@ def _scores(index: faiss.Index, count: int) -> np.ndarray:
     """The score of each document with each query, all lists looked at."""
     faiss.ParameterSpace().set_index_parameter(index, "nprobe", 30)
     scores, rows = index.search(QUERIES, count)
-    found = np.full((len(QUERIES), count), np.nan)
-    np.put_along_axis(found, rows, scores, axis=1)
-    return found
+    by_document = np.full((len(QUERIES), count), np.nan)
+    np.put_along_axis(by_document, rows, scores, axis=1)
+    return by_document
 
 
 def test_documents_are_told_apart_by_id_and_vector() -> None:
     assert (CHANGED.added, CHANGED.removed, CHANGED.exchanged) == (80, 130, 130)
-    known = {(name, digest): row for row, (name, digest) in enumerate(zip(OLD_IDS, digests(OLD), strict=True))}
-    expected = [known.get(key, -1) for key in zip(NEW_IDS, digests(NEW), strict=True)]
+    old_rows = {(name, digest): row for row, (name, digest) in enumerate(zip(OLD_IDS, digests(OLD), strict=True))}
+    expected = [old_rows.get(key, -1) for key in zip(NEW_IDS, digests(NEW), strict=True)]
     assert CHANGED.rows.tolist() == expected
 
 
@@ -118,22 +118,22 @@ def test_documents_are_told_apart_by_id_and_vector() -> None:
     "factory", ["IVF30,Flat", "OPQ8_32,IVF30,PQ8x4fs,Refine(SQ8)", "SQ8", "RR32,RaBitQ,Refine(SQ8)"]
 )
 def test_only_what_is_new_is_read(factory: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = made(factory)[1]
-    taken: list[int] = []
+    index = template_and_index(factory)[1]
+    sizes: list[int] = []
     take = Vectors.take
 
     def counted(self: Vectors, positions: np.ndarray | slice) -> np.ndarray:
-        found = take(self, positions)
-        taken.append(len(found))
-        return found
+        vectors = take(self, positions)
+        sizes.append(len(vectors))
+        return vectors
 
     monkeypatch.setattr(Vectors, "take", counted)
     updated(index, CHANGED, all_of(NEW))
-    assert sum(taken) == 80 * len([part for part in ("base", "refine") if getattr(layers_of(index), part)])
+    assert sum(sizes) == 80 * len([part for part in ("base", "refine") if getattr(layers_of(index), part)])
 
 
 def test_an_unchanged_corpus_gives_the_same_bytes_and_a_reordered_one_keeps_every_code() -> None:
-    index = made("OPQ8_32,IVF30,PQ8x4fs,Refine(SQ8)")[1]
+    index = template_and_index("OPQ8_32,IVF30,PQ8x4fs,Refine(SQ8)")[1]
     before = faiss.serialize_index(index)
     same = between(OLD, OLD, OLD_IDS, OLD_IDS)
     assert same.nothing_new()
@@ -141,7 +141,7 @@ def test_an_unchanged_corpus_gives_the_same_bytes_and_a_reordered_one_keeps_ever
     order = np.random.default_rng(1).permutation(len(OLD))
     reordered = between(OLD, OLD[order], OLD_IDS, [OLD_IDS[row] for row in order])
     assert (reordered.added, reordered.removed) == (0, 0)
-    index = updated(made("IVF30,Flat")[1], reordered, all_of(OLD[order]))
+    index = updated(template_and_index("IVF30,Flat")[1], reordered, all_of(OLD[order]))
     index.make_direct_map()
     np.testing.assert_array_equal(index.reconstruct_n(0, len(OLD)), OLD[order])
 
@@ -152,12 +152,12 @@ def test_a_graph_that_only_grows_is_linked_to_and_renumbered(factory: str, monke
     order = np.random.default_rng(2).permutation(len(both))
     names = [*OLD_IDS, *(f"n{number}" for number in range(60))]
     grown = between(OLD, both[order], OLD_IDS, [names[row] for row in order])
-    index = made(factory)[1]
+    index = template_and_index(factory)[1]
     monkeypatch.setattr(Vectors, "chunks", lambda self: pytest.fail("every vector was read"))
     index = updated(index, grown, all_of(both[order]))
     np.testing.assert_array_equal(layers_of(index).base.reconstruct_n(0, len(both)), both[order])
-    wanted = exact_top(both[order], QUERIES)
-    assert tune(index, QUERIES, wanted, 0.99).met
+    exact = exact_top(both[order], QUERIES)
+    assert tune(index, QUERIES, exact, 0.99).met
     rows = index.search(both[order], 1)[1][:, 0]
     assert (rows == np.arange(len(both))).mean() > 0.99
 
@@ -165,44 +165,44 @@ def test_a_graph_that_only_grows_is_linked_to_and_renumbered(factory: str, monke
 def test_exact_hits_follow_the_documents() -> None:
     before = tuning.exact_top(all_of(OLD), QUERIES, 10)
     np.testing.assert_array_equal(before.rows, exact_top(OLD, QUERIES))
-    found, scanned = updated_top(before, CHANGED, all_of(NEW), QUERIES)
-    np.testing.assert_array_equal(found.rows, exact_top(NEW, QUERIES))
+    top, scanned = updated_top(before, CHANGED, all_of(NEW), QUERIES)
+    np.testing.assert_array_equal(top.rows, exact_top(NEW, QUERIES))
     lost = (CHANGED.moved()[before.rows] < 0).any(axis=1).sum()
     assert 0 < scanned == lost < len(QUERIES)
-    products = np.take_along_axis(QUERIES @ NEW.T, found.rows, axis=1)
-    np.testing.assert_allclose(found.scores, products, atol=1e-6)
+    products = np.take_along_axis(QUERIES @ NEW.T, top.rows, axis=1)
+    np.testing.assert_allclose(top.scores, products, atol=1e-6)
 
 
 def test_semantic_ids_of_documents_that_stay_are_kept() -> None:
     books = codebooks(OLD, 3, 16, seed=1)
     before = semantic_ids(all_of(OLD), books)
-    found, anew = updated_ids(before, CHANGED, all_of(NEW)), semantic_ids(all_of(NEW), books)
-    kept = CHANGED.unchanged()
-    np.testing.assert_array_equal(found.codes[kept], before.codes[CHANGED.rows[kept]])
-    np.testing.assert_array_equal(found.codes, anew.codes)
-    np.testing.assert_allclose(found.errors(), anew.errors(), rtol=1e-6)
+    ids, anew = updated_ids(before, CHANGED, all_of(NEW)), semantic_ids(all_of(NEW), books)
+    unchanged = CHANGED.unchanged()
+    np.testing.assert_array_equal(ids.codes[unchanged], before.codes[CHANGED.rows[unchanged]])
+    np.testing.assert_array_equal(ids.codes, anew.codes)
+    np.testing.assert_allclose(ids.errors(), anew.errors(), rtol=1e-6)
 
 
 def remember(folder: Path, names: list[str], matrix: np.ndarray, trained_on: int, changed: int) -> State:
     """Save a whole state of these documents."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     ann = folder.parent / "ann.faiss"
-    ann.write_bytes(faiss.serialize_index(made("IVF30,Flat", matrix)[1]).tobytes())
+    ann.write_bytes(faiss.serialize_index(template_and_index("IVF30,Flat", matrix)[1]).tobytes())
     ids = semantic_ids(all_of(matrix), codebooks(matrix, 2, 16, seed=1))
     top = tuning.exact_top(all_of(matrix), QUERIES, 10)
-    kept = State(trained_on, changed, TunedSettings("IVF30,Flat", {"nprobe": 4}, 0.9, True), ids, top, "asked")
-    state.save(folder, kept, ids_of(names), digests(matrix), ann)
-    return kept
+    new_state = State(trained_on, changed, TunedSettings("IVF30,Flat", {"nprobe": 4}, 0.9, True), ids, top, "asked")
+    state.save(folder, new_state, ids_of(names), digests(matrix), ann)
+    return new_state
 
 
 def test_a_state_comes_back_as_it_was_and_its_changes_add_up(tmp_path: Path) -> None:
     folder = tmp_path / "one" / "state"
-    kept = remember(folder, OLD_IDS, OLD, 1500, 7)
+    saved = remember(folder, OLD_IDS, OLD, 1500, 7)
     back = state.load(folder, ids_of(NEW_IDS), digests(NEW))
     assert back is not None and back.match.rows.tolist() == CHANGED.rows.tolist()
-    assert replace(back.state, ids=None, top=None) == replace(kept, ids=None, top=None)
+    assert replace(back.state, ids=None, top=None) == replace(saved, ids=None, top=None)
     for part in ("ids", "top"):
-        for name, value in vars(getattr(kept, part)).items():
+        for name, value in vars(getattr(saved, part)).items():
             np.testing.assert_array_equal(getattr(getattr(back.state, part), name), value)
     assert back.drift() == pytest.approx((7 + 130) / 1500)
     remember(folder, NEW_IDS, NEW, 1450, back.changed())  # another run that shares the cache
@@ -218,7 +218,7 @@ def test_a_state_comes_back_as_it_was_and_its_changes_add_up(tmp_path: Path) -> 
 def test_a_state_that_is_replaced_while_it_is_read_does_not_count(
     removed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, read = tmp_path / "state", pq.read_table
+    folder, read_table = tmp_path / "state", pq.read_table
     remember(folder, OLD_IDS, OLD, 1500, 0)
 
     def meanwhile(path: Path) -> pa.Table:
@@ -226,7 +226,7 @@ def test_a_state_that_is_replaced_while_it_is_read_does_not_count(
             shutil.rmtree(folder)
         else:
             remember(folder, NEW_IDS, NEW, 1450, 0)
-        return read(path)
+        return read_table(path)
 
     with monkeypatch.context() as patch:
         patch.setattr(pq, "read_table", meanwhile)
@@ -235,17 +235,17 @@ def test_a_state_that_is_replaced_while_it_is_read_does_not_count(
         assert state.load(folder, ids_of(NEW_IDS), digests(NEW)) is not None
 
 
-@pytest.mark.parametrize("left", [0, 40, -3])
-def test_a_state_that_cannot_be_read_is_none(left: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("size", [0, 40, -3])
+def test_a_state_that_cannot_be_read_is_none(size: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "state"
     remember(folder, OLD_IDS, OLD, 1500, 0)
     for name in ("state.json", "documents.parquet", "codes.npy", "rows.npy", "ann.faiss"):
         content = (folder / name).read_bytes()
-        (folder / name).write_bytes(content[:left])
+        (folder / name).write_bytes(content[:size])
         previous = state.load(folder, ids_of(NEW_IDS), digests(NEW))
         assert previous is None or (name == "ann.faiss" and previous.index() is None)
-        told = capsys.readouterr().err
-        assert told.count("\n") == 1 and str(folder) in told and "cannot be read" in told
+        warning = capsys.readouterr().err
+        assert warning.count("\n") == 1 and str(folder) in warning and "cannot be read" in warning
         (folder / name).write_bytes(content)
     assert state.load(folder, ids_of(NEW_IDS), digests(NEW)) is not None
 
@@ -276,20 +276,20 @@ def test_another_training_has_another_state_and_another_target_the_same(change: 
 def test_digests_tell_vectors_apart() -> None:
     matrix = clustered(2000)
     assert len(np.unique(digests(matrix))) == 2000
-    other = matrix.copy()
-    other[7, 31] = np.nextafter(other[7, 31], 1)
-    assert np.flatnonzero(digests(other) != digests(matrix)).tolist() == [7]
+    changed = matrix.copy()
+    changed[7, 31] = np.nextafter(changed[7, 31], 1)
+    assert np.flatnonzero(digests(changed) != digests(matrix)).tolist() == [7]
     swapped = matrix[:, ::-1].copy()
     assert not np.any(digests(swapped) == digests(matrix))
 
 
 @pytest.mark.parametrize("kind", ["ivfflat", "ivfpq", "hnsw", "binary"])
 def test_removed_documents_are_never_found(kind: Kind) -> None:
-    left = np.arange(0, len(OLD), 2)
-    fewer = between(OLD, OLD[left], OLD_IDS, [OLD_IDS[row] for row in left])
-    index = made(of_kind(kind, len(OLD), 32, len(OLD)))[1]
-    index = updated(index, fewer, all_of(OLD[left]))
-    tune(index, QUERIES, exact_top(OLD[left], QUERIES), 1.0)
+    remaining = np.arange(0, len(OLD), 2)
+    fewer = between(OLD, OLD[remaining], OLD_IDS, [OLD_IDS[row] for row in remaining])
+    index = template_and_index(of_kind(kind, len(OLD), 32, len(OLD)))[1]
+    index = updated(index, fewer, all_of(OLD[remaining]))
+    tune(index, QUERIES, exact_top(OLD[remaining], QUERIES), 1.0)
     scores, rows = index.search(OLD[:50], 1)
     assert rows[::2, 0].tolist() == list(range(25))
     assert (scores[1::2, 0] < 0.999).all()

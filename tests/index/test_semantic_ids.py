@@ -17,32 +17,32 @@ def one_thread() -> None:
 def test_errors_are_those_of_the_reconstruction() -> None:
     matrix = clustered(1000)
     books = codebooks(matrix, 4, 16, seed=1)
-    found = semantic_ids(all_of(matrix), books)
+    ids = semantic_ids(all_of(matrix), books)
     exact = matrix.astype(np.float64)
     rebuilt = np.zeros_like(exact)
     for level, book in enumerate(books):
-        left = exact - rebuilt
-        distances = ((left[:, None] - book[None].astype(np.float64)) ** 2).sum(axis=2)
-        chosen = np.take_along_axis(distances, found.codes[:, level : level + 1].astype(int), axis=1)[:, 0]
+        residual = exact - rebuilt
+        distances = ((residual[:, None] - book[None].astype(np.float64)) ** 2).sum(axis=2)
+        chosen = np.take_along_axis(distances, ids.codes[:, level : level + 1].astype(int), axis=1)[:, 0]
         np.testing.assert_allclose(chosen, distances.min(axis=1), atol=1e-5)  # each code is a nearest centroid
-        rebuilt += book[found.codes[:, level]]
-        assert found.errors()[level] == pytest.approx(((exact - rebuilt) ** 2).sum() / (exact**2).sum(), rel=1e-4)
-    assert found.errors() == sorted(found.errors(), reverse=True)
-    assert found.codes.dtype == np.int16
+        rebuilt += book[ids.codes[:, level]]
+        assert ids.errors()[level] == pytest.approx(((exact - rebuilt) ** 2).sum() / (exact**2).sum(), rel=1e-4)
+    assert ids.errors() == sorted(ids.errors(), reverse=True)
+    assert ids.codes.dtype == np.int16
 
 
 def test_codes_shrink_to_what_the_sample_can_train() -> None:
     matrix = clustered(100)
-    found = semantic_ids(all_of(matrix), codebooks(matrix, 3, 256, seed=1))
-    assert found.books.shape == (3, 2, 32) and found.codes.max() == 1
+    ids = semantic_ids(all_of(matrix), codebooks(matrix, 3, 256, seed=1))
+    assert ids.books.shape == (3, 2, 32) and ids.codes.max() == 1
     assert semantic_ids(all_of(matrix[:5]), codebooks(matrix[:5], 2, 256, seed=1)).codes.tolist() == [[0, 0]] * 5
 
 
 def test_equal_documents_share_their_id() -> None:
     matrix = np.repeat(clustered(200), 2, axis=0)
-    found = semantic_ids(all_of(matrix), codebooks(matrix, 6, 8, seed=1))
-    np.testing.assert_array_equal(found.codes[::2], found.codes[1::2])
-    assert found.distinct_share() <= 0.5
+    ids = semantic_ids(all_of(matrix), codebooks(matrix, 6, 8, seed=1))
+    np.testing.assert_array_equal(ids.codes[::2], ids.codes[1::2])
+    assert ids.distinct_share() <= 0.5
 
 
 @pytest.mark.medium

@@ -76,18 +76,18 @@ class Project:
         folder = self.root / output
         entry = json.loads((folder / "manifest.json").read_text())["datasets"][dataset]["indexes"][name]
         ids = pq.read_table(folder / dataset / "doc_ids.parquet")["doc_id"].to_pylist()
-        found = open_index(folder / dataset, name, entry).search(clustered(20, dim, seed=6), 10)
-        return [{ids[row]: score for score, row in zip(*line, strict=True)} for line in zip(*found, strict=True)]
+        results = open_index(folder / dataset, name, entry).search(clustered(20, dim, seed=6), 10)
+        return [{ids[row]: score for score, row in zip(*line, strict=True)} for line in zip(*results, strict=True)]
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    made = Project(tmp_path)
+    project_files = Project(tmp_path)
     monkeypatch.setattr(one_dataset, "SEMANTIC_LEVELS", 2)
     monkeypatch.setattr(one_dataset, "SEMANTIC_CODES", 16)
     monkeypatch.setattr(stage, "load_tower", lambda folder: Path(folder).name)
-    monkeypatch.setattr(stage, "encode", made.encode)
-    return made
+    monkeypatch.setattr(stage, "encode", project_files.encode)
+    return project_files
 
 
 def test_what_is_written_and_what_the_manifest_says(project: Project) -> None:
@@ -100,10 +100,10 @@ def test_what_is_written_and_what_the_manifest_says(project: Project) -> None:
         digests = {f"{name}.faiss": index["sha256"] for name, index in entry["indexes"].items()} | entry["files"]
         assert digests == {path.name: sha256_file(path) for path in folder.iterdir()}
         assert entry["vectors"] == 800
-        found = entry["indexes"]["ann"]
-        assert found["kind"] == "ivfpq" and found["factory"] == "OPQ8_32,IVF20,PQ8x4fs,Refine(SQ8)"
-        assert found["bytes"] == (folder / "ann.faiss").stat().st_size
-        assert set(found["settings"]) == {"nprobe", "k_factor_rf"}
+        ann = entry["indexes"]["ann"]
+        assert ann["kind"] == "ivfpq" and ann["factory"] == "OPQ8_32,IVF20,PQ8x4fs,Refine(SQ8)"
+        assert ann["bytes"] == (folder / "ann.faiss").stat().st_size
+        assert set(ann["settings"]) == {"nprobe", "k_factor_rf"}
         assert entry["measured"]["ann_recall_at_10"] >= 0.9 and entry["measured"]["target_met"]
         assert metrics[f"{dataset}.ann_recall_at_10"] == entry["measured"]["ann_recall_at_10"]
         errors = entry["measured"]["semantic_ids"]["relative_error"]
@@ -128,9 +128,9 @@ def test_dev_queries_are_asked_and_alignment_queries_where_there_are_none(
 ) -> None:
     monkeypatch.setattr("steps.index.run.RECALL_QUERIES", 30)
     manifest, _ = project.index()
-    one, two = (manifest["datasets"][name]["measured"] for name in ("one", "two"))
-    assert (one["recall_queries_from"], one["recall_queries"]) == ("dev", 30)
-    assert (two["recall_queries_from"], two["recall_queries"]) == ("alignment", 30)
+    first, second = (manifest["datasets"][name]["measured"] for name in ("one", "two"))
+    assert (first["recall_queries_from"], first["recall_queries"]) == ("dev", 30)
+    assert (second["recall_queries_from"], second["recall_queries"]) == ("alignment", 30)
     assert len(project.asked) == 30 and all(int(text.rpartition("q")[2]) % 2 for text in project.asked)
 
 
@@ -141,25 +141,27 @@ def test_a_data_set_without_dev_queries_asks_what_is_its_own_or_nobodys(project:
     ]  # fmt: skip
     vectors = np.load(project.root / "embed/alignment.npy")[: len(sources)]
 
-    def asked(dataset: str, left_out: set[str]) -> list[int]:
-        kept = [row for row, (_, source) in enumerate(sources) if source not in left_out]
+    def recall_rows(dataset: str, left_out: set[str]) -> list[int]:
+        rows = [row for row, (_, source) in enumerate(sources) if source not in left_out]
         texts = [
             {"text_sha": "", "text": f"t{row}", "part": sources[row][0], "role": "query", "source_id": sources[row][1]}
-            for row in kept
+            for row in rows
         ]
         write_table(project.root / "embed", "alignment_texts", table_from_rows("alignment_texts", texts))
-        np.save(project.root / "embed/alignment.npy", vectors[kept])
+        np.save(project.root / "embed/alignment.npy", vectors[rows])
         queries = read_table(project.root / "ingest", "queries")
-        found = recall_queries(
+        recall_set = recall_queries(
             queries, dataset, project.root / "embed", lambda texts: clustered(len(texts), DIM, seed=6), 10, 0
         )
-        assert found.source == "alignment"
-        return [int(np.flatnonzero((vectors == row).all(axis=1))[0]) for row in found.vectors.astype(vectors.dtype)]
+        assert recall_set.source == "alignment"
+        return [
+            int(np.flatnonzero((vectors == row).all(axis=1))[0]) for row in recall_set.vectors.astype(vectors.dtype)
+        ]
 
-    assert asked("two", set()) == [1]
-    assert asked("two", {"two/q0"}) == [2]
-    assert asked("two", {"two/q0", "file/7"}) == [4, 5]
-    assert asked("three", {"file/7"}) == [0, 1, 3, 4, 5, 6]
+    assert recall_rows("two", set()) == [1]
+    assert recall_rows("two", {"two/q0"}) == [2]
+    assert recall_rows("two", {"two/q0", "file/7"}) == [4, 5]
+    assert recall_rows("three", {"file/7"}) == [0, 1, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("kind", ["ivfpq", "hnsw"])
@@ -214,7 +216,7 @@ def test_nothing_is_searched_for_twice(project: Project, monkeypatch: pytest.Mon
     assert manifest["datasets"]["one"]["measured"]["ann_recall_at_10"] > 0.99
     with monkeypatch.context() as patch:
         for name in ("codebooks", "exact_top", "tune", "trained"):
-            patch.setattr(one_dataset, name, lambda *given, name=name: pytest.fail(f"{name} ran again"))
+            patch.setattr(one_dataset, name, lambda *args, name=name: pytest.fail(f"{name} ran again"))
         again, metrics = project.index(target_recall=1.0)
     assert again == manifest
     assert {key: metrics[f"one.update.{key}"] for key in ("added", "scanned_queries", "trained", "tuned")} == {
@@ -246,20 +248,20 @@ def test_a_smaller_dim_and_a_single_document_are_indexed(project: Project) -> No
     expected = first @ clustered(20, 16, seed=6)[0] / np.linalg.norm(first, axis=1)
     np.testing.assert_allclose(list(hits[0].values()), expected, atol=1e-6)
     project.documents([0], clustered(1, DIM))
-    [found] = project.index()[0]["datasets"].values()
-    assert found["indexes"]["ann"]["factory"] == "Flat" and found["measured"]["ann_recall_at_10"] == 1
+    [entry] = project.index()[0]["datasets"].values()
+    assert entry["indexes"]["ann"]["factory"] == "Flat" and entry["measured"]["ann_recall_at_10"] == 1
 
 
 @pytest.mark.parametrize("kind", ["ivfflat", "hnsw"])
 def test_shards_are_listed_and_found(kind: str, project: Project) -> None:
-    whole = project.index(kind=kind, target_recall=1.0)[0]
+    unsharded = project.index(kind=kind, target_recall=1.0)[0]
     exact = project.hits("one", "flat")
     manifest, _ = project.index(kind=kind, target_recall=1.0, shard_vectors=300)
     indexes = manifest["datasets"]["one"]["indexes"]
     assert list(indexes["flat"]["shards"]) == ["flat.0000.faiss", "flat.0001.faiss", "flat.0002.faiss"]
     assert ("shards" in indexes["ann"]) == (kind == "hnsw")
     assert project.hits("one", "flat") == exact
-    assert manifest["datasets"]["one"]["corpus_digest"] == whole["datasets"]["one"]["corpus_digest"]
+    assert manifest["datasets"]["one"]["corpus_digest"] == unsharded["datasets"]["one"]["corpus_digest"]
 
 
 def test_mistakes_are_told(project: Project) -> None:

@@ -109,12 +109,12 @@ def test_a_mixed_graph_keeps_the_products_that_lose_most_and_is_closer(tiny_towe
     exact = load_query_encoder(converted(tower, tmp_path, "fp32")).encode(TEXTS)
     close = {}
     for precision in ("int8", "mixed"):
-        found = load_query_encoder(converted(tower, tmp_path, precision)).encode(TEXTS)  # type: ignore[arg-type]
-        close[precision] = float(cosines(found, exact).mean())
+        embeddings = load_query_encoder(converted(tower, tmp_path, precision)).encode(TEXTS)  # type: ignore[arg-type]
+        close[precision] = float(cosines(embeddings, exact).mean())
     assert 1 - close["mixed"] < 0.85 * (1 - close["int8"])
-    left = product_names(tmp_path / "mixed/encoder.mixed.onnx")
-    assert len(left) == 4  # a quarter of sixteen
-    assert all(name in product_names(tmp_path / "exported/encoder.onnx") for name in left)
+    exact_products = product_names(tmp_path / "mixed/encoder.mixed.onnx")
+    assert len(exact_products) == 4  # a quarter of sixteen
+    assert all(name in product_names(tmp_path / "exported/encoder.onnx") for name in exact_products)
 
 
 def with_outliers(tower: Path, folder: Path, layer: int) -> Path:
@@ -131,14 +131,14 @@ def test_smoothing_keeps_the_embeddings_and_saves_int8_much_of_its_loss(tmp_path
     """Of a trained transformer: random ones have no channels that stand out."""
     export_onnx(Path(resolve_base("all-MiniLM-L6-v2")), tmp_path / "exported")
     source = tmp_path / "exported/encoder.onnx"
-    shown = calibration(tmp_path / "exported", CALIBRATION)
-    smooth(source, tmp_path / "smoothed.onnx", shown)
+    batches = calibration(tmp_path / "exported", CALIBRATION)
+    smooth(source, tmp_path / "smoothed.onnx", batches)
     quantise(source, tmp_path / "plain.onnx")
-    quantise_smoothed(source, tmp_path / "int8.onnx", shown)
-    other = calibration(tmp_path / "exported", ["running total of a column", "who wrote this file?"])
-    exact = embed(source, other)
-    np.testing.assert_allclose(embed(tmp_path / "smoothed.onnx", other), exact, atol=1e-5)
-    plain, smoothed = (embed(tmp_path / name, other) for name in ("plain.onnx", "int8.onnx"))
+    quantise_smoothed(source, tmp_path / "int8.onnx", batches)
+    test_batches = calibration(tmp_path / "exported", ["running total of a column", "who wrote this file?"])
+    exact = embed(source, test_batches)
+    np.testing.assert_allclose(embed(tmp_path / "smoothed.onnx", test_batches), exact, atol=1e-5)
+    plain, smoothed = (embed(tmp_path / name, test_batches) for name in ("plain.onnx", "int8.onnx"))
     assert 1 - cosines(smoothed, exact).mean() < 0.7 * (1 - cosines(plain, exact).mean())
 
 
@@ -147,15 +147,15 @@ def test_factors_are_those_of_the_paper_up_to_a_common_one() -> None:
     random = np.random.default_rng(3)
     activations, weights = random.uniform(0.1, 50, 9), random.uniform(0.01, 2, 9)
     expected = activations**STRENGTH / weights ** (1 - STRENGTH)
-    found = smoothing_factors(activations, weights)
-    np.testing.assert_allclose(found / found[0], expected / expected[0], rtol=1e-12)
+    factors = smoothing_factors(activations, weights)
+    np.testing.assert_allclose(factors / factors[0], expected / expected[0], rtol=1e-12)
     assert np.isfinite(smoothing_factors(np.zeros(3), np.zeros(3))).all()
 
 
 def test_int8_products_cannot_saturate_without_vnni(tiny_tower: Path, tmp_path: Path) -> None:
     """AVX2 adds two products of an unsigned activation (up to 255) and a signed weight in signed 16 bits."""
     graph = onnx.load(converted(tiny_tower, tmp_path, "int8") / "encoder.int8.onnx").graph
-    weights = {each.name: onnx.numpy_helper.to_array(each) for each in graph.initializer}
+    weights = {initializer.name: onnx.numpy_helper.to_array(initializer) for initializer in graph.initializer}
     products = [node for node in graph.node if node.op_type in {"QAttention", "MatMulInteger", "DynamicQuantizeMatMul"}]
     assert len(products) == 4 * 4  # attention, its output and two feed-forward layers, in four layers
     for node in products:
@@ -183,9 +183,9 @@ def test_both_exports_keep_the_first_dimensions(tiny_tower: Path, tmp_path: Path
         expected = load_tower(folder).encode_query(TEXTS)[:, :12].astype(np.float64)
         lengths = np.linalg.norm(expected, axis=1, keepdims=True)
         expected /= np.where(lengths > 0, lengths, 1) if normalised else 1
-        found = load_query_encoder(tmp_path / f"{name}.serving")
-        assert found.dim == 12
-        np.testing.assert_allclose(found.encode(TEXTS), expected, atol=2e-5)
+        encoder = load_query_encoder(tmp_path / f"{name}.serving")
+        assert encoder.dim == 12
+        np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=2e-5)
 
 
 def test_the_same_tower_gives_the_same_bytes(tiny_tower: Path, tmp_path: Path) -> None:
@@ -278,15 +278,15 @@ def test_a_wrong_export_fails_and_names_the_worst_text(damage: float) -> None:
 
 def test_without_judged_queries_the_mean_cosine_decides() -> None:
     served = vectors() + np.random.default_rng(7).normal(0, 0.2, vectors().shape).astype(np.float32)
-    left, right = served.astype(np.float64), vectors().astype(np.float64)
-    each = [a @ b / np.sqrt(a @ a) / np.sqrt(b @ b) for a, b in zip(left, right, strict=True)]
-    found = closeness("one", "too few", vectors(), served)
-    assert (found.texts, found.served_cosine_mean) == (4, pytest.approx(np.mean(each)))
-    assert found.served_cosine_min == pytest.approx(min(each))
-    assert found.served_cosine_min < found.served_cosine_mean - 1e-3
-    check_unjudged({"one": found}, float(np.mean(each)) - 1e-9)
+    ours, theirs = served.astype(np.float64), vectors().astype(np.float64)
+    cosine_values = [a @ b / np.sqrt(a @ a) / np.sqrt(b @ b) for a, b in zip(ours, theirs, strict=True)]
+    close = closeness("one", "too few", vectors(), served)
+    assert (close.texts, close.served_cosine_mean) == (4, pytest.approx(np.mean(cosine_values)))
+    assert close.served_cosine_min == pytest.approx(min(cosine_values))
+    assert close.served_cosine_min < close.served_cosine_mean - 1e-3
+    check_unjudged({"one": close}, float(np.mean(cosine_values)) - 1e-9)
     with pytest.raises(UserError, match=r"on 4 texts of 'one'.*below 0\.9999.*precision: auto"):
-        check_unjudged({"one": found}, 0.9999)
+        check_unjudged({"one": close}, 0.9999)
     served[1, 0] = np.nan  # NaN is as far from the student as can be
     assert closeness("one", "too few", vectors(), served).served_cosine_min == -1
     with pytest.raises(UserError, match="'one': no query and no document has a text"):

@@ -41,7 +41,7 @@ print(*(name for name in sys.modules if name.split(".")[0] in {"torch", "transfo
 
 
 @pytest.fixture
-def other(released: Path, tmp_path: Path) -> Path:
+def unreleased(released: Path, tmp_path: Path) -> Path:
     """A copy of everything but the releases."""
     return Path(shutil.copytree(released, tmp_path / "other", ignore=shutil.ignore_patterns("release", "cache")))
 
@@ -89,45 +89,45 @@ def test_whether_fusion_wins_is_told_over_the_index_that_serves(
         return exact(self, dataset, vectors, k, kind)
 
     monkeypatch.setattr(Release, "search", search)
-    vectors = release.encode([text for asked in judged for text in asked.texts])
+    vectors = release.encode([text for judged_set in judged for text in judged_set.texts])
     carry_lexical(release, hybrid / "data/ingest", judged, vectors, "auto")
     assert set(searched) == {"ann"}
 
 
 def test_the_fusion_is_the_best_on_dev_and_the_standard_one_without(hybrid: Path) -> None:
     release = load_release(hybrid / "models/release/static")
-    (asked,) = read_judged_sets(hybrid / "data/ingest", ["dev"])
-    dense, ids = release.search("two", release.encode(asked.texts), 300, "flat")
-    found = choose(
-        trials(asked.qrels, asked.query_ids, (list(dense), ids), engine(hybrid, "two").search(asked.texts, 300))
-    )
-    assert (release.fusion("one"), release.fusion("two")) == (STANDARD, found.fusion)
+    (dev,) = read_judged_sets(hybrid / "data/ingest", ["dev"])
+    dense, ids = release.search("two", release.encode(dev.texts), 300, "flat")
+    choice = choose(trials(dev.qrels, dev.query_ids, (list(dense), ids), engine(hybrid, "two").search(dev.texts, 300)))
+    assert (release.fusion("one"), release.fusion("two")) == (STANDARD, choice.fusion)
     report = json.loads((release.folder / "report.json").read_text())["lexical"]
     assert report["one"] == {"carried": True, "fusion": STANDARD.model_dump(), "dev": None}
-    assert report["two"]["dev"]["p_value"] == pytest.approx(found.p_value)
-    assert report["two"]["dev"]["fused"] == pytest.approx(found.fused)
+    assert report["two"]["dev"]["p_value"] == pytest.approx(choice.p_value)
+    assert report["two"]["dev"]["fused"] == pytest.approx(choice.fused)
 
 
 def test_auto_carries_what_wins_on_dev_and_nothing_else(
-    other: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    unreleased: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     auto = RELEASE.model_copy(update={"lexical": "auto"})
     for gain, carried in ((0.4, True), (0.0, False)):
-        better = lambda *given, gain=gain: np.vstack([np.full((1, 8), 0.5), np.full((20, 8), 0.5 + gain)])  # noqa: E731
+        better = lambda *args, gain=gain: np.vstack([np.full((1, 8), 0.5), np.full((20, 8), 0.5 + gain)])  # noqa: E731
         monkeypatch.setattr("steps.retrieval.lexical.trials", better)
-        folder = run_release(other, "static", auto)
-        manifest, said = json.loads((folder / "manifest.json").read_text()), capsys.readouterr().out
+        folder = run_release(unreleased, "static", auto)
+        manifest, output = json.loads((folder / "manifest.json").read_text()), capsys.readouterr().out
         assert (folder / "lexical/two").is_dir() is carried and not (folder / "lexical/one").exists()
         assert list(manifest.get("lexical", {"fusions": {}})["fusions"]) == ["two"] * carried
         release = load_release(folder)
         assert (release.fusion("two") is not None) is carried and release.fusion("one") is None
         assert release.query_all(["sum"], 3, "one") == release.hits("one", release.encode(["sum"]), 3)
-        told = "carries BM25: fused hits are better beyond chance" if carried else "carries no BM25: fused hits are not"
-        assert f"release@static: two: {told}" in said
+        verdict = (
+            "carries BM25: fused hits are better beyond chance" if carried else "carries no BM25: fused hits are not"
+        )
+        assert f"release@static: two: {verdict}" in output
 
 
 def test_a_release_with_bm25_loads_without_torch_or_pickle_and_is_the_same_in_any_process(
-    hybrid: Path, other: Path
+    hybrid: Path, unreleased: Path
 ) -> None:
     folder = hybrid / "models/release/static"
     environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
@@ -136,7 +136,7 @@ def test_a_release_with_bm25_loads_without_torch_or_pickle_and_is_the_same_in_an
     ids, loaded = done.stdout.splitlines()
     assert ids == str([hit.id for hit in load_release(folder).query("how to sum the axis 23")])
     assert loaded == ""
-    again = run_release(other, "static", RELEASE.model_copy(update={"lexical": "always"}))
+    again = run_release(unreleased, "static", RELEASE.model_copy(update={"lexical": "always"}))
     files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     assert files == sorted(path.relative_to(again) for path in again.rglob("*") if path.is_file())
     assert sum(path.parts[0] == "lexical" for path in files) == 2 * 5

@@ -31,10 +31,10 @@ def cost(limit: float = 0.01, **changed: float) -> Cost:
 
 
 def test_the_parts_of_the_loss_add_up_to_the_whole() -> None:
-    found = cost()
-    assert found.total.share == pytest.approx(0.2)
-    assert found.steps == pytest.approx({"export": 0.0, "precision": 0.004, "index": 0.196})
-    assert sum(found.steps.values()) == pytest.approx(found.total.share)
+    serving = cost()
+    assert serving.total.share == pytest.approx(0.2)
+    assert serving.steps == pytest.approx({"export": 0.0, "precision": 0.004, "index": 0.196})
+    assert sum(serving.steps.values()) == pytest.approx(serving.total.share)
     nothing = np.zeros(3)
     assert cost_of(nothing, nothing, nothing, nothing, 0.01).total.share == 0
 
@@ -63,23 +63,23 @@ def test_a_loss_that_its_queries_do_not_prove_passes_and_is_told(capsys: pytest.
     after = before * (1 - 0.0114) + random.normal(0, 0.1, 600)
     after -= after.mean() - before.mean() * (1 - 0.0114)
     check_costs({"one": cost_of(before, before, after, after, 0.01)})
-    said = capsys.readouterr().err
-    assert "on 'one' serving loses 1.14%" in said and "more than 1.00% is lost is not proven (p = 0.4" in said
+    warning = capsys.readouterr().err
+    assert "on 'one' serving loses 1.14%" in warning and "more than 1.00% is lost is not proven (p = 0.4" in warning
 
 
 def test_ndcg_of_a_release_is_that_of_its_hits(released: Path) -> None:
     release = load_release(released / "models/release/2l")
-    (asked,) = read_judged_sets(released / "data/ingest", ["dev"])
-    vectors = release.encode(asked.texts)
+    (dev,) = read_judged_sets(released / "data/ingest", ["dev"])
+    vectors = release.encode(dev.texts)
     scores, ids = release.search("two", vectors, 10, "flat")
     run = [
         ir_measures.ScoredDoc(query, doc, float(score))
-        for query, docs, line in zip(asked.query_ids, ids, scores, strict=True)
+        for query, docs, line in zip(dev.query_ids, ids, scores, strict=True)
         for doc, score in zip(docs, line, strict=True)
     ]
-    qrels = [ir_measures.Qrel(query, doc, grade) for query, docs in asked.qrels.items() for doc, grade in docs.items()]
+    qrels = [ir_measures.Qrel(query, doc, grade) for query, docs in dev.qrels.items() for doc, grade in docs.items()]
     expected = ir_measures.calc_aggregate([nDCG @ 10], qrels, run)[nDCG @ 10]
-    (values,) = ndcg(release, [asked], vectors, "flat")
+    (values,) = ndcg(release, [dev], vectors, "flat")
     assert values.mean() == pytest.approx(expected, abs=1e-9)
 
 
@@ -88,12 +88,12 @@ def test_what_stands_in_for_dev_queries_is_of_the_data_set_and_no_test_query(tmp
     queries = {row["text"]: row for row in read_table(ingest, "queries").to_pylist()}
     titles = {row["title"]: row for row in read_table(ingest, "corpus").to_pylist() if row["dataset"] == "two"}
     texts = sample_texts(ingest, "two", 1000)
-    asked, written = texts[:32], texts[32:]
-    assert [queries[text]["split"] for text in asked] == ["dev"] * 8 + ["train"] * 24
-    assert all(queries[text]["dataset"] == "two" for text in asked)
-    assert set(written[:32]) == set(titles)
-    assert len(written) == 64  # a first sentence a document follows
-    assert all(text.startswith("Computes the") for text in written[32:])
+    from_queries, from_documents = texts[:32], texts[32:]
+    assert [queries[text]["split"] for text in from_queries] == ["dev"] * 8 + ["train"] * 24
+    assert all(queries[text]["dataset"] == "two" for text in from_queries)
+    assert set(from_documents[:32]) == set(titles)
+    assert len(from_documents) == 64  # a first sentence a document follows
+    assert all(text.startswith("Computes the") for text in from_documents[32:])
     assert sample_texts(ingest, "two", 10) == texts[:10]
     split = {queries[text]["split"] for text in sample_texts(ingest, "one", 1000) if text in queries}
     assert split == {"train"}  # its other queries are test
@@ -104,17 +104,19 @@ def test_a_data_set_with_few_judged_queries_is_checked_by_cosine_and_said_to_be(
 ) -> None:
     project = Path(shutil.copytree(released, tmp_path / "project", ignore=shutil.ignore_patterns("release", "cache")))
     release = load_release(run_release(project, "2l"))
-    found = json.loads((release.folder / "report.json").read_text())["unjudged"]["one"]
-    said, also = (line for line in capsys.readouterr().out.splitlines() if "only cosines check" in line)
-    assert "no dev query of this data set is judged" in said and "one " in said and "two " not in said
-    assert "only 8 dev queries of this data set are judged" in also and "two " in also and "one " not in also
+    unjudged = json.loads((release.folder / "report.json").read_text())["unjudged"]["one"]
+    without_dev, few_dev = (line for line in capsys.readouterr().out.splitlines() if "only cosines check" in line)
+    assert (
+        "no dev query of this data set is judged" in without_dev and "one " in without_dev and "two " not in without_dev
+    )
+    assert "only 8 dev queries of this data set are judged" in few_dev and "two " in few_dev and "one " not in few_dev
     texts = sample_texts(project / "data/ingest", "one", 256)
     served = np.concatenate([release.encode([text]) for text in texts]).astype(np.float64)
     student = student_tower(release).encode_query(texts).astype(np.float64)
     close = (served * student).sum(axis=1) / np.linalg.norm(served, axis=1) / np.linalg.norm(student, axis=1)
-    assert found["texts"] == len(texts) == 88  # 24 queries that are not test, 32 titles, 32 sentences
-    assert found["served_cosine_mean"] == pytest.approx(close.mean(), abs=1e-6)
-    assert found["served_cosine_min"] == pytest.approx(close.min(), abs=1e-6)
+    assert unjudged["texts"] == len(texts) == 88  # 24 queries that are not test, 32 titles, 32 sentences
+    assert unjudged["served_cosine_mean"] == pytest.approx(close.mean(), abs=1e-6)
+    assert unjudged["served_cosine_min"] == pytest.approx(close.min(), abs=1e-6)
     with pytest.raises(UserError, match=r"on 88 texts of 'one'"):
         run_release(project, "2l", limits=Limits(parity=1.0, total=1.0, cosine=1.0))
 
@@ -142,12 +144,12 @@ def queries(loss: float, spread: float, count: int, seed: int) -> tuple[np.ndarr
 
 def test_the_p_value_is_that_of_the_t_distribution() -> None:
     before, after = queries(0.0064, 0.05, 600, 1)
-    found = measured_loss(before, after, LIMIT)
+    loss = measured_loss(before, after, LIMIT)
     excess = [(1 - LIMIT) * b - a for b, a in zip(before.tolist(), after.tolist(), strict=True)]
     mean = sum(excess) / 600
-    deviation = (sum((each - mean) ** 2 for each in excess) / 599) ** 0.5
-    assert found.p_value == pytest.approx(float(stats.t.sf(mean / (deviation / 600**0.5), 599)), rel=1e-9)
-    assert found.share == pytest.approx(1 - after.mean() / before.mean())
+    deviation = (sum((value - mean) ** 2 for value in excess) / 599) ** 0.5
+    assert loss.p_value == pytest.approx(float(stats.t.sf(mean / (deviation / 600**0.5), 599)), rel=1e-9)
+    assert loss.share == pytest.approx(1 - after.mean() / before.mean())
 
 
 def test_a_true_loss_at_the_limit_is_called_proven_in_one_of_twenty_draws() -> None:
@@ -159,9 +161,9 @@ def test_a_large_loss_is_proven_and_a_little_one_over_the_line_is_not() -> None:
     assert measured_loss(*queries(0.05, 0.05, 600, 3), LIMIT).proven
     before, after = queries(0.0064, 0.05, 600, 4)
     after -= after.mean() - before.mean() * (1 - 0.0064)
-    found = measured_loss(before, after, LIMIT)
-    assert not found.within and not found.proven
-    assert "0.64% of nDCG@10 on 600 dev queries" in str(found) and "is not proven" in str(found)
+    loss = measured_loss(before, after, LIMIT)
+    assert not loss.within and not loss.proven
+    assert "0.64% of nDCG@10 on 600 dev queries" in str(loss) and "is not proven" in str(loss)
 
 
 @pytest.mark.parametrize(

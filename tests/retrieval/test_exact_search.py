@@ -16,12 +16,12 @@ def test_blocks_give_the_best_of_the_whole_product(
     monkeypatch.setattr(exact_search, "_QUERIES", 2)
     random = np.random.default_rng(3)
     queries, documents = (random.standard_normal((count, 5)).astype(np.float32) for count in (5, 20))
-    scores, found = best_documents(queries, documents, 6, None if rows is None else np.array(rows))
+    scores, hits = best_documents(queries, documents, 6, None if rows is None else np.array(rows))
     product = queries.astype(np.float64) @ documents.astype(np.float64).T
     left_out = [row for row in range(20) if rows is not None and row not in rows]
     product[:, left_out] = -np.inf
     expected = np.argsort(-product, axis=1)[:, :6]
-    assert found.tolist() == expected.tolist()
+    assert hits.tolist() == expected.tolist()
     assert scores == pytest.approx(np.take_along_axis(product, expected, axis=1), abs=1e-5)
 
 

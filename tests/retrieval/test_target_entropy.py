@@ -21,18 +21,18 @@ def mean_entropy(scores: np.ndarray, temperature: float) -> float:
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 30.0])
 def test_the_suggested_temperature_halves_the_entropy_whatever_the_scale(scale: float) -> None:
-    found = suggested_temperature(scale * SCORES)
-    assert found == pytest.approx(scale * (suggested_temperature(SCORES) or 0), rel=1e-3)
-    assert mean_entropy(scale * SCORES, found) == pytest.approx(0.5, abs=1e-3)
-    assert suggested_temperature(scale * SCORES + 1000 * scale) == pytest.approx(found, rel=1e-3)
+    temperature = suggested_temperature(scale * SCORES)
+    assert temperature == pytest.approx(scale * (suggested_temperature(SCORES) or 0), rel=1e-3)
+    assert mean_entropy(scale * SCORES, temperature) == pytest.approx(0.5, abs=1e-3)
+    assert suggested_temperature(scale * SCORES + 1000 * scale) == pytest.approx(temperature, rel=1e-3)
 
 
 def test_entropy_and_largest_share_at_temperature_1_are_means_over_texts() -> None:
-    found = check_teacher_targets(SCORES)
-    assert found is not None and found.verdict == "useful" and found.warning("cross") is None
-    assert found.entropy == pytest.approx(mean_entropy(SCORES, 1.0))
+    targets = check_teacher_targets(SCORES)
+    assert targets is not None and targets.verdict == "useful" and targets.warning("cross") is None
+    assert targets.entropy == pytest.approx(mean_entropy(SCORES, 1.0))
     shares = np.exp(SCORES) / np.exp(SCORES).sum(axis=1, keepdims=True)
-    assert found.largest_share == pytest.approx(shares.max(axis=1).mean())
+    assert targets.largest_share == pytest.approx(shares.max(axis=1).mean())
 
 
 @pytest.mark.parametrize(
@@ -45,10 +45,10 @@ def test_entropy_and_largest_share_at_temperature_1_are_means_over_texts() -> No
     ],
 )
 def test_what_teaches_nothing_is_said_with_numbers_and_what_to_do(scores: np.ndarray, verdict: str, words: str) -> None:
-    found = check_teacher_targets(scores.astype(np.float32))
-    assert found is not None and found.verdict == verdict
+    targets = check_teacher_targets(scores.astype(np.float32))
+    assert targets is not None and targets.verdict == verdict
     with pytest.raises(AssertionError, match=rf"over {scores.shape[1]} documents of a text cross's .*{words}"):
-        raise AssertionError(found.warning("cross"))
+        raise AssertionError(targets.warning("cross"))
 
 
 def test_nothing_is_said_of_one_document_or_no_text() -> None:
