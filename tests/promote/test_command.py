@@ -52,9 +52,9 @@ def test_a_choice_that_the_gate_refuses_leaves_its_place_to_the_best(
     capsys.readouterr()
     assert code(monkeypatch, "--dry-run") == 0
     assert code(monkeypatch) == 0
-    said = capsys.readouterr().out
-    assert "static would be refused" in said and " refused, no alias was moved: " in said
-    assert said.count("2l, the best by nDCG@10, is offered in its place") == 2
+    output = capsys.readouterr().out
+    assert "static would be refused" in output and " refused, no alias was moved: " in output
+    assert output.count("2l, the best by nDCG@10, is offered in its place") == 2
     registry = Registry(PARAMS["name"])
     assert registry.tags(registry.aliases()["champion"])["student"] == "2l" and registry.aliases()["previous"] == "1"
 
@@ -82,19 +82,19 @@ def test_promote_refuse_roll_back_and_look(
     capsys.readouterr()
     for words in (["--student", "static", "--dry-run"], ["--student", "static"]):
         assert code(monkeypatch, *words) == EXIT_DATA
-        out, said = capsys.readouterr()
-        assert said.strip().splitlines()[-1].startswith("slimtower: ")
-        assert (out + said).count("one: nDCG@10 0.1000 against 0.6000") == 1, "the reason is said once"
+        out, err = capsys.readouterr()
+        assert err.strip().splitlines()[-1].startswith("slimtower: ")
+        assert (out + err).count("one: nDCG@10 0.1000 against 0.6000") == 1, "the reason is said once"
         assert Registry(PARAMS["name"]).aliases() == aliases
 
     monkeypatch.setenv("SLIMTOWER_AIRFLOW_RUN", "rollback/manual__1")
-    for said in ("@champion is version 1 again", "rollback: rollback/manual__1 went back already; nothing to do"):
+    for line in ("@champion is version 1 again", "rollback: rollback/manual__1 went back already; nothing to do"):
         assert code(monkeypatch, "--rollback") == 0
-        assert said in capsys.readouterr().out
+        assert line in capsys.readouterr().out
         assert Registry(PARAMS["name"]).aliases() == {"champion": "1"}
     assert code(monkeypatch, "--history") == 0
-    said = capsys.readouterr().out
-    assert all(word in said for word in ("promoted", "refused", "rolled back to"))
+    table = capsys.readouterr().out
+    assert all(word in table for word in ("promoted", "refused", "rolled back to"))
     assert code(monkeypatch, "--lineage", f"{PARAMS['name']}@champion") == 0
     assert "student: static" in capsys.readouterr().out
 

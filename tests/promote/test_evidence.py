@@ -62,8 +62,8 @@ def ingest_rows() -> Rows:
 
 
 def digest(folder: Path, rows: Rows) -> str:
-    for name, held in rows.items():
-        write_table(folder, name, table_from_rows(name, held))
+    for name, table_rows in rows.items():
+        write_table(folder, name, table_from_rows(name, table_rows))
     return read_evaluation(folder, read_test_sets(folder), []).digest
 
 
@@ -86,14 +86,14 @@ def test_the_digest_sees_what_the_measures_see_and_no_order(
 ) -> None:
     rows = ingest_rows()
     before = digest(tmp_path, rows)
-    assert digest(tmp_path, {name: held[::-1] for name, held in rows.items()}) == before
+    assert digest(tmp_path, {name: table_rows[::-1] for name, table_rows in rows.items()}) == before
     rows[table][row] |= change
     assert (digest(tmp_path, rows) != before) == counts
 
 
 def test_the_digest_sees_a_topic_that_documents_are_read_with(tmp_path: Path) -> None:
-    found: dict[str, list[str]] = {"{title}. {content}": [], "{title} {topic} {content}": []}
-    for template, digests in found.items():
+    by_template: dict[str, list[str]] = {"{title}. {content}": [], "{title} {topic} {content}": []}
+    for template, digests in by_template.items():
         for topic in ("t", "u"):
             rows = ingest_rows()
             rows["corpus"][0]["topic"] = topic
@@ -101,8 +101,8 @@ def test_the_digest_sees_a_topic_that_documents_are_read_with(tmp_path: Path) ->
             corpus = table_from_rows("corpus", rows["corpus"])
             write_table(tmp_path, "corpus", corpus, metadata=DocumentTemplate(template).metadata)
             digests.append(read_evaluation(tmp_path, read_test_sets(tmp_path), []).digest)
-    assert [len(set(digests)) for digests in found.values()] == [1, 2]
-    assert found["{title}. {content}"][0] == digest(tmp_path, ingest_rows())
+    assert [len(set(digests)) for digests in by_template.values()] == [1, 2]
+    assert by_template["{title}. {content}"][0] == digest(tmp_path, ingest_rows())
 
 
 def test_slices_go_by_words_or_by_the_names_of_the_report_and_hold_queries_of_the_evaluation(tmp_path: Path) -> None:
@@ -115,9 +115,9 @@ def test_slices_go_by_words_or_by_the_names_of_the_report_and_hold_queries_of_th
     write_table(tmp_path, "slices", table_from_rows("slices", rows))
     judged = read_test_sets(tmp_path)
     before = read_evaluation(tmp_path, judged, [2])
-    found = with_reported_slices(before, tmp_path)
-    assert found.reported == {"api/question": {"api/q1", "api/q2"}}
-    assert (found.digest, found.slices) == (before.digest, before.slices)
+    evaluation = with_reported_slices(before, tmp_path)
+    assert evaluation.reported == {"api/question": {"api/q1", "api/q2"}}
+    assert (evaluation.digest, evaluation.slices) == (before.digest, before.slices)
     by_words = read_evaluation(tmp_path, judged, [2, 4])
     assert by_words.queries == {"api": {"api/q1", "api/q2"}}
     assert by_words.slices == {"api/up to 2 words": {"api/q1"}, "api/5 words and more": {"api/q2"}}
@@ -182,9 +182,9 @@ def test_data_sets_that_count_as_one_weigh_as_one(tmp_path: Path) -> None:
 def test_damaged_files_of_a_candidate_are_named(tmp_path: Path) -> None:
     folders = releases(tmp_path / "release", fast=10)
     reports = metrics(tmp_path, {"fast": 0.5}, {"fast": 1.0})
-    held = read_json(reports / "metrics.json")
+    measured = read_json(reports / "metrics.json")
     lacking = ("retention", "latency", "datasets_dev")
-    without = [{name: value for name, value in held.items() if name != key} for key in lacking]
+    without = [{name: value for name, value in measured.items() if name != key} for key in lacking]
     for damaged in ([], *without):
         write_json(reports / "metrics.json", damaged)
         with pytest.raises(UserError, match=r"metrics\.json: damaged, .* run `dvc repro evaluate`"):
@@ -224,12 +224,12 @@ def test_the_candidate_is_the_students_test_values_and_its_own_files(tmp_path: P
         ]
     ]
     write_table(tmp_path, "per_query", table_from_rows("per_query", rows))
-    found = read_candidate("fast", tmp_path, folders, evaluation).evidence
-    assert found.values == {"api": {"api/q1": 0.25}}
-    assert (found.index_bytes, found.p50_ms) == (10, math.inf)
+    evidence = read_candidate("fast", tmp_path, folders, evaluation).evidence
+    assert evidence.values == {"api": {"api/q1": 0.25}}
+    assert (evidence.index_bytes, evidence.p50_ms) == (10, math.inf)
     before = folder_digest(folders / "fast")
     (folders / "fast/index/flat.faiss").rename(folders / "fast/index/other.faiss")
-    assert folder_digest(folders / "fast") != before == found.release
+    assert folder_digest(folders / "fast") != before == evidence.release
 
 
 @pytest.mark.medium
@@ -252,7 +252,7 @@ def test_a_versions_page_has_verdict_card_and_evaluation_within_what_the_databas
     card = read_card(tmp_path, tmp_path)
     assert card == "# 2l\n\n| a | b |\n| --- | --- |\n\n## Evaluation\n\n**2l** keeps 98 %."
     decision = Decision(False, ("loses on api",), ("fast enough",))
-    told = description("retriever", "3", decision, card)
-    assert "refused" in told and "loses on api" in told and told.endswith(card)
+    page = description("retriever", "3", decision, card)
+    assert "refused" in page and "loses on api" in page and page.endswith(card)
     long = description("retriever", "3", decision, "| row |\n" * 1000)
     assert 4900 < len(long) <= 5000 and long.endswith("| row |\n…")

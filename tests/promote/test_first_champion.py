@@ -18,7 +18,7 @@ P50 = {"static": 0.85, "4l": 2.6}
 RULE = NonInferiority(margin=0.005, confidence=0.95, resamples=2000, seed=17)
 
 
-def drawn(seed: int, suffix: str) -> dict[str, dict[str, np.ndarray]]:
+def resampled_values(seed: int, suffix: str) -> dict[str, dict[str, np.ndarray]]:
     """`[split][model]`: the demo's values of queries that are drawn with replacement."""
     random, values = np.random.default_rng(seed), np.load(DEMO)
     sets: dict[str, dict[str, np.ndarray]] = {}
@@ -31,24 +31,24 @@ def drawn(seed: int, suffix: str) -> dict[str, dict[str, np.ndarray]]:
 
 def story(seed: int, suffix: str) -> tuple[str, str, dict[str, dict[str, Any]], dict[str, dict[str, np.ndarray]]]:
     """First sentence, choice, verdicts and values of a drawn evaluation."""
-    sets = drawn(seed, suffix)
-    found = verdicts({name: {"api": sets["test"][name]} for name in P50}, {"api": sets["test"]["teacher"]}, RULE)
+    sets = resampled_values(seed, suffix)
+    verdict = verdicts({name: {"api": sets["test"][name]} for name in P50}, {"api": sets["test"]["teacher"]}, RULE)
     choice = choose(
         {name: [sets["dev"][name]] for name in P50},
         P50,
         0.0,
         RULE.model_copy(update={"margin": 0.02}),
-        replacing=replacing(found),
+        replacing=replacing(verdict),
     )
     metrics = {
-        "verdict": found,
+        "verdict": verdict,
         "settings": {"margin": RULE.margin, "confidence": RULE.confidence},
         "served": {"teacher": {"p50_ms": 13.0}} | {name: {"p50_ms": value} for name, value in P50.items()},
         "sizes": {"teacher": {"bytes": 1}},
         "queries": {"api": {}},
     }
     assert choice["student"]
-    return headline(metrics)[0], choice["student"], found["api"], sets
+    return headline(metrics)[0], choice["student"], verdict["api"], sets
 
 
 def gate(student: str, sets: dict[str, dict[str, np.ndarray]]) -> Any:
@@ -66,8 +66,8 @@ def gate(student: str, sets: dict[str, dict[str, np.ndarray]]) -> Any:
 @pytest.mark.parametrize("suffix", ["+bm25", ""])
 def test_sentence_choice_and_gate_agree_however_the_queries_are_drawn(suffix: str) -> None:
     for seed in range(50):
-        sentence, student, found, sets = story(seed, suffix)
-        answers = {name: row["answer"] for name, row in found.items()}
+        sentence, student, verdict, sets = story(seed, suffix)
+        answers = {name: row["answer"] for name, row in verdict.items()}
         decision = gate(student, sets)
         if "yes" in answers.values():
             first = sentence.partition(" ")[0]
@@ -84,8 +84,8 @@ def test_sentence_choice_and_gate_agree_however_the_queries_are_drawn(suffix: st
 def test_a_teacher_without_values_or_of_other_queries_is_not_compared() -> None:
     lone = evidence([0.5] * 40)
     assert decide(lone, None, policy()).approved
-    other = replace(lone, teacher={"api": {"elsewhere": 0.9}, "dark": {"q": 0.0}})
-    assert decide(other, None, policy()).approved
+    unmatched = replace(lone, teacher={"api": {"elsewhere": 0.9}, "dark": {"q": 0.0}})
+    assert decide(unmatched, None, policy()).approved
 
 
 def test_a_surely_worse_student_is_refused_as_the_first_champion_and_told_what_allows_it() -> None:

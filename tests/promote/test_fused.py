@@ -42,12 +42,12 @@ def with_fused(p50_ms: dict[str, float]) -> None:
 def test_the_evidence_is_that_of_what_serves(project: Path) -> None:
     with_fused({"one": 2.0, "two": 3.0})
     evaluation = read_evaluation(INGEST, read_test_sets(INGEST), [])
-    found = read_candidate("static", REPORTS, RELEASES, evaluation).evidence
-    assert {value for values in found.values.values() for value in values.values()} == {0.6}
-    assert {name: set(values) for name, values in found.values.items()} == evaluation.queries
-    assert found.p50_ms == 3.0
+    evidence = read_candidate("static", REPORTS, RELEASES, evaluation).evidence
+    assert {value for values in evidence.values.values() for value in values.values()} == {0.6}
+    assert {name: set(values) for name, values in evidence.values.items()} == evaluation.queries
+    assert evidence.p50_ms == 3.0
     release = RELEASES / "static"
-    assert found.index_bytes == folder_bytes(release / "index") + folder_bytes(release / "lexical")
+    assert evidence.index_bytes == folder_bytes(release / "index") + folder_bytes(release / "lexical")
     assert choose_students("", REPORTS, RELEASES, policy(max_p50_ms=3.0))[0] == "static"
     with pytest.raises(UserError, match=r"max_p50_ms 2\.9"):
         choose_students("", REPORTS, RELEASES, policy(max_p50_ms=2.9))
@@ -67,9 +67,9 @@ def test_a_release_that_fuses_is_evaluated_so_even_unasked_and_measured_anew_ali
         Teacher("teacher", release, release.encode, 1),
         [Student("static", release.manifest.checksum, release, release.encode)],
     )
-    found = measure_all(systems, Task(judged, [], evaluate_params(fused=False)))
-    assert set(found.results) == {"bm25", "teacher", "static", "static+bm25"}
-    fused = found.results["static+bm25"]
+    measurements = measure_all(systems, Task(judged, [], evaluate_params(fused=False)))
+    assert set(measurements.results) == {"bm25", "teacher", "static", "static+bm25"}
+    fused = measurements.results["static+bm25"]
     assert {name: figures["carried"] for name, figures in fused.fusions.items()} == {"one": True, "two": True}
     for dataset, figures in fused.fusions.items():
         carried = release.fusion(dataset)
@@ -85,9 +85,9 @@ def test_a_release_that_fuses_is_evaluated_so_even_unasked_and_measured_anew_ali
 def test_golden_hits_are_fused_and_normalised_sums_may_differ_more(project: Path) -> None:
     golden = golden_hits(RELEASES / "static", 5)
     release = load_release(RELEASES / "static")
-    for each in golden:
-        assert each["doc_ids"] == [hit.id for hit in release.query(each["text"], 5, each["dataset"])]
-    allowed = {each["dataset"]: each["tolerance"] for each in golden}
+    for query in golden:
+        assert query["doc_ids"] == [hit.id for hit in release.query(query["text"], 5, query["dataset"])]
+    allowed = {query["dataset"]: query["tolerance"] for query in golden}
     kinds = {dataset: release.fusion(dataset) for dataset in ("one", "two")}
     assert allowed == {
         name: SUM_TOLERANCE if fusion and fusion.kind == "weighted_sum" else TOLERANCE for name, fusion in kinds.items()

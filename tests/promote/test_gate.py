@@ -47,9 +47,9 @@ def test_bound_covers_the_true_difference_as_often_as_it_says() -> None:
 @settings(max_examples=60, deadline=None)
 @given(pairs=PAIRS, gains=st.lists(QUALITY, min_size=40, max_size=40), rules=POLICIES, first=st.booleans())
 def test_a_better_candidate_never_turns_approval_into_refusal(pairs, gains, rules, first) -> None:
-    champion = None if first else evidence([right for _, right in pairs])
-    worse = evidence([left for left, _ in pairs])
-    better = evidence([left + (1 - left) * gain for (left, _), gain in zip(pairs, gains, strict=False)])
+    champion = None if first else evidence([theirs for _, theirs in pairs])
+    worse = evidence([ours for ours, _ in pairs])
+    better = evidence([ours + (1 - ours) * gain for (ours, _), gain in zip(pairs, gains, strict=False)])
     half = frozenset(f"q{i:02d}" for i in range(len(pairs) // 2))
     sliced = replace(worse.evaluation, slices={"api/half": half} if half else {})
     worse, better = replace(worse, evaluation=sliced), replace(better, evaluation=sliced, p50_ms=0.4, index_bytes=1)
@@ -100,12 +100,12 @@ def test_one_bad_data_set_is_enough_to_refuse() -> None:
     ],
 )
 def test_incomplete_evidence_is_refused_with_the_reason(changed: dict[str, float | None], message: str) -> None:
-    whole = evidence([0.5] * 4, evaluation=evaluation({"api": [f"q{i:02d}" for i in range(4)]}))
-    values = {name: value for name, value in (whole.values["api"] | changed).items() if value is not None}  # type: ignore[operator]
-    part = replace(whole, values={"api": values})
+    complete = evidence([0.5] * 4, evaluation=evaluation({"api": [f"q{i:02d}" for i in range(4)]}))
+    values = {name: value for name, value in (complete.values["api"] | changed).items() if value is not None}  # type: ignore[operator]
+    part = replace(complete, values={"api": values})
     for side, decision in (
-        ("candidate", decide(part, whole, policy())),
-        ("champion", decide(whole, part, policy())),
+        ("candidate", decide(part, complete, policy())),
+        ("champion", decide(complete, part, policy())),
     ):
         [reason] = decision.reasons
         assert not decision.approved and reason.startswith(f"{side}, api: {message}")
@@ -149,8 +149,8 @@ def test_without_a_champion_or_with_one_below_the_floor_the_floor_must_be_reache
     refused, passed = (decide(evidence([value] * 4), champion, policy()) for value in (0.29, 0.3))
     assert passed.approved and not refused.approved
     assert refused.reasons[0].startswith("api: nDCG@10 0.2900, floor")
-    told = f"api: the champion itself reaches {theirs or 0:.4f} alone; do its documents have other ids by now?"
-    assert (told in refused.warned) == (told in passed.warned) == (theirs is not None)
+    warning = f"api: the champion itself reaches {theirs or 0:.4f} alone; do its documents have other ids by now?"
+    assert (warning in refused.warned) == (warning in passed.warned) == (theirs is not None)
     above = evidence([0.3] * 4)
     assert not any("other ids" in text for text in decide(above, above, policy()).warned)
 
@@ -159,11 +159,11 @@ def test_without_a_champion_or_with_one_below_the_floor_the_floor_must_be_reache
 def test_a_data_set_without_test_queries_is_told_before_it_is_served_and_refused_after(
     champion: Evidence | None,
 ) -> None:
-    asked = evaluation({"other": ["q0"]})
-    candidate = replace(evidence({"other": {"q0": 0.5}, "mute": {}}), evaluation=asked)
+    judged = evaluation({"other": ["q0"]})
+    candidate = replace(evidence({"other": {"q0": 0.5}, "mute": {}}), evaluation=judged)
     first = decide(candidate, champion, policy())
-    [told] = [text for text in first.warned if text.startswith("mute: no test queries")]
-    assert first.approved and "will be refused; give it some, or leave it out of the release" in told
+    [warning] = [text for text in first.warned if text.startswith("mute: no test queries")]
+    assert first.approved and "will be refused; give it some, or leave it out of the release" in warning
     second = decide(candidate, candidate, policy())
     [reason] = second.reasons
     assert reason.startswith("mute: served by the champion, but the evaluation has no test queries of it; give it some")
@@ -172,9 +172,9 @@ def test_a_data_set_without_test_queries_is_told_before_it_is_served_and_refused
 
 def test_a_slice_may_not_be_sacrificed_unless_it_is_too_small_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"q{i:02d}" for i in range(40)]
-    asked = evaluation({"api": names}, api__short=names[:4])
-    champion = evidence([0.5] * 40, evaluation=asked)
-    candidate = evidence([0.4] * 4 + [0.9] * 36, evaluation=asked)
+    judged = evaluation({"api": names}, api__short=names[:4])
+    champion = evidence([0.5] * 40, evaluation=judged)
+    candidate = evidence([0.4] * 4 + [0.9] * 36, evaluation=judged)
     refused = decide(candidate, champion, policy())
     assert refused.reasons == ("api/short: nDCG@10 0.4000, champion's 0.5000 less 5.0% 0.4750",)
     monkeypatch.setattr(gate, "SLICE_QUERIES", 5)
@@ -185,10 +185,14 @@ def test_a_slice_may_not_be_sacrificed_unless_it_is_too_small_to_tell(monkeypatc
 
 def test_a_reported_slice_that_surely_loses_warns_or_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"q{i:02d}" for i in range(40)]
-    held = {"api/question": frozenset(names[:20]), "api/number": frozenset(names[20:]), "api/few": frozenset(names[:2])}
-    asked = replace(evaluation({"api": names}), reported=held)
-    champion = evidence([0.5] * 40, evaluation=asked)
-    candidate = evidence([0.4] * 20 + [0.7] * 20, evaluation=asked)
+    reported = {
+        "api/question": frozenset(names[:20]),
+        "api/number": frozenset(names[20:]),
+        "api/few": frozenset(names[:2]),
+    }
+    judged = replace(evaluation({"api": names}), reported=reported)
+    champion = evidence([0.5] * 40, evaluation=judged)
+    candidate = evidence([0.4] * 20 + [0.7] * 20, evaluation=judged)
     floors = [policy(floors={"api/number": floor}) for floor in (0.4, 0.9)]
     assert [decide(candidate, None, floor).approved for floor in floors] == [True, False]
     lost = "api/question: nDCG@10 0.4000 against 0.5000, surely a loss of more than 0.50% (20 queries, one of 2 slices)"
@@ -196,7 +200,7 @@ def test_a_reported_slice_that_surely_loses_warns_or_blocks(monkeypatch: pytest.
     assert warned.approved and warned.warned == (lost,)
     blocked = decide(candidate, champion, policy(slices="block"))
     assert not blocked.approved and blocked.reasons == (lost,) and not blocked.warned
-    noisy = evidence([0.0, 0.98] * 10 + [0.6] * 20, evaluation=asked)
+    noisy = evidence([0.0, 0.98] * 10 + [0.6] * 20, evaluation=judged)
     monkeypatch.setattr(gate, "SLICE_QUERIES", 20)
     fine = decide(noisy, champion, policy(slices="block", margin=0.2))
     assert fine.approved and any(text.startswith("no slice surely loses") for text in fine.passed)
@@ -205,8 +209,8 @@ def test_a_reported_slice_that_surely_loses_warns_or_blocks(monkeypatch: pytest.
     assert not decide(candidate, champion, policy(slices="block")).warned
 
 
-@pytest.mark.parametrize(("queries", "told"), [(29, 1), (30, 0)])
-def test_few_test_queries_are_told_and_refuse_nothing(queries: int, told: int) -> None:
+@pytest.mark.parametrize(("queries", "warnings"), [(29, 1), (30, 0)])
+def test_few_test_queries_are_told_and_refuse_nothing(queries: int, warnings: int) -> None:
     few = evidence([0.5] * queries)
     for decision in (decide(few, None, policy()), decide(few, few, policy())):
-        assert decision.approved and len(decision.warned) == told
+        assert decision.approved and len(decision.warned) == warnings

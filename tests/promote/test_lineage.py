@@ -43,8 +43,9 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     write_lock(["static", "2l"])
     lock = yaml.safe_load(Path("dvc.lock").read_text())
-    whole = [{"path": path.as_posix(), "md5": dvc_md5(path)} for path in (INGEST, RELEASES)]  # as dvc.yaml has it
-    lock["stages"]["evaluate"]["deps"] = whole
+    folders = (INGEST, RELEASES)  # as dvc.yaml has it
+    dependencies = [{"path": path.as_posix(), "md5": dvc_md5(path)} for path in folders]
+    lock["stages"]["evaluate"]["deps"] = dependencies
     Path("dvc.lock").write_text(yaml.safe_dump(lock))
     return folder
 
@@ -55,9 +56,9 @@ def origin(student: str) -> Origin:
 
 @pytest.mark.medium
 def test_a_file_that_is_not_the_pipelines_is_told_before_a_student_is_chosen_by_it(clone: Path) -> None:
-    asked = {"query_id": "api/q1", "dataset": "api", "split": "test"}
-    write_table(INGEST, "queries", table_from_rows("queries", [asked | {"text": "a query"}]))
-    write_table(INGEST, "qrels", table_from_rows("qrels", [asked | {"doc_id": "api/d1", "grade": 1}]))
+    query = {"query_id": "api/q1", "dataset": "api", "split": "test"}
+    write_table(INGEST, "queries", table_from_rows("queries", [query | {"text": "a query"}]))
+    write_table(INGEST, "qrels", table_from_rows("qrels", [query | {"doc_id": "api/d1", "grade": 1}]))
     write_lock(["static", "2l"])
     write_json(REPORTS / "metrics.json", {})
     with pytest.raises(UserError, match=r"reports/metrics\.json is missing, or does not match dvc\.lock"):
@@ -66,11 +67,11 @@ def test_a_file_that_is_not_the_pipelines_is_told_before_a_student_is_chosen_by_
 
 @pytest.mark.medium
 def test_one_fetched_release_is_promoted_without_the_others(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    whole = origin("static").tags
+    complete_tags = origin("static").tags
     assert capsys.readouterr().out == ""
     assert choose_students("", REPORTS, RELEASES, policy())[0] == "2l"
     shutil.rmtree(RELEASES / "2l")
-    assert origin("static").tags == whole
+    assert origin("static").tags == complete_tags
     assert "models/release lacks 2l: taken from dvc.lock" in capsys.readouterr().out
     assert choose_students("", REPORTS, RELEASES, policy())[0] == "static"
     write_json(RELEASES / "static/manifest.json", {"student": "another", "datasets": {}})
@@ -103,15 +104,15 @@ def test_the_schedulers_runs_reach_the_tags(clone: Path, monkeypatch: pytest.Mon
     parent = api.create_run(experiment, tags=tags).info.run_id
     monkeypatch.setenv("SLIMTOWER_PARENT_RUN", parent)
     monkeypatch.setenv("SLIMTOWER_IMAGE_DIGEST", "sha256:abc")
-    found = origin("2l")
-    assert found.parent_run == parent
-    wanted = {
+    release_origin = origin("2l")
+    assert release_origin.parent_run == parent
+    expected = {
         "pipeline_run": parent,
         "git_commit": "c0ffee",
         "airflow_run": "scheduled__1",
         "image_digest": "sha256:abc",
     }
-    assert wanted.items() <= found.tags.items()
+    assert expected.items() <= release_origin.tags.items()
     monkeypatch.setenv("SLIMTOWER_AIRFLOW_RUN", "manual__2")  # this very run
     assert origin("2l").tags["airflow_run"] == "manual__2"
     monkeypatch.setenv("SLIMTOWER_PARENT_RUN", "0" * 32)
@@ -152,13 +153,13 @@ STAGES = {
 
 
 def test_upstream_is_what_the_release_was_made_from_with_its_evaluation() -> None:
-    found = upstream(STAGES, ["release@2l", "evaluate"])
-    assert list(found) == ["ingest", "mine@click", "teach", "distill@2l", "release@2l", "evaluate"]
-    assert found["teach"] is STAGES["teach"]
+    stages = upstream(STAGES, ["release@2l", "evaluate"])
+    assert list(stages) == ["ingest", "mine@click", "teach", "distill@2l", "release@2l", "evaluate"]
+    assert stages["teach"] is STAGES["teach"]
 
 
 def test_a_dependency_may_be_inside_or_around_an_output() -> None:
     inside = {"a": stage({"data/a": "1"}, {}), "b": stage({"out": "2"}, {"data/a/table.parquet": "3"})}
     around = {"a": stage({"data/a": "1"}, {}), "b": stage({"out": "2"}, {"data": "3"})}
-    beside = {"a": stage({"data/a": "1"}, {}), "b": stage({"out": "2"}, {"data/ab": "3"})}
-    assert [list(upstream(stages, ["b"])) for stages in (inside, around, beside)] == [["a", "b"], ["a", "b"], ["b"]]
+    sibling = {"a": stage({"data/a": "1"}, {}), "b": stage({"out": "2"}, {"data/ab": "3"})}
+    assert [list(upstream(stages, ["b"])) for stages in (inside, around, sibling)] == [["a", "b"], ["a", "b"], ["b"]]

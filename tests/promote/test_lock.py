@@ -22,9 +22,9 @@ def lock(folder: Path, wait_s: float = 0.0, expires_s: float = 60.0) -> Lock:
     return Lock(FolderLockStore(folder), "retriever", wait_s, expires_s)
 
 
-def left_behind(folder: Path, pid: int, age_s: float = 0.0, place: str = "elsewhere") -> Path:
+def left_behind(folder: Path, pid: int, age_s: float = 0.0, space: str = "elsewhere") -> Path:
     assert FolderLockStore(folder).put_new(
-        "retriever/00000003", json.dumps({"id": "x", "host": "other", "pid": pid, "in": place})
+        "retriever/00000003", json.dumps({"id": "x", "host": "other", "pid": pid, "in": space})
     )
     path = folder / "retriever/00000003"
     os.utime(path, (time.time() - age_s,) * 2)
@@ -49,8 +49,8 @@ def test_only_the_first_of_many_writers_puts_a_key(
 
 def test_while_one_holds_it_another_gives_up_and_says_who_holds_it(tmp_path: Path) -> None:
     (tmp_path / "retriever").mkdir()
-    other = tmp_path / "retriever/.nfs0000000001"  # no lock
-    other.write_bytes(b"\xff left by the file system")
+    foreign_file = tmp_path / "retriever/.nfs0000000001"  # no lock
+    foreign_file.write_bytes(b"\xff left by the file system")
     with lock(tmp_path).hold() as guard:
         guard()
         with pytest.raises(TransientError, match=f"held by process {os.getpid()} on"), lock(tmp_path).hold():
@@ -58,18 +58,18 @@ def test_while_one_holds_it_another_gives_up_and_says_who_holds_it(tmp_path: Pat
         guard()
     with lock(tmp_path).hold():
         pass
-    assert FolderLockStore(tmp_path).entries("retriever") == {} and other.exists()
+    assert FolderLockStore(tmp_path).entries("retriever") == {} and foreign_file.exists()
 
 
 def test_many_threads_never_hold_it_together(tmp_path: Path) -> None:
-    inside, most, rounds = 0, 0, []
+    inside, max_inside, rounds = 0, 0, []
 
     def work() -> None:
-        nonlocal inside, most
+        nonlocal inside, max_inside
         for _ in range(3):
             with lock(tmp_path, wait_s=60).hold():
                 inside += 1
-                most = max(most, inside)
+                max_inside = max(max_inside, inside)
                 time.sleep(0.002)
                 inside -= 1
                 rounds.append(1)
@@ -79,7 +79,7 @@ def test_many_threads_never_hold_it_together(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (most, len(rounds)) == (1, 12)
+    assert (max_inside, len(rounds)) == (1, 12)
 
 
 def test_a_lock_of_a_killed_process_of_this_machine_is_taken_over_at_once(tmp_path: Path) -> None:
@@ -98,10 +98,10 @@ def test_a_lock_of_a_killed_process_of_this_machine_is_taken_over_at_once(tmp_pa
 def test_a_lock_of_another_machine_is_respected_until_it_expires_whatever_the_clock_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, now = left_behind(tmp_path, pid=2**22 + 1, age_s=30), time.time
+    path, clock = left_behind(tmp_path, pid=2**22 + 1, age_s=30), time.time
     for hours in (-5, 0, 5):
         with monkeypatch.context() as patch, pytest.raises(TransientError, match="on other for 3"):
-            patch.setattr(time, "time", lambda hours=hours: now() + hours * 3600)
+            patch.setattr(time, "time", lambda hours=hours: clock() + hours * 3600)
             with lock(tmp_path, expires_s=60).hold():
                 pass
     assert path.exists()
@@ -148,7 +148,7 @@ def test_a_holder_that_was_overtaken_or_took_too_long_may_not_write(tmp_path: Pa
 
 def test_a_writer_that_decided_on_an_old_look_yields_to_the_one_that_came_between(tmp_path: Path) -> None:
     """It saw a stale lock; meanwhile that was overtaken, released, and taken anew under a lower number."""
-    store, other = FolderLockStore(tmp_path), json.dumps({"id": "y", "host": "h", "pid": 1, "in": "elsewhere"})
+    store, rival = FolderLockStore(tmp_path), json.dumps({"id": "y", "host": "h", "pid": 1, "in": "elsewhere"})
 
     class LookedBefore(FolderLockStore):
         looks = 0
@@ -159,13 +159,13 @@ def test_a_writer_that_decided_on_an_old_look_yields_to_the_one_that_came_betwee
                 left_behind(tmp_path, pid=1, age_s=100)
                 seen = super().entries(name)
                 self.delete("retriever/00000003")
-                assert self.put_new("retriever/00000001", other)
+                assert self.put_new("retriever/00000001", rival)
                 return seen
             return super().entries(name)
 
     with pytest.raises(TransientError), Lock(LookedBefore(tmp_path), "retriever", 0, 60).hold():
         pass
-    assert [entry.body for entry in store.entries("retriever").values()] == [other]
+    assert [entry.body for entry in store.entries("retriever").values()] == [rival]
 
 
 def test_a_store_that_overwrites_is_found_out(tmp_path: Path) -> None:

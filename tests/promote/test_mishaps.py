@@ -37,11 +37,11 @@ class Dying:
         if not name.startswith(WRITES):
             return real
 
-        def call(*given: Any, **named: Any) -> Any:
+        def call(*args: Any, **named: Any) -> Any:
             self.calls += 1
             if self.calls >= self.last:
                 raise KilledError(name)
-            return real(*given, **named)
+            return real(*args, **named)
 
         return call
 
@@ -98,11 +98,11 @@ def test_a_holder_that_wakes_up_too_late_changes_nothing_more(project: Project, 
 def test_two_that_register_one_release_at_once_make_one_version(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish, others = promotion.publish, []
+    publish, published = promotion.publish, []
 
     def meanwhile(release: Path, run: Any) -> str:
-        if not others:
-            others.append(release)
+        if not published:
+            published.append(release)
             project.promote("A")
         return publish(release, run)
 
@@ -165,13 +165,13 @@ def test_after_a_move_by_hand_to_the_previous_version_there_is_nothing_to_roll_b
     assert "moved by other hands 1" in project.actions()
 
 
-@pytest.mark.parametrize("gone", [False, True])
-def test_after_a_move_by_hand_the_champion_before_it_is_the_one_to_go_back_to(project: Project, gone: bool) -> None:
+@pytest.mark.parametrize("deleted", [False, True])
+def test_after_a_move_by_hand_the_champion_before_it_is_the_one_to_go_back_to(project: Project, deleted: bool) -> None:
     project.two()
     with pytest.raises(Refused):
         project.promote("C", 0.1)
     project.registry.point("champion", "3")
-    if gone:
+    if deleted:
         project.registry.api.delete_model_version(project.registry.name, "2")
         assert project.roll_back() == "1"
         return
@@ -205,11 +205,11 @@ def test_a_document_whose_upload_was_cut_short_is_written_again(project: Project
     with pytest.raises(KilledError):
         project.promote("A", after=killed_after("registered"))
     registry = project.registry
-    whole = registry.document("1", name)
-    registry.api.log_text(registry.version("1").run_id, json.dumps(whole)[:-5], name)
+    document = registry.document("1", name)
+    registry.api.log_text(registry.version("1").run_id, json.dumps(document)[:-5], name)
     assert registry.document("1", name) is None
     project.promote("A")
-    assert registry.document("1", name) == whole
+    assert registry.document("1", name) == document
 
 
 EVIDENCE = "evidence/dddddddddddddddd.served.json"
@@ -221,8 +221,8 @@ EVIDENCE = "evidence/dddddddddddddddd.served.json"
 def test_evidence_of_the_champion_that_is_damaged_is_named_and_no_alias_moves(project: Project, change: Any) -> None:
     project.promote("A")
     before, registry = project.aliases, project.registry
-    whole = registry.document("1", EVIDENCE)
-    registry.api.log_text(registry.version("1").run_id, json.dumps(whole | change if change else change), EVIDENCE)
+    document = registry.document("1", EVIDENCE)
+    registry.api.log_text(registry.version("1").run_id, json.dumps(document | change if change else change), EVIDENCE)
     with pytest.raises(UserError, match=f"{registry.name}/1: its document {EVIDENCE}: damaged, .* remove it from"):
         project.promote("B", 0.6)
     assert project.aliases == before
@@ -235,12 +235,12 @@ def test_a_damaged_tag_is_named_before_anything_moves(project: Project, tag: str
     project.two()
     before = project.aliases
     project.registry.tag_model(tag, value)
-    told = f"{project.registry.name}: its tag slimtower.{tag}.* damaged, .* remove the tag by hand"
+    message = f"{project.registry.name}: its tag slimtower.{tag}.* damaged, .* remove the tag by hand"
     for command in (lambda: project.promote("C", 0.7), project.roll_back):
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=message):
             command()
     if tag != "intent":
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=message):
             project.actions()
     assert project.aliases == before
     project.registry.tag_model(tag, None)
@@ -312,7 +312,7 @@ def test_a_smoke_test_that_reaches_no_server_may_be_tried_again(
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "message"),
     [
         ("import os\nos.kill(os.getpid(), 9)\n", "killed by signal 9"),
         ("import time\ntime.sleep(60)\n", r"smoke test of .*/1: stopped after 5 s; look at"),
@@ -320,13 +320,13 @@ def test_a_smoke_test_that_reaches_no_server_may_be_tried_again(
     ids=["killed", "hangs"],
 )
 def test_a_smoke_test_that_does_not_end_by_itself_may_be_tried_again(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: str
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
 ) -> None:
     version = project.promote("A").version
     (tmp_path / "script.py").write_text(script)
     monkeypatch.setattr(fresh_process, "_ANSWERING", tmp_path / "script.py")
     monkeypatch.setattr(fresh_process, "SMOKE_TIMEOUT_S", 5)
-    with pytest.raises(TransientError, match=said):
+    with pytest.raises(TransientError, match=message):
         fresh_process.smoke_test(project.registry, version)
 
 
@@ -338,8 +338,8 @@ def test_what_a_smoke_test_fetches_does_not_stay(
     monkeypatch.setattr(fresh_process, "_ANSWERING", tmp_path / "script.py")
     with pytest.raises(UserError) as caught:
         fresh_process.smoke_test(project.registry, version)
-    place = Path(str(caught.value).rsplit(": ", 1)[1])
-    assert place.parent.name.startswith("slimtower-smoke-") and not place.parent.exists()
+    folder = Path(str(caught.value).rsplit(": ", 1)[1])
+    assert folder.parent.name.startswith("slimtower-smoke-") and not folder.parent.exists()
 
 
 def test_a_release_whose_version_and_model_were_deleted_can_be_promoted_again(project: Project) -> None:

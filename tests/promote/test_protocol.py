@@ -34,12 +34,12 @@ def test_promotions_move_champion_and_previous_and_leave_a_trail(project: Projec
         ("promoted", "1", "-", "tester", "A"),
         ("promoted", "2", "1", "tester", "B"),
     ]
-    held = project.candidate("B", 0.625).evidence
-    assert promotion.champion_evidence(project.registry, "2", held, [], keep=True) == held
+    evidence = project.candidate("B", 0.625).evidence
+    assert promotion.champion_evidence(project.registry, "2", evidence, [], keep=True) == evidence
 
 
 def test_a_refusal_leaves_every_alias_as_it_was_and_says_why(project: Project) -> None:
-    def other(step: str) -> None:
+    def set_challenger(step: str) -> None:
         if step == "decided":
             project.registry.point("challenger", "1")
 
@@ -54,7 +54,7 @@ def test_a_refusal_leaves_every_alias_as_it_was_and_says_why(project: Project) -
     assert project.actions() == ["promoted 1", "promoted 2", "refused 3"]
     project.registry.point("challenger", None)
     with pytest.raises(Refused):
-        project.promote("D", 0.5, after=other)  # another promotion set it meanwhile
+        project.promote("D", 0.5, after=set_challenger)  # another promotion set it meanwhile
     assert project.aliases == before
 
 
@@ -152,14 +152,16 @@ def test_a_rollback_killed_after_any_step_and_made_again_goes_back_once(project:
 
 
 @pytest.mark.parametrize(
-    ("step", "other"),
+    ("step", "recovered_between"),
     [
         ("intent", False),
         ("champion", True),
         *(pytest.param(step, False, marks=NIGHTLY) for step in STEPS_BACK if step != "intent"),
     ],
 )
-def test_a_schedulers_run_goes_back_once_however_often_it_is_tried(project: Project, step: str, other: bool) -> None:
+def test_a_schedulers_run_goes_back_once_however_often_it_is_tried(
+    project: Project, step: str, recovered_between: bool
+) -> None:
     project.three()
 
     def back(after: After, run: str = "rollback/manual__1") -> None:
@@ -167,7 +169,7 @@ def test_a_schedulers_run_goes_back_once_however_often_it_is_tried(project: Proj
 
     with pytest.raises(KilledError):
         back(killed_after(step))
-    if other:
+    if recovered_between:
         with pytest.raises(Refused):
             project.promote("D", 0.1)  # any command recovers
     back(nothing)
@@ -210,12 +212,12 @@ def test_a_champion_moved_by_hand_during_an_interrupted_move_is_reported_and_kep
 def test_two_promotions_at_once_end_with_one_of_them_refused(project: Project) -> None:
     project.promote("A")
 
-    def other(done: str) -> None:
+    def promote_another(done: str) -> None:
         if done == "decided":
             project.promote("C", 0.8)
 
     with pytest.raises(TransientError, match="champion moved from 1 to 3 meanwhile"):
-        project.promote("B", 0.6, other)
+        project.promote("B", 0.6, promote_another)
     assert project.names()["champion"] == "C"
     with pytest.raises(Refused):
         project.promote("B", 0.6)
@@ -224,11 +226,11 @@ def test_two_promotions_at_once_end_with_one_of_them_refused(project: Project) -
 def test_two_promotions_of_one_release_at_once_promote_it_once(project: Project) -> None:
     project.promote("A")
 
-    def other(done: str) -> None:
+    def promote_it_too(done: str) -> None:
         if done == "decided":
             project.promote("B", 0.6)
 
-    assert project.promote("B", 0.6, other).version == "2"
+    assert project.promote("B", 0.6, promote_it_too).version == "2"
     assert project.names() == {"champion": "B", "previous": "A"}
     assert project.actions() == ["promoted 1", "promoted 2"]
 
@@ -261,18 +263,18 @@ def test_what_is_rolled_back_during_its_promotion_needs_that_word_too(
 ) -> None:
     project.two()
 
-    def other(done: str) -> None:
+    def promote_and_roll_back(done: str) -> None:
         if done == "decided":
             project.promote("C", 0.7)
             with contextlib.suppress(KilledError):
                 project.roll_back(killed_after("champion") if killed else nothing)
 
     if again:
-        project.promote("C", 0.7, other, again=True)
+        project.promote("C", 0.7, promote_and_roll_back, again=True)
         assert project.names() == {"champion": "C", "previous": "B"}
         return
     with pytest.raises(Refused, match=r"/3: this release was rolled back at .* PROMOTE_FLAGS=--again"):
-        project.promote("C", 0.7, other)
+        project.promote("C", 0.7, promote_and_roll_back)
     assert project.names() == {"champion": "B", "previous": "A"}
 
 

@@ -22,10 +22,10 @@ def test_what_can_be_no_name_is_refused(name: str) -> None:
         Registry(name)
 
 
-def http_error(said: str) -> requests.HTTPError:
+def http_error(status: str) -> requests.HTTPError:
     response = requests.Response()
-    response.status_code = int(said.split()[0])
-    return requests.HTTPError(f"{said}: for url: http://host/api/2.0/mlflow-artifacts/x", response=response)
+    response.status_code = int(status.split()[0])
+    return requests.HTTPError(f"{status}: for url: http://host/api/2.0/mlflow-artifacts/x", response=response)
 
 
 def s3_error(code: str, status: int) -> ClientError:
@@ -104,7 +104,7 @@ class Api:
         self.artifact_location, self.experiment_id, self.tags, self.aliases = location, "7", {}, {}
 
     def __getattr__(self, name):
-        return lambda *given, **named: self
+        return lambda *args, **named: self
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_two_places_to_lock_one_model_are_one_too_many(monkeypatch, tmp_path) ->
     registry = Registry("retriever")
     registry.api = Api("s3://bucket/mlflow/7")
     registry.api.tags["slimtower.lock"] = str(tmp_path)
-    for given in ("", f"{tmp_path}/"):
-        monkeypatch.setenv("SLIMTOWER_LOCK", given)
+    for setting in ("", f"{tmp_path}/"):
+        monkeypatch.setenv("SLIMTOWER_LOCK", setting)
         assert isinstance(lock_store(registry), FolderLockStore)
     monkeypatch.setenv("SLIMTOWER_LOCK", "s3://other/place")
     with pytest.raises(
@@ -154,16 +154,16 @@ def test_a_server_that_hides_its_artefacts_needs_to_be_told_where_to_lock(monkey
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("given", ["locks", "gs://bucket/locks"])
-def test_a_lock_that_is_another_one_in_each_folder_is_refused(monkeypatch, given) -> None:
+@pytest.mark.parametrize("setting", ["locks", "gs://bucket/locks"])
+def test_a_lock_that_is_another_one_in_each_folder_is_refused(monkeypatch, setting) -> None:
     for uri in ("http://server", "sqlite:////tmp/mlflow.db"):
         monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-        monkeypatch.setenv("SLIMTOWER_LOCK", given)
+        monkeypatch.setenv("SLIMTOWER_LOCK", setting)
         registry = Registry("retriever")
         registry.api = Api("s3://bucket/mlflow/7")
-        for place in (lock_store, lock_place):
+        for locate in (lock_store, lock_place):
             with pytest.raises(UserError, match="absolute path of a shared folder"):
-                place(registry)
+                locate(registry)
 
 
 @pytest.mark.medium

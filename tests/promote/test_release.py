@@ -69,10 +69,10 @@ def no_smoke() -> Iterator[Switch]:
         yield patch
 
 
-def champion_files(place: Path) -> dict[str, bytes]:
+def champion_files(folder: Path) -> dict[str, bytes]:
     """The release that a service gets from the champion's URI, through MLflow alone."""
     uri = f"models:/{PARAMS['name']}@champion"
-    return release_files(Path(mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=str(place))))
+    return release_files(Path(mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=str(folder))))
 
 
 @pytest.mark.slow
@@ -95,10 +95,10 @@ def test_rollback_brings_back_the_old_encoder_with_its_own_index_byte_for_byte(
     served = mlflow.pyfunc.load_model(f"models:/{PARAMS['name']}@champion")
     answer = served.predict(pd.DataFrame({"query": ["how to sum the axis"]}), params={"k": 3}).iloc[0]
     assert list(answer["ids"]) == [hit.id for hit in first]
-    said = capsys.readouterr().out
-    assert "@champion is version 2 now, previous: 1" in said
-    assert "@champion is version 1 again, was 2; previous: none" in said
-    assert "`make deploy TO=... DEPLOY_FLAGS=--rollback`" in said
+    output = capsys.readouterr().out
+    assert "@champion is version 2 now, previous: 1" in output
+    assert "@champion is version 1 again, was 2; previous: none" in output
+    assert "`make deploy TO=... DEPLOY_FLAGS=--rollback`" in output
     commands.run_history(params())
     table = capsys.readouterr().out.splitlines()
     assert [line.split()[1:3] for line in table[1:3]] == [["promoted", "1"], ["promoted", "2"]]
@@ -114,16 +114,16 @@ def test_a_version_that_changed_in_the_store_is_not_promoted(
     aliases = Registry(PARAMS["name"]).aliases()
     no_smoke.undo()
     store = server / "mlartifacts"
-    known = set(store.rglob("*"))
+    earlier_files = set(store.rglob("*"))
     download = commands.promote
 
-    def damaged(*given: Any, after: Any = None, **named: Any) -> Any:
+    def damaged(*args: Any, after: Any = None, **named: Any) -> Any:
         def spoil(step: str) -> None:
             if step == "challenger":
-                [index] = [path for path in set(store.rglob("flat.faiss")) - known if "one" in path.parts]
+                [index] = [path for path in set(store.rglob("flat.faiss")) - earlier_files if "one" in path.parts]
                 index.write_bytes(index.read_bytes()[:-1] + b"x")
 
-        return download(*given, after=spoil, **named)
+        return download(*args, after=spoil, **named)
 
     monkeypatch.setattr(commands, "promote", damaged)
     with pytest.raises(UserError, match=r"smoke test of .*/2: it does not load and answer: .*flat\.faiss"):
@@ -169,9 +169,9 @@ def plain_ndcg(
     values = {}
     for query, grades in judged.items():
         order = np.argsort(-(documents @ release.encode([texts[query]])[0].astype(np.float64)), kind="stable")[:10]
-        found = [grades.get(release.documents(dataset).ids[row], 0) for row in order]
+        hit_gains = [grades.get(release.documents(dataset).ids[row], 0) for row in order]
         ideal = sorted(grades.values(), reverse=True)[:10]
-        gained, best = (sum(g / math.log2(rank + 2) for rank, g in enumerate(gains)) for gains in (found, ideal))
+        gained, best = (sum(g / math.log2(rank + 2) for rank, g in enumerate(gains)) for gains in (hit_gains, ideal))
         values[query] = gained / best
     return values
 
@@ -194,12 +194,12 @@ def test_a_champion_is_measured_anew_through_its_own_release_when_the_evaluation
     registry = Registry(PARAMS["name"])
     stored = registry.document("1", f"evidence/{evaluation.digest[:16]}.served.json")
     assert stored is not None
-    assert [asked.dataset for asked in judged] == ["one", "two"]
-    for asked in judged:
-        texts = dict(zip(asked.query_ids, asked.texts, strict=True))
-        expected = plain_ndcg(released / RELEASES / "static", asked.dataset, asked.qrels, texts)
+    assert [judged_set.dataset for judged_set in judged] == ["one", "two"]
+    for judged_set in judged:
+        texts = dict(zip(judged_set.query_ids, judged_set.texts, strict=True))
+        expected = plain_ndcg(released / RELEASES / "static", judged_set.dataset, judged_set.qrels, texts)
         assert 0 < sum(expected.values()) < len(expected)
-        assert stored["values"][asked.dataset] == pytest.approx(expected, abs=1e-6)
+        assert stored["values"][judged_set.dataset] == pytest.approx(expected, abs=1e-6)
     assert stored["p50_ms"] == 0.5
     assert registry.aliases() == {"champion": "2", "previous": "1"}
 
@@ -218,30 +218,30 @@ def test_lineage_leads_from_the_champion_to_its_makers_and_back(
     capsys.readouterr()
 
     commands.run_lineage(f"{PARAMS['name']}@champion", params())
-    found = yaml.safe_load(capsys.readouterr().out)
+    record = yaml.safe_load(capsys.readouterr().out)
     lock = lineage.lock_stages()
-    assert found["model"] == f"{PARAMS['name']}/1"
-    assert found["git_commit"].startswith("c0ffee0")
-    assert found["data"] == {"data/ingest": lock["evaluate"]["deps"][0]["md5"]} | {
+    assert record["model"] == f"{PARAMS['name']}/1"
+    assert record["git_commit"].startswith("c0ffee0")
+    assert record["data"] == {"data/ingest": lock["evaluate"]["deps"][0]["md5"]} | {
         out["path"]: out["md5"] for out in lock["ingest"]["outs"]
     }
-    assert found["stages"]["release@static"]["image"] == {"slimtower.image_digest": "sha256:abc"}
-    assert found["stages"]["release@static"]["outs"][str(RELEASES / "static")] == found["release"]["md5"]
-    assert found["images"] == {"cpu": "f00d"}
-    assert found["params"] == {"distill": {"seed": 1}}
-    artifact = mlflow.artifacts.download_artifacts(artifact_uri=found["dvc_lock"]["file"])
+    assert record["stages"]["release@static"]["image"] == {"slimtower.image_digest": "sha256:abc"}
+    assert record["stages"]["release@static"]["outs"][str(RELEASES / "static")] == record["release"]["md5"]
+    assert record["images"] == {"cpu": "f00d"}
+    assert record["params"] == {"distill": {"seed": 1}}
+    artifact = mlflow.artifacts.download_artifacts(artifact_uri=record["dvc_lock"]["file"])
     assert Path(artifact).read_bytes() == Path("dvc.lock").read_bytes()
     api = registry.client()
-    assert api.get_run(found["runs"]["pipeline"]).info.run_name.startswith("demo c0ffee0 ")
-    told = api.get_model_version(PARAMS["name"], "1").description
-    assert "approved" in told and "# static" in told and told.endswith("**2l** is best.")
-    made = api.get_run(found["stages"]["release@static"]["run"])
-    assert made.data.tags["slimtower.stage"] == "release@static"
+    assert api.get_run(record["runs"]["pipeline"]).info.run_name.startswith("demo c0ffee0 ")
+    description = api.get_model_version(PARAMS["name"], "1").description
+    assert "approved" in description and "# static" in description and description.endswith("**2l** is best.")
+    maker = api.get_run(record["stages"]["release@static"]["run"])
+    assert maker.data.tags["slimtower.stage"] == "release@static"
 
-    for digest in ("c0ffee0", found["dvc_lock"]["md5"], found["data"]["data/ingest"]):
+    for digest in ("c0ffee0", record["dvc_lock"]["md5"], record["data"]["data/ingest"]):
         commands.run_lineage(digest, params())
         [back] = yaml.safe_load(capsys.readouterr().out)
-        assert (back["model"], back["aliases"]) == (found["model"], ["champion"])
+        assert (back["model"], back["aliases"]) == (record["model"], ["champion"])
     commands.run_lineage("0" * 10, params())
     assert yaml.safe_load(capsys.readouterr().out) == []
     name = PARAMS["name"]

@@ -61,11 +61,11 @@ def judged_set(dataset: str, qrels: dict[str, dict[str, int]], texts: list[str])
 @pytest.mark.medium
 def test_the_old_code_searches_and_the_measure_is_trec_evals(registered: Path) -> None:
     judged = {"q0": {"d01": 2, "d99": 1}, "q1": {"d10": 1}, "q2": {"d08": 1}, "q3": {"d00": 1}}
-    asked = [judged_set("api", judged, ["aa", "bb", "cc", "d"]), judged_set("new", {"n0": {"x": 1}}, ["ee"])]
+    sets = [judged_set("api", judged, ["aa", "bb", "cc", "d"]), judged_set("new", {"n0": {"x": 1}}, ["ee"])]
     evaluation = Evaluation("e" * 64, {"api": frozenset(judged), "new": frozenset({"n0"})}, {})
-    found = rescore(registered, evaluation, asked, 0.25)
+    evidence = rescore(registered, evaluation, sets, 0.25)
     ideal = 2 + 1 / math.log2(3)
-    assert found.values == {
+    assert evidence.values == {
         "api": {
             "q0": pytest.approx(2 / math.log2(3) / ideal),
             # d08 to d11 have one score, and trec_eval puts the greater id first: d11, d10 are ninth and tenth
@@ -74,12 +74,12 @@ def test_the_old_code_searches_and_the_measure_is_trec_evals(registered: Path) -
             "q3": 0.0,
         }
     }
-    assert found.datasets == {"api", "unasked"}
+    assert evidence.datasets == {"api", "unasked"}
     # a query of the id of its ninth hit: without that one the tenth is ninth
-    own = JudgedSet("api", "test", ["d11"], ["bb"], {"d11": {"d10": 1}}, ignore_identical_ids=True)
-    alone = rescore(registered, Evaluation("e", {"api": frozenset({"d11"})}, {}), [own], 0.25)
+    with_identical_id = JudgedSet("api", "test", ["d11"], ["bb"], {"d11": {"d10": 1}}, ignore_identical_ids=True)
+    alone = rescore(registered, Evaluation("e", {"api": frozenset({"d11"})}, {}), [with_identical_id], 0.25)
     assert alone.values == {"api": {"d11": pytest.approx(1 / math.log2(10))}}
-    assert (found.p50_ms, found.index_bytes, found.evaluation) == (0.25, 5, evaluation)
+    assert (evidence.p50_ms, evidence.index_bytes, evidence.evaluation) == (0.25, 5, evaluation)
 
 
 FUSING = """
@@ -98,9 +98,11 @@ def load_release(folder):
 
 def test_a_champion_that_fuses_is_measured_over_the_index_that_serves(registered: Path) -> None:
     code_of(registered).write_text(FUSING)
-    asked = [judged_set(dataset, {"q": {"d": 1}}, ["aa"]) for dataset in ("both", "dense")]
-    found = rescore(registered, Evaluation("e", {each.dataset: frozenset({"q"}) for each in asked}, {}), asked, 0.25)
-    assert found.values == {"both": {"q": 1.0}, "dense": {"q": 1.0}}
+    sets = [judged_set(dataset, {"q": {"d": 1}}, ["aa"]) for dataset in ("both", "dense")]
+    evidence = rescore(
+        registered, Evaluation("e", {judged.dataset: frozenset({"q"}) for judged in sets}, {}), sets, 0.25
+    )
+    assert evidence.values == {"both": {"q": 1.0}, "dense": {"q": 1.0}}
 
 
 FAISS = "raise ValueError('its index was written by faiss 1.0, this is faiss 2.0')\n"
@@ -109,7 +111,7 @@ NEVER_OLD = OLD.replace("old format", "older format")
 
 @pytest.mark.medium
 @pytest.mark.parametrize(
-    ("code", "kind", "said"),
+    ("code", "kind", "message"),
     [
         (NEVER_OLD, UserError, "roll back, or delete"),
         (FAISS, UserError, r"faiss 1\.0.*rolling back does not help"),
@@ -119,12 +121,12 @@ NEVER_OLD = OLD.replace("old format", "older format")
     ids=["damaged", "other packages", "killed", "hangs"],
 )
 def test_a_champion_that_cannot_be_measured_is_told_apart_from_a_measurement_that_was_stopped(
-    registered: Path, monkeypatch: pytest.MonkeyPatch, code: str, kind: type[Exception], said: str
+    registered: Path, monkeypatch: pytest.MonkeyPatch, code: str, kind: type[Exception], message: str
 ) -> None:
     code_of(registered).write_text(code)
     if "sleep" in code:
         monkeypatch.setattr(fresh_process, "RESCORE_TIMEOUT_S", 0.5)
-    with pytest.raises(kind, match=said):
+    with pytest.raises(kind, match=message):
         rescore(registered, Evaluation("e", {}, {}), [judged_set("api", {"q": {"d": 1}}, ["a"])], 1.0)
 
 
