@@ -29,9 +29,9 @@ ALL = ["bm25", "teacher", "static", "2l"]
 
 
 def task_of(root: Path, unjudged: tuple[str, ...] = (), **changes: object) -> Task:
-    given = params(**changes)
-    texts = read_texts(root / "ingest", [root / "distill" / name for name in KNOWN], unjudged, given.seed)
-    return Task(read_judged_sets(root / "ingest", SPLITS), texts, given)
+    settings = params(**changes)
+    texts = read_texts(root / "ingest", [root / "distill" / name for name in KNOWN], unjudged, settings.seed)
+    return Task(read_judged_sets(root / "ingest", SPLITS), texts, settings)
 
 
 @pytest.fixture
@@ -64,9 +64,9 @@ def teacher_of_another_content(systems: Systems) -> Systems:
 def test_what_a_result_depends_on_is_measured_again_and_nothing_else(
     tmp_path: Path, systems: Systems, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def again(given: Systems = systems, **changes: object) -> tuple[list[str], list[str]]:
-        found = measure_all(given, task_of(tmp_path, **changes))
-        return found.measured, found.timed
+    def again(compared: Systems = systems, **changes: object) -> tuple[list[str], list[str]]:
+        measurements = measure_all(compared, task_of(tmp_path, **changes))
+        return measurements.measured, measurements.timed
 
     def without_first_row(table: str) -> None:
         write_table(tmp_path / "ingest", table, read_table(tmp_path / "ingest", table).slice(1))
@@ -88,24 +88,24 @@ def test_a_failure_keeps_what_was_measured_before_it(tmp_path: Path, systems: Sy
     def broken(texts: list[str]) -> np.ndarray:
         raise RuntimeError("no")
 
-    static, other = systems.students
+    static, deeper = systems.students
     with pytest.raises(RuntimeError):
-        measure_all(replace(systems, students=[static, replace(other, trained=broken)]), task_of(tmp_path))
-    found = measure_all(systems, task_of(tmp_path))
-    assert (found.measured, found.timed) == (["2l"], ALL[1:])
-    assert found.describe() == "measured 2l; timed teacher, static; bm25 from the cache"
+        measure_all(replace(systems, students=[static, replace(deeper, trained=broken)]), task_of(tmp_path))
+    measurements = measure_all(systems, task_of(tmp_path))
+    assert (measurements.measured, measurements.timed) == (["2l"], ALL[1:])
+    assert measurements.describe() == "measured 2l; timed teacher, static; bm25 from the cache"
 
 
 def test_a_result_that_a_power_failure_cut_is_measured_anew(
     tmp_path: Path, systems: Systems, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = measure_all(systems, task_of(tmp_path))
+    first = measure_all(systems, task_of(tmp_path))
     for name in (RESULT, ARRAYS):
         [cut] = [path for path in cache_root().rglob(name) if b'"static"' in (path.parent / RESULT).read_bytes()]
         cut.write_bytes(cut.read_bytes()[:40])
         again = measure_all(systems, task_of(tmp_path))
         assert again.measured == ["static"] and "cannot be read" in capsys.readouterr().err
-        for before, after in zip(whole.results["static"].scored, again.results["static"].scored, strict=True):
+        for before, after in zip(first.results["static"].scored, again.results["static"].scored, strict=True):
             assert before.values["nDCG@10"].tolist() == after.values["nDCG@10"].tolist()
 
 
@@ -116,30 +116,30 @@ def test_a_result_is_read_as_it_was_measured(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(
         cache, "write_result", lambda folder, result: (measured.update({result.name: result}), write(folder, result))
     )
-    read = measure_all(systems, task_of(tmp_path, unjudged=("med",))).results
+    stored = measure_all(systems, task_of(tmp_path, unjudged=("med",))).results
     teacher, student = measured["teacher"], measured["2l"]
     assert teacher.indexes and student.closeness and student.serving
-    assert list(measured) == list(read) == ALL
+    assert list(measured) == list(stored) == ALL
     for name, result in measured.items():
-        assert_equal(vars(read[name]), vars(result))
+        assert_equal(vars(stored[name]), vars(result))
 
 
-def assert_equal(one: Any, other: Any) -> None:
+def assert_equal(actual: Any, expected: Any) -> None:
     """Equal through dataclasses, mappings and sequences, arrays with their types."""
-    if isinstance(one, np.ndarray):
-        assert one.dtype == other.dtype
-        np.testing.assert_array_equal(one, other)
-    elif hasattr(one, "__dataclass_fields__"):
-        assert_equal(vars(one), vars(other))
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for key, value in one.items():
-            assert_equal(value, other[key])
-    elif isinstance(one, list):
-        for left, right in zip(one, other, strict=True):
-            assert_equal(left, right)
+    if isinstance(actual, np.ndarray):
+        assert actual.dtype == expected.dtype
+        np.testing.assert_array_equal(actual, expected)
+    elif hasattr(actual, "__dataclass_fields__"):
+        assert_equal(vars(actual), vars(expected))
+    elif isinstance(actual, dict):
+        assert actual.keys() == expected.keys()
+        for key, value in actual.items():
+            assert_equal(value, expected[key])
+    elif isinstance(actual, list):
+        for item, expected_item in zip(actual, expected, strict=True):
+            assert_equal(item, expected_item)
     else:
-        assert one == other
+        assert actual == expected
 
 
 def test_the_results_used_last_are_kept(tmp_path: Path, systems: Systems, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,15 +166,17 @@ def test_a_second_look_is_known_by_all_that_it_depends_on(
         lambda self, evaluated: (looked.append(evaluated.tower.name), measure(self, evaluated))[1],
     )
 
-    def look(given: Systems, **changes: object) -> list[str]:
+    def measured_towers(compared: Systems, **changes: object) -> list[str]:
         looked.clear()
         task = task_of(tmp_path, analyses=["effort"], **changes)
-        found = measure_figures(measured_figures(task.params), given, task, measure_all(given, task).results["teacher"])
-        assert set(found["effort"]) == set(ALL[1:]) and set(found) == {"effort", "perturbed"}
+        figures = measure_figures(
+            measured_figures(task.params), compared, task, measure_all(compared, task).results["teacher"]
+        )
+        assert set(figures["effort"]) == set(ALL[1:]) and set(figures) == {"effort", "perturbed"}
         return list(dict.fromkeys(looked))
 
-    assert look(systems) == ALL[1:]
-    assert look(systems, latency_queries=11) == []
-    assert look(systems, seed=14) == ALL[1:]
-    assert look(fake_systems(tmp_path, write_inputs(tmp_path), static=1, **{"2l": 3})) == ["2l"]
-    assert look(teacher_of_another_content(systems)) == ALL[1:]
+    assert measured_towers(systems) == ALL[1:]
+    assert measured_towers(systems, latency_queries=11) == []
+    assert measured_towers(systems, seed=14) == ALL[1:]
+    assert measured_towers(fake_systems(tmp_path, write_inputs(tmp_path), static=1, **{"2l": 3})) == ["2l"]
+    assert measured_towers(teacher_of_another_content(systems)) == ALL[1:]

@@ -28,10 +28,10 @@ def scored(ndcg: list[float], reciprocal: list[float]) -> Scored:
 def test_cases_are_the_largest_drops_and_then_the_largest_gains_with_ranks() -> None:
     teacher = scored([1.0, 0.5, 0.8, 0.2, 0.3, 0.0], [1.0, 1 / 3, 1 / 2, 1 / 9, 1 / 5, 0.0])
     student = scored([0.0, 0.4, 0.1, 0.9, 0.3, 0.1], [0.0, 1 / 4, 1 / 60, 1.0, 1 / 5, 1 / 20])
-    found = [
-        (each.way, each.row, each.teacher_rank, each.student_rank) for each in choose_cases([teacher], [student], 2)
+    cases = [
+        (case.way, case.row, case.teacher_rank, case.student_rank) for case in choose_cases([teacher], [student], 2)
     ]
-    assert found == [("lost", 0, 1, None), ("lost", 2, 2, 60), ("gained", 3, 9, 1), ("gained", 5, None, 20)]
+    assert cases == [("lost", 0, 1, None), ("lost", 2, 2, 60), ("gained", 3, 9, 1), ("gained", 5, None, 20)]
     assert choose_cases([teacher], [teacher], 2) == [] == choose_cases([teacher], [student], 0)
 
 
@@ -43,14 +43,14 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, column in (("corpus", "title"), ("corpus", "content"), ("queries", "text")):
         table = read_table(root / "ingest", name)
         texts = [f"{text} {EVIL}" for text in table[column].to_pylist()]
-        place = table.column_names.index(column)
-        write_table(root / "ingest", name, table.set_column(place, table.schema.field(column), [texts]))
-    given = params(slices={"of graphs": "(?i)GRAPH|matrix"})
+        column_index = table.column_names.index(column)
+        write_table(root / "ingest", name, table.set_column(column_index, table.schema.field(column), [texts]))
+    settings = params(slices={"of graphs": "(?i)GRAPH|matrix"})
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("SLIMTOWER_CACHE", str(root / "cache"))
         for module in (slicing, perturbed):
             monkeypatch.setattr(module, "MIN_QUERIES", 2)
-        return evaluate(fake_systems(root, documents, **KNOWN), root, given)
+        return evaluate(fake_systems(root, documents, **KNOWN), root, settings)
 
 
 @pytest.mark.medium
@@ -64,10 +64,13 @@ def test_both_lists_are_shown_and_markup_of_texts_is_text(reports: Path) -> None
         sides = re.findall(r"<div><p class=\"small\"><b>(.*?)</b>.*?<ol>(.*?)</ol>", case, re.DOTALL)
         assert [who for who, _ in sides] == ["teacher", best]
         for _, hits in sides:
-            told = re.findall(r'<li class="(\w+)"><b>(.*?)</b>\n<span class="small">(.*?)</span>', hits)
-            assert len(told) == 5
-            assert all(title.endswith("&lt;script&gt;alert(1)&lt;/script&gt;") for _, title, _ in told)
-            assert {(kind, said) for kind, _, said in told} <= {("relevant", "relevant"), ("other", "not judged")}
+            items = re.findall(r'<li class="(\w+)"><b>(.*?)</b>\n<span class="small">(.*?)</span>', hits)
+            assert len(items) == 5
+            assert all(title.endswith("&lt;script&gt;alert(1)&lt;/script&gt;") for _, title, _ in items)
+            assert {(kind, judgement) for kind, _, judgement in items} <= {
+                ("relevant", "relevant"),
+                ("other", "not judged"),
+            }
 
 
 @pytest.mark.medium
@@ -79,18 +82,18 @@ def test_slices_and_changes_are_those_of_the_values_by_query(reports: Path) -> N
         if (row["split"], row["measure"]) == ("test", "nDCG@10")
     }
     table = read_table(reports, "slices").to_pylist()
-    own = [row["query_id"] for row in table if (row["dataset"], row["slice"]) == ("api", "of graphs")]
-    assert own == ["api/q0", "api/q21"], "tests are every third query, of ten topics in turn"
+    of_graphs = [row["query_id"] for row in table if (row["dataset"], row["slice"]) == ("api", "of graphs")]
+    assert of_graphs == ["api/q0", "api/q21"], "tests are every third query, of ten topics in turn"
     for dataset, rows in metrics["slices"].items():
         assert "of graphs" in rows
         for name, row in rows.items():
-            ids = [each["query_id"] for each in table if (each["dataset"], each["slice"]) == (dataset, name)]
+            ids = [member["query_id"] for member in table if (member["dataset"], member["slice"]) == (dataset, name)]
             assert row["queries"] == len(ids) >= 2
             means = {model: np.mean([values[query, model] for query in ids]) for model in ("teacher", *KNOWN)}
             assert row["ndcg"] == pytest.approx(means)
-            for model, kept in row["retention"].items():
-                assert kept["ratio"] == pytest.approx(means[model] / means["teacher"])
-                assert kept["ci95_low"] <= kept["ratio"] <= kept["ci95_high"]
+            for model, share in row["retention"].items():
+                assert share["ratio"] == pytest.approx(means[model] / means["teacher"])
+                assert share["ci95_low"] <= share["ratio"] <= share["ci95_high"]
     assert set(metrics["perturbed"]) == {"api", "med"}
     for changes in metrics["perturbed"].values():
         assert set(changes) == {"typos", "word_order", "prefix"}
@@ -98,5 +101,5 @@ def test_slices_and_changes_are_those_of_the_values_by_query(reports: Path) -> N
         order = changes["word_order"]
         assert order["ndcg"]["teacher"] == order["unchanged"]["teacher"], "a bag of words"
     page = (reports / "report.html").read_text()
-    shown = f"{metrics['slices']['med']['of graphs']['retention']['2l']['ratio'] * 100:.1f}\u00a0%"
-    assert shown in re.split(r"<td[^>]*>of graphs<", page)[-1].split("</tr>")[0]
+    percentage = f"{metrics['slices']['med']['of graphs']['retention']['2l']['ratio'] * 100:.1f}\u00a0%"
+    assert percentage in re.split(r"<td[^>]*>of graphs<", page)[-1].split("</tr>")[0]

@@ -21,7 +21,7 @@ P50 = {"static": 0.014, "1l": 0.23, "2l": 0.38, "4l": 0.73}
 def values(quality: dict[str, float]) -> dict[str, list[np.ndarray]]:
     """Two data sets whose means average to the given quality; over all queries at once the order is the reverse."""
     spread = np.linspace(-0.1, 0.1, 4), np.linspace(-0.2, 0.2, 40)
-    return {name: [3 * wanted - 1 + spread[0], 1 - wanted + spread[1]] for name, wanted in quality.items()}
+    return {name: [3 * mean - 1 + spread[0], 1 - mean + spread[1]] for name, mean in quality.items()}
 
 
 @pytest.mark.parametrize(
@@ -61,10 +61,10 @@ def noisy(queries: int, loss: float, noise: float) -> dict[str, list[np.ndarray]
     """`slow` has mean 0.7 on two data sets, `fast` loses a share of it on the second; noise of mean 0 over queries."""
     random = np.random.default_rng(4)
     slow = [random.uniform(0.4, 1.0, queries) for _ in range(2)]
-    slow = [each - each.mean() + 0.7 for each in slow]
+    slow = [scores - scores.mean() + 0.7 for scores in slow]
     spread = [random.normal(0, noise, queries) for _ in range(2)]
     losses = (1e-9, loss * 0.7)
-    fast = [each - lost + by - by.mean() for each, lost, by in zip(slow, losses, spread, strict=True)]
+    fast = [scores - lost + by - by.mean() for scores, lost, by in zip(slow, losses, spread, strict=True)]
     return {"slow": slow, "fast": fast}
 
 
@@ -103,14 +103,14 @@ def test_the_margin_of_the_choice_lets_chance_pass_and_two_percent_not() -> None
     """Differences as those of the demo's students: one query in four moves, 600 dev queries."""
     rule = RULE.model_copy(update={"margin": CHOICE_MARGIN})
     random = np.random.default_rng(11)
-    taken = {0.0: 0, 0.02: 0}
-    for loss in taken:
+    fast_chosen = {0.0: 0, 0.02: 0}
+    for loss in fast_chosen:
         for _ in range(60):
             slow = random.choice([0.0, 0.4, 0.6, 1.0], 600, p=[0.1, 0.12, 0.28, 0.5])
             fast = slow - loss * 0.72 + np.where(random.random(600) < 0.25, random.normal(0, 0.32, 600), 0)
             choice = choose({"slow": [slow], "fast": [fast]}, {"slow": 4.0, "fast": 0.05}, 0.0, rule)
-            taken[loss] += choice["student"] == "fast"
-    assert taken[0.0] >= 36 and taken[0.02] <= 9
+            fast_chosen[loss] += choice["student"] == "fast"
+    assert fast_chosen[0.0] >= 36 and fast_chosen[0.02] <= 9
 
 
 def test_a_handful_of_queries_shows_no_student_to_be_no_worse() -> None:
@@ -143,12 +143,12 @@ def test_no_label_of_the_drawing_covers_another(width: float) -> None:
         Mark(name, times[name], value, value - 0.01, value + 0.01, chosen=name == "4l")
         for name, value in qualities.items()
     ]
-    drawn = draw_frontier([Panel("", points)], 0.9, width)
-    found = re.findall(r'font-weight: 700[^>]* x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]+)<', drawn)
-    assert len(found) == len(points)
-    boxes = [(float(x), float(y), float(x) + 6 * len(text)) for x, y, text in found]
-    for one, other in itertools.combinations(boxes, 2):
-        assert abs(one[1] - other[1]) > 10 or one[2] < other[0] or other[2] < one[0]
+    svg = draw_frontier([Panel("", points)], 0.9, width)
+    labels = re.findall(r'font-weight: 700[^>]* x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]+)<', svg)
+    assert len(labels) == len(points)
+    boxes = [(float(x), float(y), float(x) + 6 * len(text)) for x, y, text in labels]
+    for first, second in itertools.combinations(boxes, 2):
+        assert abs(first[1] - second[1]) > 10 or first[2] < second[0] or second[2] < first[0]
 
 
 def test_the_choice_is_among_those_that_can_replace_the_teacher() -> None:

@@ -37,58 +37,61 @@ def test_texts_are_those_that_every_student_held_out_of_that_data_set(tmp_path: 
         ("unlabelled_queries", "b/q", "other"),
         ("sentences", "a/2", "three"),
     ]
-    made = [("generated_queries", "a/q#0", "made")]
-    folders = write(tmp_path, {"x": rows + made, "y": rows[:3] + made}, ["text"])
-    [found] = read_texts(tmp_path, folders, ["a"], 1)
-    assert (sorted(found.texts), found.parts) == (["one", "two"], {"unlabelled_queries": 1, "titles": 1})
-    assert describe_parts(found.parts) == "1 titles, 1 unlabelled queries that trained no student"
+    generated = [("generated_queries", "a/q#0", "made")]
+    folders = write(tmp_path, {"x": rows + generated, "y": rows[:3] + generated}, ["text"])
+    [sample] = read_texts(tmp_path, folders, ["a"], 1)
+    assert (sorted(sample.texts), sample.parts) == (["one", "two"], {"unlabelled_queries": 1, "titles": 1})
+    assert describe_parts(sample.parts) == "1 titles, 1 unlabelled queries that trained no student"
     assert read_texts(tmp_path, [], [], 1) == []
 
 
 def test_queries_count_before_texts_of_documents_and_there_is_a_limit(tmp_path: Path) -> None:
     def parts(*held_out: Row) -> dict[str, int]:
-        [found] = read_texts(tmp_path, write(tmp_path, {"x": list(held_out)}, contents), ["a"], 1)
-        assert len(set(found.texts)) == sum(found.parts.values())
-        return dict(found.parts)
+        [sample] = read_texts(tmp_path, write(tmp_path, {"x": list(held_out)}, contents), ["a"], 1)
+        assert len(set(sample.texts)) == sum(sample.parts.values())
+        return dict(sample.parts)
 
-    own = [("train_queries", f"a/{at}", f"own {at}") for at in range(20)]
+    train_queries = [("train_queries", f"a/{at}", f"own {at}") for at in range(20)]
     unlabelled = [("unlabelled_queries", f"a/{at}", f"query {at}") for at in range(20)]
     nobodys = [("unlabelled_queries", f"unlabelled_queries/{at}", f"query {at}") for at in range(20)]
     titles = [("titles", f"a/{at}", f"title {at}") for at in range(600)]
     contents = [f"Text number {at}." for at in range(50)]
     assert parts(*unlabelled, *titles) == {"unlabelled_queries": 20}, "enough queries stand alone"
     assert sum(parts(*unlabelled[1:], *titles).values()) == 500
-    assert parts(*own[:3], *nobodys, *titles[:30]) == {"train_queries": 3, "unlabelled_queries": 20}
+    assert parts(*train_queries[:3], *nobodys, *titles[:30]) == {"train_queries": 3, "unlabelled_queries": 20}
     assert parts(*nobodys) == {"unlabelled_queries": 20}
     assert parts(*nobodys[:5], *titles[:30]) == {"unlabelled_queries": 5, "titles": 30}
-    assert parts(*own, *nobodys) == {"train_queries": 20}, "its own are enough"
+    assert parts(*train_queries, *nobodys) == {"train_queries": 20}, "its own are enough"
 
 
 def test_without_any_held_out_text_the_corpus_stands_in_and_is_told(tmp_path: Path) -> None:
     folders = write(tmp_path, {"x": [("unlabelled_queries", "b/q", "other")]}, ["First here. Then more.", ""])
-    [found] = read_texts(tmp_path, folders, ["a"], 1)
-    assert (found.texts, found.parts) == (["First here."], {"corpus": 1})
-    assert "may have trained students: too few texts of this data set were held out" in describe_parts(found.parts)
+    [sample] = read_texts(tmp_path, folders, ["a"], 1)
+    assert (sample.texts, sample.parts) == (["First here."], {"corpus": 1})
+    assert "may have trained students: too few texts of this data set were held out" in describe_parts(sample.parts)
     with pytest.raises(UserError, match="'c': no document has a title or a sentence"):
         read_texts(tmp_path, folders, ["c"], 1)
 
 
 def test_the_corpus_stands_in_where_students_of_several_seeds_hold_out_little_in_common(tmp_path: Path) -> None:
     shared = [("titles", "a/0", "both")]
-    own = {name: [("titles", f"a/{name}{at}", f"{name} {at}") for at in range(40)] + shared for name in ("x", "y")}
-    [found] = read_texts(tmp_path, write(tmp_path, own, [f"Text number {at}." for at in range(50)]), ["a"], 1)
-    assert found.parts == {"corpus": 50}
-    [found] = read_texts(tmp_path, write(tmp_path, {"x": own["x"]}, ["One."]), ["a"], 1)
-    assert found.parts == {"titles": 41}
+    held_out = {name: [("titles", f"a/{name}{at}", f"{name} {at}") for at in range(40)] + shared for name in ("x", "y")}
+    [sample] = read_texts(tmp_path, write(tmp_path, held_out, [f"Text number {at}." for at in range(50)]), ["a"], 1)
+    assert sample.parts == {"corpus": 50}
+    [sample] = read_texts(tmp_path, write(tmp_path, {"x": held_out["x"]}, ["One."]), ["a"], 1)
+    assert sample.parts == {"titles": 41}
 
 
 def test_closeness_is_1_for_the_teacher_itself_and_less_for_one_that_reads_less() -> None:
     documents = {"a": {f"a/{at}": f"word{at % 7} word{at}" for at in range(40)}}
     same, less = FakeRelease(documents), FakeRelease(documents, known=1)
     texts = [f"word{at} word{at + 7}" for at in range(10)]
-    wanted = bag_of_words(texts)
+    teacher_vectors = bag_of_words(texts)
     close, far = (
-        {name: values.mean() for name, values in measure_closeness(release, "a", wanted, release.encode(texts)).items()}
+        {
+            name: values.mean()
+            for name, values in measure_closeness(release, "a", teacher_vectors, release.encode(texts)).items()
+        }
         for release in (same, less)
     )
     assert close == pytest.approx({"cosine": 1.0, "overlap": 1.0})

@@ -19,11 +19,11 @@ def test_three_definitions_by_hand() -> None:
         "easy": (np.array([0.9, 0.7]), np.array([1.0, 0.6])),  # 0.8 / 0.8 = 1.0
         "hard": (np.array([0.1, 0.2]), np.array([0.2, 0.3])),  # 0.15 / 0.25 = 0.6
     }
-    found, by_set = retention(paired, samples=200, seed=1)
-    assert found["mean_of_ratios"] == pytest.approx((1.0 + 0.6) / 2)
-    assert found["ratio_of_means"] == pytest.approx((0.8 + 0.15) / (0.8 + 0.25))
-    assert found["worst"] == pytest.approx(0.6)
-    assert found["ci95_low"] <= found["mean_of_ratios"] <= found["ci95_high"]
+    overall, by_set = retention(paired, samples=200, seed=1)
+    assert overall["mean_of_ratios"] == pytest.approx((1.0 + 0.6) / 2)
+    assert overall["ratio_of_means"] == pytest.approx((0.8 + 0.15) / (0.8 + 0.25))
+    assert overall["worst"] == pytest.approx(0.6)
+    assert overall["ci95_low"] <= overall["mean_of_ratios"] <= overall["ci95_high"]
     assert {name: share["ratio"] for name, share in by_set.items()} == pytest.approx({"easy": 1.0, "hard": 0.6})
     assert all(share["ci95_low"] <= share["ratio"] <= share["ci95_high"] for share in by_set.values())
     teacher = paired["hard"][1]
@@ -37,26 +37,31 @@ def test_data_sets_that_count_as_one_are_one_mean() -> None:
         "cqadupstack-b": (np.array([0.9]), np.array([0.9])),
         "other": (np.array([0.5, 0.5]), np.array([1.0, 1.0])),
     }
-    found, by_set = retention(paired, 200, 1, ["cqadupstack"])
-    one = (0.3 + 0.9) / (0.5 + 0.9)
-    assert found["mean_of_ratios"] == pytest.approx((one + 0.5) / 2)
-    assert found["ratio_of_means"] == pytest.approx((0.6 + 0.5) / (0.7 + 1.0))
-    assert {name: share["ratio"] for name, share in by_set.items()} == pytest.approx({"cqadupstack": one, "other": 0.5})
+    overall, by_set = retention(paired, 200, 1, ["cqadupstack"])
+    joint_ratio = (0.3 + 0.9) / (0.5 + 0.9)
+    assert overall["mean_of_ratios"] == pytest.approx((joint_ratio + 0.5) / 2)
+    assert overall["ratio_of_means"] == pytest.approx((0.6 + 0.5) / (0.7 + 1.0))
+    assert {name: share["ratio"] for name, share in by_set.items()} == pytest.approx(
+        {"cqadupstack": joint_ratio, "other": 0.5}
+    )
     assert weights(list(paired), ["cqadupstack"]) == [0.25, 0.25, 0.5]
     assert units(["cqadupstack", "b-c", "b"], ["b", "x"]) == {"cqadupstack": ["cqadupstack"], "b": ["b-c", "b"]}
     sets = {name: {"teacher": {"nDCG@10": float(values[1].mean())}} for name, values in paired.items()}
     joint = joint_means(sets, ["cqadupstack"])
     assert joint == {"cqadupstack": {"teacher": {"nDCG@10": pytest.approx(0.7)}}}
-    shown = counted_sets({"datasets": sets, "as_one": joint})
-    assert {name: models["teacher"]["nDCG@10"] for name, models in shown.items()} == {"cqadupstack": 0.7, "other": 1.0}
+    counted = counted_sets({"datasets": sets, "as_one": joint})
+    assert {name: models["teacher"]["nDCG@10"] for name, models in counted.items()} == {
+        "cqadupstack": 0.7,
+        "other": 1.0,
+    }
 
 
 def test_a_weighted_t_test_is_welchs_of_the_weighted_means() -> None:
     random = np.random.default_rng(0)
-    one, other = random.normal(0.1, 1, 12), random.normal(0.3, 2, 30)
-    expected = ttest_ind(0.25 * one, -0.75 * other, equal_var=False).pvalue
-    assert p_value([one, other], [0.25, 0.75]) == pytest.approx(expected)
-    assert p_value([one, other], [0.5, 0.5]) == pytest.approx(p_value([one, other]))
+    small, large = random.normal(0.1, 1, 12), random.normal(0.3, 2, 30)
+    expected = ttest_ind(0.25 * small, -0.75 * large, equal_var=False).pvalue
+    assert p_value([small, large], [0.25, 0.75]) == pytest.approx(expected)
+    assert p_value([small, large], [0.5, 0.5]) == pytest.approx(p_value([small, large]))
 
 
 def test_bootstrap_spread_agrees_with_the_delta_method() -> None:
@@ -73,8 +78,8 @@ def test_bootstrap_spread_agrees_with_the_delta_method() -> None:
 
 def test_a_data_set_where_the_teacher_finds_nothing_is_left_out_and_one_must_be_left() -> None:
     lit, dark = (np.array([0.4, 0.2]), np.array([0.5, 0.5])), (np.array([0.3, 0.0]), np.zeros(2))
-    alone, found = retention({"lit": lit}, 100, 0), retention({"lit": lit, "dark": dark}, 100, 0)
-    assert found == alone and set(found[1]) == {"lit"}
+    alone, with_dark = retention({"lit": lit}, 100, 0), retention({"lit": lit, "dark": dark}, 100, 0)
+    assert with_dark == alone and set(with_dark[1]) == {"lit"}
     _, joint = retention({"x-lit": lit, "x-dark": dark}, 100, 0, ["x"])  # the mean over them is above 0
     assert joint["x"]["ratio"] == pytest.approx((0.3 + 0.15) / 0.5)
     with pytest.raises(UserError, match="'dark'"):
@@ -100,10 +105,10 @@ def test_students_that_differ_in_their_seed_alone_are_told_with_their_spread(tmp
     assert of_one_spec(tmp_path, ["4l", "4l_again"]) == [], "one student of one seed is no spread"
     groups = of_one_spec(tmp_path, ["4l", "static", "4l_b", "4l_again", "2l"])
     assert groups == [["4l", "4l_b"]]
-    found = spreads({"4l": {"mean_of_ratios": 0.98}, "4l_b": {"mean_of_ratios": 0.96}}, groups)
-    assert found["4l"] == {"others": ["4l_b"], "mean": pytest.approx(0.97), "sd": pytest.approx(0.02 / 2**0.5)}
-    [told] = seed_lines({"seeds": found})
-    assert "97.0%" in told and "1.4 points" in told
+    by_student = spreads({"4l": {"mean_of_ratios": 0.98}, "4l_b": {"mean_of_ratios": 0.96}}, groups)
+    assert by_student["4l"] == {"others": ["4l_b"], "mean": pytest.approx(0.97), "sd": pytest.approx(0.02 / 2**0.5)}
+    [line] = seed_lines({"seeds": by_student})
+    assert "97.0%" in line and "1.4 points" in line
     assert spreads({}, groups) == {}, "nothing is judged"
     for student in ("4l", "4l_b"):  # reports of before there were specs
         write_json(tmp_path / student / "report.json", {})

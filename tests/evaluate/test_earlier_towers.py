@@ -62,8 +62,7 @@ def opened(root: Path, dim: int = DIM, students: Collection[str] = ()) -> list[O
 
 
 def task_of(root: Path) -> Task:
-    given = params()
-    return Task(read_judged_sets(root / "ingest", SPLITS), [], given)
+    return Task(read_judged_sets(root / "ingest", SPLITS), [], params())
 
 
 def by_hand(root: Path, tower: Path, judged: JudgedSet, dim: int) -> list[float]:
@@ -75,18 +74,18 @@ def by_hand(root: Path, tower: Path, judged: JudgedSet, dim: int) -> list[float]
         for row in documents
     ]
 
-    def embed(given: list[str]) -> np.ndarray:
-        vectors = model.encode(given).astype(np.float64)[:, :dim]
+    def embed(batch: list[str]) -> np.ndarray:
+        vectors = model.encode(batch).astype(np.float64)[:, :dim]
         return vectors if dim == DIM else vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
     scores = embed(judged.texts) @ embed(texts).T
-    found = []
+    ndcg = []
     for query, row in zip(judged.query_ids, scores, strict=True):
-        best = [documents[place]["doc_id"] for place in np.argsort(-row)[:10]]
+        best = [documents[at]["doc_id"] for at in np.argsort(-row)[:10]]
         grades = judged.qrels[query]
         ideal = sum(1 / math.log2(rank + 2) for rank in range(min(10, len(grades))))
-        found.append(sum(1 / math.log2(best.index(doc) + 2) for doc in grades if doc in best) / ideal)
-    return found
+        ndcg.append(sum(1 / math.log2(best.index(doc) + 2) for doc in grades if doc in best) / ideal)
+    return ndcg
 
 
 @pytest.mark.medium
@@ -100,9 +99,9 @@ def test_a_tower_searches_the_whole_corpus_as_a_float64_ranking_does(world: Path
         assert result.name == system.name == name
         assert [path.name for path in folder.iterdir()] == ["runs"], "no vectors are kept with the result"
         for scored, judged in zip(result.scored, task.judged, strict=True):
-            wanted = by_hand(world, world / "teach/earlier" / name, judged, dim)
-            assert scored.judged == judged and 0 < np.mean(wanted) < 1
-            np.testing.assert_allclose(scored.values["nDCG@10"], wanted, atol=1e-12)
+            expected = by_hand(world, world / "teach/earlier" / name, judged, dim)
+            assert scored.judged == judged and 0 < np.mean(expected) < 1
+            np.testing.assert_allclose(scored.values["nDCG@10"], expected, atol=1e-12)
 
 
 def with_earlier(root: Path, earlier: list[Other]) -> Systems:
@@ -135,8 +134,10 @@ def test_what_was_measured_or_read_is_not_again(world: Path, monkeypatch: pytest
         again = measure_all(with_earlier(world, opened(world)), task_of(world))
         assert (again.measured, again.timed) == ([], [])
         for name in ("base", "round_0"):
-            for one, other in zip(first.results[name].scored, again.results[name].scored, strict=True):
-                assert all(np.array_equal(one.values[each], other.values[each]) for each in params().measures)
+            for before, after in zip(first.results[name].scored, again.results[name].scored, strict=True):
+                assert all(
+                    np.array_equal(before.values[measure], after.values[measure]) for measure in params().measures
+                )
     # other judgements are other results, over vectors that are there
     qrels = read_table(world / "ingest", "qrels")
     write_table(world / "ingest", "qrels", qrels.slice(1))
@@ -146,25 +147,25 @@ def test_what_was_measured_or_read_is_not_again(world: Path, monkeypatch: pytest
 
 @pytest.mark.medium
 def test_content_follows_from_tower_corpus_and_how_it_is_read(world: Path) -> None:
-    found = {system.content for system in opened(world)}
-    found |= {system.content for system in opened(world, dim=12)}
+    contents = {system.content for system in opened(world)}
+    contents |= {system.content for system in opened(world, dim=12)}
     write_json(world / "embed/report.json", {"computed_in": "bf16"})
-    found |= {system.content for system in opened(world)}
+    contents |= {system.content for system in opened(world)}
     table = read_table(world / "ingest", "corpus")
     write_table(world / "ingest", "corpus", table, metadata=DocumentTemplate("{content}").metadata)
-    found |= {system.content for system in opened(world)}
-    assert len(found) == 8
+    contents |= {system.content for system in opened(world)}
+    assert len(contents) == 8
 
 
 @pytest.mark.medium
 def test_a_killed_reading_goes_on_where_it_was(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SHARD", 8)
-    read: list[int] = []
+    batch_sizes: list[int] = []
     encode = vector_cache.encode_with_lengths
 
     def interrupted(tower: Any, texts: list[str], *rest: Any, **knobs: Any) -> Any:
-        read.append(len(texts))
-        if len(read) == 3:
+        batch_sizes.append(len(texts))
+        if len(batch_sizes) == 3:
             raise KeyboardInterrupt
         return encode(tower, texts, *rest, **knobs)
 
@@ -172,10 +173,10 @@ def test_a_killed_reading_goes_on_where_it_was(world: Path, monkeypatch: pytest.
     systems = with_earlier(world, opened(world)[:1])
     with pytest.raises(KeyboardInterrupt):
         measure_all(systems, task_of(world))
-    found = measure_all(systems, task_of(world))
-    assert found.measured == ["base", "teacher", "static", "2l"]
+    measurements = measure_all(systems, task_of(world))
+    assert measurements.measured == ["base", "teacher", "static", "2l"]
     texts = {tuple(row[name] for name in FIELDS) for row in read_table(world / "ingest", "corpus").to_pylist()}
-    assert sum(read) == len(texts) + 8, "only the shard that it was in is read twice"
+    assert sum(batch_sizes) == len(texts) + 8, "only the shard that it was in is read twice"
 
 
 @pytest.mark.medium
@@ -206,8 +207,10 @@ def judged_result(name: str, values: dict[tuple[str, str], list[float]]) -> Resu
     return Result(
         name,
         [
-            Scored(JudgedSet(dataset, split, [str(at) for at in range(len(each))], [], {}), {"nDCG@10": np.array(each)})
-            for (dataset, split), each in values.items()
+            Scored(
+                JudgedSet(dataset, split, [str(at) for at in range(len(scores))], [], {}), {"nDCG@10": np.array(scores)}
+            )
+            for (dataset, split), scores in values.items()
         ],
     )
 
@@ -215,11 +218,11 @@ def judged_result(name: str, values: dict[tuple[str, str], list[float]]) -> Resu
 def test_data_sets_count_alike_and_test_decides_without_dev() -> None:
     teacher = {("a", "test"): [0.5, 0.9], ("b", "test"): [0.2, 0.4, 0.6, 0.6]}
     base = {("a", "test"): [0.4, 0.7], ("b", "test"): [0.1, 0.4, 0.7, 0.7]}
-    found = gains(judged_result("teacher", teacher), {"base": judged_result("base", base)})
-    assert found["gain_dev"] == {}
+    parts = gains(judged_result("teacher", teacher), {"base": judged_result("base", base)})
+    assert parts["gain_dev"] == {}
     differences = np.array([0.1, 0.2]), np.array([0.1, 0.0, -0.1, -0.1])
-    error = math.sqrt(sum(each.var(ddof=1) / len(each) for each in differences))
-    mean, p_value = found["gain_overall"]["base"].values()
+    error = math.sqrt(sum(difference.var(ddof=1) / len(difference) for difference in differences))
+    mean, p_value = parts["gain_overall"]["base"].values()
     assert mean == pytest.approx((0.15 - 0.025) / 2)
     assert 0.05 < p_value < 1 and (0.15 - 0.025) / error < 3
     assert gains(judged_result("teacher", teacher), {})["gain_overall"] == {}
@@ -245,13 +248,15 @@ def test_a_line_warns_where_training_did_not_help(difference: float, p_value: fl
     assert is_gain(difference, p_value) == ((difference, p_value) == (0.1, 0.01))
 
 
-def fake_earlier(documents: dict[str, dict[str, str]], **known: int) -> list[Other]:
+def fake_earlier(documents: dict[str, dict[str, str]], **words_read: int) -> list[Other]:
     """Towers that read so many words of a query."""
 
     def search_in(release: Any) -> Any:
         return lambda datasets, scratch: dense_search(release.encode, release)
 
-    return [Other(name, f"reads {words}", search_in(FakeRelease(documents, words))) for name, words in known.items()]
+    return [
+        Other(name, f"reads {words}", search_in(FakeRelease(documents, words))) for name, words in words_read.items()
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -277,14 +282,14 @@ def test_metrics_and_per_query_values_have_every_tower(reports: Path) -> None:
             values.setdefault((row["dataset"], row["split"], row["model"]), {})[row["query_id"]] = row["value"]
     for key, split in (("gain", "test"), ("gain_dev", "dev")):
         for dataset in ("api", "med"):
-            now, before = (
+            after, before = (
                 np.array([value for _, value in sorted(values[dataset, split, model].items())])
                 for model in ("teacher", "base")
             )
             gain = metrics[key][dataset]["base"]
             assert set(gain) == {"difference", "p_value", "wins", "ties", "losses"}
-            assert gain["p_value"] == pytest.approx(ttest_rel(now, before).pvalue)
-            assert gain["difference"] == pytest.approx(now.mean() - before.mean())
+            assert gain["p_value"] == pytest.approx(ttest_rel(after, before).pvalue)
+            assert gain["difference"] == pytest.approx(after.mean() - before.mean())
             assert metrics[key][dataset]["round_0"] | {"ties": 0} == {
                 "difference": 0, "p_value": 1, "wins": 0, "ties": 0, "losses": 0,
             }  # fmt: skip
@@ -313,5 +318,5 @@ def test_the_teacher_itself_as_an_earlier_tower_is_equal_to_it_over_the_real_ind
         assert models["base"] == pytest.approx(models["teacher"], abs=1e-6)
         assert models["round_0"] != models["teacher"]
     assert metrics["gain_overall"]["base"] == {"difference": pytest.approx(0), "p_value": 1}
-    assert "evaluate: Teacher against base" in (told := capsys.readouterr().out)
-    assert "WARNING: the trained teacher is not better than its base" in told
+    assert "evaluate: Teacher against base" in (output := capsys.readouterr().out)
+    assert "WARNING: the trained teacher is not better than its base" in output

@@ -46,12 +46,14 @@ def release(vectors: np.ndarray, factory: str = "IVF16,Flat", shards: int = 1, f
             flat.add_shard(part)
     indexes = {"flat": flat, "ann": ann}
 
-    def search(dataset: str, asked: np.ndarray, k: int, kind: str, threads: int) -> tuple[np.ndarray, list[list[str]]]:
-        scores, rows = indexes[kind].search(asked, k)
+    def search(
+        dataset: str, queries: np.ndarray, k: int, kind: str, threads: int
+    ) -> tuple[np.ndarray, list[list[str]]]:
+        scores, rows = indexes[kind].search(queries, k)
         return scores, [[ids[row] for row in line if row >= 0] for line in rows.tolist()]
 
     settings = {"nprobe": 1} if "IVF" in factory else {"efSearch": 16} if "HNSW" in factory else {}
-    made: Any = SimpleNamespace(
+    fake: Any = SimpleNamespace(
         index=lambda dataset, kind: indexes[kind],
         search=search,
         kinds=lambda dataset: ["ann", "flat"],
@@ -61,7 +63,7 @@ def release(vectors: np.ndarray, factory: str = "IVF16,Flat", shards: int = 1, f
         held=flat,  # shards are not owned by what searches them
         parts=parts,
     )
-    return made
+    return fake
 
 
 def judged(relevant: list[list[str]]) -> JudgedSet:
@@ -71,8 +73,8 @@ def judged(relevant: list[list[str]]) -> JudgedSet:
 
 
 def test_pairs_are_the_judged_ones_and_hits_that_nobody_judged() -> None:
-    asked = JudgedSet("api", "test", ["q0", "q1"], ["", ""], {"q0": {"a": 2, "b": 0}, "q1": {"c": 1}})
-    queries, doc_ids, relevant = judged_pairs(asked, [["b", "x"], ["c", "a"]])
+    judged_set = JudgedSet("api", "test", ["q0", "q1"], ["", ""], {"q0": {"a": 2, "b": 0}, "q1": {"c": 1}})
+    queries, doc_ids, relevant = judged_pairs(judged_set, [["b", "x"], ["c", "a"]])
     assert (queries.tolist(), doc_ids) == ([0, 0, 0, 1, 1], ["a", "b", "x", "c", "a"])
     assert relevant.tolist() == [True, False, False, True, False]
 
@@ -97,33 +99,33 @@ def test_terms_gap_and_bound_by_hand(at_once: int, monkeypatch: pytest.MonkeyPat
     asking[8], answering[8] = 10 * asking[8], 10 * answering[8]
     teacher, student = asking[queries], answering[queries]
     relevant = np.einsum("ij,ij->i", teacher, documents) + np.random.default_rng(4).normal(0, 0.3, 40) > 0.2
-    found = measure_proposition(asking, answering, queries, documents.__getitem__, relevant)
-    a, b = found["scale"], found["offset"]
-    assert (found["pairs"], found["relevant"]) == (40, int(relevant.sum()))
-    apart = label = own = gap = 0.0
+    terms = measure_proposition(asking, answering, queries, documents.__getitem__, relevant)
+    a, b = terms["scale"], terms["offset"]
+    assert (terms["pairs"], terms["relevant"]) == (40, int(relevant.sum()))
+    distance = label = student_label = gap = 0.0
     for t, s, d, y in zip(teacher.astype(float), student.astype(float), documents.astype(float), relevant, strict=True):
-        says, other = (1 / (1 + math.exp(-(a * float(q @ d) + b))) for q in (t, s))
-        apart += a * math.dist(t, s)
+        says, student_says = (1 / (1 + math.exp(-(a * float(q @ d) + b))) for q in (t, s))
+        distance += a * math.dist(t, s)
         label += abs(says - y)
-        own += abs(other - y)
-        gap += -says * math.log(other) - (1 - says) * math.log(1 - other)
+        student_label += abs(student_says - y)
+        gap += -says * math.log(student_says) - (1 - says) * math.log(1 - student_says)
         gap += y * math.log(says) + (1 - y) * math.log(1 - says)
-    assert [found["query_term"], found["label_term"], found["student_label_term"], found["gap"]] == pytest.approx(
-        [apart / 40, label / 40, own / 40, gap / 40], rel=1e-5
+    assert [terms["query_term"], terms["label_term"], terms["student_label_term"], terms["gap"]] == pytest.approx(
+        [distance / 40, label / 40, student_label / 40, gap / 40], rel=1e-5
     )
     longest = max(math.hypot(a * float(np.linalg.norm(q)), b) for q in (*teacher, *student))
-    expected = 2 * math.sqrt(2) * found["query_term"] + longest * math.sqrt(2) * found["label_term"]
-    assert found["bound"] == pytest.approx(expected, rel=1e-5)
-    assert found["gap"] <= found["bound"]
+    expected = 2 * math.sqrt(2) * terms["query_term"] + longest * math.sqrt(2) * terms["label_term"]
+    assert terms["bound"] == pytest.approx(expected, rel=1e-5)
+    assert terms["gap"] <= terms["bound"]
 
 
 def test_vectors_of_documents_come_from_every_shard() -> None:
     vectors = unit(30, 4, 0)
     for shards in (1, 3):
-        made = release(vectors, "Flat", shards)
-        rows = document_rows(made, "api", ["d29", "d0", "gone", "d11"])
+        sharded = release(vectors, "Flat", shards)
+        rows = document_rows(sharded, "api", ["d29", "d0", "gone", "d11"])
         assert rows.tolist() == [29, 0, -1, 11]
-        np.testing.assert_array_equal(document_vectors(made, "api", rows[rows >= 0]), vectors[[29, 0, 11]])
+        np.testing.assert_array_equal(document_vectors(sharded, "api", rows[rows >= 0]), vectors[[29, 0, 11]])
 
 
 def test_neighbours_lengths_and_spread() -> None:
@@ -131,17 +133,17 @@ def test_neighbours_lengths_and_spread() -> None:
     student = 2 * teacher + 0.3 * unit(60, 5, 2)
     near = [sorted(set(range(60)) - {q}, key=lambda r, q=q: -float(teacher[q] @ teacher[r]))[:10] for q in range(60)]
     assert [sorted(row) for row in neighbours(teacher).tolist()] == [sorted(row) for row in near]
-    kept = neighbours_kept(teacher, student, [["a", "b"]] * 60, [["b", "c"]] * 60)
-    assert kept["documents_kept"] == 0.5 and 0.5 < kept["queries_kept"] < 1
+    shares = neighbours_kept(teacher, student, [["a", "b"]] * 60, [["b", "c"]] * 60)
+    assert shares["documents_kept"] == 0.5 and 0.5 < shares["queries_kept"] < 1
     few = neighbours_kept(teacher[:11], teacher[:11], [["a"]], [["a"]])
     assert "queries_kept" not in few, "all others are neighbours of each"
     lengths = np.linalg.norm(student, axis=1)
-    own = student / lengths[:, None]
+    directions = student / lengths[:, None]
     assert lengths_and_spread(student, 0) == pytest.approx(
         {
             "norm_mean": lengths.mean(),
             "norm_std": lengths.std(),
-            "anisotropy": (own @ own.T)[np.triu_indices(60, 1)].mean(),
+            "anisotropy": (directions @ directions.T)[np.triu_indices(60, 1)].mean(),
         },
         rel=1e-4,
     )
@@ -150,12 +152,12 @@ def test_neighbours_lengths_and_spread() -> None:
 
 def test_effort_is_the_least_setting_that_loses_a_hundredth_and_the_index_stays_as_served() -> None:
     vectors = unit(2000, 8, 3)
-    made = release(vectors)
-    asked = judged([[f"d{row}"] for row in range(200)])
+    indexed = release(vectors)
+    judged_set = judged([[f"d{row}"] for row in range(200)])
     near = vectors[:200] + 0.25 * unit(200, 8, 4)
-    found = measure_effort(made, asked, near)
-    assert found is not None and (found["knob"], found["served"], found["most"]) == ("nprobe", 1, 16)
-    ann = made.index("api", "ann")
+    result = measure_effort(indexed, judged_set, near)
+    assert result is not None and (result["knob"], result["served"], result["most"]) == ("nprobe", 1, 16)
+    ann = indexed.index("api", "ann")
     assert faiss.extract_index_ivf(ann).nprobe == 1
 
     def lost(lists: int) -> float:
@@ -167,16 +169,16 @@ def test_effort_is_the_least_setting_that_loses_a_hundredth_and_the_index_stays_
             gains.append(sum(1 / math.log2(rank[0] + 2) for rank in ranks if len(rank)))
         return 1 - gains[0] / gains[1]
 
-    needed = found["needed"]
+    needed = result["needed"]
     below = {3: 2, 4: 3, 6: 4, 8: 6, 12: 8, 16: 12, 2: 1}[needed]
-    assert lost(needed) == pytest.approx(found["lost"]) and found["lost"] <= 0.01 < lost(below)
+    assert lost(needed) == pytest.approx(result["lost"]) and result["lost"] <= 0.01 < lost(below)
 
 
 def test_indexes_without_lists_have_another_knob_or_none() -> None:
     vectors = unit(200, 8, 0)
     graph = release(vectors, "HNSW8")
-    found = measure_effort(graph, judged([["d1"], ["d5"]]), vectors[[1, 5]])
-    assert found is not None and (found["knob"], found["needed"]) == ("efSearch", 16)
+    result = measure_effort(graph, judged([["d1"], ["d5"]]), vectors[[1, 5]])
+    assert result is not None and (result["knob"], result["needed"]) == ("efSearch", 16)
     assert ladder(release(vectors, "SQ8").index("api", "ann")) is None
     assert measure_effort(release(vectors, "SQ8"), judged([["d1"]]), vectors[[1]]) is None
     refined = faiss.index_factory(8, "PCA4,IVF4,SQ8,RFlat", faiss.METRIC_INNER_PRODUCT)
@@ -186,14 +188,14 @@ def test_indexes_without_lists_have_another_knob_or_none() -> None:
 
 def test_an_index_that_never_finds_what_is_relevant_is_told() -> None:
     vectors = unit(100, 8, 0)
-    made = release(vectors, "IVF4,Flat")
-    other = release(unit(100, 8, 9), "IVF4,Flat")
-    broken: Any = SimpleNamespace(**vars(made))
-    broken.search = lambda dataset, asked, k, kind, *threads: (made if kind == "flat" else other).search(
-        dataset, asked, k, kind, *threads
+    sound = release(vectors, "IVF4,Flat")
+    unrelated = release(unit(100, 8, 9), "IVF4,Flat")
+    broken: Any = SimpleNamespace(**vars(sound))
+    broken.search = lambda dataset, queries, k, kind, *threads: (sound if kind == "flat" else unrelated).search(
+        dataset, queries, k, kind, *threads
     )
-    found = measure_effort(broken, judged([["d1"], ["d2"]]), vectors[[1, 2]])
-    assert found is not None and "needed" not in found and found["lost"] > 0.5
+    result = measure_effort(broken, judged([["d1"], ["d2"]]), vectors[[1, 2]])
+    assert result is not None and "needed" not in result and result["lost"] > 0.5
 
 
 def test_centroids_are_found_again_and_queries_get_the_codes_of_what_is_near(tmp_path: Path) -> None:
@@ -204,20 +206,20 @@ def test_centroids_are_found_again_and_queries_get_the_codes_of_what_is_near(tmp
     books = centroids(vectors, codes, 3)
     np.testing.assert_allclose(books[:, :2], [coarse, fine], atol=1e-6)
     assert np.isnan(books[:, 2]).all(), "a code that no document has"
-    asked = np.array([[9.0, 3], [-20, -0.1]])
-    assert query_codes(asked, books).tolist() == [[0, 0], [1, 1]]
+    queries = np.array([[9.0, 3], [-20, -0.1]])
+    assert query_codes(queries, books).tolist() == [[0, 0], [1, 1]]
 
     folder = tmp_path / "index" / "api"
     folder.mkdir(parents=True)
     columns = {f"level_{level + 1}": pa.array(codes[:, level].astype(np.int16)) for level in range(2)}
     pq.write_table(pa.table({"doc_id": [f"d{row}" for row in range(40)], **columns}), folder / "semantic_ids.parquet")
-    made = release(vectors, "Flat", folder=tmp_path)
-    assert read_codes(made, "api", 0) is not None and read_codes(release(vectors, "Flat"), "api", 0) is None
+    indexed = release(vectors, "Flat", folder=tmp_path)
+    assert read_codes(indexed, "api", 0) is not None and read_codes(release(vectors, "Flat"), "api", 0) is None
     # d0 has the first query's codes, d2 only the first of them, d1 none; the second query has no document
-    tower: Any = Student("s", "", made, lambda texts: asked)
-    made.encode = lambda texts: asked  # type: ignore[method-assign]
-    found = SemanticIds().measure(EvaluatedTower(tower, judged([["d0", "d2", "d1"], ["gone"]]), asked, 0))
-    assert found == {
+    tower: Any = Student("s", "", indexed, lambda texts: queries)
+    indexed.encode = lambda texts: queries  # type: ignore[method-assign]
+    recalls = SemanticIds().measure(EvaluatedTower(tower, judged([["d0", "d2", "d1"], ["gone"]]), queries, 0))
+    assert recalls == {
         "recall": pytest.approx({"1": 2 / 3, "2": 1 / 3}),
         "documents": pytest.approx({"1": 1 / 2, "2": 1 / 4}),
     }
@@ -235,37 +237,37 @@ def test_recall_by_prefix_against_a_loop() -> None:
         assert shares[depth - 1] == pytest.approx(np.mean(same))
 
 
-def look(teacher: np.ndarray, student: np.ndarray) -> dict[str, Any]:
+def distances_of(teacher: np.ndarray, student: np.ndarray) -> dict[str, Any]:
     """What the figure `geometry` has of a student whose embeddings these are."""
     tower: Any = Student("s", "", SimpleNamespace(encode=lambda texts: student), lambda texts: student)  # type: ignore[arg-type]
-    asked = judged([["d0"]] * len(teacher))
+    judged_set = judged([["d0"]] * len(teacher))
     figure = geometry.DistanceToTheTeacher()
-    found = figure.measure(EvaluatedTower(tower, asked, teacher, 0))
-    assert found is not None
-    return found | figure.merge({"s": {"api": found}}, {}, 0)["api"]["s"]
+    distances = figure.measure(EvaluatedTower(tower, judged_set, teacher, 0))
+    assert distances is not None
+    return distances | figure.merge({"s": {"api": distances}}, {}, 0)["api"]["s"]
 
 
 def test_distances_to_the_teacher_and_of_pairs_by_hand() -> None:
     teacher, student, pairs = unit(12, 5, 1), unit(12, 5, 2), geometry.draw_pairs(12, 1000, 0)
-    found = look(teacher, student)
-    assert found["query_term"] == pytest.approx(
+    distances = distances_of(teacher, student)
+    assert distances["query_term"] == pytest.approx(
         np.mean([math.dist(*both) for both in zip(student, teacher, strict=True)])
     )
     expected = [math.dist(teacher[q], teacher[r]) - math.dist(student[q], student[r]) for q, r in pairs]
-    assert found["differences"] == pytest.approx(expected, abs=1e-6)
+    assert distances["differences"] == pytest.approx(expected, abs=1e-6)
     quantiles = [np.mean(expected), *np.quantile(expected, [0.05, 0.5, 0.95])]
-    assert [found[f"pairs_{name}"] for name in ("mean", "p05", "p50", "p95")] == pytest.approx(quantiles, abs=1e-6)
-    assert look(teacher[:1], student[:1])["pairs_mean"] is None, "one query has no pairs"
+    assert [distances[f"pairs_{name}"] for name in ("mean", "p05", "p50", "p95")] == pytest.approx(quantiles, abs=1e-6)
+    assert distances_of(teacher[:1], student[:1])["pairs_mean"] is None, "one query has no pairs"
 
 
 def test_the_teacher_itself_moves_nothing_a_rotation_no_pair_and_a_narrow_cone_brings_pairs_together() -> None:
     teacher = unit(12, 5, 0)
-    same = look(teacher, teacher)
+    same = distances_of(teacher, teacher)
     assert same["query_term"] == 0 and not any(same["differences"]) and len(same["differences"]) == 66
     rotation, _ = np.linalg.qr(np.random.default_rng(5).normal(size=(5, 5)))
-    rotated = look(teacher, teacher @ rotation)
+    rotated = distances_of(teacher, teacher @ rotation)
     assert rotated["query_term"] > 0.1 and rotated["differences"] == pytest.approx([0] * 66, abs=1e-6)
-    assert look(teacher, teacher + 3)["pairs_p05"] > 0
+    assert distances_of(teacher, teacher + 3)["pairs_p05"] > 0
 
 
 def test_few_pairs_are_all_taken_and_many_drawn_alike() -> None:
@@ -286,11 +288,11 @@ def test_students_are_normalised_where_the_teacher_is() -> None:
     assert geometry.comparable(3 * teacher, long)[1] is long
 
 
-def bars(drawn: str) -> list[tuple[float, float]]:
+def bars(svg: str) -> list[tuple[float, float]]:
     """(centre, height) of each bar that has one, in points."""
-    boxes = re.findall(r'<path d="M ([\d.]+) ([\d.]+) \nL ([\d.]+) [\d.]+ \nL [\d.]+ ([\d.]+)[^"]*z\n"', drawn)
-    found = [((float(x) + float(right)) / 2, float(low) - float(high)) for x, low, right, high in boxes]
-    return [(centre, height) for centre, height in found if height > 0]
+    boxes = re.findall(r'<path d="M ([\d.]+) ([\d.]+) \nL ([\d.]+) [\d.]+ \nL [\d.]+ ([\d.]+)[^"]*z\n"', svg)
+    spans = [((float(x) + float(right)) / 2, float(low) - float(high)) for x, low, right, high in boxes]
+    return [(centre, height) for centre, height in spans if height > 0]
 
 
 def test_bars_hold_all_values_in_shares_of_their_own_panel() -> None:
@@ -301,6 +303,6 @@ def test_bars_hold_all_values_in_shares_of_their_own_panel() -> None:
     limit = np.quantile(np.abs(values), 0.999)
     counts, _ = np.histogram(np.clip(values, -limit, limit), 41, (-limit, limit))
     assert heights / heights.sum() == pytest.approx(counts[counts > 0] / counts.sum(), abs=1e-4)
-    [(centre, _)] = bars(drawn := draw_histograms({"2l": np.zeros(50)}, "difference"))
-    [line] = re.findall(r'<path d="M ([\d.]+) [\d.]+ *\n? *L \1 [\d.]+[^"]*" [^>]*stroke-dasharray: 1,2', drawn)
+    [(centre, _)] = bars(svg := draw_histograms({"2l": np.zeros(50)}, "difference"))
+    [line] = re.findall(r'<path d="M ([\d.]+) [\d.]+ *\n? *L \1 [\d.]+[^"]*" [^>]*stroke-dasharray: 1,2', svg)
     assert centre == pytest.approx(float(line), abs=0.01), "the line at zero"

@@ -51,25 +51,25 @@ def test_fused_systems_are_in_everything_that_is_written(
         f"{d}.{n}.run" for d in ("api", "med") for n in names
     }
     assert not {name for name in (*metrics["retention"], *metrics["latency"]) if "+" in name}
-    page, table, said = (reports / "report.html").read_text(), results_table(reports), capsys.readouterr().out
+    page, table, output = (reports / "report.html").read_text(), results_table(reports), capsys.readouterr().out
     for dataset, row in metrics["fused"].items():
         assert set(row) == set(DENSE)
-        for dense, found in row.items():
+        for dense, fusion in row.items():
             models = metrics["datasets"][dataset]
-            for other, model in (("dense", dense), ("bm25", "bm25")):
+            for baseline, model in (("dense", dense), ("bm25", "bm25")):
                 difference = models[f"{dense}+bm25"]["nDCG@10"] - models[model]["nDCG@10"]
-                assert found[f"against_{other}"]["difference"] == pytest.approx(difference)
-            assert found["dev"]["fused"] == pytest.approx(metrics["datasets_dev"][dataset][f"{dense}+bm25"]["nDCG@10"])
-            parts = [found[f"{part}_ms"] for part in ("encode", "search", "bm25", "fusion")]
-            assert found["p50_ms"] >= max(parts) > 0
+                assert fusion[f"against_{baseline}"]["difference"] == pytest.approx(difference)
+            assert fusion["dev"]["fused"] == pytest.approx(metrics["datasets_dev"][dataset][f"{dense}+bm25"]["nDCG@10"])
+            parts = [fusion[f"{part}_ms"] for part in ("encode", "search", "bm25", "fusion")]
+            assert fusion["p50_ms"] >= max(parts) > 0
         assert row["static"]["dev"]["wins"] and row["static"]["against_dense"]["difference"] > 0.1
-        for told in (page, table, said):
-            assert row["static"]["told"] in told or f"static+bm25 on {dataset}: better beyond chance" in told
+        for text in (page, table, output):
+            assert row["static"]["told"] in text or f"static+bm25 on {dataset}: better beyond chance" in text
 
 
-def by_hand(systems: Systems, root: Path, found: Measurements) -> None:
+def by_hand(systems: Systems, root: Path, measurements: Measurements) -> None:
     """The fused values of static on dev, searched anew at each depth."""
-    result = found.results["static+bm25"]
+    result = measurements.results["static+bm25"]
     release: Any = systems.students[0].release
     for item in result.of_split("dev"):
         raw = result.fusions[item.judged.dataset]["fusion"]
@@ -81,26 +81,25 @@ def by_hand(systems: Systems, root: Path, found: Measurements) -> None:
         for at, (query, value) in enumerate(zip(item.judged.query_ids, item.values["nDCG@10"], strict=True)):
             pairs = [(scores[at], ids[at]) for scores, ids in both]
             _, ids = fuse(pooled(pairs, fusion.depth), fusion, 10)
-            (wanted,) = item.judged.qrels[query]
-            assert value == pytest.approx(1 / np.log2(2 + ids.index(wanted)) if wanted in ids else 0.0)
+            (relevant,) = item.judged.qrels[query]
+            assert value == pytest.approx(1 / np.log2(2 + ids.index(relevant)) if relevant in ids else 0.0)
 
 
 def task_of(root: Path, **changes: object) -> Task:
-    given = params(fused=True, **changes)
-    return Task(read_judged_sets(root / "ingest", SPLITS), [], given)
+    return Task(read_judged_sets(root / "ingest", SPLITS), [], params(fused=True, **changes))
 
 
 @pytest.mark.medium
 def test_values_are_those_of_the_fusion_and_no_query_is_searched_twice(tmp_path: Path, systems: Systems) -> None:
-    asked: list[tuple[str, str]] = []
+    searched: list[tuple[str, str]] = []
 
     def counted(dataset: str, texts: list[str], k: int) -> Hits:
         if k >= DEEPEST:  # those that are timed ask for fewer
-            asked.extend((dataset, text) for text in texts)
+            searched.extend((dataset, text) for text in texts)
         return systems.bm25.search(dataset, texts, k)
 
-    found = measure_all(replace(systems, bm25=replace(systems.bm25, search=counted)), task_of(tmp_path))
-    assert len(asked) == len(set(asked)) == 40
+    first = measure_all(replace(systems, bm25=replace(systems.bm25, search=counted)), task_of(tmp_path))
+    assert len(searched) == len(set(searched)) == 40
     alone = fake_systems(tmp_path, write_inputs(tmp_path), **KNOWN)
     measure_all(alone, replace(task_of(tmp_path), params=params(seed=14)))
     for fused, dense in zip(systems.students, alone.students, strict=True):
@@ -109,8 +108,8 @@ def test_values_are_those_of_the_fusion_and_no_query_is_searched_twice(tmp_path:
     changed = fake_systems(tmp_path, write_inputs(tmp_path), static=1, **{"2l": 3})
     second = measure_all(changed, task_of(tmp_path))
     assert second.measured == ["2l", "2l+bm25"]
-    assert second.results["static+bm25"].fusions == found.results["static+bm25"].fusions
-    by_hand(systems, tmp_path, found)
+    assert second.results["static+bm25"].fusions == first.results["static+bm25"].fusions
+    by_hand(systems, tmp_path, first)
 
 
 @pytest.mark.medium
@@ -123,11 +122,11 @@ def test_dense_hits_of_a_fusion_are_of_the_index_that_serves(
         return exact(self, dataset, vectors if kind == "flat" else -vectors, k, kind)
 
     monkeypatch.setattr(FakeRelease, "search", poor)
-    found = measure_all(systems, task_of(tmp_path)).results
+    results = measure_all(systems, task_of(tmp_path)).results
     for dense in ("teacher", "static"):
-        for dev in found[dense].of_split("dev"):
-            told = found[f"{dense}+bm25"].fusions[dev.judged.dataset]["dev"]
-            assert told is not None and told["dense"] < 0.2 < dev.values["nDCG@10"].mean()
+        for dev in results[dense].of_split("dev"):
+            choice = results[f"{dense}+bm25"].fusions[dev.judged.dataset]["dev"]
+            assert choice is not None and choice["dense"] < 0.2 < dev.values["nDCG@10"].mean()
 
 
 @pytest.mark.medium
@@ -135,8 +134,8 @@ def test_without_dev_queries_ranks_are_fused_and_nothing_is_claimed(tmp_path: Pa
     write_inputs(tmp_path, dev=False)
     reports, metrics = run_stage(tmp_path, systems)
     for row in metrics["fused"].values():
-        for found in row.values():
-            assert found["fusion"] == STANDARD.model_dump() and found["dev"] is None
+        for fusion in row.values():
+            assert fusion["fusion"] == STANDARD.model_dump() and fusion["dev"] is None
     assert "2l+bm25 on api: not compared" in results_table(reports)
     page = (reports / "report.html").read_text()
     assert "best on dev" not in page and "<i>Dev</i>" not in page
@@ -158,9 +157,9 @@ def test_an_endpoint_is_asked_anew_while_it_is_timed(tmp_path: Path) -> None:
         return bag_of_words(texts)
 
     systems = fake_systems(tmp_path, write_inputs(tmp_path), encode)
-    _, found = figures(Fused(systems.teacher, systems.bm25), "api", None, ["matrix", "graph"], 3, 1)
+    _, times = figures(Fused(systems.teacher, systems.bm25), "api", None, ["matrix", "graph"], 3, 1)
     assert len(anew) == 3 and endpoint._anew.get() is None
-    assert found["encode_ms"] < 40, "limits hold back 50 ms, which is no part of it"
+    assert times["encode_ms"] < 40, "limits hold back 50 ms, which is no part of it"
 
 
 @pytest.mark.medium
@@ -174,19 +173,19 @@ def test_fused_scores_compare_within_a_query_and_have_no_auc(tmp_path: Path, sys
 
 
 def test_a_search_that_is_kept_answers_as_it_did(tmp_path: Path) -> None:
-    asked: list[list[str]] = []
+    searched: list[list[str]] = []
 
     def search(dataset: str, texts: list[str], k: int) -> Hits:
-        asked.append(texts)
-        held = [f"{dataset}/{text}{number}" for text in texts for number in range(min(k, 400))]
-        size = len(held) // len(texts)
-        lists = [held[at * size : (at + 1) * size] for at in range(len(texts))]
+        searched.append(texts)
+        ids = [f"{dataset}/{text}{number}" for text in texts for number in range(min(k, 400))]
+        size = len(ids) // len(texts)
+        lists = [ids[at * size : (at + 1) * size] for at in range(len(texts))]
         return [np.arange(len(ids), 0, -1, dtype=np.float32) for ids in lists], lists
 
-    kept = CachedSearch(search)
-    assert len(kept("a", ["x", "y"], 1000)[1][0]) == 400
-    scores, ids = kept("a", ["y"], 3)
+    cached = CachedSearch(search)
+    assert len(cached("a", ["x", "y"], 1000)[1][0]) == 400
+    scores, ids = cached("a", ["y"], 3)
     assert ids == [["a/y0", "a/y1", "a/y2"]] and scores[0].tolist() == [400, 399, 398]
-    assert asked == [["x", "y"]]
-    assert kept("b", ["y"], 2)[1] == [["b/y0", "b/y1"]] and len(kept("b", ["y"], DEEPEST)[1][0]) == DEEPEST
-    assert asked == [["x", "y"], ["y"]]
+    assert searched == [["x", "y"]]
+    assert cached("b", ["y"], 2)[1] == [["b/y0", "b/y1"]] and len(cached("b", ["y"], DEEPEST)[1][0]) == DEEPEST
+    assert searched == [["x", "y"], ["y"]]

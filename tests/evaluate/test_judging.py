@@ -27,7 +27,7 @@ from steps.retrieval.lexical import trials
 
 
 @pytest.mark.parametrize(
-    ("answer", "text", "found"),
+    ("answer", "text", "is_held"),
     [
         ("New York", "in new  YORK, today", True),
         ("York City", "New York. City", False),  # the full stop is a token
@@ -39,24 +39,24 @@ from steps.retrieval.lexical import trials
         ("longer than the text", "the text", False),
     ],
 )
-def test_answers_are_compared_as_dpr_compares_them(answer: str, text: str, found: bool) -> None:
-    assert holds(tokens(text), tokens(answer)) == found
+def test_answers_are_compared_as_dpr_compares_them(answer: str, text: str, is_held: bool) -> None:
+    assert holds(tokens(text), tokens(answer)) == is_held
 
 
 def test_answer_at_k_by_hand() -> None:
     answering = {"q1": ["a", "c"], "q2": []}
-    found = score_answers(
+    values = score_answers(
         ["Answer@1", "Answer@2"],
         answering,
         ["q1", "q2", "q3"],
         [["b", "a"], ["a", "b"], ["a", "b"]],
         [np.array([2.0, 1.0])] * 3,
     )
-    np.testing.assert_array_equal(found["Answer@1"], [0, 0, np.nan])
-    np.testing.assert_array_equal(found["Answer@2"], [1, 0, np.nan])
+    np.testing.assert_array_equal(values["Answer@1"], [0, 0, np.nan])
+    np.testing.assert_array_equal(values["Answer@2"], [1, 0, np.nan])
 
 
-def asked(root: Path, **changes: object) -> list[JudgedSet]:
+def evaluation_sets(root: Path, **changes: object) -> list[JudgedSet]:
     return read_evaluation_sets(root / "ingest", params(**changes))
 
 
@@ -68,14 +68,14 @@ def test_the_documents_with_an_answer_are_found_in_the_querys_own_data_set(tmp_p
         {"query_id": "api/q2", "answers": ["about"]},  # of train
     ]
     write_table(tmp_path / "ingest", "answers", table_from_rows("answers", rows))
-    test, _, other, _ = asked(tmp_path, measures=["Answer@5"])
-    assert test.answering == {"api/q0": ["api/d3"], "api/q3": []} and other.answering == {}
-    assert asked(tmp_path)[0].answering == {}, "nobody asked"
+    test, _, unanswered, _ = evaluation_sets(tmp_path, measures=["Answer@5"])
+    assert test.answering == {"api/q0": ["api/d3"], "api/q3": []} and unanswered.answering == {}
+    assert evaluation_sets(tmp_path)[0].answering == {}, "nobody asked"
     assert answering_documents(tmp_path / "ingest", []) == {}
     search: Any = lambda dataset, texts, k: ([np.ones(1)] * len(texts), [["api/d3"]] * len(texts))  # noqa: E731
     scored, _ = score_and_keep("m", search, test, 5, ["nDCG@10", "Answer@5"])
     assert scored.means()["Answer@5"] == 0.5, "of the queries with answers"
-    assert set(score_and_keep("m", search, other, 5, ["nDCG@10", "Answer@5"])[0].means()) == {"nDCG@10"}
+    assert set(score_and_keep("m", search, unanswered, 5, ["nDCG@10", "Answer@5"])[0].means()) == {"nDCG@10"}
 
 
 def test_auc_is_scikit_learns_with_ties_and_what_is_not_found() -> None:
@@ -98,13 +98,13 @@ def test_auc_ranks_all_judged_pairs_at_once_however_deep_their_documents_are() -
         depths.append((k, len(texts)))
         return [scores[text][:k] for text in texts], [names[:k] for _ in texts]
 
-    found = pooled_auc([REL, SAT], search, judged, 4)
+    areas = pooled_auc([REL, SAT], search, judged, 4)
     pairs = [
         (grade >= 1, scores[{"q1": "one", "q2": "two"}[q]][int(d[1:])])
         for q, row in qrels.items()
         for d, grade in row.items()
     ]
-    assert found == {REL: pytest.approx(roc_auc_score(*zip(*pairs, strict=True))), SAT: 0.0}
+    assert areas == {REL: pytest.approx(roc_auc_score(*zip(*pairs, strict=True))), SAT: 0.0}
     assert depths == [(4, 2), (40, 2), (400, 1)]
     assert pooled_auc(["nDCG@10"], search, judged, 4) == {}
     more = replace(judged, without_relevant={"q3": ("one", {"d05": 0})}, satisfaction=labels | {"q3": {"d05": 1}})
@@ -118,20 +118,20 @@ def test_auc_ranks_all_judged_pairs_at_once_however_deep_their_documents_are() -
 
 def test_a_threshold_of_a_data_set_counts_from_there_on(tmp_path: Path) -> None:
     write_inputs(tmp_path, ("api",))
-    test, _ = asked(tmp_path, min_relevance={"api": 2}, measures=["R@5", "R(rel=1)@5"])
+    test, _ = evaluation_sets(tmp_path, min_relevance={"api": 2}, measures=["R@5", "R(rel=1)@5"])
     by_id = {query: f"api/d{query.removeprefix('api/q')}" for query in test.query_ids}
     search: Any = lambda dataset, texts, k: ([np.ones(1)] * len(texts), [[by_id[q]] for q in test.query_ids])  # noqa: E731
     means = score_and_keep("m", search, test, 5, ["R@5", "R(rel=1)@5", "nDCG@10"])[0].means()
     assert means == {"R@5": 0.0, "R(rel=1)@5": 1.0, "nDCG@10": 1.0}
     with pytest.raises(UserError, match=r"min_relevance names 'gone'; the judged data sets are api"):
-        asked(tmp_path, min_relevance={"gone": 2})
+        evaluation_sets(tmp_path, min_relevance={"gone": 2})
 
 
 def test_a_hit_of_the_querys_own_id_is_dropped_where_it_is_asked_for() -> None:
     hits: Any = lambda dataset, texts, k: ([np.array([3.0, 2.0, 1.0])[:k]], [["s/1", "s/2", "s/3"][:k]])  # noqa: E731
-    own = {"query_ids": ["s/1"], "texts": ["x"], "qrels": {"s/1": {"s/2": 1}}}
+    identical = {"query_ids": ["s/1"], "texts": ["x"], "qrels": {"s/1": {"s/2": 1}}}
     for ignored, expected in ((False, 0.0), (True, 1.0)):
-        judged = JudgedSet("s", "test", **own, ignore_identical_ids=ignored)  # type: ignore[arg-type]
+        judged = JudgedSet("s", "test", **identical, ignore_identical_ids=ignored)  # type: ignore[arg-type]
         scored, (_, docs) = score_and_keep("m", hits, judged, 2, ["P@1"])
         assert (scored.means()["P@1"], len(docs[0])) == (expected, 2)
 
@@ -143,10 +143,10 @@ def test_the_own_id_counts_nowhere_else_either() -> None:
     vectors[np.arange(12), (np.arange(12) + 1) % 12] = 0.5
 
     def search(
-        dataset: str, asked: np.ndarray, k: int, kind: str, threads: int = 0
+        dataset: str, query_vectors: np.ndarray, k: int, kind: str, threads: int = 0
     ) -> tuple[np.ndarray, list[list[str]]]:
-        order = np.argsort(-asked, axis=1, kind="stable")[:, :k]
-        return np.take_along_axis(asked, order, 1), [[ids[row] for row in line] for line in order.tolist()]
+        order = np.argsort(-query_vectors, axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(query_vectors, order, 1), [[ids[row] for row in line] for line in order.tolist()]
 
     release: Any = SimpleNamespace(search=search)
     qrels = {query: {ids[(row + 1) % 12]: 1} for row, query in enumerate(ids)}
@@ -192,16 +192,16 @@ def test_queries_that_are_documents_themselves_are_told(tmp_path: Path) -> None:
 
 def test_a_measure_without_data_is_told() -> None:
     item = JudgedSet("d", "test", ["d/q"], ["asked"], {"d/q": {"d/1": 1}})
-    wanted = params(measures=["Answer@5", "Answer@20", "AUC-SAT"])
-    answers, labels = unmeasured_lines([item], wanted)
+    settings = params(measures=["Answer@5", "Answer@20", "AUC-SAT"])
+    answers, labels = unmeasured_lines([item], settings)
     assert answers.startswith("Answer@5, Answer@20: no value, as no judged query has an answer string")
     assert labels.startswith("AUC-SAT: no value, as no judged query has a second label")
     [pairs] = unmeasured_lines([item], params(measures=["R@5", "AUC-REL"]))
     assert pairs.startswith("AUC-REL: no value, as no judged query has a document judged irrelevant")
     negative = replace(item, without_relevant={"d/r": ("other", {"d/2": 0})})
     assert unmeasured_lines([negative], params(measures=["R@5", "AUC-REL"])) == []
-    held = replace(item, answering={"d/q": ["d/1"]}, satisfaction={"d/q": {"d/1": 1}})
-    assert unmeasured_lines([item, held], wanted) == []
+    complete = replace(item, answering={"d/q": ["d/1"]}, satisfaction={"d/q": {"d/1": 1}})
+    assert unmeasured_lines([item, complete], settings) == []
 
 
 def test_measures_are_checked_and_named_as_ir_measures_names_them() -> None:

@@ -12,8 +12,8 @@ from steps.evaluate.latency import Stopwatch, measure
 
 def busy(seconds: float) -> None:
     """Compute for so many seconds of the processor's time."""
-    end = time.process_time() + seconds
-    while time.process_time() < end:
+    deadline = time.process_time() + seconds
+    while time.process_time() < deadline:
         pass
 
 

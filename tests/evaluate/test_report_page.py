@@ -35,8 +35,8 @@ def test_no_row_is_short_and_a_phone_names_the_column_of_each_cell(tmp_path: Pat
     for dataset, shares in metrics["shares"].items():
         assert set(shares) == {"bm25", "static", "2l"}
         for model, share in (shares | metrics["retention_by_set"][dataset]).items():
-            own = section.split(f"<h4>{dataset} ")[1].split(f">{model}</td>")[2].split("</tr>")[0]
-            assert f"{percent(share['ci95_low'])} – {percent(share['ci95_high'])}</td>" in own
+            row = section.split(f"<h4>{dataset} ")[1].split(f">{model}</td>")[2].split("</tr>")[0]
+            assert f"{percent(share['ci95_low'])} – {percent(share['ci95_high'])}</td>" in row
 
 
 @pytest.mark.medium
@@ -112,13 +112,13 @@ def test_a_browser_shows_every_section_and_what_documents_say_as_text(
             for scheme in ("dark", "light"):
                 browser.view(width, 900, scheme)
                 assert browser.inaccessible() == []
-        asked = {row["request"]["url"] for row in browser.events["Network.requestWillBeSent"]}
-        assert asked == {f"{page}?390", f"{page}?1280"}
+        requested = {row["request"]["url"] for row in browser.events["Network.requestWillBeSent"]}
+        assert requested == {f"{page}?390", f"{page}?1280"}
         closed = "[...document.querySelectorAll('details > :not(summary)')]"
         hidden = f"{closed}.filter(part => !part.checkVisibility()).length"
         browser.open(f"{page}?print")
         assert browser.evaluate(hidden) > 0
         browser.call("Emulation.setEmulatedMedia", media="print")
         browser.until(f"matchMedia('print').matches && {hidden} === 0")
-        for told in ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown"):
-            assert browser.events.get(told, []) == []
+        for event in ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown"):
+            assert browser.events.get(event, []) == []

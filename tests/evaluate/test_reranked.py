@@ -38,12 +38,12 @@ def test_a_head_is_reordered_and_the_rest_stays_behind_it() -> None:
 
 @pytest.mark.medium
 def test_scores_that_are_no_numbers_rank_nothing(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, broken, given in (
+    for module, broken, teacher in (
         (cross_encoder, "pair_scores", "cross"),
         (late_interaction, "max_similarities", "late"),
     ):
         monkeypatch.setattr(module, broken, lambda *_, **__: np.array([1.0, np.nan], dtype=np.float32))
-        scorer = open_reranker(world / "teachers" / given, world / "scratch", "fp32", 4)
+        scorer = open_reranker(world / "teachers" / teacher, world / "scratch", "fp32", 4)
         with pytest.raises(UserError, match="the score nan; train that teacher again"):
             scorer.scores(["one"], [np.array([0, 1])], lambda rows: [f"text {row}" for row in rows])
 
@@ -55,8 +55,10 @@ def world(tmp_path: Path, tiny_tower: Path) -> Path:
     ranker = load_ranker(write_encoder(tmp_path / "model"), 24, seed=5)
     ranker.save_pretrained(str(tmp_path / "teachers/cross/tower"), create_model_card=False)
     write_json(tmp_path / "teachers/cross/report.json", {"kind": "cross_encoder"})
-    other = SentenceTransformer(str(tiny_tower), device="cpu", prompts={"query": "matrix ", "document": "violin "})
-    other.save_pretrained(str(tmp_path / "teachers/other/tower"), create_model_card=False)
+    dual_encoder = SentenceTransformer(
+        str(tiny_tower), device="cpu", prompts={"query": "matrix ", "document": "violin "}
+    )
+    dual_encoder.save_pretrained(str(tmp_path / "teachers/other/tower"), create_model_card=False)
     write_json(tmp_path / "teachers/other/report.json", {"kind": "dual_encoder"})
     return tmp_path
 
@@ -66,8 +68,8 @@ def opened(root: Path, *names: str, **changes: Any) -> Systems:
     for row in read_table(root / "ingest", "corpus").to_pylist():
         documents[row["dataset"]][row["doc_id"]] = f"{row['title']} {row['content']}"
     systems = fake_systems(root, documents, static=3)
-    given = params(rerankers=list(names), rerank_depth=DEPTH, **changes)
-    return replace(systems, reranked=open_reranked(root / "ingest", root / "teachers", systems.teacher, given))
+    settings = params(rerankers=list(names), rerank_depth=DEPTH, **changes)
+    return replace(systems, reranked=open_reranked(root / "ingest", root / "teachers", systems.teacher, settings))
 
 
 @pytest.mark.medium
@@ -91,14 +93,14 @@ def test_the_order_is_the_other_teachers_own_over_the_first_hits(
             dense = SentenceTransformer(folder, device="cpu")
             return float(dense.encode_query(query) @ dense.encode_document(document).astype(np.float16))
         plain = MultiVectorEncoder(folder, device="cpu")
-        asked, held = plain.encode_query(query).numpy(), plain.encode_document(document).numpy()
-        return float((asked.astype(np.float64) @ held.astype(np.float16).T).max(axis=1).sum())
+        query_tokens, document_tokens = plain.encode_query(query).numpy(), plain.encode_document(document).numpy()
+        return float((query_tokens.astype(np.float64) @ document_tokens.astype(np.float16).T).max(axis=1).sum())
 
     first = dense_search(systems.teacher.encode, systems.teacher.release)
-    for asked in (["matrix please", "graph number1"], ["which matrix"]):  # the second reads documents again
-        _, found = first("api", asked, 30)
-        scores, doc_ids = search("api", asked, 30)
-        for query, before, after, values in zip(asked, found, doc_ids, scores, strict=True):
+    for queries in (["matrix please", "graph number1"], ["which matrix"]):  # the second reads documents again
+        _, teacher_hits = first("api", queries, 30)
+        scores, doc_ids = search("api", queries, 30)
+        for query, before, after, values in zip(queries, teacher_hits, doc_ids, scores, strict=True):
             assert sorted(after[:DEPTH]) == sorted(before[:DEPTH]) and after[DEPTH:] == before[DEPTH:]
             assert (np.diff(values) <= 0).all()
             expected = [score(query, texts[doc_id]) for doc_id in after[:DEPTH]]
@@ -107,12 +109,12 @@ def test_the_order_is_the_other_teachers_own_over_the_first_hits(
 
 @pytest.mark.medium
 def test_it_is_a_system_of_the_report_measured_once_and_again_when_it_changes(world: Path, tiny_tower: Path) -> None:
-    given = params(rerankers=["late"], rerank_depth=DEPTH)
-    task = Task(read_judged_sets(world / "ingest", SPLITS), [], given)
+    settings = params(rerankers=["late"], rerank_depth=DEPTH)
+    task = Task(read_judged_sets(world / "ingest", SPLITS), [], settings)
     systems = opened(world, "late")
-    found = measure_all(systems, task)
-    assert "late" in found.measured and "late" not in found.latencies
-    assert {path.name for path in found.runs} >= {"api.late.run", "med.late.run"}
+    measurements = measure_all(systems, task)
+    assert "late" in measurements.measured and "late" not in measurements.latencies
+    assert {path.name for path in measurements.runs} >= {"api.late.run", "med.late.run"}
     assert not measure_all(opened(world, "late"), task).measured
     again = replace(systems, reranked=open_reranked(world / "ingest", world / "teachers", systems.teacher, params(
         rerankers=["late"], rerank_depth=DEPTH + 1)))  # fmt: skip
@@ -120,10 +122,10 @@ def test_it_is_a_system_of_the_report_measured_once_and_again_when_it_changes(wo
     (folder := world / "result").mkdir()
     result = measure_other(systems.reranked[0], task, folder / "runs")
     assert [path.name for path in folder.iterdir()] == ["runs"], "no vectors are kept with the result"
-    for one, other in zip(result.scored, found.results["late"].scored, strict=True):
-        np.testing.assert_array_equal(one.values[NDCG], other.values[NDCG])
+    for anew, stored in zip(result.scored, measurements.results["late"].scored, strict=True):
+        np.testing.assert_array_equal(anew.values[NDCG], stored.values[NDCG])
 
-    evaluate(systems, folders_of(world), world / "reports", given, RULE, NullRun())
+    evaluate(systems, folders_of(world), world / "reports", settings, RULE, NullRun())
     models = set(read_table(world / "reports", "per_query")["model"].to_pylist())
     assert models == {"bm25", "teacher", "static", "late"}
 

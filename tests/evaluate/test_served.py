@@ -60,9 +60,9 @@ def test_like_is_held_against_like_where_a_release_adds_bm25() -> None:
     fusions = {"a": figures(True, 8.0), "b": figures(False, 8.0)}
     rows = [measured("teacher", 0.8), measured("s", 0.6), measured("t", 0.7), measured("s+bm25", 0.9, fusions)]
     results = {row.name: row for row in rows}
-    found = like_for_like(results, ["s", "t"], results["teacher"].ndcg("test"), RULE)
-    assert list(found) == ["a"] and list(found["a"]) == ["s"] and list(found["a"]["s"]) == ["alone"]
-    assert found["a"]["s"]["alone"]["change"] == pytest.approx(0.6 / 0.8 - 1)
+    judgements = like_for_like(results, ["s", "t"], results["teacher"].ndcg("test"), RULE)
+    assert list(judgements) == ["a"] and list(judgements["a"]) == ["s"] and list(judgements["a"]["s"]) == ["alone"]
+    assert judgements["a"]["s"]["alone"]["change"] == pytest.approx(0.6 / 0.8 - 1)
     results["teacher+bm25"] = measured("teacher+bm25", 1.0, {name: figures(False, 8.0) for name in ("a", "b")})
     both = like_for_like(results, ["s", "t"], results["teacher"].ndcg("test"), RULE)["a"]["s"]["both"]
     assert (both["answer"], both["change"]) == ("no", pytest.approx(0.9 / 1.0 - 1))
@@ -71,8 +71,11 @@ def test_like_is_held_against_like_where_a_release_adds_bm25() -> None:
 def test_slices_of_a_data_set_on_which_a_release_does_not_fuse_have_no_fused_figures() -> None:
     values = {"teacher": {"a": np.ones(4), "b": np.ones(4)}, "s+bm25": {"a": np.ones(4) * 0.5}}
     sliced = [Slice(dataset, "half", np.array([0, 1])) for dataset in ("a", "b")]
-    found = slice_figures(values, sliced, params())
-    assert found["a"]["half"]["ndcg"] == {"teacher": 1.0, "s+bm25": 0.5} and "s+bm25" not in found["b"]["half"]["ndcg"]
+    by_dataset = slice_figures(values, sliced, params())
+    assert (
+        by_dataset["a"]["half"]["ndcg"] == {"teacher": 1.0, "s+bm25": 0.5}
+        and "s+bm25" not in by_dataset["b"]["half"]["ndcg"]
+    )
 
 
 @pytest.mark.medium
@@ -95,17 +98,17 @@ def test_the_student_that_is_best_as_served_is_chosen_and_told(tmp_path: Path, m
     assert served["2l"]["mean_of_ratios"] == metrics["retention"]["2l"]["mean_of_ratios"]
     family = [row for models in metrics["against_teacher"].values() for row in models.items()]
     assert sorted(name for name, _ in family) == ["2l", "2l", "static", "static", "static+bm25", "static+bm25"]
-    least = min(row["nDCG@10"]["p_value"] for _, row in family)
-    assert min(row["nDCG@10"]["p_holm"] for _, row in family) == pytest.approx(min(1.0, len(family) * least))
+    smallest = min(row["nDCG@10"]["p_value"] for _, row in family)
+    assert min(row["nDCG@10"]["p_holm"] for _, row in family) == pytest.approx(min(1.0, len(family) * smallest))
     assert set(metrics["slices"]) == set(metrics["like_for_like"]) == set(test)
     for models in (row["ndcg"] for rows in metrics["slices"].values() for row in rows.values()):
         assert set(models) == {"teacher", "static", "2l", "static+bm25"}, "the encoder's own loss stays to be seen"
         assert models["static"] <= models["static+bm25"]
     for dataset, rows in metrics["perturbed"].items():
-        found = [each["ndcg"] for each in rows.values()]
-        assert all(set(models) == {"teacher", "static", "2l", "static+bm25"} for models in found), dataset
-        assert all(set(each["unchanged"]) == set(each["ndcg"]) for each in rows.values())
-        assert any(models["static+bm25"] > models["static"] for models in found), dataset
+        qualities = [change["ndcg"] for change in rows.values()]
+        assert all(set(models) == {"teacher", "static", "2l", "static+bm25"} for models in qualities), dataset
+        assert all(set(change["unchanged"]) == set(change["ndcg"]) for change in rows.values())
+        assert any(models["static+bm25"] > models["static"] for models in qualities), dataset
     assert set(metrics["perturbed"]) == set(test)
     for dataset, row in metrics["like_for_like"].items():
         change = test[dataset]["static"]["nDCG@10"] / test[dataset]["teacher"]["nDCG@10"] - 1

@@ -25,12 +25,12 @@ def test_holm_by_hand() -> None:
 def test_the_bootstrap_is_scipys_and_near_the_t_test() -> None:
     random = np.random.default_rng(1)
     difference = random.normal(0.05, 0.4, 200)
-    found = bootstrap_p_value(difference, 20_000, 3)
-    assert found == pytest.approx(stats.ttest_1samp(difference, 0).pvalue, abs=0.01)
-    drawn = stats.bootstrap(
+    chance = bootstrap_p_value(difference, 20_000, 3)
+    assert chance == pytest.approx(stats.ttest_1samp(difference, 0).pvalue, abs=0.01)
+    resampled = stats.bootstrap(
         (difference - difference.mean(),), np.mean, n_resamples=20_000, rng=4
     ).bootstrap_distribution
-    assert found == pytest.approx((np.abs(drawn) >= abs(difference.mean())).mean(), abs=0.01)
+    assert chance == pytest.approx((np.abs(resampled) >= abs(difference.mean())).mean(), abs=0.01)
     assert bootstrap_p_value(np.zeros(5), 100, 0) == 1
     assert bootstrap_p_value(np.full(5, 0.1), 99, 0) == pytest.approx(1 / 100)
 
@@ -38,7 +38,7 @@ def test_the_bootstrap_is_scipys_and_near_the_t_test() -> None:
 def scored(dataset: str, **values: np.ndarray) -> Scored:
     count = len(next(iter(values.values())))
     judged = JudgedSet(dataset, "test", [f"q{at}" for at in range(count)], [""] * count, {})
-    return Scored(judged, {name.replace("_at_", "@"): each for name, each in values.items()})
+    return Scored(judged, {name.replace("_at_", "@"): array for name, array in values.items()})
 
 
 def test_a_family_is_one_measure_over_students_and_data_sets() -> None:
@@ -48,24 +48,28 @@ def test_a_family_is_one_measure_over_students_and_data_sets() -> None:
     answers = {name: np.where(np.arange(30) < 10, random.random(30), np.nan) for name in values}
     results = {
         name: Result(
-            name, [scored("one", nDCG_at_10=own[0], Answer_at_5=answers[name]), scored("two", nDCG_at_10=own[1])]
+            name,
+            [
+                scored("one", nDCG_at_10=by_dataset[0], Answer_at_5=answers[name]),
+                scored("two", nDCG_at_10=by_dataset[1]),
+            ],
         )
-        for name, own in values.items()
+        for name, by_dataset in values.items()
     }
-    found = significance(results.pop("teacher"), results, 200, 0)
+    tests = significance(results.pop("teacher"), results, 200, 0)
     plain = {
         (dataset, name): stats.ttest_rel(values[name][at], values["teacher"][at]).pvalue
         for at, dataset in enumerate(("one", "two"))
         for name in ("a", "b")
     }
     for (dataset, name), expected in plain.items():
-        assert found[dataset][name]["nDCG@10"]["p_value"] == pytest.approx(expected)
-    assert found["two"]["b"]["nDCG@10"]["p_holm"] == pytest.approx(4 * plain["two", "b"])
-    assert found["two"]["b"]["nDCG@10"]["p_bootstrap"] == pytest.approx(1 / 201)
-    assert "p_bootstrap" not in found["one"]["a"]["Answer@5"]
+        assert tests[dataset][name]["nDCG@10"]["p_value"] == pytest.approx(expected)
+    assert tests["two"]["b"]["nDCG@10"]["p_holm"] == pytest.approx(4 * plain["two", "b"])
+    assert tests["two"]["b"]["nDCG@10"]["p_bootstrap"] == pytest.approx(1 / 201)
+    assert "p_bootstrap" not in tests["one"]["a"]["Answer@5"]
     expected = stats.ttest_rel(answers["a"][:10], answers["teacher"][:10])
-    assert found["one"]["a"]["Answer@5"]["p_value"] == pytest.approx(expected.pvalue), "of queries with answers"
-    assert "Answer@5" not in found["two"]["a"]
+    assert tests["one"]["a"]["Answer@5"]["p_value"] == pytest.approx(expected.pvalue), "of queries with answers"
+    assert "Answer@5" not in tests["two"]["a"]
 
 
 def test_rank_biased_overlap_by_hand() -> None:
@@ -87,6 +91,6 @@ def test_agreement_is_read_from_run_files(tmp_path: Path) -> None:
         with (tmp_path / f"s.{name}.run").open("w", encoding="utf-8") as file:
             write_hits(file, "s", ["s/1", "s/2"], docs, [np.arange(len(row))[::-1] for row in docs], name, 100)
     assert read_hits(tmp_path / "s.teacher.run") == {"1": ["a", "b", "c"], "2": ["d"]}
-    found = agreement(tmp_path.iterdir(), "teacher", ["student"])
+    by_dataset = agreement(tmp_path.iterdir(), "teacher", ["student"])
     rbo = rank_biased_overlap(["a", "b", "c"], ["b", "c", "a"])
-    assert found == {"s": {"student": {"rbo": pytest.approx(rbo / 2), "overlap": 0.5}}}
+    assert by_dataset == {"s": {"student": {"rbo": pytest.approx(rbo / 2), "overlap": 0.5}}}

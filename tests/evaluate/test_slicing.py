@@ -41,11 +41,11 @@ def judged(*texts: str) -> JudgedSet:
 def test_a_rare_name_is_one_word_that_is_both() -> None:
     assert names_of("Sort what Novartis and NIH sell") == ["novartis", "nih"] and names_of("All In Capitals") == []
     seen = {"novartis": 3, "nih": 60, "lists": 2, "sort": 90, "of": 90}
-    known = QueryFacts(seen, {}, {})
+    facts = QueryFacts(seen, {}, {})
     texts = [*["sort of Novartis"] * MIN_QUERIES, *["sort lists of NIH"] * MIN_QUERIES]
-    found = {each.name: each.rows.tolist() for each in slice_queries(judged(*texts), known, {})}
-    assert found["rare name"] == list(range(MIN_QUERIES))
-    assert found["rare word"] == found["capitalised name"] == list(range(2 * MIN_QUERIES))
+    rows = {part.name: part.rows.tolist() for part in slice_queries(judged(*texts), facts, {})}
+    assert rows["rare name"] == list(range(MIN_QUERIES))
+    assert rows["rare word"] == rows["capitalised name"] == list(range(2 * MIN_QUERIES))
 
 
 def test_head_and_torso_make_a_third_of_the_searches_each() -> None:
@@ -55,11 +55,11 @@ def test_head_and_torso_make_a_third_of_the_searches_each() -> None:
 
 
 def test_a_slice_has_its_queries_and_a_small_one_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = judged("sort 2 lists", "how not to sort lists of many things here", "sort lists", "do size checks fail")
-    known = QueryFacts({"sort": 9, "lists": 9}, {"q0": 5, "q1": 1}, {"q3": ["mine", "ours"], "q0": ["mine"]})
+    queries = judged("sort 2 lists", "how not to sort lists of many things here", "sort lists", "do size checks fail")
+    facts = QueryFacts({"sort": 9, "lists": 9}, {"q0": 5, "q1": 1}, {"q3": ["mine", "ours"], "q0": ["mine"]})
     monkeypatch.setattr(slicing, "MIN_QUERIES", 1)
-    found = {each.name: each.rows.tolist() for each in slice_queries(asked, known, {"checks": "SIZE|fail"})}
-    assert found == {
+    rows_by_name = {part.name: part.rows.tolist() for part in slice_queries(queries, facts, {"checks": "SIZE|fail"})}
+    assert rows_by_name == {
         "up to 4 words": [0, 2, 3],
         "9 words and more": [1],
         "head": [0],
@@ -75,18 +75,18 @@ def test_a_slice_has_its_queries_and_a_small_one_is_left_out(monkeypatch: pytest
         "mine": [0, 3],
         "ours": [3],
     }
-    without_log = {each.name for each in slice_queries(asked, QueryFacts({}, {}, {}), {})}
+    without_log = {part.name for part in slice_queries(queries, QueryFacts({}, {}, {}), {})}
     assert not without_log & {"head", "torso", "tail"}
     monkeypatch.setattr(slicing, "MIN_QUERIES", 3)
-    large = {name for name, rows in found.items() if len(rows) >= 3}
-    assert {each.name for each in slice_queries(asked, known, {})} == large
+    large = {name for name, rows in rows_by_name.items() if len(rows) >= 3}
+    assert {part.name for part in slice_queries(queries, facts, {})} == large
 
 
 def test_a_slice_of_the_users_has_a_name_of_its_own() -> None:
-    asked = judged("sort 2 lists")
+    queries = judged("sort 2 lists")
     for patterns, table in (({"number": "x"}, {}), ({}, {"q0": ["up to 4 words"]}), ({"mine": "x"}, {"q0": ["mine"]})):
         with pytest.raises(UserError, match=r"\['(number|up to 4 words|mine)'\] are slices already"):
-            slice_queries(asked, QueryFacts({}, {}, table), patterns)
+            slice_queries(queries, QueryFacts({}, {}, table), patterns)
     for pattern in ({"open": "("}, {"a:b": "x"}):
         with pytest.raises(ValidationError):
             params(slices=pattern)
@@ -103,22 +103,22 @@ def test_training_texts_and_sessions_are_counted(tmp_path: Path) -> None:
         {"text_sha": "0", "text": text, "part": part, "role": "query", "source_id": "x"} for part, text in parts.items()
     ]
     write_table(tmp_path, "alignment_texts", table_from_rows("alignment_texts", aligned))
-    made = [
+    generated = [
         {"query_id": f"q#{at}", "source_query_id": "q", "variant": at, "text": text, "sigma": 0.1, "mask_ratio": 0.3}
         for at, text in enumerate(("sort all", "a"))
     ]
-    write_table(tmp_path, "generated_queries", table_from_rows("generated_queries", made))
+    write_table(tmp_path, "generated_queries", table_from_rows("generated_queries", generated))
     texts = list(training_texts(Folders(*[tmp_path] * 6)))
     assert texts == ["Sort, sort them", "sort all", "a", "sort it"]  # each once, and those that are not aligned on
     assert count_words({"sort", "find"}, texts) == {"sort": 3, "find": 0}
     write_table(tmp_path, "alignment_texts", table_from_rows("alignment_texts", aligned[:1]))
     assert list(training_texts(Folders(*[tmp_path] * 6))) == ["Sort, sort them"], "no student reads the others"
     assert count_searches(tmp_path, ["q1"]) == {}
-    shown = [
+    impressions = [
         {"session_id": session, "query_id": query, "doc_id": doc, "rank": 1, "clicked": False, "timestamp": 0}
         for session, query, doc in (("s", "q1", "d"), ("s", "q1", "e"), ("t", "q1", "d"), ("u", "q0", "d"))
     ]
-    write_table(tmp_path, "impressions", table_from_rows("impressions", shown))
+    write_table(tmp_path, "impressions", table_from_rows("impressions", impressions))
     assert count_searches(tmp_path, ["q1"]) == {"q1": 2}
 
 
@@ -176,15 +176,15 @@ def test_figures_are_means_and_a_bootstrap_of_their_ratio() -> None:
     generator = np.random.default_rng(0)
     teacher = generator.random(50)
     student = teacher * generator.uniform(0.7, 1.0, 50)
-    found = figures({"teacher": teacher, "2l": student, "same": teacher}, 2000, 3)
-    assert found["queries"] == 50
-    assert found["ndcg"] == pytest.approx({"teacher": teacher.mean(), "2l": student.mean(), "same": teacher.mean()})
-    kept = found["retention"]["2l"]
-    assert kept["ratio"] == pytest.approx(student.mean() / teacher.mean())
+    shares = figures({"teacher": teacher, "2l": student, "same": teacher}, 2000, 3)
+    assert shares["queries"] == 50
+    assert shares["ndcg"] == pytest.approx({"teacher": teacher.mean(), "2l": student.mean(), "same": teacher.mean()})
+    retention = shares["retention"]["2l"]
+    assert retention["ratio"] == pytest.approx(student.mean() / teacher.mean())
     rows = np.random.default_rng(3).integers(0, 50, (2000, 50))
     expected = np.quantile([student[row].sum() / teacher[row].sum() for row in rows], [0.025, 0.975])
-    assert [kept["ci95_low"], kept["ci95_high"]] == pytest.approx(expected)
-    assert found["retention"]["same"] == pytest.approx({"ratio": 1, "ci95_low": 1, "ci95_high": 1})
+    assert [retention["ci95_low"], retention["ci95_high"]] == pytest.approx(expected)
+    assert shares["retention"]["same"] == pytest.approx({"ratio": 1, "ci95_low": 1, "ci95_high": 1})
     assert figures({"teacher": np.zeros(3), "2l": np.ones(3)}, 100, 0)["retention"] == {}
 
 
@@ -206,13 +206,13 @@ def test_each_change_is_what_it_says() -> None:
 
 
 def test_changes_depend_on_query_kind_and_seed_alone() -> None:
-    asked = judged(*(f"sort the numbers of list {at}" for at in range(30)))
-    some, every = drawn_rows(30, 10, 5), np.arange(30)
-    assert len(some) == 10 and (np.diff(some) > 0).all() and (drawn_rows(7, 10, 5) == np.arange(7)).all()
-    few, many = (perturbed_set(asked, rows, "typos", 5) for rows in (some, every))
-    assert few.texts == [many.texts[row] for row in some]
-    assert few.query_ids == [f"q{row}" for row in some] and set(few.qrels) == set(few.query_ids)
-    assert perturbed_set(asked, every, "typos", 6).texts != many.texts
+    queries = judged(*(f"sort the numbers of list {at}" for at in range(30)))
+    sampled, all_rows = drawn_rows(30, 10, 5), np.arange(30)
+    assert len(sampled) == 10 and (np.diff(sampled) > 0).all() and (drawn_rows(7, 10, 5) == np.arange(7)).all()
+    few, many = (perturbed_set(queries, rows, "typos", 5) for rows in (sampled, all_rows))
+    assert few.texts == [many.texts[row] for row in sampled]
+    assert few.query_ids == [f"q{row}" for row in sampled] and set(few.qrels) == set(few.query_ids)
+    assert perturbed_set(queries, all_rows, "typos", 6).texts != many.texts
 
 
 def test_words_are_unseen_or_rare_as_training_texts_have_them() -> None:

@@ -109,18 +109,18 @@ def test_the_page_says_whose_judgements_are_clicks(tmp_path: Path) -> None:
 
 def test_only_what_is_simulated_is_called_so(tmp_path: Path) -> None:
     """By data set, and of mined triplets those of clicks alone; a source that gave none is not explained."""
-    sessions = {name: {"sessions": {"simulated": made}} for name, made in (("a", True), ("b", False))}
+    sessions = {name: {"sessions": {"simulated": is_simulated}} for name, is_simulated in (("a", True), ("b", False))}
     rows = {"click_one_hop": 3, "click_multi_hop": 0, "judged": 5, "given": 2, "relevance_one_hop": 1}
     write_json(tmp_path / "report.json", {"base": "b", "rows": rows})
-    for names, told in (("ab", " (simulated in a)"), ("a", " (simulated)"), ("b", "")):
+    for names, note in (("ab", " (simulated in a)"), ("a", " (simulated)"), ("b", "")):
         ingest = tmp_path / names
         write_json(
-            ingest / "report.json", {"simulated": "a" in names, "datasets": {each: sessions[each] for each in names}}
+            ingest / "report.json", {"simulated": "a" in names, "datasets": {name: sessions[name] for name in names}}
         )
         background = read_background(Folders(ingest, *[tmp_path] * 5), [])
         assert background.simulated == (["a"] if "a" in names else [])
         assert [source for source, _ in background.sources] == ["click one hop", "judged", "relevance one hop", "given"]
-        assert background.sources[0][1].startswith(f"the positive was clicked{told}; the negative was shown")
+        assert background.sources[0][1].startswith(f"the positive was clicked{note}; the negative was shown")
         assert "simulated" not in str(background.sources[1:])
         assert not any("simulated" in name for name, _ in background.stages["Ingestion"] if "·" not in name)
 
@@ -184,7 +184,7 @@ def test_report_is_self_contained_and_says_what_it_must(reports: Path) -> None:
 
 def test_a_pull_request_is_told_the_verdict_the_figures_and_where_students_lose(reports: Path) -> None:
     metrics = json.loads((reports / "metrics.json").read_text())
-    kept = metrics["retention"]["2l"]["mean_of_ratios"]
+    share = metrics["retention"]["2l"]["mean_of_ratios"]
     written, page = ((reports / name).read_text() for name in ("report.md", "report.html"))
     body, _, source = written.rpartition("\n\nFrom ")
     assert body == summary(metrics, "2l").rstrip()
@@ -192,10 +192,10 @@ def test_a_pull_request_is_told_the_verdict_the_figures_and_where_students_lose(
     tables = f"queries {digests['queries']}; qrels {digests['qrels']}"
     assert source == f"commit abc123; {tables}; release of static reads 1; release of 2l reads 4.\n"
     assert f'<footer class="small muted">{source.rstrip()[:-1]}</footer>' in page
-    told = summary(metrics, "2l")
+    markdown = summary(metrics, "2l")
     first = headline(metrics)[0]
-    assert told.startswith(f"- **{first}**\n") and "20 queries" in told
-    assert f"**2l** keeps **{100 * kept:.1f}\u00a0%** of the teacher's nDCG@10" in told
+    assert markdown.startswith(f"- **{first}**\n") and "20 queries" in markdown
+    assert f"**2l** keeps **{100 * share:.1f}\u00a0%** of the teacher's nDCG@10" in markdown
     assert first in page
     low = {"ratio": 0.9, "ci95_low": 0.85, "ci95_high": 0.95}
     high = {"ratio": 0.99, "ci95_low": 0.97, "ci95_high": 1.01}
@@ -220,11 +220,11 @@ def test_an_analysis_is_measured_and_shown_where_it_is_named(tmp_path: Path) -> 
         assert row["static"]["query_term"] > row["2l"]["query_term"] > 0, "one word of a query places it less well"
         assert row["2l"]["pairs_p05"] <= row["2l"]["pairs_p50"] <= row["2l"]["pairs_p95"]
     section = page.split("<h3>Distance to the teacher</h3>")[1].split("</details>")[0]
-    for student, found in metrics["geometry"]["med"].items():
-        cells = [f"{found['query_term']:.3f}"]
-        cells += [f"{found[f'pairs_{name}']:+.3f}" for name in ("mean", "p05", "p50", "p95")]
-        shown = r"\s*".join(f"<td[^>]*>{re.escape(cell)}</td>" for cell in ("med", student, *cells))
-        assert re.search(shown, section)
+    for student, distances in metrics["geometry"]["med"].items():
+        cells = [f"{distances['query_term']:.3f}"]
+        cells += [f"{distances[f'pairs_{name}']:+.3f}" for name in ("mean", "p05", "p50", "p95")]
+        pattern = r"\s*".join(f"<td[^>]*>{re.escape(cell)}</td>" for cell in ("med", student, *cells))
+        assert re.search(pattern, section)
         assert f">{student}</text>" in section, "a panel of its own"
     assert {row["knob"] for models in metrics["effort"].values() for row in models.values()} == {"nprobe"}
     assert all(set(models) == {"static", "2l"} for models in metrics["proposition"].values())
@@ -234,16 +234,16 @@ def test_an_analysis_is_measured_and_shown_where_it_is_named(tmp_path: Path) -> 
 
 
 def test_the_teacher_reads_no_evaluation_query_twice_but_to_be_timed(tmp_path: Path) -> None:
-    read: list[str] = []
+    texts_read: list[str] = []
 
     def encode(texts: list[str]) -> np.ndarray:
-        read.extend(texts)
+        texts_read.extend(texts)
         return bag_of_words(texts)
 
     systems = fake_systems(tmp_path, write_inputs(tmp_path), encode)
     task = Task(read_judged_sets(tmp_path / "ingest", ["test", "dev"]), [], params())
     measure_teacher(systems.teacher, task, tmp_path / "runs", remembering(systems.teacher.encode))
-    assert len(read) == len(set(read)) == 40
+    assert len(texts_read) == len(set(texts_read)) == 40
 
 
 @pytest.mark.medium
@@ -261,13 +261,13 @@ def test_the_best_on_dev_is_chosen_and_everything_tells_it(tmp_path: Path) -> No
     assert run.last["times_as_fast"] == pytest.approx(metrics["served"]["teacher"]["p50_ms"] / choice["p50_ms"])
     assert run.files == ["metrics.json", "report.html", "report.md", "frontier.csv"]
     page = (reports / "report.html").read_text()
-    for told in (
+    for text in (
         "Chosen: 2l, the best of 2 within 10000 ms a query",
         "Runner-up: static",
         "budget 10000 ms<",
         "(chosen)",
     ):
-        assert told in page
+        assert text in page
     assert "Chosen: 2l, the best of 2 within 10000 ms a query" in results_table(reports)
 
 
@@ -337,11 +337,11 @@ def test_a_data_set_on_which_the_teacher_finds_nothing_is_named_and_left_out(
     assert metrics["datasets"]["med"]["teacher"]["nDCG@10"] == 0 < metrics["datasets"]["med"]["2l"]["nDCG@10"]
     assert set(metrics["retention_by_set"]) == set(metrics["verdict"]) == {"api"}
     assert metrics["retention"]["2l"]["mean_of_ratios"] == metrics["retention_by_set"]["api"]["2l"]["ratio"]
-    said = "The teacher's nDCG@10 on med is 0, so retention and verdict leave it out: check its judgements"
+    warning = "The teacher's nDCG@10 on med is 0, so retention and verdict leave it out: check its judgements"
     page = (reports / "report.html").read_text()
-    for told in (capsys.readouterr().out, (reports / "report.md").read_text(), results_table(reports)):
-        assert said in told
-    assert said.replace("'", "&#39;") in page and "nan" not in page
+    for text in (capsys.readouterr().out, (reports / "report.md").read_text(), results_table(reports)):
+        assert warning in text
+    assert warning.replace("'", "&#39;") in page and "nan" not in page
 
 
 @pytest.mark.medium
@@ -350,9 +350,9 @@ def test_judged_for_choosing_alone_is_said_to_be_not_tested(tmp_path: Path) -> N
     table = read_table(tmp_path / "ingest", "qrels")
     write_table(tmp_path / "ingest", "qrels", table.filter(pc.field("split") != "test"))
     reports = evaluate_in(fake_systems(tmp_path, documents, **KNOWN), tmp_path, params())
-    told, page = ((reports / name).read_text() for name in ("report.md", "report.html"))
-    assert "no test query is judged." in told and "closest" not in told.split("\n\n")[0]
-    assert "nan" not in page + told
+    markdown, page = ((reports / name).read_text() for name in ("report.md", "report.html"))
+    assert "no test query is judged." in markdown and "closest" not in markdown.split("\n\n")[0]
+    assert "nan" not in page + markdown
 
 
 @pytest.mark.medium
@@ -380,8 +380,10 @@ def test_where_nothing_is_judged_the_closest_to_the_teacher_is_chosen(
     with (reports / "frontier.csv").open() as file:
         assert {(row["retention"], row["ndcg"]) for row in csv.DictReader(file)} == {("", "")}
     page, table = (reports / "report.html").read_text(), results_table(reports)
-    said = "No test query of api is judged: this says how close students are to the teacher, not how good its hits are."
-    assert said in page and said in table
+    sentence = (
+        "No test query of api is judged: this says how close students are to the teacher, not how good its hits are."
+    )
+    assert sentence in page and sentence in table
     assert "20 sentences that trained no student" in page
     assert "**2l** was chosen: closest to the teacher by the mean" in (reports / "report.md").read_text()
     assert "nan" not in page + table

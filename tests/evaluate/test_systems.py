@@ -66,13 +66,13 @@ def test_bm25_is_built_of_one_data_set_at_a_time_and_once(tmp_path: Path, monkey
             built.append(list(doc_ids))
             super().__init__(doc_ids, texts)
 
-    monkeypatch.setattr(systems, "Bm25", Counted)
+    monkeypatch.setattr("steps.retrieval.lexical.Bm25", Counted)
     search = systems.bm25_search(tmp_path / "ingest")
     assert built == []
     for dataset in ("med", "api", "med"):
         scores, ids = search(dataset, ["number7 river"], 5)
-        whole = Bm25(list(documents[dataset]), list(documents[dataset].values()))
-        expected = whole.search(["number7 river"], 5)
+        engine = Bm25(list(documents[dataset]), list(documents[dataset].values()))
+        expected = engine.search(["number7 river"], 5)
         assert ids == expected[1] and (scores[0] == expected[0][0]).all()
     assert built == [list(documents["med"]), list(documents["api"])]
 
@@ -114,34 +114,34 @@ def test_ties_at_the_tenth_hit_count_over_an_exact_index_alone() -> None:
 
     both = ("ann", "flat")
     for kinds, kind, expected in ((("flat",), "ann", 1.0), (both, "ann", 0.0), (both, "flat", 1.0)):
-        [found] = ndcg(Indexes(*kinds), [judged], np.ones((1, 2)), kind)  # type: ignore[arg-type]
-        assert found.tolist() == [expected], (kinds, kind)
+        [values] = ndcg(Indexes(*kinds), [judged], np.ones((1, 2)), kind)  # type: ignore[arg-type]
+        assert values.tolist() == [expected], (kinds, kind)
 
 
 def test_the_best_hits_of_every_query_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("steps.evaluate.scoring._CHUNK", 2)
     ids = [f"d{row}" for row in range(30)]
     values = np.linspace(1, 0, 30)
-    asked = JudgedSet("api", "test", ["q0", "q1", "q2"], ["x"] * 3, {f"q{row}": {"d0": 1} for row in range(3)})
+    judged = JudgedSet("api", "test", ["q0", "q1", "q2"], ["x"] * 3, {f"q{row}": {"d0": 1} for row in range(3)})
     _, (scores, doc_ids) = score_and_keep(
-        "m", lambda dataset, texts, k: ([values] * len(texts), [ids] * len(texts)), asked, 30, ["nDCG@10"]
+        "m", lambda dataset, texts, k: ([values] * len(texts), [ids] * len(texts)), judged, 30, ["nDCG@10"]
     )
     assert doc_ids == [ids[:10]] * 3
-    assert [each.tolist() for each in scores] == [values[:10].tolist()] * 3
-    assert all(each.base is None for each in scores), "no view of all hits"
+    assert [row.tolist() for row in scores] == [values[:10].tolist()] * 3
+    assert all(row.base is None for row in scores), "no view of all hits"
 
 
 def test_a_text_is_read_once() -> None:
-    read: list[str] = []
+    texts_read: list[str] = []
 
     def encode(texts: list[str]) -> np.ndarray:
-        read.extend(texts)
+        texts_read.extend(texts)
         return np.array([[float(len(text)), 1.0] for text in texts])
 
     embed = remembering(encode)
     assert embed(["a", "bb", "a"]).tolist() == [[1, 1], [2, 1], [1, 1]]
     assert embed(["bb", "ccc"]).tolist() == [[2, 1], [3, 1]]
-    assert read == ["a", "bb", "ccc"]
+    assert texts_read == ["a", "bb", "ccc"]
 
 
 class Sleeper:

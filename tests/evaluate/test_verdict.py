@@ -43,9 +43,9 @@ def test_few_queries_are_neither_yes_nor_no_though_all_are_equal(queries: int, a
 
 def test_of_several_data_sets_the_upper_bounds_hold_together() -> None:
     student, teacher = paired(0.02, 0.2, 200)
-    one = verdicts({"s": {"a": student}}, {"a": teacher}, RULE)["a"]["s"]
+    single = verdicts({"s": {"a": student}}, {"a": teacher}, RULE)["a"]["s"]
     both = verdicts({"s": {"a": student, "b": student}}, {"a": teacher, "b": teacher}, RULE)["b"]["s"]
-    assert both["low"] == one["low"] and both["high"] > one["high"]
+    assert both["low"] == single["low"] and both["high"] > single["high"]
 
 
 def test_a_data_set_where_the_teacher_finds_nothing_has_no_verdict() -> None:
@@ -58,10 +58,10 @@ def test_a_data_set_where_the_teacher_finds_nothing_has_no_verdict() -> None:
 def test_as_many_queries_as_it_says_would_show_a_yes_four_times_in_five(noise: float, gain: float) -> None:
     """Normal differences with the same mean and spread: the exact one-sided z test has a power of 80 % there."""
     student, teacher = paired(-gain, noise, 400)
-    found = RULE.judge(student, teacher)
+    judgement = RULE.judge(student, teacher)
     values = student - (1 - RULE.margin) * teacher
-    assert found.enough is not None
-    step = values.mean() / (values.std(ddof=1) / math.sqrt(found.enough))
+    assert judgement.enough is not None
+    step = values.mean() / (values.std(ddof=1) / math.sqrt(judgement.enough))
     assert stats.norm.sf(stats.norm.ppf(0.95) - step) == pytest.approx(0.8, abs=0.01)
 
 
@@ -83,8 +83,8 @@ def metrics(answers: dict[str, list[str]], **more: Any) -> dict[str, Any]:
     sets = "abc"[: len(next(iter(answers.values())))]
     return {
         "verdict": {
-            name: {student: row | {"answer": each[place]} for student, each in answers.items()}
-            for place, name in enumerate(sets)
+            name: {student: row | {"answer": by_dataset[position]} for student, by_dataset in answers.items()}
+            for position, name in enumerate(sets)
         },
         "settings": {"margin": 0.005, "confidence": 0.95},
         "served": {"teacher": {"p50_ms": 10.0}} | {name: {"p50_ms": n + 1.0} for n, name in enumerate(answers)},
@@ -120,8 +120,8 @@ def test_without_judgements_the_closeness_is_told_and_no_verdict() -> None:
     close = {"a": {"s": {"overlap": 0.5}, "t": {"overlap": 0.9}}}
     texts = {"a": {"sentences": 282, "titles": 118}}
     unjudged = {"verdict": {}, "closeness": close, "closeness_texts": texts}
-    found = headline(metrics({"s": ["yes"], "t": ["yes"]}) | unjudged)
-    assert [line.split(" ")[0] for line in found] == ["t", "s"] and "90.0" in found[0] and "282 sentences" in found[0]
+    lines = headline(metrics({"s": ["yes"], "t": ["yes"]}) | unjudged)
+    assert [line.split(" ")[0] for line in lines] == ["t", "s"] and "90.0" in lines[0] and "282 sentences" in lines[0]
     assert verdict_lines({"verdict": {}}, "s") == []
 
 
