@@ -65,7 +65,7 @@ def _graph(release: Release, dataset: str, params: IndexParams) -> tuple[faiss.I
     """HNSW over a data set's documents, at the setting that finds what the exact index finds for dev queries."""
     exact = release.index(dataset, "flat")
     vectors = exact.reconstruct_n(0, exact.ntotal)
-    text = of_kind("hnsw", len(vectors), vectors.shape[1], len(vectors))
+    text = of_kind("hnsw", len(vectors), vectors.shape[1])
     graph = faiss.index_factory(vectors.shape[1], text, faiss.METRIC_INNER_PRODUCT)
     graph.add(vectors)
     teacher = load_tower(index_teacher() / "tower")

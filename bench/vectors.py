@@ -70,7 +70,7 @@ def build_one(folder: Path, kind: Kind) -> dict[str, Any]:
     """Train and fill the kind's index over `folder/vectors.npy` in this process, write it; seconds and peak memory."""
     faiss.omp_set_num_threads(1)
     vectors = _vectors(folder)
-    text = of_kind(kind, len(vectors), vectors.dim, min(len(vectors), TRAINED_ON))
+    text = of_kind(kind, len(vectors), vectors.dim)
     started = time.perf_counter()
     template = trained(text, vectors, TRAINED_ON, SEED)
     ready = time.perf_counter()

@@ -49,17 +49,17 @@ class IndexParams(Strict):
 
 def factory(params: IndexParams, count: int, dim: int) -> str:
     """Factory string of the approximate index over `count` vectors of `dim` dimensions."""
-    return params.factory or of_kind(params.kind, count, dim, min(count, TRAINING_VECTORS))
+    return params.factory or of_kind(params.kind, count, dim)
 
 
-def of_kind(kind: Kind, count: int, dim: int, trained: int) -> str:
-    """Factory string of a kind: about 4 sqrt(count) lists, and never fewer than 39 of the `trained` vectors a centroid.
+def of_kind(kind: Kind, count: int, dim: int) -> str:
+    """Factory string of a kind: about 4 sqrt(count) lists, and never fewer than 39 training vectors a centroid.
 
     `Flat` for too few vectors to train the 16 centroids of a 4-bit code; a scan of so few is the fastest.
     """
     if count < 16 * POINTS_A_CENTROID:
         return "Flat"
-    lists = min(round(4 * math.sqrt(count)), trained // POINTS_A_CENTROID)
+    lists = min(round(4 * math.sqrt(count)), min(count, TRAINING_VECTORS) // POINTS_A_CENTROID)
     subvectors = subquantizers(dim)
     match kind:
         case "flat":

@@ -44,7 +44,7 @@ def test_the_exact_hits_are_those_of_float64() -> None:
 @pytest.mark.parametrize(
     "factory",
     [
-        *(of_kind(kind, COUNT, DIM, COUNT) for kind in KINDS),
+        *(of_kind(kind, COUNT, DIM) for kind in KINDS),
         *("IVF40,SQ8", "IVF40,PQ8x8np", "OPQ8_32,IVF40,PQ8x8np,RFlat", "L2norm,IVF40,Flat"),
     ],
 )

@@ -28,7 +28,7 @@ def one_thread() -> None:
 
 
 def built(kind: Kind, matrix: np.ndarray, seed: int = 3) -> faiss.Index:
-    text = of_kind(kind, len(matrix), matrix.shape[1], len(matrix))
+    text = of_kind(kind, len(matrix), matrix.shape[1])
     return fill(trained(text, all_of(matrix), 10**6, seed), all_of(matrix)).index()
 
 
@@ -129,7 +129,7 @@ def test_any_of_several_copies_of_a_document_is_a_hit() -> None:
 def test_shards_find_what_one_piece_finds(kind: Kind, tmp_path: Path) -> None:
     matrix, queries = clustered(2000), clustered(20, seed=1)
     vectors = all_of(matrix)
-    text = of_kind(kind, len(matrix), 32, len(matrix))
+    text = of_kind(kind, len(matrix), 32)
     template = trained(text, vectors, 10**6, 3)
     several = not mergeable(template)
     assert several == (kind in ("hnsw", "binary"))

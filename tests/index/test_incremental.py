@@ -287,7 +287,7 @@ def test_digests_tell_vectors_apart() -> None:
 def test_removed_documents_are_never_found(kind: Kind) -> None:
     remaining = np.arange(0, len(OLD), 2)
     fewer = between(OLD, OLD[remaining], OLD_IDS, [OLD_IDS[row] for row in remaining])
-    index = template_and_index(of_kind(kind, len(OLD), 32, len(OLD)))[1]
+    index = template_and_index(of_kind(kind, len(OLD), 32))[1]
     index = updated(index, fewer, all_of(OLD[remaining]))
     tune(index, QUERIES, exact_top(OLD[remaining], QUERIES), 1.0)
     scores, rows = index.search(OLD[:50], 1)
