@@ -122,10 +122,8 @@ class Registry:
 
     def log_document(self, version: str, name: str, document: Any) -> None:
         """Keep a JSON document with the run that registered the version."""
-        run_id = self.version(version).run_id
-        if not run_id:
-            raise UserError(f"{self.name}/{version}: registered without a run; register it with `make promote`")
-        self.api.log_text(str(run_id), json.dumps(document, indent=1, sort_keys=True) + "\n", name)
+        run_id = str(self.version(version).run_id)
+        self.api.log_text(run_id, json.dumps(document, indent=1, sort_keys=True) + "\n", name)
 
     def document(self, version: str, name: str) -> Any | None:
         """A JSON document of the version's run, or None when there is none or its upload was cut short."""

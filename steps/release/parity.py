@@ -57,10 +57,6 @@ def _document_texts(ingest: Path, dataset: str | None = None) -> Iterator[str]:
 
 def check_export(texts: Sequence[str], reference: np.ndarray, exported: np.ndarray, minimum: float) -> float:
     """Least cosine of embeddings `(texts, dim)` by the model and by its fp32 export; UserError below `minimum`."""
-    if exported.shape != reference.shape:
-        raise UserError(
-            f"parity: embeddings are {exported.shape}, the model's {reference.shape}; export the student again"
-        )
     close = cosines(exported, reference)
     worst = int(np.nan_to_num(close, nan=-2.0).argmin())
     if not close[worst] >= minimum:  # also catches NaN

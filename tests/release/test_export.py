@@ -20,7 +20,7 @@ from slimtower.serving.query_encoder import load_query_encoder
 from steps.core.cosines import cosines
 from steps.encoders.bases import resolve_base
 from steps.encoders.towers import load_tower
-from steps.release.export import Precision, convert, export_table, quantise_table
+from steps.release.export import Precision, convert, export_table
 from steps.release.forms import FORMS, to_try
 from steps.release.onnx_encoder import (
     STRENGTH,
@@ -243,8 +243,6 @@ def test_an_int8_table_is_a_quarter_and_each_value_half_a_step_off_at_most(tiny_
     assert (np.abs(codes * scales[:, None].astype(np.float64) - rows).max(axis=1) <= 0.5001 * steps).all()
     close = cosines(load_query_encoder(tmp_path / "int8").encode(TEXTS), load_tower(folder).encode_query(TEXTS))
     assert close.min() > 0.999
-    with pytest.raises(UserError, match="holds int8, not float32"):
-        quantise_table(tmp_path / "int8/table.npy", tmp_path)
 
 
 def test_what_cannot_be_exported_is_named(tiny_tower: Path, tmp_path: Path) -> None:
@@ -271,8 +269,6 @@ def test_a_wrong_export_fails_and_names_the_worst_text(damage: float) -> None:
     texts = [f"query {number}" for number in range(4)]
     with pytest.raises(UserError, match=r"parity: the fp32 export of 'query 2' has cosine"):
         check_export(texts, vectors(), wrong, 0.9999)
-    with pytest.raises(UserError, match=r"parity: embeddings are \(4, 4\), the model's \(4, 5\)"):
-        check_export(texts, vectors(), vectors()[:, :4], 0.9999)
     assert check_export(texts, vectors(), vectors() * 2, 0.9999) == pytest.approx(1)
 
 
