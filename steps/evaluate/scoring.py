@@ -22,21 +22,13 @@ from steps.evaluate.params import ANSWER, REL, SAT
 from steps.evaluate.systems import Hits, Search
 
 
-def write_hits(
-    file: TextIO,
-    dataset: str,
-    query_ids: Sequence[str],
-    doc_ids: Sequence[Sequence[str]],
-    scores: Sequence[np.ndarray],
-    tag: str,
-    depth: int,
-) -> None:
+def write_hits(file: TextIO, dataset: str, query_ids: Sequence[str], hits: Hits, tag: str, depth: int) -> None:
     """Append the first `depth` hits of each query, ids as the data set itself spells them (no `<dataset>/`).
 
     Nine digits of a score give a float32 back exactly.
     """
     prefix = f"{dataset}/"
-    for query, docs, values in zip(query_ids, doc_ids, scores, strict=True):
+    for query, values, docs in zip(query_ids, *hits, strict=True):
         query_name = query.removeprefix(prefix)
         for rank, position in enumerate(trec_order(docs, values)[:depth], start=1):
             doc_name = docs[position].removeprefix(prefix)
@@ -229,5 +221,5 @@ def score_and_keep(
             best[0].extend(row[:BEST].copy() for row in scores)  # a view would keep all hits in memory
             best[1].extend(row[:BEST] for row in doc_ids)
             if file:
-                write_hits(file, judged.dataset, ids, doc_ids, scores, name, run_depth)
+                write_hits(file, judged.dataset, ids, (scores, doc_ids), name, run_depth)
     return Scored(judged, {measure: np.concatenate(arrays) for measure, arrays in chunks.items()}), best

@@ -78,8 +78,8 @@ def test_rank_biased_overlap_by_hand() -> None:
     by_hand = 3 / 3 * p**3 + (1 - p) / p * (0 * p + 1 / 2 * p**2 + 3 / 3 * p**3)
     assert rank_biased_overlap(["a", "b", "c"], ["b", "c", "a"]) == pytest.approx(by_hand)
     # overlaps 1, 1, 2
-    by_hand = 2 / 3 * 0.5**3 + 1 * (0.5 + 1 / 2 * 0.5**2 + 2 / 3 * 0.5**3)
-    assert rank_biased_overlap(["a", "b", "c"], ["a", "c", "d"], 0.5) == pytest.approx(by_hand)
+    by_hand = 2 / 3 * p**3 + (1 - p) / p * (p + 1 / 2 * p**2 + 2 / 3 * p**3)
+    assert rank_biased_overlap(["a", "b", "c"], ["a", "c", "d"]) == pytest.approx(by_hand)
     assert rank_biased_overlap(["a", "b"], ["a", "b"]) == pytest.approx(1)
     assert rank_biased_overlap(["a", "b"], ["c", "d"]) == 0
     assert (rank_biased_overlap([], []), rank_biased_overlap(["a"], [])) == (1, 0)
@@ -89,7 +89,7 @@ def test_agreement_is_read_from_run_files(tmp_path: Path) -> None:
     hits = {"teacher": [["s/a", "s/b", "s/c"], ["s/d"]], "student": [["s/b", "s/c", "s/a"], ["s/e"]]}
     for name, docs in hits.items():
         with (tmp_path / f"s.{name}.run").open("w", encoding="utf-8") as file:
-            write_hits(file, "s", ["s/1", "s/2"], docs, [np.arange(len(row))[::-1] for row in docs], name, 100)
+            write_hits(file, "s", ["s/1", "s/2"], ([np.arange(len(row))[::-1] for row in docs], docs), name, 100)
     assert read_hits(tmp_path / "s.teacher.run") == {"1": ["a", "b", "c"], "2": ["d"]}
     by_dataset = agreement(tmp_path.iterdir(), "teacher", ["student"])
     rbo = rank_biased_overlap(["a", "b", "c"], ["b", "c", "a"])

@@ -14,7 +14,7 @@ from steps.core.judged import JudgedSet
 from steps.core.tables import table_from_rows, write_table
 from steps.evaluate import slicing
 from steps.evaluate.comparing import figures
-from steps.evaluate.figures.perturbed import drawn_rows, perturb, perturbed_set
+from steps.evaluate.figures.perturbed import PERTURBATIONS, drawn_rows, perturbed_set
 from steps.evaluate.judging import Folders
 from steps.evaluate.slicing import (
     MIN_QUERIES,
@@ -191,18 +191,20 @@ def test_figures_are_means_and_a_bootstrap_of_their_ratio() -> None:
 def test_each_change_is_what_it_says() -> None:
     text = "sort a list of numbers in place"
     for seed in range(60):
-        typed = perturb(text, "typos", np.random.default_rng(seed))
+        typed = PERTURBATIONS["typos"](text, np.random.default_rng(seed))
         changed = [(old, new) for old, new in zip(text.split(), typed.split(), strict=True) if old != new]
         assert len(changed) == 1, typed
         [(old, new)] = changed
         assert len(old) >= 4 and abs(len(new) - len(old)) <= 1
         assert sorted(new) == sorted(old) if len(new) == len(old) else set(new) <= set(old)
-        shuffled = perturb(text, "word_order", np.random.default_rng(seed))
+        shuffled = PERTURBATIONS["word_order"](text, np.random.default_rng(seed))
         assert shuffled != text and sorted(shuffled.split()) == sorted(text.split())
-        prefix = perturb(text, "prefix", np.random.default_rng(seed))
+        prefix = PERTURBATIONS["prefix"](text, np.random.default_rng(seed))
         assert text.startswith(prefix) and 0.45 <= len(prefix) / len(text) <= 0.81
-    assert [perturb("a", kind, np.random.default_rng(0)) for kind in ("typos", "word_order", "prefix")] == ["a"] * 3
-    assert perturb("", "prefix", np.random.default_rng(0)) == ""
+    assert [PERTURBATIONS[kind]("a", np.random.default_rng(0)) for kind in ("typos", "word_order", "prefix")] == [
+        "a"
+    ] * 3
+    assert PERTURBATIONS["prefix"]("", np.random.default_rng(0)) == ""
 
 
 def test_changes_depend_on_query_kind_and_seed_alone() -> None:

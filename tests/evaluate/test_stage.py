@@ -156,7 +156,7 @@ def test_run_files_are_trec_and_score_what_was_measured(reports: Path) -> None:
 
 def test_run_lines_rank_ties_as_trec_eval_does_and_keep_scores_exactly() -> None:
     file, third = io.StringIO(), np.float32(1 / 3)
-    write_hits(file, "s", ["s/q"], [["s/a", "s/b", "s/c"]], [np.array([third, third, 0.5], np.float32)], "tag", depth=2)
+    write_hits(file, "s", ["s/q"], ([np.array([third, third, 0.5], np.float32)], [["s/a", "s/b", "s/c"]]), "tag", 2)
     lines = file.getvalue().splitlines()
     assert [line.split()[2:4] for line in lines] == [["c", "1"], ["b", "2"]]
     assert np.float32(lines[1].split()[4]) == third

@@ -34,7 +34,7 @@ class AgreementWithTheTeacher(Figure):
         )
 
 
-def rank_biased_overlap(first: Sequence[str], second: Sequence[str], persistence: float = PERSISTENCE) -> float:
+def rank_biased_overlap(first: Sequence[str], second: Sequence[str]) -> float:
     """Extrapolated rank-biased overlap of two rankings, 0 to 1, to the depth of the shorter one.
 
     RBO_ext = X_k / k p^k + (1 - p) / p * sum over d of X_d / d p^d, with X_d the size of the overlap of the first d
@@ -50,8 +50,8 @@ def rank_biased_overlap(first: Sequence[str], second: Sequence[str], persistence
         common += 1 if a == b else (a in seen[1]) + (b in seen[0])
         seen[0].add(a)
         seen[1].add(b)
-        total += common / (at + 1) * persistence ** (at + 1)
-    return common / depth * persistence**depth + (1 - persistence) / persistence * total
+        total += common / (at + 1) * PERSISTENCE ** (at + 1)
+    return common / depth * PERSISTENCE**depth + (1 - PERSISTENCE) / PERSISTENCE * total
 
 
 def agreement(runs: Iterable[Path], reference: str, systems: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:

@@ -35,8 +35,10 @@ class DistanceToTheTeacher(Figure):
         if not isinstance(evaluated.tower, Student):
             return None
         theirs, ours = comparable(evaluated.teacher_vectors, evaluated.vectors)
-        differences = pair_differences(theirs, ours, draw_pairs(len(theirs), PAIRS, evaluated.seed))
-        return {"query_term": query_term(theirs, ours), "differences": differences.tolist()}
+        query_term = np.linalg.norm(ours - theirs, axis=1).mean(dtype=np.float64)  # Proposition 1: L2, not squared
+        pairs = draw_pairs(len(theirs), PAIRS, evaluated.seed)
+        differences = _distances(theirs, pairs) - _distances(ours, pairs)
+        return {"query_term": float(query_term), "differences": differences.tolist()}
 
     def merge(self, measured: Measured, values: Mapping[str, Mapping[str, np.ndarray]], seed: int) -> dict[str, Any]:
         """Quantiles in place of all pairs."""
@@ -88,16 +90,6 @@ def summary(distances: Mapping[str, Any]) -> dict[str, float | None]:
     return {"query_term": distances["query_term"]} | named
 
 
-def query_term(teacher: np.ndarray, student: np.ndarray) -> float:
-    """E||e_q^s - e_q^t|| over queries, L2 and not squared; embeddings `(queries, dim)` (Proposition 1)."""
-    return float(np.linalg.norm(student - teacher, axis=1).mean(dtype=np.float64))
-
-
-def pair_differences(teacher: np.ndarray, student: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """||e_q^t - e_q'^t|| - ||e_q^s - e_q'^s|| `(pairs,)` for rows q, q' in `pairs` `(pairs, 2)` (Fig. 4)."""
-    return _lengths(teacher, pairs) - _lengths(student, pairs)
-
-
 def draw_pairs(count: int, limit: int, seed: int) -> np.ndarray:
     """Pairs of different rows below `count`, int64 `(pairs, 2)`: all, or `limit` drawn alike where there are more."""
     if count * (count - 1) // 2 <= limit:
@@ -114,13 +106,14 @@ def comparable(teacher: np.ndarray, student: np.ndarray) -> tuple[np.ndarray, np
     """
     if not np.allclose(np.linalg.norm(teacher, axis=1), 1, atol=_UNIT):
         return teacher, student
-    return _unit(teacher), _unit(student)
+    return unit(teacher), unit(student)
 
 
-def _unit(vectors: np.ndarray) -> np.ndarray:
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Vectors `(n, dim)` at length 1; those of length 0 stay."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(lengths > 0, lengths, 1)
 
 
-def _lengths(vectors: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+def _distances(vectors: np.ndarray, pairs: np.ndarray) -> np.ndarray:
     return np.linalg.norm(vectors[pairs[:, 0]] - vectors[pairs[:, 1]], axis=1)

@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,8 +19,6 @@ from steps.evaluate.scoring import score
 from steps.evaluate.slicing import MIN_QUERIES
 from steps.evaluate.systems import TEACHER, Search, Student, dense_search, fused_name, remembering
 
-Perturbation = Literal["typos", "word_order", "prefix"]
-PERTURBATIONS = get_args(Perturbation)  # that test queries are measured under
 _LONG = 4  # letters; a slip in a shorter word would often make another word
 _TYPED = (0.5, 0.8)  # share of the characters that a prefix keeps
 QUERIES = 200  # of a data set, drawn with the seed
@@ -49,7 +47,7 @@ class ChangedQueries(Figure):
                 dense, lambda _, texts, k: lexical.search(texts, k), {judged.dataset: fusion}
             )
 
-        def ndcg(system: str, search: Search, kind: Perturbation) -> list[float]:
+        def ndcg(system: str, search: Search, kind: str) -> list[float]:
             name = f"{evaluated.tower.name}{' as served' if system == 'served' else ''}, {kind}"
             changed = perturbed_set(judged, rows, kind, evaluated.seed)
             values: list[float] = (
@@ -105,28 +103,17 @@ class ChangedQueries(Figure):
         )
 
 
-def perturbed_set(judged: JudgedSet, rows: np.ndarray, kind: Perturbation, seed: int) -> JudgedSet:
+def perturbed_set(judged: JudgedSet, rows: np.ndarray, kind: str, seed: int) -> JudgedSet:
     """Some queries of a judged set with changed texts, by row; the change depends on query id, kind and seed alone."""
-    ids = [judged.query_ids[row] for row in rows]
-    texts = [
-        perturb(
-            judged.texts[row],
-            kind,
-            np.random.default_rng([seed, zlib.crc32(query.encode()), PERTURBATIONS.index(kind)]),
-        )
-        for row, query in zip(rows, ids, strict=True)
-    ]
+    ids, position = [judged.query_ids[row] for row in rows], list(PERTURBATIONS).index(kind)
+    generators = [np.random.default_rng([seed, zlib.crc32(query.encode()), position]) for query in ids]
+    texts = [PERTURBATIONS[kind](judged.texts[row], generator) for row, generator in zip(rows, generators, strict=True)]
     return replace(judged, query_ids=ids, texts=texts, qrels={query: judged.qrels[query] for query in ids})
 
 
 def drawn_rows(count: int, limit: int, seed: int) -> np.ndarray:
     """Rows below `count`, ascending: all, or `limit` drawn alike where there are more."""
     return np.sort(np.random.default_rng(seed).permutation(count)[:limit])
-
-
-def perturb(text: str, kind: Perturbation, generator: np.random.Generator) -> str:
-    """The changed text; as it was where nothing can be changed, such as the order of one word."""
-    return _CHANGES[kind](text, generator)
 
 
 def _typo(text: str, generator: np.random.Generator) -> str:
@@ -157,8 +144,9 @@ def _prefix(text: str, generator: np.random.Generator) -> str:
     return text[: max(1, round(len(text) * generator.uniform(*_TYPED)))].rstrip() or text
 
 
-_CHANGES: Mapping[Perturbation, Callable[[str, np.random.Generator], str]] = {
+PERTURBATIONS: Mapping[str, Callable[[str, np.random.Generator], str]] = {
     "typos": _typo,
     "word_order": _word_order,
     "prefix": _prefix,
 }
+"""How test queries are changed; a text in which nothing can be changed, such as the order of one word, stays."""

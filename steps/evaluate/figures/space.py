@@ -7,7 +7,7 @@ import numpy as np
 
 from steps.core.cosines import cosines
 from steps.evaluate.figures.base import NEIGHBOURS, EvaluatedTower, Figure, Part, RenderContext, model_table, overlaps
-from steps.evaluate.figures.geometry import PAIRS, draw_pairs
+from steps.evaluate.figures.geometry import PAIRS, draw_pairs, unit
 from steps.evaluate.formatting import Block, percent
 from steps.evaluate.systems import Student
 
@@ -74,11 +74,9 @@ def neighbours_kept(
 
 def neighbours(vectors: np.ndarray) -> np.ndarray:
     """Rows of the NEIGHBOURS others with the greatest cosine of each row; `vectors` has more rows."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit = vectors / np.where(lengths > 0, lengths, 1)
-    best = []
-    for start in range(0, len(unit), _BLOCK):
-        similar = unit[start : start + _BLOCK] @ unit.T
+    directions, best = unit(vectors), []
+    for start in range(0, len(directions), _BLOCK):
+        similar = directions[start : start + _BLOCK] @ directions.T
         similar[np.arange(len(similar)), np.arange(start, start + len(similar))] = -np.inf
         best.append(np.argpartition(-similar, NEIGHBOURS - 1, axis=1)[:, :NEIGHBOURS])
     return np.concatenate(best)
