@@ -58,7 +58,9 @@ def summary(metrics: Mapping[str, Any], best: str, origin: Sequence[tuple[str, s
     """Markdown of metrics.json; `best` is the student that the verdict is of, `origin` what the figures come from."""
     quality, sentences = counted_sets(metrics), headline(metrics)
     lines = [*(f"- **{line}**" for line in sentences), *([""] if sentences else [])]
-    lines += [_kept_of_all(metrics, best) if quality else _not_tested(metrics, best), ""]
+    untested = "; no test query is judged" if metrics["datasets_dev"] else ""
+    chosen = f"**{best}** was chosen: {metrics['choice']['reason']}{untested}."
+    lines += [_kept_of_all(metrics, best) if quality else chosen, ""]
     details = (*choice_lines(metrics), *left_out_lines(metrics), *verdict_lines(metrics, best))
     lines += [f"- {line}" for line in details]
     for dataset in quality:
@@ -76,11 +78,6 @@ def summary(metrics: Mapping[str, Any], best: str, origin: Sequence[tuple[str, s
     lines += [*([""] if notes else []), *(f"- {line}" for line in notes)]
     source = "; ".join(f"{name} {value}" for name, value in origin)
     return "\n".join([*lines, *(["", f"From {source}."] if source else [])]) + "\n"
-
-
-def _not_tested(metrics: Mapping[str, Any], best: str) -> str:
-    untested = "; no test query is judged" if metrics["datasets_dev"] else ""
-    return f"**{best}** was chosen: {metrics['choice']['reason']}{untested}."
 
 
 def _kept_of_all(metrics: Mapping[str, Any], best: str) -> str:

@@ -60,7 +60,8 @@ def of_kind(kind: Kind, count: int, dim: int) -> str:
     if count < 16 * POINTS_A_CENTROID:
         return "Flat"
     lists = min(round(4 * math.sqrt(count)), min(count, TRAINING_VECTORS) // POINTS_A_CENTROID)
-    subvectors = subquantizers(dim)
+    # of four dimensions or more each
+    subvectors = max(number for number in range(1, max(1, dim // 4) + 1) if dim % number == 0)
     match kind:
         case "flat":
             return "Flat"
@@ -74,11 +75,6 @@ def of_kind(kind: Kind, count: int, dim: int) -> str:
             return "SQ8"
         case "binary":  # one bit a dimension after a random rotation (RaBitQ, Gao and Long 2024), then re-ranked
             return f"RR{dim},RaBitQ,Refine(SQ8)"
-
-
-def subquantizers(dim: int) -> int:
-    """Subvectors of a vector for product quantisation: as many as have four dimensions or more each."""
-    return max(number for number in range(1, max(1, dim // 4) + 1) if dim % number == 0)
 
 
 def split_refine(text: str) -> tuple[str, str | None]:

@@ -30,11 +30,6 @@ LOCK = Path("dvc.lock")
 _FILES = ("dvc.lock", "params.yaml", "sources.json", "models.json", "images.lock")
 
 
-def is_model(reference: str) -> bool:
-    """NAME@alias or NAME/version, not a digest."""
-    return "@" in reference or "/" in reference
-
-
 def made_of(reference: str) -> dict[str, Any]:
     """Everything behind NAME@alias or NAME/version; UserError when there is no such version."""
     name, _, which = reference.removeprefix("models:/").replace("@", "/@").partition("/")

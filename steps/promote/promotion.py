@@ -119,14 +119,6 @@ def _reset_challenger(registry: Registry, version: str, earlier: str | None) -> 
             registry.point(CHALLENGER, before if before != version else None)
 
 
-def dry_run_decision(
-    registry: Registry, candidate: Candidate, judged: Sequence[JudgedSet], params: PromoteParams
-) -> Decision:
-    """The decision as it would fall now; writes nothing, neither to the registry nor to the artefact store."""
-    champion = champion_evidence(registry, registry.aliases().get(CHAMPION), candidate.evidence, judged, keep=False)
-    return decide(candidate.evidence, champion, params.policy)
-
-
 def champion_evidence(
     registry: Registry, version: str | None, candidate: Evidence, judged: Sequence[JudgedSet], *, keep: bool
 ) -> Evidence | None:
@@ -194,7 +186,8 @@ def _note_decision(registry: Registry, version: str, decision: Decision, card: s
     verdict, *checks = decision.lines()
     reasons = _fitting(checks, _TAG - 50, "... and {} more")
     registry.tag(version, {"decision": verdict, "decided_at": at, "decided_by": by, "reasons": reasons})
-    registry.describe(version, description(registry.name, version, decision, card))
+    page = description(registry.name, version, decision, card)
+    registry.api.update_model_version(registry.name, version, page)
     return at, by
 
 

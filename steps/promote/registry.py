@@ -104,10 +104,6 @@ class Registry:
             elif key in present:
                 self.api.delete_model_version_tag(self.name, version, PREFIX + key)
 
-    def describe(self, version: str, text: str) -> None:
-        """Set what the version's page says, Markdown."""
-        self.api.update_model_version(self.name, version, text)
-
     def download(self, version: str, into: Path) -> Path:
         """Fetch a version's files; returns the release folder among them. UserError when it holds no release."""
         uri = f"models:/{self.name}/{version}"

@@ -15,11 +15,12 @@ from steps.promote.evidence import (
     read_test_sets,
     with_reported_slices,
 )
-from steps.promote.lineage import check_evaluation, check_measured, is_model, made_from, made_of, read_origin
+from steps.promote.gate import decide
+from steps.promote.lineage import check_evaluation, check_measured, made_from, made_of, read_origin
 from steps.promote.lock import Lock, lock_place, lock_store
 from steps.promote.move import Refused, RolledBack, as_table, history
 from steps.promote.params import PromoteParams
-from steps.promote.promotion import dry_run_decision, find_version, promote, roll_back
+from steps.promote.promotion import champion_evidence, find_version, promote, roll_back
 from steps.promote.registry import CHAMPION, Registry
 
 LOCK_WAIT_S = 60.0  # while somebody else moves the aliases, before giving up (exit code 75)
@@ -50,7 +51,8 @@ def run(
             champion = registry.aliases().get(CHAMPION)
             print(f"promote: {student} ({candidate.release}) to {params.name}, champion: {champion or 'none'}")
             if dry_run:
-                decision = dry_run_decision(registry, candidate, judged, params)
+                recorded = champion_evidence(registry, champion, candidate.evidence, judged, keep=False)
+                decision = decide(candidate.evidence, recorded, params.policy)
                 print("\n".join(decision.lines()))
                 if not decision.approved:
                     raise Refused(f"{student} would be refused for the reasons above")
@@ -113,7 +115,8 @@ def run_history(params: PromoteParams) -> None:
 def run_lineage(reference: str, params: PromoteParams) -> None:
     """Print what a model was made of, or what was made of a commit, a dvc.lock or data, as YAML."""
     with reaching():
-        answer = made_of(reference) if is_model(reference) else made_from(Registry(params.name), reference)
+        names_model = "@" in reference or "/" in reference
+        answer = made_of(reference) if names_model else made_from(Registry(params.name), reference)
     print(yaml.safe_dump(answer, sort_keys=False, allow_unicode=True, width=120).rstrip())
 
 

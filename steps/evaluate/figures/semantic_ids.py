@@ -34,16 +34,14 @@ class SemanticIds(Figure):
             return None
         relevant = [[doc for doc, grade in judged.qrels[query].items() if grade >= judged.relevant_from]
                     for query in judged.query_ids]  # fmt: skip
-        indexed = iter(document_rows(release, judged.dataset, [doc for docs in relevant for doc in docs]).tolist())
-        relevant_rows = [[row for row in (next(indexed) for _ in docs) if row >= 0] for docs in relevant]
-        if not any(relevant_rows):
+        rows = document_rows(release, judged.dataset, [doc for docs in relevant for doc in docs])
+        ends = np.cumsum([len(docs) for docs in relevant])
+        indexed = {at: part[part >= 0] for at, part in enumerate(np.split(rows, ends[:-1])) if (part >= 0).any()}
+        if not indexed:
             return None
-        indexed_queries = [
-            query for query, rows in enumerate(relevant_rows) if rows
-        ]  # those with a document in the index
         documents, books = codes
-        queries = query_codes(evaluated.vectors[indexed_queries], books)
-        shares = prefix_recall(queries, documents, [relevant_rows[query] for query in indexed_queries])
+        queries = query_codes(evaluated.vectors[list(indexed)], books)
+        shares = prefix_recall(queries, documents, [rows.tolist() for rows in indexed.values()])
         return {
             name: {str(count): value for count, value in enumerate(row, 1)}
             for name, row in zip(("recall", "documents"), shares, strict=True)
