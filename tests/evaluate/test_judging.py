@@ -218,12 +218,6 @@ def audit(root: Path) -> dict[str, int]:
     return audit_leaks(folders_of(root))
 
 
-def test_clean_inputs_are_counted(tmp_path: Path) -> None:
-    write_inputs(tmp_path)
-    # one alignment text, one generated query, one mined query; 20 dev and test queries in each of two data sets
-    assert audit(tmp_path) == {"checked_texts": 3, "evaluation_queries": 40, "leaks": 0}
-
-
 @pytest.mark.parametrize(
     ("where", "file"), [("alignment", "alignment_texts"), ("generated", "generated_queries"), ("mined", "triplets")]
 )

@@ -78,6 +78,7 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
     assert metrics["indexes"]["api"]["ann"]["bytes"] == 100
     assert metrics["serving"]["api"]["2l"]["lost"] == pytest.approx(0)
     assert metrics["sizes"] == {"teacher": {"bytes": 1_000_000}, "static": {"bytes": 123_456}, "2l": {"bytes": 123_456}}
+    # an alignment text, a generated and a mined query; 20 dev and test queries in each of two data sets
     assert metrics["audit"] == {"checked_texts": 3, "evaluation_queries": 40, "leaks": 0}
     assert metrics["queries"]["api"] == {"test": 10, "dev": 10}
     assert metrics["closeness"] == metrics["closeness_texts"] == {}

@@ -40,12 +40,6 @@ print(*(name for name in sys.modules if name.split(".")[0] in {"torch", "transfo
 """
 
 
-@pytest.fixture
-def unreleased(released: Path, tmp_path: Path) -> Path:
-    """A copy of everything but the releases."""
-    return Path(shutil.copytree(released, tmp_path / "other", ignore=shutil.ignore_patterns("release", "cache")))
-
-
 def engine(project: Path, dataset: str) -> Bm25:
     """BM25 over a data set in the corpus' order."""
     template = corpus_template(project / "data/ingest")

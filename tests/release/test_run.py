@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,12 +27,6 @@ from steps.tracking.runs import NullRun
 pytestmark = pytest.mark.medium
 
 STRICT = Limits(parity=1.0, total=1.0, cosine=1 - 1e-9)  # which no int8 form keeps
-
-
-@pytest.fixture
-def unreleased(released: Path, tmp_path: Path) -> Path:
-    """A copy of everything but the releases."""
-    return Path(shutil.copytree(released, tmp_path / "other", ignore=shutil.ignore_patterns("release", "cache")))
 
 
 def exact(released: Path, dataset: str, vectors: np.ndarray) -> tuple[np.ndarray, list[str]]:
