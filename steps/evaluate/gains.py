@@ -8,15 +8,7 @@ from typing import Any
 import numpy as np
 
 from steps.core.measures import NDCG, UNCUT, counted_sets, weights
-from steps.evaluate.comparing import (
-    bootstrap_p_value,
-    compare,
-    holm,
-    is_chance,
-    is_gain,
-    p_value,
-    significant,
-)
+from steps.evaluate.comparing import bootstrap_p_value, compare, holm, is_chance, is_gain, p_value, significant
 from steps.evaluate.latency import Latency
 from steps.evaluate.measuring import Result
 from steps.evaluate.params import AS_ONE
