@@ -173,8 +173,7 @@ def _released(metrics: Metrics) -> list[Mark]:
 
 
 def by_set(metrics: Metrics) -> list[tuple[str, float, list[float | None]]]:
-    """Data set, the teacher's nDCG@10, and the share that each student keeps as its release serves it, the hardest
-    first.
+    """Data set, the teacher's nDCG@10, and the share that each student keeps as released, the hardest first.
 
     [] for a single data set: the table of all has its figures.
     """

@@ -72,8 +72,7 @@ def evaluate(
 ) -> None:
     """The same with systems that are open.
 
-    Of data sets without judged test queries students' closeness to the teacher is measured, and decides if all are
-    such.
+    Where no test query is judged, students' closeness to the teacher is measured; it decides if that is so everywhere.
     """
     students = [system.name for system in systems.students]
     audit = audit_leaks(folders)

@@ -47,7 +47,7 @@ class SemanticIds:
 
 
 def codebooks(sample: np.ndarray, levels: int, codes: int, seed: int) -> np.ndarray:
-    """Centroids of each level `(levels, codes, dim)`, from `(n, dim)` vectors; fewer codes if 39 vectors each lack."""
+    """Centroids of each level `(levels, codes, dim)` from vectors `(n, dim)`; fewer codes if n / 39 is less."""
     centroids = max(1, min(codes, len(sample) // POINTS_A_CENTROID))
     residual = sample.astype(np.float32)
     books = np.empty((levels, centroids, sample.shape[1]), dtype=np.float32)

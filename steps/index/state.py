@@ -42,8 +42,9 @@ class TunedSettings:
 
 @dataclass(frozen=True)
 class State:
-    """What an index was trained on, `trained_on` vectors, of which `changed` were exchanged since, and what was made of
-    it. `tuned`: None for an index in shards or none; `top`: exact hits of the queries with the digest `asked`.
+    """What an index was trained on and what was made of it; `changed`: vectors exchanged since.
+
+    `tuned`: None for an index in shards or none; `top`: exact hits of the queries with the digest `asked`.
     """
 
     trained_on: int

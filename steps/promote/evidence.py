@@ -59,7 +59,7 @@ class Evidence:
 
 
 def evidence_from_json(raw: Mapping[str, Any], evaluation: Evaluation) -> Evidence:
-    """Evidence that `as_json` wrote on the same evaluation; ValueError when it was another, or what a misfit raises."""
+    """Evidence that `as_json` wrote on the same evaluation; ValueError if it was another."""
     if raw["evaluation"] != evaluation.digest:
         raise ValueError(f"evidence of evaluation {raw['evaluation']}, expected {evaluation.digest}")
     return Evidence(
@@ -197,8 +197,7 @@ def metrics_of(reports: Path) -> Iterator[dict[str, Any]]:
 
 
 def choose_students(named: str, reports: Path, releases: Path, policy: Policy) -> list[str]:
-    """The named student, or of those within the policy's budgets the evaluation's choice, and behind it the best on
-    dev.
+    """The named student, or those within the policy's budgets: the evaluation's choice, and behind it the best on dev.
 
     A choice may lose more than the gate allows. Without dev queries test says which is the best. UserError when the
     named one was not evaluated, or when no release is within the budgets.

@@ -154,8 +154,7 @@ def _same(expected: Golden, answer: dict[str, Any]) -> bool:
 
 
 def rescore(folder: Path, evaluation: Evaluation, judged: Sequence[JudgedSet], p50_ms: float) -> Evidence:
-    """Evidence of the release in `folder`, by what it serves, over its exact index; data sets that it lacks are left
-    out.
+    """Evidence of the release in `folder`, over its exact index, on the data sets that it has, by what it serves.
 
     A document that is newer than the release counts as missed. UserError when the release does not verify.
     """

@@ -82,7 +82,7 @@ def made_from(registry: Registry, digest: str) -> list[dict[str, Any]]:
 def upstream(stages: Stages, targets: list[str]) -> Stages:
     """The first of the `targets` with all stages that it was made from, and the others alone; in dvc.lock's order.
 
-    No path leads to stages that dvc.lock keeps of before.
+    dvc.lock keeps stages that were renamed or dropped; no path leads to those.
     """
     reached = set(targets[1:]) & set(stages)
     waiting = [targets[0]] if targets[0] in stages else []

@@ -71,8 +71,8 @@ def refuse_rolled_back(registry: Registry, version: str) -> None:
 def carry_out(registry: Registry, move: Move, guard: Guard, after: After, *, again: bool = True) -> None:
     """Move the aliases, under the lock, unless the version is the champion by now.
 
-    TransientError when the champion is no longer the one that was judged; Refused for what was rolled back, but with
-    `again`.
+    TransientError when the champion is no longer the one that was judged. Without `again` Refused for what was rolled
+    back.
     """
     recover(registry, guard)
     aliases = registry.aliases()

@@ -233,8 +233,7 @@ def find_version(registry: Registry, digest: str) -> str | None:
 def register(registry: Registry, candidate: Candidate, golden: Any, origin: Origin, lock: Lock) -> str:
     """The number of the version that holds the candidate's release: found by its digest, or made.
 
-    A registration that was cut short is completed. Of two at once, the lock lets the second find the first one's
-    version.
+    A registration that was cut short is completed. Of two at once, the lock lets the second find the first's version.
     """
     digest = candidate.evidence.release
     version = find_version(registry, digest)

@@ -116,7 +116,7 @@ class Bench:
     exported: np.ndarray
 
     def trials(self, folder: Path, form: Format, precision: str, limits: Limits, calibration: list[str]) -> list[Trial]:
-        """Write forms below `folder`, int8 by the texts `calibration`, until one has no objection; returns them all."""
+        """Write forms below `folder` until one has no objection; returns them all. `calibration`: texts for int8."""
         trials: list[Trial] = []
         model, exported = (ndcg(self.release, self.queries, vectors, "flat") for vectors in (self.model, self.exported))
         for candidate in to_try(form, precision):

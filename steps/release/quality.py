@@ -73,7 +73,10 @@ DEPTH = 10
 
 
 def ndcg(release: Release, queries: Sequence[JudgedSet], vectors: np.ndarray, kind: str) -> list[np.ndarray]:
-    """nDCG@10 of every query over an index of the release, `(queries,)` a data set; `vectors` begin with those."""
+    """nDCG@10 of every query over an index of the release, `(queries,)` a data set.
+
+    `vectors` `(texts, dim)` begins with the queries' embeddings, one data set after the other.
+    """
     values = []
     for judged, rows in zip(queries, rows_of(queries), strict=True):
         exact = kind == "flat" or "ann" not in release.kinds(judged.dataset)  # then the exact one serves
@@ -130,7 +133,7 @@ FIXES = {
 
 
 def check_costs(costs: Mapping[str, Cost]) -> None:
-    """UserError for the first data set whose loss is proven to be above the limit; others are told on stderr."""
+    """UserError for the first data set whose loss is proven to be above the limit; an unproven one goes to stderr."""
     for dataset, cost in costs.items():
         if cost.total.within:
             continue

@@ -31,8 +31,7 @@ Pair = tuple[str, str]
 def load_ranker(source: str | Path, max_length: int | None = None, seed: int = 0) -> CrossEncoder:
     """Load a ranker from a folder or a Hugging Face name, in fp32; an encoder gets a random head, drawn by `seed`.
 
-    `max_length`: tokens of a pair that it reads, None as saved. UserError if it cannot be loaded, or has several
-    outputs.
+    `max_length`: tokens of a pair, None as saved. UserError if it cannot be loaded, or has several outputs.
     """
     with torch.random.fork_rng(), quiet():  # of a converted encoder and its new head
         torch.manual_seed(seed)

@@ -82,7 +82,7 @@ def read_codes(release: Release, dataset: str, seed: int) -> tuple[np.ndarray, n
 
 
 def centroids(vectors: np.ndarray, codes: np.ndarray, count: int) -> np.ndarray:
-    """Mean residual, float32 `(levels, count, dim)`, of vectors `(n, dim)` by codes `(n, levels)`; NaN of none."""
+    """Mean residual `(levels, count, dim)` of vectors `(n, dim)` by codes `(n, levels)`; NaN for an unused code."""
     residual = vectors.astype(np.float64)
     books = np.full((codes.shape[1], count, vectors.shape[1]), np.nan)
     for level, level_codes in enumerate(codes.T):
