@@ -153,10 +153,10 @@ def significant(p_value: float) -> str:
 
 def of_one_spec(distill: Path, students: Sequence[str]) -> list[list[str]]:
     """Names of students that are one but for the seed, one a seed, by the reports in `distill`; of two and more."""
-    groups: dict[str, dict[Any, str]] = defaultdict(dict)
+    groups: dict[str, dict[int, str]] = defaultdict(dict)
     for student in students:
         report = read_json(distill / student / "report.json")
-        groups[str(report.get("spec", student))].setdefault(report.get("seed", student), student)
+        groups[str(report["spec"])].setdefault(report["seed"], student)
     return [list(by_seed.values()) for by_seed in groups.values() if len(by_seed) > 1]
 
 

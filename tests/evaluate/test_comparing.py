@@ -110,6 +110,3 @@ def test_students_that_differ_in_their_seed_alone_are_told_with_their_spread(tmp
     [line] = seed_lines({"seeds": by_student})
     assert "97.0%" in line and "1.4 points" in line
     assert spreads({}, groups) == {}, "nothing is judged"
-    for student in ("4l", "4l_b"):  # reports of before there were specs
-        write_json(tmp_path / student / "report.json", {})
-    assert of_one_spec(tmp_path, ["4l", "4l_b"]) == []

@@ -221,7 +221,8 @@ def write_inputs(
         for text in (f"a violin number{at} or a graph" if at % 2 else f"a matrix number{at}",)
     ]
     for student, seconds in {"static": 1.2, "2l": 12.6}.items():
-        write_json(root / "distill" / student / "report.json", {"seconds": seconds})
+        report = {"seconds": seconds, "spec": {"name": student}, "seed": 7}
+        write_json(root / "distill" / student / "report.json", report)
         write_table(root / "distill" / student, "held_out", table_from_rows("held_out", held_out))
     return {
         dataset: {row["doc_id"]: f"{row['title']} {row['content']}" for row in corpus if row["dataset"] == dataset}
