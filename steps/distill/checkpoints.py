@@ -62,10 +62,7 @@ class Checkpoints:
         self.saved_at = time.monotonic()
 
     def load(self, modules: Mapping[str, nn.Module], optimizer: torch.optim.Optimizer, rate: Any, done: Done) -> None:
-        """Take up the state of a killed run, if it left one; one that cannot be read is begun anew.
-
-        While another run trains the same, it waits.
-        """
+        """Take up the state of a killed run, if there is a readable one; wait while another run trains the same."""
         acquire(self.folder, "distill")
         load_tensors = partial(torch.load, map_location="cpu", weights_only=True)
         state = load_checkpoint_or_none(self.folder / "state.pt", load_tensors, "distill")
@@ -87,10 +84,7 @@ class Checkpoints:
 
 
 def training_folder(module: nn.Module, arrays: dict[str, Any], knobs: dict[str, Any], losses: Iterable[Loss]) -> Path:
-    """Folder below SLIMTOWER_CACHE of all trainings of this model, texts, targets, knobs and this code alone.
-
-    UserError when the processes of one training differ in them.
-    """
+    """Folder below SLIMTOWER_CACHE of trainings that are equal in all this; UserError if the processes differ in it."""
     modules = {type(loss).__module__ for loss in losses}  # nobody imports these by name
     code = code_digest("steps.distill.trainer", "steps.distill.objective", "steps.distill.joint", *modules)
     key = hashlib.sha256(json.dumps([knobs, code, library_versions()], sort_keys=True).encode())

@@ -47,10 +47,7 @@ def check_size(tower: SentenceTransformer) -> None:
 
 
 def check_temperatures(losses: Sequence[Loss], scores: Mapping[str, ScoreTable], count: int) -> None:
-    """A warning where the scores of a teacher are flat or one-hot at the temperature of a loss that learns them.
-
-    Of the `count` documents nearest to each text.
-    """
+    """Warn if a teacher's scores of the `count` nearest documents are flat or one-hot at their loss' temperature."""
     for loss in losses:
         if not (isinstance(loss, ScoreLoss) and loss.of_shares and loss.teacher in scores):
             continue
@@ -69,10 +66,7 @@ def check_endpoint(chosen: StudentParams, teacher: SentenceTransformer) -> None:
 
 
 def check_student(student: Student, tokens: Tokens, dim: int, matryoshka: Sequence[int] = ()) -> None:
-    """UserError when the student has no row for a token that it will read, or not the dimension of its targets.
-
-    Also when one of its `matryoshka` dimensions is not below that.
-    """
+    """UserError for tokens without a row, other dimensions than the targets', and `matryoshka` ones not below these."""
     check_token_rows(student, tokens)
     with torch.inference_mode():
         student_dim = student.embed(tokens, np.arange(1)).shape[1]
@@ -119,8 +113,8 @@ def check_repeats(
 ) -> list[str]:
     """Parts of `repeats` of which no text trains: they are left out, and one line on stderr names them.
 
-    UserError for such a part that is `required`, and when no part is left.
-    `counts` are those of the stage `embed`. Nothing is said of the part that makes up for missing texts where none are.
+    `counts` are those of the stage `embed`, which may have needed no filler. UserError for a `required` part, and if
+    none is left.
     """
     absent: dict[Part, str] = {}
     unneeded = FILLER not in counts and FILLER not in required
@@ -156,7 +150,6 @@ def _trains_nothing(times: float, members: int, counts: Mapping[str, int]) -> st
 
 
 def _listed(absent: Mapping[Part, str]) -> str:
-    """Parts and reasons; those of one reason together."""
     by_reason: dict[str, list[str]] = {}
     for part, reason in absent.items():
         by_reason.setdefault(reason, []).append(part)

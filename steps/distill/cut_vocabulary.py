@@ -17,10 +17,7 @@ _CUT = ("Unigram", "WordPiece")
 
 
 def used_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> np.ndarray:
-    """Ids, ascending, of the tokens that texts consist of, of special ones, and of all pieces of a single letter.
-
-    A text whose tokens are among them is read as before; any other, in more and shorter pieces.
-    """
+    """Ids, ascending, of the tokens of texts, of special ones, and of single letters, by which any text can be read."""
     reader = Tokenizer.from_str(tokenizer.to_str())  # what is set below stays here
     reader.no_padding()
     reader.no_truncation()
@@ -87,7 +84,6 @@ def cut_transformer(tower: SentenceTransformer, texts: Iterable[str]) -> None:
 
 
 def _special_ids(config: Any, token_ids: np.ndarray) -> dict[str, int]:
-    """New numbers of the special tokens that a network's configuration names."""
     old = {
         name: getattr(config, name, None) for name in ("bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id")
     }
@@ -95,7 +91,6 @@ def _special_ids(config: Any, token_ids: np.ndarray) -> dict[str, int]:
 
 
 def _renumber(part: Any, number: dict[int, int]) -> None:
-    """Give the special tokens of a post-processor, and of those within it, their new ids."""
     if not part:
         return
     for inner in part.get("processors", ()):

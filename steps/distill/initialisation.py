@@ -38,9 +38,8 @@ _RIDGE = 1e-3  # of the mean variance of the index's dimensions: one that hardly
 def layer_subset(teacher_folder: Path, layers: list[int], *, prompts: bool = False) -> SentenceTransformer:
     """The teacher's query tower with these of its layers alone, in this order; negative numbers count from the last.
 
-    Query-encoder alignment (Sec. 3.2). `prompts`: it reads its queries with the teacher's prompt. UserError for a layer
-    that the teacher does not have, and for layers that would be another model once saved: ModernBERT's first layer
-    lacks a norm that its others have.
+    Query-encoder alignment (Sec. 3.2). `prompts`: with the teacher's prompt. UserError for a layer that it does not
+    have, and for layers that would be another model once saved, as ModernBERT's first one differs.
     """
     tower = load_tower(teacher_folder, "query")
     if not prompts:
@@ -93,10 +92,7 @@ def pretrained(base: str, teacher: SentenceTransformer) -> SentenceTransformer:
 
 
 def fit_projection(tower: SentenceTransformer, sources: Sources, params: DistillParams) -> None:
-    """Start the map at the tower's end, if it changes the dimension, where it gives vectors nearest to the teacher's.
-
-    That is the least squares map from what the tower makes of some alignment texts; a random one takes longer to train.
-    """
+    """Start the map at the tower's end, if it changes the dimension, at the least squares fit to the teacher."""
     modules = [module for module in tower if not isinstance(module, Normalize)]
     last = modules.pop()
     if not isinstance(last, Dense) or last.in_features == last.out_features:
@@ -115,10 +111,9 @@ def fit_projection(tower: SentenceTransformer, sources: Sources, params: Distill
 
 
 def fresh(params: FreshEncoder, teacher: SentenceTransformer, texts: list[str], max_length: int) -> SentenceTransformer:
-    """A BERT of random weights, with `params.pooling`.
+    """A BERT of random weights with a vocabulary trained on `texts`, or with the teacher's.
 
-    Of its own vocabulary, trained on `texts`, or of the teacher's: then each token starts as the teacher's input
-    embedding, reduced to `dim` by its principal directions.
+    Then each token starts as the teacher's input embedding, reduced to `dim` by its principal directions.
     """
     with TemporaryDirectory() as folder:
         tokenizer = _word_pieces(texts, params.vocabulary) if params.vocabulary else teacher.tokenizer
@@ -145,8 +140,7 @@ def fresh(params: FreshEncoder, teacher: SentenceTransformer, texts: list[str], 
 def _word_pieces(texts: list[str], size: int) -> PreTrainedTokenizerFast:
     """A BERT tokenizer of at most `size` lower-case word pieces, learned from the texts.
 
-    The trainer numbers inner letters, and drops rare ones, in an order that changes from process to process; so both
-    are settled before it starts.
+    Letters are chosen and ordered here, as the trainer's order changes from process to process.
     """
     learner = BertWordPieceTokenizer(lowercase=True)
     normal = [learner.normalize(text) for text in texts]
@@ -183,9 +177,9 @@ def adapted(name: str, teacher: SentenceTransformer, sources: Sources, params: D
     """The encoder with weights that stay, and a map A `(teacher's dim, its dim)` that trains on (Drift-Adapter's LA,
     arXiv:2509.23471, without its low rank).
 
-    A starts where it gives the old index the new model's scores. Of some documents, n being the encoder's vector and o
-    that of the index, `sum ||A^T o + b - n||^2` is least; so `(A q)^T o = q^T (A^T o)` is about `q^T n - q^T b`, and
-    the last term is the same for all documents of a query. UserError for what is no transformer, or has a query prompt.
+    A starts where `sum ||A^T o + b - n||^2` over some documents is least, n being the encoder's vector and o that of
+    the index: so `(A q)^T o = q^T (A^T o)` is about `q^T n - q^T b`, whose last term is the same for all documents of a
+    query.
     """
     folder = Path(resolve_base(name))
     tower = load_tower(folder, "query")
@@ -267,7 +261,6 @@ def ending_like(teacher: SentenceTransformer, modules: list[nn.Module]) -> Sente
 
 
 def _transformer(tower: SentenceTransformer, source: str | Path) -> PreTrainedModel:
-    """The network that reads a tower's tokens; UserError when it is no transformer."""
     first = tower[0]
     if not isinstance(first, Transformer):
         raise UserError(
@@ -278,10 +271,7 @@ def _transformer(tower: SentenceTransformer, source: str | Path) -> PreTrainedMo
 
 
 def blocks_of(model: nn.Module, source: str | Path) -> tuple[nn.Module, str, nn.ModuleList]:
-    """The model's transformer blocks: the module that holds them, under which name, and the list.
-
-    UserError for a network that has none, as ALBERT, whose layers are one.
-    """
+    """The module that holds a model's transformer blocks, under which name, and the list; UserError without any."""
     for path in ("encoder.layer", "transformer.layer", "encoder.layers", "layers", "h"):
         holder, _, name = path.rpartition(".")
         owner = getattr(model, holder, None) if holder else model

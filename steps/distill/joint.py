@@ -149,10 +149,7 @@ class JointDocuments(Teachers):
 def joint_documents(
     teacher: Path, texts: list[str], max_length: int, precision: Precision, stored: Teachers
 ) -> JointDocuments:
-    """The document tower of the teacher in a folder, reading `max_length` tokens of all documents.
-
-    UserError for a tower that writes a prompt around them, as a language model's does.
-    """
+    """The document tower of the teacher in a folder; UserError if it writes a language model's prompt around texts."""
     tower = load_tower(teacher, "document")
     if getattr(tower.tokenizer, "chat_template", None):
         raise UserError(
@@ -164,7 +161,6 @@ def joint_documents(
 
 
 def _prompted_tokens(reader: TransformerStudent, role: Role, texts: list[str], max_length: int) -> Tokens:
-    """Tokens of the texts with the prompt of their role; UserError if the reader has no position or row for one."""
     prompt = reader.tower.prompts.get(role) or ""
     tokens = reader.tokenize([prompt + text for text in texts], max_length)
     check_document_tokens(reader, tokens)
@@ -173,10 +169,7 @@ def _prompted_tokens(reader: TransformerStudent, role: Role, texts: list[str], m
 
 @dataclass
 class JointScores(TrainedTeacher):
-    """Targets of a late interaction model or a cross encoder that trains: its scores and its layers', with gradient.
-
-    The vectors stay those of the index teacher, so its documents can be what a student is scored against.
-    """
+    """Scores of a late interaction model or a cross encoder that trains, beside the index teacher's vectors."""
 
     name: str
     network: Network

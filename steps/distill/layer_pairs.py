@@ -52,7 +52,7 @@ def candidate_layers(count: int, selection: Selection, depth: int, student_depth
 class LayerPairs(nn.Module):
     """The pairs at hand, and what brings the student's states to the width of the teacher's.
 
-    Both are part of a checkpoint: pairs drawn by the teacher's losses of a batch that is gone cannot be drawn again.
+    A checkpoint has both: pairs drawn by losses of a batch that is gone cannot be drawn again.
     """
 
     def __init__(
@@ -120,10 +120,9 @@ class Projection(nn.Module):
 
 
 def maps_between(width: int, stored: int, projection: Tensor | None, depth: int) -> nn.Module | None:
-    """What brings a student's states of `width` to the `stored` width of the teacher's; None where they have it.
+    """What brings a student's states of `width` to the `stored` width of the teacher's; None if they have it.
 
-    The teacher's own `projection` where that takes this width, else a linear map for each of the student's `depth`
-    layers, which trains and is left behind.
+    The teacher's own `projection` if that takes this width, else a linear map for each layer, which trains.
     """
     if projection is not None and len(projection) == width:
         return Projection(projection)

@@ -14,10 +14,7 @@ from slimtower.common.errors import UserError
 
 
 class LayerPooling(nn.Module):
-    """In place of a tower's pooling: the pooled states of some layers, numbered from 0, end to end.
-
-    A text's row is `(layers * width,)`; with a `projection` `(pooled, width)` each state is multiplied by it.
-    """
+    """In place of a pooling: its states of some layers, from 0, end to end, each multiplied by any `projection`."""
 
     def __init__(self, pooling: Pooling, layers: Sequence[int], projection: Tensor | None = None) -> None:
         super().__init__()

@@ -29,10 +29,7 @@ _BATCH = 64
 
 @dataclass(frozen=True)
 class LayerReader:
-    """Reads the states of some of the index teacher's layers, numbered from 0, what is cached not again.
-
-    `folder`: its tower; `fingerprint`: the tower's id. With `state_dim` states are projected to so many dimensions.
-    """
+    """Reads, and caches, states of layers, from 0, of the tower in `folder`; `state_dim` projects them, 0 = not."""
 
     folder: Path
     fingerprint: str
@@ -52,7 +49,6 @@ class LayerReader:
         return StateTable(rows, self._states(role, texts))
 
     def _states(self, role: Role, texts: Texts) -> np.ndarray:
-        """States of the texts, float16 `(texts, layers, width)`, memory-mapped; rank 0 makes them."""
         folder = cache_root() / "layer_states" / self.key.hex()[:24] / role
         digest = sha256(b"".join(text_key(text) for text in texts)).hexdigest()
         file = folder / f"{digest[:32]}.npy"
@@ -74,7 +70,6 @@ class LayerReader:
         return states.reshape(len(states), len(self.layers), -1)
 
     def _tower(self, role: Role) -> SentenceTransformer:
-        """The tower of that role, which gives states of layers instead of embeddings."""
         tower = load_tower(self.folder, role)
         pooling = pooling_of(tower, "the teacher")
         projection = self.projection(int(pooling.get_embedding_dimension()))

@@ -13,9 +13,9 @@ from steps.distill.score_tables import ScoreTable, to_device
 
 @dataclass(frozen=True)
 class LayerTargets:
-    """What k layers of a teacher say of the candidates.
+    """What k layers of a teacher say of the candidates: `scores` `(n, k, m)`, and which it scored, `is_scored` `(n,
+    m)`.
 
-    `scores` `(n, k, m)`, with gradient where the teacher trains, and which candidates it scored, `is_scored` `(n, m)`.
     `documents` `(m, k, width)`: its states of the candidates, for a student without documents of its own.
     """
 
@@ -109,10 +109,7 @@ class ScoredLayers(LayerTeacher):
 
 
 def compared(texts: Tensor, documents: Tensor, shared: Tensor | None = None) -> LayerTargets:
-    """Scores of all documents: `products` of the teacher's states (LEAD, Eq. 1 and 4).
-
-    `shared`: states of the documents for a student without its own.
-    """
+    """`products` of the teacher's states (LEAD, Eq. 1, 4); `shared`: those of documents for a student without any."""
     scores = products(texts, documents)
     return LayerTargets(scores, torch.ones_like(scores[:, 0], dtype=torch.bool), shared)
 

@@ -29,11 +29,7 @@ class Length(ABC):
         """Whether the held-out texts are read after this step; after the last one they are anyway."""
 
     def record(self, step: int, quality: float) -> None:  # noqa: B027  # a count follows from nothing
-        """Take note of the quality on held-out texts after a step.
-
-        0 is the teacher's mean vector for every text, 1 the teacher: cosines lie close together where a teacher's
-        vectors do.
-        """
+        """Take note of the quality on held-out texts: 0 is the teacher's mean vector for every text, 1 the teacher."""
 
 
 class Counted(Length):
@@ -56,17 +52,14 @@ class Counted(Length):
 class UntilConverged(Length):
     """As many steps as help: the rate stays up while the quality on held-out texts rises, then goes down in a line.
 
-    Looks lie a quarter more steps apart each time, so that a gain means the same early and late: what a quarter more
-    training brings. The rate starts to fall at the second look in a row that gained less than `min_gain`, if an epoch
-    will then be done, since new texts teach more than texts seen again; or if going on to the next look would pass the
-    ceiling. Only steps count, never time: a busy or slow machine trains the same student. `done` remembers what was
-    seen: a training that is continued goes on as it would have.
+    Looks lie a quarter more steps apart each time, so that a gain means the same early and late. The rate starts to
+    fall at the second look in a row that gained less than `min_gain`, if an epoch will then be done; or if going on to
+    the next look would pass the ceiling. Only steps count, never time. A training that is continued finds what was seen
+    in `done`.
     """
 
     def __init__(self, limits: Convergence, warmup_ratio: float, done: Done, epoch: int) -> None:
-        """`warmup_ratio` is the share of `min_steps` that warms up; `epoch` has the steps that are to be made at least,
-        0 where none need be.
-        """
+        """`warmup_ratio` is the share of `min_steps` that warms up; `epoch`: steps to be made at least, or 0."""
         self._limits, self._done = limits, done
         self._warmup = max(1, round(limits.min_steps * warmup_ratio))
         self._ceiling = math.ceil(limits.max_steps * (1 - DECAY))

@@ -20,10 +20,7 @@ def rows_of(parts: np.ndarray, repeats: Mapping[Part, float]) -> np.ndarray:
 
 
 def hold_out(rows: np.ndarray, parts: np.ndarray, validation_texts: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Seeded split of rows into training and validation rows, both sorted; at most a tenth of them validates.
-
-    Spans validate only where the other parts, half of whose texts may, have too few: they overlap with each other.
-    """
+    """Seeded split into training and at most a tenth validation rows, sorted; spans, which overlap, validate last."""
     order = np.random.default_rng((seed, 1)).permutation(rows)
     count = max(1, min(validation_texts, len(rows) // 10))
     natural, spans = order[parts[order] != FILLER], order[parts[order] == FILLER]
@@ -36,10 +33,7 @@ def hold_out(rows: np.ndarray, parts: np.ndarray, validation_texts: int, seed: i
 def with_documents(
     training: np.ndarray, parts: np.ndarray, repeats: Mapping[Part, float], share: float
 ) -> tuple[np.ndarray, dict[Part, float]]:
-    """Training rows with those of the documents, and repeats that make documents this share of an epoch's texts.
-
-    Documents never validate, so that students with and without them have the same held-out texts.
-    """
+    """Training rows with documents, none of which validates, and repeats that make them this share of an epoch."""
     if not share:
         return training, dict(repeats)
     documents = np.flatnonzero(parts == DOCUMENTS)
@@ -54,10 +48,7 @@ def texts_an_epoch(times: float, members: int) -> int:
 
 
 def epoch_rows(rows: np.ndarray, parts: np.ndarray, repeats: Mapping[Part, float], seed: int, epoch: int) -> np.ndarray:
-    """Row numbers of one epoch in training order: 2.5 repeats give each text twice and half of them a third time.
-
-    `rows` are the training rows, `parts[row]` names the part of a row.
-    """
+    """Rows of one epoch in training order: 2.5 repeats give each text twice and half of them a third time."""
     rng = np.random.default_rng((seed, 2, epoch))
     chosen = []
     for part in sorted(repeats):

@@ -32,10 +32,7 @@ class Objective:
         units: Units | None = None,
         providers: Mapping[str, Provider] | None = None,
     ) -> None:
-        """`candidates` where a loss compares documents; `document_tokens` of all documents for a symmetric student.
-
-        `units` of the vectors that losses see; None = 1. `providers` of the losses that have one, by their names.
-        """
+        """`candidates` if a loss compares documents; `document_tokens` for a symmetric student; `units` None = 1."""
         self.losses = {loss.name: loss for loss in losses}
         self.names: Sequence[str] = list(self.losses)
         self.teachers, self.candidates, self.document_tokens = teachers, candidates, document_tokens
@@ -68,8 +65,8 @@ class Objective:
     ) -> dict[str, Tensor]:
         """What the terms of `piece`, a part of the batch `rows`, are computed from, by name; with gradient.
 
-        `queries` are the student's embeddings before their normalisation, `(n, dim)`, `documents` a symmetric
-        student's of the batch's candidates, `(m, dim)`; besides them what providers and running teachers make.
+        `queries` `(n, dim)` before normalisation, of a symmetric student `documents` `(m, dim)`; and what providers and
+        running teachers make.
         """
         candidates = self._draw_candidates(rows, step)
         documents = _NONE if candidates is None else candidates.documents
@@ -83,7 +80,6 @@ class Objective:
         return tensors | self.teachers.forward(piece, documents)
 
     def _embed(self, student: Student, name: str, tokens: Tokens, rows: np.ndarray) -> dict[str, Tensor]:
-        """The student's embeddings by this name, and what a provider reads of the student on the way."""
         for loss, provider in self.providers.items():
             if (pair := provider.embed(tokens, rows)) is not None:
                 embeddings, states = pair
@@ -128,7 +124,6 @@ class Objective:
     def _batch(
         self, candidates: CandidateBatch | None, piece: np.ndarray, rows: np.ndarray, like: Tensor
     ) -> tuple[Batch, int]:
-        """Labels of the piece, and how many texts of the whole batch have one."""
         if candidates is None:
             nothing = torch.zeros((len(piece), 0), dtype=torch.bool, device=like.device)
             return Batch(nothing, nothing, nothing), 0

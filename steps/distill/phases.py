@@ -34,8 +34,7 @@ from steps.scorers.base import Network
 class Trainings:
     """The student's own training, then those of `then`: what their losses need is loaded, nothing else.
 
-    `teacher` is the index teacher's folder, which compares by `cosine` or by inner product; `training` are the rows of
-    the texts that train.
+    `teacher` is the index teacher's folder; `training` are the rows of the texts that train.
     """
 
     chosen: StudentParams
@@ -50,10 +49,7 @@ class Trainings:
     automatic: dict[str, dict[str, float]] = field(default_factory=dict)  # knobs that were `auto`, by the loss' name
 
     def __iter__(self) -> Iterator[tuple[Objective, Schedule, np.ndarray]]:
-        """Each with the rows of the texts that it sees, made when its turn comes; none with epochs: 0.0.
-
-        The learning rate of a static embedding is one of vectors of length 1, and follows theirs.
-        """
+        """Each with its texts' rows, made when its turn comes; a static embedding's rate follows vectors' length."""
         chosen, longer = self.chosen, self.units.queries if isinstance(self.chosen.start, Static) else 1.0
         for number, phase in enumerate(chosen.phases if chosen.trains else ()):
             schedule = Schedule(

@@ -52,10 +52,7 @@ class Provider:
         """Get ready for a step, from 1, on these rows and their `CandidateBatch`; called before each of its pieces."""
 
     def embed(self, tokens: Tokens, rows: np.ndarray) -> tuple[Tensor, Tensor] | None:
-        """The student's embeddings of a piece, as `Student.embed`, and what it reads of the student on the way.
-
-        None if embeddings are all that it needs. One provider of a training can have it.
-        """
+        """Embeddings of a piece, as `Student.embed`, and states read on the way. One provider may have them."""
         return None
 
     def forward(self, tokens: Tokens, rows: np.ndarray) -> dict[str, Tensor]:
@@ -65,7 +62,7 @@ class Provider:
     def values(self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Any:
         """What the loss is given for these texts and candidates.
 
-        `tensors` are what teachers that run computed, and what it computed itself, or stand in for it: those of
-        `forward` by their names, and what `embed` read as `queries.states` and `documents.states`.
+        `tensors`: what running teachers computed, and what it did itself: those of `forward` by their names, and what
+        `embed` read as `queries.states` and `documents.states`.
         """
         return None

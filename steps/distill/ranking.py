@@ -29,12 +29,9 @@ def ranking_kept(
     """Compare the ten documents nearest to each text by the teacher and by the student.
 
     Vectors of texts `(texts, dim)`, of which up to 500 are read, and of documents `(n, dim)`, of more than 500,000 a
-    seeded sample. `origins` `(texts,)` are rows of the documents that texts are from, -1 for none.
-
-    Means over the texts of `overlap`, the share of the teacher's documents that are among the student's, and of `ndcg`,
-    the student's nDCG@10 where the teacher's first document is worth ten and its tenth one. 1.0 is the teacher's
-    ranking itself. If fifty texts have origins, also `found` and `found_by_teacher`: the nDCG@10 of both where the
-    origin alone is relevant.
+    sample. Means of `overlap`, the share of the teacher's documents among the student's, and of `ndcg`, where the
+    teacher's first document is worth ten and its tenth one. With `origins`, rows `(texts,)` of the documents that texts
+    are from, -1 for none, also `found` and `found_by_teacher`: the nDCG@10 of both where the origin alone is relevant.
     """
     depth = min(DEPTH, len(documents))
     draw = np.random.default_rng((seed, 5))
@@ -67,11 +64,7 @@ def expected_retention(ndcg: float) -> float:
 
 
 def texts_to_rank(parts: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Positions of the held-out texts that are compared, and whether they are queries of people.
-
-    `parts` names the part of each. Fewer than a hundred queries say little: then all texts are compared, which are
-    mostly the documents' own words, and a student may rank these well and queries worded otherwise badly.
-    """
+    """Positions of the held-out texts to compare: people's queries, and True, or all texts if there are too few."""
     queries = np.flatnonzero(np.isin(parts, QUERY_PARTS))
     return (queries, True) if len(queries) >= _QUERIES else (np.arange(len(parts)), False)
 
@@ -79,10 +72,9 @@ def texts_to_rank(parts: np.ndarray) -> tuple[np.ndarray, bool]:
 def describe_ranking(
     ranking: Mapping[str, float], documents: int, *, queries: bool, counted: bool, imitates: bool
 ) -> str:
-    """What a person is told of what `ranking_kept` found among so many documents.
+    """Say in a line what `ranking_kept` found, and what that means.
 
-    `queries`: the texts are queries of people; `counted`: epochs are not auto; `imitates`: the student does not learn
-    besides which document a text is from.
+    `counted`: epochs are not auto; `imitates`: it does not learn which document a text is from.
     """
     expected = expected_retention(ranking["ndcg"])
     among = f" in a sample of {_DOCUMENTS:,} of {documents:,}" if documents > _DOCUMENTS else ""

@@ -44,9 +44,8 @@ def run(
 ) -> None:
     """Write `query_encoder/` (the student), `router/` (student and document tower as two routes) and `report.json`.
 
-    With `targets: joint` also `teacher/`, the teacher as it is after training along; the index has another.
-    The table `held_out` has the texts that validated it and trained nobody: `evaluate` may measure on them.
-    Of several processes rank 0 alone writes.
+    With `targets: joint` also `teacher/`, as it is after training along. The table `held_out` has the texts that
+    validated it and trained nobody. Of several processes rank 0 alone writes.
     """
     chosen = params.described(student)
     if chosen.seed is not None:

@@ -12,10 +12,9 @@ _SAMPLE = 10_000  # vectors whose mean length counts as 1
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """One teacher's scores of each text's own documents, or its layers' scores.
+    """One teacher's scores of each text's own `documents` `(texts, k)`, -1 for none, or its layers' scores.
 
-    `documents` `(texts, k)`, -1 for those of a text that it did not score; `positions` `(texts, k)`: their rows in
-    `values`, `(pairs,)` or `(pairs, layers)`.
+    `positions` `(texts, k)`: their rows in `values`, `(pairs,)` or `(pairs, layers)`.
     """
 
     documents: np.ndarray
@@ -64,10 +63,9 @@ class Pairs:
 
 @dataclass(frozen=True)
 class PairTable:
-    """One teacher's embeddings of texts with their own documents.
+    """One teacher's embeddings of texts with their own documents `(texts, p)`.
 
-    `documents` `(texts, p)`; `values` `(embedded texts, p, dim)`; `positions` `(texts,)`: each text's row in `values`,
-    -1 if it was not embedded.
+    `positions` `(texts,)`: each text's row in `values` `(embedded texts, p, dim)`, -1 if it was not embedded.
     """
 
     documents: np.ndarray

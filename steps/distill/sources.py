@@ -58,10 +58,7 @@ class Sources:
         return int(np.load(self.embed / "nearest.npy", mmap_mode="r").shape[1])
 
     def nearest(self, count: int) -> np.ndarray:
-        """Rows of the `count` documents nearest to each text, `(texts, count)`, best first; all where there are fewer.
-
-        UserError for more than `embed` looked for.
-        """
+        """Rows of the `count` documents nearest to each text, `(texts, count)`; UserError for more than there are."""
         rows = np.load(self.embed / "nearest.npy", mmap_mode="r")
         if count > rows.shape[1] and rows.shape[1] < len(self.documents):
             raise UserError(
@@ -95,10 +92,7 @@ class Sources:
         return np.array(origins)
 
     def labels(self, kind: Labels, nearest: np.ndarray) -> dict[int, np.ndarray]:
-        """Rows of the documents that are right for a text, by text row; `kind` as `labels` of a student.
-
-        `nearest` are those by the teacher `(texts, k)`, best first.
-        """
+        """Rows of the right documents by text row, as a student's `labels` say; `nearest` `(texts, k)`, best first."""
         if kind == "train":
             return self.positives
         first = nearest[:, :1]
@@ -107,15 +101,12 @@ class Sources:
         return dict(enumerate(first))
 
     def scores(self, teacher: str, count: int) -> ScoreTable:
-        """A teacher's scores of the `count` documents nearest to each text that it scored, and of known positives.
-
-        UserError where it scored other documents, or fewer.
-        """
+        """A teacher's scores of the `count` nearest documents and of known positives; UserError if it scored others."""
         documents, positions = self._listed(teacher, count)
         return ScoreTable(documents, positions, read_table(self.score / teacher, "scores")["score"].to_numpy())
 
     def layer_scores(self, teacher: str, count: int) -> ScoreTable:
-        """The same by each of its layers; UserError where these did not score."""
+        """The same by each of its layers; UserError if these did not score."""
         path = self.score / teacher / "layers.npy"
         if not path.is_file():
             raise UserError(
@@ -129,7 +120,6 @@ class Sources:
         return ScoreTable(documents, positions, values)
 
     def _listed(self, teacher: str, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Documents of each text that a teacher scored, as of `ScoreTable`, and their rows in the table `scores`."""
         folder = self.score / teacher
         table = read_table(folder, "scores")
         text_rows, rows = (table[name].to_numpy() for name in ("text_row", "doc_row"))
@@ -161,10 +151,7 @@ class Sources:
         return documents, positions
 
     def pairs(self, teacher: str, embeds: str) -> PairTable:
-        """A teacher's embeddings of texts with the documents nearest to them; UserError where it embeds another thing.
-
-        `embeds` is what is wanted, pooled or joint: see `Scorer` of the stage `score`.
-        """
+        """A teacher's embeddings of texts with their nearest documents; UserError unless `embeds` says what they are."""
         path = self.score / teacher / "pairs.npy"
         report = read_json(path.with_name("report.json")).get("pairs") or {}
         if report.get("embeds") != embeds:

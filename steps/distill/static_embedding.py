@@ -42,9 +42,8 @@ def inverse_document_frequency(tokens: Tokens, vocabulary: int) -> np.ndarray:
 class StaticStudent(Student):
     """One vector a token and their mean: a student without a transformer.
 
-    While it trains, the row of a phrase is what the phrase adds to the rows of its pieces and of the words within it,
-    so that a rare phrase leans on what it consists of, and a learned weight multiplies each row. `finish` puts all of
-    that into the rows; the embedding of a text is the same before and after.
+    While it trains, the row of a phrase is what it adds to the rows of its pieces and of the words within it, and a
+    learned weight multiplies each row. `finish` puts all of that into the rows; embeddings of texts stay the same.
     """
 
     pads = False
@@ -95,10 +94,7 @@ def static_embedding(
     max_length: int,
     vocabulary_texts: Iterable[str] | None = None,
 ) -> StaticStudent:
-    """A table of the teacher's tokens and of frequent phrases of `texts`; normalised where the teacher is.
-
-    With `vocabulary_texts` it has only tokens that these need.
-    """
+    """A table of the teacher's tokens, or of those that `vocabulary_texts` need, and of frequent phrases of `texts`."""
     rows = np.load(embed / "tokens.npy")
     check_token_rows(embed, rows, teacher)
     tokenizer: Tokenizer = teacher.tokenizer._tokenizer
@@ -130,9 +126,8 @@ def _pieces(phrases: list[str], tokenizer: Tokenizer, first_id: int) -> Tokens:
 
 
 def principal_directions(embed: Path, width: int) -> np.ndarray:
-    """Orthonormal `(dim, width)`: the directions in which the teacher's vectors of the texts are longest.
-
-    UserError unless that is less than their `dim`.
+    """Orthonormal `(dim, width)`, along which the teacher's vectors are longest; UserError unless `width` is below
+    `dim`.
     """
     vectors = np.load(embed / "alignment.npy", mmap_mode="r")
     if width >= vectors.shape[1]:
@@ -150,9 +145,8 @@ def principal_directions(embed: Path, width: int) -> np.ndarray:
 def table_tower(
     teacher: SentenceTransformer, tokenizer: Any, rows: np.ndarray, directions: np.ndarray | None = None
 ) -> SentenceTransformer:
-    """The mean of the tokens' rows `(vocabulary, dim)` as a tower that compares as the teacher does.
-
-    With `directions` `(dim, width)` the table holds the rows' shares along these, and a linear map brings them back.
+    """The mean of `rows` `(vocabulary, dim)` as a tower: with `directions` `(dim, width)` a narrow table and a map
+    back.
     """
     if directions is not None:
         rows = rows @ directions
@@ -179,11 +173,10 @@ def check_token_rows(embed: Path, rows: np.ndarray, teacher: SentenceTransformer
 
 
 def frequent_phrases(texts: list[str], tokenizer: Tokenizer, words: int, pairs: int) -> list[str]:
-    """At most so many words that are not one token already, and so many pairs of words, the most frequent of each.
+    """At most so many words that are not one token already, then so many pairs of words, the most frequent of each.
 
-    They consist of letters and digits, as the tokenizer normalises them; a single space is between those of a pair. No
-    pair begins with a single letter: behind each word that ends with it, the tokenizer would try that pair and miss
-    another. Words come first. UserError when there are none though some are asked for.
+    They are as the tokenizer normalises them, with a single space in a pair. No pair begins with a single letter:
+    behind each word that ends with it, the tokenizer would try that pair and miss another. UserError if there are none.
     """
     if not words and not pairs:
         return []
@@ -226,9 +219,8 @@ def _new(words: list[str], tokenizer: Tokenizer) -> list[str]:
 
 
 def with_phrases(tokenizer: Tokenizer, phrases: list[str], first_id: int) -> Tokenizer:
-    """The same tokenizer with phrases as tokens, numbered from `first_id`; where several fit, the longest is taken.
-
-    A phrase takes the spaces before it along. UserError when the tokenizer would number or read them otherwise.
+    """The tokenizer with phrases, and spaces before them, as tokens from `first_id`; UserError if it reads them
+    otherwise.
     """
     copy: Tokenizer = Tokenizer.from_str(tokenizer.to_str())
     copy.add_tokens([AddedToken(phrase, single_word=True, lstrip=True, normalized=True) for phrase in phrases])

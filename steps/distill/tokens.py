@@ -47,11 +47,7 @@ class Tokens:
 
 
 def tokenize(texts: list[str], tokenizer: Any, max_length: int, *, special: bool) -> Tokens:
-    """Tokenise, cut to `max_length` tokens, `special` tokens included when asked for.
-
-    `tokenizer` is one of tokenizers, or a fast one of transformers. A text without any token gets the unknown token, so
-    that every text has an embedding.
-    """
+    """Tokenise, cut to `max_length`, `special` tokens included; a text without any token gets the unknown token."""
     tokenizer = Tokenizer.from_str(getattr(tokenizer, "_tokenizer", tokenizer).to_str())  # what is set below stays here
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length)
@@ -67,10 +63,7 @@ def tokenize(texts: list[str], tokenizer: Any, max_length: int, *, special: bool
 
 
 def length_batches(lengths: np.ndarray, batch_size: int, seed: tuple[int, ...]) -> Iterator[np.ndarray]:
-    """Positions `0..len(lengths)-1` in batches of like length, batches in seeded order.
-
-    Sorting happens within windows of 8,192 texts, or of a batch: little padding, and still another mix every epoch.
-    """
+    """Positions in batches of like length, sorted within windows of 8,192 texts or a batch, in seeded order."""
     rng = np.random.default_rng(seed)
     window = max(1, _SORTED // batch_size) * batch_size
     batches = []

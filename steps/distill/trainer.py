@@ -69,9 +69,8 @@ def train(
     """Train in place; returns texts seen, steps, seconds, the final validation cosine, and how it ended.
 
     Dropout stays off: the targets are exact, so noise in the student only slows it. What a killed run left in
-    `checkpoints` is continued, and the last step is kept there too. Processes that torchrun started share each batch,
-    and have equal weights at every step; rank 0 validates. UserError when the loss or a validation is not a finite
-    number, or when one of the losses does not move the student.
+    `checkpoints` is continued. Processes share each batch and have equal weights at every step; rank 0 validates.
+    UserError if the loss or a validation is not a finite number, or if one of the losses does not move the student.
     """
     trained = {"student": student.tower} | objective.modules
     weights = [weight for module in trained.values() for weight in module.parameters()]
@@ -152,9 +151,9 @@ def _backward(
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """Gradients of the batch's loss; of each term the share that this process computed, and if it had a gradient.
 
-    Each process reads its part of the rows, at most SLIMTOWER_MICRO_BATCH at once; gradients are summed. The terms meet
-    in what the networks made of the texts: one backward pass through each network is enough, however many there are.
-    The losses' heads lie behind it, and have their gradients at once.
+    Each process reads its part of the rows, at most SLIMTOWER_MICRO_BATCH at once. The terms meet in what the networks
+    made of the texts, so one backward pass through each is enough; heads lie behind that, and have their gradients at
+    once.
     """
     behind = [weight for head in objective.heads.values() for weight in head.parameters()]
     local_rows = np.array_split(rows, world())[rank()]
@@ -194,11 +193,10 @@ def _backward(
 
 @dataclass
 class LossMeter:
-    """The loss' terms since the last report, and which of them have ever moved the student.
+    """The loss' terms since the last report, and which of them have `moved` the student, ever.
 
-    `vectors` are the targets, in which the reason for a broken loss is looked for first. `moved` are the terms that had
-    a gradient, some before a killed run was continued (`resumed`), which may not have told of its last steps. `seen`:
-    the step by which each text was seen since.
+    `vectors` are the targets, in which the reason for a broken loss is looked for first. `resumed`: a killed run may
+    not have told of its last steps. `seen`: the step by which each text was seen since.
     """
 
     names: Sequence[str]
@@ -240,7 +238,6 @@ class LossMeter:
 
 
 def _batches(data: Alignment, schedule: Schedule, params: DistillParams, *, pads: bool) -> Iterator[np.ndarray]:
-    """Batches of row numbers, epoch after epoch without an end; of like length where it `pads`."""
     for epoch in count():
         rows = epoch_rows(data.training, data.parts, params.repeats, params.seed, epoch)
         if not len(rows):

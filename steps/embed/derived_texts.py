@@ -58,7 +58,6 @@ def spans(
 
 
 def _window(text: str, words: list[tuple[int, int]], start: int, length: int) -> str:
-    """`length` of the words `words` in the text, with what stands between them."""
     return text[words[start][0] : words[start + length - 1][1]] if length else ""
 
 
@@ -71,10 +70,7 @@ class QueryWords:
     lengths: array
 
     def length(self, rng: Random) -> int:
-        """The length of a random query, in words: by quantile, so that few more queries change few draws.
-
-        Needs one query at least.
-        """
+        """Length of a random query in words, drawn by quantile, so that few more queries change few draws."""
         return self.lengths[int(rng.random() * len(self.lengths))]
 
     def length_or(self, shortest: int, longest: int) -> Length:
@@ -100,10 +96,9 @@ def query_words(texts: Iterable[str]) -> QueryWords:
 def perturbed(text: str, rng: Random, case_share: float, *, uncased: bool = False) -> str:
     """The text with one or two typos or, with the chance `case_share`, in UPPER, Title or lower case.
 
-    A typo swaps two neighbouring letters of a word of four letters or more, drops or doubles one, or hits a key beside
-    it on a QWERTY keyboard. A text to which only the other of the two can be done gets that one, and one to which
-    neither can comes back as it is. `uncased`: who reads it does not tell case apart, so that only typos change it.
-    White space is collapsed; the number of words stays.
+    A typo swaps two letters of a word of four or more, drops or doubles one, or hits a key beside it on a QWERTY
+    keyboard. If only the other change is possible the text gets that one; if neither is, it stays. `uncased`: typos
+    alone change it.
     """
     text = " ".join(text.split())
     cases = [] if uncased else [case for case in (text.upper(), capwords(text), text.lower()) if case != text]
@@ -114,7 +109,6 @@ def perturbed(text: str, rng: Random, case_share: float, *, uncased: bool = Fals
 
 
 def _mistyped(text: str, rng: Random) -> str:
-    """One or two edits that together change a text with a word of four letters or more."""
     edits = rng.randint(1, 2)
     changed = text
     while changed == text:

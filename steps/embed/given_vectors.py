@@ -1,8 +1,6 @@
 """Vectors that an index has already: are they what the teacher gives the same documents? Else: what would match them?
 
-A sample of each data set is embedded anew. Where it differs, the teacher is tried with what people mostly have
-otherwise: prompt, role, cut of the text, pooling, text of a document, dimensions; and its vectors are looked for under
-other ids.
+A sample of each data set is tried with other prompts, roles, cuts, poolings, document texts, dimensions and ids.
 """
 
 from collections.abc import Callable, Iterator
@@ -57,10 +55,7 @@ def sampled_rows(ingest: Path, seed: int) -> np.ndarray:
 def check_given(
     path: Path, ingest: Path, tower: SentenceTransformer, seed: int, precision: Precision
 ) -> dict[str, float]:
-    """Compare a sample of the vectors in `path` with the tower's; returns how many and their least and mean cosine.
-
-    UserError where one of them lies farther away than allowed, or has another length: it says what would match.
-    """
+    """Compare a sample of the vectors in `path` with the tower's; if one differs, UserError says what would match."""
     matrix = np.load(path, mmap_mode="r")
     rows = sampled_rows(ingest, seed)
     index = IndexVectors(path, ingest, rows, list(CorpusTexts(ingest, rows)), np.array(matrix[rows], dtype=np.float32))
@@ -154,7 +149,6 @@ def _under_other_ids(index: IndexVectors, teacher_vectors: np.ndarray) -> str:
 def _guesses(
     index: IndexVectors, tower: SentenceTransformer, precision: Precision
 ) -> Iterator[tuple[str, str, ReadVectors]]:
-    """What was changed, what that means for the params, and how the sample reads then."""
     reader = route(tower, "document")
     prompts = reader.prompts
     current_prompt = prompts.get("document") or ""

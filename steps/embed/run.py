@@ -35,10 +35,9 @@ SHARD_TEXTS = 4096  # written to the cache at once: what a killed run repeats at
 def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedParams, run: Run) -> None:
     """Write the teacher's vectors of documents, alignment texts and tokens, each `(n, dim)`, and the texts' table.
 
-    Of each text also the length of its vector before normalisation, `lengths.npy` `(texts,)`, and the rows of its
-    nearest documents, `nearest.npy` `(texts, neighbours)`. `teach` is the folder of the teacher that makes the index.
-    Where ingest has vectors of an index that is there already, these are the documents', once a sample of them has
-    proved to be the teacher's; else UserError.
+    `lengths.npy` `(texts,)` has their lengths before normalisation, `nearest.npy` `(texts, neighbours)` the rows of
+    their nearest documents. If ingest has vectors of an index, these are the documents'; UserError unless they are the
+    teacher's.
     """
     corpus = CorpusRows(ingest, ["doc_id", "title", "topic", "content"])
     queries, unlabelled = (read_table(ingest, name) for name in ("queries", "unlabelled_queries"))
@@ -120,7 +119,6 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
 
 
 def _announce(tower: SentenceTransformer, documents: Texts, texts: list[str]) -> None:
-    """Say what all that the stage asks an API for costs; UserError where that is more than allowed."""
     jobs = [*endpoint_jobs(tower, "document", documents), *endpoint_jobs(tower, "query", texts)]
     if endpoint := endpoint_of(tower, "query"):
         jobs.append((endpoint, token_texts(route(tower, "query"))))
@@ -129,7 +127,6 @@ def _announce(tower: SentenceTransformer, documents: Texts, texts: list[str]) ->
 
 
 def _linked(source: Path, target: Path) -> None:
-    """The same file under another name; a copy where that cannot be."""
     try:
         os.link(source.resolve(), target)
     except OSError:

@@ -19,11 +19,10 @@ from steps.endpoint.module import Endpoint
 def token_vectors(
     tower: SentenceTransformer, fingerprint: str, *, precision: Precision, batch_size: int, shard_texts: int
 ) -> np.ndarray:
-    """Embed every token id between the tokenizer's special tokens, float32 `(vocabulary, dim)`.
+    """Embed every token id between the tokenizer's special tokens, float32 `(vocabulary, dim)`, kept below
+    SLIMTOWER_CACHE.
 
-    `fingerprint` is the id of the tower's. Only tokens that it has not read before are read, about `shard_texts` (whole
-    batches) between two savings below SLIMTOWER_CACHE. An endpoint, which has another tokenizer, is asked for each
-    token as a text. UserError for a vector that is not finite.
+    An endpoint is asked for each token as a text. UserError for a vector that is not finite.
     """
     if isinstance(endpoint := tower[0], Endpoint):
         texts = token_texts(tower)

@@ -23,10 +23,9 @@ _TWINS = 0.5  # share of different texts whose vector another text has too
 
 
 def searched_rows(ingest: Path, limit: int, seed: int) -> np.ndarray | None:
-    """Rows, ascending, of the documents among which nearest ones are sought; None = all: no more than `limit`, or 0.
+    """Rows, ascending, of the documents among which nearest ones are sought; None = all.
 
-    Of more a seeded sample, in which small data sets are whole and the others have equally many; a line on stderr says
-    so.
+    Of more than `limit` a seeded sample with small data sets whole; a line on stderr says so.
     """
     count = len(CorpusRows(ingest, ["dataset"]))
     if not limit or count <= limit:
@@ -55,8 +54,7 @@ def nearest_documents(
 ) -> np.ndarray:
     """Rows of the `count` documents most like each of the `(texts, dim)` vectors, best first: int32 `(texts, count)`.
 
-    Documents `(n, dim)`, which may be a memory map; `rows`: those that are searched, None = all. Where there are fewer
-    than `count`, all are taken and a line on stderr says so.
+    `rows`: which of the documents `(n, dim)` are searched, None = all. If they are too few, a line on stderr says so.
     """
     searched = len(documents) if rows is None else len(rows)
     if count > searched:
@@ -86,10 +84,7 @@ def check_sample_spread(vectors: Path, texts: Texts, kind: str, teacher: str, se
 
 
 def check_spread(vectors: np.ndarray, texts: Sequence[str], kind: str, teacher: str) -> None:
-    """UserError where vectors `(n, dim)` say nothing about their `n` texts; equal texts may have equal vectors.
-
-    Too alike are vectors whose mean cosine is 1 but for 1e-4, and those of which more than half are another text's.
-    """
+    """UserError if vectors `(n, dim)` of different texts are all alike, or most of them another text's."""
     different = list({fold(text): row for row, text in enumerate(texts)}.values())
     if len(different) < _MIN_TEXTS:
         return

@@ -54,9 +54,9 @@ def check_weights(name: str) -> None:
 def resolve_base(name: str) -> str:
     """Local folder of a bundled model or of one on the hub, `owner/model@commit`; else `name` itself.
 
-    A name without a commit is fetched as it is today, and a line on stderr says which commit that was; a scheduled run,
-    which nobody watches, stops there. UserError for a branch or tag, which may move, for a model that cannot be
-    fetched, and for a folder that is no longer what models.json says; TransientError where the hub is away.
+    Without a commit it is fetched as it is today, and a line names the commit; a scheduled run stops there. UserError
+    for a branch or tag, for a model that cannot be fetched, and for a folder that changed; TransientError if the hub is
+    away.
     """
     folder = bundled_folder(name)
     check_weights(name)
@@ -80,10 +80,7 @@ def in_run(name: str, run: Path) -> str:
 
 @cache
 def _check_listed(folder: Path) -> None:
-    """UserError for a folder that changed since this run began: its outputs are identified by what it was then.
-
-    Only a run that wrote models.json itself is checked.
-    """
+    """UserError for a folder that changed since this run wrote models.json, by which its outputs are identified."""
     digests = read_json(MODELS) if os.environ.get(LISTED) and MODELS.is_file() else {}
     listed = {digest for stage in digests.values() for path, digest in stage.items() if Path(path) == folder}
     if listed and folder_digest(folder, hidden=False) not in listed:
@@ -91,10 +88,7 @@ def _check_listed(folder: Path) -> None:
 
 
 def not_loaded(name: str | Path, error: Exception, instead: str) -> UserError:
-    """What it amounts to that a model cannot be loaded: TransientError where the hub is away or busy.
-
-    `instead` says what else to give. A UserError stays as it is, and one of memory or of the disk says so.
-    """
+    """Why a model cannot be loaded: TransientError if the hub is away, else UserError; `instead` says what to give."""
     if isinstance(error, UserError):
         return error
     reason = line(error)[:300]
@@ -116,14 +110,12 @@ def not_loaded(name: str | Path, error: Exception, instead: str) -> UserError:
 
 
 def _module_of(error: Exception) -> str:
-    """The folder of the module that sentence-transformers was loading, beside that of the whole model."""
     subfolders = (frame.f_locals.get("subfolder") for frame, _ in walk_tb(error.__traceback__))
     return next((subfolder for subfolder in subfolders if isinstance(subfolder, str) and subfolder), "")
 
 
 @cache
 def _fetch(name: str, commit: str | None) -> str:
-    """Folder of the files of a model on the hub, in Hugging Face's cache."""
     if not commit and os.environ.get("SLIMTOWER_RUN"):
         raise UserError(
             f"model {name}: not pinned, another run may get another; write {name}@ and the 40 digits of a commit, which"

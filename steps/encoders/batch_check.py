@@ -17,11 +17,7 @@ _ALIKE = 1e-4  # of a vector's length: texts that lie closer than this say nothi
 
 
 def check_batches(embed: Callable[[list[str]], list[np.ndarray]], tokenizer: Any, name: str) -> None:
-    """UserError where vectors of texts, or scores, depend on the longer texts of their batch.
-
-    `embed` gives an array for each text: a vector, one for each of its tokens, or a score. How far the batch moves it
-    is compared with how far texts lie apart, as models differ in their spread.
-    """
+    """UserError if the vectors, or scores, that `embed` gives a text depend on the longer texts of its batch."""
     alone = [embed([text])[0] for text in _TEXTS]
     together = embed([*_TEXTS, _LONG])[: len(_TEXTS)]
     if not all(np.isfinite(array).all() for array in (*alone, *together)):

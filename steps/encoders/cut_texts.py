@@ -65,7 +65,6 @@ def cut_pairs(ranker: Any, pairs: Sequence[tuple[str, str]]) -> Cut | None:
 
 
 def _cut(model: Any, items: Sequence[Any], limit: float | None, unit: str, knob: str, **how: Any) -> Cut | None:
-    """Counted as the model itself reads them, a token longer than it would."""
     if limit is None or limit >= _ENDLESS:
         return None
     longer = 0

@@ -48,10 +48,9 @@ def quiet() -> Iterator[None]:
 def loading(source: str | Path, instead: str, *, new_head: bool = False) -> Iterator[None]:
     """Within it the libraries load a model from a folder or a name on the hub; `instead` says what else to give.
 
-    transformers draws weights that the file lacks at random and only prints that; here UserError names them, as it does
-    weights of the file that the network has no place for. A pooler, buffers and heads of other tasks may differ;
-    `new_head`: the head of a cross encoder too, which then trains. Any other failure is a UserError of one line, or
-    TransientError where the hub is away.
+    transformers draws missing weights at random; here UserError names them, and weights without a place. A pooler,
+    buffers and heads of other tasks may differ; `new_head`: the head of a cross encoder too. TransientError if the hub
+    is away.
     """
 
     def check(*, model: Any, pretrained_model_name_or_path: Any, loading_info: Any, **_: Any) -> None:
@@ -154,10 +153,7 @@ def _check_files(folder: Path) -> None:
 
 
 def check_model(model: nn.Module, source: str | Path) -> None:
-    """UserError for a model whose tokenizers have no vocabulary or too large a one, or whose modules contradict.
-
-    A tokenizer without a token for padding takes that of a text's end, and a line says so.
-    """
+    """UserError if tokenizers have no vocabulary, or ids without a row, and if modules expect other widths."""
     paths = _module_paths(Path(source))
     _check_widths(list(model.children()), paths, source)
     for module in model.modules():
@@ -203,7 +199,6 @@ def _check_vocabulary(ids: Mapping[str, int], rows: int | None, source: str | Pa
 
 @cache
 def _say(text: str) -> None:
-    """Once, however often a model is loaded."""
     print(text, file=sys.stderr)
 
 
@@ -228,6 +223,5 @@ def _check_widths(modules: list[nn.Module], paths: list[str], source: str | Path
 
 
 def _module_paths(folder: Path) -> list[str]:
-    """The folders of a model's modules, as modules.json lists them."""
     listed = folder / "modules.json"
     return [str(module["path"]) for module in read_json(listed)] if listed.is_file() else []

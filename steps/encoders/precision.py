@@ -11,10 +11,7 @@ Precision = Literal["auto", "fp32", "bf16"]
 
 
 def resolve_precision(precision: Precision) -> Literal["fp32", "bf16"]:
-    """`auto` becomes what SLIMTOWER_PRECISION says, else bf16 where the processor computes it natively, else fp32.
-
-    UserError for another value of SLIMTOWER_PRECISION.
-    """
+    """`auto` is SLIMTOWER_PRECISION (UserError for an unknown one), else bf16 if the processor has it, else fp32."""
     if precision != "auto":
         return precision
     match os.environ.get("SLIMTOWER_PRECISION", ""):

@@ -1,7 +1,4 @@
-"""A tower's embeddings by content, each made once.
-
-A cache folder belongs to one tower, role, prompt, maximum length and precision, and to one code and its libraries.
-"""
+"""A tower's embeddings by content: a folder is of one tower, role, prompt, length, precision, code and libraries."""
 
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -40,11 +37,10 @@ def embed_once(
     lengths: Path | None = None,
     caches: Path | None = None,
 ) -> int:
-    """Write a tower's vectors of texts in their role as one `.npy` of `(len(texts), dim)`, and their lengths if asked.
+    """Write a tower's vectors of texts as one `.npy` `(len(texts), dim)`, and their lengths if asked; returns how many
+    it read.
 
-    `fingerprint` is the id of the tower's. Only texts that it has not read before are read, `shard_texts` between two
-    savings below SLIMTOWER_CACHE, or in the folder `caches`; returns how many. Answers of an endpoint are always kept
-    below SLIMTOWER_CACHE, as soon as they come.
+    Vectors are kept below SLIMTOWER_CACHE, or in `caches`, `shard_texts` at a time; an endpoint's answers as they come.
     """
     tower = route(tower, role)
     if isinstance(endpoint := tower[0], Endpoint):
@@ -72,7 +68,6 @@ def _blocks(texts: Texts, size: int) -> Iterator[list[str]]:
 def _write(
     blocks: Iterable[Embeddings], shape: tuple[int, int], target: Path, dtype: str, lengths: Path | None
 ) -> None:
-    """Write vectors of this shape, and their lengths, block by block."""
     vectors = new_array(target, dtype, shape)
     norms, start = np.zeros(len(vectors), dtype=np.float32), 0
     for embedded in blocks:

@@ -35,14 +35,13 @@ SEED = 7  # draws texts and positives
 
 
 def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params: ScoreParams, run: Run) -> None:
-    """Write the table `scores`: every alignment text, or `max_texts` of them drawn by seed, with each of its nearest
-    documents, or the nearest `depth`, the nearest first; behind them at most `params.positives` known positives of a
-    training query that are not among these.
+    """Write the table `scores`: of each alignment text, or `max_texts` of them, the nearest documents, at most `depth`,
+    the nearest first, and behind them at most `params.positives` known positives that are not among these.
 
-    With `params.pairs` a teacher that embeds pairs also leaves `pairs.npy`, `(scored texts, pairs, dim)`: see `Scorer`.
-    With `params.layers` one whose layers score leaves `layers.npy`: a row for each of the table's, a column for each
-    layer. A line warns if these scores have nothing to teach, or order known answers worse than the index does.
-    Shards of texts are kept below SLIMTOWER_CACHE, for a killed run. UserError for a score that is not finite.
+    With `params.pairs` a teacher that embeds pairs also leaves `pairs.npy`, `(scored texts, pairs, dim)`; with
+    `params.layers` one whose layers score `layers.npy`, a row for each of the table's, a column for each layer. A line
+    warns if there is nothing to learn from the scores, or if they order known answers worse than the index does.
+    UserError for a score that is not finite.
     """
     table = read_table(embed, "alignment_texts")
     texts = table["text"].to_pylist()
@@ -147,10 +146,7 @@ class Lists:
     def get_or_compute(
         self, start: int, stop: int, rows: np.ndarray, shards: ScoreShards, compute: Compute
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What `compute` makes of these texts' nearest documents, `(texts, k, ...)`, and of `pairs`, `(pairs, ...)`.
-
-        It is given positions of documents in `rows`.
-        """
+        """What `compute` makes of the texts' nearest documents, `(texts, k, ...)`, and of `pairs`, `(pairs, ...)`."""
         near, missed, positions = self._shard(start, stop)
         first = shards.get_or_compute(compute, list(self.texts[start:stop]), np.searchsorted(rows, near))
         values = first.reshape(near.size, *first.shape[2:])
@@ -176,10 +172,7 @@ def lists_of(
     limit: int,
     seed: int,
 ) -> Lists:
-    """Lists of the texts with these nearest documents, and at most `limit` positives, drawn by seed.
-
-    `chosen`: rows of the texts, ascending, which are the keys of `positives`.
-    """
+    """Lists of the texts in the rows `chosen`, ascending, with at most `limit` of their positives, drawn by seed."""
     missed = [np.zeros((0, 2), dtype=np.int64)]
     for position in np.flatnonzero(np.isin(chosen, list(positives))).tolist():
         row = int(chosen[position])
@@ -293,7 +286,6 @@ class _Job:
 
 
 def _tables(job: _Job, chosen: np.ndarray, shards: ScoreShards, stats: _ScoreStats) -> Iterator[pa.Table]:
-    """The table `scores`, a shard of texts at a time; `chosen` are the rows of the texts."""
     for block in job.blocks("score"):
         positions, documents = job.lists.pairs(*block)
         near, scores = job.lists.get_or_compute(*block, job.rows, shards, job.scorer.scores)
@@ -305,9 +297,8 @@ def _tables(job: _Job, chosen: np.ndarray, shards: ScoreShards, stats: _ScoreSta
 
 def _write_layers(target: Path, job: _Job, sample: Sample) -> int:
     """Write the layers' scores of all pairs, in the order of the table, float16 `(pairs, layers)`; returns `layers`.
-    `sample` takes from those of nearest documents, `(texts, k, layers)`.
 
-    Each layer's largest score of a list is subtracted, as a softmax does: so 16 bits are exact where shares are large.
+    Each list's largest score is subtracted, as a softmax does: so 16 bits are exact where shares are large.
     """
     layers, offset, shards = 0, 0, job.shards("layers")
     for block in job.blocks("score by layers"):
@@ -326,7 +317,6 @@ def _write_layers(target: Path, job: _Job, sample: Sample) -> int:
 
 
 def _write_pairs(target: Path, job: _Job, nearest: np.ndarray) -> int:
-    """Write the scorer's embeddings of each text with its `nearest` documents; returns their dimension."""
     dim, shards = 0, job.shards("pairs")
     for start, stop in job.blocks("embed pairs"):
         positions = np.searchsorted(job.rows, nearest[start:stop])

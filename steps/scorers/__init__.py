@@ -12,26 +12,17 @@ from steps.scorers.base import Network, Reading, Reranker, Scorer
 
 
 def open_scorer(teach: Path, fingerprint: str, documents: Texts, scratch: Path, reading: Reading) -> Scorer:
-    """The scorer of the teacher in `teach`, for these documents; UserError for a kind that cannot score.
-
-    `fingerprint` is the id of its tower's; `scratch` is a file that it may write, and that is removed after it.
-    """
+    """The scorer of the teacher in `teach`, for these documents; UserError for a kind that cannot score."""
     return _scorer_class(teach)(teach, fingerprint, documents, scratch, reading)
 
 
 def open_reranker(teach: Path, scratch: Path, precision: Precision, batch_size: int) -> Reranker:
-    """The teacher in `teach` as a re-ranker, which may keep vectors of documents in the folder `scratch`.
-
-    UserError for a kind that re-ranks nothing.
-    """
+    """The teacher in `teach` as a re-ranker, with `scratch` for vectors; UserError for a kind that re-ranks nothing."""
     return _scorer_class(teach).reranker(teach / "tower", scratch, precision, batch_size)
 
 
 def open_network(teach: Path, max_length: int, max_document_length: int) -> Network:
-    """The teacher in `teach` as a network that trains along with a student; UserError where there is none.
-
-    It reads at most `max_length` tokens of a text and `max_document_length` of a document.
-    """
+    """The teacher in `teach` as a network that trains along, with lengths in tokens; UserError without a tower."""
     if not (teach / "tower").is_dir():
         raise UserError(
             f"{teach}/tower: not found, but targets: joint trains it; name {teach.name} in teach.teachers and run"
@@ -41,7 +32,6 @@ def open_network(teach: Path, max_length: int, max_document_length: int) -> Netw
 
 
 def _scorer_class(teach: Path) -> type[Scorer]:
-    """The scorer of the kind that a teacher's report names."""
     kind = read_json(teach / "report.json").get("kind")
     if kind not in {module.name for module in iter_modules(__path__)} - {"base", "documents"}:
         raise UserError(f"{teach}: a teacher of kind {kind!r} does not score; name another one")

@@ -46,9 +46,8 @@ class Network(Protocol):
         """All that trains, and is saved."""
 
     def scores(self, texts: list[str], documents: list[str], pairs: np.ndarray, layers: Sequence[int]) -> Tensor:
-        """Scores of the texts and documents at these positions, `pairs` `(2, p)`: float32 `(p, 1 + len(layers))`.
-
-        The score itself stands first, then those of the layers, numbered from 0. With gradient where that is on.
+        """Scores of `pairs` `(2, p)` of positions, its own and those of `layers`, from 0: float32 `(p, 1 +
+        len(layers))`.
         """
 
 
@@ -69,23 +68,14 @@ class Scorer(ABC):
 
     @abstractmethod
     def scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
-        """Score of each text with each of its documents, `(texts, k)` positions among the documents.
-
-        float32 `(texts, k)`; higher is better.
-        """
+        """Score of each text with its documents, positions `(texts, k)`: float32 `(texts, k)`; higher is better."""
 
     def pair_embeddings(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
-        """Embedding of each text with each of its documents, `(texts, k)` positions: float32 `(texts, k, dim)`.
-
-        Called only for a teacher that has `embeds`.
-        """
+        """Embedding of each text with its documents: float32 `(texts, k, dim)`; only of a teacher that has `embeds`."""
         raise NotImplementedError
 
     def layer_scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
-        """Score by each layer, the first one first (LEAD, Sec. 3.2): float32 `(texts, k, layers)`.
-
-        Called only for a teacher that is `layered`.
-        """
+        """Score by each layer, the first first (LEAD, Sec. 3.2): float32 `(texts, k, layers)`; only if `layered`."""
         raise NotImplementedError
 
     def announce(self, texts: list[str]) -> None:  # noqa: B027  # most cost nothing

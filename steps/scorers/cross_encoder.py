@@ -48,7 +48,6 @@ class CrossEncoderScorer(Scorer):
         return self._read(pair_layer_scores, texts, documents)
 
     def _read(self, compute: Callable[..., np.ndarray], texts: list[str], documents: np.ndarray) -> np.ndarray:
-        """What `compute` makes of each text with each of its documents, `(texts, k, ...)`."""
         text_of = self.documents.read(np.unique(documents))
         pairs = [(text, text_of[row]) for text, rows in zip(texts, documents.tolist(), strict=True) for row in rows]
         precision, batch_size, _ = self.reading

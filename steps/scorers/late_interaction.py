@@ -41,10 +41,8 @@ class LateInteractionScorer(Scorer):
     layered = True
 
     def __init__(self, teach: Path, fingerprint: str, documents: Texts, scratch: Path, reading: Reading) -> None:
-        """`fingerprint` is the id of the tower's.
-
-        Vectors lie below SLIMTOWER_CACHE until `finish`, so that a killed run goes on; while another run has them, this
-        one waits. `scratch` is for texts that layers read.
+        """Vectors lie below SLIMTOWER_CACHE until `finish`, for a killed run; while another run has them, this one
+        waits.
         """
         self.reading, self.texts, self.model = reading, documents, load_late_interaction(teach / "tower")
         self.scratch = scratch
@@ -69,10 +67,7 @@ class LateInteractionScorer(Scorer):
         return cut_of_tokens(self.model, sorted({document for _, document in pairs}))
 
     def layer_scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
-        """MaxSim of all layers' states of tokens: float32 `(texts, k, layers)`.
-
-        The states of a document are too many to be kept: it is read again for each few hundred texts that ask for it.
-        """
+        """MaxSim of all layers' states, too many to be kept: a document is read again for each few hundred texts."""
         with giving_layers(self.model) as layers:
             scores = np.empty((*documents.shape, layers), dtype=np.float32)
             for start in range(0, len(texts), _TEXTS):

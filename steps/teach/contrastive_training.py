@@ -50,10 +50,7 @@ SCALE = 2  # what the product of the matrices is multiplied by: alpha / rank
 
 
 class InBatch:
-    """Which documents of a batch are relevant to which of its queries: the loss must not push these apart.
-
-    Queries and documents have numbers; texts that are equal when folded share one.
-    """
+    """Which documents of a batch are relevant to which of its queries; texts that fold to the same share a number."""
 
     def __init__(self, triplets: Sequence[TextTriplet], positives: Positives) -> None:
         queries: dict[str, int] = {}
@@ -82,10 +79,7 @@ class InBatch:
         self.pairs = torch.from_numpy(np.array(sorted(pairs), dtype=np.int64))
 
     def relevant(self, numbers: Tensor) -> Tensor:
-        """Whether a document is relevant to a query but is not its row's positive: bool `(batch, 2 * batch)`.
-
-        `numbers` int64 `(batch, 3)` are those of queries, positives and negatives; columns: positives, then negatives.
-        """
+        """Documents relevant to a query but not its row's positive, `(batch, 2 * batch)`; `numbers` `(batch, 3)`."""
         self.pairs = self.pairs.to(numbers.device)
         pairs = numbers[:, :1] * self.documents + torch.cat([numbers[:, 1], numbers[:, 2]])
         positions = torch.searchsorted(self.pairs, pairs).clamp(max=len(self.pairs) - 1)
@@ -135,7 +129,6 @@ class ContrastiveLoss(MultipleNegativesRankingLoss):
         self.masked: Tensor | None = None  # (batch, 2 * batch), of the batch at hand
 
     def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
-        """Sum over the whole embeddings and each of `dims`."""
         self.masked = self.in_batch.relevant(labels) if self.in_batch else None
         views = [embeddings, *([_first(vectors, dim) for vectors in embeddings] for dim in self.params.dims)]
         return torch.stack([self._loss_of(view, labels) for view in views]).sum()
@@ -154,7 +147,6 @@ class ContrastiveLoss(MultipleNegativesRankingLoss):
 
 
 def _exact(vectors: Tensor) -> Tensor:
-    """In fp32, or fp64 where they are."""
     return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
 
 
@@ -173,11 +165,10 @@ def train_tower(
     trainer_class: "type[ContrastiveTrainer] | None" = None,
     loss_class: type[ContrastiveLoss] = ContrastiveLoss,
 ) -> None:
-    """Train the tower in place for `params.epochs`, from the checkpoint in `checkpoints` if a killed run left one.
+    """Train the tower in place, from the checkpoint in `checkpoints` if a killed run left one.
 
-    Processes that torchrun started train it together, to the weights of one process up to the order of summation (with
-    dropout 0); those of `accelerate launch` may shard it. No document among a query's `positives` is its negative in
-    a batch. LoRA's matrices are merged in the end. UserError if the loss stops being a finite number.
+    Processes train it together, to the weights of one up to the order of summation, or shard it (`accelerate launch`).
+    No document among a query's `positives` is its negative in a batch. UserError if the loss is not a finite number.
     """
     in_batch = InBatch(triplets, positives)
     data = training_data(triplets, in_batch, params.loss.hard_negatives)
@@ -249,10 +240,7 @@ class ContrastiveTrainer(ShardedTrainer, SentenceTransformerTrainer):
 
 @contextmanager
 def checkpoint_activations(networks: list[Any], enabled: bool) -> Iterator[None]:
-    """If `enabled`, recompute the layers' activations instead of keeping them: less memory, a third more time.
-
-    UserError for a network that cannot.
-    """
+    """If `enabled`, recompute the layers' activations instead of keeping them; UserError for a network that cannot."""
     chosen = networks if enabled else []
     for network in chosen:
         if not network.supports_gradient_checkpointing:
@@ -299,10 +287,9 @@ def backward(
 ) -> Tensor:
     """Add the gradients of `loss` to the tower's parameters and return its value, equal on every process.
 
-    `columns` are the batch's texts, a column each for query, positive and negative, whole on every process. `loss`
-    takes the columns' embeddings, each `(batch, dim)` or, of several embeddings a text, `(batch, n, dim)`. A process
-    embeds its own rows, at most `micro_batch` at once. `pass_on`, where the tower is sharded, sees to the sum of the
-    gradients over the processes as well.
+    `columns` are queries, positives and negatives, whole on every process; `loss` takes their embeddings, each `(batch,
+    dim)` or `(batch, n, dim)`. A process embeds its own rows, at most `micro_batch` at once. `pass_on`, of a sharded
+    tower, also sums gradients over the processes.
     """
     batch = len(columns[0]["input_ids"])
     share = -(-batch // world())
@@ -337,7 +324,6 @@ def backward(
 
 
 def _embed(tower: nn.Module, columns: Sequence[Features], rows: Tensor) -> Tensor:
-    """Embeddings of these rows of every column, `(rows, columns, ..., dim)`."""
 
     def take(value: Any) -> Any:
         return value[rows.to(value.device)] if isinstance(value, Tensor) and value.ndim else value
@@ -348,10 +334,7 @@ def _embed(tower: nn.Module, columns: Sequence[Features], rows: Tensor) -> Tenso
 
 @contextmanager
 def low_rank(networks: Sequence[nn.Module], params: "LoraParams | None") -> Iterator[None]:
-    """Freeze networks, in place, but for low-rank matrices in fp32; at the end these are merged. None = all trains.
-
-    UserError without peft, and where a network has none of the target modules.
-    """
+    """Freeze networks but for low-rank matrices, merged in the end; UserError without peft or target modules."""
     if params is None:
         yield
         return

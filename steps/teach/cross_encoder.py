@@ -40,11 +40,7 @@ _CODE = ("steps.retrieval.rankers",)
 
 
 def teach(inputs: Inputs, output: Path, params: CrossEncoder, run: Run) -> None:
-    """Write `output/tower` (a CrossEncoder folder) and `output/report.json`.
-
-    `epochs: 0` keeps the base, which has to be a cross encoder then. UserError without a usable triplet when epochs are
-    asked for.
-    """
+    """Write `output/tower` (a CrossEncoder folder), `output/report.json`; `epochs: 0` keeps a ready cross encoder."""
     ingest, mine, _ = inputs
     ranker = load_untrained(params)
     report: dict[str, Any] = params.model_dump(include={"kind", "base", "epochs", "pooling"})
@@ -98,11 +94,10 @@ def load_untrained(params: CrossEncoder) -> library.CrossEncoder:
 
 
 def quality(ranker: library.CrossEncoder, ingest: Path, params: CrossEncoder) -> dict[str, Any] | None:
-    """Mean nDCG@10 of dev queries over the documents that BM25 finds for each; None where there are none.
+    """Mean nDCG@10 of dev queries over the documents of their data set that BM25 finds; None where there are none.
 
-    `ndcg_bm25` is that of BM25's own order, `ndcg` that of the cross encoder's, `ndcg_random` that of one drawn by
-    seed; `p_value` is of the one-sided paired t-test that the cross encoder's is larger than BM25's. Each query's data
-    set is searched as a whole.
+    `ndcg_bm25` is that of BM25's own order, `ndcg_random` that of one drawn by seed; `p_value` is of the one-sided
+    paired t-test that the cross encoder's is larger than BM25's.
     """
     random = np.random.default_rng(params.seed)
     texts: list[str] = []

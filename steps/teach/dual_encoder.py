@@ -37,10 +37,7 @@ _USED = {*ROLES, *DOCUMENT_PROMPTS}  # names of prompts that are read
 
 
 def teach(inputs: Inputs, output: Path, params: DualEncoder, run: Run) -> None:
-    """Write `output/tower` (a SentenceTransformer folder), `output/report.json`, and what the tower was before.
-
-    Both towers of a base that is a Router, or is untied, train and are kept.
-    """
+    """Write `output/tower` (a SentenceTransformer folder), `output/report.json`, and what the tower was before."""
 
     def base() -> SentenceTransformer:
         tower = load_tower(resolve_base(params.base))
@@ -65,12 +62,9 @@ def teach_tower(
 ) -> None:
     """Train what `base` makes as its kind does, and write it to `output`, with the report and what it was before.
 
-    The latter if it is trained: `output/earlier/base`, which reads texts as the trained tower does, and beside it
-    of each round but the last `round_0` and so on: towers that `evaluate` can compare it with. `base` is called once
-    more for it, as training would have to hold a second copy of the weights.
-    `epochs: 0` saves the base's weights as they are; so do, with a line that says so, data without click log and
-    relevance table. UserError when epochs are asked for and of such data no triplet is usable.
-    Of several processes rank 0 alone evaluates and writes.
+    If it trains, `output/earlier/base` reads texts as the trained tower does, and `round_0` and so on are the rounds
+    but the last; `base` is called once more for it, to save memory. `epochs: 0` saves the base; so do, with a line,
+    data without click log and relevance table. UserError if no triplet is usable. Rank 0 alone evaluates and writes.
     """
     ingest, mine, rankers = inputs
     ranker = ranker_of(rankers, params.rounds)
@@ -204,8 +198,7 @@ def check_dims(tower: SentenceTransformer, params: Contrastive) -> None:
 def make_inner_product(tower: SentenceTransformer, base: str) -> None:
     """Let the inner product of embeddings, by which the index compares, be the tower's similarity.
 
-    A cosine tower without normalisation gets it as a module; UserError for distances, for one that cuts its vectors,
-    and for a dot product of which one route alone normalises: release and search expect both to, or none.
+    UserError for distances, for one that cuts its vectors, and for a dot product of which one route alone normalises.
     """
     if tower.similarity_fn_name not in {"cosine", "dot"}:
         raise UserError(
@@ -238,10 +231,7 @@ def tell_comparison(comparison: dict[str, Any], run: Run) -> None:
 
 
 def set_prompts(model: SentenceTransformer | MultiVectorEncoder, params: Prompted) -> None:
-    """Let a model have the prompts that the params give; a prompt of null stays as the model was saved.
-
-    That of documents takes the place of one for passages or for a corpus too.
-    """
+    """Let a model have the params' prompts, for passages and a corpus too; one of null stays as the model was saved."""
     if params.query_prompt is not None:
         model.prompts["query"] = params.query_prompt
     if params.document_prompt is not None:

@@ -19,9 +19,8 @@ from steps.tracking.runs import Run
 
 
 def teach(inputs: Inputs, output: Path, params: EndpointParams, run: Run) -> None:
-    """Write `tower/` and `report.json`; each role asks for a few probe texts, unless the other has sent the same.
-
-    UserError where the server refuses, or has another model than this name once had.
+    """Write `tower/` and `report.json`, with probes of each role; UserError if the server refuses, or its model
+    changed.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(resolve_base(params.tokenizer), trust_remote_code=False)

@@ -1,8 +1,8 @@
 """Hard negatives that a tower finds in the whole corpus for its own training queries.
 
 They are drawn from a query's best documents (ANCE, Xiong et al. 2021) that stay a share of its positive's score below
-that (NV-Retriever, Moreira et al. 2024, TopK-PercPos). `sentence_transformers.util.mine_hard_negatives` does the same
-with all texts and vectors in memory; here documents are read piece by piece, and vectors from a file.
+that (NV-Retriever, Moreira et al. 2024, TopK-PercPos). Unlike `sentence_transformers.util.mine_hard_negatives` it does
+not hold all texts and vectors in memory.
 """
 
 import hashlib
@@ -78,10 +78,9 @@ def mine_negatives(
     number: int,
     scratch: Path,
 ) -> np.ndarray:
-    """A new negative for each triplet as a row of the corpus, -1 where the search has none: int64 `(triplets,)`.
+    """A new negative for each triplet as a row of the corpus, -1 if there is none: int64 `(triplets,)`.
 
-    See `allowed_rows` and, with a ranker, `checked_negatives`. `number` is that of the round. Vectors lie in the folder
-    `scratch`, where a killed search finds them again.
+    See `allowed_rows` and, with a ranker, `checked_negatives`. A killed search finds its vectors in `scratch` again.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     embed_once(
@@ -157,10 +156,10 @@ def _search(
     params: Contrastive,
     number: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Search the data set of each triplet's query.
+    """Best documents of each query in its data set.
 
-    Which of the queries each triplet has `(triplets,)`; their best documents as rows of the corpus and scores, best
-    first, `(queries, depth)`, -1 where there are fewer; the scores of positives `(triplets,)`.
+    The query of each triplet `(triplets,)`; rows of the corpus and scores, best first, `(queries, depth)`, -1 where
+    there are fewer; the scores of positives `(triplets,)`.
     """
     queries = sorted({(triplet.dataset, triplet.query) for triplet in triplets})
     row_of = {query: row for row, query in enumerate(queries)}
@@ -183,7 +182,6 @@ def _search(
 
 
 def _blocks(datasets: Sequence[str]) -> Iterator[tuple[str, slice]]:
-    """Sorted data sets of queries, cut into runs of one data set and at most _QUERIES queries."""
     start = 0
     for dataset, group in groupby(datasets):
         end = start + sum(1 for _ in group)
@@ -214,10 +212,7 @@ def ranker_of(rankers: Path, rule: RoundParams) -> Path | None:
 
 
 def is_far(scores: np.ndarray, positives: np.ndarray, margin: float) -> np.ndarray:
-    """Whether `sigmoid(score) <= (1 - margin) * sigmoid(positive)`, for logits `(n,)` each: bool `(n,)`.
-
-    NV-Retriever's TopK-PercPos (Moreira et al. 2024) on probabilities; by logarithms, so that no score is too small.
-    """
+    """Whether `sigmoid(score) <= (1 - margin) * sigmoid(positive)`, by logarithms, for logits: bool `(n,)`."""
     far: np.ndarray = log_expit(np.float64(scores)) <= log_expit(np.float64(positives)) + np.log1p(-margin)
     return far
 
@@ -234,8 +229,7 @@ def checked_negatives(
 ) -> np.ndarray:
     """A negative for each triplet that the ranker calls far from its positive, -1 where it has none: int64 `(n,)`.
 
-    `fits` has rows of the corpus for each triplet, when it is asked for it. They are tried in an order drawn by
-    `seed`, so every one that passes is as likely. Blocks of triplets are kept in `scratch`, for a killed run.
+    Rows of `fits` are tried in an order drawn by `seed`. Blocks of triplets are kept in `scratch`, for a killed run.
     """
     remaining = iter(fits)
     model = load_ranker(ranker)
@@ -269,7 +263,6 @@ def _first_far(
     margin: float,
     seed: tuple[int, ...],
 ) -> np.ndarray:
-    """The first row of each triplet's, in a drawn order, that is far from its positive; -1 without one."""
     random = np.random.default_rng(seed)
     orders = [random.permutation(fit).tolist() for fit in fits]
     rows = np.unique(np.concatenate([*fits, np.zeros(0, dtype=np.int64)]).astype(np.int64))

@@ -83,10 +83,9 @@ def teach(inputs: Inputs, output: Path, params: LateInteraction, run: Run) -> No
 def late_interaction_model(params: LateInteraction) -> MultiVectorEncoder:
     """The base as a late interaction model, which reads as many tokens as the params say, special ones too.
 
-    Of an encoder every token's last state counts, normalised: no punctuation filter, and with `dim: 0` no linear layer
-    (LEAD, Sec. 3); else one to `dim`, drawn by the seed. A model of the kind stays as it is. UserError for a `dim`
-    that such a model does not have, for lengths beyond its positions, and for a base that is no transformer or has no
-    fast tokenizer.
+    Of an encoder every token's last state counts, normalised, with a linear layer to `dim` drawn by seed, or none for 0
+    (LEAD, Sec. 3). A model of the kind stays as it is. UserError for a `dim` that it does not have, for lengths beyond
+    its positions, and for a base without a transformer or a fast tokenizer.
     """
     base = resolve_base(params.base)
     model = load_late_interaction(base) if is_late_interaction(base) else _of_encoder(base, params)

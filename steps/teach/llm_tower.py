@@ -1,12 +1,11 @@
 """A query and a document tower made of one causal language model, which read prompts (ScalingNote, Sec. 3.2).
 
-A document's prompt has three placeholders, and the state before each is an embedding: of its title, of its content,
-and of both. The last is the one that is indexed: it has read everything, the two others among it, while those are
-there to train it. A causal state does not depend on what follows, so the document tower reads the prompt up to the last
-placeholder and pools its last token.
+A document's prompt has three placeholders, and the state before each is an embedding: of its title, of its content, and
+of both. The last one is indexed; the others are there to train it. A causal state does not depend on what follows, so
+the document tower reads the prompt up to the last placeholder and pools its last token.
 
-The prompt is the tokenizer's chat template, and a query's [EOS] is in the tokenizer's post-processor: a saved tower is
-read by sentence-transformers alone, which keeps the prompt's end where it cuts a long text.
+The prompt is the tokenizer's chat template, and a query's [EOS] is in the tokenizer's post-processor:
+sentence-transformers alone reads a saved tower, and keeps the prompt's end where it cuts a long text.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,8 +50,8 @@ only one; without a title it is empty. A topic stands where the template of docu
 def llm_tower(base: str, dim: int, seed: int) -> SentenceTransformer:
     """Untrained towers of `base`, in its own dtype, as a Router; their maps W^Q and W^D to `dim` (Eq. 3-4) are equal.
 
-    The maps are random and orthogonal, by seed: what the model says of a text and another survives them.
-    UserError for a base that cannot be loaded, is not causal, or has no fast tokenizer or no token that ends a text.
+    The maps are orthogonal, drawn by seed. UserError for a base that cannot be loaded, is not causal, or has no fast
+    tokenizer or end token.
     """
     with torch.random.fork_rng():
         torch.manual_seed(seed)  # rows of placeholders, where the vocabulary grows, and the map
@@ -83,7 +82,6 @@ def check_prompt_length(tower: SentenceTransformer, limit: int) -> None:
 
 
 def _load(base: str) -> Transformer:
-    """The network of a base in its own dtype and its tokenizer, which pads on the right."""
     folder = resolve_base(base)
     with loading(folder, "the folder of a language model or a name on the hub"):
         transformer = Transformer(folder, model_kwargs={"dtype": "auto"})
@@ -111,7 +109,6 @@ def _check_causal(network: Any, base: str) -> None:
 
 
 def _end_queries(transformer: Transformer) -> None:
-    """Let every text end in [EOS], and begin with whatever the tokenizer puts before it."""
     tokenizer: Any = transformer.tokenizer
     ends = [tokenizer.bos_token] if _begins_with_bos(transformer) else []
     ends.append(tokenizer.eos_token)
@@ -160,7 +157,6 @@ class StatesBefore(Module):
         self.tokens = tokens
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Add `sentence_embedding`; wherever the padding is."""
         ids, states = features["input_ids"], features["token_embeddings"]
         order = torch.arange(ids.shape[1], device=ids.device)
         last = (order * features["attention_mask"]).argmax(dim=1)
@@ -179,15 +175,9 @@ def _before(matches: Tensor, last: Tensor) -> Tensor:
 
 
 class PlaceholderLoss(ContrastiveLoss):
-    """The sum of `ContrastiveLoss` over the three embeddings of a document (ScalingNote, Eq. 8, 11, 12).
-
-    | texts | labels | embeddings |
-    |---|---|---|
-    | as there | none | `(batch, 3, dim)` each, of a query three times the same |
-    """
+    """The sum of `ContrastiveLoss` over the embeddings `(batch, 3, dim)` of a document (ScalingNote, Eq. 8, 11, 12)."""
 
     def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
-        """Sum over title, content and final embedding."""
         losses = [super(PlaceholderLoss, self).compute_loss_from_embeddings(list(parts), labels)
                 for parts in zip(*(column.unbind(dim=1) for column in embeddings), strict=True)]  # fmt: skip
         return torch.stack(losses).sum()
@@ -224,7 +214,7 @@ class MasterAdamW(torch.optim.AdamW):
     """AdamW on fp32 copies of narrower weights (Micikevicius et al., "Mixed Precision Training", 2018, Sec. 3.1).
 
     bf16 keeps 8 bits: an update below 1/512 of a weight, such as every one at usual learning rates, would be rounded
-    away. Weights in fp32 are updated themselves.
+    away.
     """
 
     def __init__(self, groups: Sequence[dict[str, Any]], lr: float) -> None:
@@ -249,17 +239,14 @@ class MasterAdamW(torch.optim.AdamW):
         return value
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the weights' gradients."""
         for weight in self.weights:
             weight.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Moments and copies."""
         return {**super().state_dict(), "masters": [master.detach() for _, master in self._weight_copies()]}
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Moments and copies of a run that was killed."""
         super().load_state_dict({name: value for name, value in state_dict.items() if name != "masters"})
         for (_, master), saved in zip(self._weight_copies(), state_dict["masters"], strict=True):
             master.copy_(saved)

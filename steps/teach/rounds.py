@@ -52,10 +52,7 @@ class Rounds:
             release_and_delete(folder)
 
     def save_earlier(self, tower: SentenceTransformer, output: Path) -> list[str]:
-        """Save the tower of each training but the last as `output/round_0` and so on; returns these names.
-
-        It puts the kept weights into `tower`, which has those of another round afterwards.
-        """
+        """Save the tower of each training but the last as `output/round_0` and so on; returns these names."""
         names = []
         for number, folder in enumerate(self.folders[:-1]):
             names.append(name := f"round_{number}")
@@ -76,8 +73,7 @@ def train_in_rounds(
 ) -> Rounds:
     """Train the tower in place on the triplets, then `params.rounds.more` times on new negatives.
 
-    A killed run goes on in the round that it was in. `base` has the base's nDCG@10 of each dev query. Of several
-    processes rank 0 searches, and measures.
+    A killed run goes on in its round. `base` has the base's nDCG@10 of each dev query. Rank 0 searches and measures.
     """
     current, positives, seconds = list(triplets), searched.positives, 0.0
     ndcg, report, folders = dict[str, float](), list[dict[str, Any]](), list[Path]()
@@ -122,7 +118,6 @@ class _RoundRun(NullRun):
         self.run, self.number = run, number
 
     def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
-        """Record them for the round."""
         self.run.metrics({f"round_{self.number}.{name}": value for name, value in values.items()}, step)
 
 
@@ -144,7 +139,6 @@ def _take_up(tower: SentenceTransformer, folder: Path) -> bool:
 
 
 def _keep(tower: SentenceTransformer, folder: Path) -> None:
-    """Save the weights of a finished round in place of its checkpoints."""
     if rank() == 0:
         with staged_file(folder / _TRAINED) as staging:
             torch.save(tower.state_dict(), staging)

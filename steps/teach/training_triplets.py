@@ -35,7 +35,6 @@ class TextTriplet:
 
 
 def turns_of(triplets: Sequence[TextTriplet]) -> Turns:
-    """In which epochs each triplet trains."""
     return Turns(np.array([triplet.chance for triplet in triplets]), np.array([triplet.luck for triplet in triplets]))
 
 
@@ -59,7 +58,6 @@ class TripletChoice:
 
     @property
     def by_source(self) -> dict[str, int]:
-        """Chosen triplets a source."""
         return dict(sorted(Counter(triplet.source for triplet in self.chosen).items()))
 
     def mostly_unused(self, limit: int, epochs: int) -> str | None:
@@ -124,7 +122,6 @@ def choose_triplets(triplets: pa.Table, queries: pa.Table, ingest: Path, params:
 
 
 def named_documents(triplets: Sequence[TextTriplet]) -> set[str]:
-    """Ids of the documents of triplets."""
     return {doc_id for triplet in triplets for doc_id in (triplet.positive_id, triplet.negative_id)}
 
 

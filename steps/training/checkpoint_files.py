@@ -31,10 +31,8 @@ _PASSING = re.compile(r" at 0x[0-9a-f]+|\bp=[0-9.]+")  # of a process, and the d
 def keyed_folder(
     stage: str, model: nn.Module, texts: Iterable[str], knobs: Mapping[str, Any], code: Sequence[str], more: str = ""
 ) -> Path:
-    """Folder below SLIMTOWER_CACHE that only a run over an equal model, texts and knobs would continue from.
-
-    `knobs` are those that a training follows from, its `precision` among them; `code` names the modules that train;
-    `more` is what else it follows from.
+    """Folder below SLIMTOWER_CACHE for trainings of an equal model, texts, knobs, `code` (modules that train) and
+    `more`.
     """
     key = hashlib.sha256(f"{code_digest(*code)} {library_versions()} {more}".encode())
     key.update(json.dumps({**knobs, "computes_in": resolve_precision(knobs["precision"])}, sort_keys=True).encode())
@@ -45,11 +43,7 @@ def keyed_folder(
 
 
 def load_checkpoint_or_none(path: Path, load: Callable[[Path], Loaded], stage: str) -> Loaded | None:
-    """What `load` makes of a file; None without one.
-
-    None too where it cannot be read, as a power failure may leave it: a line of the stage's says so, and rank 0 removes
-    it.
-    """
+    """What `load` makes of a file; None without one, or if it cannot be read: then rank 0 says so and removes it."""
     try:
         return load(path)
     except FileNotFoundError:
@@ -69,7 +63,6 @@ def acquire(checkpoints: Path, stage: str) -> None:
 
 
 def _take_lock(lock: Path) -> bool:
-    """Whether the first process took it."""
     return bool(broadcast([float(rank() == 0 and try_lock(lock))])[0])  # no process waits in it for long
 
 

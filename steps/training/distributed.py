@@ -1,7 +1,4 @@
-"""The processes that train one model together: who this one is, what of a batch is its own, and their sums.
-
-Outside of torchrun there is one process, rank 0 of 1, and every function here does nothing.
-"""
+"""The processes that train one model together, and their sums; without torchrun there is one, rank 0 of 1."""
 
 import os
 from collections.abc import Iterator

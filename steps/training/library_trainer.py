@@ -73,10 +73,7 @@ def use_one_gpu(arguments: TrainingArguments) -> None:
 
 
 class WholeCheckpoints(BaseTrainer):
-    """A trainer whose checkpoints appear whole; to be named before the library's in a class of both.
-
-    With `turns`, those of the rows of its data, an epoch sees the rows whose turn it is.
-    """
+    """A trainer whose checkpoints appear whole, and whose epochs see the rows whose turn it is, if it has `turns`."""
 
     turns: Turns | None = None
 
@@ -105,10 +102,7 @@ class WholeCheckpoints(BaseTrainer):
             self.remove_callback(callback)
 
     def train_on(self, checkpoints: Path, stage: str) -> None:
-        """Train, from the newest checkpoint that a killed run left, if any; a line of the stage's says so.
-
-        While another run trains the same with the same checkpoints, it waits.
-        """
+        """Train, from the newest checkpoint of a killed run, if any; wait while another run trains the same."""
         acquire(checkpoints, stage)
         if rank() == 0:
             shutil.rmtree(checkpoints / STAGING, ignore_errors=True)
@@ -155,10 +149,7 @@ def last_step(folder: Path) -> int:
 
 
 def drop_damaged(folder: Path, stage: str) -> None:
-    """Remove the newest checkpoint below a folder while a file of it is missing or cut; a line of the stage's says so.
-
-    The disk may have lost what a power failure met.
-    """
+    """Remove newest checkpoints of which a file is missing or cut, as after a power failure; a line says so."""
     while (step := last_step(folder)) and not _is_whole(newest := folder / f"checkpoint-{step}"):
         print(f"{stage}: {newest} cannot be read (a file is missing or cut); begins anew", file=sys.stderr)
         shutil.rmtree(newest)
@@ -194,17 +185,14 @@ class LossLog(TrainerCallback):
         self.loss = ""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        """Called once, also when a checkpoint is continued."""
         remaining = state.max_steps - state.global_step
         self.bar = progress(range(remaining), remaining, self.caption, lambda: self.loss, "steps")
         next(self.bar, None)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        """Called after each step."""
         next(self.bar, None)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **rest: Any) -> None:
-        """Called by the trainer after each step, before it saves anything."""
         if not logs or "loss" not in logs:
             return
         self.loss = f"loss {logs['loss']:.3f}"
@@ -277,9 +265,8 @@ def take_weights(tower: nn.Module, trained: nn.Module) -> None:
 class ShardedTrainer(WholeCheckpoints):
     """A trainer of which `accelerate launch` spreads more than the texts over the processes (recipes/accelerate).
 
-    FSDP shards weights, gradients and the optimizer's state (torch's `fully_shard`), DeepSpeed's ZeRO-2 the last two.
-    What trains is a copy: the tower itself stays whole in main memory, and gets the trained weights at the end. To be
-    named before the library's trainer in a class of both.
+    FSDP shards weights, gradients and the optimizer's state, DeepSpeed's ZeRO-2 the last two. What trains is a copy:
+    the tower itself stays whole in main memory, and gets the trained weights at the end.
     """
 
     def check_sharding(self) -> None:
@@ -304,10 +291,7 @@ class ShardedTrainer(WholeCheckpoints):
         model.base_model_prefix = "0"  # accelerate looks for a final norm there; Normalize is none, and not sharded
 
     def pass_on(self, embeddings: Tensor, gradient: Tensor, last: bool) -> None:
-        """Backward pass of a piece of a batch; what shards the model averages gradients over the processes.
-
-        `last`: of the batch's pieces.
-        """
+        """Backward pass of a piece of a batch; what shards the model averages gradients over processes."""
         if self.is_deepspeed_enabled:
             share = (embeddings * gradient).sum() * world()
             self.accelerator.deepspeed_engine_wrapped.backward(share, sync_gradients=last)

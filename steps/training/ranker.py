@@ -88,14 +88,11 @@ class ListChoice:
 
 
 def choose_lists(triplets: pa.Table, queries: pa.Table, ingest: Path, params: RankerTraining) -> ListChoice:
-    """The triplets that may train, by weight as `draw` has it, and of these the negatives of each positive.
+    """The triplets that may train, as `draw_triplets` has it, and of these the negatives of each positive.
 
-    A triplet's weight is multiplied by that of its source. A list has at most `negatives` of the triplets' negatives
-    and RANDOM_NEGATIVES documents of its data set. Left out and counted: a source of weight 0; triplets of a query
-    that may not train (`refused_queries`) or whose negative is a positive of the query elsewhere, by a triplet or
-    judgement; negatives beyond the limit, and those that read like a positive of the query; lists without a negative.
-    Only texts of documents that are in a list, and of positives, are read, and triplets that are not drawn are numbers.
-    UserError for ids that the tables in `ingest` do not hold.
+    A list has at most `negatives` of the triplets' negatives and RANDOM_NEGATIVES documents of its data set. Left out
+    and counted as well: a negative that is a positive of the query elsewhere, or reads like one, negatives beyond the
+    limit, and lists without a negative. UserError for ids that the tables in `ingest` do not hold.
     """
     query_ids, query_texts, datasets = (queries[name].to_pylist() for name in ("query_id", "text", "dataset"))
     queries_by_id = dict(zip(query_ids, zip(query_texts, datasets, strict=True), strict=True))
@@ -195,10 +192,9 @@ def train_ranker(
     section: str = "rank.ranker",
     loss: nn.Module | None = None,
 ) -> None:
-    """Train the ranker in place for `params.epochs`, from the checkpoint in `checkpoints` if a killed run left one.
+    """Train the ranker in place, from the checkpoint in `checkpoints` if a killed run left one.
 
-    `stage` and `section` are what messages name; `loss` that of a batch of rows, None = `objective`. UserError when the
-    loss stops being a finite number.
+    `stage` and `section` are what messages name; `loss`: None = `objective`. UserError if the loss is not finite.
     """
     ranker.model_card_data.generate_widget_examples = False
     arguments = CrossEncoderTrainingArguments(
@@ -348,10 +344,9 @@ class WithReconstruction(nn.Module):
 
 
 def reconstruction(states: Tensor, ids: Tensor, table: Tensor) -> Tensor:
-    """`-mean_t log softmax(table h_t)[id_t]`: how likely tokens are, each by its own final embedding; a scalar.
+    """`-mean_t log softmax(table h_t)[id_t]`, a scalar: how likely tokens are, each by its own final embedding.
 
-    `states` `(tokens, dim)` are those of queries and documents, `ids` `(tokens,)` what they are, `table` `(vocabulary,
-    dim)`; 0 without tokens.
+    `states` `(tokens, dim)`, `ids` `(tokens,)`, `table` `(vocabulary, dim)`; 0 without tokens.
     """
     if not len(ids):
         return states.sum() * 0

@@ -64,10 +64,7 @@ def shared_stage_main(
     cell: str | None = None,
     shares: Callable[[Section], bool] = lambda _: True,
 ) -> None:
-    """`stage_main`, in as many processes as SLIMTOWER_PROCESSES and SLIMTOWER_HOSTS ask for.
-
-    In one, on the first host, where `shares` says of the params that several cannot share the work.
-    """
+    """`stage_main` in SLIMTOWER_PROCESSES on SLIMTOWER_HOSTS; in one, on the first host, if `shares` says no."""
     shared = _Stage(stage, model, body, cell, shares)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         _as_rank(shared)
@@ -78,7 +75,6 @@ def shared_stage_main(
 
 
 def _launch(stage: _Stage[Section]) -> None:
-    """Start the ranks and wait for them, and end as the one that failed first did; one process needs no ranks."""
     code: int | None = None
     try:
         processes, hosts = _number("SLIMTOWER_PROCESSES"), _number("SLIMTOWER_HOSTS")
@@ -102,7 +98,6 @@ def _launch(stage: _Stage[Section]) -> None:
 
 
 def _number(name: str, default: str = "1", minimum: int = 1) -> int:
-    """A whole number from the environment; UserError when it is none."""
     value = os.environ.get(name) or default
     if not value.isdigit() or int(value) < minimum:
         raise UserError(f"{name} is {value!r}; give a whole number from {minimum}")
@@ -169,7 +164,6 @@ def _meeting_point(hosts: int) -> dict[str, Any]:
 
 
 def _host_rank(hosts: int) -> int:
-    """This host's number among several."""
     number = _number("SLIMTOWER_HOST_RANK", default="", minimum=0)
     if number >= hosts:
         raise UserError(f"SLIMTOWER_HOST_RANK is {number}; with SLIMTOWER_HOSTS={hosts} it is 0 to {hosts - 1}")
@@ -179,9 +173,8 @@ def _host_rank(hosts: int) -> int:
 def explain(folder: Path, codes: Mapping[int, int]) -> int:
     """Raise the UserError that ended the training, or say what else did and return the exit code.
 
-    `codes` are the exit codes of the failed ranks, minus the signal where one was killed. A rank that fails takes the
-    others with it, so a reason left in `folder` that a person can fix, then a kill, then the earliest traceback, is
-    what happened; without any of them rank 0 has failed outside the training and said so itself.
+    `codes` are the exit codes of the failed ranks, minus the signal if one was killed. A rank that fails takes the
+    others with it: so a reason in `folder` that a person can fix comes first, then a kill, then the earliest traceback.
     """
     reasons = sorted((read_json(path) for path in folder.glob("*.json")), key=lambda reason: reason["time"])
     for reason in reasons:

@@ -18,10 +18,7 @@ Column = tuple[list[str], np.ndarray]
 
 
 def refused_queries(queries: pa.Table) -> dict[str, str]:
-    """Why a query of the table `queries` may not train, for each id that may not.
-
-    `not_a_train_query`, or `evaluation_query` for one of the train split that reads, folded, like one of dev or test.
-    """
+    """Queries that may not train, by id: `not_a_train_query`, or `evaluation_query` for a text of dev or test."""
     splits = pa.array(sorted(EVALUATION_SPLITS))
     evaluation = evaluation_keys(queries.filter(pc.is_in(queries["split"], splits)).to_pylist())
     refused: dict[str, str] = {}
@@ -88,9 +85,8 @@ def draw_triplets(
 ) -> tuple[np.ndarray, Turns, dict[str, int]]:
     """Rows of the triplets that may train, as `draw` has it, their turns, and how many were left out for which reason.
 
-    A triplet's weight is multiplied by that of its source. Sources of weight 0 are left out, and queries that are
-    `refused`, by id with the reason, and what is not drawn. `excluded`: a reason, and which triplets are left out for
-    it, bool `(triplets,)`.
+    A triplet's weight is multiplied by that of its source, which may be 0. `refused`: reasons by query id; `excluded`:
+    one reason, and which triplets are left out for it, bool `(triplets,)`.
     """
     (query_ids, query), (names, source), (reason, is_excluded) = queries, sources, excluded
     reasons = ("source_weight_zero", "not_a_train_query", "evaluation_query", reason)

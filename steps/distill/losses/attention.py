@@ -60,10 +60,7 @@ class AttentionMaps(Provider):
     """A student and a teacher's transformer, frozen; both compute plain attention from here on."""
 
     def __init__(self, student: Any, network: Any, precision: Precision, teacher: str = "") -> None:
-        """UserError for a student that has no attention, or another number of heads.
-
-        `teacher`: fingerprint, hex, of one that is not the index's.
-        """
+        """UserError for another number of heads, or none; `teacher`: hex fingerprint of one that is not the index's."""
         self.network, self.precision, self.teacher = network, precision, teacher
         if not hasattr(student, "features") or self.network is None:  # a table of tokens has no attention
             raise UserError(
@@ -89,11 +86,7 @@ class AttentionMaps(Provider):
         return tensors["student"], tensors["teacher"]
 
     def forward(self, tokens: Tokens, rows: np.ndarray) -> dict[str, Tensor]:
-        """Maps of the `student`, with gradient, and of the `teacher`: `(n, layers, heads, length, length)`.
-
-        Of the teacher's N layers that answer to the student's M: every (N / M)th, the last among them. Rows of padding
-        are 0.
-        """
+        """Maps of `student`, with gradient, and `teacher`, its every (N/M)th: `(n, layers, heads, length, length)`."""
         from steps.encoders.towers import autocast
 
         features = self.student.features(tokens, rows)
@@ -103,10 +96,7 @@ class AttentionMaps(Provider):
 
 
 def other_network(folder: Path, student: Any) -> Any:
-    """The transformer of a teacher of any kind, which reads the student's tokens as a text alone.
-
-    UserError where there is none, or these are not its own tokens.
-    """
+    """The transformer of a teacher of any kind; UserError without one, or if its tokens are not the student's."""
     from transformers import AutoModel, AutoTokenizer
 
     from steps.encoders.model_loading import loading

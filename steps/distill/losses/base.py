@@ -44,10 +44,7 @@ class Scoring(NamedTuple):
 
 @dataclass(frozen=True)
 class Units:
-    """Mean lengths of the index teacher's vectors, 1 where it normalises: losses see all vectors divided by them.
-
-    So weights and temperatures mean the same for a teacher that compares by inner product.
-    """
+    """Mean lengths of the index teacher's vectors; losses see all vectors divided by them, so weights mean the same."""
 
     queries: float = 1.0
     documents: float = 1.0
@@ -63,10 +60,7 @@ class Outputs:
     _scored: list[tuple[Tensor, Tensor]] = field(init=False, default_factory=list, repr=False)  # documents, scores
 
     def scores(self, targets: "Targets") -> Tensor:
-        """The student's score of each text and candidate, `(n, m)`: to its own documents, or the teacher's frozen ones.
-
-        Computed once, however many losses compare it.
-        """
+        """Score of each text and candidate, `(n, m)`: to its own documents, or the teacher's; computed once for all."""
         documents = targets.documents if self.documents is None else self.documents
         for scored, scores in self._scored:
             if scored is documents:
@@ -105,10 +99,7 @@ class Targets:
     provided: Mapping[str, Any] = field(default_factory=dict)  # by loss, what its provider has
 
     def fixed(self) -> "Targets":
-        """The same for a loss that moves no teacher: queries and scores without gradient.
-
-        What providers have, and documents that `towers: joint` trains, keep theirs.
-        """
+        """The same for a loss that moves no teacher: queries and scores without gradient."""
         return replace(
             self,
             queries=self.queries.detach(),

@@ -144,8 +144,7 @@ class LayerDistillation(Loss):
 class PairedLayers(Provider):
     """A student, a teacher whose layers score, and the pairs of their layers.
 
-    `documents`: states of documents `(documents, student's layers, width)` for a student without its own, where the
-    teacher has none: those of the index teacher's layers that stand as high as the student's.
+    `documents`: states of the index teacher's layers, for a student without documents if the teacher has none either.
     """
 
     def __init__(
@@ -204,8 +203,7 @@ def provide_layers(loss: LayerDistillation, setting: Setting) -> PairedLayers:
     """Layers of the student beside those of the index's frozen teacher, or of one that has scored or trains along.
 
     A student without documents of its own then has those of the index teacher's layers that stand as high as its own.
-    The states of a frozen teacher are read here, of the texts that train and of the documents that they may be compared
-    with, unless SLIMTOWER_CACHE holds them already. UserError if either has too few layers, or no pooling.
+    States of texts and documents are read, or cached. UserError if either has too few layers, or no pooling.
     """
     from steps.distill.layer_pooling import depth_of, pooling_of  # seconds: params are read without them
     from steps.distill.layer_store import LayerReader
@@ -254,10 +252,7 @@ def provide_layers(loss: LayerDistillation, setting: Setting) -> PairedLayers:
 
 
 def warn_of_temperature(loss: LayerDistillation, table: ScoreTable, count: int, layers: Sequence[int]) -> None:
-    """A warning where layers of another teacher are flat or one-hot at the temperature at which they are learned.
-
-    They are judged by the `count` documents nearest to each text. `layers`: those that may be paired, numbered from 0.
-    """
+    """Warn if layers' scores of the `count` nearest documents are flat or one-hot at the temperature of the loss."""
     from steps.retrieval.target_entropy import layer_targets, layers_warning  # SciPy: params are read without it
 
     figures = layer_targets(table.sampled(count), loss.teacher_temperature or loss.temperature, layers)
@@ -274,10 +269,7 @@ def divergence(teacher: Tensor, student: Tensor, mask: Tensor) -> Tensor:
 
 
 def own_losses(scores: Tensor, batch: Batch, is_scored: Tensor) -> Tensor:
-    """`-log softmax(t_i)` of each text's label by each layer, `(n, k)`: KL(y, t_i) in Eq. 7. 0 without a scored label.
-
-    `scores` `(n, k, m)`; softmax over the candidates that count for the text.
-    """
+    """`-log softmax(t_i)` of each text's label by each layer, `(n, k)`: KL(y, t_i) of Eq. 7; 0 without a label."""
     label = batch.label & is_scored
     shares = functional.log_softmax(only(scores, (batch.counts & is_scored)[:, None, :]), dim=-1)
     return -shares.masked_fill(~label[:, None, :], 0).sum(dim=-1)

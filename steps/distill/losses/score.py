@@ -170,11 +170,10 @@ class ScoreMargin(ScoreLoss):
 def telling_temperature(
     vectors: np.ndarray, documents: np.ndarray, nearest: np.ndarray, rows: np.ndarray, units: Units, *, cosine: bool
 ) -> float:
-    """The temperature at which the teacher's distributions over a text's nearest documents have, in the mean, TELLING
-    of the entropy of equal shares.
+    """The temperature at which the teacher's distributions over a text's nearest documents have TELLING of the entropy
+    of equal shares, in the mean of an even sample of `rows`; the losses' default if none tells documents apart.
 
-    Vectors `(texts, dim)` and `(documents, dim)`, rows of the documents `nearest` to each text `(texts, k)`; of the
-    texts `rows` an even sample. Where no temperature tells documents apart, it is that of the losses' default.
+    Vectors `(texts, dim)` and `(documents, dim)`, rows of the documents `nearest` to each text `(texts, k)`.
     """
     from steps.retrieval.target_entropy import Sample, suggested_temperature  # SciPy: params are read without it
 
