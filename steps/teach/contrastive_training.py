@@ -27,13 +27,10 @@ from steps.training.distributed import gather, micro_batch, rank, sum_over_ranks
 from steps.training.library_trainer import (
     LossLog,
     ShardedTrainer,
-    fast_attention,
     is_sharded,
     networks_of,
-    set_dropout,
     shared_arguments,
     to_train,
-    use_one_gpu,
 )
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
@@ -173,7 +170,6 @@ def train_tower(
     in_batch = InBatch(triplets, positives)
     data = training_data(triplets, in_batch, params.loss.hard_negatives)
     data["query"] = cut_to_tokens(tower, data["query"], params.max_query_length)
-    tower.model_card_data.generate_widget_examples = False
     networks = networks_of(tower)
     torch.manual_seed(params.seed)  # LoRA's matrices
     with (
@@ -187,13 +183,10 @@ def train_tower(
             train_dataset=Dataset.from_dict(data),
             loss=loss_class(trained, params.temperature, params.loss, in_batch),
             callbacks=[LossLog(run, "teacher", "teach.teacher", "raise temperature or set precision: fp32")],
+            turns=turns_of(triplets),
         )
-        trainer.turns = turns_of(triplets)
         trainer.check_sharding()
-        trainer.quieten()
-        set_dropout(trained)
-        with fast_attention(trained, params.precision, params.max_document_length):
-            trainer.train_on(checkpoints, "teach")
+        trainer.train_on(checkpoints, "teach", params.precision, params.max_document_length)
     tower.eval()
 
 
@@ -274,7 +267,6 @@ def _arguments(
         dataloader_drop_last=world() > 1,  # the library insists on it there
     )
     arguments.dataloader_drop_last = False  # our processes share the last batch, whatever its size
-    use_one_gpu(arguments)
     return arguments
 
 

@@ -25,10 +25,7 @@ from steps.training.distributed import micro_batch
 from steps.training.library_trainer import (
     LossLog,
     WholeCheckpoints,
-    fast_attention,
-    set_dropout,
     shared_arguments,
-    use_one_gpu,
 )
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
@@ -51,20 +48,15 @@ def train_late_interaction(
         batch_sampler=BatchSamplers.NO_DUPLICATES,  # a text twice in a batch would be its own negative
         prompts={column: model.prompts.get(role) or "" for column, role in ROLE_OF_COLUMN.items() if column in data},
     )
-    use_one_gpu(arguments)
-    model.model_card_data.generate_widget_examples = False
     trainer = LateInteractionTrainer(
         model=model,
         args=arguments,
         train_dataset=Dataset.from_dict(data),
         loss=objective(model, params.temperature, in_batch),
         callbacks=[LossLog(run, "teacher", "teach.teacher", "raise temperature or set precision: fp32")],
+        turns=turns_of(triplets),
     )
-    trainer.turns = turns_of(triplets)
-    trainer.quieten()
-    set_dropout(model)
-    with fast_attention(model, params.precision, params.max_document_length):
-        trainer.train_on(checkpoints, "teach")
+    trainer.train_on(checkpoints, "teach", params.precision, params.max_document_length)
     model.eval()
 
 

@@ -66,21 +66,22 @@ def shared_arguments(knobs: TripletTraining, checkpoints: Path, batch_size: int)
     }
 
 
-def use_one_gpu(arguments: TrainingArguments) -> None:
-    """Let one process use one GPU: the trainer would multiply the batch by their number."""
-    if arguments.n_gpu > 1:
-        arguments._n_gpu = 1
-
-
 class WholeCheckpoints(BaseTrainer):
     """A trainer whose checkpoints appear whole, and whose epochs see the rows whose turn it is, if it has `turns`."""
 
-    turns: Turns | None = None
+    def __init__(self, *, model: nn.Module, args: TrainingArguments, turns: Turns, **named: Any) -> None:
+        if args.n_gpu > 1:
+            args._n_gpu = 1  # the library would multiply the batch by their number
+        model.model_card_data.generate_widget_examples = False
+        super().__init__(model=model, args=args, **named)
+        self.turns = turns
+        for callback in (self.model_card_callback_class, PrinterCallback):
+            self.remove_callback(callback)
 
     def get_batch_sampler(self, dataset: Dataset, *_: Any, **named: Any) -> BatchSampler | None:
         """The library's sampler, of each epoch's own rows where not every row trains in every epoch."""
         make = super().get_batch_sampler
-        if self.turns is None or self.turns.every:
+        if self.turns.every:
             return make(dataset, **named)
         return ByTurns(dataset, self.turns, math.ceil(self.args.num_train_epochs), make, **named)
 
@@ -96,12 +97,7 @@ class WholeCheckpoints(BaseTrainer):
         if rank() == 0:
             publish_checkpoint(folder, self.state.global_step)
 
-    def quieten(self) -> None:
-        """Take off the callbacks that print, and that gather a model card."""
-        for callback in (self.model_card_callback_class, PrinterCallback):
-            self.remove_callback(callback)
-
-    def train_on(self, checkpoints: Path, stage: str) -> None:
+    def train_on(self, checkpoints: Path, stage: str, precision: Precision, longest: int) -> None:
         """Train, from the newest checkpoint of a killed run, if any; wait while another run trains the same."""
         acquire(checkpoints, stage)
         if rank() == 0:
@@ -112,7 +108,10 @@ class WholeCheckpoints(BaseTrainer):
         resume = checkpoints / f"checkpoint-{step}" if step else None
         if resume and rank() == 0:
             print(f"{stage}: continues from {resume}")
-        self.train(resume_from_checkpoint=str(resume) if resume else None)
+        model: Any = self.model
+        set_dropout(model)
+        with fast_attention(model, precision, longest):
+            self.train(resume_from_checkpoint=str(resume) if resume else None)
 
 
 class ByTurns(DefaultBatchSampler):

@@ -25,10 +25,7 @@ from steps.training.checkpoint_files import keyed_folder
 from steps.training.library_trainer import (
     LossLog,
     WholeCheckpoints,
-    fast_attention,
-    set_dropout,
     shared_arguments,
-    use_one_gpu,
 )
 from steps.training.params import RankerTraining
 from steps.training.triplets import Turns, check_ids, draw_triplets, factorize, refused_queries
@@ -196,24 +193,19 @@ def train_ranker(
 
     `stage` and `section` are what messages name; `loss`: None = `objective`. UserError if the loss is not finite.
     """
-    ranker.model_card_data.generate_widget_examples = False
     arguments = CrossEncoderTrainingArguments(
         **shared_arguments(params, checkpoints, _rows_a_step(params)),
         prompts=ranker.prompts.get(ranker.default_prompt_name or "") or None,
     )
-    use_one_gpu(arguments)
     trainer = RankerTrainer(
         model=ranker,
         args=arguments,
         train_dataset=rows(choice.chosen, params.loss),
         loss=loss or objective(ranker, params, choice.negatives_per_positive),
         callbacks=[LossLog(run, "ranker", section, "or set precision: fp32")],
+        turns=turns_of_rows(choice.chosen, params.loss),
     )
-    trainer.turns = turns_of_rows(choice.chosen, params.loss)
-    trainer.quieten()
-    set_dropout(ranker)
-    with fast_attention(ranker, params.precision, params.max_length):
-        trainer.train_on(checkpoints, stage)
+    trainer.train_on(checkpoints, stage, params.precision, params.max_length)
     ranker.eval()
 
 
