@@ -19,7 +19,7 @@ from steps.core.versions import library_versions
 from steps.distill.layer_pooling import LayerPooling, pooling_of, random_projection
 from steps.distill.layer_teachers import StateTable
 from steps.encoders.precision import Precision, resolve_precision
-from steps.encoders.towers import device, encode, load_tower
+from steps.encoders.towers import encode, load_tower, tower_of
 from steps.training.distributed import barrier, rank
 
 _FORMAT = 1
@@ -75,12 +75,7 @@ class LayerReader:
         projection = self.projection(int(pooling.get_embedding_dimension()))
         first: Any = tower[0]
         first.auto_model.config.output_hidden_states = True
-        return SentenceTransformer(
-            modules=[first, LayerPooling(pooling, self.layers, projection)],
-            device=device(),
-            prompts={name: text or "" for name, text in tower.prompts.items()},
-            default_prompt_name=tower.default_prompt_name,
-        ).eval()
+        return tower_of([first, LayerPooling(pooling, self.layers, projection)], tower).eval()
 
     def projection(self, width: int) -> Tensor | None:
         """What its states of `width` are multiplied by, `(width, state_dim)`; None where they stay whole."""

@@ -23,10 +23,7 @@ from steps.endpoint.module import Endpoint, announce
 
 _SHORT = 128  # tokens
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # what people call that of documents, best first
-_MODULES = {  # modules of ours, which no model's folder brings; the second name is in towers of before steps/endpoint
-    f"{Endpoint.__module__}.{Endpoint.__name__}": Endpoint,
-    "steps.core.endpoint.Endpoint": Endpoint,
-}
+_MODULES = {f"{Endpoint.__module__}.{Endpoint.__name__}": Endpoint}  # ours, which no model's folder brings
 
 
 def device() -> str:
@@ -87,7 +84,7 @@ def route(tower: SentenceTransformer, role: Role) -> SentenceTransformer:
             f"a Router with the routes {sorted(first.sub_modules)} has none for {role!r}; make it with"
             " sentence-transformers' Router.for_query_document"
         )
-    return _tower_of([*first.sub_modules[role], *list(tower)[1:]], tower, tower.truncate_dim)  # type: ignore[misc]
+    return tower_of([*first.sub_modules[role], *list(tower)[1:]], tower, tower.truncate_dim)  # type: ignore[misc]
 
 
 def endpoint_of(tower: SentenceTransformer, role: Role) -> Endpoint | None:
@@ -112,8 +109,8 @@ def announce_texts(tower: SentenceTransformer, role: Role, texts: Iterable[str],
         announce(jobs, caption)
 
 
-def _tower_of(
-    modules: Iterable[nn.Module], tower: SentenceTransformer, truncate_dim: int | None
+def tower_of(
+    modules: Iterable[nn.Module], tower: SentenceTransformer, truncate_dim: int | None = None
 ) -> SentenceTransformer:
     """A tower of these modules, with the prompts and the similarity of another."""
     return SentenceTransformer(
@@ -206,9 +203,7 @@ def encode_with_lengths(
     if not isinstance(last, Normalize) or last.module_input_name != "sentence_embedding":
         vectors = encode(reader, texts, role, precision=precision, batch_size=batch_size)
         return Embeddings(vectors, np.linalg.norm(vectors, axis=1))
-    raw = torch.from_numpy(
-        encode(_tower_of(before, tower, None), texts, role, precision=precision, batch_size=batch_size)
-    )
+    raw = torch.from_numpy(encode(tower_of(before, tower), texts, role, precision=precision, batch_size=batch_size))
     vectors = functional.normalize(raw, dim=1)[:, : tower.truncate_dim].numpy()
     return Embeddings(vectors, raw.norm(dim=1).numpy())
 

@@ -21,7 +21,7 @@ from steps.core.measures import describe_gain
 from steps.core.tables import read_table, table_path
 from steps.encoders.bases import resolve_base
 from steps.encoders.batch_check import check_tower_batches
-from steps.encoders.towers import DOCUMENT_PROMPTS, check_fast, check_whole, device, load_tower, positions_of, route
+from steps.encoders.towers import DOCUMENT_PROMPTS, check_fast, check_whole, load_tower, positions_of, route, tower_of
 from steps.teach.contrastive_training import train_tower
 from steps.teach.dev_comparison import compare, dev_tasks, ndcg_per_query
 from steps.teach.hard_negatives import ENCODE_BATCH, SearchedCorpus, ranker_of
@@ -175,14 +175,7 @@ def untie_towers(tower: SentenceTransformer, base: str) -> SentenceTransformer:
     if isinstance(tower[0], Router):
         raise UserError(f"teach.teacher: base {base} has two towers already; set untied: false")
     sides: list[list[Any]] = [copy.deepcopy(list(tower)) for _ in ROLES]
-    return SentenceTransformer(
-        modules=[Router.for_query_document(sides[0], sides[1])],
-        device=device(),
-        prompts={name: text or "" for name, text in tower.prompts.items()},
-        default_prompt_name=tower.default_prompt_name,
-        similarity_fn_name=tower.similarity_fn_name,
-        truncate_dim=tower.truncate_dim,
-    )
+    return tower_of([Router.for_query_document(*sides)], tower, tower.truncate_dim)
 
 
 def check_dims(tower: SentenceTransformer, params: Contrastive) -> None:

@@ -69,7 +69,7 @@ def shared_arguments(knobs: TripletTraining, checkpoints: Path, batch_size: int)
 class WholeCheckpoints(BaseTrainer):
     """A trainer whose checkpoints appear whole, and whose epochs see the rows whose turn it is, if it has `turns`."""
 
-    def __init__(self, *, model: nn.Module, args: TrainingArguments, turns: Turns, **named: Any) -> None:
+    def __init__(self, *, model: Any, args: TrainingArguments, turns: Turns, **named: Any) -> None:
         if args.n_gpu > 1:
             args._n_gpu = 1  # the library would multiply the batch by their number
         model.model_card_data.generate_widget_examples = False
