@@ -31,7 +31,6 @@ from slimtower.common.errors import UserError, guarded
 from steps.core.cosines import cosines
 from steps.core.tables import read_table
 from steps.distill.checkpoints import Checkpoints
-from steps.distill.checks import check_targets
 from steps.distill.initialisation import layer_subset
 from steps.distill.losses.embedding import Embedding
 from steps.distill.objective import Objective
@@ -43,7 +42,7 @@ from steps.distill.targets import StoredTeachers
 from steps.distill.tokens import length_batches
 from steps.distill.trainer import Alignment, Schedule, train
 from steps.encoders.precision import resolve_precision
-from steps.encoders.towers import device, encode, load_tower
+from steps.encoders.towers import device, encode
 from steps.tracking.runs import NullRun
 from steps.training.library_trainer import set_dropout
 
@@ -126,7 +125,6 @@ def draw(embed: Path, tower: Path, params: DistillParams, trained: int, held_out
     """`trained` and `held_out` of the alignment texts; where there are fewer, a tenth of all is held out."""
     texts = read_table(embed, "alignment_texts")["text"]
     vectors = np.load(embed / "alignment.npy", mmap_mode="r")
-    check_targets(embed, vectors, len(texts), load_tower(tower))
     rows = np.random.default_rng(SEED).permutation(len(texts))[: trained + held_out]
     validation_count = held_out if len(rows) == trained + held_out else len(rows) // 10
     if len(rows) < 2 * BATCH:

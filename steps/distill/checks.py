@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,16 +23,6 @@ from steps.endpoint.module import Endpoint
 from steps.retrieval.target_entropy import check_teacher_targets
 
 LARGEST_GRAPH = 2**31 - 2**24  # bytes; a protobuf has 2 GiB at most
-
-
-def check_targets(embed: Path, vectors: np.ndarray, texts: int, teacher: SentenceTransformer) -> None:
-    """UserError unless `vectors` is `(texts, dim)` of the teacher that is here."""
-    dim = teacher.get_embedding_dimension()
-    if vectors.shape != (texts, dim):
-        raise UserError(
-            f"{embed / 'alignment.npy'}: holds {vectors.shape}, but there are {texts} alignment texts and the teacher's"
-            f" dimension is {dim}; run `dvc repro embed` again"
-        )
 
 
 def check_size(tower: SentenceTransformer) -> None:

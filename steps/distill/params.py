@@ -54,13 +54,6 @@ class Convergence(Strict):
     as a share of the way from the cosine of the teacher's mean vector up to 1.
     """
 
-    @model_validator(mode="before")
-    @classmethod
-    def _no_clock(cls, described: Any) -> Any:
-        if isinstance(described, dict) and "max_minutes" in described:
-            raise ValueError("max_minutes is gone, as steps alone end a training: delete it, or lower max_steps")
-        return described
-
     @model_validator(mode="after")
     def _the_fewest_steps_are_within_the_most(self) -> Self:
         if self.min_steps > self.max_steps:

@@ -15,7 +15,7 @@ from slimtower.common.fingerprints import fingerprint
 from steps.core.leakage import check_leaks, evaluation_keys
 from steps.core.tables import read_table, write_table
 from steps.distill.checkpoints import Checkpoints, training_folder
-from steps.distill.checks import check_endpoint, check_repeats, check_size, check_student, check_targets
+from steps.distill.checks import check_endpoint, check_repeats, check_size, check_student
 from steps.distill.joint import JointDocuments, TrainedTeacher
 from steps.distill.mixture import hold_out, rows_of, with_documents
 from steps.distill.params import DistillParams
@@ -65,7 +65,6 @@ def run(
     torch.manual_seed(params.seed)
     model = load_tower(teach / "tower")
     tower = route(model, "document")  # what the index holds, and the router's route of documents
-    check_targets(embed, sources.vectors, len(texts), tower)
     check_endpoint(chosen, tower)
     parts = np.array(sources.texts["part"].to_pylist())
     training, validation = hold_out(rows_of(parts, params.repeats), parts, params.validation_texts, params.seed)

@@ -113,11 +113,7 @@ class Sources:
                 f"{path}: not found; set score.layers: true, for a teacher that is late_interaction or a cross_encoder,"
                 " and run `dvc repro score`"
             )
-        documents, positions = self._listed(teacher, count)
-        values = np.load(path, mmap_mode="r")
-        if int(positions.max(initial=-1)) >= len(values):
-            raise UserError(f"{path}: is of another table of scores; run `dvc repro score` again")
-        return ScoreTable(documents, positions, values)
+        return ScoreTable(*self._listed(teacher, count), np.load(path, mmap_mode="r"))
 
     def _listed(self, teacher: str, count: int) -> tuple[np.ndarray, np.ndarray]:
         folder = self.score / teacher

@@ -96,7 +96,6 @@ def static_embedding(
 ) -> StaticStudent:
     """A table of the teacher's tokens, or of those that `vocabulary_texts` need, and of frequent phrases of `texts`."""
     rows = np.load(embed / "tokens.npy")
-    check_token_rows(embed, rows, teacher)
     tokenizer: Tokenizer = teacher.tokenizer._tokenizer
     if vocabulary_texts is not None:
         token_ids = used_tokens(tokenizer, vocabulary_texts)
@@ -160,16 +159,6 @@ def table_tower(
     if any(isinstance(module, Normalize) for module in teacher):
         modules.append(Normalize())
     return SentenceTransformer(modules=modules, device=device(), similarity_fn_name=teacher.similarity_fn_name)
-
-
-def check_token_rows(embed: Path, rows: np.ndarray, teacher: SentenceTransformer) -> None:
-    """UserError unless `rows` is `(vocabulary, dim)` of the teacher that is here."""
-    expected = (len(teacher.tokenizer), teacher.get_embedding_dimension())
-    if rows.ndim != 2 or rows.shape[0] < expected[0] or rows.shape[1] != expected[1]:
-        raise UserError(
-            f"{embed / 'tokens.npy'}: holds {rows.shape}, but the teacher's vocabulary and dimension are {expected};"
-            " run `dvc repro embed` again"
-        )
 
 
 def frequent_phrases(texts: list[str], tokenizer: Tokenizer, words: int, pairs: int) -> list[str]:

@@ -22,7 +22,6 @@ from steps.distill.checks import (
     check_repeats,
     check_size,
     check_student,
-    check_targets,
     check_temperatures,
 )
 from steps.distill.losses.layer import LayerDistillation, warn_of_temperature
@@ -33,17 +32,8 @@ from steps.distill.tokens import Tokens
 from steps.distill.trainer import LossMeter, _batches, mean_vector_cosine
 from steps.encoders.towers import load_tower
 
-TEACHER: Any = SimpleNamespace(tokenizer=[0] * 6, get_embedding_dimension=lambda: 4)
-EMBED = Path("data/embed")
 PARTS = np.array(["titles"] * 8 + ["sentences"] * 4)
 COUNTS = {"titles": {"kept": 8}, "sentences": {"kept": 4}, "unlabelled_queries": {"kept": 0, "empty": 3}}
-
-
-@pytest.mark.parametrize("shape", [(11, 4), (12, 3), (12,)])
-def test_targets_of_other_texts_or_another_dimension_are_refused(shape: tuple[int, ...]) -> None:
-    check_targets(EMBED, np.zeros((12, 4)), 12, TEACHER)
-    with pytest.raises(UserError, match=r"alignment.npy: holds \(.*12 alignment texts and .* dimension is 4"):
-        check_targets(EMBED, np.zeros(shape), 12, TEACHER)
 
 
 def student(rows: int, dim: int) -> Any:

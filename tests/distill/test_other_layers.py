@@ -169,9 +169,6 @@ def test_what_did_not_score_by_layers_is_told(root: Path, tmp_path: Path) -> Non
     (tmp_path / "data/score/late/layers.npy").unlink()
     with pytest.raises(UserError, match=r"late/layers\.npy: not found; set score\.layers: true"):
         sources_of(tmp_path).layer_scores("late", 2)
-    np.save(tmp_path / "data/score/cross/layers.npy", np.zeros((3, 2), dtype=np.float16))
-    with pytest.raises(UserError, match=r"cross/layers\.npy: is of another table of scores"):
-        sources_of(tmp_path).layer_scores("cross", 2)
 
 
 def test_layers_are_of_a_teacher_that_scores_by_them() -> None:
