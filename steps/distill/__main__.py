@@ -8,7 +8,7 @@ from steps.core.params import load_index_teacher
 from steps.distill.params import DistillParams
 from steps.frame.self_check import step_parser
 from steps.tracking.runs import Run
-from steps.training.torchrun import shared_stage_main
+from steps.training.torchrun import SharedStage
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
             run=run,
         )
 
-    shared_stage_main("distill", DistillParams, body, cell=student)
+    SharedStage("distill", DistillParams, body, cell=student).main()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from slimtower.common.settings import checked_name
 from steps.frame.self_check import step_parser
 from steps.teach.params import TeachParams
 from steps.tracking.runs import Run
-from steps.training.torchrun import shared_stage_main
+from steps.training.torchrun import SharedStage
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
     def shares(params: TeachParams) -> bool:
         return params.described(teacher).trains_in_processes
 
-    shared_stage_main("teach", TeachParams, body, teacher, shares)
+    SharedStage("teach", TeachParams, body, teacher, shares).main()
 
 
 if __name__ == "__main__":

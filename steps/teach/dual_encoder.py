@@ -175,7 +175,7 @@ def untie_towers(tower: SentenceTransformer, base: str) -> SentenceTransformer:
     if isinstance(tower[0], Router):
         raise UserError(f"teach.teacher: base {base} has two towers already; set untied: false")
     sides: list[list[Any]] = [copy.deepcopy(list(tower)) for _ in ROLES]
-    return tower_of([Router.for_query_document(*sides)], tower, tower.truncate_dim)
+    return tower_of([Router.for_query_document(sides[0], sides[1])], tower, tower.truncate_dim)
 
 
 def check_dims(tower: SentenceTransformer, params: Contrastive) -> None:

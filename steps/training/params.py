@@ -1,9 +1,8 @@
 """Knobs that trainings on mined triplets share, and how much each source's triplets count. Read without torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
 from slimtower.common.settings import Strict
@@ -77,11 +76,6 @@ class RankerTraining(TripletTraining):
             except ValueError as error:
                 raise ValueError(f"base {self.base!r} {error}, or set epochs to 0.0") from None
         return self
-
-
-def weights_of(sources: Sequence[str], weights: Mapping[str, float]) -> np.ndarray:
-    """The factor of each source's weights, float64 `(sources,)`."""
-    return np.array([weights.get(name, UNNAMED.get(name, 1.0)) for name in sources], dtype=np.float64)
 
 
 def of_no_weight(left_out: Mapping[str, int]) -> str | None:

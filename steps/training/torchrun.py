@@ -43,38 +43,30 @@ _KINDS: dict[int, type[UserError]] = {kind.exit_code: kind for kind in (UserErro
 
 
 @dataclass(frozen=True)
-class _Stage(Generic[Section]):
-    """What `stage_main` is called with."""
+class SharedStage(Generic[Section]):
+    """What `stage_main` is called with; `shares`: whether several processes can share the work, by its params."""
 
     name: str
     model: type[Section]
     body: Callable[[Section, Run], None]
-    cell: str | None
+    cell: str | None = None
     shares: Callable[[Section], bool] = lambda _: True
 
     def main(self) -> None:
+        """Run it in as many processes as SLIMTOWER_PROCESSES and SLIMTOWER_HOSTS ask for."""
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            _as_rank(self)
+        elif "--self-check" in sys.argv:
+            self.run_alone()
+        else:
+            guarded(lambda: _launch(self))
+
+    def run_alone(self) -> None:
         """Run it in this process."""
         stage_main(self.name, self.model, self.body, self.cell)
 
 
-def shared_stage_main(
-    stage: str,
-    model: type[Section],
-    body: Callable[[Section, Run], None],
-    cell: str | None = None,
-    shares: Callable[[Section], bool] = lambda _: True,
-) -> None:
-    """`stage_main` in SLIMTOWER_PROCESSES on SLIMTOWER_HOSTS; in one, on the first host, if `shares` says no."""
-    shared = _Stage(stage, model, body, cell, shares)
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        _as_rank(shared)
-    elif "--self-check" in sys.argv:
-        shared.main()
-    else:
-        guarded(lambda: _launch(shared))
-
-
-def _launch(stage: _Stage[Section]) -> None:
+def _launch(stage: SharedStage[Section]) -> None:
     code: int | None = None
     try:
         processes, hosts = _number("SLIMTOWER_PROCESSES"), _number("SLIMTOWER_HOSTS")
@@ -88,7 +80,7 @@ def _launch(stage: _Stage[Section]) -> None:
         with record_exit():
             raise
     if code is None:
-        stage.main()
+        stage.run_alone()
         return
     last = read_exit(Path(os.environ.get(VARIABLE, "")))
     if last and last[0] == code:  # with what rank 0 says about it
@@ -104,7 +96,7 @@ def _number(name: str, default: str = "1", minimum: int = 1) -> int:
     return int(value)
 
 
-def _run_ranks(stage: _Stage[Section], processes: int, hosts: int) -> int:
+def _run_ranks(stage: SharedStage[Section], processes: int, hosts: int) -> int:
     """Run this command in `processes` ranks of this host; returns its exit code, or raises why they failed."""
     require_cuda()
     import torch
@@ -192,7 +184,7 @@ def explain(folder: Path, codes: Mapping[int, int]) -> int:
     return next((code for _, code in sorted(codes.items()) if code > 0), EXIT_BUG)
 
 
-def _as_rank(stage: _Stage[Section]) -> None:
+def _as_rank(stage: SharedStage[Section]) -> None:
     """One of the processes: rank 0 is the tracked stage, the others only train along."""
     end_with_parent()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # lets rank 0 close its run as failed

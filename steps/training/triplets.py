@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from slimtower.common.errors import UserError
 from steps.core.leakage import EVALUATION_SPLITS, evaluation_keys
 from steps.core.texts import fold
-from steps.training.params import TripletTraining, weights_of
+from steps.training.params import UNNAMED, TripletTraining
 
 Column = tuple[list[str], np.ndarray]
 """A column's distinct values, and the place of each row's among them, int64 `(rows,)`."""
@@ -92,7 +92,8 @@ def draw_triplets(
     reasons = ("source_weight_zero", "not_a_train_query", "evaluation_query", reason)
     codes = [reasons.index(refused[query_id]) if query_id in refused else -1 for query_id in query_ids]
     refusal = np.array(codes, dtype=np.int8)[query]
-    factor = weights_of(names, params.source_weights)[source]
+    factors = UNNAMED | params.source_weights
+    factor = np.array([factors.get(name, 1.0) for name in names], dtype=np.float64)[source]
     why = np.select([factor == 0, refusal >= 0, is_excluded], [0, refusal, 3], -1)
     left_out = {reason: int((why == number).sum()) for number, reason in enumerate(reasons)}
     usable = np.flatnonzero(why == -1)

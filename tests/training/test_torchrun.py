@@ -13,7 +13,7 @@ from slimtower.common.files import write_json
 from steps.frame.exit_file import VARIABLE, read_exit
 from steps.teach.params import TeachParams
 from steps.training import torchrun
-from steps.training.torchrun import _launch, _meeting_point, _Stage, explain, shared_stage_main
+from steps.training.torchrun import SharedStage, _launch, _meeting_point, explain
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,7 +64,7 @@ def test_the_launcher_has_the_last_word(
     monkeypatch.setenv("SLIMTOWER_PROCESSES", "2")
     monkeypatch.setattr(torchrun, "_run_ranks", lambda *_: explain(tmp_path / "none", {1: code}) if code else 0)
     with pytest.raises((SystemExit, OutOfMemory)):
-        _launch(_Stage("teach", TeachParams, lambda params, run: None, None))
+        _launch(SharedStage("teach", TeachParams, lambda params, run: None))
     found = read_exit(tmp_path / "exit")
     assert found is not None and found[0] == recorded[0] and found[1].startswith(recorded[1])
 
@@ -96,7 +96,7 @@ def test_what_cannot_be_shared_runs_in_one_process_and_not_under_a_torchrun_of_t
     done: list[str] = []
 
     def run() -> None:
-        shared_stage_main("teach", TeachParams, lambda params, run: None, "x", lambda params: False)
+        SharedStage("teach", TeachParams, lambda params, run: None, "x", lambda params: False).main()
 
     monkeypatch.setattr(torchrun, "stage_main", lambda stage, model, body, cell: done.append("stage"))
     monkeypatch.setattr(torchrun, "_run_ranks", lambda *given: done.append("ranks"))
@@ -134,7 +134,7 @@ def test_a_failing_rank_ends_the_command_with_its_line_and_code(tmp_path: Path) 
         "        raise UserError('data/x: is broken; fix it')\n"
         "    distributed.gather(torch.zeros(1))\n"
         "if __name__ == '__main__':\n"
-        "    torchrun.shared_stage_main('fake', Strict, body)\n"
+        "    torchrun.SharedStage('fake', Strict, body).main()\n"
     )
     (tmp_path / "steps/fake").mkdir(parents=True)
     (tmp_path / "steps/fake/__main__.py").write_text(script)
