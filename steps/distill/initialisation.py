@@ -81,14 +81,17 @@ def _check_saved(tower: SentenceTransformer, layers: list[int]) -> None:
 def pretrained(base: str, teacher: SentenceTransformer) -> SentenceTransformer:
     """Another encoder with its own tokenizer and pooling, ending as the teacher does."""
     tower = load_tower(resolve_base(base))
-    if not isinstance(tower[0], Transformer):
-        raise UserError(
-            f"distill.student: base {base}: its first module is no transformer; a static embedding is start: static"
-        )
-    check_fast(getattr(tower[0], "tokenizer", None), f"distill.student: base {base}")
-    check_tower_batches(tower, f"distill.student: base {base}")
+    _check_encoder(tower, f"distill.student: base {base}", "a static embedding is start: static")
     _forget_prompts(tower)
     return ending_like(teacher, [module for module in tower if not isinstance(module, Normalize)])
+
+
+def _check_encoder(tower: SentenceTransformer, name: str, advice: str) -> None:
+    """UserError unless it is a transformer with a fast tokenizer, which reads a text the same in any batch."""
+    if not isinstance(tower[0], Transformer):
+        raise UserError(f"{name}: its first module is no transformer; {advice}")
+    check_fast(getattr(tower[0], "tokenizer", None), name)
+    check_tower_batches(tower, name)
 
 
 def fit_projection(tower: SentenceTransformer, sources: Sources, params: DistillParams) -> None:
@@ -102,9 +105,7 @@ def fit_projection(tower: SentenceTransformer, sources: Sources, params: Distill
     reader = SentenceTransformer(modules=modules, device=device())
     own = encode(reader, [sources.strings[row] for row in rows], "query", precision=params.precision).astype(np.float64)
     own = np.column_stack([own, np.ones(len(own))])  # the map has a bias
-    products = own.T @ own
-    ridge = _RIDGE * np.trace(products) / len(products) * np.eye(len(products))
-    solved = np.linalg.solve(products + ridge, own.T @ np.asarray(sources.vectors[rows], dtype=np.float64))
+    solved = _ridge_map(own, np.asarray(sources.vectors[rows], dtype=np.float64))
     with torch.no_grad():
         last.linear.weight.copy_(torch.from_numpy(np.ascontiguousarray(solved[:-1].T)))
         last.linear.bias.copy_(torch.from_numpy(solved[-1]))
@@ -181,21 +182,18 @@ def adapted(name: str, teacher: SentenceTransformer, sources: Sources, params: D
     the index: so `(A q)^T o = q^T (A^T o)` is about `q^T n - q^T b`, whose last term is the same for all documents of a
     query.
     """
-    folder = Path(resolve_base(name))
+    folder, described = Path(resolve_base(name)), f"distill.student: adapter {name}"
     tower = load_tower(folder, "query")
-    check_whole(tower, f"distill.student: adapter {name}")
+    check_whole(tower, described)
     if tower.similarity_fn_name not in {"cosine", "dot"}:
         raise UserError(
-            f"distill.student: adapter {name}: compares by {tower.similarity_fn_name}, and the index by inner product;"
+            f"{described}: compares by {tower.similarity_fn_name}, and the index by inner product;"
             " name an encoder that compares by cosine or dot product"
         )
-    if not isinstance(tower[0], Transformer):
-        raise UserError(f"distill.student: adapter {name}: its first module is no transformer; name a local encoder")
-    check_fast(getattr(tower[0], "tokenizer", None), f"distill.student: adapter {name}")
-    check_tower_batches(tower, f"distill.student: adapter {name}")
+    _check_encoder(tower, described, "name a local encoder")
     if prompt := tower.prompts.get("query"):
         raise UserError(
-            f"distill.student: adapter {name}: reads queries with the prompt {prompt!r}, and students read bare text;"
+            f"{described}: reads queries with the prompt {prompt!r}, and students read bare text;"
             " take it off distill.students, or start from `base`, which learns to do without"
         )
     start = _fitted_map(folder, teacher, sources, params)
@@ -235,10 +233,15 @@ def _fitted_map(folder: Path, teacher: SentenceTransformer, sources: Sources, pa
                 " fitted; take it off distill.students"
             )
     old, new = old - old.mean(axis=0), new - new.mean(axis=0)
-    products = old.T @ old
-    ridge = _RIDGE * np.trace(products) / len(products) * np.eye(len(products))
-    matrix = np.linalg.solve(products + ridge, old.T @ new)
+    matrix = _ridge_map(old, new)
     return np.asarray(matrix * np.sqrt(min(matrix.shape)) / np.linalg.norm(matrix), dtype=np.float32)
+
+
+def _ridge_map(inputs: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    """The `(a, b)` matrix that takes inputs `(n, a)` nearest to outputs `(n, b)`."""
+    products = inputs.T @ inputs
+    ridge = _RIDGE * np.trace(products) / len(products) * np.eye(len(products))
+    return np.linalg.solve(products + ridge, inputs.T @ outputs)
 
 
 def _as_compared(vectors: np.ndarray, tower: SentenceTransformer) -> np.ndarray:
