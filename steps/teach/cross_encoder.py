@@ -9,8 +9,6 @@ import numpy as np
 import sentence_transformers as library
 
 from slimtower.common.errors import UserError
-from slimtower.common.files import staged_folder, write_json
-from slimtower.common.fingerprints import fingerprint
 from steps.core.corpus import texts_of
 from steps.core.judged import read_judged_sets
 from steps.core.leases import release_and_delete
@@ -22,6 +20,7 @@ from steps.retrieval.rankers import check_pair_batches, dual_pooled, has_random_
 from steps.teach.dev_comparison import draw_queries
 from steps.teach.kinds.base import Inputs
 from steps.teach.kinds.cross_encoder import CrossEncoder
+from steps.teach.teacher_folder import teacher_folder
 from steps.tracking.runs import Run
 from steps.training.params import of_no_weight
 from steps.training.ranker import (
@@ -69,14 +68,9 @@ def teach(inputs: Inputs, output: Path, params: CrossEncoder, run: Run) -> None:
             f"{_SECTION}: base {params.base} has no head that gives a score, so it ranks nothing untrained; set epochs"
             " above 0, or take a cross encoder"
         )
-    with staged_folder(output) as staging:
-        ranker.save_pretrained(str(staging / "tower"), create_model_card=False, safe_serialization=True)
-        report["fingerprint"] = fingerprint(staging / "tower").id
+    with teacher_folder(output, ranker, report, run):
         report["quality"] = quality(ranker, ingest, params)
-        write_json(staging / "report.json", report)
-    tell(report["quality"], run)
-    run.model(output / "tower", "teacher")
-    run.artifact(output / "report.json")
+        tell(report["quality"], run)
     if checkpoints:  # last: where the tracking server is away, the next try goes on from them
         release_and_delete(checkpoints)
 

@@ -14,8 +14,6 @@ from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
 from slimtower.common.errors import UserError
-from slimtower.common.files import staged_folder, write_json
-from slimtower.common.fingerprints import fingerprint
 from slimtower.common.names import ROLES
 from steps.core.measures import describe_gain
 from steps.core.tables import read_table, table_path
@@ -28,6 +26,7 @@ from steps.teach.hard_negatives import ENCODE_BATCH, SearchedCorpus, ranker_of
 from steps.teach.kinds.base import EARLIER, Contrastive, Inputs, OnTriplets, Prompted, list_towers
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.rounds import Rounds, Train, train_in_rounds
+from steps.teach.teacher_folder import teacher_folder
 from steps.teach.training_triplets import TripletChoice, choose_triplets, known_positives, named_documents
 from steps.tracking.runs import Run
 from steps.training.distributed import rank
@@ -93,15 +92,10 @@ def teach_tower(
             tell_comparison(report["comparison"], run)
     if rank() > 0:
         return
-    with staged_folder(output) as staging:
-        tower.save_pretrained(str(staging / "tower"), create_model_card=False, safe_serialization=True)
-        report["fingerprint"] = fingerprint(staging / "tower").id
+    with teacher_folder(output, tower, report, run) as staging:
         if rounds:
             base().save_pretrained(str(staging / EARLIER / "base"), create_model_card=False, safe_serialization=True)
             list_towers(staging, ["base", *rounds.save_earlier(tower, staging / EARLIER)])
-        write_json(staging / "report.json", report)
-    run.model(output / "tower", "teacher")
-    run.artifact(output / "report.json")
     if rounds:  # last: where the tracking server is away, the next try goes on from their checkpoints
         rounds.remove()
 

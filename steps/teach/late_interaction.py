@@ -17,8 +17,6 @@ from sentence_transformers.util import load_file_path
 from torch import nn
 
 from slimtower.common.errors import UserError
-from slimtower.common.files import staged_folder, write_json
-from slimtower.common.fingerprints import fingerprint
 from slimtower.common.names import ROLES
 from steps.core.leases import release_and_delete
 from steps.core.progress import progress
@@ -41,6 +39,7 @@ from steps.teach.kinds.base import Inputs
 from steps.teach.kinds.late_interaction import LateInteraction
 from steps.teach.late_interaction_training import train_late_interaction
 from steps.teach.rounds import checkpoint_folder
+from steps.teach.teacher_folder import teacher_folder
 from steps.teach.training_triplets import known_positives, named_documents
 from steps.tracking.runs import Run
 
@@ -70,12 +69,8 @@ def teach(inputs: Inputs, output: Path, params: LateInteraction, run: Run) -> No
         if before:
             report["comparison"] = compare(before, _ndcg(model, tasks, params, "teacher on dev"))
             tell_comparison(report["comparison"], run)
-    with staged_folder(output) as staging:
-        model.save_pretrained(str(staging / "tower"), create_model_card=False, safe_serialization=True)
-        report["fingerprint"] = fingerprint(staging / "tower").id
-        write_json(staging / "report.json", report)
-    run.model(output / "tower", "teacher")
-    run.artifact(output / "report.json")
+    with teacher_folder(output, model, report, run):
+        pass
     if checkpoints:  # last: where the tracking server is away, the next try goes on from them
         release_and_delete(checkpoints)
 
