@@ -102,8 +102,8 @@ def check_repeats(
 ) -> list[str]:
     """Parts of `repeats` of which no text trains: they are left out, and one line on stderr names them.
 
-    `counts` are those of the stage `embed`, which may have needed no filler. UserError for a `required` part, and if
-    none is left.
+    UserError for such a part that is `required`, and when no part is left.
+    `counts` are those of the stage `embed`. Nothing is said of the part that makes up for missing texts where none are.
     """
     absent: dict[Part, str] = {}
     unneeded = FILLER not in counts and FILLER not in required

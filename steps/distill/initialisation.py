@@ -25,6 +25,7 @@ from steps.distill.sources import Sources
 from steps.distill.starts import FreshEncoder
 from steps.encoders.bases import resolve_base
 from steps.encoders.batch_check import check_tower_batches
+from steps.encoders.cut_texts import sample_rows
 from steps.encoders.towers import check_fast, check_whole, device, encode, load_tower
 from steps.encoders.vector_cache import embed_once
 from steps.training.distributed import rank
@@ -100,8 +101,7 @@ def fit_projection(tower: SentenceTransformer, sources: Sources, params: Distill
     last = modules.pop()
     if not isinstance(last, Dense) or last.in_features == last.out_features:
         return
-    count = len(sources.strings)
-    rows = np.sort(np.random.default_rng((params.seed, 9)).choice(count, min(count, _FITTED), replace=False))
+    rows = sample_rows(len(sources.strings), params.seed, _FITTED)
     reader = SentenceTransformer(modules=modules, device=device())
     own = encode(reader, [sources.strings[row] for row in rows], "query", precision=params.precision).astype(np.float64)
     own = np.column_stack([own, np.ones(len(own))])  # the map has a bias
@@ -178,9 +178,9 @@ def adapted(name: str, teacher: SentenceTransformer, sources: Sources, params: D
     """The encoder with weights that stay, and a map A `(teacher's dim, its dim)` that trains on (Drift-Adapter's LA,
     arXiv:2509.23471, without its low rank).
 
-    A starts where `sum ||A^T o + b - n||^2` over some documents is least, n being the encoder's vector and o that of
-    the index: so `(A q)^T o = q^T (A^T o)` is about `q^T n - q^T b`, whose last term is the same for all documents of a
-    query.
+    A starts where it gives the old index the new model's scores. Of some documents, n being the encoder's vector and o
+    that of the index, `sum ||A^T o + b - n||^2` is least; so `(A q)^T o = q^T (A^T o)` is about `q^T n - q^T b`, and
+    the last term is the same for all documents of a query. UserError for what is no transformer, or has a query prompt.
     """
     folder, described = Path(resolve_base(name)), f"distill.student: adapter {name}"
     tower = load_tower(folder, "query")

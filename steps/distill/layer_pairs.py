@@ -52,7 +52,7 @@ def candidate_layers(count: int, selection: Selection, depth: int, student_depth
 class LayerPairs(nn.Module):
     """The pairs at hand, and what brings the student's states to the width of the teacher's.
 
-    A checkpoint has both: pairs drawn by losses of a batch that is gone cannot be drawn again.
+    Both are part of a checkpoint: pairs drawn by the teacher's losses of a batch that is gone cannot be drawn again.
     """
 
     def __init__(

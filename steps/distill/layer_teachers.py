@@ -13,9 +13,9 @@ from steps.distill.score_tables import ScoreTable, to_device
 
 @dataclass(frozen=True)
 class LayerTargets:
-    """What k layers of a teacher say of the candidates: `scores` `(n, k, m)`, and which it scored, `is_scored` `(n,
-    m)`.
+    """What k layers of a teacher say of the candidates.
 
+    `scores` `(n, k, m)`, with gradient where the teacher trains, and which candidates it scored, `is_scored` `(n, m)`.
     `documents` `(m, k, width)`: its states of the candidates, for a student without documents of its own.
     """
 

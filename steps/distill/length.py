@@ -54,8 +54,7 @@ class UntilConverged(Length):
 
     Looks lie a quarter more steps apart each time, so that a gain means the same early and late. The rate starts to
     fall at the second look in a row that gained less than `min_gain`, if an epoch will then be done; or if going on to
-    the next look would pass the ceiling. Only steps count, never time. A training that is continued finds what was seen
-    in `done`.
+    the next look would pass the ceiling. Only steps count, never time. `done` has what was seen before a kill.
     """
 
     def __init__(self, limits: Convergence, warmup_ratio: float, done: Done, epoch: int) -> None:

@@ -65,8 +65,8 @@ class Objective:
     ) -> dict[str, Tensor]:
         """What the terms of `piece`, a part of the batch `rows`, are computed from, by name; with gradient.
 
-        `queries` `(n, dim)` before normalisation, of a symmetric student `documents` `(m, dim)`; and what providers and
-        running teachers make.
+        `queries` are the student's embeddings before their normalisation, `(n, dim)`, `documents` a symmetric
+        student's of the batch's candidates, `(m, dim)`; besides them what providers and running teachers make.
         """
         candidates = self._draw_candidates(rows, step)
         documents = _NONE if candidates is None else candidates.documents

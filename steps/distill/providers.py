@@ -62,7 +62,7 @@ class Provider:
     def values(self, tensors: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Any:
         """What the loss is given for these texts and candidates.
 
-        `tensors`: what running teachers computed, and what it did itself: those of `forward` by their names, and what
-        `embed` read as `queries.states` and `documents.states`.
+        `tensors` are what teachers that run computed, and what it computed itself, or stand in for it: those of
+        `forward` by their names, and what `embed` read as `queries.states` and `documents.states`.
         """
         return None

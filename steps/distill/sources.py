@@ -106,7 +106,7 @@ class Sources:
         return ScoreTable(documents, positions, read_table(self.score / teacher, "scores")["score"].to_numpy())
 
     def layer_scores(self, teacher: str, count: int) -> ScoreTable:
-        """The same by each of its layers; UserError if these did not score."""
+        """The same by each of its layers; UserError where these did not score."""
         path = self.score / teacher / "layers.npy"
         if not path.is_file():
             raise UserError(
@@ -147,7 +147,7 @@ class Sources:
         return documents, positions
 
     def pairs(self, teacher: str, embeds: str) -> PairTable:
-        """A teacher's embeddings of texts with their nearest documents; UserError unless `embeds` says what they are."""
+        """A teacher's embeddings of texts with their nearest documents; UserError if `embeds` says otherwise."""
         path = self.score / teacher / "pairs.npy"
         report = read_json(path.with_name("report.json")).get("pairs") or {}
         if report.get("embeds") != embeds:

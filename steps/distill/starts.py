@@ -23,10 +23,7 @@ class Base(Strict):
 
 
 class FreshEncoder(Strict):
-    """A new BERT: `layers` of `dim` with `heads`; `vocabulary` new WordPiece tokens, or 0 for the teacher's tokenizer.
-
-    A text's embedding is the mean of its tokens, or the first token: cls, as in EmbedDistill and ScalingNote.
-    """
+    """A new BERT: `layers` of `dim` with `heads`; EmbedDistill and ScalingNote take its first token, pooling: cls."""
 
     layers: int = Field(ge=1)
     """Layers of the transformer."""

@@ -125,9 +125,7 @@ def _pieces(phrases: list[str], tokenizer: Tokenizer, first_id: int) -> Tokens:
 
 
 def principal_directions(embed: Path, width: int) -> np.ndarray:
-    """Orthonormal `(dim, width)`, along which the teacher's vectors are longest; UserError unless `width` is below
-    `dim`.
-    """
+    """Orthonormal `(dim, width)`, along which the teacher's vectors are longest; UserError unless `width` < `dim`."""
     vectors = np.load(embed / "alignment.npy", mmap_mode="r")
     if width >= vectors.shape[1]:
         raise UserError(
@@ -144,9 +142,7 @@ def principal_directions(embed: Path, width: int) -> np.ndarray:
 def table_tower(
     teacher: SentenceTransformer, tokenizer: Any, rows: np.ndarray, directions: np.ndarray | None = None
 ) -> SentenceTransformer:
-    """The mean of `rows` `(vocabulary, dim)` as a tower: with `directions` `(dim, width)` a narrow table and a map
-    back.
-    """
+    """The mean of rows `(vocabulary, dim)` as a tower; with `directions` `(dim, width)` a narrow table and a map."""
     if directions is not None:
         rows = rows @ directions
     modules: list[nn.Module] = [StaticEmbedding(tokenizer, embedding_weights=torch.from_numpy(rows).float())]
@@ -208,9 +204,7 @@ def _new(words: list[str], tokenizer: Tokenizer) -> list[str]:
 
 
 def with_phrases(tokenizer: Tokenizer, phrases: list[str], first_id: int) -> Tokenizer:
-    """The tokenizer with phrases, and spaces before them, as tokens from `first_id`; UserError if it reads them
-    otherwise.
-    """
+    """The tokenizer with phrases as tokens from `first_id`, the longest taken; UserError if it reads them otherwise."""
     copy: Tokenizer = Tokenizer.from_str(tokenizer.to_str())
     copy.add_tokens([AddedToken(phrase, single_word=True, lstrip=True, normalized=True) for phrase in phrases])
     ids = {phrase: copy.token_to_id(phrase) for phrase in phrases}

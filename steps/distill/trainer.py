@@ -151,9 +151,9 @@ def _backward(
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """Gradients of the batch's loss; of each term the share that this process computed, and if it had a gradient.
 
-    Each process reads its part of the rows, at most SLIMTOWER_MICRO_BATCH at once. The terms meet in what the networks
-    made of the texts, so one backward pass through each is enough; heads lie behind that, and have their gradients at
-    once.
+    Each process reads its part of the rows, at most SLIMTOWER_MICRO_BATCH at once; gradients are summed. The terms meet
+    in what the networks made of the texts: one backward pass through each network is enough, however many there are.
+    The losses' heads lie behind it, and have their gradients at once.
     """
     behind = [weight for head in objective.heads.values() for weight in head.parameters()]
     local_rows = np.array_split(rows, world())[rank()]

@@ -96,9 +96,8 @@ def query_words(texts: Iterable[str]) -> QueryWords:
 def perturbed(text: str, rng: Random, case_share: float, *, uncased: bool = False) -> str:
     """The text with one or two typos or, with the chance `case_share`, in UPPER, Title or lower case.
 
-    A typo swaps two letters of a word of four or more, drops or doubles one, or hits a key beside it on a QWERTY
-    keyboard. If only the other change is possible the text gets that one; if neither is, it stays. `uncased`: typos
-    alone change it.
+    A typo swaps two letters of a word of four or more, drops or doubles one, or hits a key beside it (QWERTY). If only
+    the other change is possible the text gets that one; if neither is, it stays. `uncased`: typos alone change it.
     """
     text = " ".join(text.split())
     cases = [] if uncased else [case for case in (text.upper(), capwords(text), text.lower()) if case != text]

@@ -36,8 +36,7 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
     """Write the teacher's vectors of documents, alignment texts and tokens, each `(n, dim)`, and the texts' table.
 
     `lengths.npy` `(texts,)` has their lengths before normalisation, `nearest.npy` `(texts, neighbours)` the rows of
-    their nearest documents. If ingest has vectors of an index, these are the documents'; UserError unless they are the
-    teacher's.
+    their nearest documents. Vectors that ingest has of an index are the documents'; UserError if the teacher's differ.
     """
     corpus = CorpusRows(ingest, ["doc_id", "title", "topic", "content"])
     queries, unlabelled = (read_table(ingest, name) for name in ("queries", "unlabelled_queries"))

@@ -19,8 +19,7 @@ from steps.endpoint.module import Endpoint
 def token_vectors(
     tower: SentenceTransformer, fingerprint: str, *, precision: Precision, batch_size: int, shard_texts: int
 ) -> np.ndarray:
-    """Embed every token id between the tokenizer's special tokens, float32 `(vocabulary, dim)`, kept below
-    SLIMTOWER_CACHE.
+    """Embed every token id between the tokenizer's special tokens, float32 `(vocabulary, dim)`, once.
 
     An endpoint is asked for each token as a text. UserError for a vector that is not finite.
     """

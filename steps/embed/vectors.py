@@ -11,6 +11,7 @@ from steps.core.corpus import CorpusRows, rows_by_dataset
 from steps.core.progress import progress
 from steps.core.texts import fold
 from steps.core.vector_store import Texts
+from steps.encoders.cut_texts import sample_rows
 from steps.retrieval.exact_search import nearest_rows
 
 NEIGHBOUR_DOCUMENTS = 500_000  # among which nearest ones are sought; time grows with it, memory does not
@@ -68,16 +69,9 @@ def nearest_documents(
     return nearest
 
 
-def drawn_rows(count: int, seed: int) -> np.ndarray:
-    """Rows of the texts that are compared, ascending, drawn by seed where there are many."""
-    if count <= _COMPARED:
-        return np.arange(count)
-    return np.sort(np.random.default_rng((seed, 9)).choice(count, _COMPARED, replace=False))
-
-
 def check_sample_spread(vectors: Path, texts: Texts, kind: str, teacher: str, seed: int) -> None:
     """`check_spread` of a sample of the vectors in a file."""
-    rows = drawn_rows(len(texts), seed)
+    rows = sample_rows(len(texts), seed, _COMPARED)
     sampled = set(rows.tolist())
     sampled_texts = [text for row, text in enumerate(texts) if row in sampled]
     check_spread(np.load(vectors, mmap_mode="r")[rows], sampled_texts, kind, teacher)

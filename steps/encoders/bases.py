@@ -54,9 +54,9 @@ def check_weights(name: str) -> None:
 def resolve_base(name: str) -> str:
     """Local folder of a bundled model or of one on the hub, `owner/model@commit`; else `name` itself.
 
-    Without a commit it is fetched as it is today, and a line names the commit; a scheduled run stops there. UserError
-    for a branch or tag, for a model that cannot be fetched, and for a folder that changed; TransientError if the hub is
-    away.
+    A name without a commit is fetched as it is today, and a line on stderr says which commit that was; a scheduled run,
+    which nobody watches, stops there. UserError for a branch or tag, which may move, for a model that cannot be
+    fetched, and for a folder that is no longer what models.json says; TransientError where the hub is away.
     """
     folder = bundled_folder(name)
     check_weights(name)
@@ -116,11 +116,9 @@ def _module_of(error: Exception) -> str:
 
 @cache
 def _fetch(name: str, commit: str | None) -> str:
+    unpinned = f"model {name}: not pinned, another run may get another; write {name}@"
     if not commit and os.environ.get("SLIMTOWER_RUN"):
-        raise UserError(
-            f"model {name}: not pinned, another run may get another; write {name}@ and the 40 digits of a commit, which"
-            " its page on the hub has, or a run of `make`"
-        )
+        raise UserError(f"{unpinned} and the 40 digits of a commit, which its page on the hub has, or a run of `make`")
     from huggingface_hub import snapshot_download
 
     try:
@@ -128,7 +126,5 @@ def _fetch(name: str, commit: str | None) -> str:
     except Exception as error:
         raise not_loaded(name, error, f"a folder, or a name on the hub with its commit, {name}@...") from None
     if not commit:
-        print(
-            f"model {name}: not pinned, another run may get another; write {name}@{Path(folder).name}", file=sys.stderr
-        )
+        print(unpinned + Path(folder).name, file=sys.stderr)
     return folder

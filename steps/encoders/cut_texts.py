@@ -35,9 +35,9 @@ class Cut:
             )
 
 
-def sample_rows(count: int, seed: int) -> np.ndarray:
-    """Rows of the texts that are looked at, ascending: SAMPLE of `count`, drawn by seed, or all."""
-    rows = np.random.default_rng((seed, 9)).choice(count, min(count, SAMPLE), replace=False)
+def sample_rows(count: int, seed: int, limit: int = SAMPLE) -> np.ndarray:
+    """Rows of texts, ascending: `limit` of `count`, drawn by seed, or all."""
+    rows = np.random.default_rng((seed, 9)).choice(count, min(count, limit), replace=False)
     return np.sort(rows)
 
 

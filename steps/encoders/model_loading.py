@@ -49,8 +49,7 @@ def loading(source: str | Path, instead: str, *, new_head: bool = False) -> Iter
     """Within it the libraries load a model from a folder or a name on the hub; `instead` says what else to give.
 
     transformers draws missing weights at random; here UserError names them, and weights without a place. A pooler,
-    buffers and heads of other tasks may differ; `new_head`: the head of a cross encoder too. TransientError if the hub
-    is away.
+    buffers and heads of other tasks may differ, `new_head`: of a cross encoder too. TransientError if the hub is away.
     """
 
     def check(*, model: Any, pretrained_model_name_or_path: Any, loading_info: Any, **_: Any) -> None:

@@ -142,6 +142,13 @@ def positions_of(network: Any) -> int | None:
     return limit if padding is None else limit - padding - 1
 
 
+def check_positions(network: Any, tokens: int, knob: str, base: str) -> None:
+    """UserError if a network has fewer positions than a knob asks for."""
+    positions = positions_of(network)
+    if positions is not None and tokens > positions:
+        raise UserError(f"{knob} is {tokens}, but {base} has {positions} positions; set it to {positions} or less")
+
+
 def trains_with_plain_attention(precision: Precision, longest: int) -> bool:
     """Whether texts of at most `longest` tokens train faster without PyTorch's fused attention; both compute the same.
 

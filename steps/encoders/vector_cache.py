@@ -37,8 +37,7 @@ def embed_once(
     lengths: Path | None = None,
     caches: Path | None = None,
 ) -> int:
-    """Write a tower's vectors of texts as one `.npy` `(len(texts), dim)`, and their lengths if asked; returns how many
-    it read.
+    """Write a tower's vectors of texts as one `.npy` `(len(texts), dim)`, and their lengths; returns how many it read.
 
     Vectors are kept below SLIMTOWER_CACHE, or in `caches`, `shard_texts` at a time; an endpoint's answers as they come.
     """

@@ -46,9 +46,7 @@ class Network(Protocol):
         """All that trains, and is saved."""
 
     def scores(self, texts: list[str], documents: list[str], pairs: np.ndarray, layers: Sequence[int]) -> Tensor:
-        """Scores of `pairs` `(2, p)` of positions, its own and those of `layers`, from 0: float32 `(p, 1 +
-        len(layers))`.
-        """
+        """Scores of `pairs` `(2, p)`, positions: float32 `(p, 1 + len(layers))`, its own first, then layers'."""
 
 
 class Scorer(ABC):

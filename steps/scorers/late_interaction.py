@@ -41,9 +41,7 @@ class LateInteractionScorer(Scorer):
     layered = True
 
     def __init__(self, teach: Path, fingerprint: str, documents: Texts, scratch: Path, reading: Reading) -> None:
-        """Vectors lie below SLIMTOWER_CACHE until `finish`, for a killed run; while another run has them, this one
-        waits.
-        """
+        """Vectors lie below SLIMTOWER_CACHE until `finish`, for a killed run; waits while another run has them."""
         self.reading, self.texts, self.model = reading, documents, load_late_interaction(teach / "tower")
         self.scratch = scratch
         precision, batch_size, _ = reading

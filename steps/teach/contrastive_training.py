@@ -88,19 +88,17 @@ class InBatch:
 class ContrastiveLoss(MultipleNegativesRankingLoss):
     """`sum_m (softmax_m + margin_weight * hard_m)` over the embeddings and their first m dimensions, m in `dims`.
 
-    softmax: `-mean_i log softmax_j(s(q_i, d_j) / temperature)[i]` (InfoNCE, Eq. 5) over the positives and, where
-    `hard_negatives` is softmax or both, mined negatives. With `both_directions` half of this, and half of the same
-    of each positive over the batch's queries (Eq. 6-7).
-    hard: `mean_i max(0, margin - s(q_i, d_i+) + s(q_i, d_i-))` (Eq. 9) where `hard_negatives` is margin or both.
-    s is the tower's own similarity, at least in fp32 whatever the network computes in: bf16 keeps 8 bits of a logit.
-    A document that is known to be relevant to a query is none of its negatives (`in_batch`): no other row's in the
-    softmax, and of a mined one that is, the row's hinge is 0.
-    First dimensions are normalised, as the index does it: s of them is the cosine.
+    softmax: `-mean_i log softmax_j(s(q_i, d_j) / temperature)[i]` (InfoNCE, Eq. 5) over the positives and, if
+    `hard_negatives` is softmax or both, mined negatives. With `both_directions` half of this, and half of the same of
+    each positive over the batch's queries (Eq. 6-7). hard: `mean_i max(0, margin - s(q_i, d_i+) + s(q_i, d_i-))` (Eq.
+    9) if `hard_negatives` is margin or both.
 
-    | texts | labels | embeddings |
-    |---|---|---|
-    | (query, positive, negative), or with `hard_negatives: none` (query, positive) | with `in_batch` its numbers, int64
-    `(batch, 3)` | `(batch, dim)` each |
+    s is the tower's own similarity, at least in fp32; of first dimensions, which the index normalises, the cosine. A
+    document that is known to be relevant to a query is none of its negatives (`in_batch`): no other row's in the
+    softmax, and of a mined one that is, the row's hinge is 0.
+
+    Embeddings `(batch, dim)` of queries, positives and, unless there are none, negatives; labels: numbers, int64
+    `(batch, 3)`.
     """
 
     def __init__(

@@ -19,7 +19,15 @@ from steps.core.measures import describe_gain
 from steps.core.tables import read_table, table_path
 from steps.encoders.bases import resolve_base
 from steps.encoders.batch_check import check_tower_batches
-from steps.encoders.towers import DOCUMENT_PROMPTS, check_fast, check_whole, load_tower, positions_of, route, tower_of
+from steps.encoders.towers import (
+    DOCUMENT_PROMPTS,
+    check_fast,
+    check_positions,
+    check_whole,
+    load_tower,
+    route,
+    tower_of,
+)
 from steps.teach.contrastive_training import train_tower
 from steps.teach.dev_comparison import compare, dev_tasks, ndcg_per_query
 from steps.teach.hard_negatives import ENCODE_BATCH, SearchedCorpus, ranker_of
@@ -143,12 +151,7 @@ def limit_length(tower: SentenceTransformer, params: Contrastive) -> None:
         network = getattr(first, "auto_model", None)
         if network is None:
             raise UserError(f"teach.teacher: base {params.base} is no transformer; take an encoder that is one")
-        positions = positions_of(network)
-        if positions is not None and params.max_document_length > positions:
-            raise UserError(
-                f"teach.teacher: max_document_length is {params.max_document_length}, but {params.base} has"
-                f" {positions} positions; set it to {positions} or less"
-            )
+        check_positions(network, params.max_document_length, "teach.teacher: max_document_length", params.base)
         check_fast(getattr(first, "tokenizer", None), f"teach.teacher: base {params.base}")
     tower.max_seq_length = params.max_document_length
 

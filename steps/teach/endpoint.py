@@ -19,9 +19,7 @@ from steps.tracking.runs import Run
 
 
 def teach(inputs: Inputs, output: Path, params: EndpointParams, run: Run) -> None:
-    """Write `tower/` and `report.json`, with probes of each role; UserError if the server refuses, or its model
-    changed.
-    """
+    """Write `tower/` and `report.json`, with probes of each role; UserError if the server refuses or has changed."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(resolve_base(params.tokenizer), trust_remote_code=False)
     except (OSError, ValueError) as error:

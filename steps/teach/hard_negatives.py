@@ -1,8 +1,8 @@
 """Hard negatives that a tower finds in the whole corpus for its own training queries.
 
 They are drawn from a query's best documents (ANCE, Xiong et al. 2021) that stay a share of its positive's score below
-that (NV-Retriever, Moreira et al. 2024, TopK-PercPos). Unlike `sentence_transformers.util.mine_hard_negatives` it does
-not hold all texts and vectors in memory.
+that (NV-Retriever, Moreira et al. 2024, TopK-PercPos). `sentence_transformers.util.mine_hard_negatives` does the same
+with all texts and vectors in memory; here documents are read piece by piece, and vectors from a file.
 """
 
 import hashlib
@@ -156,10 +156,10 @@ def _search(
     params: Contrastive,
     number: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Best documents of each query in its data set.
+    """Search the data set of each triplet's query.
 
-    The query of each triplet `(triplets,)`; rows of the corpus and scores, best first, `(queries, depth)`, -1 where
-    there are fewer; the scores of positives `(triplets,)`.
+    Which of the queries each triplet has `(triplets,)`; their best documents as rows of the corpus and scores, best
+    first, `(queries, depth)`, -1 where there are fewer; the scores of positives `(triplets,)`.
     """
     queries = sorted({(triplet.dataset, triplet.query) for triplet in triplets})
     row_of = {query: row for row, query in enumerate(queries)}

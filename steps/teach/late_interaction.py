@@ -23,7 +23,7 @@ from steps.core.progress import progress
 from steps.core.tables import read_table
 from steps.encoders.bases import not_loaded, resolve_base
 from steps.encoders.batch_check import check_batches
-from steps.encoders.towers import check_fast, device, load_tower, positions_of
+from steps.encoders.towers import check_fast, check_positions, device, load_tower
 from steps.retrieval.late_interaction import PIECE, load_late_interaction, max_similarities, token_vectors
 from steps.teach.dev_comparison import DevTask, compare, dev_tasks, ndcg_of_scores
 from steps.teach.dual_encoder import (
@@ -93,13 +93,8 @@ def late_interaction_model(params: LateInteraction) -> MultiVectorEncoder:
         )
     first: Any = model[0]
     check_fast(first.tokenizer, f"teach.teacher: base {params.base}")
-    positions = positions_of(first.auto_model)
     for knob in ("max_query_length", "max_document_length"):
-        if positions is not None and getattr(params, knob) > positions:
-            raise UserError(
-                f"teach.teacher: {knob} is {getattr(params, knob)}, but {params.base} has {positions} positions; set"
-                f" it to {positions} or less"
-            )
+        check_positions(first.auto_model, getattr(params, knob), f"teach.teacher: {knob}", params.base)
     if first.query_expansion is None:  # which says itself how long a query is
         first.query_length = params.max_query_length
     first.document_length = params.max_document_length

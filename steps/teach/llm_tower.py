@@ -50,8 +50,8 @@ only one; without a title it is empty. A topic stands where the template of docu
 def llm_tower(base: str, dim: int, seed: int) -> SentenceTransformer:
     """Untrained towers of `base`, in its own dtype, as a Router; their maps W^Q and W^D to `dim` (Eq. 3-4) are equal.
 
-    The maps are orthogonal, drawn by seed. UserError for a base that cannot be loaded, is not causal, or has no fast
-    tokenizer or end token.
+    The maps are random and orthogonal, by seed: what the model says of a text and another survives them.
+    UserError for a base that cannot be loaded, is not causal, or has no fast tokenizer or no token that ends a text.
     """
     with torch.random.fork_rng():
         torch.manual_seed(seed)  # rows of placeholders, where the vocabulary grows, and the map
@@ -214,7 +214,7 @@ class MasterAdamW(torch.optim.AdamW):
     """AdamW on fp32 copies of narrower weights (Micikevicius et al., "Mixed Precision Training", 2018, Sec. 3.1).
 
     bf16 keeps 8 bits: an update below 1/512 of a weight, such as every one at usual learning rates, would be rounded
-    away.
+    away. Weights in fp32 are updated themselves.
     """
 
     def __init__(self, groups: Sequence[dict[str, Any]], lr: float) -> None:

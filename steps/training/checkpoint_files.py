@@ -31,9 +31,7 @@ _PASSING = re.compile(r" at 0x[0-9a-f]+|\bp=[0-9.]+")  # of a process, and the d
 def keyed_folder(
     stage: str, model: nn.Module, texts: Iterable[str], knobs: Mapping[str, Any], code: Sequence[str], more: str = ""
 ) -> Path:
-    """Folder below SLIMTOWER_CACHE for trainings of an equal model, texts, knobs, `code` (modules that train) and
-    `more`.
-    """
+    """Folder below SLIMTOWER_CACHE of trainings of an equal model, texts, knobs, modules (`code`) and `more`."""
     key = hashlib.sha256(f"{code_digest(*code)} {library_versions()} {more}".encode())
     key.update(json.dumps({**knobs, "computes_in": resolve_precision(knobs["precision"])}, sort_keys=True).encode())
     key.update(model_key(model))

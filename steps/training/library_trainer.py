@@ -20,7 +20,7 @@ from sentence_transformers.base.trainer import BaseTrainer
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.data import BatchSampler
-from transformers import PrinterCallback, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, TrainerCallback
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json, write_json
@@ -69,12 +69,12 @@ def shared_arguments(knobs: TripletTraining, checkpoints: Path, batch_size: int)
 class WholeCheckpoints(BaseTrainer):
     """A trainer whose checkpoints appear whole, and whose epochs see the rows whose turn it is, if it has `turns`."""
 
-    def __init__(self, *, model: Any, args: TrainingArguments, turns: Turns, **named: Any) -> None:
+    def __init__(self, *, model: Any, args: Any, turns: Turns, **named: Any) -> None:
         if args.n_gpu > 1:
             args._n_gpu = 1  # the library would multiply the batch by their number
         model.model_card_data.generate_widget_examples = False
-        super().__init__(model=model, args=args, **named)
         self.turns = turns
+        super().__init__(model=model, args=args, **named)
         for callback in (self.model_card_callback_class, PrinterCallback):
             self.remove_callback(callback)
 
@@ -115,10 +115,7 @@ class WholeCheckpoints(BaseTrainer):
 
 
 class ByTurns(DefaultBatchSampler):
-    """Batches of those rows whose turn it is, epoch by epoch, as the sampler that `make` makes of rows has them.
-
-    Epochs have as many batches as the longest: shorter ones begin again, and repeat a few.
-    """
+    """Batches, by the sampler that `make` makes, of rows whose turn it is; short epochs repeat a few to be as long."""
 
     def __init__(
         self, dataset: Dataset, turns: Turns, epochs: int, make: Callable[..., BatchSampler | None], **named: Any

@@ -20,7 +20,7 @@ from slimtower.common.errors import UserError
 from steps.core.corpus import random_documents, texts_of
 from steps.core.judged import read_judged_sets
 from steps.core.texts import fold
-from steps.encoders.towers import positions_of
+from steps.encoders.towers import check_positions
 from steps.training.checkpoint_files import keyed_folder
 from steps.training.library_trainer import (
     LossLog,
@@ -275,12 +275,7 @@ def training_facts(choice: ListChoice, params: RankerTraining) -> dict[str, Any]
 
 def check_length(ranker: CrossEncoder, params: RankerTraining, section: str = "rank.ranker") -> None:
     """UserError when the base's positions end before `max_length`."""
-    positions = positions_of(ranker.model)
-    if positions is not None and params.max_length > positions:
-        raise UserError(
-            f"{section}: max_length is {params.max_length}, but {params.base} has {positions} positions; set it to"
-            f" {positions} or less"
-        )
+    check_positions(ranker.model, params.max_length, f"{section}: max_length", params.base)
 
 
 def checkpoint_folder(

@@ -1,9 +1,4 @@
-"""The loss that compares attention maps, which tie student and teacher to one vocabulary.
-
-| kind | source |
-|---|---|
-| attention | feature distillation: FD in LEAD, Sec. 4.3.2, after VIRT (Li et al. 2021) |
-"""
+"""The loss of attention maps: feature distillation, FD in LEAD, Sec. 4.3.2, after VIRT (Li et al. 2021)."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,9 +1,4 @@
-"""What the layers of student and teacher say of the candidates (LEAD, Sec. 3.3).
-
-| kind | needs | source |
-|---|---|---|
-| layer_distillation | pooled states of both models' layers `(n, k, width)` | LEAD, Eq. 4-8 |
-"""
+"""What the layers of student and teacher say of the candidates: layer_distillation (LEAD, Sec. 3.3, Eq. 4-8)."""
 
 import sys
 from collections.abc import Mapping, Sequence

@@ -108,11 +108,7 @@ class LossParams(Strict):
 
 
 class RoundParams(Strict):
-    """How many rounds follow the first training, and which documents a trained tower's search gives as negatives.
-
-    `ranker`: the one of the run that checks them, "" = none. That the run trains it is checked where all sections are
-    read.
-    """
+    """How many rounds follow the first training, and which documents a trained tower's search gives as negatives."""
 
     more: int = Field(default=0, ge=0)
     """Rounds after the first training; 0 = none. In each the trained tower searches the corpus for its training
