@@ -24,9 +24,9 @@ pytestmark = pytest.mark.medium
 
 def test_the_map_fits_the_new_models_scores_and_trains_alone(embedded: Path, tiny_tower: Path, tmp_path: Path) -> None:
     other_weights(tiny_tower, tmp_path / "new", seed=5)  # compares by inner product
-    made = adapted(str(tmp_path / "new"), load_tower(tiny_tower), sources_of(embedded), distill_params())
-    assert [type(module) for module in made] == [Transformer, Pooling, Dense, Normalize]
-    assert [name for name, weight in made.named_parameters() if weight.requires_grad] == ["2.linear.weight"]
+    student = adapted(str(tmp_path / "new"), load_tower(tiny_tower), sources_of(embedded), distill_params())
+    assert [type(module) for module in student] == [Transformer, Pooling, Dense, Normalize]
+    assert [name for name, weight in student.named_parameters() if weight.requires_grad] == ["2.linear.weight"]
 
     new = SentenceTransformer(str(tmp_path / "new"), device="cpu")
     texts = list(CorpusTexts(embedded / "data/ingest"))
@@ -35,14 +35,14 @@ def test_the_map_fits_the_new_models_scores_and_trains_alone(embedded: Path, tin
     centred = index - index.mean(axis=0)
     ridge = np.sqrt(1e-3 * centred.var(axis=0).mean() * len(index)) * np.eye(32)
     best = np.linalg.lstsq(np.vstack([centred, ridge]), np.vstack([anew - anew.mean(axis=0), 0 * ridge]))[0]
-    map_ = made[2].linear.weight.detach().double().numpy()
+    map_ = student[2].linear.weight.detach().double().numpy()
     assert np.linalg.norm(map_) == pytest.approx(np.sqrt(32))
     np.testing.assert_allclose(map_, best * np.sqrt(32) / np.linalg.norm(best), atol=1e-3)
 
-    asked = new.encode(texts[:9]).astype(np.float64)
-    made.save_pretrained(str(tmp_path / "saved"), create_model_card=False)
-    given = SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode(texts[:9]) @ index.T
-    for ours, theirs in zip(given, asked @ (index @ best).T, strict=True):
+    queries = new.encode(texts[:9]).astype(np.float64)
+    student.save_pretrained(str(tmp_path / "saved"), create_model_card=False)
+    scores = SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode(texts[:9]) @ index.T
+    for ours, theirs in zip(scores, queries @ (index @ best).T, strict=True):
         assert np.corrcoef(ours, theirs)[0, 1] > 0.9999
 
 
@@ -51,16 +51,16 @@ def test_documents_that_all_have_one_vector_are_told(embedded: Path, tiny_tower:
     other_weights(tiny_tower, tmp_path / "new", seed=5)
     alike = sources_of(embedded)
     vars(alike)["documents"] = np.repeat(np.asarray(alike.documents[:1]), len(alike.documents), axis=0)
-    with pytest.raises(UserError, match=r"all \d+ documents have one vector, to which no map can be fitted"):
+    with pytest.raises(UserError, match=r"^distill\.student: adapter .*all \d+ documents"):
         adapted(str(tmp_path / "new"), load_tower(tiny_tower), alike, distill_params())
 
 
 def test_over_an_index_of_its_own_it_is_the_encoder_itself(embedded: Path, tiny_tower: Path) -> None:
     tower = load_tower(tiny_tower)
-    made = adapted(str(tiny_tower), tower, sources_of(embedded), distill_params())
+    student = adapted(str(tiny_tower), tower, sources_of(embedded), distill_params())
     texts = list(CorpusTexts(embedded / "data/ingest"))
     index = np.load(embedded / "data/embed/documents.npy")
-    ours, theirs = (each.encode(texts) @ index.T for each in (made, tower))
+    ours, theirs = (encoder.encode(texts) @ index.T for encoder in (student, tower))
     assert (ours.argmax(axis=1) == theirs.argmax(axis=1)).all()
 
 
@@ -92,15 +92,15 @@ REFUSED: dict[str, Callable[[SentenceTransformer], object]] = {  # by a word of 
 }
 
 
-@pytest.mark.parametrize("said", [*REFUSED, "no transformer"])
+@pytest.mark.parametrize("defect", [*REFUSED, "no transformer"])
 def test_an_encoder_that_no_map_can_serve_is_refused(
-    embedded: Path, tiny_tower: Path, tmp_path: Path, said: str
+    embedded: Path, tiny_tower: Path, tmp_path: Path, defect: str
 ) -> None:
     teacher, encoder = load_tower(tiny_tower), load_tower(tiny_tower)
-    if said in REFUSED:
-        REFUSED[said](encoder)
+    if defect in REFUSED:
+        REFUSED[defect](encoder)
         encoder.save_pretrained(str(tmp_path / "encoder"), create_model_card=False)
     else:
         write_static(tmp_path / "encoder", ["sum"])
-    with pytest.raises(UserError, match=rf"encoder.*{said}"):
+    with pytest.raises(UserError, match=rf"encoder.*{defect}"):
         adapted(str(tmp_path / "encoder"), teacher, sources_of(embedded), distill_params())

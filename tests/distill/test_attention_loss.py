@@ -29,11 +29,11 @@ NOTHING = torch.zeros((2, 0), dtype=torch.bool)
 
 def maps(seed: int) -> torch.Tensor:
     """Two texts, the second padded; two layers of two heads."""
-    found = torch.zeros((2, 2, 2, 3, 3), dtype=torch.float64)
-    scores = torch.from_numpy(np.random.default_rng(seed).normal(size=found.shape))
+    attention = torch.zeros((2, 2, 2, 3, 3), dtype=torch.float64)
+    scores = torch.from_numpy(np.random.default_rng(seed).normal(size=attention.shape))
     for text, length in enumerate(LENGTHS):
-        found[text, :, :, :length, :length] = scores[text, :, :, :length, :length].softmax(dim=-1)
-    return found
+        attention[text, :, :, :length, :length] = scores[text, :, :, :length, :length].softmax(dim=-1)
+    return attention
 
 
 def values(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
@@ -44,16 +44,16 @@ def values(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
 
 def test_value_is_the_formula_and_its_gradient_is_right() -> None:
     student, teacher = maps(1), maps(2)
-    for text, found in enumerate(values(student, teacher).tolist()):
+    for text, value in enumerate(values(student, teacher).tolist()):
         total = 0.0
         for layer in range(2):
             for head in range(2):
                 for looker in range(LENGTHS[text]):
                     for token in range(LENGTHS[text]):
-                        place = text, layer, head, looker, token
-                        total += (float(teacher[place]) - float(student[place])) ** 2 / LENGTHS[text] / 4
-        assert found == pytest.approx(total, rel=1e-12)
-    assert torch.autograd.gradcheck(lambda made: values(made, teacher), student.requires_grad_())
+                        index = text, layer, head, looker, token
+                        total += (float(teacher[index]) - float(student[index])) ** 2 / LENGTHS[text] / 4
+        assert value == pytest.approx(total, rel=1e-12)
+    assert torch.autograd.gradcheck(lambda student_maps: values(student_maps, teacher), student.requires_grad_())
 
 
 @pytest.mark.medium
@@ -62,12 +62,12 @@ def test_maps_are_those_of_each_text_alone_and_of_the_layers_that_answer(tiny_to
     student = TransformerStudent(load_tower(tiny_tower))
     pair = AttentionMaps(student, tower, "fp32")
     tokens = student.tokenize(["how to sum the axis", "window"], 32)
-    made = pair.forward(tokens, np.array([0, 1]))
-    torch.testing.assert_close(made["student"], made["teacher"])
+    batched = pair.forward(tokens, np.array([0, 1]))
+    torch.testing.assert_close(batched["student"], batched["teacher"])
     alone = pair.forward(tokens, np.array([1]))["student"]
     length = alone.shape[-1]
-    torch.testing.assert_close(made["student"][1:, :, :, :length, :length], alone, rtol=1e-4, atol=1e-6)
-    assert not made["student"][1, :, :, length:].any()
+    torch.testing.assert_close(batched["student"][1:, :, :, :length, :length], alone, rtol=1e-4, atol=1e-6)
+    assert not batched["student"][1, :, :, length:].any()
     network = student.network
     network.encoder.layer = network.encoder.layer[:2]
     network.config.num_hidden_layers = 2
@@ -95,11 +95,13 @@ def test_a_student_learns_to_look_as_a_teacher_of_another_kind(embedded: Path, t
     networks: list[Any] = [other_network(folder / "tower", student), model[0].auto_model]
     for network in networks:
         network.set_attn_implementation("eager")
-    given, own = (attention_maps(network, features) for network in networks)
-    torch.testing.assert_close(given, own, rtol=1e-4, atol=1e-5)
-    known = AttentionMaps(student, other_network(folder / "tower", student), "fp32", fingerprint(folder / "tower").id)
+    loaded_maps, model_maps = (attention_maps(network, features) for network in networks)
+    torch.testing.assert_close(loaded_maps, model_maps, rtol=1e-4, atol=1e-5)
+    provider = AttentionMaps(
+        student, other_network(folder / "tower", student), "fp32", fingerprint(folder / "tower").id
+    )
     nobody: Any = SimpleNamespace(arrays={})
-    arrays = Objective([], nobody, providers={"attention@it": known}).arrays  # a checkpoint is of these alone
+    arrays = Objective([], nobody, providers={"attention@it": provider}).arrays  # a checkpoint is of these alone
     assert arrays["attention@it.teacher"].tobytes().hex() == fingerprint(folder / "tower").id
     loss = {"kind": "attention", "teacher": kind}
     described = FAST | {"start": {"layers": [1, 2]}, "losses": [*ALIGNED, loss], "epochs": 4.0}
@@ -107,8 +109,8 @@ def test_a_student_learns_to_look_as_a_teacher_of_another_kind(embedded: Path, t
     run, params = Recorder(), distill_params().model_copy(update={"students": [], "student": student_params})
     output = run_distill(embedded, "it", params, run)
     assert load_tower(output / "query_encoder")[0].auto_model.config._attn_implementation == "sdpa"
-    found = run.of(f"train_loss.attention@{kind}")
-    assert found[-1] < found[0]
+    losses = run.of(f"train_loss.attention@{kind}")
+    assert losses[-1] < losses[0]
     with pytest.raises(ValidationError, match=rf"attention@{kind} reads another teacher than the index's"):
         distill_params(students=["it"], student={"it": described})
 

@@ -42,15 +42,15 @@ def student(rows: int, dim: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("rows", "width", "dims", "said"),
+    ("rows", "width", "dims", "message"),
     [(4, 3, [], "vocabulary ends at 3"), (5, 2, [], "embeds in 2"), (5, 3, [2, 3], r"dims \[3\]"), (5, 3, [4], "dims")],
 )
 def test_a_student_of_too_few_rows_or_another_dimension_or_dims_that_cut_nothing_is_refused(
-    rows: int, width: int, dims: list[int], said: str
+    rows: int, width: int, dims: list[int], message: str
 ) -> None:
     tokens = Tokens(np.array([0, 4]), np.array([0, 2]), np.array([2]))
     check_student(student(5, 3), tokens, 3, [2])
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         check_student(student(rows, width), tokens, 3, dims)
 
 
@@ -76,8 +76,8 @@ def test_a_required_part_must_have_texts_and_of_spans_that_were_not_needed_nothi
     weights: Any = {"titles": 1.0, "spans": 1.0}
     assert check_repeats(weights, PARTS, np.arange(12), COUNTS, ["titles"]) == [] and not capsys.readouterr().err
     weights |= {"unlabelled_queries": 1.0}
-    for part, said in (("spans", "embed.parts"), ("unlabelled_queries", "no texts")):
-        with pytest.raises(UserError, match=f"{part} must train, but .*{said}"):
+    for part, message in (("spans", "embed.parts"), ("unlabelled_queries", "no texts")):
+        with pytest.raises(UserError, match=f"{part} must train, but .*{message}"):
             check_repeats(weights, PARTS, np.arange(12), COUNTS, [part])
 
 
@@ -86,7 +86,7 @@ def test_an_epoch_without_a_text_ends_the_training() -> None:
     data: Any = SimpleNamespace(training=np.arange(4), parts=np.array(["titles"] * 4))
     params: Any = SimpleNamespace(repeats={"titles": 0.1}, seed=1)
     schedule: Any = SimpleNamespace(batch_size=2)
-    with pytest.raises(UserError, match=r"an epoch of titles has no text, of 4 that may train; give larger"):
+    with pytest.raises(UserError, match=r"^distill\.repeats: .*titles .* 4 "):
         next(_batches(data, schedule, params, pads=False))
 
 
@@ -99,7 +99,7 @@ def test_positions_of_a_roberta_begin_after_its_padding() -> None:
     four, five = (Tokens(np.full(count, 3), np.array([0, count])) for count in (4, 5))
     check_document_tokens(reader, four)
     reader.tower[0].auto_model(torch.full((1, 4), 3))  # as it says
-    with pytest.raises(UserError, match=r"max_document_length: texts have up to 5 tokens, the student reads 4; lower"):
+    with pytest.raises(UserError, match=r"max_document_length: .* 5 tokens, .* 4;"):
         check_document_tokens(reader, five)
     with pytest.raises((IndexError, RuntimeError)):
         reader.tower[0].auto_model(torch.full((1, 5), 3))
@@ -114,7 +114,7 @@ def test_a_term_that_never_moved_the_student_is_named() -> None:
     meter.add(a_step(l2=(0.5, True), label_softmax=(0.0, False)), np.arange(2))
     meter.add(a_step(l2=(1.5, False), label_softmax=(1.0, False)), np.arange(2))
     assert meter.close(2) == {"train_loss": 1.5, "train_loss.l2": 1.0, "train_loss.label_softmax": 0.5}
-    with pytest.raises(UserError, match="the loss label_softmax gave no gradient in the 2 steps so far"):
+    with pytest.raises(UserError, match=r"label_softmax .* 2 steps"):
         meter.check_terms(2)
     meter.add(a_step(l2=(1.0, False), label_softmax=(1.0, True)), np.arange(2))
     meter.close(3)
@@ -131,7 +131,7 @@ def test_no_term_is_named_before_each_text_was_seen_nor_where_a_kill_hid_steps(r
         if resumed and last:  # what moved it may have been in a step that the killed run did not tell of
             meter.check_terms(step, last=last)
             continue
-        with pytest.raises(UserError, match=f"label_softmax gave no gradient in the {step} steps"):
+        with pytest.raises(UserError, match=f"label_softmax .* {step} steps"):
             meter.check_terms(step, last=last)
 
 
@@ -160,12 +160,12 @@ def phase(*kinds: str, **more: Any) -> Phase:
 def test_losses_without_labels_or_candidates_are_refused() -> None:
     both = phase("label_softmax", "label_binary", "score_binary")
     check_candidates(both, LABELS, np.array([2, 3]))
-    with pytest.raises(UserError, match="label_softmax, label_binary needs labels, but no training query"):
+    with pytest.raises(UserError, match=r"label_softmax, label_binary .*labels: source"):
         check_candidates(both, LABELS, np.array([2]))
     scores = phase("score_squared", "embedding")
     check_candidates(scores, LABELS, np.array([3]))
     check_candidates(phase("score_squared", "embedding", teacher_top_k=2), {}, np.array([3]))
-    with pytest.raises(UserError, match=r"student: score_squared has no candidate documents; set teacher_top_k"):
+    with pytest.raises(UserError, match=r"student: score_squared .*teacher_top_k"):
         check_candidates(scores, LABELS, np.array([2]))
 
 
@@ -196,15 +196,15 @@ def test_the_least_cosine_is_that_of_the_mean_vector() -> None:
 
 def spread_table(scales: list[float]) -> ScoreTable:
     """Scores of the nearest documents, which not all texts have: those of others point at what would be one-hot."""
-    documents, places = np.tile(np.arange(6), (200, 1)), np.arange(1200).reshape(200, 6)
+    documents, positions = np.tile(np.arange(6), (200, 1)), np.arange(1200).reshape(200, 6)
     documents[50:, 4:], documents[100:] = -1, -1
     values = np.float16(np.random.default_rng(4).normal(size=(1200, 3)) * scales)
     values[600:] = 3e4
-    return ScoreTable(documents, places, values)
+    return ScoreTable(documents, positions, values)
 
 
 @pytest.mark.parametrize(
-    ("loss", "said"),
+    ("loss", "warning"),
     [
         (ScoreKl(kind="score_kl", teacher="late"), "score_kl: over 4 documents of a text late's .* one-hot"),
         (ScoreSoftmax(kind="score_softmax", teacher="late", teacher_temperature=1.0), ""),
@@ -214,18 +214,18 @@ def spread_table(scales: list[float]) -> ScoreTable:
     ],
 )
 def test_a_teachers_scores_are_judged_at_the_temperature_at_which_they_are_learned(
-    capsys: pytest.CaptureFixture[str], loss: Any, said: str
+    capsys: pytest.CaptureFixture[str], loss: Any, warning: str
 ) -> None:
     table = spread_table([3, 3, 3])
     check_temperatures(
         [loss], {"late": ScoreTable(table.documents, table.positions, np.float32(table.values[:, 0]))}, 4
     )
-    told = capsys.readouterr().err
-    assert re.search(f"distill: WARNING: .*{said}", told) if said else not told
+    stderr = capsys.readouterr().err
+    assert re.search(f"distill: WARNING: .*{warning}", stderr) if warning else not stderr
 
 
 @pytest.mark.parametrize(
-    ("scales", "knobs", "layers", "said"),
+    ("scales", "knobs", "layers", "warning"),
     [
         ([40, 40, 50], {}, range(3), r"\(one-hot: 1, 2, 3\): set teacher_temperature: \d\d in"),
         ([40, 40, 50], {"teacher_temperature": 40.0}, range(3), ""),
@@ -237,13 +237,17 @@ def test_a_teachers_scores_are_judged_at_the_temperature_at_which_they_are_learn
     ],
 )
 def test_layers_of_a_teacher_are_judged_at_the_temperature_at_which_they_are_learned(
-    capsys: pytest.CaptureFixture[str], scales: list[float], knobs: dict[str, float], layers: Sequence[int], said: str
+    capsys: pytest.CaptureFixture[str],
+    scales: list[float],
+    knobs: dict[str, float],
+    layers: Sequence[int],
+    warning: str,
 ) -> None:
     loss = LayerDistillation(kind="layer_distillation", layers=2, teacher="late", **knobs)
     warn_of_temperature(loss, spread_table(scales), 4, layers)
-    told = capsys.readouterr().err
-    assert not told or "over 4 documents" in told
-    assert re.search(f"distill: WARNING: layer_distillation: layers of .*{said}", told) if said else not told
+    stderr = capsys.readouterr().err
+    assert not stderr or "over 4 documents" in stderr
+    assert re.search(f"distill: WARNING: layer_distillation: layers of .*{warning}", stderr) if warning else not stderr
 
 
 @pytest.mark.medium
@@ -256,5 +260,5 @@ def test_a_student_that_no_release_can_hold_stops_before_it_trains(
     monkeypatch.setattr("steps.distill.checks.LARGEST_GRAPH", 4 * weights)
     check_size(tower)
     monkeypatch.setattr("steps.distill.checks.LARGEST_GRAPH", 4 * weights - 1)
-    with pytest.raises(UserError, match=r"million weights, .* take it off distill\.students"):
+    with pytest.raises(UserError, match=r"million weights, .*distill\.students"):
         check_size(tower)

@@ -32,12 +32,12 @@ def unigram() -> Tokenizer:
 
 def test_tokens_are_the_same_and_numbered_anew(tiny_tower: Path) -> None:
     for tokenizer, lost in ((unigram(), "▁mean"), (load_tower(tiny_tower).tokenizer._tokenizer, "zebra")):
-        kept = used_tokens(tokenizer, ["sum axis", "the sum"])
-        cut = cut_tokenizer(tokenizer, kept)
-        assert cut.get_vocab_size() == len(kept) < tokenizer.get_vocab_size()
+        token_ids = used_tokens(tokenizer, ["sum axis", "the sum"])
+        cut = cut_tokenizer(tokenizer, token_ids)
+        assert cut.get_vocab_size() == len(token_ids) < tokenizer.get_vocab_size()
         for text in ("sum axis", "axis of the sum!"):
             before, after = tokenizer.encode(text), cut.encode(text)
-            assert kept[after.ids].tolist() == before.ids or "of" in text
+            assert token_ids[after.ids].tolist() == before.ids or "of" in text
             assert after.special_tokens_mask == before.special_tokens_mask or "of" in text
         assert cut.token_to_id(lost) is None
         [word] = cut.encode(lost.removeprefix("▁"), add_special_tokens=False).tokens[:1]
@@ -46,10 +46,10 @@ def test_tokens_are_the_same_and_numbered_anew(tiny_tower: Path) -> None:
 
 
 def test_a_cut_transformer_embeds_its_texts_as_before_and_loads_again(tiny_tower: Path, tmp_path: Path) -> None:
-    whole, cut = load_tower(tiny_tower), load_tower(tiny_tower)
+    uncut, cut = load_tower(tiny_tower), load_tower(tiny_tower)
     cut_transformer(cut, TEXTS)
-    assert len(cut.tokenizer) < len(whole.tokenizer) / 10
-    np.testing.assert_allclose(encode(cut, TEXTS, "query"), encode(whole, TEXTS, "query"), atol=1e-6)
+    assert len(cut.tokenizer) < len(uncut.tokenizer) / 10
+    np.testing.assert_allclose(encode(cut, TEXTS, "query"), encode(uncut, TEXTS, "query"), atol=1e-6)
     cut.save_pretrained(str(tmp_path / "cut"))
     again = SentenceTransformer(str(tmp_path / "cut"), device="cpu")
     assert len(again.tokenizer) == len(cut.tokenizer)

@@ -19,13 +19,13 @@ def pairs(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(7, 5)), rng.normal(size=(7, 5))
 
 
-def squared_error(one: list[float], other: list[float]) -> float:
-    return sum((a - b) ** 2 for a, b in zip(one, other, strict=True))
+def squared_error(first: list[float], second: list[float]) -> float:
+    return sum((a - b) ** 2 for a, b in zip(first, second, strict=True))
 
 
-def cosine(one: list[float], other: list[float]) -> float:
-    dot = sum(a * b for a, b in zip(one, other, strict=True))
-    return dot / math.sqrt(sum(a * a for a in one)) / math.sqrt(sum(b * b for b in other))
+def cosine(first: list[float], second: list[float]) -> float:
+    dot = sum(a * b for a, b in zip(first, second, strict=True))
+    return dot / math.sqrt(sum(a * a for a in first)) / math.sqrt(sum(b * b for b in second))
 
 
 def values(loss: Loss, student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
@@ -34,14 +34,14 @@ def values(loss: Loss, student: torch.Tensor, teacher: torch.Tensor) -> torch.Te
     return loss.values(Outputs(student, student), targets, BATCH)
 
 
-def qkd(one: list[float], other: list[float]) -> float:
-    return squared_error(one, other) - cosine(one, other)
+def qkd(student: list[float], teacher: list[float]) -> float:
+    return squared_error(student, teacher) - cosine(student, teacher)
 
 
 CASES: dict[str, tuple[Loss, Callable[[list[float], list[float]], float]]] = {
     "squared_error": (Embedding(kind="embedding"), squared_error),
-    "l2": (Embedding(kind="embedding", distance="l2"), lambda one, other: math.sqrt(squared_error(one, other))),
-    "cosine": (Embedding(kind="embedding", distance="cosine"), lambda one, other: 1 - cosine(one, other)),
+    "l2": (Embedding(kind="embedding", distance="l2"), lambda a, b: math.sqrt(squared_error(a, b))),
+    "cosine": (Embedding(kind="embedding", distance="cosine"), lambda a, b: 1 - cosine(a, b)),
     "qkd": (QueryDistillation(kind="qkd"), qkd),
     "qkd_normalised": (QueryDistillation(kind="qkd", magnitude=False), qkd),
 }
@@ -52,10 +52,10 @@ EVERY = pytest.mark.parametrize("name", sorted(CASES))
 def test_each_value_equals_the_formula_and_its_gradient_is_right(name: str) -> None:
     loss, by_hand = CASES[name]
     student, teacher = (torch.tensor(side) for side in pairs(1))
-    found = values(loss, student, teacher)
-    expected = [by_hand(one, other) for one, other in zip(student.tolist(), teacher.tolist(), strict=True)]
-    assert found.dtype == torch.float64
-    assert found.tolist() == pytest.approx(expected, rel=1e-12)
+    losses = values(loss, student, teacher)
+    expected = [by_hand(a, b) for a, b in zip(student.tolist(), teacher.tolist(), strict=True)]
+    assert losses.dtype == torch.float64
+    assert losses.tolist() == pytest.approx(expected, rel=1e-12)
     assert torch.autograd.gradcheck(lambda s: values(loss, s, teacher), (student.requires_grad_(True),))
     equal = torch.ones(2, 3, requires_grad=True)
     values(loss, equal, torch.ones(2, 3)).sum().backward()
@@ -71,9 +71,9 @@ def test_half_precision_is_computed_in_float32_inside_autocast_too(name: str) ->
     student = student.bfloat16()
     exact = values(loss, student.double(), teacher).tolist()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = values(loss, student, teacher.float())
-    assert found.dtype == torch.float32
-    assert found.tolist() == pytest.approx(exact, rel=1e-5, abs=1e-6)
+        losses = values(loss, student, teacher.float())
+    assert losses.dtype == torch.float32
+    assert losses.tolist() == pytest.approx(exact, rel=1e-5, abs=1e-6)
 
 
 def test_query_distillation_compares_lengths_before_normalisation() -> None:
@@ -82,18 +82,18 @@ def test_query_distillation_compares_lengths_before_normalisation() -> None:
     outputs = Outputs(queries=torch.nn.functional.normalize(student, dim=1), raw=student)
     targets = Targets(unit, unit[:0], cosine=True, provided={"qkd": teacher.norm(dim=1)})
     with_lengths = QueryDistillation(kind="qkd").values(outputs, targets, BATCH)
-    expected = [qkd(one, other) for one, other in zip(student.tolist(), teacher.tolist(), strict=True)]
+    expected = [qkd(a, b) for a, b in zip(student.tolist(), teacher.tolist(), strict=True)]
     assert with_lengths.tolist() == pytest.approx(expected, rel=1e-12)
     without = QueryDistillation(kind="qkd", magnitude=False).values(outputs, targets, BATCH)
-    directions = [2 - 3 * cosine(one, other) for one, other in zip(student.tolist(), teacher.tolist(), strict=True)]
+    directions = [2 - 3 * cosine(a, b) for a, b in zip(student.tolist(), teacher.tolist(), strict=True)]
     assert without.tolist() == pytest.approx(directions, rel=1e-12)  # 2 - (2 + lambda) cos: lengths say nothing
 
 
 def test_document_embeddings_are_compared_once_for_all_texts() -> None:
-    own, frozen = (torch.tensor(side) for side in pairs(6))
+    student_documents, frozen = (torch.tensor(side) for side in pairs(6))
     queries = torch.zeros(3, 5, dtype=torch.float64)
     loss = DocumentEmbedding(kind="document_embedding", distance="l2")
-    found = loss.values(Outputs(queries, queries, own), Targets(queries, frozen, cosine=True), BATCH)
-    rows = zip(own.tolist(), frozen.tolist(), strict=True)
-    mean = sum(math.sqrt(squared_error(one, other)) for one, other in rows) / 7
-    assert found.tolist() == pytest.approx([mean] * 3)
+    losses = loss.values(Outputs(queries, queries, student_documents), Targets(queries, frozen, cosine=True), BATCH)
+    rows = zip(student_documents.tolist(), frozen.tolist(), strict=True)
+    mean = sum(math.sqrt(squared_error(a, b)) for a, b in rows) / 7
+    assert losses.tolist() == pytest.approx([mean] * 3)

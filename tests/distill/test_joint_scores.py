@@ -34,8 +34,8 @@ OWN = {"towers": "symmetric", "max_document_length": 24}
 
 
 def params_of(student: dict[str, Any]) -> DistillParams:
-    known = distill_params().model_dump()["student"]
-    return distill_params(students=["static"], student=known | {"it": student}, repeats={"train_queries": 1.0})
+    students = distill_params().model_dump()["student"]
+    return distill_params(students=["static"], student=students | {"it": student}, repeats={"train_queries": 1.0})
 
 
 @pytest.fixture(scope="module")
@@ -55,57 +55,62 @@ def root(base: Path, tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def made(root: Path, student: dict[str, Any], rows: np.ndarray) -> tuple[Student, Objective, Sources]:
+def build(root: Path, student: dict[str, Any], rows: np.ndarray) -> tuple[Student, Objective, Sources]:
     """A student that trains on these rows, and its objective."""
     sources, params, tower = sources_of(root), params_of(student), root / "models/teach/dense/tower"
     chosen = params.described("it")
-    found = untrained(chosen, tower, sources, ["a text"], params)
-    [(objective, *_)] = Trainings(chosen, found, tower, True, sources, rows, params)
-    return found, objective, sources
+    model = untrained(chosen, tower, sources, ["a text"], params)
+    [(objective, *_)] = Trainings(chosen, model, tower, True, sources, rows, params)
+    return model, objective, sources
 
 
 def index_scores(tower: Any, text: str, document: str) -> Tensor:
     """Its cosine, and the product of each layer's mean states, in float64: `(1 + layers,)`."""
     sides = []
-    for each, longest in ((text, 32), (document, 24)):
-        tokens = tower.tokenizer(each, truncation=True, max_length=longest, return_tensors="pt")
+    for side, longest in ((text, 32), (document, 24)):
+        tokens = tower.tokenizer(side, truncation=True, max_length=longest, return_tensors="pt")
         layers = tower[0].auto_model(**tokens, output_hidden_states=True).hidden_states[1:]
         sides.append(torch.stack([layer[0].mean(dim=0) for layer in layers]))
-    asked, held = sides
-    return torch.cat([torch.cosine_similarity(asked[-1:], held[-1:]), (asked * held).sum(dim=1)])
+    query, answer = sides
+    return torch.cat([torch.cosine_similarity(query[-1:], answer[-1:]), (query * answer).sum(dim=1)])
 
 
 def late_scores(model: Any, text: str, document: str) -> Tensor:
     """MaxSim of its vectors, and of each layer's states, in float64: `(1 + layers,)`."""
     sides = []
-    for each, task, longest in ((text, "query", None), (document, "document", 24)):
-        features = model.preprocess([each], prompt=None, task=task, max_length=longest)
-        given = {name: features[name] for name in ("input_ids", "attention_mask")}
-        states = [state[0] for state in model[0].auto_model(**given, output_hidden_states=True).hidden_states[1:]]
+    for side, task, longest in ((text, "query", None), (document, "document", 24)):
+        features = model.preprocess([side], prompt=None, task=task, max_length=longest)
+        inputs = {name: features[name] for name in ("input_ids", "attention_mask")}
+        states = [state[0] for state in model[0].auto_model(**inputs, output_hidden_states=True).hidden_states[1:]]
         vectors = states[-1] @ model[1].linear.weight.T
         sides.append([vectors / vectors.norm(dim=1, keepdim=True), *states])
-    return torch.stack([(asked @ held.T).max(dim=1).values.sum() for asked, held in zip(*sides, strict=True)])
+    return torch.stack([(query @ answer.T).max(dim=1).values.sum() for query, answer in zip(*sides, strict=True)])
 
 
 def cross_scores(ranker: Any, text: str, document: str) -> Tensor:
     """Its logit, and its head on each layer's first token, in float64: `(1 + layers,)`."""
     network = ranker.model
     features = ranker.preprocess([(text, document)])
-    given = {name: features[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
-    states = network.bert(**given, output_hidden_states=True).hidden_states[1:]
+    inputs = {name: features[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
+    states = network.bert(**inputs, output_hidden_states=True).hidden_states[1:]
     logits = [network.classifier(torch.tanh(network.bert.pooler.dense(state[0, 0])))[0] for state in states]
     return torch.stack([logits[-1], *logits])
 
 
 def reference(
-    given: Tensor, made: dict[str, Tensor], documents: tuple[Tensor, Tensor], drawn: CandidateBatch, own: Any, at: Any
+    teacher_scores: Tensor,
+    tensors: dict[str, Tensor],
+    documents: tuple[Tensor, Tensor],
+    batch: CandidateBatch,
+    is_own: Any,
+    at: Any,
 ) -> dict[str, Tensor]:
     """LEAD's four losses, Eq. 6 to 11, text by text in float64; `given` `(n, m, 1 + layers)` are the teacher's scores.
 
     `documents` are vectors and states of layers that the student is scored against, `own` each text's candidates.
     """
-    raw, states = made["queries"].detach().double(), made["states"].detach().double()
-    vectors, held = (each.detach().double() for each in documents)
+    raw, states = tensors["queries"].detach().double(), tensors["states"].detach().double()
+    vectors, document_states = (tensor.detach().double() for tensor in documents)
     cosines = (raw / raw.norm(dim=1, keepdim=True)) @ (vectors / vectors.norm(dim=1, keepdim=True)).T
 
     def log_shares(scores: Tensor) -> Tensor:
@@ -115,28 +120,28 @@ def reference(
         return (log_shares(p).exp() * (log_shares(p) - log_shares(q))).sum()
 
     zero = torch.zeros((), dtype=torch.float64)
-    found = dict.fromkeys(("label", "teacher", "mutual", "layers"), zero)
-    labelled = drawn.label.any(axis=1).sum()
-    for text in range(len(own)):
-        listed = np.flatnonzero(own[text])
-        counted = np.flatnonzero(own[text] & drawn.counts[text])
-        label = np.flatnonzero(drawn.label[text])
-        s, t = cosines[text] / 0.2, given[text, :, 0] / 1.5
-        found["mutual"] = found["mutual"] + (kl(t[listed], s[listed]) + kl(s[listed], t[listed])) / len(own)
+    losses = dict.fromkeys(("label", "teacher", "mutual", "layers"), zero)
+    labelled = batch.label.any(axis=1).sum()
+    for text in range(len(is_own)):
+        listed = np.flatnonzero(is_own[text])
+        counted = np.flatnonzero(is_own[text] & batch.counts[text])
+        label = np.flatnonzero(batch.label[text])
+        s, t = cosines[text] / 0.2, teacher_scores[text, :, 0] / 1.5
+        losses["mutual"] = losses["mutual"] + (kl(t[listed], s[listed]) + kl(s[listed], t[listed])) / len(is_own)
         by_pair, by_label = [], []
         for number, theirs in enumerate(at.teacher):
-            layer = given[text, :, 1 + theirs]
-            student = held[:, number] @ states[text, number]
+            layer = teacher_scores[text, :, 1 + theirs]
+            student = document_states[:, number] @ states[text, number]
             by_pair.append(kl(layer[listed] / 0.7, student[listed] / 0.7))
             right = log_shares(layer[counted])[counted.tolist().index(label[0])] if len(label) else zero
             by_label.append(-right.detach())
         weights = torch.softmax(-torch.stack(by_label) / 10, dim=0)
-        found["layers"] = found["layers"] + (weights * torch.stack(by_pair)).sum() / len(own)
+        losses["layers"] = losses["layers"] + (weights * torch.stack(by_pair)).sum() / len(is_own)
         if len(label):
-            place = counted.tolist().index(label[0])
-            found["label"] = found["label"] - log_shares(s[counted])[place] / labelled
-            found["teacher"] = found["teacher"] - log_shares(t[counted])[place] / labelled
-    return found
+            position = counted.tolist().index(label[0])
+            losses["label"] = losses["label"] - log_shares(s[counted])[position] / labelled
+            losses["teacher"] = losses["teacher"] - log_shares(t[counted])[position] / labelled
+    return losses
 
 
 @pytest.mark.parametrize(
@@ -157,7 +162,7 @@ def test_a_step_has_equations_6_to_12_and_their_gradients(
         described["losses"][0] = LABELS | {"own_candidates": False}
     if name and whole_batch != (name == "late"):
         described["joint_candidates"] = "batch" if whole_batch else "own"
-    student, objective, sources = made(base, described, rows)
+    student, objective, sources = build(base, described, rows)
     texts, corpus = sources.texts["text"].to_pylist(), sources.document_texts()
     tokens = student.tokenize(texts, 32)
     [trained] = objective.teachers.modules
@@ -165,38 +170,38 @@ def test_a_step_has_equations_6_to_12_and_their_gradients(
     for weight in trained.parameters():
         if not name and weight.ndim > 1:
             torch.nn.init.normal_(weight, std=0.2, generator=generator)
-    found = objective.forward(student, tokens, rows, rows, 5)
-    terms = objective.terms(student, found, rows, rows, 5)
+    tensors = objective.forward(student, tokens, rows, rows, 5)
+    terms = objective.terms(student, tensors, rows, rows, 5)
     torch.stack([*terms.values()]).sum().backward()
 
     assert objective.candidates is not None
-    drawn = objective.candidates.of(rows, 5)
+    batch = objective.candidates.of(rows, 5)
     [(loss, layers)] = objective.providers.items()
     pairs = layers.pairs  # type: ignore[attr-defined]
-    found["states"] = found[f"{loss}.queries.states"]
+    tensors["states"] = tensors[f"{loss}.queries.states"]
     listed = [{*sources.nearest(2)[row].tolist(), *sources.positives.get(int(row), ())} for row in rows]
-    own = np.array([[document in each for document in drawn.documents.tolist()] for each in listed])
-    assert (own.sum(axis=1) < len(drawn.documents)).all() and (own >= drawn.label).all()
-    own |= whole_batch
+    is_own = np.array([[document in documents for document in batch.documents.tolist()] for documents in listed])
+    assert (is_own.sum(axis=1) < len(batch.documents)).all() and (is_own >= batch.label).all()
+    is_own |= whole_batch
     load, score = {"": (lambda _: trained, index_scores), "late": (load_late_interaction, late_scores),
                    "cross": (load_ranker, cross_scores)}[name]  # fmt: skip
     network: Any = copy.deepcopy(load(base / f"models/teach/{name}/tower")).double().eval()
     network.zero_grad()
     nothing = torch.zeros(3 if name == "cross" else 5, dtype=torch.float64)
-    each = [
-        score(network, texts[row], corpus[document]) if own[text, place] else nothing
+    pair_scores = [
+        score(network, texts[row], corpus[document]) if is_own[text, column] else nothing
         for text, row in enumerate(rows.tolist())
-        for place, document in enumerate(drawn.documents.tolist())
+        for column, document in enumerate(batch.documents.tolist())
     ]
-    given = torch.stack(each).unflatten(0, own.shape)
+    teacher_scores = torch.stack(pair_scores).unflatten(0, is_own.shape)
     if towers == "symmetric":
-        against = found["documents"], found[f"{loss}.documents.states"]
+        against = tensors["documents"], tensors[f"{loss}.documents.states"]
     else:
-        held = layers.documents.of(drawn.documents, np.array(pairs.student))
-        against = torch.from_numpy(np.array(sources.documents[drawn.documents])), held
-    expected = reference(given, found, against, drawn, own, pairs)
-    for value, wanted in zip(terms.values(), expected.values(), strict=True):
-        assert value.item() == pytest.approx(wanted.item(), rel=1e-3) and value.item() > 1e-3
+        document_states = layers.documents.of(batch.documents, np.array(pairs.student))
+        against = torch.from_numpy(np.array(sources.documents[batch.documents])), document_states
+    expected = reference(teacher_scores, tensors, against, batch, is_own, pairs)
+    for value, by_hand in zip(terms.values(), expected.values(), strict=True):
+        assert value.item() == pytest.approx(by_hand.item(), rel=1e-3) and value.item() > 1e-3
     torch.stack([*expected.values()]).sum().backward()
     slopes = {key: weight.grad for key, weight in trained.named_parameters() if weight.grad is not None}
     wanted_slopes = {key: weight.grad for key, weight in network.named_parameters() if weight.grad is not None}
@@ -213,10 +218,10 @@ def test_what_only_the_student_learns_leaves_a_teacher_that_trains_where_it_is(
     rows = np.arange(6)
     losses = [LABELS, {"kind": "teacher_label_softmax", "teacher": "late"}, {"kind": kind, "teacher": "late"}]
     student: Any
-    student, objective, sources = made(base, joint("late", losses=losses, max_document_length=24), rows)
+    student, objective, sources = build(base, joint("late", losses=losses, max_document_length=24), rows)
     tokens = student.tokenize(sources.texts["text"].to_pylist(), 32)
     terms = objective.terms(student, objective.forward(student, tokens, rows, rows, 0), rows, rows, 0)
-    [name] = [each for each in terms if each.startswith(kind)]
+    [name] = [term for term in terms if term.startswith(kind)]
     terms[name].backward()
     [trained] = objective.teachers.modules
     assert all(weight.grad is None or not weight.grad.any() for weight in trained.parameters())
@@ -243,12 +248,12 @@ def test_both_models_train_and_the_teacher_is_left_as_teach_leaves_one(
         assert np.isfinite(values).all()
     assert run.of("train_loss")[-1] < run.of("train_loss")[0]
     assert digests(root / f"models/teach/{name}") != digests(output / "teacher")
-    told, candidates = [], [np.array([3, 9, 20])]
+    reranked, candidates = [], [np.array([3, 9, 20])]
     corpus = sources_of(root).document_texts()
     for teach in (root / f"models/teach/{name}", output / "teacher"):
         opened = open_reranker(teach, root / f"scratch/{teach.name}", "fp32", 8)
-        told.append(opened.scores(["how to sum"], candidates, lambda rows: [corpus[row] for row in rows])[0])
-    assert (told[0] != told[1]).any() and np.isfinite(told[1]).all()
+        reranked.append(opened.scores(["how to sum"], candidates, lambda rows: [corpus[row] for row in rows])[0])
+    assert (reranked[0] != reranked[1]).any() and np.isfinite(reranked[1]).all()
 
 
 class Killed(BaseException):
@@ -264,7 +269,7 @@ def test_a_killed_training_goes_on_to_the_same_weights_of_both(
 ) -> None:
     changes = changes | {"epochs": 3.0}
     calm = digests(trained(root, name, **changes))
-    assert any(each.startswith("teacher/tower/") for each in calm)
+    assert any(path.startswith("teacher/tower/") for path in calm)
     monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", 0.0)
     save, saved = Checkpoints.save, 0
 
@@ -287,6 +292,6 @@ def test_a_killed_training_goes_on_to_the_same_weights_of_both(
 
 @pytest.mark.parametrize("name", ["late", "cross"])
 def test_small_passes_give_the_same_models(root: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = weights_of(trained(root, name, learning_rate=1e-4))
+    expected = weights_of(trained(root, name, learning_rate=1e-4))
     monkeypatch.setenv("SLIMTOWER_MICRO_BATCH", "5")
-    assert_close_weights(weights_of(trained(root, name, learning_rate=1e-4)), whole, 2e-4)
+    assert_close_weights(weights_of(trained(root, name, learning_rate=1e-4)), expected, 2e-4)

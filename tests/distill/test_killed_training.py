@@ -86,7 +86,7 @@ NIGHTLY = {
 
 @pytest.mark.parametrize(
     ("student", "trainings"),
-    [("converged", 1), *(pytest.param(*given, marks=pytest.mark.nightly) for given in NIGHTLY.items())],
+    [("converged", 1), *(pytest.param(*case, marks=pytest.mark.nightly) for case in NIGHTLY.items())],
 )
 def test_a_killed_student_ends_in_the_same_bytes(
     tmp_path: Path, embedded: Path, tiny_tower: Path, kill_after: Callable[..., None], student: str, trainings: int
@@ -94,8 +94,8 @@ def test_a_killed_student_ends_in_the_same_bytes(
     """Each kill falls into the last of its trainings: the second where there are two."""
 
     def states() -> tuple[int, ...]:
-        found = tuple(path.stat().st_mtime_ns for path in sorted(cache.glob("distill/*/state.pt")))
-        return found if len(found) == trainings else ()
+        times = tuple(path.stat().st_mtime_ns for path in sorted(cache.glob("distill/*/state.pt")))
+        return times if len(times) == trainings else ()
 
     calm, root, cache = tmp_path / "calm", tmp_path / "root", tmp_path / "killed"
     shutil.copytree(embedded, calm)
@@ -105,8 +105,8 @@ def test_a_killed_student_ends_in_the_same_bytes(
     run_to_end(train_student, calm, tmp_path / "calm cache", student)
     draw = random.Random(student)
     long = student == "converged"  # killed before it first looks whether it has, between two looks, and in its fall
-    for least in (2, 16, 38) if long else (2, 2, 2):
-        kill_after(states, draw.randint(least, least + 2), draw.uniform(0, 0.02), train_student, root, cache, student)
+    for saves in (2, 16, 38) if long else (2, 2, 2):
+        kill_after(states, draw.randint(saves, saves + 2), draw.uniform(0, 0.02), train_student, root, cache, student)
         assert len(states()) == trainings
         assert not (root / "models/distill").exists()
     run_to_end(train_student, root, cache, student)

@@ -29,18 +29,18 @@ def tensor(values: np.ndarray) -> torch.Tensor:
 
 def batch() -> Batch:
     label, counts = np.zeros((N, M), dtype=bool), np.ones((N, M), dtype=bool)
-    for row, own in enumerate(LABEL):
-        if own is not None:
-            label[row, own] = True
+    for row, label_column in enumerate(LABEL):
+        if label_column is not None:
+            label[row, label_column] = True
         counts[row, MASKED.get(row, [])] = False
     return Batch(torch.from_numpy(label), torch.from_numpy(counts), torch.from_numpy(counts))
 
 
-def known() -> torch.Tensor:
-    found = torch.ones(N, M, dtype=torch.bool)
+def scored_mask() -> torch.Tensor:
+    mask = torch.ones(N, M, dtype=torch.bool)
     for row, columns in UNKNOWN.items():
-        found[row, columns] = False
-    return found
+        mask[row, columns] = False
+    return mask
 
 
 NOTHING = Outputs(torch.zeros(N, 2), torch.zeros(N, 2))  # what the loss does not read
@@ -60,14 +60,16 @@ def targets(
     states: torch.Tensor,
     scores: torch.Tensor,
     documents: torch.Tensor | None,
-    own: torch.Tensor | None = None,
+    student_documents: torch.Tensor | None = None,
     losses: list[float] | None = None,
     mask: torch.Tensor | None = None,
 ) -> Targets:
     """What the provider gives of a student's states, and of its `own` or the teacher's of `documents`."""
-    teacher = Fixed(LayerTargets(scores, known() if mask is None else mask, documents))
+    teacher = Fixed(LayerTargets(scores, scored_mask() if mask is None else mask, documents))
     layers = PairedLayers(loss(), None, teacher, LayerPairs(K, "last", range(K), K, 1))
-    tensors = {"queries.states": states} | ({} if own is None else {"documents.states": own})
+    tensors = {"queries.states": states} | (
+        {} if student_documents is None else {"documents.states": student_documents}
+    )
     layer_scores = layers.values(tensors, np.arange(N), np.arange(scores.shape[2]))
     layer_scores = replace(layer_scores, losses=None if losses is None else tensor(np.array(losses)))
     return Targets(torch.zeros(N, 2), torch.zeros(M, 2), cosine=True, provided={"layer_distillation": layer_scores})
@@ -91,18 +93,18 @@ def own_loss(row: int, layer: int) -> float:
     """KL(y, t_i) of Eq. 7, y one-hot; 0 where there is no label."""
     if LABEL[row] is None:
         return 0.0
-    kept = [d for d in range(M) if d not in MASKED.get(row, []) + UNKNOWN.get(row, [])]
-    return -math.log(shares({d: float(TEACHER[row, layer, d]) for d in kept})[LABEL[row] or 0])
+    scored_documents = [d for d in range(M) if d not in MASKED.get(row, []) + UNKNOWN.get(row, [])]
+    return -math.log(shares({d: float(TEACHER[row, layer, d]) for d in scored_documents})[LABEL[row] or 0])
 
 
 def by_hand(row: int, temperature: float, weights: list[float], teachers: float | None = None) -> float:
     """Eq. 8 of one text; the teacher's scores are divided by `teachers`."""
     total = 0.0
     for layer in range(K):
-        kept = [d for d in range(M) if d not in UNKNOWN.get(row, [])]
+        scored_documents = [d for d in range(M) if d not in UNKNOWN.get(row, [])]
         ours = {d: sum(float(a) * float(b) for a, b in zip(STATES[row, layer], DOCUMENTS[d, layer], strict=True))
-                for d in kept}  # fmt: skip
-        theirs = {d: float(TEACHER[row, layer, d]) for d in kept}
+                for d in scored_documents}  # fmt: skip
+        theirs = {d: float(TEACHER[row, layer, d]) for d in scored_documents}
         total += weights[layer] * kl(shares(theirs, teachers or temperature), shares(ours, temperature))
     return total
 
@@ -120,15 +122,15 @@ def test_layer_distillation_is_equations_6_to_8(
     made_by = loss(temperature=temperature, teacher_temperature=teachers, **knobs)
     values = made_by.values(NOTHING, layer_targets, batch()).tolist()
     for row in range(N):
-        own = [own_loss(row, layer) for layer in range(K)] if weigh == "text" else mean
-        raised = [1.0] * K if weigh == "equal" else [math.exp(-each / 10.0) for each in own]
-        weights = [each / sum(raised) for each in raised]
+        layer_losses = [own_loss(row, layer) for layer in range(K)] if weigh == "text" else mean
+        raised = [1.0] * K if weigh == "equal" else [math.exp(-layer_loss / 10.0) for layer_loss in layer_losses]
+        weights = [weight / sum(raised) for weight in raised]
         assert values[row] == pytest.approx(by_hand(row, temperature, weights, teachers), rel=1e-9)
 
 
 def test_its_gradients_are_those_of_its_value_and_weights_have_none() -> None:
     made_by = loss(temperature=0.7)
-    states, documents, teacher = (tensor(each).requires_grad_() for each in (STATES, DOCUMENTS, TEACHER))
+    states, documents, teacher = (tensor(array).requires_grad_() for array in (STATES, DOCUMENTS, TEACHER))
     weighed: Any = lambda s, d: made_by.values(NOTHING, targets(s, teacher.detach(), None, d), batch())  # noqa: E731
     assert torch.autograd.gradcheck(weighed, (states, documents))
     plain = loss(temperature=0.7, reweighting=False)
@@ -168,31 +170,31 @@ def test_it_says_what_is_missing() -> None:
 
 def scored(student: torch.Tensor, teacher: torch.Tensor) -> tuple[Outputs, Targets]:
     """Embeddings whose inner products are these scores."""
-    made = Outputs(student, student)
-    own = {"": Scores(teacher, known())}
-    return made, Targets(teacher, torch.eye(M, dtype=torch.float64), cosine=False, scores=own)
+    outputs = Outputs(student, student)
+    scores = {"": Scores(teacher, scored_mask())}
+    return outputs, Targets(teacher, torch.eye(M, dtype=torch.float64), cosine=False, scores=scores)
 
 
-@pytest.mark.parametrize("own", [None, 1.5])
+@pytest.mark.parametrize("teacher_temperature", [None, 1.5])
 @pytest.mark.parametrize("reverse", [True, False])
-def test_mutual_kl_is_equation_9(reverse: bool, own: float | None) -> None:
-    made_by = MutualKL(kind="mutual_kl", temperature=0.4, teacher_temperature=own, reverse=reverse)
-    found = made_by.values(*scored(tensor(SCORES), tensor(OTHERS)), batch()).tolist()
+def test_mutual_kl_is_equation_9(reverse: bool, teacher_temperature: float | None) -> None:
+    made_by = MutualKL(kind="mutual_kl", temperature=0.4, teacher_temperature=teacher_temperature, reverse=reverse)
+    losses = made_by.values(*scored(tensor(SCORES), tensor(OTHERS)), batch()).tolist()
     for row in range(N):
-        kept = [d for d in range(M) if d not in UNKNOWN.get(row, [])]
-        sides_at = ((SCORES, 0.4), (OTHERS, own or 0.4))
-        s, t = (shares({d: float(side[row, d]) for d in kept}, at) for side, at in sides_at)
-        assert found[row] == pytest.approx(kl(t, s) + (kl(s, t) if reverse else 0.0), rel=1e-9)
+        scored_documents = [d for d in range(M) if d not in UNKNOWN.get(row, [])]
+        sides_at = ((SCORES, 0.4), (OTHERS, teacher_temperature or 0.4))
+        s, t = (shares({d: float(side[row, d]) for d in scored_documents}, at) for side, at in sides_at)
+        assert losses[row] == pytest.approx(kl(t, s) + (kl(s, t) if reverse else 0.0), rel=1e-9)
     sides = (tensor(SCORES).requires_grad_(), tensor(OTHERS).requires_grad_())
     assert torch.autograd.gradcheck(lambda s, t: made_by.values(*scored(s, t), batch()), sides)
 
 
 def test_a_teachers_label_loss_is_equation_10() -> None:
     made_by = TeacherLabelSoftmax(kind="teacher_label_softmax", temperature=0.6)
-    found = made_by.values(*scored(tensor(SCORES), tensor(OTHERS)), batch()).tolist()
-    for row, own in enumerate(LABEL):
-        kept = [d for d in range(M) if d not in MASKED.get(row, []) + UNKNOWN.get(row, [])]
-        t = shares({d: float(OTHERS[row, d]) for d in kept}, 0.6)
-        assert found[row] == pytest.approx(0.0 if own is None else -math.log(t[own]), rel=1e-9)
-    given = tensor(OTHERS).requires_grad_()
-    assert torch.autograd.gradcheck(lambda t: made_by.values(*scored(tensor(SCORES), t), batch()), (given,))
+    losses = made_by.values(*scored(tensor(SCORES), tensor(OTHERS)), batch()).tolist()
+    for row, label_column in enumerate(LABEL):
+        scored_documents = [d for d in range(M) if d not in MASKED.get(row, []) + UNKNOWN.get(row, [])]
+        t = shares({d: float(OTHERS[row, d]) for d in scored_documents}, 0.6)
+        assert losses[row] == pytest.approx(0.0 if label_column is None else -math.log(t[label_column]), rel=1e-9)
+    teacher_scores = tensor(OTHERS).requires_grad_()
+    assert torch.autograd.gradcheck(lambda t: made_by.values(*scored(tensor(SCORES), t), batch()), (teacher_scores,))

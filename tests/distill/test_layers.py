@@ -35,20 +35,20 @@ def pairs_of(count: int, selection: Selection = "random", seed: int = 7) -> Laye
 
 
 def test_layers_are_drawn_anew_every_ten_steps_by_the_seed_and_stay_in_order() -> None:
-    made, again, other = pairs_of(5), pairs_of(5), pairs_of(5, seed=8)
-    found = [made.at(step, unasked) for step in range(1, 401)]
-    assert found == [again.at(step, unasked) for step in range(1, 401)]
-    assert found != [other.at(step, unasked) for step in range(1, 401)]
-    draws = [found[start : start + 10] for start in range(0, 400, 10)]
+    selector, again, reseeded = pairs_of(5), pairs_of(5), pairs_of(5, seed=8)
+    pairs = [selector.at(step, unasked) for step in range(1, 401)]
+    assert pairs == [again.at(step, unasked) for step in range(1, 401)]
+    assert pairs != [reseeded.at(step, unasked) for step in range(1, 401)]
+    draws = [pairs[start : start + 10] for start in range(0, 400, 10)]
     assert all(len(set(draw)) == 1 for draw in draws) and len({draw[0] for draw in draws}) > 30
-    for each in found:
-        for layers, depth in ((each.teacher, 12), (each.student, 6)):
+    for pair in pairs:
+        for layers, depth in ((pair.teacher, 12), (pair.student, 6)):
             assert len(set(layers)) == 5 and list(layers) == sorted(layers)
             assert set(layers) <= set(range(depth))  # 0 is the first layer: the embedding layer has no number
-    assert {layer for each in found for layer in each.teacher} == set(range(12))
+    assert {layer for pair in pairs for layer in pair.teacher} == set(range(12))
     students = {draw[0].teacher: draw[0].student for draw in draws}
     assert len(set(students.values())) == 6  # all there are; not one for each choice of the teacher's
-    assert pairs_of(5).at(233, unasked) == found[232]  # begun anew in the middle
+    assert pairs_of(5).at(233, unasked) == pairs[232]  # begun anew in the middle
 
 
 def test_fixed_selections_are_the_published_ones() -> None:
@@ -62,10 +62,10 @@ def test_weighted_layers_are_drawn_by_equation_7_and_outlive_a_kill(monkeypatch:
     monkeypatch.setattr(layer_pairs, "REDRAW_STEPS", 1)
     monkeypatch.setattr(layer_pairs, "LAYER_TEMPERATURE", 2.0)
     losses = torch.tensor([8.0, 1.0, 3.0])
-    made = LayerPairs(1, "weighted", [0, 1, 2], 3, 7)
-    drawn = [made.at(step, lambda layers: losses[list(layers)]).teacher[0] for step in range(1, 2001)]
+    one_pair = LayerPairs(1, "weighted", [0, 1, 2], 3, 7)
+    teacher_layers = [one_pair.at(step, lambda layers: losses[list(layers)]).teacher[0] for step in range(1, 2001)]
     raised = np.exp(-losses.double().numpy() / 2)
-    np.testing.assert_allclose(np.bincount(drawn, minlength=3) / 2000, raised / raised.sum(), atol=0.03)
+    np.testing.assert_allclose(np.bincount(teacher_layers, minlength=3) / 2000, raised / raised.sum(), atol=0.03)
     monkeypatch.undo()
     long = LayerPairs(1, "weighted", [0, 1, 2], 3, 7)
     before = long.at(3, lambda layers: losses)
@@ -77,10 +77,10 @@ def test_weighted_layers_are_drawn_by_equation_7_and_outlive_a_kill(monkeypatch:
 def test_weighted_layers_are_drawn_although_all_but_one_have_no_probability(monkeypatch: pytest.MonkeyPatch) -> None:
     """exp(-800) is 0 in float64, and as many layers as are paired must be drawn."""
     monkeypatch.setattr(layer_pairs, "REDRAW_STEPS", 1)
-    made = LayerPairs(2, "weighted", [0, 1, 2], 3, 7)
+    two_pairs = LayerPairs(2, "weighted", [0, 1, 2], 3, 7)
     losses = torch.tensor([0.0, 8000.0, 9000.0])
-    drawn = {made.at(step, lambda layers: losses[list(layers)]).teacher for step in range(1, 50)}
-    assert drawn == {(0, 1), (0, 2)}
+    teacher_layers = {two_pairs.at(step, lambda layers: losses[list(layers)]).teacher for step in range(1, 50)}
+    assert teacher_layers == {(0, 1), (0, 2)}
 
 
 def test_too_few_layers_are_named() -> None:
@@ -95,11 +95,11 @@ def states_by_hand(folder: Path, text: str, prompt: str = "") -> np.ndarray:
     tower: Any = load_tower(folder)
     tokens = tower.tokenizer(prompt + text, return_tensors="pt")
     with torch.no_grad():
-        found = tower[0].auto_model(**tokens, output_hidden_states=True).hidden_states
-    return np.stack([state[0].double().numpy().mean(axis=0) for state in found[1:]])
+        states = tower[0].auto_model(**tokens, output_hidden_states=True).hidden_states
+    return np.stack([state[0].double().numpy().mean(axis=0) for state in states[1:]])
 
 
-def read(tower: Path, layers: Sequence[int], state_dim: int = 0) -> Any:
+def read_layers(tower: Path, layers: Sequence[int], state_dim: int = 0) -> Any:
     reader = LayerReader(tower, fingerprint(tower).id, layers, state_dim, "fp32")
     texts, documents = np.array([1, 4, 5]), np.array([0, 3, 9])
     tables = reader.table("query", TEXTS, texts), reader.table("document", TEXTS[::-1], documents)
@@ -109,24 +109,24 @@ def read(tower: Path, layers: Sequence[int], state_dim: int = 0) -> Any:
 def test_stored_layers_score_as_the_products_of_the_networks_own_states(
     tiny_tower: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stored = read(tiny_tower, [0, 2, 3])
-    own = {text: states_by_hand(tiny_tower, text) for text in TEXTS}
-    found = stored.layer_targets({}, np.array([4, 1]), np.array([0, 9]), (0, 3))
-    asked, answers = [TEXTS[1], TEXTS[0]], [TEXTS[2], TEXTS[0]]
-    expected = [[[own[q][i] @ own[d][i] for d in answers] for i in (0, 3)] for q in asked]
-    np.testing.assert_allclose(found.scores, expected, rtol=3e-3, atol=0.03)  # kept in 16 bits
-    np.testing.assert_allclose(found.documents[1, 1], own[TEXTS[0]][3], atol=3e-3)
-    torch.testing.assert_close(stored.scores(np.array([4, 1]), np.array([0, 9]), (0, 3)).scores, found.scores)
-    assert found.is_scored.all() and found.is_scored.shape == (2, 2)
+    stored = read_layers(tiny_tower, [0, 2, 3])
+    states = {text: states_by_hand(tiny_tower, text) for text in TEXTS}
+    layer_targets = stored.layer_targets({}, np.array([4, 1]), np.array([0, 9]), (0, 3))
+    queries, answers = [TEXTS[1], TEXTS[0]], [TEXTS[2], TEXTS[0]]
+    expected = [[[states[q][i] @ states[d][i] for d in answers] for i in (0, 3)] for q in queries]
+    np.testing.assert_allclose(layer_targets.scores, expected, rtol=3e-3, atol=0.03)  # kept in 16 bits
+    np.testing.assert_allclose(layer_targets.documents[1, 1], states[TEXTS[0]][3], atol=3e-3)
+    torch.testing.assert_close(stored.scores(np.array([4, 1]), np.array([0, 9]), (0, 3)).scores, layer_targets.scores)
+    assert layer_targets.is_scored.all() and layer_targets.is_scored.shape == (2, 2)
     monkeypatch.setattr(layer_store, "encode", lambda *_, **__: pytest.fail("read twice"))
-    again = read(tiny_tower, [0, 2, 3])
+    again = read_layers(tiny_tower, [0, 2, 3])
     np.testing.assert_array_equal(again.texts.states, stored.texts.states)
     with pytest.raises(pytest.fail.Exception, match="read twice"):
-        read(tiny_tower, [1])
+        read_layers(tiny_tower, [1])
 
 
 def test_states_are_projected_to_few_dimensions_that_keep_products_in_the_mean(tiny_tower: Path) -> None:
-    stored = read(tiny_tower, [3], state_dim=8)
+    stored = read_layers(tiny_tower, [3], state_dim=8)
     matrix = random_projection(32, 8).double().numpy()
     expected = states_by_hand(tiny_tower, TEXTS[0])[3] @ matrix
     np.testing.assert_allclose(stored.texts.states[0, 0], expected, atol=1e-2)
@@ -168,9 +168,9 @@ def test_states_of_another_width_are_mapped_by_each_layers_own_matrix() -> None:
 def test_over_the_frozen_index_the_teacher_never_runs_in_the_loop(
     embedded: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = distill_params().model_dump(exclude_unset=True)["student"]
-    losses = known["ranked"]["losses"] + known["layered"]["losses"][1:]
-    params = distill_params(student=known | {"it": known["layered"] | {"losses": losses} | changes})
+    students = distill_params().model_dump(exclude_unset=True)["student"]
+    losses = students["ranked"]["losses"] + students["layered"]["losses"][1:]
+    params = distill_params(student=students | {"it": students["layered"] | {"losses": losses} | changes})
     run_distill(embedded, "it", params)  # reads the layers of the teacher
     forward = BertModel.forward
 

@@ -12,16 +12,16 @@ PARTS = np.array(["unlabelled_queries"] * 100 + ["titles"] * 50)
 
 
 def test_weights_are_repetitions_and_epochs_differ() -> None:
-    def drawn(weights: dict[str, float], epoch: int = 0) -> list[int]:
+    def draw_rows(weights: dict[str, float], epoch: int = 0) -> list[int]:
         return epoch_rows(np.arange(150), PARTS, weights, seed=1, epoch=epoch).tolist()
 
-    times = Counter(drawn({"unlabelled_queries": 2.5, "titles": 1.0}))
+    times = Counter(draw_rows({"unlabelled_queries": 2.5, "titles": 1.0}))
     assert {times[row] for row in range(100)} == {2, 3}
     assert sum(times[row] for row in range(100)) == 250
     assert all(times[row] == 1 for row in range(100, 150))
-    assert set(drawn({"unlabelled_queries": 0.0, "titles": 1.0})) == set(range(100, 150))
+    assert set(draw_rows({"unlabelled_queries": 0.0, "titles": 1.0})) == set(range(100, 150))
     half = {"unlabelled_queries": 0.5}
-    assert drawn(half) == drawn(half) != drawn(half, epoch=1)
+    assert draw_rows(half) == draw_rows(half) != draw_rows(half, epoch=1)
 
 
 def test_parts_without_weight_do_not_train_and_no_part_with_one_is_an_error() -> None:
@@ -50,9 +50,9 @@ def test_spans_validate_only_where_other_texts_are_too_few() -> None:
 def test_documents_are_a_share_of_an_epochs_texts_however_many_there_are(documents: int, share: float) -> None:
     parts = np.concatenate([PARTS, np.full(documents, "documents")])
     training, repeats = with_documents(np.arange(140), parts, {"unlabelled_queries": 2.0, "titles": 0.5}, share)
-    drawn = parts[epoch_rows(training, parts, repeats, seed=1, epoch=0)]
-    assert Counter(drawn.tolist())["unlabelled_queries"] == 200 and Counter(drawn.tolist())["titles"] == 20
-    assert (drawn == "documents").mean() == pytest.approx(share, abs=0.01)
+    epoch_parts = parts[epoch_rows(training, parts, repeats, seed=1, epoch=0)]
+    assert Counter(epoch_parts.tolist())["unlabelled_queries"] == 200 and Counter(epoch_parts.tolist())["titles"] == 20
+    assert (epoch_parts == "documents").mean() == pytest.approx(share, abs=0.01)
 
 
 def test_without_a_share_or_without_documents_the_other_texts_are_seen_alone() -> None:

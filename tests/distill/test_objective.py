@@ -71,8 +71,8 @@ def objective_of(losses: list[Loss], *, symmetric: bool = False, cosine: bool = 
 def terms(
     objective: Objective, student: Any, piece: np.ndarray, rows: np.ndarray, step: int
 ) -> dict[str, torch.Tensor]:
-    made = objective.forward(student, TOKENS, piece, rows, step)
-    return objective.terms(student, made, piece, rows, step)
+    tensors = objective.forward(student, TOKENS, piece, rows, step)
+    return objective.terms(student, tensors, piece, rows, step)
 
 
 def similarity(a: np.ndarray, b: np.ndarray, *, cosine: bool) -> float:
@@ -85,24 +85,30 @@ def distance(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def by_hand(
-    name: str, rows: np.ndarray, label: list[int | None], candidates: list[int], own: np.ndarray, cosine: bool, t: float
+    name: str,
+    rows: np.ndarray,
+    label: list[int | None],
+    candidates: list[int],
+    student_documents: np.ndarray,
+    cosine: bool,
+    t: float,
 ) -> float:
     """A term of a batch; `label` is each text's drawn positive, `own` the embeddings that the student compares with."""
     if name == "document_embedding":
-        return sum(distance(own[d], DOCUMENTS[d]) for d in candidates) / len(candidates)
+        return sum(distance(student_documents[d], DOCUMENTS[d]) for d in candidates) / len(candidates)
     total, texts = 0.0, 0
     t = t if name.endswith("softmax") else 1.0
     for row, right in zip(rows.tolist(), label, strict=True):
-        s = {d: similarity(QUERIES[row], own[d], cosine=cosine) / t for d in candidates}
+        s = {d: similarity(QUERIES[row], student_documents[d], cosine=cosine) / t for d in candidates}
         goal = {d: similarity(VECTORS[row], DOCUMENTS[d], cosine=cosine) / t for d in candidates}
         if name.startswith("label"):
             if right is None:
                 continue
-            kept = [d for d in candidates if d == right or d not in POSITIVES[row].tolist()]
+            counted = [d for d in candidates if d == right or d not in POSITIVES[row].tolist()]
             if name == "label_softmax":
-                total -= s[right] - math.log(sum(math.exp(s[d]) for d in kept))
+                total -= s[right] - math.log(sum(math.exp(s[d]) for d in counted))
             else:
-                total += sum(math.log(1 + math.exp(-s[d] if d == right else s[d])) for d in kept)
+                total += sum(math.log(1 + math.exp(-s[d] if d == right else s[d])) for d in counted)
         elif name == "score_softmax":
             below, above = sum(math.exp(x) for x in s.values()), sum(math.exp(x) for x in goal.values())
             total -= sum(math.exp(goal[d]) / above * math.log(math.exp(s[d]) / below) for d in candidates)
@@ -122,11 +128,11 @@ def test_each_term_is_its_formula(name: str, symmetric: bool, cosine: bool, temp
     for step in (1, 2):
         batch = objective.candidates.of(ROWS, step)
         label = [int(batch.documents[row].item()) if row.any() else None for row in batch.label]
-        assert {row for row, own in zip(ROWS.tolist(), label, strict=True) if own is not None} == {1, 4, 6}
-        own = OWN_DOCUMENTS if symmetric else DOCUMENTS
-        expected = by_hand(name, ROWS, label, batch.documents.tolist(), own, cosine, temperature)
-        found = terms(objective, Table(), ROWS, ROWS, step)[name].item()
-        assert found == pytest.approx(2.5 * expected, rel=2e-5)
+        assert {row for row, column in zip(ROWS.tolist(), label, strict=True) if column is not None} == {1, 4, 6}
+        documents = OWN_DOCUMENTS if symmetric else DOCUMENTS
+        expected = by_hand(name, ROWS, label, batch.documents.tolist(), documents, cosine, temperature)
+        value = terms(objective, Table(), ROWS, ROWS, step)[name].item()
+        assert value == pytest.approx(2.5 * expected, rel=2e-5)
 
 
 @pytest.mark.parametrize("cosine", [True, False])
@@ -156,20 +162,23 @@ def test_units_are_mean_lengths_and_one_where_the_teacher_normalises() -> None:
 
 
 def test_another_teachers_scores_count_for_a_texts_own_documents_alone() -> None:
-    own = np.array([[(3 * row + at) % 15 for at in range(2)] for row in range(12)])
-    given = RNG.normal(size=(12, 2)).astype(np.float32)
+    nearest = np.array([[(3 * row + at) % 15 for at in range(2)] for row in range(12)])
+    stored = RNG.normal(size=(12, 2)).astype(np.float32)
     teachers = StoredTeachers(
-        VECTORS, DOCUMENTS, cosine=True, scores={"cross": ScoreTable(own, np.arange(24).reshape(12, 2), given.ravel())}
+        VECTORS,
+        DOCUMENTS,
+        cosine=True,
+        scores={"cross": ScoreTable(nearest, np.arange(24).reshape(12, 2), stored.ravel())},
     )
     loss = ScoreSoftmax(kind="score_softmax", teacher="cross", temperature=0.5)
-    found = terms(Objective([loss], teachers, Candidates({}, own, 1)), Table(), ROWS, ROWS, 1)
+    values = terms(Objective([loss], teachers, Candidates({}, nearest, 1)), Table(), ROWS, ROWS, 1)
     total = 0.0
     for row in ROWS.tolist():
-        s = [similarity(QUERIES[row], DOCUMENTS[d], cosine=True) / 0.5 for d in own[row]]
-        goal = [float(score) / 0.5 for score in given[row]]
+        s = [similarity(QUERIES[row], DOCUMENTS[d], cosine=True) / 0.5 for d in nearest[row]]
+        goal = [float(score) / 0.5 for score in stored[row]]
         below, above = sum(map(math.exp, s)), sum(map(math.exp, goal))
         total -= sum(math.exp(b) / above * math.log(math.exp(a) / below) for a, b in zip(s, goal, strict=True))
-    assert found["score_softmax@cross"].item() == pytest.approx(total / len(ROWS), rel=1e-5)
+    assert values["score_softmax@cross"].item() == pytest.approx(total / len(ROWS), rel=1e-5)
 
 
 def in_pieces(objective: Objective, rows: np.ndarray, pieces: list[np.ndarray]) -> tuple[dict[str, float], list[Any]]:
@@ -181,7 +190,7 @@ def in_pieces(objective: Objective, rows: np.ndarray, pieces: list[np.ndarray]) 
             sums[name] += float(share.detach())
         torch.stack(list(shares.values())).sum().backward()
     empty = torch.zeros(1)
-    return sums, [(empty if each.grad is None else each.grad).numpy() for each in (student.queries, student.documents)]
+    return sums, [(empty if leaf.grad is None else leaf.grad).numpy() for leaf in (student.queries, student.documents)]
 
 
 OBJECTIVES: dict[str, Objective] = {
@@ -196,20 +205,20 @@ TWICE = np.array([0, 1, 1, 4, 5, 6, 6, 7, 10])  # a part of weight 2 gives a bat
 @pytest.mark.parametrize("rows", [ROWS, TWICE], ids=["once", "twice"])
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
 def test_shares_of_any_partition_add_up_to_the_batch(objective: Objective, rows: np.ndarray) -> None:
-    whole, gradients = in_pieces(objective, rows, [rows])
+    expected, gradients = in_pieces(objective, rows, [rows])
     draw = np.random.default_rng(0)
     partitions = [list(rows[:, None]), np.array_split(rows, 2), np.array_split(draw.permutation(rows), 3)]
     for pieces in partitions:
         shares, slopes = in_pieces(objective, rows, [np.sort(piece) for piece in pieces])
-        assert shares == pytest.approx(whole, rel=1e-5)
-        for one, other in zip(slopes, gradients, strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-5)
-    assert all(value != 0 for value in whole.values())
+        assert shares == pytest.approx(expected, rel=1e-5)
+        for slope, gradient in zip(slopes, gradients, strict=True):
+            np.testing.assert_allclose(slope, gradient, atol=1e-5)
+    assert all(value != 0 for value in expected.values())
 
 
 def cut_by_hand(vector: np.ndarray, dim: int) -> np.ndarray:
-    kept = [float(value) for value in vector[:dim]]
-    return np.array(kept) / math.sqrt(sum(value**2 for value in kept))
+    values = [float(value) for value in vector[:dim]]
+    return np.array(values) / math.sqrt(sum(value**2 for value in values))
 
 
 def pair_by_hand(name: str, student: np.ndarray, teacher: np.ndarray) -> float:
@@ -229,7 +238,7 @@ def test_embeddings_are_compared_whole_and_cut_to_each_dim(name: Any, dims: list
     loss: Loss = QueryDistillation(kind="qkd", dims=dims)
     if name != "qkd":
         loss = Embedding(kind="embedding", distance=name, dims=dims)
-    found = terms(objective_of([loss]), Table(), ROWS, ROWS, 1)
+    values = terms(objective_of([loss]), Table(), ROWS, ROWS, 1)
     total = 0.0
     for row in ROWS.tolist():
         total += pair_by_hand(name, QUERIES[row], VECTORS[row])
@@ -240,12 +249,12 @@ def test_embeddings_are_compared_whole_and_cut_to_each_dim(name: Any, dims: list
             )
             total += pair_by_hand(name, *cuts)
     expected = total / len(ROWS) / (1 + len(dims))
-    assert list(found) == [loss.kind]
-    assert found[loss.kind].item() == pytest.approx(expected, rel=2e-5)
+    assert list(values) == [loss.kind]
+    assert values[loss.kind].item() == pytest.approx(expected, rel=2e-5)
 
 
 def test_scores_of_cut_vectors_are_compared_with_the_whole_teachers() -> None:
-    found = terms(objective_of([loss_of("score_squared", dims=[3])]), Table(), ROWS, ROWS, 1)["score_squared"].item()
+    value = terms(objective_of([loss_of("score_squared", dims=[3])]), Table(), ROWS, ROWS, 1)["score_squared"].item()
     documents = objective_of([]).candidates.of(ROWS, 1).documents.tolist()  # type: ignore[union-attr]
     total = 0.0
     for row in ROWS.tolist():
@@ -253,13 +262,13 @@ def test_scores_of_cut_vectors_are_compared_with_the_whole_teachers() -> None:
             goal = similarity(VECTORS[row], DOCUMENTS[d], cosine=True)
             for dim in (6, 3):
                 total += (goal - similarity(QUERIES[row][:dim], DOCUMENTS[d][:dim], cosine=True)) ** 2
-    assert found == pytest.approx(total / len(ROWS) / 2, rel=2e-5)
+    assert value == pytest.approx(total / len(ROWS) / 2, rel=2e-5)
 
 
 @pytest.mark.parametrize("symmetric", [False, True], ids=["asymmetric", "symmetric"])
 def test_a_batch_without_labels_or_candidates_moves_nothing_but_its_embeddings(symmetric: bool) -> None:
     names = [*EVERY, "document_embedding"] if symmetric else EVERY
     objective = objective_of([loss_of(name) for name in names], symmetric=symmetric, nearest=0)
-    found = {name: float(term.detach()) for name, term in terms(objective, Table(), ROWS, ROWS, 1).items()}
-    assert found.pop("embedding") > 0
-    assert set(found.values()) == {0.0}
+    values = {name: float(term.detach()) for name, term in terms(objective, Table(), ROWS, ROWS, 1).items()}
+    assert values.pop("embedding") > 0
+    assert set(values.values()) == {0.0}

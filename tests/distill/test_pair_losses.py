@@ -38,8 +38,8 @@ def head_of(loss: PairLoss) -> nn.Linear:
     return head.double()
 
 
-def values(loss: PairLoss, head: nn.Module, queries: Tensor, own: Tensor | None = None) -> Tensor:
-    outputs = Outputs(queries, queries, own).measured_in(Units())
+def values(loss: PairLoss, head: nn.Module, queries: Tensor, documents: Tensor | None = None) -> Tensor:
+    outputs = Outputs(queries, queries, documents).measured_in(Units())
     provided = {loss.name: (Pairs(VALUES, GIVEN, PLACE, KNOWN), head)}
     targets = Targets(queries, DOCUMENTS, cosine=True, provided=provided)
     counts = torch.ones(3, 5, dtype=torch.bool)
@@ -48,32 +48,34 @@ def values(loss: PairLoss, head: nn.Module, queries: Tensor, own: Tensor | None 
 
 def by_hand(loss: PairLoss, head: nn.Linear, documents: Tensor) -> list[float]:
     weight, bias = head.weight.detach().numpy(), head.bias.detach().numpy()
-    found = []
+    losses = []
     for row in range(3):
-        query, each = QUERIES[row].numpy(), []
+        query, distances = QUERIES[row].numpy(), []
         for column in range(2):
-            given = query
+            inputs = query
             if loss is JOINT:
                 document = documents[PLACE[row, column]].numpy()
-                given = np.concatenate([query, document, query * document])
-            lost = np.sqrt(((weight @ given + bias - VALUES[row, column].numpy()) ** 2).sum())
+                inputs = np.concatenate([query, document, query * document])
+            lost = np.sqrt(((weight @ inputs + bias - VALUES[row, column].numpy()) ** 2).sum())
             if GIVEN[row, column] and (loss is POOLED or KNOWN[row, column]):
-                each.append(lost)
-        found.append(float(np.mean(each)) if each else 0.0)
-    return found
+                distances.append(lost)
+        losses.append(float(np.mean(distances)) if distances else 0.0)
+    return losses
 
 
 @pytest.mark.parametrize("loss", [POOLED, JOINT], ids=["pooled", "joint"])
 def test_a_loss_is_the_mean_distance_to_the_embeddings_of_a_texts_pairs(loss: PairLoss) -> None:
     head = head_of(loss)
     np.testing.assert_allclose(values(loss, head, QUERIES).detach().numpy(), by_hand(loss, head, DOCUMENTS), rtol=1e-12)
-    own = DOCUMENTS.flip(0)
+    own_documents = DOCUMENTS.flip(0)
     if loss is JOINT:  # of a student that reads documents itself
         np.testing.assert_allclose(
-            values(loss, head, QUERIES, own).detach().numpy(), by_hand(loss, head, own), rtol=1e-12
+            values(loss, head, QUERIES, own_documents).detach().numpy(), by_hand(loss, head, own_documents), rtol=1e-12
         )
     queries = QUERIES.clone().requires_grad_()
-    assert torch.autograd.gradcheck(lambda given, _: values(loss, head, given, own), (queries, head.weight))
+    assert torch.autograd.gradcheck(
+        lambda vectors, _: values(loss, head, vectors, own_documents), (queries, head.weight)
+    )
 
 
 def test_a_table_says_where_documents_are_and_is_measured_in_its_mean_length() -> None:
@@ -81,11 +83,11 @@ def test_a_table_says_where_documents_are_and_is_measured_in_its_mean_length() -
     embedded = np.zeros((2, 2, 2), dtype=np.float32)
     embedded[:, :, 0] = [[2, 1], [6, 1]]  # mean length of the first pairs: 4
     table = PairTable(documents, embedded, positions=np.array([0, -1, 1]))  # the second text was not embedded
-    found = table.of(np.array([0, 1, 2]), np.array([2, 4, 7]))
-    assert found.is_embedded.tolist() == [[True, True], [False, False], [True, True]]
-    assert found.is_candidate.tolist() == [[True, True], [True, False], [False, True]]
-    assert found.positions[0].tolist() == [1, 2] and found.positions[2, 1] == 1
-    assert found.values[[0, 2], :, 0].tolist() == [[0.5, 0.25], [1.5, 0.25]]
+    pairs = table.of(np.array([0, 1, 2]), np.array([2, 4, 7]))
+    assert pairs.is_embedded.tolist() == [[True, True], [False, False], [True, True]]
+    assert pairs.is_candidate.tolist() == [[True, True], [True, False], [False, True]]
+    assert pairs.positions[0].tolist() == [1, 2] and pairs.positions[2, 1] == 1
+    assert pairs.values[[0, 2], :, 0].tolist() == [[0.5, 0.25], [1.5, 0.25]]
     assert not table.of(np.array([0]), np.zeros(0, dtype=np.int64)).is_candidate.any()
 
 
@@ -98,8 +100,11 @@ def scored(embedded: Path, tiny_tower: Path, tmp_path: Path) -> Path:
     """A run in which the dual-pooled `pooled` and the [CLS]-pooled `joint`, of another dimension, have scored."""
     root = tmp_path / "root"
     shutil.copytree(embedded, root)
-    made = {"pooled": dual_pooled(str(tiny_tower), "segments", 0.1, 48), "joint": load_ranker(tiny_tower, 48, seed=2)}
-    for name, ranker in made.items():
+    rankers = {
+        "pooled": dual_pooled(str(tiny_tower), "segments", 0.1, 48),
+        "joint": load_ranker(tiny_tower, 48, seed=2),
+    }
+    for name, ranker in rankers.items():
         ranker.save_pretrained(str(root / "models/teach" / name / "tower"), create_model_card=False)
         write_json(root / "models/teach" / name / "report.json", {"kind": "cross_encoder"})
         run_score(root, name, SCORE.model_copy(update={"pairs": 2}))
@@ -120,11 +125,11 @@ def test_students_learn_them_killed_and_in_pieces(
 ) -> None:
     pooled, joint = ({"kind": f"{name}_embedding", "teacher": name} for name in ("pooled", "joint"))
     matched = student({"kind": "score_softmax", "teacher": "joint"}, joint, teacher_top_k=2, epochs=3.0)
-    own = {"towers": "symmetric", "max_document_length": 32}
+    symmetric = {"towers": "symmetric", "max_document_length": 32}
     described = {
         "query": student(pooled),
         "matched": matched,
-        "symmetric": student(joint, pooled, teacher_top_k=2, **own),
+        "symmetric": student(joint, pooled, teacher_top_k=2, **symmetric),
         "wrong": student(pooled | {"teacher": "joint"}),
     }
     params = distill_params(student=described, students=["query", "matched", "wrong"])
@@ -132,7 +137,7 @@ def test_students_learn_them_killed_and_in_pieces(
     def weights(name: str) -> dict[str, Tensor]:
         return weights_of(run_distill(scored, name, params) / "query_encoder")
 
-    whole = weights("matched")
+    expected = weights("matched")
     report = read_json(scored / "models/distill/matched/report.json")
     assert report["losses"] == ["score_softmax@joint", "joint_embedding@joint"]
     shutil.rmtree(scored / "models/distill/matched")
@@ -140,14 +145,14 @@ def test_students_learn_them_killed_and_in_pieces(
     with pytest.raises(KeyboardInterrupt):
         run_distill(scored, "matched", params, Killer())
     assert list(own_cache.glob("distill/*/state.pt")) and not (scored / "models/distill/matched").exists()
-    found = weights("matched")
-    assert all(torch.equal(found[key], tensor) for key, tensor in whole.items())
+    resumed = weights("matched")
+    assert all(torch.equal(resumed[key], tensor) for key, tensor in expected.items())
     monkeypatch.undo()
     monkeypatch.setenv("SLIMTOWER_CACHE", str(own_cache))
     monkeypatch.setenv("SLIMTOWER_MICRO_BATCH", "5")
     for key, tensor in weights("matched").items():
-        torch.testing.assert_close(tensor, whole[key], rtol=1e-3, atol=2e-4)
+        torch.testing.assert_close(tensor, expected[key], rtol=1e-3, atol=2e-4)
     weights("query")
     weights("symmetric")
-    with pytest.raises(UserError, match=r"pairs\.npy: holds joint embeddings of pairs, but a student learns pooled"):
+    with pytest.raises(UserError, match=r"pairs\.npy: .*joint.*pooled"):
         run_distill(scored, "wrong", params)

@@ -31,8 +31,8 @@ JOINT = RANKED | {"losses": [LAYERS, {"kind": "teacher_label_softmax"}], "towers
 def distill(student: dict[str, Any], names: list[str] | None = None) -> DistillParams:
     """The tracked params with one student, `it`, through the check that every command makes."""
     raw: dict[str, Any] = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
-    others = raw["distill"]["student"]
-    raw["distill"] |= {"student": {"it": student} | others, "students": names or ["it"]}
+    students = raw["distill"]["student"]
+    raw["distill"] |= {"student": {"it": student} | students, "students": names or ["it"]}
     raw["promote"]["student"] = ""
     teachers = ["dense", "cross"]  # the second one scores
     raw["teach"] |= {"teachers": teachers, "teacher": dict.fromkeys(teachers, raw["teach"]["teacher"]["dense"])}
@@ -170,5 +170,5 @@ def test_a_required_part_must_be_seen() -> None:
     assert DistillParams.model_validate(raw | {"required_parts": list(raw["repeats"])[:1]}).required_parts
     with pytest.raises(ValueError, match="document_share"):
         DistillParams.model_validate(raw | {"repeats": {"documents": 1.0}})
-    with pytest.raises(ValueError, match=r"required_parts names \['random_queries'\], which repeats leaves out"):
+    with pytest.raises(ValueError, match=r"required_parts .*random_queries"):
         DistillParams.model_validate(raw | {"required_parts": ["random_queries"]})

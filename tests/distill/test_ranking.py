@@ -22,29 +22,29 @@ def best_ten(query: np.ndarray, *, cosine: bool) -> list[int]:
 
 @pytest.mark.parametrize("cosine", [True, False])
 def test_overlap_and_ndcg_are_those_of_the_definition(cosine: bool) -> None:
-    given = WANTED + 0.4 * DRAW.normal(size=WANTED.shape).astype(np.float32)
+    student_vectors = WANTED + 0.4 * DRAW.normal(size=WANTED.shape).astype(np.float32)
     overlaps, ndcgs = [], []
-    for mine, theirs in zip(given, WANTED, strict=True):
-        found, right = best_ten(mine, cosine=cosine), best_ten(theirs, cosine=cosine)
-        overlaps.append(len(set(found) & set(right)) / 10)
+    for mine, theirs in zip(student_vectors, WANTED, strict=True):
+        hits, right = best_ten(mine, cosine=cosine), best_ten(theirs, cosine=cosine)
+        overlaps.append(len(set(hits) & set(right)) / 10)
         worth = {document: 10 - rank for rank, document in enumerate(right)}
-        gained = sum(worth.get(document, 0) / math.log2(rank + 2) for rank, document in enumerate(found))
+        gained = sum(worth.get(document, 0) / math.log2(rank + 2) for rank, document in enumerate(hits))
         ndcgs.append(gained / sum((10 - rank) / math.log2(rank + 2) for rank in range(10)))
-    kept = ranking_kept(WANTED, given, DOCUMENTS, 7, cosine=cosine)
-    assert kept["overlap"] == pytest.approx(np.mean(overlaps), abs=1e-9)
-    assert kept["ndcg"] == pytest.approx(np.mean(ndcgs), abs=1e-9)
-    assert kept["overlap"] < 1
+    figures = ranking_kept(WANTED, student_vectors, DOCUMENTS, 7, cosine=cosine)
+    assert figures["overlap"] == pytest.approx(np.mean(overlaps), abs=1e-9)
+    assert figures["ndcg"] == pytest.approx(np.mean(ndcgs), abs=1e-9)
+    assert figures["overlap"] < 1
 
 
 def test_the_teacher_keeps_all_of_its_ranking_and_fewer_than_ten_documents_are_ranked_whole() -> None:
     assert ranking_kept(WANTED, 3 * WANTED, DOCUMENTS, 7, cosine=True) == {"overlap": 1.0, "ndcg": pytest.approx(1.0)}
-    kept = ranking_kept(WANTED, -WANTED, DOCUMENTS[:4], 7, cosine=True)
-    assert kept["overlap"] == 1.0 and kept["ndcg"] < 1.0
+    figures = ranking_kept(WANTED, -WANTED, DOCUMENTS[:4], 7, cosine=True)
+    assert figures["overlap"] == 1.0 and figures["ndcg"] < 1.0
 
 
 def test_what_a_student_may_keep_rises_with_its_held_out_ranking() -> None:
-    found = [expected_retention(ndcg) for ndcg in (0.0, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0)]
-    assert found == sorted(found) and found[0] == 0 and found[-1] == 1
+    retentions = [expected_retention(ndcg) for ndcg in (0.0, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0)]
+    assert retentions == sorted(retentions) and retentions[0] == 0 and retentions[-1] == 1
     assert expected_retention(0.75) == pytest.approx(1 - 1.5 * math.sqrt(0.25**5))  # 95.3 %
 
 
@@ -67,7 +67,7 @@ def test_texts_find_the_documents_that_they_are_from(cosine: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ndcg", "found", "queries", "imitates", "warned"),
+    ("ndcg", "origin_ndcg", "queries", "imitates", "warned"),
     [
         (0.65, None, True, True, True), (0.75, None, True, True, False), (0.5, None, True, False, True),
         (0.65, None, True, False, False), (0.65, None, False, True, True), (0.75, None, False, True, False),
@@ -75,21 +75,23 @@ def test_texts_find_the_documents_that_they_are_from(cosine: bool) -> None:
     ],
 )  # fmt: skip
 def test_a_student_that_may_keep_little_is_warned_of(
-    ndcg: float, found: float | None, queries: bool, imitates: bool, warned: bool
+    ndcg: float, origin_ndcg: float | None, queries: bool, imitates: bool, warned: bool
 ) -> None:
     """Of queries by the teacher's ranking; of texts of documents by the documents that they are from, if any."""
-    ranking = {"overlap": 0.6, "ndcg": ndcg} | ({} if found is None else {"found": found, "found_by_teacher": 0.7})
+    ranking = {"overlap": 0.6, "ndcg": ndcg} | (
+        {} if origin_ndcg is None else {"found": origin_ndcg, "found_by_teacher": 0.7}
+    )
 
-    def told(documents: int, counted: bool) -> str:
+    def describe(documents: int, counted: bool) -> str:
         return describe_ranking(ranking, documents, queries=queries, counted=counted, imitates=imitates)
 
-    assert ("WARNING" in told(60, False)) == warned == ("epochs: auto" in told(60, True))
-    assert (f"{expected_retention(ndcg):.0%} of" in told(60, False)) == queries, "of no query nothing is foretold"
-    assert "sample" not in told(60, False) and "500,000 of 2,000,000" in told(2_000_000, False)
+    assert ("WARNING" in describe(60, False)) == warned == ("epochs: auto" in describe(60, True))
+    assert (f"{expected_retention(ndcg):.0%} of" in describe(60, False)) == queries, "of no query nothing is foretold"
+    assert "sample" not in describe(60, False) and "500,000 of 2,000,000" in describe(2_000_000, False)
 
 
 @pytest.mark.parametrize(("count", "queries"), [(99, False), (100, True)])
 def test_a_forecast_is_made_of_queries_alone_if_there_are_enough(count: int, queries: bool) -> None:
     parts = np.array(["titles"] * 50 + ["unlabelled_queries"] * (count - 40) + ["train_queries"] * 40)
-    rows, found = texts_to_rank(parts)
-    assert found == queries and rows.tolist() == list(range(50 * queries, 50 + count))
+    rows, of_queries = texts_to_rank(parts)
+    assert of_queries == queries and rows.tolist() == list(range(50 * queries, 50 + count))

@@ -39,8 +39,8 @@ def test_all_layers_are_the_teacher_itself(tiny_tower: Path) -> None:
     with torch.inference_mode():
         embedded = student.normalised(student.embed(tokens, np.arange(3))).numpy()
     np.testing.assert_allclose(embedded, encode(teacher, TEXTS, "query"), atol=1e-6)
-    for layers, said in (([0, 4, -5], r"\[4, -5\] do not exist"), ([0, 3, -1], "twice")):
-        with pytest.raises(UserError, match=said):
+    for layers, message in (([0, 4, -5], r"\[4, -5\] do not exist"), ([0, 3, -1], "twice")):
+        with pytest.raises(UserError, match=message):
             subset(tiny_tower, layers)
 
 
@@ -98,9 +98,9 @@ def test_a_teacher_that_stays_as_it_is_is_a_student_with_its_prompt_and_is_relea
     assert (report["steps"], report["texts_seen"], report["losses"]) == (0, 0, [])
     assert report["validation_cosine"] == pytest.approx(1, abs=1e-4) and report["held_out_overlap"] > 0.98
     for name in ("query_encoder", "router"):
-        found = SentenceTransformer(str(output / name), device="cpu")
-        np.testing.assert_allclose(found.encode_query(TEXTS), teacher.encode_query(TEXTS), atol=1e-6)
-    np.testing.assert_allclose(found.encode_document(TEXTS), teacher.encode_document(TEXTS), atol=1e-6)
+        student = SentenceTransformer(str(output / name), device="cpu")
+        np.testing.assert_allclose(student.encode_query(TEXTS), teacher.encode_query(TEXTS), atol=1e-6)
+    np.testing.assert_allclose(student.encode_document(TEXTS), teacher.encode_document(TEXTS), atol=1e-6)
     monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path / "cache"))
     served = load_release(run_release(tmp_path, "whole")).encode(TEXTS)
     assert cosines(served, teacher.encode_query(TEXTS)).min() > 0.98, "in int8"
@@ -132,10 +132,10 @@ def test_a_student_sees_each_text_before_it_may_end_and_no_further_phase_does(em
     students = {"once": STATIC | {"epochs": "auto", "batch_size": 4}}
     students["twice"] = students["once"] | {"then": [phase]}
     params = distill_params(convergence=convergence, student=students, students=list(students))
-    once, twice = (read_json(run_distill(embedded, name, params) / "report.json") for name in students)
+    once, two_phases = (read_json(run_distill(embedded, name, params) / "report.json") for name in students)
     texts = read_table(embedded / "data/embed", "alignment_texts").num_rows - params.validation_texts
     assert texts <= once["texts_seen"] <= 1.2 * texts, "though nothing is gained by 0.9 a look"
-    assert 8 <= twice["steps"] - once["steps"] <= 10 < once["steps"]
+    assert 8 <= two_phases["steps"] - once["steps"] <= 10 < once["steps"]
 
 
 def test_a_planted_evaluation_query_stops_the_run(embedded: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from steps.distill.targets import units_of
 KINDS = [ScoreSoftmax, ScoreBinary, ScoreSquared, ScoreKl, ScoreMargin]
 
 
-def made(kind: type[ScoreLoss], temperature: float = 1.0, **knobs: Any) -> ScoreLoss:
+def loss_of(kind: type[ScoreLoss], temperature: float = 1.0, **knobs: Any) -> ScoreLoss:
     return kind(kind=kind.model_fields["kind"].annotation.__args__[0], temperature=temperature, **knobs)
 
 
@@ -58,18 +58,18 @@ def row_by_hand(kind: type[ScoreLoss], student: list[float], teacher: list[float
         return sum(margin**2 for margin in margins) / max(1, len(margins) - 1)  # the best one's is 0
     below_s, below_t = sum(map(math.exp, s)), sum(map(math.exp, t))
     cross = -sum(math.exp(b) / below_t * math.log(math.exp(a) / below_s) for a, b in zip(s, t, strict=True))
-    own = -sum(math.exp(b) / below_t * math.log(math.exp(b) / below_t) for b in t)
-    return cross - own if kind is ScoreKl else cross
+    entropy = -sum(math.exp(b) / below_t * math.log(math.exp(b) / below_t) for b in t)
+    return cross - entropy if kind is ScoreKl else cross
 
 
 def by_hand(kind: type[ScoreLoss], mask: np.ndarray, temperature: float, student: np.ndarray = STUDENT) -> float:
     """Mean over the rows with a candidate that counts; the others are left out of the lists."""
     rows = []
     for row in range(len(student)):
-        kept = [j for j in range(student.shape[1]) if mask[row, j]]
-        if kept:
-            some, wanted = ([float(side[row, j]) for j in kept] for side in (student, TEACHER))
-            rows.append(row_by_hand(kind, some, wanted, temperature))
+        columns = [j for j in range(student.shape[1]) if mask[row, j]]
+        if columns:
+            student_scores, teacher_scores = ([float(side[row, j]) for j in columns] for side in (student, TEACHER))
+            rows.append(row_by_hand(kind, student_scores, teacher_scores, temperature))
     return sum(rows) / len(rows)
 
 
@@ -80,11 +80,11 @@ def test_value_equals_the_formula_and_its_gradients_are_right(
     kind: type[ScoreLoss], temperature: float, mask: np.ndarray
 ) -> None:
     sides = torch.tensor(STUDENT, requires_grad=True), torch.tensor(TEACHER, requires_grad=True)
-    loss, given = made(kind, temperature), None if mask.all() else torch.tensor(mask)
-    value = mean(loss, *sides, given)
+    loss, optional_mask = loss_of(kind, temperature), None if mask.all() else torch.tensor(mask)
+    value = mean(loss, *sides, optional_mask)
     assert value.dtype == torch.float64
     assert value.item() == pytest.approx(by_hand(kind, mask, temperature), rel=1e-12)
-    assert torch.autograd.gradcheck(lambda s, t: mean(loss, s, t, given), sides)
+    assert torch.autograd.gradcheck(lambda s, t: mean(loss, s, t, optional_mask), sides)
 
 
 @EVERY
@@ -92,11 +92,11 @@ def test_value_equals_the_formula_and_its_gradients_are_right(
 def test_masked_candidates_change_neither_value_nor_gradient(kind: type[ScoreLoss], broken: float) -> None:
     mask = torch.tensor(MASK)
     sides = [torch.tensor(side).masked_fill(~mask, broken).requires_grad_(True) for side in (STUDENT, TEACHER)]
-    value = mean(made(kind), *sides, mask)
-    assert value.item() == float(mean(made(kind), torch.tensor(STUDENT), torch.tensor(TEACHER), mask))
+    value = mean(loss_of(kind), *sides, mask)
+    assert value.item() == float(mean(loss_of(kind), torch.tensor(STUDENT), torch.tensor(TEACHER), mask))
     for slope in torch.autograd.grad(value, sides):
         assert torch.isfinite(slope).all() and not slope[~mask].any() and slope[mask].all()
-    nothing = mean(made(kind), *sides, torch.zeros_like(mask))
+    nothing = mean(loss_of(kind), *sides, torch.zeros_like(mask))
     assert nothing.item() == 0 and not torch.autograd.grad(nothing, sides[0])[0].any()
 
 
@@ -104,10 +104,10 @@ def test_masked_candidates_change_neither_value_nor_gradient(kind: type[ScoreLos
 @pytest.mark.parametrize(
     ("loss", "expected"),
     [
-        (made(ScoreSoftmax), lambda size: 2 * size),
-        (made(ScoreBinary), lambda size: 2 * size),
-        (made(ScoreSquared), lambda size: 2 * (2 * size) ** 2),
-        (made(ScoreSoftmax, 0.01), lambda size: 200 * size),  # above what float16 holds
+        (loss_of(ScoreSoftmax), lambda size: 2 * size),
+        (loss_of(ScoreBinary), lambda size: 2 * size),
+        (loss_of(ScoreSquared), lambda size: 2 * (2 * size) ** 2),
+        (loss_of(ScoreSoftmax, 0.01), lambda size: 200 * size),  # above what float16 holds
     ],
 )
 def test_extreme_scores_stay_finite(loss: ScoreLoss, expected, dtype: torch.dtype) -> None:  # type: ignore[no-untyped-def]
@@ -123,7 +123,7 @@ def test_extreme_scores_stay_finite(loss: ScoreLoss, expected, dtype: torch.dtyp
 @EVERY
 def test_half_precision_is_computed_in_float32(kind: type[ScoreLoss]) -> None:
     student = torch.tensor(STUDENT).bfloat16()
-    value = mean(made(kind, 0.5), student, torch.tensor(TEACHER).float(), torch.tensor(MASK))
+    value = mean(loss_of(kind, 0.5), student, torch.tensor(TEACHER).float(), torch.tensor(MASK))
     assert value.dtype == torch.float32
     assert value.item() == pytest.approx(by_hand(kind, MASK, 0.5, student.double().numpy()), rel=1e-6)
 
@@ -131,11 +131,13 @@ def test_half_precision_is_computed_in_float32(kind: type[ScoreLoss]) -> None:
 @EVERY
 def test_the_teachers_scores_have_a_temperature_of_their_own(kind: type[ScoreLoss]) -> None:
     student, teacher, mask = torch.tensor(STUDENT), torch.tensor(TEACHER), torch.tensor(MASK)
-    given = made(kind, 0.5, teacher_temperature=3.0).rows(student, teacher, mask)
-    torch.testing.assert_close(given, made(kind, 0.5).rows(student, teacher / 6, mask), rtol=1e-12, atol=0)
+    losses = loss_of(kind, 0.5, teacher_temperature=3.0).rows(student, teacher, mask)
+    torch.testing.assert_close(losses, loss_of(kind, 0.5).rows(student, teacher / 6, mask), rtol=1e-12, atol=0)
     for row in np.flatnonzero(MASK.any(axis=1)).tolist():  # by hand: the sides are scaled before Eq. 10 to 12 of T = 1
-        some, wanted = ((side[row, MASK[row]] / scale).tolist() for side, scale in ((STUDENT, 0.5), (TEACHER, 3.0)))
-        assert float(given[row]) == pytest.approx(row_by_hand(kind, some, wanted, 1.0), rel=1e-9)
+        student_scores, teacher_scores = (
+            (side[row, MASK[row]] / scale).tolist() for side, scale in ((STUDENT, 0.5), (TEACHER, 3.0))
+        )
+        assert float(losses[row]) == pytest.approx(row_by_hand(kind, student_scores, teacher_scores, 1.0), rel=1e-9)
 
 
 def test_every_loss_of_scores_takes_the_temperature_that_score_suggests() -> None:
@@ -143,43 +145,45 @@ def test_every_loss_of_scores_takes_the_temperature_that_score_suggests() -> Non
     assert len(taking) > 5 and all("teacher_temperature" in loss.model_fields for loss in taking)
 
 
-def scored(values: np.ndarray, mask: np.ndarray, label: np.ndarray, own: np.ndarray) -> tuple[Outputs, Targets, Batch]:
+def scored(
+    values: np.ndarray, mask: np.ndarray, label: np.ndarray, is_own: np.ndarray
+) -> tuple[Outputs, Targets, Batch]:
     """A student whose scores of the candidates are STUDENT: documents are the axes of its space."""
     counts = torch.ones(mask.shape, dtype=torch.bool)
     scores = {"cross": Scores(torch.tensor(values), torch.tensor(mask))}
     targets = Targets(torch.zeros(4, 5), torch.eye(5, dtype=torch.float64), cosine=False, scores=scores)
     outputs = Outputs(torch.tensor(STUDENT), torch.tensor(STUDENT))
-    return outputs, targets, Batch(torch.tensor(label), counts, torch.tensor(own))
+    return outputs, targets, Batch(torch.tensor(label), counts, torch.tensor(is_own))
 
 
 def test_the_positive_of_margins_is_the_label_where_it_is_scored() -> None:
     label = np.zeros_like(MASK)
     label[0, 3] = label[1, 0] = label[3, 0] = True  # the teacher did not score the last one
     loss = ScoreMargin(kind="score_margin", teacher="cross", temperature=2.0, teacher_temperature=0.5)
-    found = loss.values(*scored(TEACHER, MASK, label, np.ones_like(MASK))).tolist()
+    losses = loss.values(*scored(TEACHER, MASK, label, np.ones_like(MASK))).tolist()
     for row in range(4):
-        kept = np.flatnonzero(MASK[row]).tolist()
-        if not kept:
-            assert found[row] == 0
+        columns = np.flatnonzero(MASK[row]).tolist()
+        if not columns:
+            assert losses[row] == 0
             continue
-        positive = {0: 3, 1: 0}.get(row, max(kept, key=lambda place: TEACHER[row, place]))
+        positive = {0: 3, 1: 0}.get(row, max(columns, key=lambda column: TEACHER[row, column]))
         margins = [
             (STUDENT[row, positive] - STUDENT[row, j]) / 2 - (TEACHER[row, positive] - TEACHER[row, j]) / 0.5
-            for j in kept
+            for j in columns
             if j != positive
         ]
-        assert found[row] == pytest.approx(sum(margin**2 for margin in margins) / len(margins), rel=1e-12)
+        assert losses[row] == pytest.approx(sum(margin**2 for margin in margins) / len(margins), rel=1e-12)
 
 
 @EVERY
 def test_own_candidates_leaves_out_those_of_other_texts(kind: type[ScoreLoss]) -> None:
-    own = np.random.default_rng(8).random(MASK.shape) < 0.7
-    loss = made(kind, 0.7, teacher="cross", own_candidates=True)
+    is_own = np.random.default_rng(8).random(MASK.shape) < 0.7
+    loss = loss_of(kind, 0.7, teacher="cross", own_candidates=True)
     label = np.zeros_like(MASK)
-    found = loss.values(*scored(TEACHER, np.ones_like(MASK), label, own))
-    expected = loss.rows(torch.tensor(STUDENT), torch.tensor(TEACHER), torch.tensor(own))
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
-    assert not torch.equal(found, loss.rows(torch.tensor(STUDENT), torch.tensor(TEACHER), torch.ones(4, 5) > 0))
+    losses = loss.values(*scored(TEACHER, np.ones_like(MASK), label, is_own))
+    expected = loss.rows(torch.tensor(STUDENT), torch.tensor(TEACHER), torch.tensor(is_own))
+    torch.testing.assert_close(losses, expected, rtol=1e-12, atol=0)
+    assert not torch.equal(losses, loss.rows(torch.tensor(STUDENT), torch.tensor(TEACHER), torch.ones(4, 5) > 0))
 
 
 @pytest.mark.parametrize(
@@ -225,7 +229,7 @@ def test_documents_that_are_all_alike_have_a_temperature_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("teacher", "mask", "said"),
+    ("teacher", "mask", "message"),
     [
         (torch.zeros(4, 4), torch.ones(4, 5, dtype=torch.bool), "differ in shape"),
         (torch.zeros(5), torch.ones(4, 5, dtype=torch.bool), "differ in shape"),
@@ -233,19 +237,19 @@ def test_documents_that_are_all_alike_have_a_temperature_too() -> None:
         (torch.zeros(4, 5), torch.ones(4, 5), "mask"),
     ],
 )
-def test_other_shapes_are_refused(teacher: torch.Tensor, mask: torch.Tensor, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        made(ScoreBinary).rows(torch.zeros(4, 5), teacher, mask)
+def test_other_shapes_are_refused(teacher: torch.Tensor, mask: torch.Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        loss_of(ScoreBinary).rows(torch.zeros(4, 5), teacher, mask)
 
 
 def test_losses_share_the_students_scores_of_the_same_documents_alone() -> None:
     draw = torch.Generator().manual_seed(3)
-    queries, documents, others = (torch.randn(4, 6, generator=draw) for _ in range(3))
+    queries, documents, other_documents = (torch.randn(4, 6, generator=draw) for _ in range(3))
     outputs = Outputs(queries=queries, raw=queries)
     targets = Targets(queries, documents, cosine=False)
     scores = outputs.scores(targets)
     assert outputs.scores(targets.fixed()) is scores
-    for given in (targets, replace(targets, documents=others)):
-        torch.testing.assert_close(outputs.scores(given), queries @ given.documents.T)
+    for batch_targets in (targets, replace(targets, documents=other_documents)):
+        torch.testing.assert_close(outputs.scores(batch_targets), queries @ batch_targets.documents.T)
     short = outputs.truncate(3).scores(targets.truncate(3))
     assert not torch.allclose(short, scores)

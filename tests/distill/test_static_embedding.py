@@ -36,16 +36,16 @@ def table(embedded: Path, normalise: bool, **changes: object) -> StaticStudent:
     if not normalise:
         teacher = SentenceTransformer(modules=list(teacher)[:-1], device="cpu", similarity_fn_name="dot")
     texts = ["how to sum the axis", "sum the axis", "the mean over a file", "mean over a file", "matrix of window"] * 2
-    made = static_embedding(teacher, embedded / "data/embed", texts, params, 32)
+    student = static_embedding(teacher, embedded / "data/embed", texts, params, 32)
     generator = torch.Generator().manual_seed(0)
-    for weight in made.tower.parameters():
+    for weight in student.tower.parameters():
         weight.data += 0.1 * torch.randn(weight.shape, generator=generator)
-    return made
+    return student
 
 
-def embeddings_of(made: StaticStudent) -> np.ndarray:
+def embeddings_of(student: StaticStudent) -> np.ndarray:
     with torch.inference_mode():
-        return made.normalised(made.embed(made.tokenize(TEXTS, 32), np.arange(len(TEXTS)))).numpy()
+        return student.normalised(student.embed(student.tokenize(TEXTS, 32), np.arange(len(TEXTS)))).numpy()
 
 
 def test_learned_weights_lie_where_the_table_does(tiny_tower: Path) -> None:
@@ -58,12 +58,12 @@ def test_learned_weights_lie_where_the_table_does(tiny_tower: Path) -> None:
 @pytest.mark.parametrize("weights", ["idf", "uniform", "learned"])
 @pytest.mark.parametrize("normalise", [True, False])
 def test_finishing_changes_no_embedding(embedded: Path, weights: str, normalise: bool) -> None:
-    made = table(embedded, normalise, token_weights=weights, added_words=6, added_pairs=6)
-    before = embeddings_of(made)
-    made.finish()
-    assert [name for name, _ in made.tower.named_parameters()] == ["0.embedding.weight"]
+    student = table(embedded, normalise, token_weights=weights, added_words=6, added_pairs=6)
+    before = embeddings_of(student)
+    student.finish()
+    assert [name for name, _ in student.tower.named_parameters()] == ["0.embedding.weight"]
     with torch.inference_mode():
-        plain = made.tower.encode(TEXTS[:3], convert_to_numpy=True)
+        plain = student.tower.encode(TEXTS[:3], convert_to_numpy=True)
     np.testing.assert_allclose(plain, before[:3], atol=1e-5, rtol=1e-4)
 
 
@@ -77,7 +77,8 @@ def test_a_phrase_starts_as_the_sum_of_its_pieces(embedded: Path, tiny_tower: Pa
     assert len(with_phrases.tower.tokenizer.encode("sum the axis", add_special_tokens=False).ids) == 2
     with torch.inference_mode():
         ours, theirs = (
-            made.normalised(made.embed(made.tokenize(texts, 32), np.arange(2))) for made in (with_phrases, without)
+            student.normalised(student.embed(student.tokenize(texts, 32), np.arange(2)))
+            for student in (with_phrases, without)
         )
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
@@ -88,21 +89,23 @@ def test_a_narrow_table_starts_with_what_its_rows_have_along_the_longest_directi
     teacher, embed = load_tower(tiny_tower), embedded / "data/embed"
     with pytest.raises(UserError, match="32 dimensions"):
         static_embedding(teacher, embed, TEXTS, static(width=32), 32)
-    narrow, whole = (
+    narrow, full = (
         static_embedding(teacher, embed, TEXTS, static(token_weights="uniform", width=width), 32) for width in (6, 0)
     )
     assert narrow.token_rows().shape == (30522, 6)
     vectors = np.load(embed / "alignment.npy").astype(np.float64)
     directions = np.linalg.svd(vectors)[2][:6].T  # of all that six numbers can say of them these lose least
     with torch.inference_mode():
-        shares, rows = (made.embed(made.tokenize(TEXTS, 32), np.arange(len(TEXTS))).numpy() for made in (narrow, whole))
+        shares, rows = (
+            student.embed(student.tokenize(TEXTS, 32), np.arange(len(TEXTS))).numpy() for student in (narrow, full)
+        )
     np.testing.assert_allclose(shares, rows @ directions @ directions.T, atol=1e-4)
 
 
 def test_learned_weights_learn(embedded: Path) -> None:
-    made = table(embedded, True, token_weights="learned", added_pairs=4)
-    made.embed(made.tokenize(TEXTS, 32), np.arange(4)).sum().backward()
-    gradients = {name: weight.grad for name, weight in made.tower.named_parameters()}
+    student = table(embedded, True, token_weights="learned", added_pairs=4)
+    student.embed(student.tokenize(TEXTS, 32), np.arange(4)).sum().backward()
+    gradients = {name: weight.grad for name, weight in student.tower.named_parameters()}
     assert all(gradient is not None and bool(gradient.any()) for gradient in gradients.values())
     assert "0.weights" in gradients
 

@@ -85,7 +85,7 @@ def root(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def one(student: dict[str, Any], **changes: Any) -> DistillParams:
+def params_with(student: dict[str, Any], **changes: Any) -> DistillParams:
     return distill_params(student=distill_params().model_dump()["student"] | {"it": student}, **changes)
 
 
@@ -93,22 +93,22 @@ def loss(student: Student, objective: Objective, data: Alignment) -> float:
     """The objective over every fourth text, as one batch."""
     rows = data.training[::4]
     with torch.no_grad():
-        made = objective.forward(student, data.tokens, rows, rows, 0)
-        return sum(float(term) for term in objective.terms(student, made, rows, rows, 0).values())
+        tensors = objective.forward(student, data.tokens, rows, rows, 0)
+        return sum(float(term) for term in objective.terms(student, tensors, rows, rows, 0).values())
 
 
 @pytest.mark.parametrize("student", STUDENTS.values(), ids=STUDENTS)
 def test_every_objective_lowers_its_loss(root: Path, student: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     losses: list[tuple[float, float]] = []
 
-    def watched(made: Student, objective: Objective, data: Alignment, *others: Any) -> dict[str, float]:
-        before = loss(made, objective, data)
-        found = trainer.train(made, objective, data, *others)
-        losses.append((before, loss(made, objective, data)))
-        return found
+    def watched(trained: Student, objective: Objective, data: Alignment, *rest: Any) -> dict[str, float]:
+        before = loss(trained, objective, data)
+        figures = trainer.train(trained, objective, data, *rest)
+        losses.append((before, loss(trained, objective, data)))
+        return figures
 
     monkeypatch.setattr(stage, "train", watched)
-    output = run_distill(root, "it", one(student))
+    output = run_distill(root, "it", params_with(student))
     assert len(losses) == (2 if "then" in student else 1)
     assert all(after < before for before, after in losses), losses
     report = read_json(output / "report.json")
@@ -121,13 +121,13 @@ def test_every_objective_lowers_its_loss(root: Path, student: dict[str, Any], mo
 def test_the_report_says_what_an_automatic_temperature_became(root: Path) -> None:
     def ranked(temperature: float | str) -> Path:
         losses = [{"kind": "embedding"}, {"kind": "score_softmax", "temperature": temperature}]
-        return run_distill(root, "it", one(STATIC | {"losses": losses, "labels": "pseudo", "teacher_top_k": 2}))
+        return run_distill(root, "it", params_with(STATIC | {"losses": losses, "labels": "pseudo", "teacher_top_k": 2}))
 
     output = ranked("auto")
     automatic = weights_of(output / "query_encoder")
     [temperature] = read_json(output / "report.json")["temperatures"].values()
-    given = weights_of(ranked(temperature) / "query_encoder")
-    assert all(torch.equal(given[name], automatic[name]) for name in automatic)
+    fixed = weights_of(ranked(temperature) / "query_encoder")
+    assert all(torch.equal(fixed[name], automatic[name]) for name in automatic)
     assert read_json(output / "report.json")["temperatures"] == {}  # nothing was automatic
 
 
@@ -136,7 +136,7 @@ def test_a_student_that_reads_documents_has_the_held_out_texts_of_one_that_does_
     run_stage("embed", folder, folder / "data/embed", EMBED.model_copy(update={"parts": [*EMBED.parts, "documents"]}))
     held_out, texts_seen = [], []
     for share in (0.0, 0.5):
-        output = run_distill(folder, "it", one(STATIC | {"document_share": share}))
+        output = run_distill(folder, "it", params_with(STATIC | {"document_share": share}))
         held_out.append(read_table(output, "held_out"))
         texts_seen.append(read_json(output / "report.json")["texts_seen"])
     assert held_out[0].equals(held_out[1])
@@ -145,7 +145,7 @@ def test_a_student_that_reads_documents_has_the_held_out_texts_of_one_that_does_
 
 def opened(root: Path, student: dict[str, Any]) -> tuple[SentenceTransformer, SentenceTransformer]:
     """Its router, and the teacher; the route of queries is the student itself."""
-    output = run_distill(root, "it", one(student))
+    output = run_distill(root, "it", params_with(student))
     folders = output / "query_encoder", output / "router", root / "models/teach/dense/tower"
     alone, routed, teacher = (SentenceTransformer(str(folder), device="cpu") for folder in folders)
     np.testing.assert_allclose(routed.encode_query(TEXTS), alone.encode(TEXTS), atol=1e-6)
@@ -169,21 +169,23 @@ def test_documents_are_read_by_a_symmetric_student_or_by_the_teacher_that_trains
 
 
 def test_a_teacher_that_trains_along_changes_and_is_kept_beside_the_student(root: Path) -> None:
-    report = run_distill(root, "it", one(STUDENTS["teacher trains along"])) / "report.json"
+    report = run_distill(root, "it", params_with(STUDENTS["teacher trains along"])) / "report.json"
     assert read_json(report)["losses"] == [loss["kind"] for loss in TOGETHER]
     before, after = (load_tower(folder) for folder in (root / "models/teach/dense/tower", report.parent / "teacher"))
     assert np.abs(after.encode(TEXTS) - before.encode(TEXTS)).max() > 1e-3
     still = run_distill(
-        root, "it", one(STUDENTS["teacher trains along"] | {"targets": "stored", "losses": [TOGETHER[0], LAYERS]})
+        root,
+        "it",
+        params_with(STUDENTS["teacher trains along"] | {"targets": "stored", "losses": [TOGETHER[0], LAYERS]}),
     )
     assert not (still / "teacher").exists()
 
 
 def test_a_second_phase_begins_where_the_first_ended(root: Path) -> None:
-    plain = weights_of(run_distill(root, "it", one(ALIGNED)) / "query_encoder")
+    plain = weights_of(run_distill(root, "it", params_with(ALIGNED)) / "query_encoder")
     still = THEN | {"learning_rate": 1e-30}
-    unmoved = weights_of(run_distill(root, "it", one(ALIGNED | {"then": [still]})) / "query_encoder")
-    moved = weights_of(run_distill(root, "it", one(ALIGNED | {"then": [THEN]})) / "query_encoder")
+    unmoved = weights_of(run_distill(root, "it", params_with(ALIGNED | {"then": [still]})) / "query_encoder")
+    moved = weights_of(run_distill(root, "it", params_with(ALIGNED | {"then": [THEN]})) / "query_encoder")
     assert all(torch.equal(tensor, unmoved[name]) for name, tensor in plain.items())
     assert not all(torch.equal(tensor, moved[name]) for name, tensor in plain.items())
 
@@ -191,8 +193,10 @@ def test_a_second_phase_begins_where_the_first_ended(root: Path) -> None:
 def test_a_term_that_can_never_move_the_student_stops_the_run(root: Path) -> None:
     two = [{"kind": "embedding", "distance": "l2"}, {"kind": "score_softmax"}]
     lone = RANKED | {"losses": two, "labels": "pseudo", "teacher_top_k": 1}
-    with pytest.raises(UserError, match="the loss score_softmax gave no gradient in the 23 steps so far"):
-        run_distill(root, "it", one(lone | {"batch_size": 1, "epochs": 0.1}))  # one candidate: it has all probability
+    with pytest.raises(UserError, match=r"score_softmax .* 23 steps"):
+        run_distill(
+            root, "it", params_with(lone | {"batch_size": 1, "epochs": 0.1})
+        )  # one candidate: it has all probability
 
 
 @pytest.mark.parametrize("name", ["symmetric", "joint", "static, then ranked", "teacher trains along"])
@@ -200,19 +204,19 @@ def test_small_passes_give_the_same_student(root: Path, name: str, monkeypatch: 
     sizes: set[int] = set()
     forward = Objective.forward
 
-    def remember(self: Objective, made: Any, texts: Any, piece: np.ndarray, *others: Any) -> Any:
+    def remember(self: Objective, trained: Any, texts: Any, piece: np.ndarray, *rest: Any) -> Any:
         sizes.add(len(piece))
-        return forward(self, made, texts, piece, *others)
+        return forward(self, trained, texts, piece, *rest)
 
     monkeypatch.setattr(Objective, "forward", remember)
     student = STUDENTS[name] | {"epochs": 1.0}
-    whole = run_distill(root, "it", one(student))
+    unsplit = run_distill(root, "it", params_with(student))
     assert max(sizes) >= 16
-    expected = weights_of(whole / "query_encoder")
-    embedded = SentenceTransformer(str(whole / "query_encoder"), device="cpu").encode(TEXTS)
+    expected = weights_of(unsplit / "query_encoder")
+    embedded = SentenceTransformer(str(unsplit / "query_encoder"), device="cpu").encode(TEXTS)
     sizes.clear()
     monkeypatch.setenv("SLIMTOWER_MICRO_BATCH", "5")
-    small = run_distill(root, "it", one(student))
+    small = run_distill(root, "it", params_with(student))
     assert max(sizes) <= 5
     assert_close_weights(weights_of(small / "query_encoder"), expected, 1e-3)
     again = SentenceTransformer(str(small / "query_encoder"), device="cpu").encode(TEXTS)
@@ -221,7 +225,7 @@ def test_small_passes_give_the_same_student(root: Path, name: str, monkeypatch: 
 
 def test_a_frozen_teacher_that_runs_along_gives_the_same_student_as_stored_targets(root: Path) -> None:
     stored, online = (
-        run_distill(root, "it", one(RANKED | {"targets": targets}))
+        run_distill(root, "it", params_with(RANKED | {"targets": targets}))
         and weights_of(root / "models/distill/it/query_encoder")
         for targets in ("stored", "online")
     )
@@ -235,38 +239,40 @@ def test_a_student_learns_from_a_second_teachers_scores(root: Path) -> None:
     run_score(root, "other")  # four documents of each text
     scored = {"kind": "score_softmax", "teacher": "other", "temperature": 1.0}
     both = RANKED | {"losses": [{"kind": "embedding"}, scored], "teacher_top_k": 3}
-    output = run_distill(root, "it", one(both))
+    output = run_distill(root, "it", params_with(both))
     assert read_json(output / "report.json")["losses"] == ["embedding", "score_softmax@other"]
     learned = weights_of(output / "query_encoder")
-    alone = weights_of(run_distill(root, "it", one(both | {"losses": [{"kind": "embedding"}]})) / "query_encoder")
+    alone = weights_of(
+        run_distill(root, "it", params_with(both | {"losses": [{"kind": "embedding"}]})) / "query_encoder"
+    )
     assert not all(torch.equal(tensor, alone[name]) for name, tensor in learned.items())
     with pytest.raises(UserError, match=r"teacher_top_k is 5, but .*nearest\.npy holds 4"):
-        run_distill(root, "it", one(both | {"teacher_top_k": 5}))
+        run_distill(root, "it", params_with(both | {"teacher_top_k": 5}))
 
 
 def test_two_teachers_score_in_one_objective_and_texts_that_none_scored_do_not_train(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = {}
+    scored_rows = {}
     for name, seed in (("first", 5), ("second", 6)):
         monkeypatch.setattr(score_run, "SEED", seed)
         write_other_teacher(root / "models/teach/dense/tower", root / "models/teach" / name, seed)
         scores = run_score(root, name, SCORE.model_copy(update={"depth": 3, "max_texts": 150}))
-        kept[name] = set(read_table(scores, "scores")["text_row"].to_pylist())
-        assert len(kept[name]) == 150 and read_json(scores / "report.json")["targets"]["documents"] == 3
+        scored_rows[name] = set(read_table(scores, "scores")["text_row"].to_pylist())
+        assert len(scored_rows[name]) == 150 and read_json(scores / "report.json")["targets"]["documents"] == 3
     both = [
         {"kind": "score_kl", "teacher": "first", "temperature": 0.2, "teacher_temperature": 0.1},
         {"kind": "score_margin", "teacher": "second"},
     ]
     phase = {"losses": both, "epochs": 1.0, "learning_rate": 1e-3, "teacher_top_k": 3}
     run = Recorder()
-    output = run_distill(root, "it", one(ALIGNED | {"then": [phase]}), run)
+    output = run_distill(root, "it", params_with(ALIGNED | {"then": [phase]}), run)
     report = read_json(output / "report.json")
     assert {"phase2.train_loss.score_kl@first", "phase2.train_loss.score_margin@second"} <= run.last.keys()
-    alone = read_json(run_distill(root, "it", one(ALIGNED)) / "report.json")
-    held = set(read_table(output, "held_out")["text"].to_pylist())
+    alone = read_json(run_distill(root, "it", params_with(ALIGNED)) / "report.json")
+    held_out = set(read_table(output, "held_out")["text"].to_pylist())
     texts = read_table(root / "data/embed", "alignment_texts")["text"].to_pylist()
-    seen = [row for row in kept["first"] | kept["second"] if texts[row] not in held]
+    seen = [row for row in scored_rows["first"] | scored_rows["second"] if texts[row] not in held_out]
     assert report["texts_seen"] - alone["texts_seen"] == len(seen) < alone["texts_seen"]
-    with pytest.raises(UserError, match=r"teacher_top_k is 4, but .*has no scores of the 4 .*; set"):
-        run_distill(root, "it", one(ALIGNED | {"then": [phase | {"teacher_top_k": 4}]}))
+    with pytest.raises(UserError, match=r"teacher_top_k is 4, .*set score\.depth"):
+        run_distill(root, "it", params_with(ALIGNED | {"then": [phase | {"teacher_top_k": 4}]}))

@@ -20,30 +20,30 @@ from steps.embed.derived_texts import query_words
 
 
 def test_evaluation_queries_are_removed_from_every_part_and_counted() -> None:
-    found = texts_of(
+    texts = texts_of(
         [query("t", "What is (are) Glaucoma ?", "test"), query("v", "dev query", "dev"),
          query("a", "what is are glaucoma", "train"), query("b", "kept query", "train"),
          query("p", "DEV query!")],
         ("What is (are) Glaucoma", "What is are glaucoma? Another sentence."),
     )  # fmt: skip
-    assert pairs(found) == [("train_queries", "kept query"), ("sentences", "Another sentence.")]
-    assert {part: tally["evaluation_query"] for part, tally in found.counts.items()} == {
+    assert pairs(texts) == [("train_queries", "kept query"), ("sentences", "Another sentence.")]
+    assert {part: tally["evaluation_query"] for part, tally in texts.counts.items()} == {
         "train_queries": 1, "generated_queries": 0, "titles": 1, "sentences": 1, "unlabelled_queries": 1,
     }  # fmt: skip
 
 
 def test_a_text_belongs_to_the_first_part_that_has_it() -> None:
     queries = [query("a", "Cumulative sum", "train"), query("b", "?!", "train"), query("p", "cumulative, SUM")]
-    found = texts_of(queries, ("cumulative sum", ""))
-    assert found.counts["train_queries"]["empty"] == 1
-    assert pairs(found) == [("train_queries", "Cumulative sum")]
-    assert found.counts["titles"]["repeated"] == found.counts["unlabelled_queries"]["repeated"] == 1
+    texts = texts_of(queries, ("cumulative sum", ""))
+    assert texts.counts["train_queries"]["empty"] == 1
+    assert pairs(texts) == [("train_queries", "Cumulative sum")]
+    assert texts.counts["titles"]["repeated"] == texts.counts["unlabelled_queries"]["repeated"] == 1
 
 
 def test_documents_are_their_first_words_and_a_sentence_that_is_all_of_one_belongs_to_them() -> None:
     long = " ".join(f"w{number}" for number in range(20))
-    found = texts_of([], ("A title", "One. Two."), ("", "All of it."), ("", long), parts=["documents", "sentences"])
-    assert pairs(found) == [
+    texts = texts_of([], ("A title", "One. Two."), ("", "All of it."), ("", long), parts=["documents", "sentences"])
+    assert pairs(texts) == [
         ("documents", "A title. One. Two"), ("documents", "All of it."), ("documents", "w0 w1 w2 w3 w4 w5"),
         ("sentences", "One."), ("sentences", "Two."),
     ]  # fmt: skip
@@ -53,9 +53,9 @@ def test_documents_are_their_first_words_and_a_sentence_that_is_all_of_one_belon
 
 def test_evaluation_queries_are_compared_with_cut_texts_as_they_are_and_as_they_would_be_cut() -> None:
     long, short = "one two three four five six seven eight", "one two three four five six"
-    found = texts_of([query("t", long, "test")], ("", long.capitalize()), (short, ""))
-    assert pairs(found) == []
-    assert found.counts["sentences"]["evaluation_query"] == found.counts["titles"]["evaluation_query"] == 1
+    texts = texts_of([query("t", long, "test")], ("", long.capitalize()), (short, ""))
+    assert pairs(texts) == []
+    assert texts.counts["sentences"]["evaluation_query"] == texts.counts["titles"]["evaluation_query"] == 1
     assert pairs(texts_of([query("t", short, "test")], ("", long))) == []
 
 
@@ -76,11 +76,11 @@ def test_a_large_part_is_sampled_the_same_way_each_time() -> None:
 def test_a_sample_of_sentences_is_read_again_as_it_was_counted() -> None:
     corpus = [("", " ".join(f"Sentence {n} of {document}. Common one." for n in range(4))) for document in range(20)]
     every = pairs(texts_of([], *corpus))
-    found = texts_of([], *corpus, max_part_texts=15)
-    assert len(every) == 81 and found.counts["sentences"] == {
+    texts = texts_of([], *corpus, max_part_texts=15)
+    assert len(every) == 81 and texts.counts["sentences"] == {
         "kept": 15, "evaluation_query": 0, "repeated": 79, "empty": 0, "not_drawn": 66}  # fmt: skip
-    assert [pair for pair in every if pair in pairs(found)] == pairs(found)
-    for row in found.table.to_pylist():
+    assert [pair for pair in every if pair in pairs(texts)] == pairs(texts)
+    for row in texts.table.to_pylist():
         document = row["text"].removesuffix(".").rpartition(" ")[2]
         assert row["source_id"] == ("one/d0" if document == "one" else f"one/d{document}")
 
@@ -89,15 +89,15 @@ def test_a_small_data_set_beside_a_large_one_gives_as_many_texts_as_alone() -> N
     sets = [(name, n) for name, count in (("large", 200), ("small", 30)) for n in range(count)]
     corpus = [(f"{name}/d{n}", f"Title {n} of {name}", "", " ".join(f"{name}{n}x{k}" for k in range(12)))
               for name, n in sets]  # fmt: skip
-    for least, expected in ((0, {"large": 40, "small": 30}), (100, {"large": 100, "small": 100})):
-        knobs: dict[str, Any] = {"parts": ["titles"], "max_part_texts": 40, "least_texts": least}
-        found, alone = (texts_of([], documents=given, **knobs).table for given in (corpus, corpus[200:]))
-        assert Counter(map(dataset_of, found["source_id"].to_pylist())) == expected
-        small = [row for row in found.to_pylist() if dataset_of(row["source_id"]) == "small"]
+    for least_texts, expected in ((0, {"large": 40, "small": 30}), (100, {"large": 100, "small": 100})):
+        knobs: dict[str, Any] = {"parts": ["titles"], "max_part_texts": 40, "least_texts": least_texts}
+        table, alone = (texts_of([], documents=documents, **knobs).table for documents in (corpus, corpus[200:]))
+        assert Counter(map(dataset_of, table["source_id"].to_pylist())) == expected
+        small = [row for row in table.to_pylist() if dataset_of(row["source_id"]) == "small"]
         assert small == alone.to_pylist()
     queries = [query(f"{name}/q{n}", f"{name} asks {n}", "train") for name, n in sets]
-    found = texts_of(queries, max_part_texts=40).table
-    assert Counter(map(dataset_of, found["source_id"].to_pylist())) == {"large": 40, "small": 30}
+    table = texts_of(queries, max_part_texts=40).table
+    assert Counter(map(dataset_of, table["source_id"].to_pylist())) == {"large": 40, "small": 30}
     assert missing_texts(["large/d1", "pool/q1"], [*corpus, ("third/d", "")], 3) == {"large": 1, "small": 2, "third": 2}
 
 
@@ -108,21 +108,21 @@ CORPUS = [(f"Title {i}", " ".join(f"word{i}x{n}" for n in range(30))) for i in r
 
 
 def test_random_queries_are_as_many_as_generated_ones_and_no_longer_than_max_words() -> None:
-    found = texts_of(TRAIN, generated=VARIANTS, parts=["random_queries"])
-    counts = found.counts["random_queries"]
+    texts = texts_of(TRAIN, generated=VARIANTS, parts=["random_queries"])
+    counts = texts.counts["random_queries"]
     assert counts["kept"] + counts["repeated"] == 50 and counts["kept"] >= 45
-    assert {len(text.split()) for _, text in pairs(found)} == {6}  # queries have seven words, and max_words is six
-    assert set(found.table["source_id"].to_pylist()) <= {row["query_id"] for row in VARIANTS}
+    assert {len(text.split()) for _, text in pairs(texts)} == {6}  # queries have seven words, and max_words is six
+    assert set(texts.table["source_id"].to_pylist()) <= {row["query_id"] for row in VARIANTS}
 
 
 def test_words_and_lengths_of_random_queries_follow_the_training_queries() -> None:
     queries = [query("a", "common", "train"), query("b", "common common rare", "train")]
     many = generated(*((f"new {i}", 0.1) for i in range(4000)))
-    found = texts_of(queries, generated=many, parts=["random_queries"])
+    alignment = texts_of(queries, generated=many, parts=["random_queries"])
     every = {" ".join(text) for length in (1, 3) for text in product(("common", "rare"), repeat=length)}
-    assert {text for _, text in pairs(found)} == every
-    drawn = query_words(row["text"] for row in queries)
-    texts = [drawn.random_query(Random(place)).split() for place in range(4000)]
+    assert {text for _, text in pairs(alignment)} == every
+    vocabulary = query_words(row["text"] for row in queries)
+    texts = [vocabulary.random_query(Random(seed)).split() for seed in range(4000)]
     share = np.mean([word == "common" for text in texts for word in text])
     assert share == pytest.approx(3 / 4, abs=0.02)
     assert np.mean([len(text) == 1 for text in texts]) == pytest.approx(1 / 2, abs=0.03)
@@ -130,25 +130,25 @@ def test_words_and_lengths_of_random_queries_follow_the_training_queries() -> No
 
 def test_spans_are_consecutive_words_of_their_document_as_long_as_training_queries() -> None:
     queries = [query("a", "two words", "train"), query("b", "and now four words", "train")]
-    found = texts_of(queries, *CORPUS, parts=["spans"], spans_per_document=5, max_words=96)
-    counts = found.counts["spans"]
+    texts = texts_of(queries, *CORPUS, parts=["spans"], spans_per_document=5, max_words=96)
+    counts = texts.counts["spans"]
     assert counts["kept"] + counts["repeated"] == 5 * len(CORPUS)
-    lengths = Counter(len(text.split()) for _, text in pairs(found))
+    lengths = Counter(len(text.split()) for _, text in pairs(texts))
     assert all(length in (2, 4) or length > 12 for length in lengths) and min(lengths[2], lengths[4]) > 50
     starts = set()
-    for row in found.table.to_pylist():
+    for row in texts.table.to_pylist():
         title, content = CORPUS[int(row["source_id"].removeprefix("one/d"))]
         document, span = f"{title}. {content}".split(), row["text"].split()
-        places = [at for at in range(len(document)) if document[at : at + len(span)] == span]
-        assert len(places) == 1
-        starts.add((places[0], len(document) - len(span)))
+        matches = [at for at in range(len(document)) if document[at : at + len(span)] == span]
+        assert len(matches) == 1
+        starts.add((matches[0], len(document) - len(span)))
     assert min(starts)[0] == 0 and any(at == last for at, last in starts)  # both ends of documents occur
 
 
 def test_every_training_query_is_perturbed_once_and_keeps_its_id() -> None:
-    found = texts_of(TRAIN, parts=["train_queries", "perturbed_queries"], max_words=48)
-    assert found.counts["perturbed_queries"] == {"kept": 60, "evaluation_query": 0, "repeated": 0, "empty": 0}
-    rows = found.table.to_pylist()
+    texts = texts_of(TRAIN, parts=["train_queries", "perturbed_queries"], max_words=48)
+    assert texts.counts["perturbed_queries"] == {"kept": 60, "evaluation_query": 0, "repeated": 0, "empty": 0}
+    rows = texts.table.to_pylist()
     assert [row["source_id"] for row in rows[60:]] == [row["query_id"] for row in TRAIN]
     assert all(new["text"] != old["text"] for old, new in zip(rows[:60], rows[60:], strict=True))
     same = sum(new["text"].lower() == old["text"].lower() for old, new in zip(rows[:60], rows[60:], strict=True))
@@ -158,19 +158,25 @@ def test_every_training_query_is_perturbed_once_and_keeps_its_id() -> None:
 @pytest.mark.parametrize("order", [["train_queries", "perturbed_queries"], ["perturbed_queries", "train_queries"]])
 def test_a_perturbation_of_case_alone_repeats_nothing_and_its_repetition_does(order: list[str]) -> None:
     queries = [query("a", "Cumulative Sum", "train"), query("b", "Cumulative Sum", "train")]
-    found = texts_of(queries, parts=order, case_share=1.0)
-    made = [text for part, text in pairs(found) if part == "perturbed_queries"]
-    assert made and set(made) <= {"cumulative sum", "CUMULATIVE SUM"} and len(made) == len(set(made))
-    assert found.counts["perturbed_queries"]["repeated"] == 2 - len(made)
-    assert [text for part, text in pairs(found) if part == "train_queries"] == ["Cumulative Sum"]
+    texts = texts_of(queries, parts=order, case_share=1.0)
+    perturbations = [text for part, text in pairs(texts) if part == "perturbed_queries"]
+    assert (
+        perturbations
+        and set(perturbations) <= {"cumulative sum", "CUMULATIVE SUM"}
+        and len(perturbations) == len(set(perturbations))
+    )
+    assert texts.counts["perturbed_queries"]["repeated"] == 2 - len(perturbations)
+    assert [text for part, text in pairs(texts) if part == "train_queries"] == ["Cumulative Sum"]
 
 
 def test_a_text_that_is_there_to_the_letter_is_no_new_perturbation_nor_one_of_a_later_part() -> None:
     queries = [query("a", "abs", "train"), query("b", "ABS"), query("c", "Abs")]
-    found = texts_of(queries, parts=["perturbed_queries", "unlabelled_queries"])
-    (made,) = (text for part, text in pairs(found) if part == "perturbed_queries")
-    assert made in {"ABS", "Abs"}
-    assert [text for part, text in pairs(found) if part == "unlabelled_queries"] == [{"ABS": "Abs", "Abs": "ABS"}[made]]
+    texts = texts_of(queries, parts=["perturbed_queries", "unlabelled_queries"])
+    (perturbation,) = (text for part, text in pairs(texts) if part == "perturbed_queries")
+    assert perturbation in {"ABS", "Abs"}
+    assert [text for part, text in pairs(texts) if part == "unlabelled_queries"] == [
+        {"ABS": "Abs", "Abs": "ABS"}[perturbation]
+    ]
     assert texts_of([query("a", "42", "train")], parts=["perturbed_queries"]).counts["perturbed_queries"] == {
         "kept": 0, "evaluation_query": 0, "repeated": 1, "empty": 0}  # fmt: skip
 
@@ -179,16 +185,16 @@ def test_a_text_that_is_there_to_the_letter_is_no_new_perturbation_nor_one_of_a_
 def test_no_perturbation_of_a_query_that_equals_an_evaluation_query_is_kept(extra: str) -> None:
     leaking = [query(f"q{i}", f"What is (are) glaucoma in number {i}{extra}", "train") for i in range(6)]
     tests = [query(f"t{i}", f"what is are Glaucoma in, number {i}{extra}", "test") for i in range(6)]
-    found = texts_of([*leaking, *tests], parts=["perturbed_queries"])
-    assert pairs(found) == [] and found.counts["perturbed_queries"]["evaluation_query"] == 6
+    texts = texts_of([*leaking, *tests], parts=["perturbed_queries"])
+    assert pairs(texts) == [] and texts.counts["perturbed_queries"]["evaluation_query"] == 6
 
 
 def test_a_typo_that_makes_an_evaluation_query_is_removed() -> None:
-    (made,) = texts_of([query("a", "glaucoma", "train")], parts=["perturbed_queries"], case_share=0.0).table["text"]
-    queries = [query("a", "glaucoma", "train"), query("t", made.as_py().upper(), "test")]
-    found = texts_of(queries, parts=["perturbed_queries"], case_share=0.0)
-    assert pairs(found) == []
-    assert found.counts["perturbed_queries"] == {"kept": 0, "evaluation_query": 1, "repeated": 0, "empty": 0}
+    (typo,) = texts_of([query("a", "glaucoma", "train")], parts=["perturbed_queries"], case_share=0.0).table["text"]
+    queries = [query("a", "glaucoma", "train"), query("t", typo.as_py().upper(), "test")]
+    texts = texts_of(queries, parts=["perturbed_queries"], case_share=0.0)
+    assert pairs(texts) == []
+    assert texts.counts["perturbed_queries"] == {"kept": 0, "evaluation_query": 1, "repeated": 0, "empty": 0}
 
 
 def test_evaluation_queries_are_removed_from_random_queries_and_spans() -> None:
@@ -204,11 +210,11 @@ def test_evaluation_queries_are_removed_from_random_queries_and_spans() -> None:
 
 
 def test_a_text_made_from_one_source_depends_on_no_other_source() -> None:
-    def made(queries: list[dict[str, str]], *corpus: tuple[str, str]) -> dict[tuple[str, str], str]:
-        found = texts_of(queries, *corpus, parts=["spans", "perturbed_queries"])
-        return {(row["part"], row["source_id"]): row["text"] for row in found.table.to_pylist()}
+    def derived(queries: list[dict[str, str]], *corpus: tuple[str, str]) -> dict[tuple[str, str], str]:
+        texts = texts_of(queries, *corpus, parts=["spans", "perturbed_queries"])
+        return {(row["part"], row["source_id"]): row["text"] for row in texts.table.to_pylist()}
 
-    fewer, all_of_them = made(TRAIN[10:], *CORPUS[:30]), made(TRAIN, *CORPUS)
+    fewer, all_of_them = derived(TRAIN[10:], *CORPUS[:30]), derived(TRAIN, *CORPUS)
     same = [all_of_them[key] == text for key, text in fewer.items()]
     assert len(same) == 80 and all(same)
 
@@ -229,13 +235,13 @@ def test_another_process_makes_the_same_texts() -> None:
 
 @pytest.mark.parametrize("part", get_args(Part))
 def test_nothing_to_take_texts_from_gives_no_texts(part: str) -> None:
-    found = texts_of([], parts=[part])
-    assert pairs(found) == []
-    assert found.counts == {part: {"kept": 0, "evaluation_query": 0, "repeated": 0, "empty": 0}}
+    texts = texts_of([], parts=[part])
+    assert pairs(texts) == []
+    assert texts.counts == {part: {"kept": 0, "evaluation_query": 0, "repeated": 0, "empty": 0}}
 
 
 @pytest.mark.parametrize("changes", [{"parts": ["spans"]}, {"parts": ["titles"], "least_texts": 5}])
 def test_spans_are_of_the_text_that_the_template_makes(changes: dict[str, Any]) -> None:
     for template, named in (("{title}. {content}", False), ("{topic} {content}", True)):
-        found = texts_of(TRAIN, ("one", "two"), template=template, **changes)
-        assert pairs(found) and any("topic0" in text for _, text in pairs(found)) == named
+        texts = texts_of(TRAIN, ("one", "two"), template=template, **changes)
+        assert pairs(texts) and any("topic0" in text for _, text in pairs(texts)) == named

@@ -40,13 +40,13 @@ def test_a_topic_in_the_template_is_embedded_and_no_other_text_anew(tiny_tower: 
     assert embed_with(tmp_path, "{title}. {content}") == 0  # the text of each was embedded before: topics are ignored
     before = np.load(tmp_path / "data/embed/documents.npy")
     np.testing.assert_array_equal(before[0], before[2])
-    told = shas(run_index(tmp_path))
+    digests = shas(run_index(tmp_path))
 
     template = "{title}. {topic}. {content}"
     assert embed_with(tmp_path, template) == WITH_TOPIC
     after = np.load(tmp_path / "data/embed/documents.npy")
     assert np.abs(after[0] - after[2]).max() > 1e-3
     np.testing.assert_array_equal(after[WITH_TOPIC:], before[WITH_TOPIC:])
-    changed = [new != old for new, old in zip(shas(run_index(tmp_path)), told, strict=True)]
+    changed = [new != old for new, old in zip(shas(run_index(tmp_path)), digests, strict=True)]
     assert changed == [bool(row["topic"]) for row in rows if row["dataset"] == "one"]
     assert read_json(tmp_path / "models/index/manifest.json")["document"] == template

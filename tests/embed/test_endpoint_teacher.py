@@ -36,7 +36,7 @@ def test_the_budget_is_for_all_that_the_stage_asks_before_it_asks_anything(
     server: EmbeddingServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _word_pieces(["how to sum the axis of a matrix"], 300).save_pretrained(tmp_path / "tokenizer")
-    told = "embed: documents, alignment texts and tokens together: "
+    caption = "embed: documents, alignment texts and tokens together: "
     counts = []
     for limit in (0, 6_500):  # the documents alone would not pass it
         limits = {"batch_texts": 32, "max_tokens_total": limit}
@@ -44,15 +44,15 @@ def test_the_budget_is_for_all_that_the_stage_asks_before_it_asks_anything(
         paid = sum(server.paid.values())
         if limit:
             shutil.rmtree(Path(os.environ["SLIMTOWER_CACHE"]) / "vectors")
-            with pytest.raises(UserError, match=rf"^{told}.*max_tokens_total is 6,500"):
+            with pytest.raises(UserError, match=rf"^{caption}.*max_tokens_total is 6,500"):
                 run_embed(tmp_path / "again", tower)
             assert sum(server.paid.values()) == paid
         else:
             run_embed(tmp_path / "first", tower)
             counts.append(sum(server.paid.values()) - paid - len(PROBES))  # which every process asks for
-    said = capsys.readouterr().err
-    assert f"{told}{counts[0]:,} texts to ask tiny for" in said
-    assert all(each in said for each in ("embed documents: 64 texts", "embed alignment: ", "embed tokens: "))
+    stderr = capsys.readouterr().err
+    assert f"{caption}{counts[0]:,} texts to ask tiny for" in stderr
+    assert all(line in stderr for line in ("embed documents: 64 texts", "embed alignment: ", "embed tokens: "))
 
 
 def test_a_student_of_an_endpoint_is_released_over_its_index(
@@ -73,13 +73,13 @@ def test_a_student_of_an_endpoint_is_released_over_its_index(
 
     params = distill_params(student=STUDENTS, students=["static", "fresh"])
     root = tmp_path / "there"
-    asked = 0
+    paid = 0
     for student in ("fresh", "static"):
         run_distill(root, student, params)
-        asked = asked or sum(server.paid.values())
+        paid = paid or sum(server.paid.values())
         release = load_release(run_release(root, student))
         assert release.search("one", release.encode(["how to sum the axis"]), 3)[1][0]
     assert release.manifest.teacher == read_json(root / "data/embed/report.json")["teacher"]
     # students learn what is stored; `index` asks for the eight dev queries, once, and `release` for nothing
-    assert sum(server.paid.values()) == asked + 8 + len(PROBES)
+    assert sum(server.paid.values()) == paid + 8 + len(PROBES)
     assert capsys.readouterr().err.count("index: dev queries: 8 texts to ask tiny for, about") == 1

@@ -53,52 +53,52 @@ Plant = Callable[[SentenceTransformer, list[str], np.ndarray], np.ndarray]
 
 
 def prompted(prompt: str) -> Plant:
-    return lambda tower, texts, own: tower.encode([prompt + text for text in texts])
+    return lambda tower, texts, teacher_vectors: tower.encode([prompt + text for text in texts])
 
 
-def cut(tower: SentenceTransformer, texts: list[str], own: np.ndarray) -> np.ndarray:
+def cut(tower: SentenceTransformer, texts: list[str], teacher_vectors: np.ndarray) -> np.ndarray:
     tower.max_seq_length = 32
     vectors = encode(tower, texts, "document")
     tower.max_seq_length = 256
     return vectors
 
 
-def first_token(tower: SentenceTransformer, texts: list[str], own: np.ndarray) -> np.ndarray:
+def first_token(tower: SentenceTransformer, texts: list[str], teacher_vectors: np.ndarray) -> np.ndarray:
     tower[1].pooling_mode = "cls"
     vectors = encode(tower, texts, "document")
     tower[1].pooling_mode = "mean"
     return vectors
 
 
-def contents(tower: SentenceTransformer, texts: list[str], own: np.ndarray) -> np.ndarray:
+def contents(tower: SentenceTransformer, texts: list[str], teacher_vectors: np.ndarray) -> np.ndarray:
     return encode(tower, [text.partition(". ")[2] for text in texts], "document")
 
 
-def some_swapped(tower: SentenceTransformer, texts: list[str], own: np.ndarray) -> np.ndarray:
-    vectors = own.copy()
-    pairs = np.arange(len(own) // 4 * 4).reshape(-1, 4)
-    vectors[pairs[:, 0]], vectors[pairs[:, 1]] = own[pairs[:, 1]], own[pairs[:, 0]]
+def some_swapped(tower: SentenceTransformer, texts: list[str], teacher_vectors: np.ndarray) -> np.ndarray:
+    vectors = teacher_vectors.copy()
+    pairs = np.arange(len(teacher_vectors) // 4 * 4).reshape(-1, 4)
+    vectors[pairs[:, 0]], vectors[pairs[:, 1]] = teacher_vectors[pairs[:, 1]], teacher_vectors[pairs[:, 0]]
     return vectors
 
 
-def another_model(tower: SentenceTransformer, texts: list[str], own: np.ndarray) -> np.ndarray:
+def another_model(tower: SentenceTransformer, texts: list[str], teacher_vectors: np.ndarray) -> np.ndarray:
     """An encoder of its own, and no stranger: the first two layers, mean pooled."""
-    other = deepcopy(tower)
-    network = other[0].auto_model
+    stranger = deepcopy(tower)
+    network = stranger[0].auto_model
     network.encoder.layer = network.encoder.layer[:2]
-    return encode(other, texts, "document")
+    return encode(stranger, texts, "document")
 
 
 PLANTED: dict[str, tuple[Plant, str]] = {
     "another model": (another_model, "another model made them: nothing that was tried matches"),
-    "unnormalised": (lambda tower, texts, own: 3 * own, "lengths are not .*not normalised.*divide each by its length"),
-    "shuffled": (lambda tower, texts, own: np.roll(own, 1, axis=0), "the ids are shuffled: .*one order"),
+    "unnormalised": (lambda _, __, vectors: 3 * vectors, "lengths are not .*not normalised.*divide each by its length"),
+    "shuffled": (lambda _, __, vectors: np.roll(vectors, 1, axis=0), "the ids are shuffled: .*one order"),
     "some swapped": (some_swapped, r"[1-7] of 8 have a cosine below.*ids are shuffled: [1-7] of these vectors"),
     "no prompt": (prompted(""), "no prompt matches .*set the teacher's document_prompt to ''"),
     "role": (prompted("query: "), "prompt 'query: ' matches"),
     "truncation": (cut, "cut at 32 tokens matches .*set the teacher's max_document_length to 32"),
     "cls": (first_token, "pooling cls matches .*Pooling the mode cls"),
-    "dimensions": (lambda tower, texts, own: own[:, :128], "128 dimensions, the teacher 384"),
+    "dimensions": (lambda _, __, vectors: vectors[:, :128], "128 dimensions, the teacher 384"),
     "text": (contents, r"text '\{content\}' matches .*set ingest\.document to '\{content\}'"),
 }
 
@@ -106,14 +106,14 @@ PLANTED: dict[str, tuple[Plant, str]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("case", PLANTED)
 def test_wrong_vectors_are_refused_with_what_would_match(case: str, corpus: Path, teacher: SentenceTransformer) -> None:
-    plant, said = PLANTED[case]
+    plant, message = PLANTED[case]
     texts, path = list(CorpusTexts(corpus)), corpus / "document_vectors/vectors.npy"
-    own = encode(teacher, texts, "document")
-    np.save(path, plant(teacher, texts, own).astype(np.float32))
-    with pytest.raises(UserError, match=said):
+    vectors = encode(teacher, texts, "document")
+    np.save(path, plant(teacher, texts, vectors).astype(np.float32))
+    with pytest.raises(UserError, match=message):
         check_given(path, corpus, teacher, 1, "fp32")
     assert teacher.prompts["document"] == PASSAGE and teacher.max_seq_length == 256  # as it was
-    np.testing.assert_allclose(encode(teacher, texts[:2], "document"), own[:2], atol=1e-5)
+    np.testing.assert_allclose(encode(teacher, texts[:2], "document"), vectors[:2], atol=1e-5)
 
 
 def write_corpus(folder: Path, sets: dict[str, int]) -> list[str]:
@@ -132,16 +132,16 @@ def test_a_small_wrong_set_beside_a_large_right_one_is_found(
     tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tower = load_tower(tiny_tower)
-    own = encode(tower, write_corpus(tmp_path, {"large": 90, "small": 2}), "document")
+    vectors = encode(tower, write_corpus(tmp_path, {"large": 90, "small": 2}), "document")
     monkeypatch.setattr(given_vectors, "LEAST_COSINE", 0.9999)
     monkeypatch.setattr(given_vectors, "CHECKED_DOCUMENTS", 5)
     assert len(sampled_rows(tmp_path, 1)) == 7
     monkeypatch.setattr(given_vectors, "CHECKED_DOCUMENTS", 2)
     assert sampled_rows(tmp_path, 1)[2:].tolist() == [90, 91] and len(sampled_rows(tmp_path, 1)) == 4
-    np.save(tmp_path / "vectors.npy", own.astype(np.float16).astype(np.float32))  # rounded, and still its own
+    np.save(tmp_path / "vectors.npy", vectors.astype(np.float16).astype(np.float32))  # rounded, and still its own
     assert check_given(tmp_path / "vectors.npy", tmp_path, tower, 1, "fp32")["documents"] == 4
-    own[90:] *= -1
-    np.save(tmp_path / "vectors.npy", own)
+    vectors[90:] *= -1
+    np.save(tmp_path / "vectors.npy", vectors)
     with pytest.raises(UserError, match="2 of 4 have a cosine below"):
         check_given(tmp_path / "vectors.npy", tmp_path, tower, 1, "fp32")
 
@@ -153,17 +153,20 @@ def test_of_an_api_other_cuts_and_roles_are_tried(
     monkeypatch.setenv("PLANTED_KEY", KEY)
     monkeypatch.setattr(given_vectors, "LEAST_COSINE", 0.9999)
     tower = load_tower(tiny_tower)
-    own = encode(tower, write_corpus(tmp_path, {"large": 6}), "document")
-    np.save(tmp_path / "vectors.npy", own if case == "cut" else -own if case == "role" else np.roll(own, 1, axis=1))
-    said = {
+    vectors = encode(tower, write_corpus(tmp_path, {"large": 6}), "document")
+    np.save(
+        tmp_path / "vectors.npy",
+        vectors if case == "cut" else -vectors if case == "role" else np.roll(vectors, 1, axis=1),
+    )
+    messages = {
         "cut": r"cut at \d+ tokens matches .*set max_length of the teacher's document to \d+",
         "role": r"body {'input_type': 'document'} matches .*give the teacher's document the body {'input_type'",
         "refused": r"another model made them: .*body {'input_type': 'query'} refused",
     }[case]
     with serving(tower_reader(tower)) as server:
         reads = {"prompt": "", "body": {}, "max_length": 6 if case == "cut" else 64}
-        asked = load_tower(teach(tmp_path / "teach", server, query=reads, document=reads))
+        tower_of_api = load_tower(teach(tmp_path / "teach", server, query=reads, document=reads))
         if case == "refused":
             server.refuse = lambda body: body.get("input_type") == "query"
-        with pytest.raises(UserError, match=said):
-            check_given(tmp_path / "vectors.npy", tmp_path, asked, 1, "fp32")
+        with pytest.raises(UserError, match=messages):
+            check_given(tmp_path / "vectors.npy", tmp_path, tower_of_api, 1, "fp32")

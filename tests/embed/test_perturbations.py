@@ -19,22 +19,22 @@ TEXT = "how to merge two data frames by index"
 
 def edits_of(word: str) -> set[str]:
     """Every result of one edit."""
-    made = set()
+    edits = set()
     for at, letter in enumerate(word):
-        made |= {word[:at] + word[at + 1 :], word[:at] + letter + word[at:]}
-        made |= {word[:at] + near + word[at + 1 :] for near in BESIDE[letter]}
+        edits |= {word[:at] + word[at + 1 :], word[:at] + letter + word[at:]}
+        edits |= {word[:at] + near + word[at + 1 :] for near in BESIDE[letter]}
         if at:
-            made.add(word[: at - 1] + letter + word[at - 1] + word[at + 1 :])
-    return made - {word}
+            edits.add(word[: at - 1] + letter + word[at - 1] + word[at + 1 :])
+    return edits - {word}
 
 
 @pytest.mark.parametrize("word", ["gaps", "brick", "vexed"])
 def test_a_typo_is_one_or_two_of_four_edits(word: str) -> None:
-    drawn = {perturbed(word, Random(seed), 0.0) for seed in range(3000)}
+    typos = {perturbed(word, Random(seed), 0.0) for seed in range(3000)}
     once = edits_of(word)
-    twice = {second for first in once if len(first) >= 4 for second in edits_of(first)}
-    assert once <= drawn <= (once | twice) - {word}
-    assert drawn - once
+    two_edits = {second for first in once if len(first) >= 4 for second in edits_of(first)}
+    assert once <= typos <= (once | two_edits) - {word}
+    assert typos - once
 
 
 def test_short_words_digits_and_the_number_of_words_stay() -> None:
@@ -46,8 +46,8 @@ def test_short_words_digits_and_the_number_of_words_stay() -> None:
 
 
 def test_case_share_of_the_texts_are_in_one_of_the_other_cases() -> None:
-    drawn = [perturbed(TEXT, Random(seed), 0.25) for seed in range(4000)]
-    cases = Counter(text for text in drawn if text.lower() == TEXT)
+    variants = [perturbed(TEXT, Random(seed), 0.25) for seed in range(4000)]
+    cases = Counter(text for text in variants if text.lower() == TEXT)
     assert set(cases) == {TEXT.upper(), "How To Merge Two Data Frames By Index"}  # it is in lower case already
     assert sum(cases.values()) / 4000 == pytest.approx(0.25, abs=0.02)
     assert cases[TEXT.upper()] / sum(cases.values()) == pytest.approx(0.5, abs=0.06)
@@ -62,14 +62,14 @@ def test_what_cannot_be_done_gives_way_to_what_can() -> None:
 
 
 def test_letters_off_the_keyboard_are_mistyped_otherwise() -> None:
-    drawn = {perturbed("größe", Random(seed), 0.0) for seed in range(300)}
-    assert "größe" not in drawn and {"grßöe", "grße", "größße"} <= drawn
+    typos = {perturbed("größe", Random(seed), 0.0) for seed in range(300)}
+    assert "größe" not in typos and {"grßöe", "grße", "größße"} <= typos
 
 
 def test_for_an_uncased_reader_only_typos_are_made_and_the_same_ones() -> None:
-    drawn = [
+    typos = [
         (perturbed(TEXT, Random(seed), 0.25), perturbed(TEXT, Random(seed), 0.25, uncased=True)) for seed in range(400)
     ]
-    assert all(typo.lower() != TEXT for _, typo in drawn)
-    assert all(typo == before for before, typo in drawn if before.lower() != TEXT)
+    assert all(typo.lower() != TEXT for _, typo in typos)
+    assert all(typo == before for before, typo in typos if before.lower() != TEXT)
     assert perturbed("abs", Random(1), 1.0, uncased=True) == "abs"

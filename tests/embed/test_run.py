@@ -49,7 +49,7 @@ def test_a_killed_embed_repeats_at_most_one_shard(
     tiny_tower: Path, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_until(lambda: shards(own_cache) >= 3, SCRIPT, tmp_path, tiny_tower)
-    kept = shards(own_cache)
+    cached = shards(own_cache)
     assert not (tmp_path / "data/embed").exists()
 
     encoded: list[int] = []
@@ -62,7 +62,7 @@ def test_a_killed_embed_repeats_at_most_one_shard(
     monkeypatch.setattr(vector_cache, "encode_with_lengths", counted)
     monkeypatch.setattr(stage, "SHARD_TEXTS", 32)
     run_embed(tmp_path, tiny_tower)
-    assert len(encoded) == shards(own_cache) - kept  # not one shard twice
+    assert len(encoded) == shards(own_cache) - cached  # not one shard twice
 
     monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path / "another-cache"))
     run_embed(tmp_path / "again", tiny_tower)
@@ -87,16 +87,16 @@ def test_documents_are_in_corpus_order_tokens_have_their_row_and_the_nearest_doc
     np.testing.assert_allclose(np.take_along_axis(scores, nearest, axis=1), best, atol=1e-6)
 
 
-@pytest.mark.parametrize(("least", "more"), [(0, ""), (20_000, "; embed.least_texts is 20,000, but")])
+@pytest.mark.parametrize(("least_texts", "more"), [(0, ""), (20_000, "; embed.least_texts is 20,000, but")])
 def test_what_was_chosen_is_said_reported_and_tracked(
     tiny_tower: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    least: int,
+    least_texts: int,
     more: str,
 ) -> None:
-    changes = {"least_texts": least, "parts": ["titles", "sentences"]}
+    changes = {"least_texts": least_texts, "parts": ["titles", "sentences"]}
     monkeypatch.setattr(alignment_texts, "MAX_WORDS", 3)
     monkeypatch.setattr(stages, "EMBED", stages.EMBED.model_copy(update=changes))
     run = Recorder()
@@ -105,7 +105,7 @@ def test_what_was_chosen_is_said_reported_and_tracked(
     texts = stage.read_table(tmp_path / "data/embed", "alignment_texts").num_rows
     report = read_json(tmp_path / "data/embed/report.json")
     spans = report["parts"].get("spans", {"kept": 0})["kept"]
-    assert (least <= texts) == (not more) and (spans > 0) == (least > 0)
+    assert (least_texts <= texts) == (not more) and (spans > 0) == (least_texts > 0)
     assert report["chosen"].startswith(f"{texts:,} texts: ") and (f"{spans} spans" in report["chosen"]) == (spans > 0)
     assert f"embed: {report['chosen']}{more}" in capsys.readouterr().err
     assert run.last["texts"] == texts and run.last.get("texts.spans.kept", 0) == spans
@@ -121,10 +121,12 @@ def test_only_a_teacher_that_tells_case_apart_gets_queries_in_another_case(
     monkeypatch.setattr(stages, "EMBED", stages.EMBED.model_copy(update={"parts": ["perturbed_queries"]}))
     monkeypatch.setattr(alignment_texts, "CASE_SHARE", 1.0)
     run_embed(tmp_path, tiny_tower)
-    asked = {row["query_id"]: row["text"] for row in stage.read_table(tmp_path / "data/ingest", "queries").to_pylist()}
-    made = stage.read_table(tmp_path / "data/embed", "alignment_texts").to_pylist()
-    assert made
-    assert all((row["text"].lower() == asked[row["source_id"]].lower()) != lowercase for row in made)
+    texts_by_id = {
+        row["query_id"]: row["text"] for row in stage.read_table(tmp_path / "data/ingest", "queries").to_pylist()
+    }
+    alignment = stage.read_table(tmp_path / "data/embed", "alignment_texts").to_pylist()
+    assert alignment
+    assert all((row["text"].lower() == texts_by_id[row["source_id"]].lower()) != lowercase for row in alignment)
 
 
 @pytest.mark.slow

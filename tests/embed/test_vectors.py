@@ -16,7 +16,7 @@ from slimtower.common.errors import UserError
 from slimtower.common.fingerprints import fingerprint
 from steps.core.tables import table_from_rows, write_table
 from steps.embed.token_vectors import token_vectors
-from steps.embed.vectors import check_spread, drawn_rows, nearest_documents, searched_rows, shares
+from steps.embed.vectors import check_spread, nearest_documents, searched_rows, shares
 from steps.encoders.towers import load_tower
 from steps.retrieval import exact_search
 
@@ -45,10 +45,10 @@ def test_nearest_documents_are_those_of_a_full_search(
     for name, value in limits.items():
         monkeypatch.setattr(exact_search, name, value)
     for rows in (np.arange(60), np.arange(0, 60, 2)):
-        found = nearest_documents(TEXTS, DOCUMENTS, 5, rows if len(rows) < 60 else None, cosine=cosine)
-        assert found.dtype == np.int32
+        nearest = nearest_documents(TEXTS, DOCUMENTS, 5, rows if len(rows) < 60 else None, cosine=cosine)
+        assert nearest.dtype == np.int32
         expected = [rows[best_by_hand(text, DOCUMENTS[rows], 5, cosine=cosine)].tolist() for text in TEXTS]
-        assert found.tolist() == expected
+        assert nearest.tolist() == expected
 
 
 def write_corpus(folder: Path, **sizes: int) -> Path:
@@ -65,20 +65,28 @@ def test_of_too_large_a_corpus_a_seeded_sample_with_small_data_sets_whole_is_sea
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ingest = write_corpus(tmp_path, large=40, small=5, other=15)
-    for most in (0, 60, 61):
-        assert searched_rows(ingest, most, 1) is None
+    for limit in (0, 60, 61):
+        assert searched_rows(ingest, limit, 1) is None
     assert not capsys.readouterr().err
     rows = searched_rows(ingest, 31, 1)
     assert rows is not None and rows.tolist() == sorted(set(rows.tolist()))
-    assert [int(((rows >= start) & (rows < end)).sum()) for start, end in ((0, 40), (40, 45), (45, 60))] == [13, 5, 13]
+    assert [int(((rows >= start) & (rows < stop)).sum()) for start, stop in ((0, 40), (40, 45), (45, 60))] == [
+        13,
+        5,
+        13,
+    ]
     assert "among 31 of 60" in capsys.readouterr().err
     assert np.array_equal(rows, searched_rows(ingest, 31, 1)) and not np.array_equal(rows, searched_rows(ingest, 31, 2))
     assert set(np.unique(nearest_documents(TEXTS, DOCUMENTS, 31, rows, cosine=True))) == set(rows)
 
 
-@pytest.mark.parametrize(("sizes", "most", "taken"), [([9, 9], 7, [3, 4]), ([1, 50, 2], 10, [1, 7, 2]), ([4], 3, [3])])
-def test_every_data_set_has_its_share_and_what_small_ones_leave(sizes: list[int], most: int, taken: list[int]) -> None:
-    assert shares(sizes, most) == taken
+@pytest.mark.parametrize(
+    ("sizes", "total", "counts"), [([9, 9], 7, [3, 4]), ([1, 50, 2], 10, [1, 7, 2]), ([4], 3, [3])]
+)
+def test_every_data_set_has_its_share_and_what_small_ones_leave(
+    sizes: list[int], total: int, counts: list[int]
+) -> None:
+    assert shares(sizes, total) == counts
 
 
 def test_of_more_neighbours_than_documents_all_are_taken_and_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,12 +122,6 @@ def test_narrow_and_wide_models_few_texts_and_equal_texts_pass() -> None:
     check_spread(np.concatenate([around(1)(50)] * 4), DIFFERENT[:50] * 4, "documents", "dense")
 
 
-def test_a_sample_is_drawn_by_seed() -> None:
-    assert drawn_rows(5, 0).tolist() == [0, 1, 2, 3, 4]
-    many = drawn_rows(50_000, 1)
-    assert len(set(many.tolist())) == 1000 and (np.diff(many) > 0).all() and (many == drawn_rows(50_000, 1)).all()
-
-
 class Killed(Exception):
     """Raised where the process would end."""
 
@@ -129,7 +131,9 @@ def folder(tmp_path: Path) -> Path:
     return write_tower(tmp_path / "model")
 
 
-def made(folder: Path, dies_at: int = 0, batch_size: int = BATCH, precision: Any = "fp32") -> tuple[np.ndarray, int]:
+def embed_tokens(
+    folder: Path, dies_at: int = 0, batch_size: int = BATCH, precision: Any = "fp32"
+) -> tuple[np.ndarray, int]:
     """The vectors, and how many batches were read for them."""
     tower, batches = load_tower(folder), []
 
@@ -139,8 +143,10 @@ def made(folder: Path, dies_at: int = 0, batch_size: int = BATCH, precision: Any
             raise Killed
 
     tower.register_forward_pre_hook(counted)
-    found = token_vectors(tower, fingerprint(folder).id, precision=precision, batch_size=batch_size, shard_texts=SHARD)
-    return found, len(batches)
+    vectors = token_vectors(
+        tower, fingerprint(folder).id, precision=precision, batch_size=batch_size, shard_texts=SHARD
+    )
+    return vectors, len(batches)
 
 
 def in_one_pass(folder: Path) -> np.ndarray:
@@ -162,34 +168,38 @@ def shards(cache: Path) -> list[Path]:
 @pytest.mark.medium
 def test_they_are_those_of_one_pass_and_are_made_once(folder: Path, own_cache: Path) -> None:
     expected = in_one_pass(folder)
-    first, read = made(folder)
+    first, count = embed_tokens(folder)
     assert first.dtype == np.float32 and first.tobytes() == expected.tobytes()
-    assert read == -(-len(expected) // BATCH) and len(shards(own_cache)) == -(-len(expected) // (2 * BATCH))
-    again, read = made(folder)
-    assert read == 0 and again.tobytes() == expected.tobytes()
+    assert count == -(-len(expected) // BATCH) and len(shards(own_cache)) == -(-len(expected) // (2 * BATCH))
+    again, count = embed_tokens(folder)
+    assert count == 0 and again.tobytes() == expected.tobytes()
 
 
 @pytest.mark.medium
 def test_a_killed_run_repeats_one_shard_and_leaves_the_same_bytes(folder: Path, own_cache: Path) -> None:
     expected = in_one_pass(folder)
     with pytest.raises(Killed):
-        made(folder, dies_at=6)  # in the second half of the third shard
+        embed_tokens(folder, dies_at=6)  # in the second half of the third shard
     assert len(shards(own_cache)) == 2
-    found, read = made(folder)
-    assert read == -(-len(expected) // BATCH) - 4 and found.tobytes() == expected.tobytes()
+    resumed, count = embed_tokens(folder)
+    assert count == -(-len(expected) // BATCH) - 4 and resumed.tobytes() == expected.tobytes()
 
 
 @pytest.mark.medium
 def test_another_teacher_precision_batch_or_library_has_its_own(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made(folder)
-    other = load_tower(folder)
-    other.prompts["query"] = "sum "
-    other.save_pretrained(str(tmp_path / "other"), create_model_card=False)
-    assert made(tmp_path / "other")[1] and made(folder, precision="bf16")[1] and made(folder, batch_size=8)[1]
-    assert not made(folder)[1]
+    embed_tokens(folder)
+    retrained = load_tower(folder)
+    retrained.prompts["query"] = "sum "
+    retrained.save_pretrained(str(tmp_path / "other"), create_model_card=False)
+    assert (
+        embed_tokens(tmp_path / "other")[1]
+        and embed_tokens(folder, precision="bf16")[1]
+        and embed_tokens(folder, batch_size=8)[1]
+    )
+    assert not embed_tokens(folder)[1]
     for library in (torch, transformers, sentence_transformers):
         with monkeypatch.context() as patch:
             patch.setattr(library, "__version__", "99.0.0")
-            assert made(folder)[1]
+            assert embed_tokens(folder)[1]

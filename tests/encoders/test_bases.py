@@ -22,7 +22,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What the hub is asked for; it has every model."""
     seen: list[Any] = []
 
@@ -35,40 +35,40 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
-def test_a_pinned_name_is_fetched_at_its_commit(asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pinned_name_is_fetched_at_its_commit(downloads: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert Path(resolve_base(f"owner/model@{COMMIT}")).name == COMMIT
-    ((name, revision, files),) = asked
+    ((name, revision, files),) = downloads
     assert (name, revision) == ("owner/model", COMMIT) and "*.safetensors" in files
-    assert not any(end in pattern for pattern in files for end in (".bin", ".pt", ".pkl", ".py", ".h5", "*.*"))
+    assert not any(suffix in pattern for pattern in files for suffix in (".bin", ".pt", ".pkl", ".py", ".h5", "*.*"))
     assert capsys.readouterr().err == ""
 
 
 def test_an_unpinned_name_is_said_with_the_commit_to_write_and_no_scheduled_run_takes_it(
-    asked: list[Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    downloads: list[Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolve_base("owner/model")
     resolve_base("owner/model")
-    assert capsys.readouterr().err.count(f"write owner/model@{COMMIT}") == len(asked) == 1
+    assert capsys.readouterr().err.count(f"write owner/model@{COMMIT}") == len(downloads) == 1
     monkeypatch.setenv("SLIMTOWER_RUN", "scheduled")
     bases._fetch.cache_clear()
     with pytest.raises(UserError, match="not pinned"):
         resolve_base("owner/model")
-    assert len(asked) == 1, "nothing is downloaded for it"
+    assert len(downloads) == 1, "nothing is downloaded for it"
     assert Path(resolve_base(f"owner/model@{COMMIT}")).name == COMMIT
 
 
 @pytest.mark.parametrize("revision", ["main", "v1.0", COMMIT[:39], COMMIT.upper(), f"{COMMIT}/..", "../x"])
-def test_what_may_move_is_no_pin(asked: list[Any], revision: str) -> None:
+def test_what_may_move_is_no_pin(downloads: list[Any], revision: str) -> None:
     with pytest.raises(UserError, match="is no commit"):
         resolve_base(f"owner/model@{revision}")
-    assert asked == []
+    assert downloads == []
 
 
-def test_folders_and_bundled_models_need_no_hub(asked: list[Any], tmp_path: Path) -> None:
+def test_folders_and_bundled_models_need_no_hub(downloads: list[Any], tmp_path: Path) -> None:
     (tmp_path / "owner" / "model").mkdir(parents=True)
     assert resolve_base(str(tmp_path / "owner" / "model")) == str(tmp_path / "owner" / "model")
     assert resolve_base("all-MiniLM-L6-v2") == bundled_folder("all-MiniLM-L6-v2") != "all-MiniLM-L6-v2"
-    assert resolve_base("/no/such/folder") == "/no/such/folder" and asked == []
+    assert resolve_base("/no/such/folder") == "/no/such/folder" and downloads == []
 
 
 def test_a_model_that_cannot_be_fetched_is_one_line_and_another_try_does_not_help_without_the_hub_by_choice() -> None:
@@ -85,9 +85,9 @@ def test_weights_that_are_a_pointer_or_cut_are_one_line(tiny_tower: Path, tmp_pa
     shutil.copytree(tiny_tower, folder)
     [weights] = folder.glob("*.safetensors")
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"
-    for content, said in ((weights.read_bytes()[:-9], "tower: cannot be loaded"), (pointer, "git lfs pull")):
+    for content, message in ((weights.read_bytes()[:-9], "tower: cannot be loaded"), (pointer, "git lfs pull")):
         weights.write_bytes(content)
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             load_tower(folder)
 
 
@@ -135,13 +135,13 @@ def test_a_hub_that_is_away_or_busy_may_be_tried_again(tmp_path: Path) -> None:
     environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0", "PYTHONPATH": str(Path.cwd())}
     done = subprocess.run([sys.executable, "-c", HUB, *away, *refused], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    told = [line.split(" ", 3)[1:] for line in done.stdout.splitlines() if line.startswith("TOLD ")]
+    errors = [line.split(" ", 3)[1:] for line in done.stdout.splitlines() if line.startswith("TOLD ")]
     expected = [(f"owner/status-{name}", "TransientError") for name in away for _ in range(2)]
     expected += [(f"owner/status-{name}", "UserError") for name in refused for _ in range(2)]
     expected += [("owner/closed", "TransientError")] * 2
-    assert [(name, kind) for name, kind, _ in told] == expected
-    assert all(("look at the network" in said) == (kind == "TransientError") for _, kind, said in told)
-    assert all("give a" in said for *_, said in told)
+    assert [(name, kind) for name, kind, _ in errors] == expected
+    assert all(("look at the network" in message) == (kind == "TransientError") for _, kind, message in errors)
+    assert all("give a" in message for *_, message in errors)
 
 
 def test_a_folder_that_changed_since_the_run_began_is_not_loaded(

@@ -49,14 +49,14 @@ def test_one_in_a_hundred_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     Cut(0.009, 256, "documents", "k").tell("embed", "k")
     assert not capsys.readouterr().err
     Cut(0.368, 256, "documents", "k").tell("embed", "teach.teacher.dense.k")
-    told = "embed: 37 % of documents are longer than 256 tokens; their ends are not read (teach.teacher.dense.k)\n"
-    assert capsys.readouterr().err == told
+    warning = "embed: 37 % of documents are longer than 256 tokens; their ends are not read (teach.teacher.dense.k)\n"
+    assert capsys.readouterr().err == warning
 
 
 def test_few_texts_are_all_looked_at_and_many_by_seed() -> None:
     assert sample_rows(3, 1).tolist() == [0, 1, 2] and not len(sample_rows(0, 1))
-    one, again, other = (sample_rows(10**5, seed) for seed in (1, 1, 2))
-    assert len(np.unique(one)) == SAMPLE and np.array_equal(one, again) and not np.array_equal(one, other)
+    rows, again, reseeded = (sample_rows(10**5, seed) for seed in (1, 1, 2))
+    assert len(np.unique(rows)) == SAMPLE and np.array_equal(rows, again) and not np.array_equal(rows, reseeded)
 
 
 @pytest.mark.medium
@@ -71,17 +71,17 @@ def test_embed_and_score_say_it_and_report_it(
     short.save_pretrained(str(tmp_path / "short"), create_model_card=False)
     run_embed(tmp_path, tmp_path / "short")
     knob = "teach.teacher.dense.max_document_length"
-    told = f"embed: 100 % of documents are longer than 8 tokens; their ends are not read ({knob})\n"
-    assert told in capsys.readouterr().err
+    warning = f"embed: 100 % of documents are longer than 8 tokens; their ends are not read ({knob})\n"
+    assert warning in capsys.readouterr().err
     assert read_json(tmp_path / "data/embed/report.json")["cut_documents"] == 1
     teachers = tmp_path / "models/teach"
     ranker = load_ranker(write_cross_teacher(tmp_path / "cross", tmp_path / "model") / "tower", 8)
     ranker.save_pretrained(str(teachers / "cross/tower"), create_model_card=False)
     (teachers / "cross/report.json").write_text('{"kind": "cross_encoder"}')
     (teachers / "dense/report.json").write_text('{"kind": "dual_encoder"}')
-    for name, what in (("cross", "pairs of a query and a document"), ("dense", "documents")):
+    for name, unit in (("cross", "pairs of a query and a document"), ("dense", "documents")):
         report = read_json(run_score(tmp_path, name) / "report.json")
         assert report["cut"] == 1
         limit = "max_length" if name == "cross" else "max_document_length"
-        told = f"score: 100 % of {what} are longer than 8 tokens; their ends are not read ({limit} of {name})\n"
-        assert told in capsys.readouterr().err
+        warning = f"score: 100 % of {unit} are longer than 8 tokens; their ends are not read ({limit} of {name})\n"
+        assert warning in capsys.readouterr().err

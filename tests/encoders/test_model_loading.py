@@ -91,8 +91,8 @@ def assert_refused(load: Load, folder: Path, *parts: str) -> None:
     """With an error of one line, which has these parts."""
     with pytest.raises(UserError) as caught:
         load(folder)
-    said = str(caught.value)
-    assert "\n" not in said and all(part in said for part in parts), said
+    message = str(caught.value)
+    assert "\n" not in message and all(part in message for part in parts), message
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_each_wrapper_is_named(tmp_path: Path, prefix: str) -> None:
 @pytest.mark.parametrize("layers", [1, 3])
 def test_a_network_of_other_depth_than_its_weights_is_refused(tmp_path: Path, layers: int) -> None:
     changed_json(bert(tmp_path / "model") / "config.json", num_hidden_layers=layers)
-    said = "missing" if layers == 3 else "have no place"
-    assert_refused(load_tower, tmp_path / "model", said, f"encoder.layer.{min(layers, 2)}.")
+    defect = "missing" if layers == 3 else "have no place"
+    assert_refused(load_tower, tmp_path / "model", defect, f"encoder.layer.{min(layers, 2)}.")
 
 
 @pytest.mark.parametrize(
@@ -208,9 +208,9 @@ def empty(folder: Path) -> Path:
     """A tokenizer of special tokens alone."""
     write_tokenizer(folder)
     path = folder / "tokenizer.json"
-    whole = json.loads(path.read_text())
-    whole["model"]["vocab"] = {name: row for name, row in whole["model"]["vocab"].items() if name.startswith("[")}
-    path.write_text(json.dumps(whole))
+    state = json.loads(path.read_text())
+    state["model"]["vocab"] = {name: row for name, row in state["model"]["vocab"].items() if name.startswith("[")}
+    path.write_text(json.dumps(state))
     return folder
 
 
@@ -225,9 +225,9 @@ def test_a_model_without_a_vocabulary_is_refused(tmp_path: Path, kind: str, faul
 
 def test_words_that_are_read_as_one_token_are_no_vocabulary(tmp_path: Path) -> None:
     path = bert(tmp_path / "model") / "tokenizer.json"
-    whole = json.loads(path.read_text())
-    whole["normalizer"] = {"type": "Replace", "pattern": {"Regex": ".+"}, "content": "alpha"}
-    path.write_text(json.dumps(whole))
+    state = json.loads(path.read_text())
+    state["normalizer"] = {"type": "Replace", "pattern": {"Regex": ".+"}, "content": "alpha"}
+    path.write_text(json.dumps(state))
     with pytest.raises(UserError, match="no vocabulary"):
         load_tower(tmp_path / "model")
 
@@ -276,20 +276,20 @@ def test_left_padding_is_fine_where_positions_are_relative(tmp_path: Path) -> No
 
 
 def test_pointers_onnx_alone_and_a_lost_list_of_modules(tmp_path: Path) -> None:
-    whole = tower(tmp_path / "whole", bert(tmp_path / "bert"))
-    for name, said in (
+    intact = tower(tmp_path / "whole", bert(tmp_path / "bert"))
+    for name, message in (
         ("model.safetensors", "git lfs pull"), ("tokenizer.json", "git lfs pull"), ("modules.json", "modules.json"),
         ("model.safetensors", "ONNX alone"),
     ):  # fmt: skip
-        folder = tmp_path / f"{name} {said}"
-        shutil.copytree(whole, folder)
+        folder = tmp_path / f"{name} {message}"
+        shutil.copytree(intact, folder)
         (folder / name).unlink()
-        if "lfs" in said:
+        if "lfs" in message:
             (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
-        if "ONNX" in said:
+        if "ONNX" in message:
             (folder / "onnx").mkdir()
             (folder / "onnx" / "model.onnx").write_bytes(b"x")
-        assert_refused(load_tower, folder, said)
+        assert_refused(load_tower, folder, message)
 
 
 def test_a_late_interaction_model_without_its_modules_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ def a_processor_without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("has", "found"),
+    ("has", "precision"),
     [
         ({"architecture": "arm64", "neon": True, "bf16": True}, "fp32"),  # it does not even know the others' names
         ({"avx2": True, "avx512_f": True, "avx512_bf16": False, "amx_tile": False}, "fp32"),
@@ -23,10 +23,12 @@ def a_processor_without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"amx_tile": True}, "bf16"),
     ],
 )
-def test_auto_takes_bf16_where_it_is_native(monkeypatch: pytest.MonkeyPatch, has: dict[str, bool], found: str) -> None:
+def test_auto_takes_bf16_where_it_is_native(
+    monkeypatch: pytest.MonkeyPatch, has: dict[str, bool], precision: str
+) -> None:
     monkeypatch.setenv("SLIMTOWER_PRECISION", "")
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
-    assert resolve_precision("auto") == found
+    assert resolve_precision("auto") == precision
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # a GPU decides where there is one
     for native in (True, False):
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation, native=native: native)

@@ -35,9 +35,9 @@ def embed(texts: list[str]) -> Embeddings:
 def test_written_vectors_are_in_the_order_asked_for(tmp_path: Path) -> None:
     cache = VectorCache(tmp_path / "cache", "float32")
     cache.fill(TEXTS, embed, 7, "test")
-    asked = [TEXTS[3], TEXTS[49], TEXTS[3]]
-    cache.write(asked, tmp_path / "out.npy", 3, tmp_path / "lengths.npy")
-    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), vectors(asked))
+    requests = [TEXTS[3], TEXTS[49], TEXTS[3]]
+    cache.write(requests, tmp_path / "out.npy", 3, tmp_path / "lengths.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), vectors(requests))
     np.testing.assert_array_equal(np.load(tmp_path / "lengths.npy"), np.array([1.5, 24.5, 1.5], dtype=np.float32))
 
 
@@ -77,11 +77,11 @@ def test_more_shards_than_files_may_be_open_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["keys", "vectors", "lengths"])
-@pytest.mark.parametrize("left", [0, 130])
-def test_a_shard_that_a_power_failure_cut_is_named(tmp_path: Path, name: str, left: int) -> None:
+@pytest.mark.parametrize("size", [0, 130])
+def test_a_shard_that_a_power_failure_cut_is_named(tmp_path: Path, name: str, size: int) -> None:
     VectorCache(tmp_path / "cache", "float32").fill(TEXTS, embed, 50, "test")
     [path] = (tmp_path / "cache").glob(f"*/{name}.npy")
-    os.truncate(path, left)
+    os.truncate(path, size)
     with pytest.raises(UserError, match=rf"{path.parent}: cannot be read .*: delete it, and it is made again"):
         VectorCache(tmp_path / "cache", "float32").write(TEXTS, tmp_path / "out.npy", 3, tmp_path / "lengths.npy")
 
@@ -105,10 +105,10 @@ def test_a_shard_that_lacks_a_file_is_told_and_read_again(
     VectorCache(cache, "float32").fill(TEXTS, embed, 25, "test")
     lost = sorted(cache.glob("shard-*"))[0]
     (lost / f"{name}.npy").unlink()
-    made = VectorCache(cache, "float32")
+    reopened = VectorCache(cache, "float32")
     assert f"{lost}: has no {name}.npy; its texts are read again" in capsys.readouterr().err
-    assert made.fill(TEXTS, embed, 25, "test") == 25
-    made.write(TEXTS, out, 3, tmp_path / "lengths.npy")
+    assert reopened.fill(TEXTS, embed, 25, "test") == 25
+    reopened.write(TEXTS, out, 3, tmp_path / "lengths.npy")
     np.testing.assert_array_equal(np.load(out), vectors(TEXTS))
     VectorCache(cache, "float32")
     assert "has no" not in capsys.readouterr().err and (lost / f"{name}.npy").is_file()
@@ -118,37 +118,37 @@ def test_a_shard_that_lacks_a_file_is_told_and_read_again(
 def test_windows_bound_what_is_held_and_a_resumed_run_makes_the_same_shards(tmp_path: Path) -> None:
     texts = [f"{'long ' * (number % 5)}text {number}" for number in range(203)] + TEXTS
 
-    def some(texts: list[str]) -> Embeddings:
+    def embed(texts: list[str]) -> Embeddings:
         shards.append(texts)
         if len(shards) == stop:
             raise KeyboardInterrupt
         return Embeddings(np.zeros((len(texts), 3), dtype=np.float32), np.zeros(len(texts), dtype=np.float32))
 
-    made = []
+    runs = []
     for stop in (0, 7):
         shards: list[list[str]] = []
         cache = tmp_path / str(stop)
         if stop:
             with pytest.raises(KeyboardInterrupt):
-                VectorCache(cache, "float32").fill(texts, some, 3, "test")
+                VectorCache(cache, "float32").fill(texts, embed, 3, "test")
             shards.pop()
             stop = 0
-        VectorCache(cache, "float32").fill(texts, some, 3, "test")
-        made.append(shards)
-    assert made[0] == made[1]
-    asked = [text for shard in made[0] for text in shard]
-    assert len(asked) == len(set(asked)) == len(set(texts))
+        VectorCache(cache, "float32").fill(texts, embed, 3, "test")
+        runs.append(shards)
+    assert runs[0] == runs[1]
+    sequence = [text for shard in runs[0] for text in shard]
+    assert len(sequence) == len(set(sequence)) == len(set(texts))
     window = 3 * WINDOW_SHARDS
-    for place, shard in enumerate(made[0]):
-        assert len({texts.index(text) // window for text in shard}) == 1, place
+    for position, shard in enumerate(runs[0]):
+        assert len({texts.index(text) // window for text in shard}) == 1, position
         assert len(shard[0]) >= len(shard[-1])
 
 
 def test_scores_that_are_no_numbers_are_not_kept_and_a_shard_that_was_cut_is_one_line(own_cache: Path) -> None:
     def scores(value: float) -> list[list[float]]:
-        given = ["a"], np.array([[0, 2]])
-        found: np.ndarray = shards.get_or_compute(lambda _, rows: np.full(rows.shape, value, np.float32), *given)
-        return found.tolist()
+        arguments = ["a"], np.array([[0, 2]])
+        values: np.ndarray = shards.get_or_compute(lambda _, rows: np.full(rows.shape, value, np.float32), *arguments)
+        return values.tolist()
 
     shards = ScoreShards(["a teacher"], np.zeros((3, 32), dtype=np.uint8))
     assert np.isnan(scores(np.nan)).all() and not list(own_cache.rglob("*.npy"))
@@ -171,20 +171,20 @@ def embed_texts(folder: Path, target: Path) -> int:
 def test_embeddings_do_not_outlive_the_code_and_the_libraries_that_made_them(
     tmp_path: Path, tiny_tower: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read() -> int:
+    def embed() -> int:
         return embed_texts(tiny_tower, tmp_path / "out.npy")
 
     reader = LayerReader(tiny_tower, "a fingerprint", [1, 3], 0, "fp32")
     keys = {reader.key}
-    assert (read(), read()) == (len(TEXTS), 0)
+    assert (embed(), embed()) == (len(TEXTS), 0)
     for library in (torch, transformers, sentence_transformers):
         with monkeypatch.context() as patch:
             patch.setattr(library, "__version__", "99.0.0")
-            assert (read(), read()) == (len(TEXTS), 0)
+            assert (embed(), embed()) == (len(TEXTS), 0)
             keys.add(reader.key)
-    assert read() == 0 and len(keys) == 4
+    assert embed() == 0 and len(keys) == 4
     monkeypatch.setattr(vector_cache, "code_digest", lambda *modules: f"another {modules}")
-    assert (read(), read()) == (len(TEXTS), 0)
+    assert (embed(), embed()) == (len(TEXTS), 0)
 
 
 @pytest.mark.medium

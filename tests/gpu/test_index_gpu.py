@@ -32,9 +32,9 @@ def built(factory: str) -> faiss.Index:
 
 @pytest.mark.parametrize("metric", [faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2])
 def test_scans_are_exact(metric: int) -> None:
-    found, expected = gpu.knn(QUERIES, MATRIX, 10, metric), faiss.knn(QUERIES, MATRIX, 10, metric=metric)
-    np.testing.assert_allclose(found[0], expected[0], atol=1e-5)
-    assert recall(found[1], expected[1]) > 0.999
+    hits, expected = gpu.knn(QUERIES, MATRIX, 10, metric), faiss.knn(QUERIES, MATRIX, 10, metric=metric)
+    np.testing.assert_allclose(hits[0], expected[0], atol=1e-5)
+    assert recall(hits[1], expected[1]) > 0.999
 
 
 def test_the_exact_hits_are_those_of_float64() -> None:
@@ -49,17 +49,17 @@ def test_the_exact_hits_are_those_of_float64() -> None:
     ],
 )
 def test_what_is_built_there_is_searched_here(factory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = exact_top(MATRIX, QUERIES)
+    exact = exact_top(MATRIX, QUERIES)
     index = built(factory)
-    tuned = tune(index, QUERIES, wanted, 0.95)
+    tuned = tune(index, QUERIES, exact, 0.95)
     write_shards(tmp_path, "ann", iter([index]), several=False)
     monkeypatch.setattr(gpu, "seen", lambda: False)
     here = built(factory)
-    alone = tune(here, QUERIES, wanted, 0.95)
+    alone = tune(here, QUERIES, exact, 0.95)
     assert tuned.met == alone.met and tuned.recall == pytest.approx(alone.recall, abs=0.03)
-    read = faiss.read_index(str(tmp_path / "ann.faiss"))  # a CPU index at the settings tuned on the GPU
-    assert isinstance(read, type(here)) and read.ntotal == len(MATRIX)
-    assert recall(read.search(QUERIES, 10)[1], wanted) == pytest.approx(tuned.recall, abs=0.01)
+    loaded = faiss.read_index(str(tmp_path / "ann.faiss"))  # a CPU index at the settings tuned on the GPU
+    assert isinstance(loaded, type(here)) and loaded.ntotal == len(MATRIX)
+    assert recall(loaded.search(QUERIES, 10)[1], exact) == pytest.approx(tuned.recall, abs=0.01)
 
 
 def test_the_seed_fixes_the_centroids_and_they_come_back() -> None:

@@ -66,7 +66,7 @@ def test_a_tower_reads_as_on_a_cpu(tiny_tower: Path, tmp_path: Path, monkeypatch
     monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path / "another"))
     run_embed(tmp_path / "cpu", tiny_tower)
     for name in ("documents.npy", "alignment.npy"):
-        there, here = (np.load(tmp_path / place / "data/embed" / name) for place in ("gpu", "cpu"))
+        there, here = (np.load(tmp_path / machine / "data/embed" / name) for machine in ("gpu", "cpu"))
         np.testing.assert_allclose(there, here, atol=2e-3)
 
 

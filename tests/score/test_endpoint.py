@@ -25,15 +25,19 @@ def test_its_scores_are_the_models_there_and_each_text_is_paid_for_once(
     model = load_tower(linked / "new")
     with serving(tower_reader(model)) as server:
         teach(linked / "models/teach/rented", server)
-        found = read_table(run_score(linked, "rented"), "scores")["score"].to_numpy()
+        scores = read_table(run_score(linked, "rented"), "scores")["score"].to_numpy()
         requests = len(server.bodies)
         run_score(linked, "rented")
         assert len(server.bodies) == requests
     texts = read_table(linked / "data/embed", "alignment_texts")["text"].to_pylist()
     documents = corpus_texts(linked)
-    asked, held = (model.encode(some, normalize_embeddings=True).astype(np.float64) for some in (texts, documents))
+    query_vectors, document_vectors = (
+        model.encode(side, normalize_embeddings=True).astype(np.float64) for side in (texts, documents)
+    )
     nearest = np.load(linked / "data/embed/nearest.npy")
-    expected = np.stack([held[rows] @ vector for rows, vector in zip(nearest, asked, strict=True)])
-    np.testing.assert_allclose(found, expected.reshape(-1), atol=1e-5)
-    read = {documents[row] for row in np.unique(nearest)}
-    assert all(server.paid[text] == (text in texts or text in read) for text in {*texts, *documents} - {*PROBES})
+    expected = np.stack([document_vectors[rows] @ vector for rows, vector in zip(nearest, query_vectors, strict=True)])
+    np.testing.assert_allclose(scores, expected.reshape(-1), atol=1e-5)
+    scored_documents = {documents[row] for row in np.unique(nearest)}
+    assert all(
+        server.paid[text] == (text in texts or text in scored_documents) for text in {*texts, *documents} - {*PROBES}
+    )

@@ -26,7 +26,7 @@ def test_blocks_of_documents_give_what_one_pair_gives(monkeypatch: pytest.Monkey
     random = np.random.default_rng(3)
     query = random.normal(size=(5, 8))
     documents = [random.normal(size=(size, 8)) for size in (1, 7, 3, 30, 2)]
-    expected = [float((query @ each.T).max(axis=1).sum()) for each in documents]
+    expected = [float((query @ document.T).max(axis=1).sum()) for document in documents]
     for elements in (1, 300, 10**6):
         monkeypatch.setattr(late, "_ELEMENTS", elements)
         np.testing.assert_allclose(max_similarities(query, documents), expected, rtol=1e-5)
@@ -39,16 +39,18 @@ def test_the_stage_scores_by_max_similarity_of_float16_vectors(
     tmp_path: Path, tiny_tower: Path, linked: Path, own_cache: Path
 ) -> None:
     teach = write_late_teacher(tmp_path / "models/teach/late", tiny_tower)
-    found = read_table(run_score(tmp_path, "late"), "scores")
+    table = read_table(run_score(tmp_path, "late"), "scores")
     texts, corpus = read_table(linked / "data/embed", "alignment_texts")["text"].to_pylist(), corpus_texts(linked)
     plain = MultiVectorEncoder(str(teach / "tower"), device="cpu")
-    for row in np.linspace(0, found.num_rows - 1, 20).astype(int).tolist():
-        text_row, doc_row, score = (found[name][row].as_py() for name in ("text_row", "doc_row", "score"))
-        asked, held = (
+    for row in np.linspace(0, table.num_rows - 1, 20).astype(int).tolist():
+        text_row, doc_row, score = (table[name][row].as_py() for name in ("text_row", "doc_row", "score"))
+        query_vectors, document_vectors = (
             embed([text])[0].numpy().astype(np.float64)
             for embed, text in ((plain.encode_query, texts[text_row]), (plain.encode_document, corpus[doc_row]))
         )
-        assert score == pytest.approx((asked @ held.astype(np.float16).T).max(axis=1).sum(), abs=2e-3)
+        assert score == pytest.approx(
+            (query_vectors @ document_vectors.astype(np.float16).T).max(axis=1).sum(), abs=2e-3
+        )
     assert not list(own_cache.glob("token_vectors/*")), "removed once all is scored"
 
 
@@ -61,33 +63,33 @@ def test_a_killed_reading_repeats_one_shard_and_leaves_the_same_vectors(
     params = SCORE.model_copy(update={"shard_texts": 4})
 
     def scorer() -> LateInteractionScorer:
-        made = open_scorer(teach, fingerprint(teach / "tower").id, documents, tmp_path / "unused", reading(params))
-        assert isinstance(made, LateInteractionScorer)
-        return made
+        opened = open_scorer(teach, fingerprint(teach / "tower").id, documents, tmp_path / "unused", reading(params))
+        assert isinstance(opened, LateInteractionScorer)
+        return opened
 
-    whole = scorer()
-    expected = whole.scores(TEXTS, PLACES)
-    ends, tokens = whole.documents.ends, whole.documents.file.read_bytes()
-    whole.finish()
+    undisturbed = scorer()
+    expected = undisturbed.scores(TEXTS, PLACES)
+    ends, tokens = undisturbed.documents.ends, undisturbed.documents.file.read_bytes()
+    undisturbed.finish()
 
-    read: list[int] = []
+    batch_sizes: list[int] = []
     vectors = late.token_vectors
 
-    def killed(model: MultiVectorEncoder, some: list[str], *words: object, **named: object) -> list[np.ndarray]:
-        if len(read) == 2:
-            with whole.documents.file.open("ab") as handle:
+    def killed(model: MultiVectorEncoder, batch: list[str], *words: object, **named: object) -> list[np.ndarray]:
+        if len(batch_sizes) == 2:
+            with undisturbed.documents.file.open("ab") as handle:
                 handle.write(b"half a shard")
             raise KeyboardInterrupt
-        read.append(len(some))
-        return vectors(model, some, *words, **named)  # type: ignore[arg-type]
+        batch_sizes.append(len(batch))
+        return vectors(model, batch, *words, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(late, "token_vectors", killed)
     with pytest.raises(KeyboardInterrupt):
         scorer().scores(TEXTS, PLACES)
-    read.clear()
+    batch_sizes.clear()
     again = scorer()
     np.testing.assert_array_equal(again.scores(TEXTS, PLACES), expected)
-    assert read == [3]
+    assert batch_sizes == [3]
     np.testing.assert_array_equal(again.documents.ends, ends)
     assert again.documents.file.read_bytes() == tokens
     assert TokenVectors(again.folder, 8)[10].shape == (2, 8), "an empty document has its special tokens"
@@ -113,23 +115,23 @@ def test_a_run_has_its_vectors_alone_and_a_kill_while_they_are_removed_leaves_no
             raise KeyboardInterrupt
 
     def is_free() -> bool:
-        with suppress(TransientError), file_lock(own_cache / "locks" / whole.folder.name, "held"):
+        with suppress(TransientError), file_lock(own_cache / "locks" / undisturbed.folder.name, "held"):
             return True
         return False
 
-    whole = scorer()
-    expected = whole.scores(TEXTS, PLACES)
+    undisturbed = scorer()
+    expected = undisturbed.scores(TEXTS, PLACES)
     assert not is_free()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(shutil, "rmtree", killed)
-        whole.finish()
+        undisturbed.finish()
     again = scorer()
     np.testing.assert_array_equal(again.scores(TEXTS, PLACES), expected)
     again.finish()
     assert is_free() and not list(own_cache.glob("token_vectors/*"))
 
 
-def kept(folder: Path) -> TokenVectors:
+def stored_vectors(folder: Path) -> TokenVectors:
     """Vectors of two documents, of one and of two tokens."""
     vectors = TokenVectors(folder, 2)
     vectors.append([np.full((tokens, 2), tokens, dtype=np.float32) for tokens in (1, 2)])
@@ -141,24 +143,24 @@ def test_token_vectors_that_are_no_numbers_are_not_kept(tmp_path: Path, value: f
     vectors = TokenVectors(tmp_path, 2)
     with pytest.raises(UserError, match="not finite"):
         vectors.append([np.ones((1, 2), np.float32), np.full((1, 2), value, np.float32)])
-    assert len(TokenVectors(tmp_path, 2)) == 0 and len(kept(tmp_path)) == 2
+    assert len(TokenVectors(tmp_path, 2)) == 0 and len(stored_vectors(tmp_path)) == 2
 
 
 @pytest.mark.parametrize("name", ["tokens.f16", "ends.npy"])
-@pytest.mark.parametrize("left", [None, 0, 11])
-def test_vectors_that_are_not_all_there_count_as_none(tmp_path: Path, name: str, left: int | None) -> None:
-    kept(tmp_path)
+@pytest.mark.parametrize("size", [None, 0, 11])
+def test_vectors_that_are_not_all_there_count_as_none(tmp_path: Path, name: str, size: int | None) -> None:
+    stored_vectors(tmp_path)
     assert len(TokenVectors(tmp_path, 2)) == 2
-    if left is None:
+    if size is None:
         (tmp_path / name).unlink()
     else:
-        os.truncate(tmp_path / name, left)
+        os.truncate(tmp_path / name, size)
     assert len(TokenVectors(tmp_path, 2)) == 0
-    assert kept(tmp_path)[1].tolist() == [[2, 2], [2, 2]]
+    assert stored_vectors(tmp_path)[1].tolist() == [[2, 2], [2, 2]]
 
 
 def test_nothing_is_written_behind_vectors_that_another_run_removed(tmp_path: Path) -> None:
-    vectors = kept(tmp_path / "cache")
+    vectors = stored_vectors(tmp_path / "cache")
     shutil.rmtree(tmp_path / "cache")
     with pytest.raises(TransientError, match=r"tokens\.f16: vectors that were here are gone"):
         vectors.append([np.ones((1, 2), dtype=np.float32)])

@@ -40,66 +40,70 @@ def scorer(teach: Path, scratch: Path, batch_size: int = 2) -> Scorer:
 
 def hidden(network: Any, features: dict[str, torch.Tensor]) -> list[torch.Tensor]:
     """States of each layer of one text's tokens, float64 `(length, width)`."""
-    given = {name: features[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in features}
+    inputs = {name: features[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in features}
     with torch.no_grad():
-        return [state[0].double() for state in network(**given, output_hidden_states=True).hidden_states[1:]]
+        return [state[0].double() for state in network(**inputs, output_hidden_states=True).hidden_states[1:]]
 
 
 def test_a_cross_encoders_head_reads_the_first_token_of_each_layer(teach: Path, tmp_path: Path) -> None:
-    found = scorer(teach, tmp_path / "texts").layer_scores(TEXTS, PLACES)
+    scores = scorer(teach, tmp_path / "texts").layer_scores(TEXTS, PLACES)
     ranker: Any = load_ranker(teach / "tower")
     network = ranker.model
     for row, text in enumerate(TEXTS):
-        for column, place in enumerate(PLACES[row].tolist()):
-            states = hidden(network.bert, ranker.preprocess([(text, DOCUMENTS[place])]))
+        for column, position in enumerate(PLACES[row].tolist()):
+            states = hidden(network.bert, ranker.preprocess([(text, DOCUMENTS[position])]))
             for layer, state in enumerate(states):
                 dense, head = network.bert.pooler.dense, network.classifier
                 pooled = torch.tanh(state[0] @ dense.weight.double().T + dense.bias.double())
                 expected = (pooled @ head.weight.double()[0] + head.bias.double()[0]).detach()
-                assert found[row, column, layer] == pytest.approx(float(expected), abs=1e-5)
-    assert found.shape == (3, 2, len(states)) and found.dtype == np.float32 and len(states) > 1
-    pairs = [(text, DOCUMENTS[place]) for text, own in zip(TEXTS, PLACES.tolist(), strict=True) for place in own]
+                assert scores[row, column, layer] == pytest.approx(float(expected), abs=1e-5)
+    assert scores.shape == (3, 2, len(states)) and scores.dtype == np.float32 and len(states) > 1
+    pairs = [
+        (text, DOCUMENTS[position])
+        for text, positions in zip(TEXTS, PLACES.tolist(), strict=True)
+        for position in positions
+    ]
     last = pair_scores(load_ranker(teach / "tower"), pairs, precision="fp32", batch_size=2)
-    np.testing.assert_allclose(found[:, :, -1].reshape(-1), last, atol=1e-5)
+    np.testing.assert_allclose(scores[:, :, -1].reshape(-1), last, atol=1e-5)
     np.testing.assert_allclose(scorer(teach, tmp_path / "texts").scores(TEXTS, PLACES).reshape(-1), last, atol=1e-5)
 
 
 @pytest.mark.parametrize("pooling", ["special_tokens", "segments"])
 def test_dual_pooling_pools_each_layer(teach: Path, tmp_path: Path, pooling: Pooling) -> None:
-    made = dual_pooled(str(tmp_path / "model/encoder"), pooling, 0.1, 24)
-    made.save_pretrained(str(teach / "tower"), create_model_card=False)
-    found = scorer(teach, tmp_path / "texts").layer_scores(TEXTS, PLACES)
+    pooled_ranker = dual_pooled(str(tmp_path / "model/encoder"), pooling, 0.1, 24)
+    pooled_ranker.save_pretrained(str(teach / "tower"), create_model_card=False)
+    scores = scorer(teach, tmp_path / "texts").layer_scores(TEXTS, PLACES)
     ranker: Any = load_ranker(teach / "tower")
     sep = ranker.tokenizer.sep_token_id
     features = ranker.preprocess([(TEXTS[1], DOCUMENTS[2])])
     ids = features["input_ids"][0].tolist()
-    middle, end = (place for place, token in enumerate(ids) if token == sep)
+    middle, last = (position for position, token in enumerate(ids) if token == sep)
     for layer, state in enumerate(hidden(ranker[0].auto_model, features)):
         if pooling == "special_tokens":
             query, document = state[0], state[middle]
         else:
             query, document = (
-                each.sum(dim=0) / len(each) ** 0.5 for each in (state[1:middle], state[middle + 1 : end])
+                segment.sum(dim=0) / len(segment) ** 0.5 for segment in (state[1:middle], state[middle + 1 : last])
             )
-        assert found[1, 0, layer] == pytest.approx(0.1 * float(query @ document), abs=1e-4)
+        assert scores[1, 0, layer] == pytest.approx(0.1 * float(query @ document), abs=1e-4)
 
 
 def test_late_interaction_compares_the_states_of_all_layers_as_they_are(tmp_path: Path, tiny_tower: Path) -> None:
     teach = write_late_teacher(tmp_path / "late", tiny_tower)
-    found = scorer(teach, tmp_path / "texts").layer_scores(TEXTS, PLACES)
+    scores = scorer(teach, tmp_path / "texts").layer_scores(TEXTS, PLACES)
     model: Any = load_late_interaction(teach / "tower")
     for row, text in enumerate(TEXTS):
-        for column, place in enumerate(PLACES[row].tolist()):
-            sides = ((text, "query"), (DOCUMENTS[place], "document"))
-            asked, held = (
-                hidden(model[0].auto_model, model.preprocess([each], prompt=None, task=task)) for each, task in sides
+        for column, position in enumerate(PLACES[row].tolist()):
+            sides = ((text, "query"), (DOCUMENTS[position], "document"))
+            query_states, document_states = (
+                hidden(model[0].auto_model, model.preprocess([side], prompt=None, task=task)) for side, task in sides
             )
             for layer in range(4):
-                expected = (asked[layer] @ held[layer].T).max(dim=1).values.sum()
-                assert found[row, column, layer] == pytest.approx(float(expected), rel=1e-4)
-    assert found.shape == (3, 2, 4)
-    own, again = scorer(teach, tmp_path / "texts"), scorer(teach, tmp_path / "texts")
-    before = own.scores(TEXTS, PLACES)
+                expected = (query_states[layer] @ document_states[layer].T).max(dim=1).values.sum()
+                assert scores[row, column, layer] == pytest.approx(float(expected), rel=1e-4)
+    assert scores.shape == (3, 2, 4)
+    first, again = scorer(teach, tmp_path / "texts"), scorer(teach, tmp_path / "texts")
+    before = first.scores(TEXTS, PLACES)
     again.layer_scores(TEXTS, PLACES)
     np.testing.assert_array_equal(again.scores(TEXTS, PLACES), before)
 
@@ -121,15 +125,17 @@ def test_the_stage_leaves_a_row_of_layers_for_each_of_the_tables(
     corpus = corpus_texts(tmp_path)
     params = SCORE.model_copy(update={"batch_size": 4})
     folder = tmp_path / "models/teach" / kind
-    asked = open_scorer(folder, fingerprint(folder / "tower").id, corpus, tmp_path / "texts", reading(params))
+    opened = open_scorer(folder, fingerprint(folder / "tower").id, corpus, tmp_path / "texts", reading(params))
     lengths = {text: sum(row["text_row"] == text for row in table) for text in {row["text_row"] for row in table}}
     longest = sorted(lengths, key=lengths.__getitem__)[-2:]
     assert lengths[longest[-1]] > 3, "a positive stands behind the nearest"
     for text in (longest[-1], longest[-2], next(iter(lengths))):
-        places = [place for place, row in enumerate(table) if row["text_row"] == text]
-        own = asked.layer_scores([texts[text]], np.array([[table[place]["doc_row"] for place in places]]))[0]
-        np.testing.assert_allclose(layers[places], own - own.max(axis=0), rtol=2e-3, atol=2e-3)
-        assert (layers[places].max(axis=0) == 0).all()
+        table_rows = [table_row for table_row, row in enumerate(table) if row["text_row"] == text]
+        scores = opened.layer_scores(
+            [texts[text]], np.array([[table[table_row]["doc_row"] for table_row in table_rows]])
+        )[0]
+        np.testing.assert_allclose(layers[table_rows], scores - scores.max(axis=0), rtol=2e-3, atol=2e-3)
+        assert (layers[table_rows].max(axis=0) == 0).all()
 
 
 def test_a_teacher_whose_layers_do_not_score_leaves_none(tmp_path: Path, linked: Path, tiny_tower: Path) -> None:

@@ -14,12 +14,12 @@ from steps.core.tables import read_table
 
 @pytest.mark.medium
 def test_a_ranker_that_the_run_trained_scores_as_a_teacher(linked: Path, embedded: Path, tiny_tower: Path) -> None:
-    found = [
-        (row["query_id"], f"{row['dataset']}/{(place + 2 * step) % 64}", step + 1, 1 / (step + 1))
-        for place, row in enumerate(read_table(linked / "data/ingest", "queries").to_pylist())
+    candidates = [
+        (row["query_id"], f"{row['dataset']}/{(number + 2 * step) % 64}", step + 1, 1 / (step + 1))
+        for number, row in enumerate(read_table(linked / "data/ingest", "queries").to_pylist())
         for step in range(6)
     ]
-    write_rows(linked / "data/candidates/bm25", "candidates", found)
+    write_rows(linked / "data/candidates/bm25", "candidates", candidates)
     params = PARAMS.model_copy(update={"base": str(tiny_tower), "max_triplets": 20})
     teach, mine = Path("models/teach/cross"), embedded / "data/mine/relevance"
     run_stage("rank", linked, linked / "data/rank/cross", params, teach=teach, mine=mine)

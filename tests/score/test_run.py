@@ -56,18 +56,20 @@ def test_a_score_is_the_inner_product_of_the_other_teachers_own_embeddings(root:
     documents = corpus_texts(root)
     nearest = np.load(root / "data/embed/nearest.npy")
     tower = load_tower(root / "models/teach/other/tower")
-    asked, held = (
-        np.stack([embed(text) for text in given]).astype(np.float64)
-        for embed, given in ((tower.encode_query, texts), (tower.encode_document, documents))
+    query_vectors, document_vectors = (
+        np.stack([embed(text) for text in side]).astype(np.float64)
+        for embed, side in ((tower.encode_query, texts), (tower.encode_document, documents))
     )
-    expected = np.stack([held[rows] @ vector for rows, vector in zip(nearest, asked, strict=True)])
-    found = read_table(output, "scores")
-    assert found.schema.types == [pa.int32(), pa.int32(), pa.float32()]
-    assert found["text_row"].to_pylist() == np.repeat(np.arange(len(texts)), nearest.shape[1]).tolist()
-    assert found["doc_row"].to_pylist() == nearest.reshape(-1).tolist()
-    np.testing.assert_allclose(found["score"].to_numpy(), expected.reshape(-1), rtol=1e-5)
+    expected = np.stack([document_vectors[rows] @ vector for rows, vector in zip(nearest, query_vectors, strict=True)])
+    table = read_table(output, "scores")
+    assert table.schema.types == [pa.int32(), pa.int32(), pa.float32()]
+    assert table["text_row"].to_pylist() == np.repeat(np.arange(len(texts)), nearest.shape[1]).tolist()
+    assert table["doc_row"].to_pylist() == nearest.reshape(-1).tolist()
+    np.testing.assert_allclose(table["score"].to_numpy(), expected.reshape(-1), rtol=1e-5)
     first = np.load(root / "data/embed/documents.npy")
-    assert not np.allclose(held @ asked[0], first @ np.load(root / "data/embed/alignment.npy")[0], atol=0.1)
+    assert not np.allclose(
+        document_vectors @ query_vectors[0], first @ np.load(root / "data/embed/alignment.npy")[0], atol=0.1
+    )
 
     report = read_json(output / "report.json")
     assert report["teacher"]["weights"] == fingerprint(root / "models/teach/other/tower").weights
@@ -82,7 +84,7 @@ def test_a_killed_run_repeats_at_most_one_shard_and_ends_as_an_undisturbed_one(
     root: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_until(lambda: len(shards(own_cache)) >= 2, SCRIPT, root)
-    kept, embedded = len(shards(own_cache)), len(list(own_cache.glob("vectors/*/shard-*")))
+    cached, embedded = len(shards(own_cache)), len(list(own_cache.glob("vectors/*/shard-*")))
 
     scored: list[int] = []
     scores = DualEncoderScorer.scores
@@ -94,7 +96,7 @@ def test_a_killed_run_repeats_at_most_one_shard_and_ends_as_an_undisturbed_one(
     monkeypatch.setattr(DualEncoderScorer, "scores", counted)
     resumed = {path.name: path.read_bytes() for path in run_score(root, "other").iterdir()}
     total = -(-read_table(root / "data/embed", "alignment_texts").num_rows // SCORE.shard_texts)
-    assert len(scored) == total - kept > 0
+    assert len(scored) == total - cached > 0
     assert len(list(own_cache.glob("vectors/*/shard-*"))) == embedded  # documents are embedded once
 
     monkeypatch.setenv("SLIMTOWER_CACHE", str(own_cache.with_name("another-cache")))
@@ -119,9 +121,9 @@ def test_another_precision_library_teacher_or_text_is_scored_anew_and_the_same_i
         patch.setattr(transformers, "__version__", "99.0.0")
         assert computed() == total
     texts = stage.read_table(root / "data/embed", "alignment_texts")
-    place = texts.schema.get_field_index("text")
+    column = texts.schema.get_field_index("text")
     words = texts["text"].to_pylist()
-    changed = texts.set_column(place, texts.schema.field(place), pa.array(["something else", *words[1:]]))
+    changed = texts.set_column(column, texts.schema.field(column), pa.array(["something else", *words[1:]]))
     monkeypatch.setattr(stage, "read_table", lambda *_: changed)
     assert computed() == 1
 
@@ -136,7 +138,7 @@ def test_what_cannot_be_scored_is_said(root: Path, linked: Path, monkeypatch: py
             run_score(linked, "other")
     monkeypatch.undo()
     monkeypatch.setenv("SLIMTOWER_CACHE", str(linked / "cache"))
-    monkeypatch.setattr(DualEncoderScorer, "scores", lambda self, texts, places: np.full(places.shape, np.nan))
+    monkeypatch.setattr(DualEncoderScorer, "scores", lambda self, texts, positions: np.full(positions.shape, np.nan))
     with pytest.raises(UserError, match=r"document is nan; set score\.precision: fp32"):
         run_score(linked, "other")
     write_json(folder / "report.json", {"kind": "rules"})

@@ -95,9 +95,9 @@ def test_padding_on_either_side_gives_the_same_embedding(saved: Path) -> None:
     for role in ("query", "document"):
         right = encode(tower, TEXTS, role)  # type: ignore[arg-type]
         route(tower, role).tokenizer.padding_side = "left"  # type: ignore[arg-type]
-        left = encode(tower, TEXTS, role)  # type: ignore[arg-type]
+        left_padded = encode(tower, TEXTS, role)  # type: ignore[arg-type]
         alone = np.concatenate([encode(tower, [text], role) for text in TEXTS])  # type: ignore[arg-type]
-        np.testing.assert_allclose(left, right, atol=1e-5)
+        np.testing.assert_allclose(left_padded, right, atol=1e-5)
         np.testing.assert_allclose(alone, right, atol=1e-5)
 
 
@@ -150,10 +150,10 @@ def params(base: Path, **changes: Any) -> LlmDualEncoder:
 
 def world_triplets() -> list[TextTriplet]:
     texts = {row["doc_id"]: TITLED.text(row["title"], row["topic"], row["content"]) for row in documents()}
-    asked = {row["query_id"]: row["text"] for row in queries()}
+    texts_by_id = {row["query_id"]: row["text"] for row in queries()}
     return [
         TextTriplet(
-            asked[row["query_id"]],
+            texts_by_id[row["query_id"]],
             texts[row["positive_id"]],
             texts[row["negative_id"]],
             "judged",
@@ -184,12 +184,12 @@ def test_the_loss_is_the_papers_sum_over_embeddings_and_widths(base: Path) -> No
     random = np.random.default_rng(0)
     shared = random.normal(size=(5, 1, 8)).repeat(3, axis=1)
     positive, negative = random.normal(size=(2, 5, 3, 8))
-    given = params(base, temperature=0.3)
+    knobs = params(base, temperature=0.3)
     tower = SentenceTransformer(modules=[torch.nn.Identity()], device="cpu", similarity_fn_name="cosine")
-    columns = [torch.from_numpy(each).requires_grad_() for each in (shared, positive, negative)]
+    columns = [torch.from_numpy(array).requires_grad_() for array in (shared, positive, negative)]
 
     def loss(*embeddings: torch.Tensor) -> torch.Tensor:
-        function = PlaceholderLoss(tower, given.temperature, given.loss)
+        function = PlaceholderLoss(tower, knobs.temperature, knobs.loss)
         return function.compute_loss_from_embeddings(list(embeddings), torch.empty(0))
 
     expected = sum(
@@ -208,15 +208,15 @@ def test_three_states_train_and_the_last_is_that_of_the_saved_tower(base: Path) 
     for side in ("right", "left"):
         route(training, "document").tokenizer.padding_side = side
         with torch.inference_mode():
-            found = training(training.preprocess(TEXTS, task="document"))["sentence_embedding"]
+            document_states = training(training.preprocess(TEXTS, task="document"))["sentence_embedding"]
             states = torch.stack([states_before(base, tower, text) for text in TEXTS])
             expected = route(tower, "document")[2].linear(states)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(unit(found[:, 2].numpy()), encode(tower, TEXTS, "document"), atol=1e-5)
+        torch.testing.assert_close(document_states, expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(unit(document_states[:, 2].numpy()), encode(tower, TEXTS, "document"), atol=1e-5)
     with torch.inference_mode():
-        asked = training(training.preprocess(TEXTS, task="query"))["sentence_embedding"]
-    assert torch.equal(asked[:, 0], asked[:, 1]) and torch.equal(asked[:, 0], asked[:, 2])
-    np.testing.assert_allclose(unit(asked[:, 0].numpy()), encode(tower, TEXTS, "query"), atol=1e-5)
+        query_states = training(training.preprocess(TEXTS, task="query"))["sentence_embedding"]
+    assert torch.equal(query_states[:, 0], query_states[:, 1]) and torch.equal(query_states[:, 0], query_states[:, 2])
+    np.testing.assert_allclose(unit(query_states[:, 0].numpy()), encode(tower, TEXTS, "query"), atol=1e-5)
 
 
 def test_the_last_state_stands_for_a_placeholder_that_was_cut_off() -> None:
@@ -224,15 +224,17 @@ def test_the_last_state_stands_for_a_placeholder_that_was_cut_off() -> None:
     mask = torch.tensor([[1, 1, 1, 1, 0], [0, 1, 1, 1, 1]])
     states = torch.arange(10.0).view(2, 5, 1)
     features = {"input_ids": ids, "attention_mask": mask, "token_embeddings": states}
-    found = StatesBefore([7, 8, None])(features)["sentence_embedding"]
-    assert found.squeeze(2).tolist() == [[0.0, 2.0, 3.0], [9.0, 9.0, 9.0]]
+    pooled = StatesBefore([7, 8, None])(features)["sentence_embedding"]
+    assert pooled.squeeze(2).tolist() == [[0.0, 2.0, 3.0], [9.0, 9.0, 9.0]]
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_narrow_weights_take_updates_that_they_cannot_hold(dtype: torch.dtype, decay: float) -> None:
     start = torch.linspace(0.5, 1.5, 7)
-    weight, exact = (torch.nn.Parameter(start.to(dtype, copy=True).to(kept)) for kept in (dtype, torch.float32))
+    weight, exact = (
+        torch.nn.Parameter(start.to(dtype, copy=True).to(master_dtype)) for master_dtype in (dtype, torch.float32)
+    )
     groups: list[dict[str, Any]] = [{"params": [weight], "weight_decay": decay}]
     ours, theirs = MasterAdamW(groups, lr=1e-4), torch.optim.AdamW([exact], lr=1e-4, weight_decay=decay)
     for step in range(100):
@@ -240,8 +242,8 @@ def test_narrow_weights_take_updates_that_they_cannot_hold(dtype: torch.dtype, d
             state = ours.state_dict()
             ours = MasterAdamW(groups, lr=1e-4)
             ours.load_state_dict(state)
-        for each in (weight, exact):
-            each.grad = torch.ones_like(each)
+        for parameter in (weight, exact):
+            parameter.grad = torch.ones_like(parameter)
         ours.step()
         theirs.step()
     assert weight.dtype == dtype
@@ -254,21 +256,21 @@ def test_narrow_weights_take_updates_that_they_cannot_hold(dtype: torch.dtype, d
 def test_less_memory_trains_the_same_weights(
     tmp_path: Path, base: Path, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = []
+    trained_weights = []
     for number in (0, 1):
-        given = params(base, epochs=0.5, **(change if number and "micro_batch" not in change else {}))
+        knobs = params(base, epochs=0.5, **(change if number and "micro_batch" not in change else {}))
         if number and "micro_batch" in change:
             monkeypatch.setenv("SLIMTOWER_MICRO_BATCH", change["micro_batch"])
-        tower = llm_tower(given.base, given.dim, given.seed)
-        train_llm_tower(tower, world_triplets(), {}, given, tmp_path / str(number), NullRun())
-        found.append(tower.state_dict())
-    for name, weight in found[0].items():
-        torch.testing.assert_close(found[1][name], weight, rtol=0, atol=2e-4)
+        tower = llm_tower(knobs.base, knobs.dim, knobs.seed)
+        train_llm_tower(tower, world_triplets(), {}, knobs, tmp_path / str(number), NullRun())
+        trained_weights.append(tower.state_dict())
+    for name, weight in trained_weights[0].items():
+        torch.testing.assert_close(trained_weights[1][name], weight, rtol=0, atol=2e-4)
 
 
-def run_teach(folder: Path, given: LlmDualEncoder, name: str = "teach", run: Run | None = None) -> Path:
+def run_teach(folder: Path, teacher_params: LlmDualEncoder, name: str = "teach", run: Run | None = None) -> Path:
     ingest, mine = write_titled_world(folder)
-    teach(ingest, mine, folder / name, given, run or NullRun())
+    teach(ingest, mine, folder / name, teacher_params, run or NullRun())
     return folder / name
 
 
@@ -278,41 +280,41 @@ def run_teach(folder: Path, given: LlmDualEncoder, name: str = "teach", run: Run
 def test_the_stage_leaves_a_tower_with_two_routes_and_goes_on_after_a_kill(
     tmp_path: Path, base: Path, own_cache: Path
 ) -> None:
-    given = params(base, rounds=LLM_PARAMS.rounds.model_dump() | {"more": 1, "skip": 0, "margin": 0.0})
-    whole = run_teach(tmp_path, given, "whole")
-    report = read_json(whole / "report.json")
+    teacher_params = params(base, rounds=LLM_PARAMS.rounds.model_dump() | {"more": 1, "skip": 0, "margin": 0.0})
+    expected = run_teach(tmp_path, teacher_params, "whole")
+    report = read_json(expected / "report.json")
     assert report["kind"] == "llm_dual_encoder" and report["base"] == str(base)
     assert report["triplets"] == len(triplets()) and report["rounds"][0]["new_negatives"] > 0
     assert report["comparison"]["n"] == sum(row["split"] == "dev" for row in queries())
-    assert report["fingerprint"] == fingerprint(whole / "tower").id
-    tower, plain = load_tower(whole / "tower"), SentenceTransformer(str(whole / "tower"), device="cpu")
+    assert report["fingerprint"] == fingerprint(expected / "tower").id
+    tower, plain = load_tower(expected / "tower"), SentenceTransformer(str(expected / "tower"), device="cpu")
     for role, embed in zip(ROLES, (plain.encode_query, plain.encode_document), strict=True):
-        found = encode(load_tower(whole / "tower", role), TEXTS, role)
-        np.testing.assert_allclose(encode(tower, TEXTS, role), found, atol=1e-6)
-        np.testing.assert_allclose(embed(TEXTS), found, atol=1e-6)
-        assert found.shape == (5, 8)
+        vectors = encode(load_tower(expected / "tower", role), TEXTS, role)
+        np.testing.assert_allclose(encode(tower, TEXTS, role), vectors, atol=1e-6)
+        np.testing.assert_allclose(embed(TEXTS), vectors, atol=1e-6)
+        assert vectors.shape == (5, 8)
         assert "[TITLE_QUERY]" not in route(tower, role).tokenizer.get_vocab() or role == "document"
     assert not list(own_cache.rglob("*.pt"))
 
     with killed_at(5, contrastive_training):
-        run_teach(tmp_path, given, "killed")
+        run_teach(tmp_path, teacher_params, "killed")
     run = Recorder()
-    resumed = run_teach(tmp_path, given, "killed", run)
+    resumed = run_teach(tmp_path, teacher_params, "killed", run)
     assert min(run.losses) == 5
-    weights = sorted(path.relative_to(whole) for path in whole.rglob("*.safetensors"))
+    weights = sorted(path.relative_to(expected) for path in expected.rglob("*.safetensors"))
     assert len(weights) == 3 * 4  # the tower, its base, and what it was after the first round
     for path in weights:
-        ones, twos = load_file(whole / path), load_file(resumed / path)
+        ones, twos = load_file(expected / path), load_file(resumed / path)
         assert all(torch.equal(twos[name], weight) for name, weight in ones.items())
 
 
 @pytest.mark.medium
 def test_low_rank_matrices_train_and_are_merged(tmp_path: Path, base: Path) -> None:
     pytest.importorskip("peft")
-    given = params(base, epochs=6.0, learning_rate=1e-2, lora=LORA, checkpoint_steps=3)
-    tower, run = llm_tower(given.base, given.dim, given.seed), Recorder()
+    teacher_params = params(base, epochs=6.0, learning_rate=1e-2, lora=LORA, checkpoint_steps=3)
+    tower, run = llm_tower(teacher_params.base, teacher_params.dim, teacher_params.seed), Recorder()
     before = {name: weight.clone() for name, weight in tower.named_parameters()}
-    train_llm_tower(tower, world_triplets(), {}, given, tmp_path / "checkpoints", run)
+    train_llm_tower(tower, world_triplets(), {}, teacher_params, tmp_path / "checkpoints", run)
     after = dict(tower.named_parameters())
     assert after.keys() == before.keys() and all(weight.requires_grad for weight in after.values())
     changed = {name for name, weight in after.items() if not torch.equal(weight, before[name])}
@@ -320,10 +322,10 @@ def test_low_rank_matrices_train_and_are_merged(tmp_path: Path, base: Path) -> N
     assert kinds == {"q_proj", "v_proj", "up_proj", "linear"}
     assert np.mean([run.losses[step] for step in sorted(run.losses)[-5:]]) < run.losses[1]
     (checkpoint,) = (tmp_path / "checkpoints").glob("checkpoint-*")
-    kept = torch.load(checkpoint / "trained.pt", weights_only=True)
-    assert all("lora_" in name or ".linear." in name for name in kept)
-    again = llm_tower(given.base, given.dim, given.seed)
-    train_llm_tower(again, world_triplets(), {}, given, tmp_path / "checkpoints", Recorder())
+    saved = torch.load(checkpoint / "trained.pt", weights_only=True)
+    assert all("lora_" in name or ".linear." in name for name in saved)
+    again = llm_tower(teacher_params.base, teacher_params.dim, teacher_params.seed)
+    train_llm_tower(again, world_triplets(), {}, teacher_params, tmp_path / "checkpoints", Recorder())
     for name, weight in again.named_parameters():
         torch.testing.assert_close(weight, after[name], rtol=0, atol=1e-5)
 
@@ -334,12 +336,12 @@ def test_lora_without_peft_or_its_modules_is_an_error(
     tower = llm_tower(str(base), 8, seed=1)
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "peft", None)
-        with pytest.raises(UserError, match=r"lora needs peft; run `pip install peft`, or set lora: null"):
+        with pytest.raises(UserError, match=r"pip install peft.*lora: null"):
             train_llm_tower(tower, world_triplets(), {}, params(base, lora=LORA), tmp_path, NullRun())
     pytest.importorskip("peft")
     with pytest.raises(UserError, match=r"lora: .*nowhere"):
-        given = params(base, lora=LORA | {"target_modules": ["nowhere"]})
-        train_llm_tower(tower, world_triplets(), {}, given, tmp_path, NullRun())
+        teacher_params = params(base, lora=LORA | {"target_modules": ["nowhere"]})
+        train_llm_tower(tower, world_triplets(), {}, teacher_params, tmp_path, NullRun())
 
 
 def test_documents_without_a_line_break_behind_their_title_are_an_error(tmp_path: Path, base: Path) -> None:

@@ -66,19 +66,21 @@ def two_data_sets(folder: Path) -> tuple[Path, Path]:
     rows = documents()
     for row, first in zip(rows[35:], rows[:5], strict=True):
         row |= {"title": f"{first['title']}!", "content": first["content"]}
-    asked, mined = queries(), triplets()
-    asked.append(asked[1] | {"query_id": "d/again", "text": asked[1]["text"].upper()})
+    all_queries, mined = queries(), triplets()
+    all_queries.append(all_queries[1] | {"query_id": "d/again", "text": all_queries[1]["text"].upper()})
     mined.append(mined[0] | {"query_id": "d/again", "positive_id": rows[7]["doc_id"]})
     mined.append(mined[0] | {"negative_id": rows[9]["doc_id"]})
 
-    def other(row: dict[str, Any]) -> dict[str, Any]:
+    def in_other_set(row: dict[str, Any]) -> dict[str, Any]:
         named = {key: f"e{value[1:]}" for key, value in row.items() if key.endswith("_id") and value}
         return row | named | ({"dataset": "e"} if "dataset" in row else {})
 
     ingest, mine = folder / "ingest", folder / "mine"
     judged = [{"query_id": "d/q2", "dataset": "d", "doc_id": rows[4]["doc_id"], "grade": 2, "split": "train"}]
-    for name, some in (("corpus", rows), ("queries", asked), ("triplets", mined)):
-        write_table(mine if name == "triplets" else ingest, name, table(name, [*some, *map(other, some)]))
+    for name, table_rows in (("corpus", rows), ("queries", all_queries), ("triplets", mined)):
+        write_table(
+            mine if name == "triplets" else ingest, name, table(name, [*table_rows, *map(in_other_set, table_rows)])
+        )
     write_table(ingest, "qrels", table("qrels", judged))
     write_table(ingest, "impressions", table("impressions", []))
     return ingest, mine
@@ -93,16 +95,16 @@ def mined(tmp_path_factory: pytest.TempPathFactory) -> Mined:
     folder = tmp_path_factory.mktemp("mined")
     tower = load_tower(write_tower(folder / "model"))
     ingest, mine = two_data_sets(folder)
-    read = {name: read_table(ingest, name) for name in ("corpus", "queries")}
-    found = read_table(mine, "triplets")
-    chosen = choose_triplets(found, read["queries"], ingest, TripletTraining(seed=3)).chosen
-    searched = SearchedCorpus(ingest, known_positives(found, read["queries"], ingest))
-    corpus = read["corpus"].to_pylist()
+    tables = {name: read_table(ingest, name) for name in ("corpus", "queries")}
+    mined_triplets = read_table(mine, "triplets")
+    chosen = choose_triplets(mined_triplets, tables["queries"], ingest, TripletTraining(seed=3)).chosen
+    searched = SearchedCorpus(ingest, known_positives(mined_triplets, tables["queries"], ingest))
+    corpus = tables["corpus"].to_pylist()
     vectors = encode(tower, list(searched.texts()), "document").astype(np.float64)
-    asked = encode(tower, [triplet.query for triplet in chosen], "query").astype(np.float64)
-    scores = asked @ vectors.T
+    query_vectors = encode(tower, [triplet.query for triplet in chosen], "query").astype(np.float64)
+    scores = query_vectors @ vectors.T
     rows = {row["doc_id"]: number for number, row in enumerate(corpus)}
-    positive = np.array([scores[place, rows[triplet.positive_id]] for place, triplet in enumerate(chosen)])
+    positive = np.array([scores[position, rows[triplet.positive_id]] for position, triplet in enumerate(chosen)])
     count = iter(range(1000))
 
     def search(rule: RoundParams, number: int = 1, seed: int = 3) -> np.ndarray:
@@ -113,23 +115,23 @@ def mined(tmp_path_factory: pytest.TempPathFactory) -> Mined:
     return chosen, corpus, search, scores, positive
 
 
-def expected(mined: Mined, place: int, rule: RoundParams, known: Sequence[str]) -> set[int]:
+def expected(mined: Mined, position: int, rule: RoundParams, positive_ids: Sequence[str]) -> set[int]:
     """Rows that may be the negative of a triplet, by a sort in float64 of the documents of its data set."""
     chosen, corpus, _, scores, positive = mined
-    own = [row for row, document in enumerate(corpus) if document["dataset"] == chosen[place].dataset]
-    ranked = sorted(own, key=lambda row: -scores[place, row])[rule.skip : rule.depth]
-    texts = {text_of(corpus[row]) for row in range(len(corpus)) if corpus[row]["doc_id"] in known}
-    limit = positive[place] - rule.margin * abs(positive[place])
-    return {row for row in ranked if scores[place, row] <= limit and text_of(corpus[row]) not in texts}
+    dataset_rows = [row for row, document in enumerate(corpus) if document["dataset"] == chosen[position].dataset]
+    ranked = sorted(dataset_rows, key=lambda row: -scores[position, row])[rule.skip : rule.depth]
+    texts = {text_of(corpus[row]) for row in range(len(corpus)) if corpus[row]["doc_id"] in positive_ids}
+    limit = positive[position] - rule.margin * abs(positive[position])
+    return {row for row in ranked if scores[position, row] <= limit and text_of(corpus[row]) not in texts}
 
 
 def text_of(document: dict[str, Any]) -> str:
     return fold(f"{document['title']}. {document['content']}")
 
 
-def known(chosen: list[TextTriplet], triplet: TextTriplet) -> list[str]:
+def positives_of(chosen: list[TextTriplet], triplet: TextTriplet) -> list[str]:
     """Positives of a query by its folded text, from all triplets (all train) and the judgement of `two_data_sets`."""
-    ids = [other.positive_id for other in chosen if fold(other.query) == fold(triplet.query)]
+    ids = [sibling.positive_id for sibling in chosen if fold(sibling.query) == fold(triplet.query)]
     return [*ids, documents()[4]["doc_id"]] if fold(triplet.query) == fold(queries()[2]["text"]) else ids
 
 
@@ -144,16 +146,16 @@ def known(chosen: list[TextTriplet], triplet: TextTriplet) -> list[str]:
 )
 def test_a_negative_is_a_hit_that_may_be_one(mined: Mined, rule: RoundParams) -> None:
     chosen, corpus, search, _, _ = mined
-    found = search(rule)
-    assert len(found) == len(chosen)
-    for place, (triplet, row) in enumerate(zip(chosen, found.tolist(), strict=True)):
-        may = expected(mined, place, rule, known(chosen, triplet))
+    negatives = search(rule)
+    assert len(negatives) == len(chosen)
+    for position, (triplet, row) in enumerate(zip(chosen, negatives.tolist(), strict=True)):
+        may = expected(mined, position, rule, positives_of(chosen, triplet))
         assert row in may if may else row == -1, triplet
         if row >= 0:
             assert corpus[row]["dataset"] == triplet.dataset
             assert text_of(corpus[row]) != fold(triplet.positive)
-    assert (found >= 0).any()
-    assert rule == ALL or (found < 0).any()
+    assert (negatives >= 0).any()
+    assert rule == ALL or (negatives < 0).any()
 
 
 @pytest.mark.medium
@@ -163,13 +165,13 @@ def test_draws_follow_seed_and_round_and_reach_all_that_is_allowed(mined: Mined)
     assert first.tolist() == search(ALL).tolist()
     assert first.tolist() != search(ALL, number=2).tolist()
     assert first.tolist() != search(ALL, seed=4).tolist()
-    place = next(place for place, triplet in enumerate(chosen) if triplet.query.isupper())
-    may = expected(mined, place, ALL, known(chosen, chosen[place]))
-    of_rounds = [search(ALL, number=number)[place] for number in range(40)]
+    position = next(position for position, triplet in enumerate(chosen) if triplet.query.isupper())
+    may = expected(mined, position, ALL, positives_of(chosen, chosen[position]))
+    of_rounds = [search(ALL, number=number)[position] for number in range(40)]
     assert set(of_rounds) <= may and len(set(of_rounds)) > len(may) / 2
-    again = [place for place, triplet in enumerate(chosen) if triplet.query == chosen[0].query]
+    again = [position for position, triplet in enumerate(chosen) if triplet.query == chosen[0].query]
     assert len(again) > 1  # triplets of one query draw for themselves
-    assert any(len({search(ALL, number=number)[place] for place in again}) > 1 for number in range(3))
+    assert any(len({search(ALL, number=number)[position] for position in again}) > 1 for number in range(3))
 
 
 @pytest.fixture
@@ -187,9 +189,9 @@ def losses_of(run: Recorder) -> list[tuple[str, int]]:
     return [(name, step) for name, _, step in run.history if name.endswith("loss") and step is not None]
 
 
-def train(folder: Path, given: DualEncoder, name: str, run: NullRun | None = None) -> Path:
+def train(folder: Path, teacher_params: DualEncoder, name: str, run: NullRun | None = None) -> Path:
     ingest, mine = write_world(folder)
-    teach(ingest, mine, folder / name, given, run or NullRun())
+    teach(ingest, mine, folder / name, teacher_params, run or NullRun())
     return folder / name
 
 
@@ -200,25 +202,27 @@ def test_a_round_trains_on_over_new_negatives_and_says_so(
     trained: list[list[TextTriplet]] = []
     states: list[torch.Tensor] = []
 
-    def recorded(tower: Any, now: list[TextTriplet], *rest: Any) -> None:
+    def recorded(tower: Any, round_triplets: list[TextTriplet], *rest: Any) -> None:
         states.append(tower.state_dict()[WORDS].clone())
-        trained.append(now)
-        contrastive_training.train_tower(tower, now, *rest)
+        trained.append(round_triplets)
+        contrastive_training.train_tower(tower, round_triplets, *rest)
         states.append(tower.state_dict()[WORDS].clone())
 
     monkeypatch.setattr(dual_encoder, "train_tower", recorded)
     run = Recorder()
     report = read_json(train(tmp_path, params(base, 2), "teach", run) / "report.json")
     first, second, third = trained
-    own = {row["doc_id"]: DocumentTemplate().text(row["title"], row["topic"], row["content"]) for row in documents()}
+    text_of = {
+        row["doc_id"]: DocumentTemplate().text(row["title"], row["topic"], row["content"]) for row in documents()
+    }
     for old, new in ((first, second), (second, third)):
-        changed = sum(one.negative != other.negative for one, other in zip(old, new, strict=True))
+        changed = sum(triplet.negative != successor.negative for triplet, successor in zip(old, new, strict=True))
         assert changed > len(old) / 2
-        assert [replace(one, negative="", negative_id="") for one in old] == [
-            replace(one, negative="", negative_id="") for one in new
+        assert [replace(triplet, negative="", negative_id="") for triplet in old] == [
+            replace(triplet, negative="", negative_id="") for triplet in new
         ]
-        assert all(own[one.negative_id] == one.negative for one in new)
-        assert all(fold(one.negative) != fold(one.positive) for one in new)
+        assert all(text_of[triplet.negative_id] == triplet.negative for triplet in new)
+        assert all(fold(triplet.negative) != fold(triplet.positive) for triplet in new)
     assert torch.equal(states[1], states[2]) and torch.equal(states[3], states[4])  # each from the one before
     saved = load_tower(tmp_path / "teach/tower").state_dict()[WORDS]
     assert torch.equal(saved, states[5])
@@ -231,13 +235,18 @@ def test_a_round_trains_on_over_new_negatives_and_says_so(
     zero_shot = train(tmp_path, params(base, 0, epochs=0.0), "zero_shot")
     assert fingerprint(zero_shot / "tower") == fingerprint(earlier / "base")  # the length it reads is part of it
     assert [entry["round"] for entry in report["rounds"]] == [1, 2]
-    one, two = report["rounds"]
-    assert one["new_negatives"] + one["kept_negatives"] == report["triplets"] == len(first)
-    assert one["new_negatives"] >= sum(old.negative != new.negative for old, new in zip(first, second, strict=True))
+    round_one, two = report["rounds"]
+    assert round_one["new_negatives"] + round_one["kept_negatives"] == report["triplets"] == len(first)
+    assert round_one["new_negatives"] >= sum(
+        old.negative != new.negative for old, new in zip(first, second, strict=True)
+    )
     assert two["comparison"] == report["comparison"]
-    assert two["against_previous"]["ndcg_previous"] == one["comparison"]["ndcg_teacher"]
+    assert two["against_previous"]["ndcg_previous"] == round_one["comparison"]["ndcg_teacher"]
     assert two["against_previous"]["ndcg_teacher"] == report["comparison"]["ndcg_teacher"]
-    assert f"teach: round 1: {one['new_negatives']} of 35 triplets have a new negative; nDCG" in capsys.readouterr().err
+    assert (
+        f"teach: round 1: {round_one['new_negatives']} of 35 triplets have a new negative; nDCG"
+        in capsys.readouterr().err
+    )
     assert {name for name, _ in losses_of(run)} == {"loss", "round_1.loss", "round_2.loss"}
     assert not [
         path for path in own_cache.rglob("*") if path.is_file() and path.parent.name != "locks"
@@ -245,23 +254,23 @@ def test_a_round_trains_on_over_new_negatives_and_says_so(
 
 
 def test_a_round_that_is_worse_on_dev_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    drawn = {"new_negatives": 1200, "kept_negatives": 34}
+    counts = {"new_negatives": 1200, "kept_negatives": 34}
     base, before = {"a": 0.1, "b": 0.1, "c": 0.1}, {"a": 0.5, "b": 0.4, "c": 0.45}
-    worse = rounds._report_round(2, drawn, base, before, {"a": 0.3, "b": 0.25, "c": 0.2})
-    told = capsys.readouterr().err
-    assert "round 2: 1,200 of 1,234 triplets have a new negative; nDCG@10 on 3 dev queries 0.2500, before it" in told
-    assert "WARNING: worse than without this round; set rounds.more: 1" in told
+    worse = rounds._report_round(2, counts, base, before, {"a": 0.3, "b": 0.25, "c": 0.2})
+    stderr = capsys.readouterr().err
+    assert "round 2: 1,200 of 1,234 triplets have a new negative; nDCG@10 on 3 dev queries 0.2500, before it" in stderr
+    assert "WARNING: worse than without this round; set rounds.more: 1" in stderr
     assert worse["against_previous"]["ndcg_previous"] == pytest.approx(0.45)
     assert worse["comparison"]["ndcg_base"] == pytest.approx(0.1)
-    rounds._report_round(1, drawn, base, before, before | {"a": 0.49})  # less, as chance would have it
+    rounds._report_round(1, counts, base, before, before | {"a": 0.49})  # less, as chance would have it
     assert "WARNING" not in capsys.readouterr().err
-    assert rounds._report_round(1, drawn, {}, {}, {})["comparison"] is None
+    assert rounds._report_round(1, counts, {}, {}, {})["comparison"] is None
 
 
 def killed_in_search(patch: pytest.MonkeyPatch) -> None:
     """In the search for round 1, when the documents are embedded."""
 
-    def interrupt(*given: Any) -> None:
+    def interrupt(*arguments: Any) -> None:
         raise KeyboardInterrupt
 
     patch.setattr(hard_negatives, "_search", interrupt)
@@ -294,36 +303,36 @@ def killed_after_round(patch: pytest.MonkeyPatch) -> None:
 def test_a_killed_run_goes_on_between_and_inside_rounds_to_the_same_weights(
     tmp_path: Path, base: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = params(base, 2)
-    whole = train(tmp_path, given, "whole")
+    teacher_params = params(base, 2)
+    undisturbed = train(tmp_path, teacher_params, "whole")
     every = [(f"round_{number}.loss", step) for number in (1, 2) for step in range(1, 6)]
-    for kill, left in ((killed_in_search, every), (killed_in_round, every[2:]), (killed_after_round, every[5:])):
+    for kill, remaining in ((killed_in_search, every), (killed_in_round, every[2:]), (killed_after_round, every[5:])):
         with monkeypatch.context() as patch:
             kill(patch)
             with pytest.raises(KeyboardInterrupt):
-                train(tmp_path, given, "killed")
+                train(tmp_path, teacher_params, "killed")
         assert not (tmp_path / "killed").exists()
         run = Recorder()
-        resumed = train(tmp_path, given, "killed", run)
-        assert losses_of(run) == left, kill.__doc__
-        ones, twos = (load_file(folder / "tower/model.safetensors") for folder in (whole, resumed))
+        resumed = train(tmp_path, teacher_params, "killed", run)
+        assert losses_of(run) == remaining, kill.__doc__
+        ones, twos = (load_file(folder / "tower/model.safetensors") for folder in (undisturbed, resumed))
         assert all(torch.equal(twos[name], tensor) for name, tensor in ones.items()), kill.__doc__
-        assert read_json(resumed / "report.json") == read_json(whole / "report.json")
+        assert read_json(resumed / "report.json") == read_json(undisturbed / "report.json")
         for name in ("base", "round_0", "round_1"):
-            assert fingerprint(resumed / "earlier" / name) == fingerprint(whole / "earlier" / name), kill.__doc__
+            assert fingerprint(resumed / "earlier" / name) == fingerprint(undisturbed / "earlier" / name), kill.__doc__
         assert not [path for path in own_cache.rglob("*") if path.is_file() and path.parent.name != "locks"]
         (tmp_path / "killed").rename(tmp_path / kill.__name__)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "left"),
+    ("name", "size"),
     [
         ("trained.pt", 0),
         ("checkpoint-2/trained.pt", 60),
         *(
-            pytest.param(*other, marks=pytest.mark.nightly)
-            for other in (
+            pytest.param(*damage, marks=pytest.mark.nightly)
+            for damage in (
                 ("trained.pt", 60),
                 ("negatives.npy", 0),
                 ("negatives.npy", 60),
@@ -333,20 +342,20 @@ def test_a_killed_run_goes_on_between_and_inside_rounds_to_the_same_weights(
     ],
 )
 def test_a_run_gets_past_what_was_cut_to_the_same_weights(
-    tmp_path: Path, base: Path, own_cache: Path, capsys: pytest.CaptureFixture[str], name: str, left: int
+    tmp_path: Path, base: Path, own_cache: Path, capsys: pytest.CaptureFixture[str], name: str, size: int
 ) -> None:
-    given = params(base, 1)
-    whole = train(tmp_path, given, "whole")
+    teacher_params = params(base, 1)
+    undisturbed = train(tmp_path, teacher_params, "whole")
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         killed_in_round(patch)
-        train(tmp_path, given, "killed")
+        train(tmp_path, teacher_params, "killed")
     [file] = own_cache.glob(f"teach/*/{name}")
-    os.truncate(file, left)
+    os.truncate(file, size)
     capsys.readouterr()
-    resumed = train(tmp_path, given, "killed")
+    resumed = train(tmp_path, teacher_params, "killed")
     damaged = file.parent if name.startswith("checkpoint") else file
     assert capsys.readouterr().err.count(f"teach: {damaged} cannot be read (") == 1
-    ones, twos = (load_file(folder / "tower/model.safetensors") for folder in (whole, resumed))
+    ones, twos = (load_file(folder / "tower/model.safetensors") for folder in (undisturbed, resumed))
     assert all(torch.equal(twos[name], tensor) for name, tensor in ones.items())
 
 
@@ -370,13 +379,16 @@ def test_what_a_round_continues_from_follows_from_what_it_searches(
     save_file({name: weight + 1 for name, weight in weights.items()}, ranker / "model.safetensors")
     assert checked.digest() != of_ranker
     tower, chosen = load_tower(base), [TextTriplet("q", "p", "n", "judged", "x", "y", "d")]
-    given = params(base, 1)
-    dims, rule = given.loss.model_copy(update={"dims": [4]}), given.rounds.model_copy(update={"ranker": "cross"})
+    teacher_params = params(base, 1)
+    dims, rule = (
+        teacher_params.loss.model_copy(update={"dims": [4]}),
+        teacher_params.rounds.model_copy(update={"ranker": "cross"}),
+    )
     folders = set()
 
-    def add(of_round: str = "0 a", triplets: list[TextTriplet] = chosen, known: Any = None, **changes: Any) -> None:
-        knobs = given.model_copy(update=changes)
-        folders.add(rounds.checkpoint_folder(tower, triplets, known or {}, knobs, of_round))
+    def add(of_round: str = "0 a", triplets: list[TextTriplet] = chosen, positives: Any = None, **changes: Any) -> None:
+        knobs = teacher_params.model_copy(update=changes)
+        folders.add(rounds.checkpoint_folder(tower, triplets, positives or {}, knobs, of_round))
 
     for of_round in ("0 a", "1 a", "0 b"):
         add(of_round)
@@ -391,7 +403,7 @@ def test_what_a_round_continues_from_follows_from_what_it_searches(
     add()
     tower.register_parameter("scale", nn.Parameter(torch.tensor(2.0)))  # a weight without dimensions
     add()
-    add(known={"q": {"z"}})
+    add(positives={"q": {"z"}})
     assert len(folders) == 13
 
 

@@ -77,15 +77,17 @@ def test_students_start_from_the_query_tower_and_are_released_over_the_document_
 ) -> None:
     students = {"static": STATIC, "2l": TWO_LAYERS | {"learning_rate": 1e-9}, "ranked": RANKED}
     params = distill_params(students=list(students), student=DISTILL["student"] | students)  # type: ignore[operator]
-    asked = ["how to sum the mean", "a file"]
+    queries = ["how to sum the mean", "a file"]
     for student in students:
         output = run_distill(root, student, params)
         both = load_tower(output / "router")
         np.testing.assert_allclose(
-            encode(both, asked, "document"), unit(encode(load_tower(root / "documents"), asked, "document")), atol=1e-5
+            encode(both, queries, "document"),
+            unit(encode(load_tower(root / "documents"), queries, "document")),
+            atol=1e-5,
         )
         np.testing.assert_allclose(
-            encode(both, asked, "query"), encode(load_tower(output / "query_encoder"), asked, "query"), atol=1e-6
+            encode(both, queries, "query"), encode(load_tower(output / "query_encoder"), queries, "query"), atol=1e-6
         )
     teacher = load_tower(tiny_tower)[0].auto_model.state_dict()
     student = load_tower(root / "models/distill/2l/query_encoder")[0].auto_model.state_dict()
@@ -98,12 +100,15 @@ def test_students_start_from_the_query_tower_and_are_released_over_the_document_
         assert release.manifest.normalised and release.manifest.modules == ["Transformer", "Pooling", "Normalize"]
         assert release.manifest.pooling == ["mean"] and release.manifest.prompts["query"] == "asked: "
         assert release.manifest.teacher == vars(fingerprint(root / "models/teach/dense/tower"))
-        vectors = release.encode(asked)
+        vectors = release.encode(queries)
         _, hits = release.search("one", vectors, 3, "flat")
         ids = [row["doc_id"] for row in read_table(root / "data/ingest", "corpus").to_pylist()]
-        held = np.load(root / "data/embed/documents.npy")
-        own = [row for row, doc_id in enumerate(ids) if doc_id.startswith("one/")]
-        best = [[ids[own[place]] for place in np.argsort(-(held[own] @ vector))[:3]] for vector in vectors]
+        document_vectors = np.load(root / "data/embed/documents.npy")
+        dataset_rows = [row for row, doc_id in enumerate(ids) if doc_id.startswith("one/")]
+        best = [
+            [ids[dataset_rows[rank]] for rank in np.argsort(-(document_vectors[dataset_rows] @ vector))[:3]]
+            for vector in vectors
+        ]
         assert hits == best
 
 
@@ -111,27 +116,29 @@ def test_such_a_teacher_scores_by_both_of_its_towers(root: Path, tiny_tower: Pat
     write_json(root / "models/teach/dense/report.json", {"kind": "dual_encoder"})
     output = run_score(root, "dense")
     embed = root / "data/embed"
-    asked, held, nearest = (np.load(embed / f"{name}.npy") for name in ("alignment", "documents", "nearest"))
-    expected = np.einsum("td,tkd->tk", asked.astype(np.float64), held[nearest].astype(np.float64))
-    found = read_table(output, "scores")["score"].to_numpy()
-    np.testing.assert_allclose(found, expected.reshape(-1), atol=5e-3)  # alignment.npy is in half precision
+    query_vectors, document_vectors, nearest = (
+        np.load(embed / f"{name}.npy") for name in ("alignment", "documents", "nearest")
+    )
+    expected = np.einsum("td,tkd->tk", query_vectors.astype(np.float64), document_vectors[nearest].astype(np.float64))
+    scores = read_table(output, "scores")["score"].to_numpy()
+    np.testing.assert_allclose(scores, expected.reshape(-1), atol=5e-3)  # alignment.npy is in half precision
 
 
 def test_a_fingerprint_tells_apart_which_tower_reads_queries(tiny_tower: Path, tmp_path: Path) -> None:
     other_weights(tiny_tower, tmp_path / "other", seed=4)
-    one = two_towers(tiny_tower, tmp_path / "other", tmp_path / "one")
+    first = two_towers(tiny_tower, tmp_path / "other", tmp_path / "one")
     swapped = two_towers(tmp_path / "other", tiny_tower, tmp_path / "swapped")
-    assert fingerprint(one).id != fingerprint(swapped).id
+    assert fingerprint(first).id != fingerprint(swapped).id
     for name in ("query", "document"):  # the same files, read by the other role
-        assert (one / "router_config.json").is_file() and list(one.glob(f"{name}_*"))
-    config = read_json(one / "router_config.json")
+        assert (first / "router_config.json").is_file() and list(first.glob(f"{name}_*"))
+    config = read_json(first / "router_config.json")
     config["structure"]["query"], config["structure"]["document"] = (
         config["structure"]["document"],
         config["structure"]["query"],
     )
-    before = fingerprint(one).id
-    write_json(one / "router_config.json", config)
-    assert fingerprint(one).id != before
+    before = fingerprint(first).id
+    write_json(first / "router_config.json", config)
+    assert fingerprint(first).id != before
 
 
 def test_the_files_say_of_each_role_what_reads_it(tiny_tower: Path, tmp_path: Path) -> None:
@@ -158,8 +165,8 @@ def test_both_towers_of_a_teacher_train_and_are_kept(
         old, new = (dict(route(tower, role).named_parameters()) for tower in (before, after))  # type: ignore[arg-type]
         assert any(not np.allclose(old[name].detach(), new[name].detach()) for name in old), role
         assert route(after, role).max_seq_length == PARAMS.max_document_length  # type: ignore[arg-type]
-    one, two = (route(after, role).state_dict() for role in ("query", "document"))  # type: ignore[arg-type]
-    assert any(not np.allclose(one[name], two[name]) for name in one)
+    query_weights, two = (route(after, role).state_dict() for role in ("query", "document"))  # type: ignore[arg-type]
+    assert any(not np.allclose(query_weights[name], two[name]) for name in query_weights)
     comparison = read_json(tmp_path / "teach/report.json")["comparison"]
     assert comparison["ndcg_teacher"] > comparison["ndcg_base"]
 
@@ -173,19 +180,19 @@ def test_an_untied_teacher_begins_as_two_copies_of_its_base_which_both_train(tmp
         params = untied.model_copy(update={"epochs": epochs, "learning_rate": 5e-3})
         teach(ingest, mine, tmp_path / f"teach{epochs:g}", params, NullRun())
     base = load_tower(plain)
-    begun, trained = (load_tower(tmp_path / f"teach{epochs}/tower") for epochs in (0, 6))
+    untrained, trained = (load_tower(tmp_path / f"teach{epochs}/tower") for epochs in (0, 6))
     earlier = load_tower(tmp_path / "teach6/earlier/base")
     moved = []
     for role in ("query", "document"):
-        for copied in (begun, earlier):
+        for copied in (untrained, earlier):
             np.testing.assert_allclose(encode(copied, texts, role), encode(base, texts, role), atol=1e-6)  # type: ignore[arg-type]
         moved.append(route(trained, role).state_dict())  # type: ignore[arg-type]
         assert any(not np.allclose(moved[-1][name], weight) for name, weight in base.state_dict().items()), role
         assert route(trained, role).max_seq_length == PARAMS.max_document_length  # type: ignore[arg-type]
     assert any(not np.allclose(moved[0][name], moved[1][name]) for name in moved[0])
-    with pytest.raises(UserError, match=r"teach6/tower has two towers already; set untied: false"):
-        twice = untied.model_copy(update={"base": str(tmp_path / "teach6/tower")})
-        teach(ingest, mine, tmp_path / "twice", twice, NullRun())
+    with pytest.raises(UserError, match=r"teach6/tower .*untied: false"):
+        retrained = untied.model_copy(update={"base": str(tmp_path / "teach6/tower")})
+        teach(ingest, mine, tmp_path / "twice", retrained, NullRun())
 
 
 def test_a_router_whose_routes_end_differently_is_refused_unless_it_compares_by_cosine(tmp_path: Path) -> None:
@@ -197,12 +204,12 @@ def test_a_router_whose_routes_end_differently_is_refused_unless_it_compares_by_
         mixed = SentenceTransformer(modules=[routes], device="cpu", similarity_fn_name=similarity)
         mixed.save_pretrained(str(tmp_path / similarity), create_model_card=False)
     params = PARAMS.model_copy(update={"epochs": 0.0, "base": str(tmp_path / "dot")})
-    with pytest.raises(UserError, match="normalises one of its routes query and document alone"):
+    with pytest.raises(UserError, match=r"^teach\.teacher: base .*query and document"):
         teach(ingest, mine, tmp_path / "teach", params, NullRun())
     teach(ingest, mine, tmp_path / "teach", params.model_copy(update={"base": str(tmp_path / "cosine")}), NullRun())
-    made = load_tower(tmp_path / "teach/tower")
+    tower = load_tower(tmp_path / "teach/tower")
     for role in ("query", "document"):
-        vectors = encode(made, ["sum all", "sort"], role)  # type: ignore[arg-type]
+        vectors = encode(tower, ["sum all", "sort"], role)  # type: ignore[arg-type]
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
 
 

@@ -13,11 +13,11 @@ from steps.training.checkpoint_files import load_checkpoint_or_none
 MEGABYTE = 2**20
 
 
-@pytest.mark.parametrize("left", [0, 60, 4096, 131072, MEGABYTE])
-def test_a_cut_file_is_none(tmp_path: Path, left: int, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("size", [0, 60, 4096, 131072, MEGABYTE])
+def test_a_cut_file_is_none(tmp_path: Path, size: int, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "state.pt"
     torch.save({"weights": torch.zeros(MEGABYTE)}, path)
-    os.truncate(path, left)
+    os.truncate(path, size)
     assert load_checkpoint_or_none(path, lambda file: torch.load(file, weights_only=True), "teach") is None
     assert capsys.readouterr().err.startswith(f"teach: {path} cannot be read (") and not path.exists()
 

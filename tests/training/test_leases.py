@@ -94,7 +94,7 @@ def test_processes_of_one_training_wait_longer_than_they_wait_for_each_other(tmp
     process = subprocess.Popen(
         [*words, str(tmp_path / "trainings/key")], env=environment, stdout=pipe, stderr=pipe, text=True
     )
-    assert process.stderr and any("teach: waits for another run" in said for said in process.stderr)
+    assert process.stderr and any("teach: waits for another run" in line for line in process.stderr)
     time.sleep(8)
     unlock(tmp_path / "locks/key")
     assert process.communicate(timeout=60)[0].count("held") == 2
@@ -111,8 +111,8 @@ def test_a_kill_while_checkpoints_are_removed_leaves_no_half_of_them(
     acquire(folder, "teach")
 
     def killed(path: Path, **_: object) -> None:
-        if found := sorted(path.rglob("*/*")):
-            found[0].unlink()
+        if files := sorted(path.rglob("*/*")):
+            files[0].unlink()
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):

@@ -20,10 +20,10 @@ def test_the_newest_checkpoint_is_taken_and_an_unfinished_one_is_not(tmp_path: P
 
 
 def published(folder: Path, step: int) -> Path:
-    made = folder / f"staging/checkpoint-{step}"
-    (made / "0_Transformer").mkdir(parents=True)
+    staged = folder / f"staging/checkpoint-{step}"
+    (staged / "0_Transformer").mkdir(parents=True)
     for name in ("trainer_state.json", "optimizer.pt", "0_Transformer/model.safetensors"):
-        (made / name).write_bytes(b"0123456789")
+        (staged / name).write_bytes(b"0123456789")
     publish_checkpoint(folder, step)
     return folder / f"checkpoint-{step}"
 
@@ -35,7 +35,7 @@ def published(folder: Path, step: int) -> Path:
         lambda path: shutil.rmtree(path / "0_Transformer"),
         lambda path: os.truncate(path / "0_Transformer/model.safetensors", 9),
         lambda path: os.truncate(path / "files.json", 9),
-        lambda path: [each.unlink() for each in path.glob("*.*")],
+        lambda path: [file.unlink() for file in path.glob("*.*")],
     ],
 )
 def test_a_checkpoint_that_lacks_anything_is_told_and_removed(

@@ -52,13 +52,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         base, llm = write_tower(world / "model"), write_llm(world / "llm/base")
         write_world(world)
         write_titled_world(world / "llm")
-        for given, folder, tower, name in (
+        for teacher_params, folder, tower, name in (
             (PARAMS, world, base, "one"),
             (EVERYTHING, world, base, "everything_one"),
             (LLM_PARAMS, world / "llm", llm, "one"),
             (sharded_processes.LOW_RANK, world / "llm", llm, "low_rank_one"),
         ):
-            params = given.model_copy(update={"base": str(tower)})
+            params = teacher_params.model_copy(update={"base": str(tower)})
             teach(folder / "ingest", folder / "mine", folder / name, params, NullRun())
         variables = prepare_multi_gpu_env(launched("fsdp", patch))
         paths = os.pathsep.join([str(ROOT), str(ROOT / "tests/helpers")])
@@ -74,13 +74,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("one", "two"),
+    ("single", "two"),
     [("one", "sharded"), ("one", "pieces"), ("everything_one", "everything"), ("llm/one", "llm/sharded"),
      ("llm/low_rank_one", "llm/low_rank")],
 )  # fmt: skip
-def test_sharded_processes_train_the_same_teacher_as_one(trained: Path, one: str, two: str) -> None:
-    assert_close_weights(weights_of(trained / two / "tower"), weights_of(trained / one / "tower"), TOLERANCE)
-    before, after = (read_json(trained / name / "report.json") for name in (one, two))
+def test_sharded_processes_train_the_same_teacher_as_one(trained: Path, single: str, two: str) -> None:
+    assert_close_weights(weights_of(trained / two / "tower"), weights_of(trained / single / "tower"), TOLERANCE)
+    before, after = (read_json(trained / name / "report.json") for name in (single, two))
     assert before["triplets"] == after["triplets"] and before["by_source"] == after["by_source"]
     for earlier, later in zip(before["rounds"], after["rounds"], strict=True):
         assert earlier["new_negatives"] == later["new_negatives"] > 0
@@ -90,14 +90,14 @@ def test_sharded_processes_train_the_same_teacher_as_one(trained: Path, one: str
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_each_process_holds_its_share_a_checkpoint_the_whole_and_a_killed_training_goes_on(trained: Path) -> None:
-    held = read_json(trained / "held.json")
-    assert all(own <= 0.6 * all_of_it for all_of_it, own in held.values())
-    kept = torch.load(trained / "checkpoint/pytorch_model_fsdp.bin", weights_only=True)
-    assert {name: weight.numel() for name, weight in kept.items() if name in held} == {
-        name: all_of_it for name, (all_of_it, _) in held.items()
+    sizes = read_json(trained / "held.json")
+    assert all(sharded <= 0.6 * all_of_it for all_of_it, sharded in sizes.values())
+    saved = torch.load(trained / "checkpoint/pytorch_model_fsdp.bin", weights_only=True)
+    assert {name: weight.numel() for name, weight in saved.items() if name in sizes} == {
+        name: all_of_it for name, (all_of_it, _) in sizes.items()
     }
-    whole, resumed = weights_of(trained / "sharded"), weights_of(trained / "resumed")
-    assert all(torch.equal(resumed[name], weight) for name, weight in whole.items())
+    undisturbed, resumed = weights_of(trained / "sharded"), weights_of(trained / "resumed")
+    assert all(torch.equal(resumed[name], weight) for name, weight in undisturbed.items())
 
 
 @pytest.mark.parametrize(("name", "kind"), [("ddp", "MULTI_GPU"), ("fsdp", "FSDP"), ("deepspeed_zero2", "DEEPSPEED")])
@@ -126,10 +126,10 @@ def test_the_file_of_fsdp_sets_the_plugin_as_our_trainer_expects_it(monkeypatch:
     assert is_sharded() and plugin.reshard_after_forward is True and not plugin.cpu_ram_efficient_loading
     ShardedTrainer.check_sharding(trainer)  # type: ignore[arg-type]
     plugin.fsdp_version = 1
-    with pytest.raises(UserError, match="set fsdp_version: 2 and fsdp_state_dict_type: FULL_STATE_DICT"):
+    with pytest.raises(UserError, match=r"fsdp_version: 2 .*fsdp_state_dict_type: FULL_STATE_DICT"):
         ShardedTrainer.check_sharding(trainer)  # type: ignore[arg-type]
     trainer.is_fsdp_enabled = False
-    with pytest.raises(UserError, match=r"need GPUs, which this machine has not; take recipes/accelerate/ddp\.yaml"):
+    with pytest.raises(UserError, match=r"recipes/accelerate/ddp\.yaml"):
         ShardedTrainer.check_sharding(trainer)  # type: ignore[arg-type]
 
 

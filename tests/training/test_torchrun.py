@@ -48,7 +48,7 @@ def test_of_tracebacks_the_earliest_is_shown_and_what_rank_0_said_not_again(
 
 
 @pytest.mark.parametrize(
-    ("left", "code", "recorded"),
+    ("rank_exit", "code", "recorded"),
     [
         ((137, "killed, most likely for the memory it took"), 1, (1, "exited with 1")),  # a defect of another rank
         ((75, "the server is away"), 75, (75, "the server is away")),  # rank 0 said so itself
@@ -57,16 +57,16 @@ def test_of_tracebacks_the_earliest_is_shown_and_what_rank_0_said_not_again(
     ],
 )
 def test_the_launcher_has_the_last_word(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: tuple[int, str], code: int, recorded: tuple[int, str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank_exit: tuple[int, str], code: int, recorded: tuple[int, str]
 ) -> None:
-    write_json(tmp_path / "exit", {"code": left[0], "line": left[1]})
+    write_json(tmp_path / "exit", {"code": rank_exit[0], "line": rank_exit[1]})
     monkeypatch.setenv(VARIABLE, str(tmp_path / "exit"))
     monkeypatch.setenv("SLIMTOWER_PROCESSES", "2")
     monkeypatch.setattr(torchrun, "_run_ranks", lambda *_: explain(tmp_path / "none", {1: code}) if code else 0)
     with pytest.raises((SystemExit, OutOfMemory)):
         _launch(SharedStage("teach", TeachParams, lambda params, run: None))
-    found = read_exit(tmp_path / "exit")
-    assert found is not None and found[0] == recorded[0] and found[1].startswith(recorded[1])
+    last_exit = read_exit(tmp_path / "exit")
+    assert last_exit is not None and last_exit[0] == recorded[0] and last_exit[1].startswith(recorded[1])
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_what_cannot_be_shared_runs_in_one_process_and_not_under_a_torchrun_of_t
         SharedStage("teach", TeachParams, lambda params, run: None, "x", lambda params: False).main()
 
     monkeypatch.setattr(torchrun, "stage_main", lambda stage, model, body, cell: done.append("stage"))
-    monkeypatch.setattr(torchrun, "_run_ranks", lambda *given: done.append("ranks"))
+    monkeypatch.setattr(torchrun, "_run_ranks", lambda *arguments: done.append("ranks"))
     monkeypatch.setenv("SLIMTOWER_PROCESSES", "2")
     run()
     assert done == ["stage"] and "one process does this" in capsys.readouterr().err
@@ -113,9 +113,9 @@ def test_what_cannot_be_shared_runs_in_one_process_and_not_under_a_torchrun_of_t
     for name, value in (("TORCHELASTIC_RUN_ID", "x"), ("RANK", "1"), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
     for name in ("end_with_parent", "_leave_reason"):
-        monkeypatch.setattr(torchrun, name, lambda *given: None)
+        monkeypatch.setattr(torchrun, name, lambda *arguments: None)
     monkeypatch.setattr(torchrun, "guarded", lambda main: main())
-    monkeypatch.setattr(signal, "signal", lambda *given: None)  # a handler would stay in this process
+    monkeypatch.setattr(signal, "signal", lambda *arguments: None)  # a handler would stay in this process
     with pytest.raises(UserError, match="one process does this; start it without torchrun"):
         run()
 

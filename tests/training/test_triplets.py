@@ -27,18 +27,18 @@ def test_every_item_trains_as_often_as_its_weight_says_whatever_the_epochs_befor
 def test_an_epoch_begins_with_what_one_draw_keeps() -> None:
     weights = np.random.default_rng(0).random(1000)
     rows, turns = draw(weights, 0, seed=7)
-    kept = np.flatnonzero(np.random.default_rng(7).random(1000) * weights.max() < weights)
-    assert rows[turns.rows(0)].tolist() == kept.tolist()
+    drawn_rows = np.flatnonzero(np.random.default_rng(7).random(1000) * weights.max() < weights)
+    assert rows[turns.rows(0)].tolist() == drawn_rows.tolist()
 
 
 def test_draw_keeps_proportions_under_the_limit_and_repeats_itself() -> None:
     weights = np.repeat([2.0, 1.0], 20_000)
-    kept, turns = draw(weights, 3000, seed=4)
+    rows, turns = draw(weights, 3000, seed=4)
     assert turns.every and turns.rows(5).tolist() == list(range(3000))
-    assert len(kept) == len(set(kept.tolist())) == 3000
-    assert (kept < 20_000).mean() == pytest.approx(2 / 3, abs=0.03)
-    assert kept.tolist() == draw(weights, 3000, seed=4)[0].tolist()
-    assert kept.tolist() != draw(weights, 3000, seed=5)[0].tolist()
+    assert len(rows) == len(set(rows.tolist())) == 3000
+    assert (rows < 20_000).mean() == pytest.approx(2 / 3, abs=0.03)
+    assert rows.tolist() == draw(weights, 3000, seed=4)[0].tolist()
+    assert rows.tolist() != draw(weights, 3000, seed=5)[0].tolist()
     assert draw(np.zeros(0), 10, seed=0)[0].size == draw(np.zeros(3), 10, seed=0)[0].size == 0
 
 
@@ -57,11 +57,13 @@ def test_batches_hold_the_rows_whose_turn_it_is(distinct: bool) -> None:
 
     orders = []
     for epoch in (2, 0, 1, 3):
-        one = sampler()
-        one.set_epoch(epoch)
-        batches = list(one)
-        assert len(batches) >= len(one) == -(-max(len(turns.rows(each)) for each in range(4)) // 8)
+        first_epoch = sampler()
+        first_epoch.set_epoch(epoch)
+        batches = list(first_epoch)
+        assert (
+            len(batches) >= len(first_epoch) == -(-max(len(turns.rows(epoch_number)) for epoch_number in range(4)) // 8)
+        )
         assert sorted({row for batch in batches for row in batch}) == turns.rows(epoch).tolist()
-        assert batches == list(one)  # a run that goes on sees the same
+        assert batches == list(first_epoch)  # a run that goes on sees the same
         orders.append(batches)
     assert orders[1] != orders[2]
