@@ -41,8 +41,8 @@ from steps.distill.students import TransformerStudent, untrained
 from steps.distill.targets import StoredTeachers
 from steps.distill.tokens import length_batches
 from steps.distill.trainer import Alignment, Schedule, train
-from steps.encoders.precision import resolve_precision
-from steps.encoders.towers import device, encode
+from steps.encoders.precision import device, resolve_precision
+from steps.encoders.towers import encode
 from steps.tracking.runs import NullRun
 from steps.training.library_trainer import set_dropout
 

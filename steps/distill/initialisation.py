@@ -26,7 +26,8 @@ from steps.distill.starts import FreshEncoder
 from steps.encoders.bases import resolve_base
 from steps.encoders.batch_check import check_tower_batches
 from steps.encoders.cut_texts import sample_rows
-from steps.encoders.towers import check_fast, check_whole, device, encode, load_tower
+from steps.encoders.precision import device
+from steps.encoders.towers import check_fast, check_whole, encode, load_tower
 from steps.encoders.vector_cache import embed_once
 from steps.training.distributed import rank
 

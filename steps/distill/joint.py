@@ -21,8 +21,8 @@ from steps.distill.student import Student
 from steps.distill.students import TransformerStudent
 from steps.distill.targets import StoredTeachers, Teachers
 from steps.distill.tokens import Tokens
-from steps.encoders.precision import Precision
-from steps.encoders.towers import autocast, device, load_tower, route, trains_with_plain_attention
+from steps.encoders.precision import Precision, device
+from steps.encoders.towers import autocast, load_tower, route, trains_with_plain_attention
 from steps.scorers.base import Network
 
 

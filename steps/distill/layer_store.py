@@ -22,7 +22,6 @@ from steps.encoders.precision import Precision, resolve_precision
 from steps.encoders.towers import encode, load_tower, tower_of
 from steps.training.distributed import barrier, rank
 
-_FORMAT = 1
 _SHARD_TEXTS = 2048
 _BATCH = 64
 
@@ -40,7 +39,7 @@ class LayerReader:
     @property
     def key(self) -> bytes:
         """Of the tower and of how it is read."""
-        settings = (_FORMAT, self.fingerprint, tuple(self.layers), self.state_dim, resolve_precision(self.precision))
+        settings = (self.fingerprint, tuple(self.layers), self.state_dim, resolve_precision(self.precision))
         made_by = code_digest("steps.encoders.towers", "steps.distill.layer_pooling"), *library_versions()
         return sha256(repr((*settings, *made_by)).encode()).digest()
 

@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from steps.encoders.precision import device
+
 _SAMPLE = 10_000  # vectors whose mean length counts as 1
 
 
@@ -98,11 +100,6 @@ def mean_length(vectors: np.ndarray) -> float:
     rows = np.unique(np.linspace(0, len(vectors) - 1, min(len(vectors), _SAMPLE)).astype(np.int64))
     length = float(np.linalg.norm(np.asarray(vectors[rows], dtype=np.float64), axis=1).mean()) if len(rows) else 1.0
     return length if length > 0 and abs(length - 1) > 1e-3 else 1.0  # rounding aside, 1 where the teacher normalises
-
-
-def device() -> str:
-    """`cuda` where torch sees a GPU, else `cpu`, as `steps.encoders.towers` says it, which takes seconds to load."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def to_device(values: np.ndarray) -> Tensor:

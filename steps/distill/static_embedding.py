@@ -21,7 +21,7 @@ from steps.distill.cut_vocabulary import cut_tokenizer, used_tokens
 from steps.distill.starts import StaticEncoder
 from steps.distill.student import Student
 from steps.distill.tokens import Tokens, tokenize
-from steps.encoders.towers import device
+from steps.encoders.precision import device
 
 _PIECES = 512  # of a phrase, at most
 _MIN_COUNT = 2  # occurrences that a phrase needs: the row of one seen once would overfit to its only text

@@ -21,7 +21,8 @@ from steps.distill.starts import Adapter, Base, Fresh, Layers, Static
 from steps.distill.static_embedding import static_embedding
 from steps.distill.student import Student
 from steps.distill.tokens import Tokens, tokenize
-from steps.encoders.towers import device, load_tower, remembering_states, trains_with_plain_attention
+from steps.encoders.precision import device
+from steps.encoders.towers import load_tower, remembering_states, trains_with_plain_attention
 
 
 class TransformerStudent(Student):

@@ -1,4 +1,4 @@
-"""What a network computes in, chosen by what the processor does natively."""
+"""What a network computes on and in, chosen by what the machine has and does natively."""
 
 import os
 from typing import Literal
@@ -8,6 +8,11 @@ import torch
 from slimtower.common.errors import UserError
 
 Precision = Literal["auto", "fp32", "bf16"]
+
+
+def device() -> str:
+    """`cuda` where torch sees a GPU, else `cpu`."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def resolve_precision(precision: Precision) -> Literal["fp32", "bf16"]:

@@ -18,17 +18,12 @@ from slimtower.common.names import Role
 from steps.core.progress import Bar, advance
 from steps.core.vector_store import Embeddings
 from steps.encoders.model_loading import check_model, loading
-from steps.encoders.precision import Precision, resolve_precision
+from steps.encoders.precision import Precision, device, resolve_precision
 from steps.endpoint.module import Endpoint, announce
 
 _SHORT = 128  # tokens
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # what people call that of documents, best first
 _MODULES = {f"{Endpoint.__module__}.{Endpoint.__name__}": Endpoint}  # ours, which no model's folder brings
-
-
-def device() -> str:
-    """`cuda` where torch sees a GPU, else `cpu`."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def load_tower(source: str | Path, role: Role | None = None) -> SentenceTransformer:

@@ -19,8 +19,6 @@ from steps.encoders.precision import Precision, resolve_precision
 from steps.encoders.towers import encode_with_lengths, route
 from steps.endpoint.module import Endpoint
 
-_FORMAT = 2  # 1 had no lengths
-
 
 def embed_once(
     tower: SentenceTransformer,
@@ -48,7 +46,7 @@ def embed_once(
         blocks = progress(_blocks(texts, shard_texts), -(-len(texts) // shard_texts), caption, endpoint.so_far)
         _write(map(ask, blocks), (len(texts), tower.get_embedding_dimension() or 0), target, dtype, lengths)
         return count
-    settings = (_FORMAT, fingerprint, role, tower.prompts.get(role), tower.max_seq_length, dtype)
+    settings = (fingerprint, role, tower.prompts.get(role), tower.max_seq_length, dtype)
     made_by = code_digest("steps.encoders.towers"), *library_versions()
     key = sha256(repr((*settings, resolve_precision(precision), *made_by)).encode()).hexdigest()
     cache = VectorCache((caches or cache_root() / "vectors") / key[:24], dtype)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from steps.core.progress import progress
-from steps.encoders.towers import device
+from steps.encoders.precision import device
 from steps.endpoint.module import WaitTime, asking_anew
 
 Encode = Callable[[list[str]], np.ndarray]

@@ -27,7 +27,8 @@ from slimtower.common.errors import UserError
 from steps.core.progress import progress
 from steps.encoders.bases import resolve_base
 from steps.encoders.model_loading import check_tokenizer, loading
-from steps.encoders.towers import device, positions_of
+from steps.encoders.precision import device
+from steps.encoders.towers import positions_of
 from steps.generate.params import GenerateParams
 from steps.tracking.runs import Run
 

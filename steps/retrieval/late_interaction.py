@@ -19,8 +19,8 @@ from slimtower.common.names import Role
 from steps.core.progress import progress
 from steps.core.vector_store import Texts, text_key
 from steps.encoders.model_loading import check_model, loading
-from steps.encoders.precision import Precision
-from steps.encoders.towers import autocast, device, forget_origin, name_document_prompt, remembering_states
+from steps.encoders.precision import Precision, device
+from steps.encoders.towers import autocast, forget_origin, name_document_prompt, remembering_states
 
 PIECE = 512  # documents whose vectors are in memory at once: 200 MB of 256 tokens of 384 dimensions
 _ELEMENTS = 20_000_000  # of documents' vectors that are multiplied at once: 80 MB

@@ -19,8 +19,8 @@ from slimtower.common.files import read_json
 from steps.core.progress import progress
 from steps.encoders.batch_check import check_batches
 from steps.encoders.model_loading import check_model, loading, quiet
-from steps.encoders.precision import Precision
-from steps.encoders.towers import autocast, device, forget_origin, load_tower, remembering_states
+from steps.encoders.precision import Precision, device
+from steps.encoders.towers import autocast, forget_origin, load_tower, remembering_states
 
 Pooling = Literal["special_tokens", "segments"]
 _MODULE = "1_DualPooling"

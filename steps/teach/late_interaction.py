@@ -23,7 +23,8 @@ from steps.core.progress import progress
 from steps.core.tables import read_table
 from steps.encoders.bases import not_loaded, resolve_base
 from steps.encoders.batch_check import check_batches
-from steps.encoders.towers import check_fast, check_positions, device, load_tower
+from steps.encoders.precision import device
+from steps.encoders.towers import check_fast, check_positions, load_tower
 from steps.retrieval.late_interaction import PIECE, load_late_interaction, max_similarities, token_vectors
 from steps.teach.dev_comparison import DevTask, compare, dev_tasks, ndcg_of_scores
 from steps.teach.dual_encoder import (

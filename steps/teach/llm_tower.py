@@ -26,7 +26,8 @@ from slimtower.common.errors import UserError
 from slimtower.common.names import ROLES, Role
 from steps.encoders.bases import resolve_base
 from steps.encoders.model_loading import check_tokenizer, loading
-from steps.encoders.towers import check_fast, device, forget_origin, route
+from steps.encoders.precision import device
+from steps.encoders.towers import check_fast, forget_origin, route
 from steps.teach.contrastive_training import ContrastiveLoss, ContrastiveTrainer, Positives, train_tower
 from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
 from steps.teach.training_triplets import TextTriplet

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from slimtower.common.errors import UserError
+from steps.encoders.precision import device
 
 BUCKET = 25_000_000  # gradient values summed in one call
 PATIENCE = timedelta(hours=6)  # rank 0 also reads, evaluates and saves, while the others wait
@@ -73,8 +74,7 @@ def gather(rows: Tensor) -> Tensor:
 
 def broadcast(numbers: list[float]) -> list[float]:
     """The numbers of rank 0, on every process."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    first: list[float] = gather(torch.tensor([numbers], dtype=torch.float64, device=device))[0].tolist()
+    first: list[float] = gather(torch.tensor([numbers], dtype=torch.float64, device=device()))[0].tolist()
     return first
 
 
@@ -85,7 +85,7 @@ def barrier() -> None:
 
 def check_agreed(number: int, complaint: str) -> None:
     """UserError with the complaint when the processes have different numbers."""
-    numbers = gather(torch.tensor([number], device="cuda" if torch.cuda.is_available() else "cpu")).tolist()
+    numbers = gather(torch.tensor([number], device=device())).tolist()
     if len(set(numbers)) > 1:
         raise UserError(complaint)
 

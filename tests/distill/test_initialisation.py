@@ -30,7 +30,8 @@ from steps.distill.initialisation import _word_pieces, fit_projection, fresh, la
 from steps.distill.sources import Sources
 from steps.distill.starts import FreshEncoder
 from steps.distill.students import TransformerStudent, untrained
-from steps.encoders.towers import device, encode, load_tower
+from steps.encoders.precision import device
+from steps.encoders.towers import encode, load_tower
 
 pytestmark = pytest.mark.medium
 

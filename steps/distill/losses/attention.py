@@ -12,9 +12,8 @@ from slimtower.common.errors import UserError
 from slimtower.common.fingerprints import fingerprint
 from steps.distill.losses.base import Batch, Loss, Outputs, Targets
 from steps.distill.providers import Provider, Setting
-from steps.distill.score_tables import device
 from steps.distill.tokens import Tokens
-from steps.encoders.precision import Precision
+from steps.encoders.precision import Precision, device
 
 
 class Attention(Loss):

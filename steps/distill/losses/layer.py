@@ -20,8 +20,9 @@ from steps.distill.layer_teachers import LayerTeacher, ScoredLayers, StateTable,
 from steps.distill.losses.base import Batch, Loss, Need, Outputs, Scoring, Targets, exact
 from steps.distill.losses.label import only
 from steps.distill.providers import Provider, Setting
-from steps.distill.score_tables import ScoreTable, device
+from steps.distill.score_tables import ScoreTable
 from steps.distill.tokens import Tokens
+from steps.encoders.precision import device
 
 
 @dataclass(frozen=True)

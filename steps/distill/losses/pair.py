@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from steps.distill.losses.base import Batch, Loss, Need, Outputs, Scoring, Targets, exact
 from steps.distill.losses.embedding import Distance, distances
 from steps.distill.providers import Provider, Setting
-from steps.distill.score_tables import Pairs, PairTable, device
+from steps.distill.score_tables import Pairs, PairTable
+from steps.encoders.precision import device
 
 
 class PairEmbeddings(Provider):
