@@ -60,16 +60,14 @@ def targets(
     states: torch.Tensor,
     scores: torch.Tensor,
     documents: torch.Tensor | None,
-    student_documents: torch.Tensor | None = None,
+    docs: torch.Tensor | None = None,
     losses: list[float] | None = None,
     mask: torch.Tensor | None = None,
 ) -> Targets:
     """What the provider gives of a student's states, and of its `own` or the teacher's of `documents`."""
     teacher = Fixed(LayerTargets(scores, scored_mask() if mask is None else mask, documents))
     layers = PairedLayers(loss(), None, teacher, LayerPairs(K, "last", range(K), K, 1))
-    tensors = {"queries.states": states} | (
-        {} if student_documents is None else {"documents.states": student_documents}
-    )
+    tensors = {"queries.states": states} | ({} if docs is None else {"documents.states": docs})
     layer_scores = layers.values(tensors, np.arange(N), np.arange(scores.shape[2]))
     layer_scores = replace(layer_scores, losses=None if losses is None else tensor(np.array(losses)))
     return Targets(torch.zeros(N, 2), torch.zeros(M, 2), cosine=True, provided={"layer_distillation": layer_scores})

@@ -89,17 +89,17 @@ def by_hand(
     rows: np.ndarray,
     label: list[int | None],
     candidates: list[int],
-    student_documents: np.ndarray,
+    docs: np.ndarray,
     cosine: bool,
     t: float,
 ) -> float:
     """A term of a batch; `label` is each text's drawn positive, `own` the embeddings that the student compares with."""
     if name == "document_embedding":
-        return sum(distance(student_documents[d], DOCUMENTS[d]) for d in candidates) / len(candidates)
+        return sum(distance(docs[d], DOCUMENTS[d]) for d in candidates) / len(candidates)
     total, texts = 0.0, 0
     t = t if name.endswith("softmax") else 1.0
     for row, right in zip(rows.tolist(), label, strict=True):
-        s = {d: similarity(QUERIES[row], student_documents[d], cosine=cosine) / t for d in candidates}
+        s = {d: similarity(QUERIES[row], docs[d], cosine=cosine) / t for d in candidates}
         goal = {d: similarity(VECTORS[row], DOCUMENTS[d], cosine=cosine) / t for d in candidates}
         if name.startswith("label"):
             if right is None:

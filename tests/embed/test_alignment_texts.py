@@ -159,23 +159,19 @@ def test_every_training_query_is_perturbed_once_and_keeps_its_id() -> None:
 def test_a_perturbation_of_case_alone_repeats_nothing_and_its_repetition_does(order: list[str]) -> None:
     queries = [query("a", "Cumulative Sum", "train"), query("b", "Cumulative Sum", "train")]
     texts = texts_of(queries, parts=order, case_share=1.0)
-    perturbations = [text for part, text in pairs(texts) if part == "perturbed_queries"]
-    assert (
-        perturbations
-        and set(perturbations) <= {"cumulative sum", "CUMULATIVE SUM"}
-        and len(perturbations) == len(set(perturbations))
-    )
-    assert texts.counts["perturbed_queries"]["repeated"] == 2 - len(perturbations)
+    variants = [text for part, text in pairs(texts) if part == "perturbed_queries"]
+    assert variants and set(variants) <= {"cumulative sum", "CUMULATIVE SUM"} and len(variants) == len(set(variants))
+    assert texts.counts["perturbed_queries"]["repeated"] == 2 - len(variants)
     assert [text for part, text in pairs(texts) if part == "train_queries"] == ["Cumulative Sum"]
 
 
 def test_a_text_that_is_there_to_the_letter_is_no_new_perturbation_nor_one_of_a_later_part() -> None:
     queries = [query("a", "abs", "train"), query("b", "ABS"), query("c", "Abs")]
     texts = texts_of(queries, parts=["perturbed_queries", "unlabelled_queries"])
-    (perturbation,) = (text for part, text in pairs(texts) if part == "perturbed_queries")
-    assert perturbation in {"ABS", "Abs"}
+    (variant,) = (text for part, text in pairs(texts) if part == "perturbed_queries")
+    assert variant in {"ABS", "Abs"}
     assert [text for part, text in pairs(texts) if part == "unlabelled_queries"] == [
-        {"ABS": "Abs", "Abs": "ABS"}[perturbation]
+        {"ABS": "Abs", "Abs": "ABS"}[variant]
     ]
     assert texts_of([query("a", "42", "train")], parts=["perturbed_queries"]).counts["perturbed_queries"] == {
         "kept": 0, "evaluation_query": 0, "repeated": 1, "empty": 0}  # fmt: skip

@@ -16,12 +16,10 @@ ABSTRACTS = Path("tests/helpers/abstracts.txt").read_text(encoding="utf-8").spli
 CHINESE = ("边界层在前缘附近是层流的，随后逐渐变为湍流", "机翼的升力随着迎角增大而增加直到失速为止")
 
 
-def filled(*texts: str, least_texts: int, queries: Sequence[dict[str, str]] = (), **changes: Any) -> AlignmentTexts:
+def filled(*texts: str, fewest: int, queries: Sequence[dict[str, str]] = (), **changes: Any) -> AlignmentTexts:
     """Sentences of untitled documents, and spans up to `least` texts."""
     corpus = [("", text) for text in texts]
-    return texts_of(
-        [*queries], *corpus, **({"parts": ["sentences"], "max_words": 96, "least_texts": least_texts} | changes)
-    )
+    return texts_of([*queries], *corpus, **({"parts": ["sentences"], "max_words": 96, "least_texts": fewest} | changes))
 
 
 def spans_of(texts: AlignmentTexts) -> list[tuple[int, str]]:
@@ -31,15 +29,13 @@ def spans_of(texts: AlignmentTexts) -> list[tuple[int, str]]:
 
 
 def test_thirty_abstracts_give_as_many_texts_as_are_asked_for() -> None:
-    alignment = filled(*ABSTRACTS, least_texts=5000)
+    alignment = filled(*ABSTRACTS, fewest=5000)
     assert alignment.summary() == "5,000 texts: 4,851 spans, 149 sentences"
     assert alignment.counts["spans"]["kept"] == 4851 and alignment.counts["spans"]["repeated"] < 1000
     texts = [text for _, text in pairs(alignment)]
     assert len({fold(text) for text in texts}) == 5000
-    per_document = Counter(document for document, _ in spans_of(alignment))
-    assert len(per_document) == 30 and max(per_document.values()) < 1.2 * min(
-        per_document.values()
-    )  # every document gives its share
+    sizes = Counter(document for document, _ in spans_of(alignment))
+    assert len(sizes) == 30 and max(sizes.values()) < 1.2 * min(sizes.values())  # every document gives its share
     lengths = Counter(len(span.split()) for _, span in spans_of(alignment))
     short = sum(count for length, count in lengths.items() if length <= 12)
     assert set(range(2, 31)) < set(lengths) and 0.7 < short / 4851 < 0.9
@@ -48,7 +44,7 @@ def test_thirty_abstracts_give_as_many_texts_as_are_asked_for() -> None:
 
 def test_spans_are_windows_of_their_document_or_two_of_them_joined() -> None:
     windows = joined = 0
-    for document, span in spans_of(filled(*ABSTRACTS, least_texts=2000)):
+    for document, span in spans_of(filled(*ABSTRACTS, fewest=2000)):
         text, words = f" {ABSTRACTS[document]} ", span.split()
         if f" {span} " in text:
             windows += 1
@@ -61,35 +57,31 @@ def test_spans_are_windows_of_their_document_or_two_of_them_joined() -> None:
 
 def test_nothing_changes_where_there_are_enough_texts() -> None:
     parts = ["sentences", "spans"]
-    enough = filled(*ABSTRACTS, least_texts=0, parts=parts)
+    enough = filled(*ABSTRACTS, fewest=0, parts=parts)
     count = enough.table.num_rows
-    assert filled(*ABSTRACTS, least_texts=count, parts=parts).table.equals(enough.table)
-    assert (
-        filled(*ABSTRACTS, least_texts=0).counts.keys()
-        == filled(*ABSTRACTS, least_texts=149).counts.keys()
-        == {"sentences"}
-    )
-    more = filled(*ABSTRACTS, least_texts=count + 7, parts=parts)
+    assert filled(*ABSTRACTS, fewest=count, parts=parts).table.equals(enough.table)
+    assert filled(*ABSTRACTS, fewest=0).counts.keys() == filled(*ABSTRACTS, fewest=149).counts.keys() == {"sentences"}
+    more = filled(*ABSTRACTS, fewest=count + 7, parts=parts)
     assert more.table.num_rows == count + 7 and more.table.slice(0, count).equals(enough.table)
     assert more.counts["spans"]["kept"] == enough.counts["spans"]["kept"] + 7
 
 
 def test_documents_too_short_to_give_more_end_the_search() -> None:
-    texts = filled("three short words", "a", "", "?", least_texts=5000)
+    texts = filled("three short words", "a", "", "?", fewest=5000)
     assert {text for _, text in spans_of(texts)} == {"three short", "short words"}
     assert texts.counts["sentences"]["kept"] == 2  # the document of three words, and that of one
-    assert filled("", "?", least_texts=50).summary() == filled(least_texts=50).summary() == "no texts"
+    assert filled("", "?", fewest=50).summary() == filled(fewest=50).summary() == "no texts"
 
 
 @pytest.mark.medium
 def test_short_documents_do_not_end_the_search_in_long_ones() -> None:
-    alone = filled(*ABSTRACTS, least_texts=3000)
-    mixed = filled(*ABSTRACTS, *(f"part number {number}" for number in range(300)), least_texts=3000)
+    alone = filled(*ABSTRACTS, fewest=3000)
+    mixed = filled(*ABSTRACTS, *(f"part number {number}" for number in range(300)), fewest=3000)
     assert alone.table.num_rows == mixed.table.num_rows == 3000
 
 
 def test_of_many_documents_a_sample_gives_spans() -> None:
-    texts = filled(*(f"a{i} b{i} c{i} d{i} e{i} f{i}" for i in range(900)), least_texts=1000)
+    texts = filled(*(f"a{i} b{i} c{i} d{i} e{i} f{i}" for i in range(900)), fewest=1000)
     assert texts.table.num_rows == 1000  # a sentence each, and spans of no more documents than are missing
     assert len({document for document, _ in spans_of(texts)}) < 200
 
@@ -99,7 +91,7 @@ def test_no_piece_of_a_joined_span_is_an_evaluation_query() -> None:
 
     def spans_beside(queries: Sequence[dict[str, str]]) -> set[str]:
         """Spans of two pieces, the first of which is `two three`."""
-        texts = {text for _, text in spans_of(filled(document, least_texts=400, queries=queries))}
+        texts = {text for _, text in spans_of(filled(document, fewest=400, queries=queries))}
         return {text for text in texts if re.fullmatch(r"two three( \w+){2,3}", text) and text not in document}
 
     assert spans_beside([]) and not spans_beside([query("t", "two three", "test")])
@@ -107,7 +99,7 @@ def test_no_piece_of_a_joined_span_is_an_evaluation_query() -> None:
 
 def test_evaluation_queries_are_no_spans() -> None:
     queries = [query("t", "Two three!", "test"), query("v", "three FOUR", "dev")]
-    result = filled("one two three four", least_texts=50, queries=queries)
+    result = filled("one two three four", fewest=50, queries=queries)
     texts = {text for _, text in pairs(result)}
     assert "one two" in texts and not texts & {"two three", "three four"}
     assert result.counts["spans"]["evaluation_query"] > 0
@@ -116,15 +108,13 @@ def test_evaluation_queries_are_no_spans() -> None:
 def test_spans_are_as_long_as_queries_where_there_are_some() -> None:
     for split in ("train", ""):  # training queries and unlabelled ones
         queries = [query(f"q{i}", f"three word {i}", split) for i in range(40)]
-        lengths = Counter(
-            len(span.split()) for _, span in spans_of(filled(*ABSTRACTS, least_texts=1500, queries=queries))
-        )
+        lengths = Counter(len(span.split()) for _, span in spans_of(filled(*ABSTRACTS, fewest=1500, queries=queries)))
         assert lengths[3] > 900 and all(length == 3 or length > 12 for length in lengths)
 
 
 @pytest.mark.medium
 def test_scripts_without_spaces_give_spans_of_their_characters() -> None:
-    spans = spans_of(filled(*CHINESE, least_texts=300))
+    spans = spans_of(filled(*CHINESE, fewest=300))
     assert len(spans) > 250
     for document, span in spans:
         parts = span.split(" ")
@@ -132,6 +122,6 @@ def test_scripts_without_spaces_give_spans_of_their_characters() -> None:
         assert 2 <= len(span.replace(" ", "")) <= 30
     queries = [query(f"q{i}", f"机翼的升力{i}", "train") for i in range(9)]  # five characters and a number
     lengths = Counter(
-        len(re.sub(r"\s", "", span)) for _, span in spans_of(filled(*CHINESE, least_texts=60, queries=queries))
+        len(re.sub(r"\s", "", span)) for _, span in spans_of(filled(*CHINESE, fewest=60, queries=queries))
     )
     assert lengths.most_common(1)[0][0] == 6

@@ -70,23 +70,15 @@ def test_of_too_large_a_corpus_a_seeded_sample_with_small_data_sets_whole_is_sea
     assert not capsys.readouterr().err
     rows = searched_rows(ingest, 31, 1)
     assert rows is not None and rows.tolist() == sorted(set(rows.tolist()))
-    assert [int(((rows >= start) & (rows < stop)).sum()) for start, stop in ((0, 40), (40, 45), (45, 60))] == [
-        13,
-        5,
-        13,
-    ]
+    assert [int(((rows >= low) & (rows < high)).sum()) for low, high in ((0, 40), (40, 45), (45, 60))] == [13, 5, 13]
     assert "among 31 of 60" in capsys.readouterr().err
     assert np.array_equal(rows, searched_rows(ingest, 31, 1)) and not np.array_equal(rows, searched_rows(ingest, 31, 2))
     assert set(np.unique(nearest_documents(TEXTS, DOCUMENTS, 31, rows, cosine=True))) == set(rows)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "total", "counts"), [([9, 9], 7, [3, 4]), ([1, 50, 2], 10, [1, 7, 2]), ([4], 3, [3])]
-)
-def test_every_data_set_has_its_share_and_what_small_ones_leave(
-    sizes: list[int], total: int, counts: list[int]
-) -> None:
-    assert shares(sizes, total) == counts
+@pytest.mark.parametrize(("sizes", "size", "split"), [([9, 9], 7, [3, 4]), ([1, 50, 2], 10, [1, 7, 2]), ([4], 3, [3])])
+def test_every_data_set_has_its_share_and_what_small_ones_leave(sizes: list[int], size: int, split: list[int]) -> None:
+    assert shares(sizes, size) == split
 
 
 def test_of_more_neighbours_than_documents_all_are_taken_and_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,9 +123,7 @@ def folder(tmp_path: Path) -> Path:
     return write_tower(tmp_path / "model")
 
 
-def embed_tokens(
-    folder: Path, dies_at: int = 0, batch_size: int = BATCH, precision: Any = "fp32"
-) -> tuple[np.ndarray, int]:
+def embed(folder: Path, dies_at: int = 0, batch_size: int = BATCH, precision: Any = "fp32") -> tuple[np.ndarray, int]:
     """The vectors, and how many batches were read for them."""
     tower, batches = load_tower(folder), []
 
@@ -168,10 +158,10 @@ def shards(cache: Path) -> list[Path]:
 @pytest.mark.medium
 def test_they_are_those_of_one_pass_and_are_made_once(folder: Path, own_cache: Path) -> None:
     expected = in_one_pass(folder)
-    first, count = embed_tokens(folder)
+    first, count = embed(folder)
     assert first.dtype == np.float32 and first.tobytes() == expected.tobytes()
     assert count == -(-len(expected) // BATCH) and len(shards(own_cache)) == -(-len(expected) // (2 * BATCH))
-    again, count = embed_tokens(folder)
+    again, count = embed(folder)
     assert count == 0 and again.tobytes() == expected.tobytes()
 
 
@@ -179,9 +169,9 @@ def test_they_are_those_of_one_pass_and_are_made_once(folder: Path, own_cache: P
 def test_a_killed_run_repeats_one_shard_and_leaves_the_same_bytes(folder: Path, own_cache: Path) -> None:
     expected = in_one_pass(folder)
     with pytest.raises(Killed):
-        embed_tokens(folder, dies_at=6)  # in the second half of the third shard
+        embed(folder, dies_at=6)  # in the second half of the third shard
     assert len(shards(own_cache)) == 2
-    resumed, count = embed_tokens(folder)
+    resumed, count = embed(folder)
     assert count == -(-len(expected) // BATCH) - 4 and resumed.tobytes() == expected.tobytes()
 
 
@@ -189,17 +179,13 @@ def test_a_killed_run_repeats_one_shard_and_leaves_the_same_bytes(folder: Path, 
 def test_another_teacher_precision_batch_or_library_has_its_own(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    embed_tokens(folder)
+    embed(folder)
     retrained = load_tower(folder)
     retrained.prompts["query"] = "sum "
     retrained.save_pretrained(str(tmp_path / "other"), create_model_card=False)
-    assert (
-        embed_tokens(tmp_path / "other")[1]
-        and embed_tokens(folder, precision="bf16")[1]
-        and embed_tokens(folder, batch_size=8)[1]
-    )
-    assert not embed_tokens(folder)[1]
+    assert embed(tmp_path / "other")[1] and embed(folder, precision="bf16")[1] and embed(folder, batch_size=8)[1]
+    assert not embed(folder)[1]
     for library in (torch, transformers, sentence_transformers):
         with monkeypatch.context() as patch:
             patch.setattr(library, "__version__", "99.0.0")
-            assert embed_tokens(folder)[1]
+            assert embed(folder)[1]
