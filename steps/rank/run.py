@@ -2,7 +2,6 @@
 
 import shutil
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from steps.core.measures import describe_gain
 from steps.core.tables import read_table, stream_table
 from steps.encoders.bases import resolve_base
 from steps.encoders.cut_texts import cut_pairs
+from steps.encoders.towers import check_positions
 from steps.rank.params import CrossEncoderParams
 from steps.rank.quality import measure
 from steps.rank.relevance import (
@@ -26,8 +26,7 @@ from steps.rank.relevance import (
 )
 from steps.retrieval.rankers import check_pair_batches, has_random_head, load_ranker
 from steps.tracking.runs import Run
-from steps.training.params import of_no_weight
-from steps.training.ranker import check_length, checkpoint_folder, choose_lists, train_ranker, training_facts
+from steps.training.ranker import train_on_triplets
 
 
 def run(
@@ -57,7 +56,7 @@ def run(
         )
     base = resolve_base(params.base)
     ranker = load_ranker(base, params.max_length, params.seed)
-    check_length(ranker, params)
+    check_positions(ranker.model, params.max_length, "rank.ranker: max_length", params.base)
     check_pair_batches(ranker, f"rank.ranker: base {params.base}")
     if cut := cut_pairs(ranker, sampled_pairs(chosen, ingest, candidates, params)):
         cut.tell("rank", f"rank.ranker.{output.name}.{cut.knob}")
@@ -65,22 +64,17 @@ def run(
     facts: dict[str, Any] = params.model_dump(include={"kind", "base", "epochs"}) | {"cut_pairs": cut and cut.share}
     checkpoints: Path | None = None
     if params.epochs > 0:
-        choice = choose_lists(read_table(mine, "triplets"), queries, ingest, params)
-        if not choice.chosen:
-            raise UserError(
-                f"{mine / 'triplets.parquet'}: no usable triplet (left out: {choice.left_out}); give click logs or"
-                " judgements to ingest, or do without a ranker: set rank.rankers: []"
-            )
-        unused = choice.mostly_unused(params.max_triplets), of_no_weight(choice.left_out)
-        for message in (*unused, choice.fewer_negatives(params.negatives)):
-            if message:
-                print(f"rank: {message}", file=sys.stderr)
-        facts |= training_facts(choice, params)
-        knobs = params.model_dump(exclude={"dev_queries", "max_queries", "checkpoint_steps"})
-        checkpoints = checkpoint_folder(ranker, choice, knobs)
-        start = time.monotonic()
-        train_ranker(ranker, choice, params, checkpoints, run)
-        run.metric("training_seconds", time.monotonic() - start)
+        trained, checkpoints = train_on_triplets(
+            ranker,
+            ingest,
+            mine,
+            params,
+            run,
+            stage="rank",
+            section="rank.ranker",
+            advice="do without a ranker: set rank.rankers: []",
+        )
+        facts |= trained
     elif base_embeds:
         raise UserError(
             f"rank.ranker: base {params.base} has no head that gives a score, so it ranks nothing untrained; set epochs"

@@ -1,7 +1,6 @@
 """A cross encoder: from triplets to the teacher, and how well it ranks."""
 
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ from steps.core.corpus import texts_of
 from steps.core.judged import read_judged_sets
 from steps.core.leases import release_and_delete
 from steps.core.measures import describe_gain, is_better, ndcg_at_10, p_of_gain
-from steps.core.tables import read_table
 from steps.encoders.bases import resolve_base
+from steps.encoders.towers import check_positions
 from steps.retrieval.lexical import corpus_bm25
 from steps.retrieval.rankers import check_pair_batches, dual_pooled, has_random_head, load_ranker, pair_scores
 from steps.teach.dev_comparison import draw_queries
@@ -22,20 +21,9 @@ from steps.teach.kinds.base import Inputs
 from steps.teach.kinds.cross_encoder import CrossEncoder
 from steps.teach.teacher_folder import teacher_folder
 from steps.tracking.runs import Run
-from steps.training.params import of_no_weight
-from steps.training.ranker import (
-    WithReconstruction,
-    check_length,
-    checkpoint_folder,
-    choose_lists,
-    objective,
-    train_ranker,
-    training_facts,
-)
+from steps.training.ranker import WithReconstruction, train_on_triplets
 
 _SECTION = "teach.teacher"
-_UNTRAINED = {"dev_queries", "dev_documents", "checkpoint_steps"}  # knobs that training does not follow from
-_CODE = ("steps.retrieval.rankers",)
 
 
 def teach(inputs: Inputs, output: Path, params: CrossEncoder, run: Run) -> None:
@@ -45,24 +33,22 @@ def teach(inputs: Inputs, output: Path, params: CrossEncoder, run: Run) -> None:
     report: dict[str, Any] = params.model_dump(include={"kind", "base", "epochs", "pooling"})
     checkpoints: Path | None = None
     if params.epochs > 0:
-        choice = choose_lists(read_table(mine, "triplets"), read_table(ingest, "queries"), ingest, params)
-        if not choice.chosen:
-            raise UserError(
-                f"{mine / 'triplets.parquet'}: no usable triplet (left out: {choice.left_out}); give click logs or"
-                " judgements to ingest, or take a base that is a cross encoder, with pooling: cls and epochs: 0.0"
-            )
-        unused = choice.mostly_unused(params.max_triplets), of_no_weight(choice.left_out)
-        for message in (*unused, choice.fewer_negatives(params.negatives)):
-            if message:
-                print(f"teach: {message}", file=sys.stderr)
-        report |= training_facts(choice, params)
-        checkpoints = checkpoint_folder(ranker, choice, params.model_dump(exclude=_UNTRAINED), "teach", _CODE)
-        loss = objective(ranker, params, choice.negatives_per_positive)
-        if params.reconstruction_weight:
-            loss = WithReconstruction(ranker, loss, params.reconstruction_weight, params.base)
-        start = time.monotonic()
-        train_ranker(ranker, choice, params, checkpoints, run, stage="teach", section=_SECTION, loss=loss)
-        run.metric("training_seconds", time.monotonic() - start)
+        facts, checkpoints = train_on_triplets(
+            ranker,
+            ingest,
+            mine,
+            params,
+            run,
+            stage="teach",
+            section=_SECTION,
+            advice="take a base that is a cross encoder, with pooling: cls and epochs: 0.0",
+            wrap=lambda loss: (
+                WithReconstruction(ranker, loss, params.reconstruction_weight, params.base)
+                if params.reconstruction_weight
+                else loss
+            ),
+        )
+        report |= facts
     elif has_random_head(ranker, resolve_base(params.base), params.seed):
         raise UserError(
             f"{_SECTION}: base {params.base} has no head that gives a score, so it ranks nothing untrained; set epochs"
@@ -82,7 +68,7 @@ def load_untrained(params: CrossEncoder) -> library.CrossEncoder:
         ranker = load_ranker(base, params.max_length, params.seed)
     else:
         ranker = dual_pooled(base, params.pooling, params.scale, params.max_length)
-    check_length(ranker, params, _SECTION)
+    check_positions(ranker.model, params.max_length, f"{_SECTION}: max_length", params.base)
     check_pair_batches(ranker, f"{_SECTION}: base {params.base}")
     return ranker
 

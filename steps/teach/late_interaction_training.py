@@ -22,11 +22,7 @@ from steps.teach.contrastive_training import ROLE_OF_COLUMN, InBatch, Positives,
 from steps.teach.kinds.late_interaction import LateInteraction
 from steps.teach.training_triplets import TextTriplet, turns_of
 from steps.training.distributed import micro_batch
-from steps.training.library_trainer import (
-    LossLog,
-    WholeCheckpoints,
-    shared_arguments,
-)
+from steps.training.library_trainer import LossLog, WholeCheckpoints, shared_arguments
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
     from steps.tracking.runs import Run

@@ -1,8 +1,10 @@
 """Training of a cross encoder: the lists that it sees, the losses over them, and checkpoints to go on from."""
 
 import math
+import sys
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,20 +21,23 @@ from torch.nn import functional
 from slimtower.common.errors import UserError
 from steps.core.corpus import random_documents, texts_of
 from steps.core.judged import read_judged_sets
+from steps.core.tables import read_table
 from steps.core.texts import fold
-from steps.encoders.towers import check_positions
 from steps.training.checkpoint_files import keyed_folder
-from steps.training.library_trainer import (
-    LossLog,
-    WholeCheckpoints,
-    shared_arguments,
-)
-from steps.training.params import RankerTraining
+from steps.training.library_trainer import LossLog, WholeCheckpoints, shared_arguments
+from steps.training.params import RankerTraining, of_no_weight
 from steps.training.triplets import Turns, check_ids, draw_triplets, factorize, refused_queries
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
     from steps.tracking.runs import Run
 
+_UNTRAINED = {
+    "dev_queries",
+    "dev_documents",
+    "max_queries",
+    "checkpoint_steps",
+}  # knobs that training does not follow from
+_CODE = (__name__, "steps.retrieval.rankers")
 RANDOM_NEGATIVES = 1  # documents of the same data set besides, taken for negatives
 _SURE = 1e4  # ListNet's label of a positive: of its softmax over labels, 0 for the others, nothing is left for these
 
@@ -178,21 +183,35 @@ def _keys(judged: Mapping[str, set[str]], query_ids: list[str], doc_ids: list[st
     return np.array(keys, dtype=np.int64)
 
 
-def train_ranker(
+def train_on_triplets(
     ranker: CrossEncoder,
-    choice: ListChoice,
+    ingest: Path,
+    mine: Path,
     params: RankerTraining,
-    checkpoints: Path,
     run: "Run",
     *,
-    stage: str = "rank",
-    section: str = "rank.ranker",
-    loss: nn.Module | None = None,
-) -> None:
-    """Train the ranker in place, from the checkpoint in `checkpoints` if a killed run left one.
+    stage: str,
+    section: str,
+    advice: str,
+    wrap: Callable[[nn.Module], nn.Module] = lambda loss: loss,
+) -> tuple[dict[str, Any], Path]:
+    """Train the ranker in place on lists of mined triplets, from the checkpoint that a killed run left, if any.
 
-    `stage` and `section` are what messages name; `loss`: None = `objective`. UserError if the loss is not finite.
+    Returns facts for the report, and the checkpoints' folder. `stage`, `section` and `advice` are for messages; `wrap`
+    makes of the loss what is minimised. UserError without a usable triplet, or if the loss is not finite.
     """
+    choice = choose_lists(read_table(mine, "triplets"), read_table(ingest, "queries"), ingest, params)
+    if not choice.chosen:
+        raise UserError(
+            f"{mine / 'triplets.parquet'}: no usable triplet (left out: {choice.left_out}); give click logs or"
+            f" judgements to ingest, or {advice}"
+        )
+    unused = choice.mostly_unused(params.max_triplets), of_no_weight(choice.left_out)
+    for message in (*unused, choice.fewer_negatives(params.negatives)):
+        if message:
+            print(f"{stage}: {message}", file=sys.stderr)
+    lists = (repr(astuple(ranked_list)) for ranked_list in choice.chosen)
+    checkpoints = keyed_folder(stage, ranker, lists, params.model_dump(exclude=_UNTRAINED), _CODE)
     arguments = CrossEncoderTrainingArguments(
         **shared_arguments(params, checkpoints, _rows_a_step(params)),
         prompts=ranker.prompts.get(ranker.default_prompt_name or "") or None,
@@ -201,12 +220,23 @@ def train_ranker(
         model=ranker,
         args=arguments,
         train_dataset=rows(choice.chosen, params.loss),
-        loss=loss or objective(ranker, params, choice.negatives_per_positive),
+        loss=wrap(objective(ranker, params, choice.negatives_per_positive)),
         callbacks=[LossLog(run, "ranker", section, "or set precision: fp32")],
         turns=turns_of_rows(choice.chosen, params.loss),
     )
+    started = time.monotonic()
     trainer.train_on(checkpoints, stage, params.precision, params.max_length)
+    run.metric("training_seconds", time.monotonic() - started)
     ranker.eval()
+    facts = {
+        "lists": len(choice.chosen),
+        "lists_an_epoch": len(turns_of_rows(choice.chosen, "lambda").rows(0)),
+        "negatives_per_positive": choice.negatives_per_positive,
+        "positive_weight": choice.negatives_per_positive if params.loss == "bce" else None,
+        "by_source": choice.by_source,
+        "left_out": choice.left_out,
+    }
+    return facts, checkpoints
 
 
 class RankerTrainer(WholeCheckpoints, CrossEncoderTrainer):
@@ -259,31 +289,6 @@ def _rows_a_step(params: RankerTraining) -> int:
     """Rows that make up `batch_size` pairs: a list has as many as it may have documents."""
     documents = 1 + params.negatives + RANDOM_NEGATIVES
     return params.batch_size if params.loss == "bce" else max(1, params.batch_size // documents)
-
-
-def training_facts(choice: ListChoice, params: RankerTraining) -> dict[str, Any]:
-    """What a cross encoder was trained on, for the report."""
-    return {
-        "lists": len(choice.chosen),
-        "lists_an_epoch": len(turns_of_rows(choice.chosen, "lambda").rows(0)),
-        "negatives_per_positive": choice.negatives_per_positive,
-        "positive_weight": choice.negatives_per_positive if params.loss == "bce" else None,
-        "by_source": choice.by_source,
-        "left_out": choice.left_out,
-    }
-
-
-def check_length(ranker: CrossEncoder, params: RankerTraining, section: str = "rank.ranker") -> None:
-    """UserError when the base's positions end before `max_length`."""
-    check_positions(ranker.model, params.max_length, f"{section}: max_length", params.base)
-
-
-def checkpoint_folder(
-    ranker: CrossEncoder, choice: ListChoice, knobs: Mapping[str, Any], stage: str = "rank", code: Sequence[str] = ()
-) -> Path:
-    """`keyed_folder` of a training on lists; `code` names modules besides this one."""
-    lists = (repr(astuple(ranked_list)) for ranked_list in choice.chosen)
-    return keyed_folder(stage, ranker, lists, knobs, (__name__, *code))
 
 
 class WithReconstruction(nn.Module):
