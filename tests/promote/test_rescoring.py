@@ -17,15 +17,15 @@ import numpy as np
 class Old:
     datasets = ["api", "unasked"]
 
-    def fusion(self, dataset):
-        return None
+    def encode(self, texts):
+        return np.array([[len(text)] for text in texts], dtype=np.float32)
 
-    def search_text(self, dataset, texts, depth, kind):
-        """Twelve hits: d00 first, the last four of equal score; none of a text of one letter."""
+    def search(self, dataset, vectors, depth, kind):
+        """Twelve of the `depth` asked for: d00 first, the last four of equal score; a text of one letter finds none."""
         assert (depth, kind) == (1000, "flat")
-        counts = [12 if len(text) > 1 else 0 for text in texts]
-        scores = np.array([max(12 - rank, 4) for rank in range(12)], dtype=np.float32)
-        return [scores[:count] for count in counts], [[f"d{rank:02d}" for rank in range(count)] for count in counts]
+        scores = np.array([max(12 - rank, 4) for rank in range(12)] + [-9.0], dtype=np.float32)
+        ids = [[f"d{rank:02d}" for rank in range(12)] if width > 1 else [] for [width] in vectors.tolist()]
+        return np.tile(scores, (len(vectors), 1)), ids
 
 def load_release(folder):
     if not (folder / "old format").is_file():
@@ -34,14 +34,14 @@ def load_release(folder):
 '''
 
 
-@pytest.fixture
-def registered(tmp_path: Path) -> Path:
+@pytest.fixture(params=["slimtower", "steps"])  # where the library was when the version was registered
+def registered(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """The release in a version's files, beside its own code."""
     release = tmp_path / "model/artifacts/release"
     (release / "index").mkdir(parents=True)
     (release / "index/flat.faiss").write_bytes(b"12345")
     (release / "old format").touch()
-    serving = tmp_path / "model/code/slimtower/serving"
+    serving = tmp_path / f"model/code/{request.param}/serving"
     serving.mkdir(parents=True)
     for name in ("__init__.py", "serving/__init__.py"):
         (serving.parent / name).touch()
@@ -51,7 +51,8 @@ def registered(tmp_path: Path) -> Path:
 
 def code_of(release: Path) -> Path:
     """The module that loads a release, among the code that was registered with it."""
-    return release.parents[1] / "code/slimtower/serving/release.py"
+    (module,) = release.parents[1].glob("code/*/serving/release.py")
+    return module
 
 
 def judged_set(dataset: str, qrels: dict[str, dict[str, int]], texts: list[str]) -> JudgedSet:
