@@ -172,7 +172,7 @@ def run_all(root: Path, params: Params) -> list[str]:
     lines = check_data(params, run_ingest(root, params))
     run("candidates", "data/candidates", params.candidates)
     (root / "data/rank").mkdir()
-    earlier = Path("data/ingest")
+    earlier: Path | None = None  # the cell of clicks has none before it
     for signal, input_folders in (
         ("click", []),
         ("judged", [Path("data/candidates") / name for name in params.candidates.searchers]),
