@@ -142,7 +142,7 @@ def test_a_failing_rank_ends_the_command_with_its_line_and_code(tmp_path: Path) 
         (tmp_path / name).touch()
     (tmp_path / "params.yaml").write_text("fake: {}\n")
     (tmp_path / "slimtower").symlink_to(ROOT / "slimtower")
-    for package in ("core", "frame", "tracking", "training"):
+    for package in ("core", "encoders", "frame", "tracking", "training"):
         (tmp_path / "steps" / package).symlink_to(ROOT / "steps" / package)
     environment = os.environ | {
         "SLIMTOWER_PROCESSES": "2",
