@@ -54,6 +54,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_tower: Path) -> Path
     return run
 
 
+@pytest.mark.slow
 def test_the_student_is_the_same_and_no_document_is_read_again(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from steps.encoders.towers import encode, load_tower
 ASKED = {"task_metadata": None, "hf_split": "test", "hf_subset": "default"}
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_queries_are_the_releases_and_documents_the_indexs(released: Path) -> None:
     model = ReleaseModel(str(released / "models/release/2l"), None)
     release = load_release(released / "models/release/2l")

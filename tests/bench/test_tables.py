@@ -140,6 +140,7 @@ def test_a_table_is_measured_written_and_judged(project: Path, monkeypatch: pyte
         bench(project, monkeypatch, TABLE | {"sets": ["scifact"]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["late_interaction", "cross_encoder"])
 def test_a_teacher_of_scores_is_measured_before_and_after_it_trained_along(
     project: Path, tiny_tower: Path, kind: str, monkeypatch: pytest.MonkeyPatch

@@ -64,6 +64,7 @@ def test_over_an_index_of_its_own_it_is_the_encoder_itself(embedded: Path, tiny_
     assert (ours.argmax(axis=1) == theirs.argmax(axis=1)).all()
 
 
+@pytest.mark.slow
 def test_an_adapter_is_distilled_and_released_as_every_student(
     embedded: Path, tiny_tower: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -260,6 +260,7 @@ class Killed(BaseException):
     """Ends a training as a kill would, but for the process."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "changes"), [("late", {"losses": [LABELS, LAYERS | {"teacher": "late", "selection": "weighted"}]}),
                           ("cross", OWN)]
@@ -290,6 +291,7 @@ def test_a_killed_training_goes_on_to_the_same_weights_of_both(
     assert saved > 6 and not list(own_cache.glob("distill/*/state.pt"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["late", "cross"])
 def test_small_passes_give_the_same_models(root: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = weights_of(trained(root, name, learning_rate=1e-4))

@@ -164,6 +164,7 @@ def test_states_of_another_width_are_mapped_by_each_layers_own_matrix() -> None:
     torch.testing.assert_close(trained.mapped(states, (0, 2)), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"start": {"fresh": {"layers": 2, "dim": 16, "heads": 2, "vocabulary": 0}}}])
 def test_over_the_frozen_index_the_teacher_never_runs_in_the_loop(
     embedded: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch

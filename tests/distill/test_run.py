@@ -65,6 +65,7 @@ def embed_with_prompts(root: Path, tower: Path) -> SentenceTransformer:
     return teacher
 
 
+@pytest.mark.slow
 def test_a_teachers_prompts_are_learned_not_spoken(tiny_tower: Path, tmp_path: Path) -> None:
     teacher = embed_with_prompts(tmp_path, tiny_tower)
     targets = np.load(tmp_path / "data/embed/alignment.npy").astype(np.float32)
@@ -82,6 +83,7 @@ def test_a_teachers_prompts_are_learned_not_spoken(tiny_tower: Path, tmp_path: P
         assert not list(output.rglob("*.bin")) + list(output.rglob("*.pkl"))
 
 
+@pytest.mark.slow
 def test_a_teacher_that_stays_as_it_is_is_a_student_with_its_prompt_and_is_released(
     tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,7 @@ def test_the_report_says_what_an_automatic_temperature_became(root: Path) -> Non
     assert read_json(output / "report.json")["temperatures"] == {}  # nothing was automatic
 
 
+@pytest.mark.slow
 def test_a_student_that_reads_documents_has_the_held_out_texts_of_one_that_does_not(root: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(root, tmp_path / "with documents"))
     run_stage("embed", folder, folder / "data/embed", EMBED.model_copy(update={"parts": [*EMBED.parts, "documents"]}))
@@ -152,6 +153,7 @@ def opened(root: Path, student: dict[str, Any]) -> tuple[SentenceTransformer, Se
     return routed, teacher
 
 
+@pytest.mark.slow
 def test_documents_are_read_by_a_symmetric_student_or_by_the_teacher_that_trains_with_a_joint_one(root: Path) -> None:
     routed, teacher = opened(root, STUDENTS["symmetric"])
     np.testing.assert_allclose(routed.encode_document(TEXTS), routed.encode_query(TEXTS), atol=1e-6)
@@ -168,6 +170,7 @@ def test_documents_are_read_by_a_symmetric_student_or_by_the_teacher_that_trains
     np.testing.assert_allclose(unmoved.encode_document(TEXTS), teacher.encode(TEXTS), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_teacher_that_trains_along_changes_and_is_kept_beside_the_student(root: Path) -> None:
     report = run_distill(root, "it", params_with(STUDENTS["teacher trains along"])) / "report.json"
     assert read_json(report)["losses"] == [loss["kind"] for loss in TOGETHER]
@@ -181,6 +184,7 @@ def test_a_teacher_that_trains_along_changes_and_is_kept_beside_the_student(root
     assert not (still / "teacher").exists()
 
 
+@pytest.mark.slow
 def test_a_second_phase_begins_where_the_first_ended(root: Path) -> None:
     plain = weights_of(run_distill(root, "it", params_with(ALIGNED)) / "query_encoder")
     still = THEN | {"learning_rate": 1e-30}
@@ -199,6 +203,7 @@ def test_a_term_that_can_never_move_the_student_stops_the_run(root: Path) -> Non
         )  # one candidate: it has all probability
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["symmetric", "joint", "static, then ranked", "teacher trains along"])
 def test_small_passes_give_the_same_student(root: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: set[int] = set()
@@ -234,6 +239,7 @@ def test_a_frozen_teacher_that_runs_along_gives_the_same_student_as_stored_targe
     assert moved > 0, "the stored targets are rounded to 16 bits: the students cannot be equal bit for bit"
 
 
+@pytest.mark.slow
 def test_a_student_learns_from_a_second_teachers_scores(root: Path) -> None:
     write_other_teacher(root / "models/teach/dense/tower", root / "models/teach/other", seed=4)
     run_score(root, "other")  # four documents of each text
@@ -250,6 +256,7 @@ def test_a_student_learns_from_a_second_teachers_scores(root: Path) -> None:
         run_distill(root, "it", params_with(both | {"teacher_top_k": 5}))
 
 
+@pytest.mark.slow
 def test_two_teachers_score_in_one_objective_and_texts_that_none_scored_do_not_train(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,7 +129,7 @@ tell("owner/closed")
 """
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_hub_that_is_away_or_busy_may_be_tried_again(tmp_path: Path) -> None:
     away, refused = ["503", "429", "cut"], ["401", "404"]
     environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0", "PYTHONPATH": str(Path.cwd())}

@@ -59,7 +59,7 @@ def test_few_texts_are_all_looked_at_and_many_by_seed() -> None:
     assert len(np.unique(rows)) == SAMPLE and np.array_equal(rows, again) and not np.array_equal(rows, reseeded)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_embed_and_score_say_it_and_report_it(
     tiny_tower: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

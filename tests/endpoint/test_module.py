@@ -119,6 +119,7 @@ def test_nothing_is_lost_or_paid_twice_where_the_server_fails_now_and_then(
     assert all(server.paid[text] for text in TEXTS) and 0 < again <= len(USELESS) * max(map(len, batches))
 
 
+@pytest.mark.slow
 def test_retry_after_holds_back_all_requests(server: EmbeddingServer, tmp_path: Path) -> None:
     tower = teach(tmp_path / "teach", server)
     server.faults, server.retry_after = ["", "busy"], "3"
@@ -129,6 +130,7 @@ def test_retry_after_holds_back_all_requests(server: EmbeddingServer, tmp_path: 
     assert max(times) > times[0] + 2.8
 
 
+@pytest.mark.slow
 def test_timed_queries_do_not_count_what_limits_hold_back(server: EmbeddingServer, tmp_path: Path) -> None:
     endpoint = endpoint_of(load_tower(teach(tmp_path / "teach", server, {"requests_per_minute": 240})), "query")
     assert endpoint is not None

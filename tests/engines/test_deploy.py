@@ -36,6 +36,7 @@ ONE = "one"
 ENGINES = Path("docs/engines.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_release_is_searched_as_well_through_an_engine(released: Path, to: str) -> None:
     folder = released / "models/release/2l"
     with open_engine(to) as engine:
@@ -411,6 +412,7 @@ def test_the_champion_is_deployed_and_a_disagreement_is_told(
         commands.run_rollback(root, to, "other", [])
 
 
+@pytest.mark.slow
 def test_a_champion_that_moves_meanwhile_is_not_deployed_and_the_last_line_knows(
     tracked: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,6 +53,7 @@ class Searcher(threading.Thread):
         self.seconds = time.monotonic() - began
 
 
+@pytest.mark.slow
 def test_flips_and_rollbacks_lose_no_query(released: Path, retitled: Path, to: str) -> None:
     with open_engine(to) as engine:
         release, first = put(engine, released / "models/release/static", ONE)

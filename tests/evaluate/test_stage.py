@@ -213,7 +213,7 @@ def test_a_pull_request_is_told_the_verdict_the_figures_and_where_students_lose(
     assert rows[0][1:3] == ["5", "90.0\u00a0% (85.0 – 95.0)"]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_an_analysis_is_measured_and_shown_where_it_is_named(tmp_path: Path) -> None:
     reports = evaluate(tmp_path, analyses=["geometry", "proposition", "space", "effort"])
     metrics, page = json.loads((reports / "metrics.json").read_text()), (reports / "report.html").read_text()

@@ -45,7 +45,7 @@ def test_equal_documents_share_their_id() -> None:
     assert ids.distinct_share() <= 0.5
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_every_seed_that_params_allow_draws_and_fixes_the_codebooks() -> None:
     matrix = clustered(1000)
     seeds = [1, 2, 2**31 - 1, 2**31, 2**32 - 1]

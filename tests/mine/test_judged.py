@@ -130,6 +130,7 @@ def test_what_is_relevant_to_a_query_of_the_same_text_is_no_negative(tmp_path: P
     }
 
 
+@pytest.mark.slow
 def test_a_rankers_scores_count_where_the_user_gave_none(tmp_path: Path) -> None:
     out = cells(tmp_path, {"bm25": []}, qrels=[judgement("d/q1", "d/cumsum")])
     names = ("cumsum", "sum", "sort", "max", "plot")
@@ -148,6 +149,7 @@ def test_a_rankers_scores_count_where_the_user_gave_none(tmp_path: Path) -> None
     assert {row[0] for row in triplets(again)} == {"d/q1"}
 
 
+@pytest.mark.slow
 def test_judged_triplets_lose_no_more_than_negatives_that_a_ranker_finds_best(tmp_path: Path) -> None:
     qrels = [judgement("d/q1", "d/cumsum"), judgement("d/q2", "d/sort")]
     searched = [*hits("d/q1", "d/max", "d/sum"), *hits("d/q2", "d/max", "d/plot")]
@@ -171,6 +173,7 @@ def test_without_judgements_and_scores_all_is_passed_on(tmp_path: Path) -> None:
     assert read_json(scored / "report.json")["rows"]["relevance_one_hop"] == 0
 
 
+@pytest.mark.slow
 def test_what_people_called_irrelevant_is_no_positive_however_it_scores(tmp_path: Path) -> None:
     qrels = [judgement("d/q1", "d/cumsum"), judgement("d/q1", "d/sum", 0)]
     dataset_triplets = [{"query_id": "d/q2", "positive_id": "d/sort", "negative_id": "d/plot"}]

@@ -133,6 +133,7 @@ def reference(log: Log, links: Links, texts: dict[str, str], count: int) -> list
     return sorted(rows)
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None, phases=[Phase.explicit, Phase.generate])  # shrinking takes minutes
 @given(
     seed=st.integers(0, 10_000),

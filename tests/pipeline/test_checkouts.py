@@ -45,7 +45,7 @@ def checkout(kind: str, folder: Path) -> Path:
     return folder / "clone"
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["clone", "submodule", "worktree", "copy"])
 def test_a_run_works_and_its_lock_is_neither_shown_nor_lost(kind: str, tmp_path: Path) -> None:
     project = checkout(kind, tmp_path)

@@ -82,7 +82,7 @@ def test_a_stage_that_costs_nothing_is_no_part_of_the_rest() -> None:
     assert started(run.line("Running stage 'teach':")) == "2 of 2; 0.0 minutes gone, about 10 minutes to go"
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_no_line_of_dvc_itself_is_left_of_a_run_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a first run, of one that makes all anew and of one from the cache."""
     monkeypatch.chdir(tmp_path)

@@ -357,7 +357,7 @@ for name in ("report.html", "report.md", "metrics.json"):
 """
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_one_run_of_a_recipe_at_a_time(checkout: Path) -> None:
     """The second is told so and touches nothing; one that is killed holds nobody up, though its pipeline runs on."""
     params = Path("params.yaml").read_text(encoding="utf-8")

@@ -103,6 +103,7 @@ def _with_a_scorer(path: Path) -> None:
     path.write_text(yaml.safe_dump(params))
 
 
+@pytest.mark.slow
 def test_running_tracking_serving_describing_testing_and_promoting_rerun_nothing(project: Project) -> None:
     edited = [
         "pipeline/__main__.py", "pipeline/params.py", "pipeline/task/stage.py", "steps/promote/gate.py",
@@ -129,6 +130,7 @@ def test_another_model_in_a_folder_reruns_the_step_that_names_it(project: Projec
     )
 
 
+@pytest.mark.slow
 def test_what_stages_share_reruns_those_that_use_it(project: Project) -> None:
     assert project.after_edits("slimtower/serving/release.py") == {"index", *CELLS["release"], "evaluate"}
     assert project.after_edits("steps/core/tables.py") == ALL
@@ -140,6 +142,7 @@ def test_what_stages_share_reruns_those_that_use_it(project: Project) -> None:
     assert changed == TRAINED | set(CELLS["distill"])
 
 
+@pytest.mark.slow
 def test_what_finds_documents_before_an_index_reruns_the_stages_that_search_or_order(project: Project) -> None:
     searching = TRAINED | {"candidates", "score@other", *CELLS["release"], "evaluate"}
     assert project.after_edits("steps/retrieval/exact_search.py") == searching | {"embed", *CELLS["distill"]}
@@ -150,6 +153,7 @@ def test_what_finds_documents_before_an_index_reruns_the_stages_that_search_or_o
         assert project.after_edits(network) == searching | set(CELLS["distill"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("knob", "value", "reruns"),
     [
@@ -177,6 +181,7 @@ def test_a_knob_reruns_the_stages_that_read_it(project: Project, knob: str, valu
     assert project.after_setting(knob, value) == reruns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "reruns"),
     [
@@ -196,6 +201,7 @@ def test_a_table_of_ingest_reruns_the_stages_that_read_it(project: Project, tabl
     assert project.after({f"data/ingest/{table}.parquet": b"new rows"}) == reruns
 
 
+@pytest.mark.slow
 def test_what_one_teacher_leaves_reruns_those_that_read_it(project: Project) -> None:
     of_index = project.after({"models/teach/dense/report.json": b"{}"})
     assert of_index == {"evaluate"}

@@ -108,7 +108,7 @@ def test_a_list_of_dvcs_locks_that_a_kill_cut_is_removed(tmp_path: Path, content
             assert json.loads(listed.read_text())["read"]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_list_of_locks_that_dvc_is_writing_stays(tmp_path: Path) -> None:
     listed = tmp_path / ".dvc/tmp/rwlock"
     listed.parent.mkdir(parents=True)

@@ -16,7 +16,7 @@ import pytest
 STAGES = "stages: {ingest: {cmd: 'echo $$ >began; sleep 600'}}\n"
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_pipeline_whose_terminal_closes_stops_dvc_and_its_stage(tmp_path: Path) -> None:
     shutil.copyfile("params.yaml", tmp_path / "params.yaml")
     (tmp_path / "dvc.yaml").write_text(STAGES)

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.medium, pytest.mark.faults("full disk")]
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["steps.ingest", "pipeline"])
 def test_data_that_is_a_file_is_to_be_moved_away(tiny_tower: Path, tmp_path: Path, command: str) -> None:
     judged = {"test": slice(0, 4), "dev": slice(4, 8), "train": slice(8, 20)}

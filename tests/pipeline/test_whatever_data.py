@@ -61,6 +61,7 @@ def params(source: dict[str, Any], tower: Path) -> Params:
     return params_of(recipe, tower, changes, **{name: str(value) for name, value in source.items()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("write", "expected", "absent", "judged", "unjudged"),
     [

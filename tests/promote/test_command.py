@@ -38,6 +38,7 @@ def code(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return 0
 
 
+@pytest.mark.slow
 def test_a_choice_that_the_gate_refuses_leaves_its_place_to_the_best(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

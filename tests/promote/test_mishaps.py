@@ -298,6 +298,7 @@ def test_a_release_that_is_replaced_during_its_promotion_is_not_registered(
     assert json.loads(Path(stored, "manifest.json").read_text())["name"] == "A"
 
 
+@pytest.mark.slow
 def test_a_smoke_test_that_reaches_no_server_may_be_tried_again(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,6 +312,7 @@ def test_a_smoke_test_that_reaches_no_server_may_be_tried_again(
         fresh_process.smoke_test(project.registry, version)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "message"),
     [

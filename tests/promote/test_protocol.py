@@ -79,6 +79,7 @@ def test_whatever_keeps_a_version_from_the_gate_leaves_every_alias_as_it_was(
     assert project.aliases == (before if reset else before | {"challenger": "2"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 def test_a_promotion_killed_after_any_step_is_finished_by_the_next(project: Project, step: str) -> None:
     project.promote("A")
@@ -118,6 +119,7 @@ def test_a_half_done_move_is_undone_when_another_candidate_comes_and_is_refused(
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS_BACK)
 def test_a_rollback_killed_after_any_step_is_finished_by_the_next(project: Project, step: str) -> None:
     project.two()

@@ -131,6 +131,7 @@ def test_a_version_that_changed_in_the_store_is_not_promoted(
     assert Registry(PARAMS["name"]).aliases() == aliases == {"champion": "1"}
 
 
+@pytest.mark.slow
 def test_a_dry_run_decides_and_changes_nothing(
     project: Path, no_smoke: Switch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -192,6 +192,7 @@ def test_a_killed_scoring_does_not_train_again_and_equal_runs_are_equal(
         assert (again / name).read_bytes() == (resumed / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_killed_scoring_repeats_no_shard_that_was_kept(
     tmp_path: Path, base: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

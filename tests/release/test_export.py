@@ -188,6 +188,7 @@ def test_both_exports_keep_the_first_dimensions(tiny_tower: Path, tmp_path: Path
         np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_the_same_tower_gives_the_same_bytes(tiny_tower: Path, tmp_path: Path) -> None:
     for name in ("one", "two"):
         for precision in ("fp32", "int8", "mixed"):

@@ -100,6 +100,7 @@ def test_the_fusion_is_the_best_on_dev_and_the_standard_one_without(hybrid: Path
     assert report["two"]["dev"]["fused"] == pytest.approx(choice.fused)
 
 
+@pytest.mark.slow
 def test_auto_carries_what_wins_on_dev_and_nothing_else(
     unreleased: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -120,6 +121,7 @@ def test_auto_carries_what_wins_on_dev_and_nothing_else(
         assert f"release@static: two: {verdict}" in output
 
 
+@pytest.mark.slow
 def test_a_release_with_bm25_loads_without_torch_or_pickle_and_is_the_same_in_any_process(
     hybrid: Path, unreleased: Path
 ) -> None:

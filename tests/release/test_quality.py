@@ -99,6 +99,7 @@ def test_what_stands_in_for_dev_queries_is_of_the_data_set_and_no_test_query(tmp
     assert split == {"train"}  # its other queries are test
 
 
+@pytest.mark.slow
 def test_a_data_set_with_few_judged_queries_is_checked_by_cosine_and_said_to_be(
     released: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -112,6 +112,7 @@ def test_without_an_approximate_index_the_exact_one_serves(unreleased: Path) -> 
     assert release.search("one", vectors, 5, "ann")[1] == release.search("one", vectors, 5, "flat")[1]
 
 
+@pytest.mark.slow
 def test_a_narrower_index_gets_an_encoder_of_its_dim(unreleased: Path) -> None:
     narrow = INDEX.model_copy(update={"dim": 16})
     for student in ("static", "2l"):
@@ -146,6 +147,7 @@ def test_the_encoder_that_serves_stays_close_to_the_student(released: Path) -> N
         assert cosines.min() > 0.98
 
 
+@pytest.mark.slow
 def test_an_encoder_that_loses_too_much_serves_in_its_next_form(
     unreleased: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -161,6 +163,7 @@ def test_an_encoder_that_loses_too_much_serves_in_its_next_form(
     assert [path.name for path in (release.folder / "serving").glob("*.onnx")] == ["encoder.onnx"]
 
 
+@pytest.mark.slow
 def test_auto_keeps_the_smallest_form_that_costs_little(unreleased: Path) -> None:
     for student in ("static", "2l"):
         folder = run_release(unreleased, student, RELEASE.model_copy(update={"precision": "auto"}))
@@ -168,6 +171,7 @@ def test_auto_keeps_the_smallest_form_that_costs_little(unreleased: Path) -> Non
         assert report["precision"] == "int8" and len(report["tried"]) == 1
 
 
+@pytest.mark.slow
 def test_a_form_that_was_asked_for_is_the_only_one_tried(unreleased: Path) -> None:
     with pytest.raises(UserError, match=r"set release\.precision: auto"):
         run_release(unreleased, "2l", limits=STRICT)

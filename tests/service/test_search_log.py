@@ -291,7 +291,7 @@ def large(tmp_path: Path) -> Corpus:
     return corpus
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("on_s3", [False, True])
 def test_a_corpus_is_written_once_and_in_little_memory(
     on_s3: bool, large: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

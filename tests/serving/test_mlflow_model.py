@@ -92,11 +92,13 @@ def test_predict_answers_queries_with_their_own_k_or_the_parameters(saved: Path,
             model.predict(pd.DataFrame(columns), params=params)
 
 
+@pytest.mark.slow
 def test_the_model_loads_without_project_torch_or_pickle(saved: Path, released: Path, tmp_path: Path) -> None:
     assert not [path for path in saved.rglob("*") if path.suffix in {".pkl", ".pickle", ".joblib"}]
     same(predicted(saved, tmp_path), expected(released, QUERIES[0], 10))
 
 
+@pytest.mark.slow
 def test_a_model_that_fuses_brings_its_bm25_index_and_package(hybrid: Path, saved: Path, tmp_path: Path) -> None:
     target = tmp_path / "model"
     save_model(hybrid / "models/release/static", target)

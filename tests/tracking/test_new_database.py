@@ -38,6 +38,7 @@ def start_process(folder: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_processes_that_begin_at_once_share_it(file: Path) -> None:
     file.touch()  # as a kill of an earlier version left it
     running = [start_process(file.parent) for _ in range(2)]

@@ -34,7 +34,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.faults("two runs at once")
 def test_a_run_waits_until_the_one_before_it_forgets_its_checkpoints_or_ends(tmp_path: Path) -> None:
     folder = tmp_path / "trainings/key"
