@@ -1,10 +1,12 @@
-"""python -m bench.any_corpus_page: what students keep of many corpora, and are foretold to, on the page of results."""
+"""python -m bench.any_corpus_page: what students keep of many corpora, and lose for what cause."""
 
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import correlation, fmean
 from typing import Any
+
+import numpy as np
 
 from bench.any_corpus import RESULTS, Corpora, read_corpora
 from bench.page_tables import with_table
@@ -14,9 +16,20 @@ from steps.evaluate.comparing import holm
 
 PAGE, MODULE = Path("bench/results/README.md"), "bench.any_corpus_page"
 UNLIKE = f"{MODULE}, unlike corpora"  # the place of the second table
+LOSSES = f"{MODULE}, what is lost where"  # and of the third
 LABELS = ("after", "before")
 KINDS = {"": "kinds", "documents": "kinds_documents", "before": "kinds_before"}  # title of a column, label
 HALVES = ("choosing", "reporting")
+SPLITS = ("dev", "test")
+ALONE = ""  # in place of a corpus: each data set has a student to itself
+STUDENTS = (("`static`", "static", "causes"), ("the same, before", "static", "causes_before"), ("`2l`", "2l", "causes"))
+CAUSES = (  # what was changed, ending of the label, corpus
+    ("as it is", "", "choosing"),
+    ("four times the steps", "_longer", "choosing"),
+    ("a student for each", "", ALONE),
+    ("2,000 real queries of each among the texts", "", "choosing_queries"),
+    ("30,000 words as tokens of their own", "_words", "choosing"),
+)
 CHANCE = 0.05
 Label = Mapping[str, Mapping[str, Any]]  # corpus -> student -> its figures
 
@@ -82,6 +95,31 @@ def kinds(corpora: Corpora, labels: Mapping[str, Mapping[str, Any]]) -> str:
 def _row(label: Mapping[str, Any], corpus: str, student: str) -> Mapping[str, Any] | None:
     row: Mapping[str, Any] | None = label["corpora"].get(corpus, {}).get("students", {}).get(student)
     return row
+
+
+def causes(corpora: Corpora, labels: Mapping[str, Mapping[str, Any]]) -> str:
+    """Markdown: what is kept of each data set of the choosing half if one thing changes; dev and test count alike.
+
+    A row a student and change of CAUSES of which the labels, by name, have figures.
+    """
+    names = corpora.corpora["choosing"].source
+    lines = [f"| student | changed | mean | {' | '.join(names)} |", "|---" * (3 + len(names)) + "|"]
+    for title, student, label in STUDENTS:
+        for change, ending, corpus in CAUSES:
+            rows = [_row(labels.get(label + ending, {"corpora": {}}), corpus or name, student) for name in names]
+            shares = [_of_set(row, name) for row, name in zip(rows, names, strict=True) if row]
+            if len(shares) == len(names):
+                seeds = np.mean([row["retention"][split]["values"] for row in rows if row for split in SPLITS], axis=0)
+                spread = f" ± {100 * np.std(seeds, ddof=1):.1f}" if len(seeds) > 1 else ""
+                cells = " | ".join(f"{100 * share:.1f} %" for share in shares)
+                lines.append(f"| {title} | {change} | {100 * np.mean(seeds):.1f} %{spread} | {cells} |")
+    return "\n".join(lines) + "\n"
+
+
+def _of_set(row: Mapping[str, Any], name: str) -> float:
+    """What is kept of a data set's dev and test queries, in a corpus of that one or of several."""
+    retained = [row["retention"][split] for split in SPLITS]
+    return fmean(split["by_set"][name] if "by_set" in split else split["mean"] for split in retained)
 
 
 def foretold(labels: Mapping[str, Mapping[str, Any]]) -> str:
@@ -157,9 +195,16 @@ def written_of_kinds(results: Path = RESULTS) -> str:
     return f"{kinds(read_corpora(), labels)}\nRecorded {at}.\n"
 
 
+def written_of_causes(results: Path = RESULTS) -> str:
+    """The table of causes, and the commits of its figures."""
+    labels = {path.stem: read_json(path) for path in sorted(results.glob("causes*.json"))}
+    at = ", ".join(sorted(set().union(*(commits(label).split(", ") for label in labels.values()))))
+    return f"{causes(read_corpora(), labels)}\nRecorded at {at}.\n"
+
+
 def main() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    for marker, text in ((MODULE, written()), (UNLIKE, written_of_kinds())):
+    for marker, text in ((MODULE, written()), (UNLIKE, written_of_kinds()), (LOSSES, written_of_causes())):
         page = with_table(page, marker, text, PAGE)
     PAGE.write_text(page, encoding="utf-8")
     print(f"wrote the tables of corpora into {PAGE}")

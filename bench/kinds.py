@@ -4,8 +4,9 @@ Documents come from the system's packages (`apt-get download`, kept below .cache
 the sources of installed Python packages: another release of either gives another corpus. For most kinds a query is what
 people wrote for its document and the document does not show: a docstring's first line, a package's short description, a
 question of a FAQ. The machine draws those of three kinds: for `devices` random words of the document, for `essays` and
-`sections` a part of the text, which the documents then lack. Every kind has dev and test queries alone, for nobody who
-starts has others. Documents with the same text are one.
+`sections` a part of the text, which the documents then lack. Every kind has dev and test queries, and up to 2,000 that
+nobody judged, which are of other documents or of those of the corpus; the change no_queries of bench.disguise leaves
+them out, for who starts has none. Documents with the same text are one.
 
 Kinds that choose knobs and kinds that only report are told apart in bench/corpora.yaml; they share no package.
 """
@@ -32,6 +33,7 @@ from slimtower.common.files import staged_folder
 
 CACHE = Path(".cache/kinds")
 QUERIES = 600  # half of them dev, half test
+UNJUDGED = 2000  # more queries of the kind
 CODE = ("numpy", "scipy", "pandas", "sklearn", "networkx", "sympy", "sqlalchemy", "matplotlib", "transformers")
 
 
@@ -44,7 +46,10 @@ class Pair(NamedTuple):
 
 
 def build_corpus(pairs: Iterable[Pair], documents: int) -> Corpus:
-    """`documents` of the pairs and `QUERIES` of their queries; equal texts are one document, relevant to each query."""
+    """`documents` of the pairs, `QUERIES` of their queries with judgements, and `UNJUDGED` of all others without.
+
+    Equal texts are one document, relevant to each of its queries.
+    """
     unique: dict[tuple[str, str], list[str]] = {}
     for title, text, query in pairs:
         unique.setdefault((title, text), []).append(query)
@@ -59,9 +64,11 @@ def build_corpus(pairs: Iterable[Pair], documents: int) -> Corpus:
     queries = {f"q{number}": query for number, query in enumerate(sample)}
     judged = [(name, document, 1) for name, query in queries.items() for document in relevant[query]]
     dev = set(list(queries)[::2])
+    others = sorted({query for texts in unique.values() for query in texts if query}.difference(sample))
+    unjudged = draw.sample(others, min(UNJUDGED, len(others)))
     return Corpus(
         [(names[key], *key) for key in chosen],
-        queries,
+        queries | {f"u{number}": query for number, query in enumerate(unjudged)},
         {"dev": [row for row in judged if row[0] in dev], "test": [row for row in judged if row[0] not in dev]},
     )
 

@@ -6,7 +6,18 @@ from typing import Any
 import numpy as np
 
 from bench.any_corpus import RESULTS, Corpora, read_corpora, verdict
-from bench.any_corpus_page import MODULE, PAGE, UNLIKE, foretold, table, written, written_of_kinds
+from bench.any_corpus_page import (
+    LOSSES,
+    MODULE,
+    PAGE,
+    UNLIKE,
+    causes,
+    foretold,
+    table,
+    written,
+    written_of_causes,
+    written_of_kinds,
+)
 from bench.page_tables import with_table
 from slimtower.common.files import read_json
 
@@ -32,7 +43,7 @@ def line(retention: float, sd: float | None = None, p: float | None = None) -> d
 
 def test_the_page_has_the_table_that_is_generated() -> None:
     page = (ROOT / PAGE).read_text(encoding="utf-8")
-    for marker, text in ((MODULE, written()), (UNLIKE, written_of_kinds())):
+    for marker, text in ((MODULE, written()), (UNLIKE, written_of_kinds()), (LOSSES, written_of_causes())):
         assert with_table(page, marker, text, PAGE) == page, "run `python -m bench.any_corpus_page`"
 
 
@@ -58,6 +69,25 @@ def test_what_was_foretold_is_judged_beside_saying_that_all_is_kept() -> None:
     )
     correlation = np.corrcoef(forecasts, retentions)[0, 1]
     assert row == f"| short | 4 | 50 to 100 % | {off:.1f} points | {baseline_error:.1f} | {correlation:.2f} |"
+
+
+def test_a_change_is_shown_where_each_data_set_has_figures_dev_and_test_alike() -> None:
+    corpora = ASKED.model_copy(
+        update={"corpora": {"choosing": ASKED.corpora["a"].model_copy(update={"source": ["x", "y"]})}}
+    )
+    dev = {"values": [0.8, 1.0], "mean": 0.9, "by_set": {"x": 0.7, "y": 1.1}}
+    test = {"values": [0.6, 0.8], "mean": 0.7, "by_set": {"x": 0.5, "y": 0.9}}
+    alone = {"retention": {split: {"values": [share], "mean": share} for split, share in (("dev", 0.8), ("test", 1.0))}}
+    labels = {
+        "causes": label(
+            choosing={"static": {"retention": {"dev": dev, "test": test}}}, x={"static": alone, "2l": alone}
+        ),
+    }
+    rows = causes(corpora, labels).splitlines()[2:]
+    assert rows == ["| `static` | as it is | 80.0 % ± 14.1 | 60.0 % | 100.0 % |"]
+    labels["causes"]["corpora"]["y"] = {"students": {"static": alone}}
+    rows = causes(corpora, labels).splitlines()[2:]
+    assert rows[1] == "| `static` | a student for each | 90.0 % | 90.0 % | 90.0 % |"
 
 
 def test_the_recorded_figures_reach_every_bar_on_all_disguises() -> None:

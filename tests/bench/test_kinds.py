@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench import kinds
+from bench.disguise import disguised
 from bench.kinds import Pair, build_corpus, plain_pod, plain_roff, read_blocks
 from slimtower.common.errors import UserError
 
@@ -29,6 +30,17 @@ def test_dev_and_test_share_no_query_and_documents_are_drawn_alike_each_time() -
     assert len(corpus.documents) == 30 and corpus == build_corpus(reversed(pairs), 30)
     dev, test = ({query for query, *_ in corpus.judgements[split]} for split in ("dev", "test"))
     assert len(dev) == len(test) == 15 and not dev & test
+
+
+def test_queries_that_nobody_judged_are_none_of_those_and_are_drawn_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [Pair("", f"text {number}", f"query {number}") for number in range(50)]
+    monkeypatch.setattr(kinds, "QUERIES", 10)
+    corpus = build_corpus(pairs, 30)
+    judged = {query for rows in corpus.judgements.values() for query, *_ in rows}
+    assert len(judged) == 10 and sorted(corpus.queries.values()) == sorted(pair.query for pair in pairs)
+    monkeypatch.setattr(kinds, "UNJUDGED", 0)
+    without = build_corpus(pairs, 30)
+    assert without == disguised(corpus, ["no_queries"]) and len(without.queries) == 10
 
 
 def test_a_function_is_found_by_its_docstring_which_it_does_not_show(
