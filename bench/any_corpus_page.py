@@ -22,7 +22,7 @@ KINDS = {"": "kinds", "documents": "kinds_documents", "before": "kinds_before"} 
 HALVES = ("choosing", "reporting")
 SPLITS = ("dev", "test")
 ALONE = ""  # in place of a corpus: each data set has a student to itself
-STUDENTS = (("`static`", "static", "causes"), ("the same, before", "static", "causes_before"), ("`2l`", "2l", "causes"))
+STUDENTS = (("`static`", "static", "causes"), ("the same, before", "static", "causes_before"), ("`2l`", "2l", "kinds"))
 CAUSES = (  # what was changed, ending of the label, corpus
     ("as it is", "", "choosing"),
     ("four times the steps", "_longer", "choosing"),
@@ -197,7 +197,7 @@ def written_of_kinds(results: Path = RESULTS) -> str:
 
 def written_of_causes(results: Path = RESULTS) -> str:
     """The table of causes, and the commits of its figures."""
-    labels = {path.stem: read_json(path) for path in sorted(results.glob("causes*.json"))}
+    labels = {path.stem: read_json(path) for path in sorted([*results.glob("causes*.json"), results / "kinds.json"])}
     at = ", ".join(sorted(set().union(*(commits(label).split(", ") for label in labels.values()))))
     return f"{causes(read_corpora(), labels)}\nRecorded at {at}.\n"
 

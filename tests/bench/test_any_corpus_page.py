@@ -80,7 +80,7 @@ def test_a_change_is_shown_where_each_data_set_has_figures_dev_and_test_alike() 
     alone = {"retention": {split: {"values": [share], "mean": share} for split, share in (("dev", 0.8), ("test", 1.0))}}
     labels = {
         "causes": label(
-            choosing={"static": {"retention": {"dev": dev, "test": test}}}, x={"static": alone, "2l": alone}
+            choosing={"static": {"retention": {"dev": dev, "test": test}}}, x={"static": alone}
         ),
     }
     rows = causes(corpora, labels).splitlines()[2:]
