@@ -79,9 +79,7 @@ def test_a_change_is_shown_where_each_data_set_has_figures_dev_and_test_alike() 
     test = {"values": [0.6, 0.8], "mean": 0.7, "by_set": {"x": 0.5, "y": 0.9}}
     alone = {"retention": {split: {"values": [share], "mean": share} for split, share in (("dev", 0.8), ("test", 1.0))}}
     labels = {
-        "causes": label(
-            choosing={"static": {"retention": {"dev": dev, "test": test}}}, x={"static": alone}
-        ),
+        "causes": label(choosing={"static": {"retention": {"dev": dev, "test": test}}}, x={"static": alone}),
     }
     rows = causes(corpora, labels).splitlines()[2:]
     assert rows == ["| `static` | as it is | 80.0 % ± 14.1 | 60.0 % | 100.0 % |"]
