@@ -16,7 +16,7 @@ from steps.evaluate.comparing import holm
 
 PAGE, MODULE = Path("bench/results/README.md"), "bench.any_corpus_page"
 UNLIKE = f"{MODULE}, unlike corpora"  # the place of the second table
-LOSSES = f"{MODULE}, what is lost where"  # and of the third
+LOST_WHERE = f"{MODULE}, what is lost where"  # and of the third
 LABELS = ("after", "before")
 KINDS = {"": "kinds", "documents": "kinds_documents", "before": "kinds_before"}  # title of a column, label
 HALVES = ("choosing", "reporting")
@@ -100,17 +100,18 @@ def _row(label: Mapping[str, Any], corpus: str, student: str) -> Mapping[str, An
 def causes(corpora: Corpora, labels: Mapping[str, Mapping[str, Any]]) -> str:
     """Markdown: what is kept of each data set of the choosing half if one thing changes; dev and test count alike.
 
-    A row a student and change of CAUSES of which the labels, by name, have figures.
+    Each row is a student and a change of CAUSES. Rows without figures in the labels, by name, are left out.
     """
     names = corpora.corpora["choosing"].source
     lines = [f"| student | changed | mean | {' | '.join(names)} |", "|---" * (3 + len(names)) + "|"]
     for title, student, label in STUDENTS:
         for change, ending, corpus in CAUSES:
-            rows = [_row(labels.get(label + ending, {"corpora": {}}), corpus or name, student) for name in names]
-            shares = [_of_set(row, name) for row, name in zip(rows, names, strict=True) if row]
-            if len(shares) == len(names):
-                seeds = np.mean([row["retention"][split]["values"] for row in rows if row for split in SPLITS], axis=0)
+            recorded = labels.get(label + ending, {"corpora": {}})
+            rows = [row for name in names if (row := _row(recorded, corpus or name, student))]
+            if len(rows) == len(names):
+                seeds = np.mean([row["retention"][split]["values"] for row in rows for split in SPLITS], axis=0)
                 spread = f" ± {100 * np.std(seeds, ddof=1):.1f}" if len(seeds) > 1 else ""
+                shares = [_of_set(row, name) for row, name in zip(rows, names, strict=True)]
                 cells = " | ".join(f"{100 * share:.1f} %" for share in shares)
                 lines.append(f"| {title} | {change} | {100 * np.mean(seeds):.1f} %{spread} | {cells} |")
     return "\n".join(lines) + "\n"
@@ -204,7 +205,7 @@ def written_of_causes(results: Path = RESULTS) -> str:
 
 def main() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    for marker, text in ((MODULE, written()), (UNLIKE, written_of_kinds()), (LOSSES, written_of_causes())):
+    for marker, text in ((MODULE, written()), (UNLIKE, written_of_kinds()), (LOST_WHERE, written_of_causes())):
         page = with_table(page, marker, text, PAGE)
     PAGE.write_text(page, encoding="utf-8")
     print(f"wrote the tables of corpora into {PAGE}")

@@ -7,7 +7,7 @@ import numpy as np
 
 from bench.any_corpus import RESULTS, Corpora, read_corpora, verdict
 from bench.any_corpus_page import (
-    LOSSES,
+    LOST_WHERE,
     MODULE,
     PAGE,
     UNLIKE,
@@ -43,7 +43,7 @@ def line(retention: float, sd: float | None = None, p: float | None = None) -> d
 
 def test_the_page_has_the_table_that_is_generated() -> None:
     page = (ROOT / PAGE).read_text(encoding="utf-8")
-    for marker, text in ((MODULE, written()), (UNLIKE, written_of_kinds()), (LOSSES, written_of_causes())):
+    for marker, text in ((MODULE, written()), (UNLIKE, written_of_kinds()), (LOST_WHERE, written_of_causes())):
         assert with_table(page, marker, text, PAGE) == page, "run `python -m bench.any_corpus_page`"
 
 
