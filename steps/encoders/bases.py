@@ -19,6 +19,7 @@ WEIGHTS = {
     "all-mpnet-base-v2": "mpnet",
     "sentence-transformers/all-mpnet-base-v2": "mpnet",
     "multilingual-e5-small-4bit": "e5",
+    "gemma-3-270m-4bit": "gemma",
 }  # of `make weights`, by base
 _ON_HUB = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(.+))?")
 _LACKING = re.compile(r"missing \d+ required positional arguments?: (.*)")  # of a module, by its config

@@ -1,0 +1,28 @@
+"""A causal language model from its GGUF file, as a folder that transformers reads."""
+
+from pathlib import Path
+
+from slimtower.common.errors import UserError, line
+
+
+def convert(packed: Path, folder: Path) -> None:
+    """Write its weights, in bf16, settings and tokenizer; UserError without the package gguf and for a broken file."""
+    try:
+        import gguf  # noqa: F401  # transformers reads the file with it
+    except ImportError:
+        raise UserError(
+            "weights: these are a GGUF file, which the package gguf reads; run `pip install gguf`"
+        ) from None
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    source, name, unpacked = str(packed.parent), packed.name, GgufConfig(dequantize=True)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=name)
+        model = AutoModelForCausalLM.from_pretrained(
+            source, gguf_file=name, quantization_config=unpacked, dtype=torch.bfloat16
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"weights: {name} is no GGUF file that transformers reads ({line(error)})") from None
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
