@@ -21,6 +21,7 @@ import lzma
 import random
 import re
 import shutil
+import string
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -32,6 +33,7 @@ from slimtower.common.errors import UserError, guarded
 from slimtower.common.files import staged_folder
 
 CACHE = Path(".cache/kinds")
+_DIGITS = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
 QUERIES = 600  # half of them dev, half test
 UNJUDGED = 2000  # more queries of the kind
 CODE = ("numpy", "scipy", "pandas", "sklearn", "networkx", "sympy", "sqlalchemy", "matplotlib", "transformers")
@@ -171,6 +173,43 @@ def read_glosses() -> Iterator[Pair]:
                 fields = head.split()
                 words = [fields[4 + 2 * at].replace("_", " ") for at in range(int(fields[3], 16))]
                 yield Pair("", gloss.split('; "')[0].strip(), ", ".join(words))
+
+
+def read_definitions() -> Iterator[Pair]:
+    """Webster's definitions of 1913 by their words, which the definitions then lack: documents of a few words."""
+    for entry in dictionary_entries("dict-gcide", "gcide"):
+        word = re.match(r"([A-Za-z][\w' -]+?) \\", entry)
+        sense = re.split(r"\n\s*\n|\[1913", entry.partition("\n")[2])[0]
+        origin = re.compile(r"^[^\[]*\]|\[[^\]]*\]|\([A-Z][\w. &]*\)|[{}]|^\s*\d+\.", re.M)
+        text = re.split(r"; as, |(?<=[a-z])\. (?=[A-Z])", collapse(origin.sub("", sense)))[0]
+        if word and 5 <= len(text.split()) <= 40 and not text.startswith("See "):
+            yield Pair("", collapse(re.sub(rf"\b{re.escape(word[1])}\b", "", text, flags=re.I)), word[1].lower())
+
+
+def read_terms() -> Iterator[Pair]:
+    """Terms of computing by their names: the first paragraph that explains each."""
+    for entry in dictionary_entries("dict-foldoc", "foldoc"):
+        names, _, explained = entry.partition("\n\n")
+        text = collapse(re.sub(r"<[^>]*>|[{}]", "", re.split(r"\n\s*\n", explained)[0]))
+        if len(text.split()) >= 8:
+            yield Pair("", text, names.partition("\n")[0])
+
+
+def dictionary_entries(package: str, name: str) -> Iterator[str]:
+    """Entries of a dictionary of dictd, each once: its index has them by place and length, in base 64."""
+    [index], [packed] = (package_files(package, f"{name}.{suffix}") for suffix in ("index", "dict.dz"))
+    with gzip.open(packed) as stream:
+        content = stream.read()
+    places = dict.fromkeys(tuple(row.split("\t")[1:3]) for row in read_text(index).splitlines() if row[:3] != "00-")
+    for start, length in (map(_number, place) for place in places):
+        yield content[start : start + length].decode("utf-8", "replace")
+
+
+def _number(digits: str) -> int:
+    value = 0
+    for digit in digits:
+        value = value * 64 + _DIGITS.index(digit)
+    return value
 
 
 def read_manuals() -> Iterator[Pair]:
@@ -339,6 +378,8 @@ KINDS: dict[str, tuple[Callable[[], Iterator[Pair]], int]] = {  # and how many d
     "code": (read_code, 6000),
     "packages": (read_packages, 20000),
     "glosses": (read_glosses, 30000),
+    "definitions": (read_definitions, 30000),
+    "terms": (read_terms, 30000),
     "manuals": (read_manuals, 2000),
     "devices": (read_devices, 12000),
     "essays": (read_essays, 6000),

@@ -140,6 +140,36 @@ def test_a_gloss_is_found_by_its_words(tmp_path: Path, monkeypatch: pytest.Monke
     ]
 
 
+def write_dictionary(folder: Path, name: str, entries: list[str]) -> None:
+    """A dictionary of dictd whose index has the last entry twice, as one of two headwords."""
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    folder.mkdir(parents=True)
+    rows, start = ["00-database-info\tA\tB"], 0
+    for entry in entries:
+        numbers = (start, len(entry.encode()))
+        rows.append("\t".join(["word", *(letters[n // 64] + letters[n % 64] for n in numbers)]))
+        start += numbers[1]
+    (folder / f"{name}.index").write_text("\n".join([*rows, rows[-1]]))
+    with gzip.open(folder / f"{name}.dict.dz", "wb") as stream:
+        stream.write("".join(entries).encode())
+
+
+def test_definitions_are_found_by_words_that_they_lack_and_terms_by_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kinds, "CACHE", tmp_path)
+    cat = "Cat \\Cat\\ (k[a^]t), n. [AS. cat.\n   catus.]\n   1. A small {animal}, é, that is a cat in the house;\n"
+    cat += "      as, my cat.\n      [1913 Webster]\n\n   2. A whip with nine lashes of cord on it.\n"
+    see = "Cats \\Cats\\, n.\n   See {Cat}, which is the same word in the plural.\n"
+    write_dictionary(tmp_path / "dict-gcide", "gcide", [see, cat])
+    assert list(kinds.read_definitions()) == [Pair("", "A small animal, é, that is a in the house", "cat")]
+    stack = (
+        "stack\nthe stack\n\n   <programming> A {list} of things of which\n   the last one leaves first.\n\n   More.\n"
+    )
+    write_dictionary(tmp_path / "dict-foldoc", "foldoc", ["short\n\n   Says too little.\n", stack])
+    assert list(kinds.read_terms()) == [Pair("", "A list of things of which the last one leaves first.", "stack")]
+
+
 def test_a_device_is_found_by_some_words_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usb = "# list\n0001  Cats Limited\n\t00a1  Laser Pointer Deluxe\n\t00a2  Bowl\nC 00  Class\n\t0001  No device\n"
     pci = "0002  Dogs\n\t00b1  Very Long Lead\n\t\t0002 00b1  Subsystem\n"
