@@ -36,7 +36,6 @@ MASK_RATIO = 0.1  # chance of each token to be masked; every query loses at leas
 TOP_K = 10  # tokens to draw from
 TEMPERATURE = 0.7  # of the draw; below 1 = closer to the likeliest
 MAX_TOKENS = 32  # of a query, read and written; the rest is cut
-DOCUMENT_TOKENS = 256  # of a document that document_model reads
 WARMUP_STEPS = 100
 LOG_STEPS = 20
 TRAINING_MASK_RATIO = 0.3  # more than when writing, as only masked tokens teach anything
@@ -70,7 +69,7 @@ class Variants:
 def load_denoiser(params: GenerateParams) -> Denoiser:
     """The pretrained seq2seq model `model`; UserError if it cannot be loaded or mask, or reads too few tokens."""
     name, instead = params.model, 'facebook/bart-base, or "" for the small BART trained here'
-    loaded = _load(name, "model", instead, MAX_TOKENS)
+    loaded = load_seq2seq(name, "model", instead, MAX_TOKENS)
     if loaded.tokenizer.mask_token_id is None or loaded.tokenizer.pad_token_id is None:
         raise UserError(
             f"params.yaml: generate.model {name!r} has no mask or padding token; choose a model of the BART family"
@@ -78,13 +77,8 @@ def load_denoiser(params: GenerateParams) -> Denoiser:
     return loaded
 
 
-def load_writer(params: GenerateParams) -> Denoiser:
-    """The pretrained model `document_model`, which writes queries from documents; UserError as of `load_denoiser`."""
-    instead = 'doc2query/msmarco-t5-base-v1, or "" for titles and sentences alone'
-    return _load(params.document_model, "document_model", instead, DOCUMENT_TOKENS)
-
-
-def _load(name: str, knob: str, instead: str, length: int) -> Denoiser:
+def load_seq2seq(name: str, knob: str, instead: str, length: int) -> Denoiser:
+    """A pretrained model that a knob names; UserError if it cannot be loaded, or reads fewer tokens than `length`."""
     folder = resolve_base(name)
     with loading(folder, f"generate.{knob} a seq2seq folder or a reachable name such as {instead}"):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
@@ -96,9 +90,14 @@ def _load(name: str, knob: str, instead: str, length: int) -> Denoiser:
             f"params.yaml: generate.{knob}: {name} has {positions} positions, but reads {length} tokens; name another"
             " one"
         )
+    return Denoiser(without_settings(model), tokenizer)
+
+
+def without_settings(model: Any) -> Any:
+    """The model in fp32, ready to write by what is said here alone: of how it was saved to, its special tokens stay."""
     tokens = {name: value for name, value in model.generation_config.to_dict().items() if name.endswith("_token_id")}
-    model.generation_config = GenerationConfig(**tokens)  # all else that it was saved with is said by the params
-    return Denoiser(model.float().to(device()).eval(), tokenizer)
+    model.generation_config = GenerationConfig(**tokens)
+    return model.float().to(device()).eval()
 
 
 def write_variants(
@@ -117,11 +116,11 @@ def write_variants(
         states = encoder_states(denoiser.model, hidden_ids, attention)
         return decode(denoiser, add_noise(states, sigma, generator), attention)
 
-    written = _by_length(texts, params.batch_size, seed, f"generate, sigma {sigma:g}", write)
+    written = by_length(texts, params.batch_size, seed, f"generate, sigma {sigma:g}", write)
     return Variants(written, masked / max(1, maskable_total))
 
 
-def _by_length(
+def by_length(
     texts: Sequence[str], batch_size: int, seed: int, caption: str, write: Callable[[list[str]], list[str]]
 ) -> list[str]:
     """What `write` makes of each text, in batches of texts of like length."""
@@ -135,17 +134,6 @@ def _by_length(
             for index, text in zip(rows, write([texts[index] for index in rows]), strict=True):
                 written[index] = text
     return written
-
-
-def write_queries(writer: Denoiser, documents: Sequence[str], seed: int, params: GenerateParams) -> list[str]:
-    """A query for each document, of which the first DOCUMENT_TOKENS are read (doc2query: Nogueira et al., 2019)."""
-    batch_size = max(1, params.batch_size * MAX_TOKENS // DOCUMENT_TOKENS)  # as many tokens as of queries
-
-    def write(batch: list[str]) -> list[str]:
-        ids, attention, _ = tokenize(writer, batch, DOCUMENT_TOKENS)
-        return decode(writer, encoder_states(writer.model, ids, attention), attention)
-
-    return _by_length(documents, batch_size, seed, "queries of documents", write)
 
 
 def tokenize(denoiser: Denoiser, texts: list[str], limit: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -29,11 +29,13 @@ class GenerateParams(Strict):
     least_sources: int = Field(ge=0)
     """Where there are fewer, titles and sentences of documents make up for them."""
     document_model: ModelName = ""
-    """A doc2query model, by seq2seq folder or name, which writes from least_sources documents that it reads whole; "" =
-    none.
+    """What writes queries from least_sources documents, which it reads whole: a doc2query model or a causal language
+    model, by folder or name, such as gemma-3-270m-4bit (`make weights NAME=gemma`); "" = none.
     """
+    round_trip: int = Field(default=1, ge=0)
+    """Such a query stays if its document is among so many of those documents that the judge finds first; 0 = all do."""
     judge: ModelName = Field(default="all-MiniLM-L6-v2", min_length=1)
-    """Tower whose cosines between new query and source the report gives."""
+    """Tower that makes the round trip, and whose cosines between new query and source the report gives."""
     seed: Seed = 7
     """Of the draws and the training."""
     small: SmallBartParams = SmallBartParams()

@@ -25,12 +25,11 @@ from steps.generate.denoiser import (
     Denoiser,
     Variants,
     load_denoiser,
-    load_writer,
     train_denoiser,
-    write_queries,
     write_variants,
 )
 from steps.generate.params import GenerateParams
+from steps.generate.writer import finds_document, load_writer, write_queries
 from steps.tracking.runs import Run
 
 EXAMPLES = 5
@@ -62,8 +61,8 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
     """Write `output/generated_queries.parquet` and `output/report.json`.
 
     The BART writes a variant a sigma of each source: training queries and, if they are fewer than `least_sources`,
-    titles and sentences. With `document_model` that model reads documents in their place, once. UserError when a model
-    cannot be loaded.
+    titles and sentences. With `document_model` that model reads documents in their place, once, and a query that does
+    not find its document is dropped. UserError when a model cannot be loaded.
     """
     queries = read_table(ingest, "queries").to_pylist()
     evaluation = set(evaluation_keys(queries))
@@ -87,8 +86,8 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
     }
     existing = {fold(row["text"]) for row in train}
     writer = load_writer(params) if has_writer and document_sources else None  # what cannot be loaded is said first
-    if sources:
-        judge = load_tower(resolve_base(params.judge))
+    judge = load_tower(resolve_base(params.judge)) if sources or writer else None
+    if sources and judge is not None:
         denoiser = load_denoiser(params) if params.model else None
         if denoiser is None:
             documents = corpus_columns(ingest, ["title", "content"])
@@ -98,12 +97,16 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
             denoiser = train_denoiser(training_texts + sample, params, run)
         rows, report["sigmas"] = generate(denoiser, judge, sources, evaluation, existing, params, run)
         report["model"] = params.model or "small BART trained on these queries"
-    if writer:
-        texts = write_queries(writer, [source.text for source in document_sources], params.seed, params)
+    if writer and judge is not None:
+        read = [source.text for source in document_sources]
+        texts = write_queries(writer, read, params.seed, params)
         existing |= {fold(row["text"]) for row in rows}
-        filtered = filter_texts(texts, [source.text for source in document_sources], evaluation, existing)
-        new = [_row(document_sources[position], 0, texts[position], 0.0, 0.0) for position in filtered.selected]
-        report["document_model"] = {"model": params.document_model, "read": len(document_sources), "queries": len(new)}
+        selected = filter_texts(texts, read, evaluation, existing).selected
+        if params.round_trip:
+            found = finds_document(judge, texts, read, params.round_trip)
+            selected = [position for position in selected if found[position]]
+        new = [_row(document_sources[position], 0, texts[position], 0.0, 0.0) for position in selected]
+        report["document_model"] = {"model": params.document_model, "read": len(read), "queries": len(new)}
         rows += new
     report["queries"] = len(rows)
     run.metric("queries", len(rows))

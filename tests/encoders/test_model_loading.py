@@ -42,8 +42,9 @@ from steps.distill.losses.attention import other_network
 from steps.encoders.batch_check import check_tower_batches
 from steps.encoders.model_loading import _say
 from steps.encoders.towers import encode, load_tower
-from steps.generate.denoiser import load_denoiser, load_writer
+from steps.generate.denoiser import load_denoiser
 from steps.generate.params import GenerateParams
+from steps.generate.writer import load_writer
 from steps.retrieval.late_interaction import load_late_interaction
 from steps.retrieval.rankers import load_ranker
 from steps.teach.late_interaction import is_late_interaction
@@ -73,6 +74,7 @@ KINDS: dict[str, tuple[Callable[[Path], Path], Load, str]] = {  # its folder, wh
     "late interaction": (late, load_late_interaction, ""),
     "llm": (llm, lambda folder: llm_tower(str(folder), 8, 0), "model."),
     "denoiser": (bart, lambda folder: load_denoiser(generate(folder, "model")), "model."),
+    "causal writer": (llm, lambda folder: load_writer(generate(folder, "document_model")), "model."),
     "writer": (bart, lambda folder: load_writer(generate(folder, "document_model")), "model."),
     "base of a student": (bert, base_of_student, ""),
     "attention's teacher": (bert, lambda folder: other_network(folder, Any), ""),

@@ -21,7 +21,7 @@ from slimtower.common.files import read_json
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.core.texts import fold
 from steps.encoders.towers import load_tower
-from steps.generate import denoiser
+from steps.generate import denoiser, writer
 from steps.generate.denoiser import Denoiser, Variants
 from steps.generate.params import GenerateParams
 from steps.generate.run import (
@@ -94,7 +94,7 @@ def test_models_that_cannot_serve_are_refused_before_anything_is_trained(
     ):
         with monkeypatch.context() as patch, pytest.raises(UserError, match=why):
             if constant:
-                patch.setattr(denoiser, constant, 257)
+                patch.setattr(denoiser if constant == "MAX_TOKENS" else writer, constant, 257)
             generate(write_world(tmp_path), tmp_path / "generate", **{"judge": judge} | changes)
         assert not (tmp_path / "generate").exists()
 
@@ -106,7 +106,7 @@ def test_two_models_that_write_the_same_query_give_it_once(
     monkeypatch.setattr(stage, "write_variants", lambda _, texts, *__: Variants(["the same"] * len(texts), 0.1))
     monkeypatch.setattr(stage, "write_queries", lambda _, texts, *__: ["The same!", *["another"] * (len(texts) - 1)])
     folder = str(write_bart(tmp_path / "bart"))
-    changes = {"model": folder, "document_model": folder, "least_sources": 44}
+    changes = {"model": folder, "document_model": folder, "least_sources": 44, "round_trip": 0}
     output = generate(write_world(tmp_path), tmp_path / "generate", judge, **changes)
     assert read_table(output, "generated_queries")["text"].to_pylist() == ["the same", "another"]
 
@@ -255,7 +255,7 @@ def test_a_model_that_reads_documents_takes_their_place(tmp_path: Path, judge: P
     bart.tokenizer.mask_token = None  # nothing is masked in a document
     save_denoiser(bart, tmp_path / "writer")
     ingest = write_world(tmp_path, queries()[-2:])
-    changes = {"document_model": str(tmp_path / "writer"), "least_sources": 6}
+    changes = {"document_model": str(tmp_path / "writer"), "least_sources": 6, "round_trip": 0}
     output = generate(ingest, tmp_path / "generate", judge, **changes)
     report = read_json(output / "report.json")
     rows = read_table(output, "generated_queries").to_pylist()
@@ -264,6 +264,9 @@ def test_a_model_that_reads_documents_takes_their_place(tmp_path: Path, judge: P
     assert len(rows) > 0 and {(row["sigma"], row["mask_ratio"], row["variant"]) for row in rows} == {(0.0, 0.0, 0)}
     again = generate(ingest, tmp_path / "again", judge, **changes)
     assert (again / "generated_queries.parquet").read_bytes() == (output / "generated_queries.parquet").read_bytes()
+    found = generate(ingest, tmp_path / "found", judge, **changes | {"round_trip": 1})
+    kept = read_table(found, "generated_queries").to_pylist()
+    assert len(kept) < len(rows) and all(row in rows for row in kept)  # gibberish hardly finds its document
 
 
 def test_a_whole_document_is_what_the_template_makes_of_it_and_scripts_without_spaces_have_sentences(
