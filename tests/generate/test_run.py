@@ -259,7 +259,8 @@ def test_a_model_that_reads_documents_takes_their_place(tmp_path: Path, judge: P
     output = generate(ingest, tmp_path / "generate", judge, **changes)
     report = read_json(output / "report.json")
     rows = read_table(output, "generated_queries").to_pylist()
-    assert report["document_model"] == {"model": str(tmp_path / "writer"), "read": 6, "queries": len(rows)}
+    expected = {"model": str(tmp_path / "writer"), "read": 6, "queries": len(rows), "not_found": 0}
+    assert expected.items() <= report["document_model"].items()
     assert (report["model"], report["sigmas"]) == ("", [])  # no BART was trained
     assert len(rows) > 0 and {(row["sigma"], row["mask_ratio"], row["variant"]) for row in rows} == {(0.0, 0.0, 0)}
     again = generate(ingest, tmp_path / "again", judge, **changes)

