@@ -15,7 +15,6 @@ import ast
 import gzip
 import hashlib
 import html
-import html.parser
 import importlib.util
 import lzma
 import random
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.disguise import SEED, Corpus, write
+from bench.markup import Paragraphs, collapse, plain_pod, plain_roff
 from slimtower.common.errors import UserError, guarded
 from slimtower.common.files import staged_folder
 
@@ -106,11 +106,6 @@ def read_text(path: Path) -> str:
     opener: Callable[..., Iterator[bytes]] = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)  # type: ignore[assignment]
     with opener(path, "rb") as stream:  # type: ignore[attr-defined]
         return str(stream.read().decode("utf-8", "replace"))
-
-
-def collapse(text: str) -> str:
-    """White space as one blank."""
-    return " ".join(text.split())
 
 
 def read_code() -> Iterator[Pair]:
@@ -227,18 +222,6 @@ def read_manuals() -> Iterator[Pair]:
             yield Pair("", " ".join(text.split()[:300]), plain_roff(name[1]).partition(" - ")[2])
 
 
-def plain_roff(source: str) -> str:
-    """Text of a manual page's source: macros of fonts keep what they mark, others go."""
-    lines = []
-    for line in source.splitlines():
-        if line.startswith((".", "'")):
-            marked = re.match(r"\.(?:[BI]|[BIR][BIR]|S[MSH]|TP|IP)\s+(.*)", line)
-            line = marked[1].replace('"', "") if marked and not line.startswith((".TP", ".IP")) else ""
-        lines.append(line)
-    text = re.sub(r"\\f(?:\(..|\[\w*\]|.)|\\[&c/|^]|\\s[-+]?\d", "", " ".join(lines).replace(r"\-", "-"))
-    return collapse(re.sub(r"\\\(\w\w|\\\[\w+\]|\\.", " ", text))
-
-
 def read_devices() -> Iterator[Pair]:
     """Devices as their attributes, by some of the words of them: products."""
     draw = random.Random(SEED)
@@ -260,41 +243,8 @@ def read_devices() -> Iterator[Pair]:
                 )
 
 
-class _Paragraphs(html.parser.HTMLParser):
-    """(tag, text) of headings, paragraphs, list items and definitions, in their order."""
-
-    TAGS = frozenset({"h1", "h2", "h3", "h4", "h5", "p", "li", "dd", "title"})
-
-    def __init__(self, source: str) -> None:
-        super().__init__()
-        self.blocks: list[tuple[str, str]] = []
-        self._parts: list[str] = []
-        self._tag = ""
-        self.feed(source)
-        self.close()
-        self._close()
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        if tag in self.TAGS:
-            self._close()
-            self._tag = tag
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in self.TAGS or tag in ("pre", "table", "div"):
-            self._close()
-
-    def handle_data(self, data: str) -> None:
-        if self._tag:
-            self._parts.append(data)
-
-    def _close(self) -> None:
-        if text := collapse("".join(self._parts)):
-            self.blocks.append((self._tag, text))
-        self._parts, self._tag = [], ""
-
-
 def read_blocks(path: Path) -> list[tuple[str, str]]:
-    return _Paragraphs(read_text(path)).blocks
+    return Paragraphs(read_text(path)).blocks
 
 
 def read_essays() -> Iterator[Pair]:
@@ -340,31 +290,6 @@ def read_questions() -> Iterator[Pair]:
             yield Pair("", plain_pod(answer), plain_pod(question))
     for path in package_files("debian-faq", "*.en.html"):
         yield from _answers(read_blocks(path))
-
-
-def plain_pod(source: str) -> str:
-    """The first 250 words of a pod's text, without its index and codes, which program text, indented, does not have."""
-    paragraphs = re.split(r"\n(?:[ \t]*\n)+", re.sub(r"^=.*$|X<[^<>]+>", "", source, flags=re.M))
-    text = " ".join(part if part.startswith((" ", "\t")) else _without_codes(part) for part in paragraphs)
-    return " ".join(text.split()[:250])
-
-
-def _without_codes(text: str) -> str:
-    """I<one>, C<< $a->two >> and B<nested I<codes>>: each ends with as many brackets as it begins with."""
-    parts, opened, at = [], [0], 0
-    while bracket := re.compile(rf"[A-Z](?:(<<+)\s+|(<))|{_closing(opened[-1])}").search(text, at):
-        parts.append(text[at : bracket.start()])
-        if opening := bracket[1] or bracket[2]:
-            opened.append(len(opening))
-        else:
-            opened.pop()
-        at = bracket.end()
-    return "".join([*parts, text[at:]])
-
-
-def _closing(brackets: int) -> str:
-    """What ends a code that begins with so many brackets; nothing does if none has begun."""
-    return {0: "(?!)", 1: ">"}.get(brackets, rf"\s+>{{{brackets}}}")
 
 
 def _answers(blocks: list[tuple[str, str]]) -> Iterator[Pair]:

@@ -12,9 +12,9 @@ def convert(packed: Path, folder: Path) -> None:
 
     source, name, unpacked = str(packed.parent), packed.name, GgufConfig(dequantize=True)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=name)
+        tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=name, trust_remote_code=False)
         model = AutoModelForCausalLM.from_pretrained(
-            source, gguf_file=name, quantization_config=unpacked, dtype=torch.bfloat16
+            source, gguf_file=name, quantization_config=unpacked, dtype=torch.bfloat16, trust_remote_code=False
         )
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"weights: {name} is no GGUF file that transformers reads ({line(error)})") from None

@@ -8,7 +8,8 @@ import pytest
 
 from bench import kinds
 from bench.disguise import disguised
-from bench.kinds import Pair, build_corpus, plain_pod, plain_roff, read_blocks
+from bench.kinds import Pair, build_corpus, read_blocks
+from bench.markup import plain_pod, plain_roff
 from slimtower.common.errors import UserError
 
 
