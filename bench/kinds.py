@@ -33,7 +33,7 @@ from slimtower.common.errors import UserError, guarded
 from slimtower.common.files import staged_folder
 
 CACHE = Path(".cache/kinds")
-_DIGITS = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
+_BASE_64 = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
 QUERIES = 600  # half of them dev, half test
 UNJUDGED = 2000  # more queries of the kind
 CODE = ("numpy", "scipy", "pandas", "sklearn", "networkx", "sympy", "sqlalchemy", "matplotlib", "transformers")
@@ -175,12 +175,12 @@ def read_definitions() -> Iterator[Pair]:
 
     The package has entries of WordNet too, which are left out: WordNet's definitions only report.
     """
-    aside = re.compile(r"^[^\[]*\]|\[[^\]]*\]|\([A-Z][\w. &]*\)|[{}]|^\s*\d+\.", re.M)
+    markup = re.compile(r"^[^\[]*\]|\[[^\]]*\]|\([A-Z][\w. &]*\)|[{}]|^\s*\d+\.", re.M)
     for entry in dictionary_entries("dict-gcide", "gcide"):
         word = re.match(r"([A-Za-z][\w' -]+?) \\", entry)
         if word and "[1913" in entry and "WordNet" not in entry:
             sense = re.split(r"\n\s*\n|\[1913", entry.partition("\n")[2])[0]
-            text = re.split(r"; as, | --|(?<=[a-z])\. (?=[A-Z])", collapse(aside.sub("", sense)))[0]
+            text = re.split(r"; as, | --|(?<=[a-z])\. (?=[A-Z])", collapse(markup.sub("", sense)))[0]
             text = collapse(re.sub(rf"\b{re.escape(word[1])}\b", "", text, flags=re.I))
             if 5 <= len(text.split()) <= 40 and not re.search(r"^See |[\[\]\\]", text):
                 yield Pair("", text, word[1].lower())
@@ -201,14 +201,14 @@ def dictionary_entries(package: str, name: str) -> Iterator[str]:
     with gzip.open(packed) as stream:
         content = stream.read()
     places = dict.fromkeys(tuple(row.split("\t")[1:3]) for row in read_text(index).splitlines() if row[:3] != "00-")
-    for start, length in (map(_number, place) for place in places):
+    for start, length in (map(_decoded_number, place) for place in places):
         yield content[start : start + length].decode("utf-8", "replace")
 
 
-def _number(digits: str) -> int:
+def _decoded_number(digits: str) -> int:
     value = 0
     for digit in digits:
-        value = value * 64 + _DIGITS.index(digit)
+        value = value * 64 + _BASE_64.index(digit)
     return value
 
 

@@ -87,9 +87,9 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
     }
     existing = {fold(row["text"]) for row in train}
     writer = load_writer(params) if has_writer and document_sources else None  # what cannot be loaded is said first
-    is_judged = sources or (writer and params.round_trip)
-    judge = load_tower(resolve_base(params.judge)) if is_judged else None
-    if writer and judge is not None and judge.similarity_fn_name not in ("cosine", "dot"):
+    makes_round_trip = writer is not None and params.round_trip > 0
+    judge = load_tower(resolve_base(params.judge)) if sources or makes_round_trip else None
+    if makes_round_trip and judge is not None and judge.similarity_fn_name not in ("cosine", "dot"):
         raise UserError(
             f"generate.judge: {params.judge} compares by {judge.similarity_fn_name}; name one that compares by cosine"
             " or dot product, or set round_trip: 0"
@@ -106,7 +106,9 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
         report["model"] = params.model or "small BART trained on these queries"
     if writer:
         existing |= {fold(row["text"]) for row in rows}
-        new, report["document_model"] = write_for(writer, judge, document_sources, evaluation, existing, params)
+        new, report["document_model"] = generate_from_documents(
+            writer, judge if makes_round_trip else None, document_sources, evaluation, existing, params
+        )
         rows += new
     report["queries"] = len(rows)
     run.metric("queries", len(rows))
@@ -123,7 +125,7 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
         )
 
 
-def write_for(
+def generate_from_documents(
     writer: Writer,
     judge: SentenceTransformer | None,
     sources: list[Source],
@@ -131,21 +133,22 @@ def write_for(
     existing: set[str],
     params: GenerateParams,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """A query of each document, if it makes the round trip: rows of generated_queries, and a report on them."""
-    read = [source.text for source in sources]
-    texts = write_queries(writer, read, params.seed, params)
-    found = np.ones(len(read), dtype=bool)
-    if params.round_trip and judge is not None:
-        found = finds_document(judge, texts, read, params.round_trip)
-    rows = np.flatnonzero(found).tolist()
-    filtered = filter_texts([texts[row] for row in rows], [read[row] for row in rows], evaluation, existing)
-    selected = [rows[position] for position in filtered.selected]
-    entry = {"model": params.document_model, "read": len(read), "queries": len(selected)}
-    entry |= {"not_found": len(read) - len(rows), "dropped": filtered.counts()}
+    """A query of each document, with a judge those that make the round trip: rows of generated_queries, a report."""
+    documents = [source.text for source in sources]
+    texts = write_queries(writer, documents, params.seed, params)
+    positions = list(range(len(documents)))
+    if judge is not None:
+        positions = np.flatnonzero(finds_document(judge, texts, documents, params.round_trip)).tolist()
+    filtered = filter_texts(
+        [texts[row] for row in positions], [documents[row] for row in positions], evaluation, existing
+    )
+    selected = [positions[row] for row in filtered.selected]
+    entry = {"model": params.document_model, "read": len(documents), "queries": len(selected)}
+    entry |= {"not_found": len(documents) - len(positions), "dropped": filtered.counts()}
     advice = "" if selected else "; raise generate.round_trip, or name another document_model"
     print(
-        f"generate: {len(selected):,} of {len(read):,} queries of documents kept; {entry['not_found']:,} do not find"
-        f" theirs{advice}",
+        f"generate: {len(selected):,} of {len(documents):,} queries of documents kept; {entry['not_found']:,} do not"
+        f" find theirs{advice}",
         file=sys.stderr,
     )
     return [_row(sources[row], 0, texts[row], 0.0, 0.0) for row in selected], entry

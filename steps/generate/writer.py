@@ -37,8 +37,8 @@ _INSTEAD = (
 )
 _EXAMPLES = (  # a question, a topic and a few keywords
     (
-        "Bread rises because yeast feeds on the sugars of flour and gives off carbon dioxide. A net"
-        " of gluten catches the gas, and the dough grows. In a cold kitchen it takes twice as long.",
+        "Bread rises because yeast feeds on the sugars of flour and gives off carbon dioxide. A net of gluten catches"
+        " the gas, and the dough grows. In a cold kitchen it takes twice as long.",
         "why does bread rise slowly in a cold kitchen",
     ),
     (
@@ -71,8 +71,8 @@ class CausalWriter:
             before.pop()
         behind: list[int] = self.tokenizer(_BEHIND, add_special_tokens=False)["input_ids"]
         texts = [" " + " ".join(document.split()) for document in documents]
-        read = self.tokenizer(texts, add_special_tokens=False, truncation=True, max_length=DOCUMENT_TOKENS)
-        return [before + ids + behind for ids in read["input_ids"]]
+        tokens = self.tokenizer(texts, add_special_tokens=False, truncation=True, max_length=DOCUMENT_TOKENS)
+        return [before + ids + behind for ids in tokens["input_ids"]]
 
     def write(self, documents: Sequence[str]) -> list[str]:
         """A query for each document, by sampling: what the model continues its prompt with, up to the line's end."""
@@ -138,9 +138,8 @@ def write_queries(writer: Writer, documents: Sequence[str], seed: int, params: G
         ids, attention, _ = tokenize(writer, batch, DOCUMENT_TOKENS)
         return decode(writer, encoder_states(writer.model, ids, attention), attention)
 
-    batch_size = max(
-        1, params.batch_size * MAX_TOKENS // DOCUMENT_TOKENS
-    )  # a batch of documents is as long as one of queries
+    # as many tokens as of a batch of queries, a prompt's examples not counted
+    batch_size = max(1, params.batch_size * MAX_TOKENS // DOCUMENT_TOKENS)
     return by_length(documents, batch_size, seed, "queries of documents", write)
 
 
@@ -151,13 +150,13 @@ def finds_document(
 
     The round trip of Promptagator (Dai et al., 2022, Sec. 3.3).
     """
-    asked = torch.from_numpy(encode(judge, list(queries), "query", caption="round trip, queries"))
-    held = torch.from_numpy(encode(judge, list(documents), "document", caption="round trip, documents"))
+    query_vectors = torch.from_numpy(encode(judge, list(queries), "query", caption="round trip, queries"))
+    document_vectors = torch.from_numpy(encode(judge, list(documents), "document", caption="round trip, documents"))
     if judge.similarity_fn_name == "cosine":
-        asked, held = normalize(asked), normalize(held)
-    found = []
-    for start in range(0, len(asked), _BLOCK):
-        scores = asked[start : start + _BLOCK] @ held.T
-        own = scores[torch.arange(len(scores)), torch.arange(start, start + len(scores))]
-        found.append((scores > own[:, None]).sum(dim=1) < depth)
-    return torch.cat(found).numpy() if found else np.zeros(0, dtype=bool)
+        query_vectors, document_vectors = normalize(query_vectors), normalize(document_vectors)
+    blocks = []
+    for start in range(0, len(query_vectors), _BLOCK):
+        scores = query_vectors[start : start + _BLOCK] @ document_vectors.T
+        source_scores = scores[torch.arange(len(scores)), torch.arange(start, start + len(scores))]
+        blocks.append((scores > source_scores[:, None]).sum(dim=1) < depth)
+    return torch.cat(blocks).numpy() if blocks else np.zeros(0, dtype=bool)

@@ -162,8 +162,8 @@ def test_definitions_are_found_by_words_that_they_lack_and_terms_by_names(
     cat = "Cat \\Cat\\ (k[a^]t), n. [AS. cat.\n   catus.]\n   1. A small {animal}, é, that is a cat in the house;\n"
     cat += "      as, my cat.\n      [1913 Webster]\n\n   2. A whip with nine lashes of cord on it.\n"
     see = "Cats \\Cats\\, n.\n   See {Cat}, which is the same word in the plural.\n      [1913 Webster]\n"
-    other = "Dog \\Dog\\, n.\n   1. A common animal that barks at all of the cats.\n      [WordNet 1.5]\n"
-    write_dictionary(tmp_path / "dict-gcide", "gcide", [other, see, cat])
+    wordnet = "Dog \\Dog\\, n.\n   1. A common animal that barks at all of the cats.\n      [WordNet 1.5]\n"
+    write_dictionary(tmp_path / "dict-gcide", "gcide", [wordnet, see, cat])
     assert list(kinds.read_definitions()) == [Pair("", "A small animal, é, that is a in the house", "cat")]
     stack = (
         "stack\nthe stack\n\n   <programming> A {list} of things of which\n   the last one leaves first.\n\n   More.\n"

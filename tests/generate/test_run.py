@@ -265,9 +265,9 @@ def test_a_model_that_reads_documents_takes_their_place(tmp_path: Path, judge: P
     assert len(rows) > 0 and {(row["sigma"], row["mask_ratio"], row["variant"]) for row in rows} == {(0.0, 0.0, 0)}
     again = generate(ingest, tmp_path / "again", judge, **changes)
     assert (again / "generated_queries.parquet").read_bytes() == (output / "generated_queries.parquet").read_bytes()
-    found = generate(ingest, tmp_path / "found", judge, **changes | {"round_trip": 1})
-    kept = read_table(found, "generated_queries").to_pylist()
-    assert len(kept) < len(rows) and all(row in rows for row in kept)  # gibberish hardly finds its document
+    filtered = generate(ingest, tmp_path / "filtered", judge, **changes | {"round_trip": 1})
+    round_trips = read_table(filtered, "generated_queries").to_pylist()
+    assert len(round_trips) < len(rows) and all(row in rows for row in round_trips)  # gibberish rarely does
 
 
 def test_a_whole_document_is_what_the_template_makes_of_it_and_scripts_without_spaces_have_sentences(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from generate_fakes import PARAMS, TEXTS, queries, write_world
+from generate_fakes import PARAMS, TEXTS, queries, write_bart, write_world
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from teach_fakes import write_tower
@@ -97,7 +97,7 @@ def test_of_equal_queries_the_one_that_finds_its_document_stays(monkeypatch: pyt
     monkeypatch.setattr(stage, "finds_document", lambda *_: np.array([False, True]))
     sources = [Source(f"d/{name}#document", name) for name in ("one", "two")]
     judge: Any = "read by nobody"
-    rows, _ = stage.write_for(CausalWriter(None, None), judge, sources, set(), set(), PARAMS)
+    rows, _ = stage.generate_from_documents(CausalWriter(None, None), judge, sources, set(), set(), PARAMS)
     assert [row["query_id"] for row in rows] == ["d/two#document#0"]
 
 
@@ -125,13 +125,30 @@ def test_the_round_trip_is_exact(similarity: str, depth: int, monkeypatch: pytes
     judge = SentenceTransformer(
         modules=[StaticEmbedding(tokenizer._tokenizer, embedding_dim=8)], similarity_fn_name=similarity
     )
-    held = [" ".join(rng.choice(words, 4)) for _ in range(40)]
-    asked = [text.rpartition(" ")[0] for text in held]
-    queries, documents = (judge.encode(texts).astype(np.float64) for texts in (asked, held))
+    texts = [" ".join(rng.choice(words, 4)) for _ in range(40)]
+    query_texts = [text.rpartition(" ")[0] for text in texts]
+    queries, documents = (judge.encode(strings).astype(np.float64) for strings in (query_texts, texts))
     if similarity == "cosine":
         queries /= np.linalg.norm(queries, axis=1, keepdims=True)
         documents /= np.linalg.norm(documents, axis=1, keepdims=True)
     order = np.argsort(-queries @ documents.T, axis=1)[:, :depth]
     expected = [row in order[row] for row in range(40)]
-    assert finds_document(judge, asked, held, depth).tolist() == expected and 0 < sum(expected) < 40
+    assert finds_document(judge, query_texts, texts, depth).tolist() == expected and 0 < sum(expected) < 40
     assert finds_document(judge, [], [], depth).tolist() == []
+
+
+def test_a_judge_that_compares_by_distance_is_refused_only_for_the_round_trip(tmp_path: Path) -> None:
+    tokenizer = train_tokenizer(TEXTS, 400)
+    judge = SentenceTransformer(
+        modules=[StaticEmbedding(tokenizer._tokenizer, embedding_dim=8)], similarity_fn_name="euclidean"
+    )
+    judge.save_pretrained(str(tmp_path / "judge"), create_model_card=False)
+    changes = {"document_model": str(write_causal(tmp_path / "writer")), "least_sources": 43, "max_queries": 40}
+    params = PARAMS.model_copy(
+        update=changes | {"judge": str(tmp_path / "judge"), "model": str(write_bart(tmp_path / "bart"))}
+    )
+    ingest = write_world(tmp_path)
+    with pytest.raises(UserError, match=r"generate\.judge: .* compares by euclidean"):
+        stage.run(ingest, tmp_path / "generate", params, NullRun())
+    stage.run(ingest, tmp_path / "generate", params.model_copy(update={"round_trip": 0}), NullRun())
+    assert read_json(tmp_path / "generate" / "report.json")["document_model"]["not_found"] == 0
