@@ -30,12 +30,12 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from bench.disguise import Corpus as Undisguised
 from bench.disguise import disguised, read_beir, read_ingested, write
 from bench.kinds import KINDS, build
-from bench.machine import machine
+from bench.machine import machine, measured_code, recording
 from bench.tables.cells import Cell, distill_params, measured, teacher_scores
 from bench.tables.expected import parse_seeds
 from bench.tables.pipeline import Pipeline, Scores, open_pipeline
 from pipeline.params import load_params
-from slimtower.common.errors import UserError, guarded
+from slimtower.common.errors import UserError
 from slimtower.common.files import read_json, staged_folder, write_json
 from slimtower.common.settings import Strict, read_mapping, validated
 from steps.encoders.bases import resolve_base
@@ -230,6 +230,7 @@ def student_line(
     }
     return {
         "git_commit": git_commit(),
+        "code_digests": measured_code(RESULTS / f"{name}.json"),
         "machine": machine(),
         "seeds": seeds,
         "retention": retained,
@@ -272,7 +273,7 @@ def joined(older: dict[str, Any], newer: dict[str, Any]) -> dict[str, Any]:
     means = {key: float(np.average([row[key] for row in rows], weights=counts))
              for key in REPORTED if all(key in row for row in rows)}  # fmt: skip
     compared = {"against": {"seeds": older["seeds"]} | older["against"]} if "against" in older else {}
-    origin = {key: older[key] for key in ("seeds", "git_commit", "machine")}
+    origin = {key: older[key] for key in ("seeds", "git_commit", "code_digests", "machine") if key in older}
     seeds, origins = [*older["seeds"], *newer["seeds"]], [*older.get("joined", []), origin]
     return compared | newer | means | {"seeds": seeds, "retention": retained, "joined": origins}
 
@@ -390,4 +391,4 @@ def record(label: str, corpora: Corpora, measured_lines: Mapping[str, Any], halv
 
 
 if __name__ == "__main__":
-    guarded(main)
+    recording(main)

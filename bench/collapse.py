@@ -19,11 +19,11 @@ from matplotlib.figure import Figure
 from scipy.spatial.distance import pdist, squareform
 from tqdm import tqdm
 
-from bench.machine import machine
+from bench.machine import recording, write_record
 from bench.tables.expected import read_expected
 from bench.tables.verdicts import near
-from slimtower.common.errors import UserError, guarded
-from slimtower.common.files import read_json, write_json
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
 from slimtower.common.fingerprints import fingerprint
 from slimtower.common.settings import checked_name
 from steps.core.corpus import CorpusTexts, corpus_columns
@@ -173,11 +173,11 @@ def main() -> None:
             f" {row['same_relevance']['mean']:.2f} of the mean"
         )
     target = RESULTS / ("collapse.json" if run == RUN.resolve() else f"collapse.{run.name}.json")
-    write_json(target, {"pairs": len(draws[0].texts), "draws": DRAWS, "teachers": rows, "machine": machine()})
+    write_record(target, {"pairs": len(draws[0].texts), "draws": DRAWS, "teachers": rows})
     draw(distances, {name: row["effective_rank"]["first"] for name, row in rows.items()}, target.with_suffix(".svg"))
     if missed := [name for name, row in rows.items() if row["verdict"] == "FAIL"]:
         raise UserError(f"bench.collapse: FAIL for {', '.join(missed)}: other effective ranks than {EXPECTED} expects")
 
 
 if __name__ == "__main__":
-    guarded(main)
+    recording(main)

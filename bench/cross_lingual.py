@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from bench.machine import write_record
+from bench.machine import recording, write_record
 from bench.tables.pipeline import HITS, Pipeline, open_pipeline
-from slimtower.common.errors import UserError, guarded
+from slimtower.common.errors import UserError
 from slimtower.serving.release import load_release
 from steps.core.judged import JudgedSet
 from steps.core.measures import ndcg_at_10
@@ -96,4 +96,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    guarded(main)
+    recording(main)

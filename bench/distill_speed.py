@@ -24,10 +24,10 @@ from sentence_transformers import SentenceTransformer, SentenceTransformerTraine
 from sentence_transformers.base.sampler import DefaultBatchSampler
 from sentence_transformers.sentence_transformer.losses import MSELoss
 
-from bench.machine import machine, write_record
+from bench.machine import machine, recording, write_record
 from bench.teacher import index_teacher
 from pipeline.params import load_params
-from slimtower.common.errors import UserError, guarded
+from slimtower.common.errors import UserError
 from steps.core.cosines import cosines
 from steps.core.tables import read_table
 from steps.distill.checkpoints import Checkpoints
@@ -282,4 +282,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    guarded(main)
+    recording(main)

@@ -20,15 +20,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from bench.machine import clean_commit, write_record
 from bench.tables.cells import STUDENT, make_cell, measured, mixture_of, student_of
-from bench.tables.expected import Expected, Table, parse_seeds, read_expected
+from bench.tables.expected import EXPECTED, Expected, Table, parse_seeds, read_expected
 from bench.tables.pipeline import Pipeline, Scores, open_pipeline
 from bench.tables.report import finished, judged_again, show
 from bench.tables.verdicts import Measured, failures
 from slimtower.common.errors import UserError, guarded
 from slimtower.common.files import read_json, write_json
 
-EXPECTED = Path("bench/expected.yaml")
 RESULTS = Path("bench/results/distillation")
 
 
@@ -131,13 +131,16 @@ def main() -> None:
     rows = [row for row in rows if row not in absent]
     if not rows:
         raise UserError(f"bench.distillation: nothing to measure of {words.table}: {absent}")
+    whole = seeds == (table.seeds or expected.seeds) and {*rows, *absent} == set(table.rows)
+    if whole:
+        clean_commit()
     with TemporaryDirectory(prefix="bench-distill.") as cache:
         os.environ["SLIMTOWER_CACHE"] = cache  # a killed cell begins anew: its time is that of a whole training
         lines = measure(words.table, table, pipeline, rows, seeds)
     result = finished(words.table, table, pipeline, lines, absent, seeds)
-    if seeds == (table.seeds or expected.seeds) and {*rows, *absent} == set(table.rows):
-        write_json(written, result)
-        print(f"wrote {written}, {'UNFINISHED' if absent else 'with all rows'}")
+    if whole:
+        write_record(written, result)
+        print("UNFINISHED" if absent else "with all rows")
     else:
         print(f"{written} stays as it is: this is a part of the table")
     conclude(words.table, result)

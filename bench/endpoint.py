@@ -29,8 +29,8 @@ from uuid import uuid4
 
 import yaml
 
-from bench.machine import write_record
-from slimtower.common.errors import UserError, guarded
+from bench.machine import recording, write_record
+from slimtower.common.errors import UserError
 from slimtower.common.files import read_json, sha256_file
 from steps.encoders.bases import resolve_base
 from steps.endpoint.module import PROBES
@@ -234,4 +234,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    guarded(main)
+    recording(main)

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from bench.latency import query_texts
-from bench.machine import write_record
+from bench.machine import recording, write_record
 from bench.teacher import index_teacher
-from slimtower.common.errors import UserError, guarded
+from slimtower.common.errors import UserError
 from slimtower.common.files import folder_digest
 from slimtower.common.settings import load_section
 from slimtower.engines.contents import RECALL_QUERIES, K, load_queries
@@ -172,4 +172,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    guarded(main)
+    recording(main)

@@ -17,11 +17,10 @@ import numpy as np
 import pyarrow.compute as pc
 from scipy.optimize import brentq
 
-from bench.machine import write_record
+from bench.machine import recording, write_record
 from bench.tables.cells import Cell, distill_params, measured
 from bench.tables.pipeline import open_pipeline
 from pipeline.params import load_params
-from slimtower.common.errors import guarded
 from steps.core.tables import read_table
 from steps.promote.evidence import MEASURE
 from steps.promote.params import Policy
@@ -139,4 +138,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    guarded(main)
+    recording(main)

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from bench.machine import write_record
+from bench.machine import recording, write_record
 from pipeline.plain_copy import plain_copy
-from slimtower.common.errors import UserError, guarded
+from slimtower.common.errors import UserError
 from slimtower.common.files import read_json, sha256_file
 from slimtower.common.settings import read_mapping
 from steps.core.corpus import CorpusTexts, corpus_columns
@@ -117,4 +117,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    guarded(main)
+    recording(main)

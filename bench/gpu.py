@@ -23,10 +23,10 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from bench.machine import write_record
+from bench.machine import recording, write_record
 from bench.teachers.cells import LastMetrics
 from pipeline.recipe import fill
-from slimtower.common.errors import UserError, guarded
+from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from slimtower.common.settings import parse_mapping, read_text, validated
 from steps.core.corpus import CorpusTexts
@@ -215,4 +215,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    guarded(main)
+    recording(main)

@@ -13,10 +13,8 @@ import time
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
-from bench.machine import machine
-from slimtower.common.errors import UserError, guarded
-from slimtower.common.files import write_json
-from steps.tracking.run_ids import git_commit
+from bench.machine import clean_commit, recording, write_record
+from slimtower.common.errors import UserError
 
 TARGET = Path("bench/results/install.json")
 SHOWN = 10  # packages
@@ -60,15 +58,15 @@ def installed(commit: str, target: str) -> dict[str, object]:
 
 
 def main() -> None:
-    result: dict[str, object] = {"machine": machine()}
+    result: dict[str, object] = {}
     if len(sys.argv) > 1:
         result["before"] = installed(sys.argv[1], "setup")
-    commit = git_commit().removesuffix("+dirty")
+    commit = clean_commit()
     result["running"] = installed(commit, "setup")
     result["testing"] = installed(commit, "setup-all")
-    write_json(TARGET, result)
-    print(f"wrote {TARGET}: {result}")
+    write_record(TARGET, result)
+    print(result)
 
 
 if __name__ == "__main__":
-    guarded(main)
+    recording(main)

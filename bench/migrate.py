@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from bench.machine import write_record
+from bench.machine import recording, write_record
 from bench.tables.pipeline import Pipeline, Scores, open_pipeline
 from pipeline.params import load_params
-from slimtower.common.errors import UserError, guarded
+from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from steps.core.corpus import CorpusTexts
 from steps.core.tables import read_table
@@ -220,4 +220,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    guarded(main)
+    recording(main)

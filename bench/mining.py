@@ -17,10 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from bench.machine import write_record
+from bench.machine import recording, write_record
 from bench.zipf_log import write_log
 from pipeline.params import load_params
-from slimtower.common.errors import guarded
 from steps.core.tables import SCHEMAS, write_table
 from steps.mine.association import MIN_TERMS, click_associations
 from steps.mine.catalogue import keyed_documents, keyed_queries
@@ -248,4 +247,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    guarded(main)
+    recording(main)

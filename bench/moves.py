@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.machine import write_record
-from slimtower.common.errors import UserError, guarded
+from bench.machine import recording, write_record
+from slimtower.common.errors import UserError
 from slimtower.registry.client import client
 from slimtower.serving.release import load_release
 from steps.tracking.release_model import log_release
@@ -212,4 +212,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    guarded(main)
+    recording(main)

@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bench.machine import write_record
+from bench.machine import recording, write_record
 from pipeline.params import load_params
-from slimtower.common.errors import UserError, guarded
+from slimtower.common.errors import UserError
 from slimtower.common.files import cache_root, sha256_file, sha256_text, staged_file
 from slimtower.common.fingerprints import fingerprint
 from steps.core.progress import progress
@@ -270,4 +270,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    guarded(main)
+    recording(main)

@@ -7,11 +7,11 @@ metrics, so that a table in the README can say what it was measured on.
 import sys
 from pathlib import Path
 
-from bench.machine import machine
-from slimtower.common.errors import UserError, guarded
-from slimtower.common.files import read_json, write_json
+from bench.machine import recording, write_record
+from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
 from slimtower.registry.client import client
-from steps.tracking.run_ids import found_runs, git_commit
+from steps.tracking.run_ids import found_runs
 from steps.tracking.runs import experiment_id
 
 RESULTS = Path("bench/results")
@@ -42,9 +42,9 @@ def main() -> None:
     metrics = read_json(Path(sys.argv[2] if len(sys.argv) > 2 else "reports/metrics.json"))
     target = RESULTS / f"{sys.argv[1]}.json"
     seconds = stage_seconds()
-    write_json(target, {"machine": machine(), "git_commit": git_commit(), "stage_seconds": seconds, "metrics": metrics})
-    print(f"wrote {target}: {sum(seconds.values()):.0f} s in {len(seconds)} stages")
+    write_record(target, {"stage_seconds": seconds, "metrics": metrics})
+    print(f"{sum(seconds.values()):.0f} s in {len(seconds)} stages")
 
 
 if __name__ == "__main__":
-    guarded(main)
+    recording(main)

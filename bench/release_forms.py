@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from bench.machine import write_record
+from bench.machine import recording, write_record
 from bench.tables.expected import parse_seeds
 from pipeline.params import Params, load_params
-from slimtower.common.errors import UserError, guarded
+from slimtower.common.errors import UserError
 from slimtower.common.files import folder_bytes
 from slimtower.serving.checks import embed_each
 from slimtower.serving.dims import truncate
@@ -127,4 +127,4 @@ def _datasets(root: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    guarded(main)
+    recording(main)

@@ -18,15 +18,13 @@ import faiss
 import numpy as np
 
 from bench import latency, swap, vectors
-from bench.machine import machine
+from bench.machine import recording, write_record
 from bench.teacher import index_teacher
-from slimtower.common.errors import UserError, guarded
-from slimtower.common.files import write_json
+from slimtower.common.errors import UserError
 from slimtower.serving.index_files import apply_settings
 from slimtower.serving.release import load_release
 from steps.evaluate.latency import Encode, one_thread, sample
 from steps.index.params import Kind
-from steps.tracking.run_ids import git_commit
 
 TIMED = 300
 HITS = 10
@@ -165,8 +163,6 @@ def main() -> None:
         ]
         both = timed("end_to_end", lambda: end_to_end(folder, exports, served))
     result = {
-        "machine": machine(),
-        "git_commit": git_commit(),
         "encoders": encoders,
         "vectors": measured,
         "hnsw": hnsw,
@@ -174,10 +170,10 @@ def main() -> None:
         "after_the_swap": timed("after_the_swap", swap.measure),
         "seconds": seconds,
     }
-    write_json(RESULT, result)
-    print(f"wrote {RESULT} after {sum(seconds.values()):.0f} s: {seconds}", file=sys.stderr)
+    write_record(RESULT, result)
+    print(f"{sum(seconds.values()):.0f} s: {seconds}", file=sys.stderr)
     judge(result)
 
 
 if __name__ == "__main__":
-    guarded(main)
+    recording(main)

@@ -14,9 +14,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench.machine import write_record
+from bench.machine import recording, write_record
 from bench.teacher import index_teacher
-from slimtower.common.errors import UserError, guarded
+from slimtower.common.errors import UserError
 from slimtower.common.files import folder_bytes
 from slimtower.serving.dims import truncate
 from slimtower.serving.query_encoder import load_query_encoder
@@ -121,4 +121,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    guarded(main)
+    recording(main)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.machine import recording, write_record
 from bench.picture import IMAGES, SCHEMES, as_file
 from bench.scaling.cells import measured
 from bench.scaling.described import HELD_OUT, Sweep, read_sweep
@@ -25,8 +26,7 @@ from bench.scaling.drawn import draw_laws
 from bench.scaling.laws import fit_joint_law, fit_power_law
 from bench.tables.pipeline import Pipeline
 from bench.teachers.mined import Mined, data_of
-from slimtower.common.errors import UserError, guarded
-from slimtower.common.files import write_json
+from slimtower.common.errors import UserError
 
 SWEEP = Path("bench/scaling.yaml")
 RESULT = Path("bench/results/scaling.json")
@@ -77,14 +77,14 @@ def main() -> None:
         os.environ["SLIMTOWER_CACHE"] = cache  # a killed cell begins anew
         cells = swept(sweep, mined, str(words.sweep))
     laws = fitted(cells)
-    write_json(RESULT, {"sweep": sweep.model_dump(), "data": data_of(mined), "cells": cells, "laws": laws})
+    write_record(RESULT, {"sweep": sweep.model_dump(), "data": data_of(mined), "cells": cells, "laws": laws})
     for scheme in SCHEMES:
         (IMAGES / f"scaling-{scheme}.svg").write_text(as_file(draw_laws(cells, laws), scheme), encoding="utf-8")
     for name in ("size", "data", "joint"):
         print(f"scaling: {name}: " + ", ".join(f"{key} {value:.4g}" for key, value in laws[name].items()))
     print("scaling: held out: " + ", ".join(f"{key} {value:.4g}" for key, value in laws["held_out"].items()))
-    print(f"wrote {RESULT} and {IMAGES}/scaling-*.svg")
+    print(f"wrote {IMAGES}/scaling-*.svg")
 
 
 if __name__ == "__main__":
-    guarded(main)
+    recording(main)

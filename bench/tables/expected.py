@@ -7,11 +7,13 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from bench.recorded_code import RecordEntry
 from slimtower.common.errors import UserError
 from slimtower.common.settings import Strict, read_mapping, validated
 from steps.core.tables import Part
 from steps.distill.params import Repeats, StudentName, StudentParams
 
+EXPECTED = Path("bench/expected.yaml")
 TEACHER = ("teacher_before", "teacher_after")  # of a row whose teacher trained along: `<row>/teacher_after` in a claim
 Mixture = dict[Part, Repeats]
 Paper = dict[str, float | str]
@@ -170,9 +172,14 @@ class Collapse(Strict):
 
 
 class Expected(Strict):
-    """The whole file. `presets`: the papers' recipes by name, which the tables measure; `beside`: published peers."""
+    """The whole file.
+
+    `presets`: the papers' recipes by name, which the tables measure; `beside`: published peers; `records`: what each
+    file of bench/results measures, by patterns of its name.
+    """
 
     seeds: list[int] = Field(min_length=1)
+    records: dict[str, RecordEntry] = Field(default_factory=dict)
     beside: Beside = Beside()
     collapse: Collapse = Collapse()
     presets: dict[StudentName, StudentParams] = Field(default_factory=dict)

@@ -19,6 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from bench.machine import clean_commit, write_record
 from bench.tables.expected import parse_seeds
 from bench.tables.verdicts import claim_line, failures
 from bench.teachers.cells import measured
@@ -139,6 +140,10 @@ def main() -> None:
         write_json(written, result)
         conclude(words.table, result)
         return
+    absent = [row for row in table.rows if row not in rows]
+    whole = seeds == (table.seeds or tables.seeds) and (not absent or words.unfinished)
+    if whole:
+        clean_commit()
     every = plans(words.table, table, given_variables())
     planned = {row: every[row] for row in rows}
     runs = runs_of(planned)
@@ -147,12 +152,9 @@ def main() -> None:
         cells = measure(words.table, table, planned, runs, seeds)
     row_runs = {row: runs[plan.run] for row, plan in planned.items()}
     result = finished(words.table, table, cells, row_runs, data_of(row_runs[UNTRAINED]), seeds)
-    absent = [row for row in table.rows if row not in rows]
-    if seeds == (table.seeds or tables.seeds) and (not absent or words.unfinished):
-        write_json(written, result | {"unmeasured": absent})
-        print(
-            f"wrote {written}, " + (f"UNFINISHED: not measured are {', '.join(absent)}" if absent else "with all rows")
-        )
+    if whole:
+        write_record(written, result | {"unmeasured": absent})
+        print(f"UNFINISHED: not measured are {', '.join(absent)}" if absent else "with all rows")
     else:
         print(f"{written} stays as it is: this is a part of the table")
     conclude(words.table, result)

@@ -1,5 +1,6 @@
 """`make bench`: every benchmark is listed, and found by its name."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,11 +8,12 @@ from pathlib import Path
 from bench.__main__ import benchmarks
 
 ROOT = Path(__file__).parents[2]
+RUNS = re.compile(r"^    (guarded|recording)\(main\)$", re.M)
 
 
 def test_each_module_with_a_command_line_is_listed_once() -> None:
     files = [*(ROOT / "bench").glob("*.py"), *(ROOT / "bench").glob("*/__main__.py")]
-    commands = {path for path in files if path != ROOT / "bench/__main__.py" and "guarded(" in path.read_text("utf-8")}
+    commands = {path for path in files if path != ROOT / "bench/__main__.py" and RUNS.search(path.read_text("utf-8"))}
     names = {path.parent.name if path.stem == "__main__" else path.stem for path in commands}
     assert benchmarks().keys() == names and all(benchmarks().values())
 

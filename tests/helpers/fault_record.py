@@ -76,17 +76,25 @@ def _write(file: str, groups: Groups) -> None:
         counts["seconds"] = round(counts["seconds"], 1)
     files = read_json(RESULTS).get("files", {}) if RESULTS.is_file() else {}
     files = {name: record for name, record in files.items() if (ROOT / name).is_file()}
-    files[file] = {"machine": _machine(), "git_commit": _commit(), "groups": groups}
+    files[file] = {"machine": _machine(), "git_commit": _commit(), "code_digests": _code(), "groups": groups}
     totals: Groups = {}
     for record in files.values():
         for group, counts in record["groups"].items():
             totals[group] = _sum(totals.get(group, {}), counts)
-    write_json(RESULTS, {"machine": _machine(), "git_commit": _commit(), "groups": totals, "files": files})
+    origin = {"machine": _machine(), "git_commit": _commit(), "code_digests": _code()}
+    write_json(RESULTS, {**origin, "groups": totals, "files": files})
 
 
 @cache
 def _commit() -> str:
     return git_commit()
+
+
+@cache
+def _code() -> dict[str, str]:
+    from bench.machine import measured_code
+
+    return measured_code(RESULTS)
 
 
 @cache
