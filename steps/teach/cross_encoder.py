@@ -67,7 +67,7 @@ def load_untrained(params: CrossEncoder) -> library.CrossEncoder:
     if params.pooling == "cls":
         ranker = load_ranker(base, params.max_length, params.seed)
     else:
-        ranker = dual_pooled(base, params.pooling, params.scale, params.max_length)
+        ranker = dual_pooled(base, params.pooling, params.product_scale, params.max_length)
     check_positions(ranker.model, params.max_length, f"{_SECTION}: max_length", params.base)
     check_pair_batches(ranker, f"{_SECTION}: base {params.base}")
     return ranker

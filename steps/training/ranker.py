@@ -306,7 +306,7 @@ class WithReconstruction(nn.Module):
         if width != states:
             raise UserError(
                 f"teach.teacher: {base} embeds tokens in {width} dimensions, but its states have {states}, so none of"
-                " them can tell its token; set reconstruction_weight: 0.0"
+                " them can tell its token; name another base, or set pooling: cls"
             )
 
     @property

@@ -88,6 +88,16 @@ def test_the_fastest_that_is_no_worse_than_the_best_is_chosen() -> None:
     assert " on dev " in runner_up and " on test " in runner_up
 
 
+@pytest.mark.parametrize(("times", "chosen"), [((4.0, 3.9), "slow"), ((4.0, 3.0), "fast")])
+def test_what_the_clock_alone_tells_apart_is_told_apart_by_quality(times: tuple[float, float], chosen: str) -> None:
+    twins = noisy(5000, 0.002, 0.02)
+    assert choose(twins, dict(zip(twins, times, strict=True)), 0.0, RULE)["student"] == chosen
+    three = twins | {"faster": twins["fast"]}
+    both_fast = choose(three, {"slow": 4.0, "fast": 1.05, "faster": 1.0}, 0.0, RULE)
+    better = choose(three | {"fast": twins["slow"]}, {"slow": 4.0, "fast": 1.05, "faster": 1.0}, 0.0, RULE)
+    assert both_fast["student"] == "faster" and better["student"] == "fast"
+
+
 def test_a_slower_one_that_cannot_be_told_from_a_faster_one_is_said_to_be_so() -> None:
     few, times = noisy(100, 0.002, 0.3), {"slow": 4.0, "fast": 0.05}
     choice = choose(few, times, 0.0, RULE)
