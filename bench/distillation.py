@@ -1,7 +1,7 @@
 """python -m bench.distillation TABLE [--run FOLDER] [--seeds 1,2,3] [--only ROW,...] [--judge]: distilled students.
 
 TABLE is one of bench/expected.yaml: ladder, ladder_trained, layers, qkd, qkd_magnitude, qkd_fresh, scalingnote, texts,
-dims, frontier, endpoint_starts, trained_medquad, trained_scifact, labels, unlimited, ce_to_de, responses,
+dims, narrow, frontier, endpoint_starts, trained_medquad, trained_scifact, labels, unlimited, ce_to_de, responses,
 label_free_scifact, label_free_medquad, lead_frozen, lead_joint, lead_comparison, lead_batch, layer_temperature, and of
 five of them one over the demo: ce_to_de_demo, responses_demo, label_free_demo, lead_frozen_demo, lead_joint_demo.
 Every row is distilled with every seed from a run in which `embed` is done (FOLDER; default: the table's `run`), scored

@@ -201,9 +201,14 @@ def _check_teachers(student: str, params: Params, source: str, run: Path) -> Non
                 )
         for loss in [loss for loss in phase.losses if loss.teacher]:
             teacher = _described(loss.teacher, params)
-            scoring = Scoring(
-                loss.teacher, teacher.kind, teacher.gives, teacher.embeds, params.score.layers, params.score.pairs
-            )
+            trains_along = loss.teacher == phase.trained  # then its layers score at every step
+            if trains_along and "joint" not in teacher.gives:
+                raise UserError(
+                    f"{source}: distill.student.{student}: targets: joint trains {loss.teacher}, a teacher of kind"
+                    f" {teacher.kind!r}, which does not train along; name a late_interaction or a cross_encoder"
+                )
+            layers = params.score.layers or trains_along
+            scoring = Scoring(loss.teacher, teacher.kind, teacher.gives, teacher.embeds, layers, params.score.pairs)
             if complaint := loss.complain_of_scoring(scoring):
                 raise UserError(f"{source}: distill.student.{student}: {loss.name} {complaint}")
 

@@ -45,7 +45,7 @@ def run_stage(run: TaskRun, stage: str) -> int:
         if not _outputs_changed(base, fragments) and not clone.has_work(stage):
             return EXIT_NOTHING
         fetched = clone.fetch_inputs(stage)
-        if teacher := starts_from(yaml.safe_load(clone.read(PARAMS)), stage):
+        for teacher in other_teachers(yaml.safe_load(clone.read(PARAMS)), stage):
             fetched += clone.fetch_output(teacher)
         if fetched:
             print(f"{stage}: fetched {', '.join(fetched)}", flush=True)
@@ -59,17 +59,23 @@ def run_stage(run: TaskRun, stage: str) -> int:
     return 0
 
 
-def starts_from(params: dict[str, Any], stage: str) -> Path | None:
-    """The folder of a teacher of this run in which a student's encoder begins, which `score` has waited for.
+def other_teachers(params: dict[str, Any], stage: str) -> list[Path]:
+    """Folders of this run's teachers that a student needs besides the index's, all of which `score` has waited for.
 
-    It is no dependency in dvc.yaml: most students start from no teacher but the index's.
+    In one its encoder begins, one trains along, and the maps of one are compared. They are no dependencies in dvc.yaml:
+    most students have no teacher but the index's.
     """
     name, _, student = stage.partition("@")
-    if name != "distill":
-        return None
-    start = params["distill"]["student"].get(student, {}).get("start", {})
-    teacher = str(start.get("adapter") or start.get("base") or "")
-    return Path(teacher) if OWN_TEACHER.match(teacher) else None
+    described = params["distill"]["student"].get(student, {}) if name == "distill" else {}
+    start = described.get("start", {})
+    origin = str(start.get("adapter") or start.get("base") or "")
+    needed = [Path(origin)] if OWN_TEACHER.match(origin) else []
+    for phase in [described, *described.get("then", [])]:
+        for loss in phase.get("losses", []):
+            trains_along = phase.get("targets") == "joint"
+            if loss.get("teacher") and (trains_along or loss["kind"] == "attention"):
+                needed.append(Path("models/teach") / loss["teacher"])
+    return sorted(set(needed))
 
 
 def _outputs_changed(base: Stages, fragments: dict[str, Stages]) -> bool:

@@ -74,7 +74,8 @@ class Phase(Strict):
     """
     labels: Labels = "train"
     """train: mined and judged positives of training queries; pseudo: the teacher's nearest document; source: the
-    document that a text is taken from, which a teacher may rank lower, and of a query the teacher's nearest.
+    document that a text is taken from, which a teacher may rank lower, and of a query the teacher's nearest. Of several
+    positives one is drawn at each step; the others are no negatives of that text.
     """
     teacher_top_k: int = Field(default=0, ge=0)
     """Documents nearest to each text that it adds to the batch's candidates."""
@@ -84,11 +85,13 @@ class Phase(Strict):
     is released in int8 as students are.
     """
     learning_rate: float = Field(default=0.0, ge=0)
-    """Of AdamW. For a static embedding, as if its vectors had length 1. Above 0, but with epochs: 0.0."""
+    """Of AdamW. For a static embedding, as if its vectors had length 1. Above 0, but with epochs: 0.0. Gradients are
+    clipped to length 1.
+    """
     targets: Literal["stored", "online", "joint"] = "stored"
     """stored: the vectors that `embed` wrote; online: the teacher runs along, which is slower and gives the same
-    student; joint: the teacher trains along, for bench alone: that of the index with towers: symmetric, or a
-    late_interaction or cross_encoder that the losses name.
+    student; joint: the teacher trains along: a late_interaction or cross_encoder that the losses name, or that of the
+    index, with towers: symmetric.
     """
     joint_candidates: Literal["own", "batch"] | None = None
     """What such a late_interaction or cross_encoder scores for each text: its own candidates, or those of the batch, as
@@ -192,8 +195,9 @@ class StudentParams(Phase):
     embedding_lr_multiplier: float = Field(default=1.0, gt=0)
     """Factor of the learning rate of token embeddings."""
     towers: Literal["asymmetric", "symmetric", "joint"] = "asymmetric"
-    """asymmetric: the documents are the teacher's, frozen; symmetric: the student's own tower reads them; joint: the
-    teacher's document tower trains along. Only an asymmetric student can be released.
+    """asymmetric: the documents are the teacher's, frozen; symmetric: the student's one network reads queries and
+    documents (EmbedDistill's students of cross encoders have two); joint: the teacher's document tower trains along,
+    unless it is a language model. Only an asymmetric student can be released.
     """
     max_document_length: int = Field(default=128, ge=4)
     """Tokens of a document that its own document tower reads."""
@@ -276,7 +280,7 @@ class DistillParams(Strict):
     max_length: int = Field(ge=4)
     """Tokens of an alignment text that a student reads at most; if the student or the teacher reads fewer, so many."""
     validation_texts: int = Field(ge=1)
-    """Texts held out to watch the cosine to the teacher."""
+    """Texts held out to watch the cosine to the teacher; a tenth of all at most."""
     precision: Literal["auto", "fp32", "bf16"]
     """`auto`: bf16 where the processor computes it natively, else fp32."""
     convergence: Convergence
@@ -315,18 +319,5 @@ class DistillParams(Strict):
                 raise ValueError(
                     f"students names {names}, whose towers are {towers}: none can be released, as the index holds the"
                     " teacher's documents; distil them alone with `python -m steps.distill --student NAME`"
-                )
-        for name in self.students:
-            losses = [loss for phase in self.student[name].phases for loss in phase.losses if loss.is_for_bench]
-            if foreign := [loss.name for loss in losses if loss.teacher]:
-                raise ValueError(
-                    f"students names {name}, whose loss {foreign[0]} reads another teacher than the index's, which this"
-                    " stage does not have; leave `teacher` out, or measure it with bench.distillation"
-                )
-            if moved := [phase.trained for phase in self.student[name].phases if phase.trained]:
-                raise ValueError(
-                    f"students names {name}, whose targets: joint trains {moved[0]}, a teacher that this stage does not"
-                    f" have; distil it alone with `python -m steps.distill --student {name}`, or measure it with"
-                    " bench.distillation"
                 )
         return self

@@ -16,7 +16,11 @@ class Layers(Strict):
 
 
 class Base(Strict):
-    """A pretrained encoder with its own tokenizer: a sentence-transformers folder or a Hugging Face name."""
+    """A pretrained encoder with its own tokenizer: a sentence-transformers folder or a Hugging Face name.
+
+    Query-encoder alignment starts from six DistilBERTs, which keep less than the teacher's own layers; none was
+    measured here. The vocabulary stays as it is: only a static student can add words.
+    """
 
     base: ModelName = Field(min_length=1)
     """A sentence-transformers folder or a Hugging Face name; it has its own tokenizer."""

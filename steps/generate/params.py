@@ -18,7 +18,11 @@ class SmallBartParams(Strict):
 
 
 class GenerateParams(Strict):
-    """How new queries are written: one a sigma for each source, a training query or a text of a document."""
+    """How new queries are written: one a sigma for each source, a training query or a text of a document.
+
+    Unlike EmbedDistill's BART it always masks one token and samples words (temperature 0.7, top 10). No run with
+    facebook/bart-base is on record.
+    """
 
     model: ModelName
     """"" = the small BART below, trained in the stage; else a seq2seq folder or name (facebook/bart-base)."""

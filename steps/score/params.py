@@ -48,7 +48,8 @@ class ScoreParams(Strict):
     """
     pairs: int = Field(ge=0)
     """Nearest documents of each text with which a cross encoder's embeddings are kept too, for the losses
-    pooled_embedding and joint_embedding; 0 = none.
+    pooled_embedding and joint_embedding; 0 = none. EmbedDistill embeds labelled pairs; these are the nearest documents,
+    labelled or not.
     """
     layers: bool
     """Whether each layer of a late interaction model or a cross encoder scores as well, for layer_distillation.

@@ -26,6 +26,7 @@ from pipeline.data_check import check_data
 from pipeline.params import Params, check_params
 from pipeline.plain_copy import plain_copy
 from pipeline.recipe import laid_over, overlay
+from pipeline.task.stage import other_teachers
 from slimtower.common.settings import read_mapping
 from steps.tracking.runs import NullRun
 
@@ -141,13 +142,14 @@ def run_ingest(root: Path, params: Params) -> Path:
 
 
 class Declared:
-    """Folders with links to those data and models below `root` that dvc.yaml lets a stage read."""
+    """Folders with links to those data and models below `root` that dvc.yaml lets a stage read, or a task fetches."""
 
     def __init__(self, root: Path, params: Params) -> None:
         self.root = root
         (root / ".dvc").mkdir()
         (root / ".dvc/config").write_text("[core]\n    no_scm = true\n")
-        (root / "params.yaml").write_text(yaml.safe_dump(params.model_dump()))
+        self.params = params.model_dump()
+        (root / "params.yaml").write_text(yaml.safe_dump(self.params))
         shutil.copy("dvc.yaml", root)
         with contextlib.chdir(root), Repo() as repo:  # DVC names stages relative to where it runs
             self.read = {stage.addressing: {str(dep.def_path) for dep in stage.deps} for stage in repo.index.stages}
@@ -155,7 +157,8 @@ class Declared:
     def of(self, stage: str) -> Path:
         """The folder of a stage, made now."""
         folder = self.root / "declared" / stage
-        for name in sorted(self.read[stage]):
+        fetched = {str(teacher) for teacher in other_teachers(self.params, stage)}
+        for name in sorted(self.read[stage] | fetched):
             if name.startswith(("data/", "models/")):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).symlink_to(self.root / name)

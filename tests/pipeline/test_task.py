@@ -19,7 +19,7 @@ from task_project import STAGES, Project, make_project
 
 from pipeline.task import begin, publish
 from pipeline.task.run import TaskRun
-from pipeline.task.stage import starts_from
+from pipeline.task.stage import other_teachers
 from pipeline.task.workspace import Workspace
 from slimtower.common.errors import UserError
 from slimtower.registry import client as registry
@@ -159,10 +159,11 @@ def test_a_teacher_in_which_a_student_begins_is_fetched(
     tmp_path: Path, start: dict[str, Any], is_teacher: bool
 ) -> None:
     params = {"distill": {"student": {"adapter": {"start": start}}}}
-    teacher = starts_from(params, "distill@adapter")
-    assert (teacher is not None) == is_teacher and starts_from(params, "release@adapter") is None
-    if not teacher:
+    teachers = other_teachers(params, "distill@adapter")
+    assert bool(teachers) == is_teacher and other_teachers(params, "release@adapter") == []
+    if not teachers:
         return
+    (teacher,) = teachers
     commands: list[tuple[str, ...]] = []
     entries = {"teach@new": {"cmd": "x", "outs": [{"path": "models/teach/new/tower", "md5": "1.dir"}]}}
     (tmp_path / "dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": entries}))
@@ -178,6 +179,19 @@ def test_a_teacher_in_which_a_student_begins_is_fetched(
     ]
     (tmp_path / "models/teach/new/tower").mkdir(parents=True)
     assert clone.fetch_output(teacher) == []
+
+
+def test_teachers_that_train_along_or_show_their_maps_are_fetched() -> None:
+    stored, maps = ({"kind": kind, "teacher": "late"} for kind in ("mutual_kl", "attention"))
+    start = {"base": "models/teach/new/tower"}
+    students = {
+        "stored": {"losses": [stored]},
+        "along": {"losses": [stored], "then": [{"targets": "joint", "losses": [stored, {"kind": "label_softmax"}]}]},
+        "maps": {"losses": [maps], "start": start},
+    }
+    late, new = Path("models/teach/late"), Path("models/teach/new/tower")
+    expected = {"distill@stored": [], "distill@along": [late], "distill@maps": [late, new], "release@along": []}
+    assert {stage: other_teachers({"distill": {"student": students}}, stage) for stage in expected} == expected
 
 
 @pytest.mark.nightly

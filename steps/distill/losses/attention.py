@@ -17,17 +17,19 @@ from steps.encoders.precision import Precision, device
 
 
 class Attention(Loss):
-    """`mean_{l,h} 1/|q| sum_x ||a^t_lhx - a^s_lhx||^2`: how tokens x of a text look at it, in layer l and head h."""
+    """`mean_{l,h} 1/|q| sum_x ||a^t_lhx - a^s_lhx||^2`: how tokens x of a text look at it, in layer l and head h.
+
+    Each layer of a student of M layers is compared with every (N/M)th of the teacher's N.
+    """
 
     takes_teacher: ClassVar[bool] = True
     is_single: ClassVar[bool] = True
     looks_inside: ClassVar[bool] = True
-    is_for_bench: ClassVar[bool] = True
     undivided: ClassVar[str] = "compares maps"
 
     kind: Literal["attention"]
     """The attention maps of the query tower, which runs along; for start: {layers: [...]} alone. Another `teacher`, of
-    the same tokens, is for bench alone: it reads the query and no document.
+    the same tokens, reads the query and no document.
     """
 
     def provider(self, setting: Setting) -> Provider:

@@ -153,7 +153,6 @@ class Loss(Strict, ABC):
     takes_teacher: ClassVar[bool] = False  # whether it can name another teacher, though it needs no scores
     is_single: ClassVar[bool] = False  # whether a training has one such loss at most
     looks_inside: ClassVar[bool] = False  # whether it reads more of the index teacher than its vectors
-    is_for_bench: ClassVar[bool] = False  # whether another teacher of it is one that the stage `distill` does not have
     undivided: ClassVar[str] = ""  # what it does, if it has no use for first dimensions
 
     kind: str

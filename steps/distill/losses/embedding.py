@@ -50,7 +50,9 @@ class Embedding(Loss):
 
     kind: Literal["embedding"]
     distance: Distance = "squared_error"
-    """To the teacher's vector of the text."""
+    """To the teacher's vector of the text. squared_error is summed over dimensions; query-encoder alignment takes their
+    mean.
+    """
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         return distances(self.distance, outputs.queries, targets.queries)
@@ -95,7 +97,11 @@ class QueryDistillation(Loss):
 
 
 class DocumentEmbedding(Loss):
-    """Distance between the student's own embeddings of the candidates and the teacher's, mean over the candidates."""
+    """Distance between the student's own embeddings of the candidates and the teacher's, mean over the candidates.
+
+    With `embedding` it is EmbedDistill's Eq. 4; no table of bench/expected.yaml measures it. The paper also matches a
+    pool of documents: with `labels: source` and a document_share those of the corpus become candidates.
+    """
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.CANDIDATES, Need.OWN_DOCUMENTS})
 

@@ -58,14 +58,15 @@ class LayerDistillation(Loss):
       last      the last k of both
       skip      the teacher's 1, 3, 5, ... and the student's last k, as in the published code
 
-    `reweighting`: w is Eq. 7, softmax over the k teacher layers of minus each layer's own loss over
-    LAYER_TEMPERATURE, without gradient; else 1/k. `weights_by: text` takes each text's own loss, as Eq. 7 has it, and
-    equal weights for a text without label; `batch` the mean over the batch, as the published code. That code divides
-    the teacher's scores alone by a temperature, which is 1 there (`teacher_temperature`), and without re-weighting
-    gives each pair the weight 1 (`weight: k`).
+    `reweighting`: w is Eq. 7, softmax over the k teacher layers of minus each layer's own loss over 10, as in the
+    published code (the paper names no value), without gradient; else 1/k. `weights_by: text` takes each text's own
+    loss, as Eq. 7 has it, and equal weights for a text without label; `batch` the mean over the batch, as the published
+    code. That code divides the teacher's scores alone by a temperature, which is 1 there (`teacher_temperature`), and
+    without re-weighting gives each pair the weight 1 (`weight: k`).
 
     The teacher's states are kept as they are, or with `state_dim` as random projections to so many dimensions, which
-    keep inner products but for a relative error of about `1 / sqrt(state_dim)`.
+    keep inner products but for a relative error of about `1 / sqrt(state_dim)`. Layers are those of transformers alone;
+    LEAD also takes linear layers behind them (Table 7).
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.CANDIDATES, Need.SCORES})

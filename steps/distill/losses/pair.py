@@ -86,7 +86,10 @@ class PairLoss(Loss):
 
 
 class PooledEmbedding(PairLoss):
-    """`||e_q^t(q, d) - proj(e_q^s)||`: the text's proxy embedding, given a document, and the student's (Eq. 5)."""
+    """`||e_q^t(q, d) - proj(e_q^s)||`: the text's proxy embedding, given a document, and the student's (Eq. 5).
+
+    The document's proxy embedding (Eq. 4) is not learned.
+    """
 
     embeds: ClassVar[Literal["pooled", "joint"]] = "pooled"
 

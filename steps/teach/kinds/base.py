@@ -89,7 +89,9 @@ class LossParams(Strict):
     both_directions: bool = False
     """true: half of each query over documents, half of each positive over queries."""
     dims: list[Annotated[int, Field(ge=1)]] = Field(default=[])
-    """First dimensions trained along, for an index of that index.dim (Matryoshka), e.g. [64, 128]."""
+    """First dimensions trained along, for an index of that index.dim (Matryoshka), e.g. [64, 128]. All weigh the same,
+    as in ScalingNote.
+    """
     hard_negatives: Literal["none", "softmax", "margin", "both"] = "softmax"
     """Where mined negatives count. softmax: among a query's documents; margin: in a margin loss of their own; both;
     none: nowhere.

@@ -34,7 +34,7 @@ class CrossEncoder(RankerTraining, Teacher):
     """
     reconstruction_weight: float = Field(default=0.0, ge=0)
     """Weight of the loss that lets such embeddings tell their tokens. Dual pooling needs one, such as 0.1: without it
-    the embeddings of pairs collapse.
+    the embeddings of pairs collapse. The base's input embeddings predict the tokens; EmbedDistill names no head.
     """
     dev_queries: int = Field(default=200, ge=0)
     """Dev queries on which it is compared with BM25; 0 = no comparison."""

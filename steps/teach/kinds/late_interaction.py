@@ -9,7 +9,10 @@ from steps.teach.kinds.base import OnTriplets, Prompted
 
 
 class LateInteraction(Prompted, OnTriplets):
-    """ColBERT: a vector a token, compared by MaxSim (LEAD, Eq. 2), trained over in-batch and mined negatives."""
+    """ColBERT: a vector a token, compared by MaxSim (LEAD, Eq. 2), trained over in-batch and mined negatives.
+
+    Made of an encoder, its vectors have length 1; LEAD compares them as they are.
+    """
 
     gives: ClassVar[frozenset[Capability]] = frozenset({"scores", "local", "layers", "joint"})
 

@@ -15,7 +15,9 @@ class LlmDualEncoder(Contrastive):
 
     kind: Literal["llm_dual_encoder"]
     """Its loss is summed over a document's three embeddings. ingest.document must have a line break behind the title;
-    max_document_length counts the prompt (about 60 tokens). See recipes/llm_teacher.yaml.
+    max_document_length counts the prompt (about 60 tokens). ScalingNote's prompt has a field for the topic; here a
+    topic is part of the content. Its variants without title loss or summary (Table 5) cannot be chosen. See
+    recipes/llm_teacher.yaml.
     """
     dim: int = Field(default=128, ge=1)
     """Dimensions of the embeddings, to which a linear map takes the model's states."""
