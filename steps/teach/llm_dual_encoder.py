@@ -8,7 +8,7 @@ from slimtower.common.errors import UserError
 from steps.core.corpus import corpus_template
 from steps.teach.dual_encoder import check_dims, limit_length, teach_tower
 from steps.teach.kinds.base import Inputs
-from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
+from steps.teach.kinds.llm_dual_encoder import TOPIC, LlmDualEncoder
 from steps.teach.llm_tower import check_prompt_length, llm_tower, train_llm_tower
 from steps.tracking.runs import Run
 
@@ -24,9 +24,14 @@ def teach(inputs: Inputs, output: Path, params: LlmDualEncoder, run: Run) -> Non
             f'ingest.document is "{template.template}": llm_dual_encoder knows the title by the line break behind it;'
             ' set it to "{title}\\n{content}", with {topic} where it is wanted'
         )
+    if params.prompt.topic and (wanted := f"\n{TOPIC}{{topic}}\n") not in template.template:
+        raise UserError(
+            f"ingest.document is {template.template!r}, but prompt.topic of the teacher looks for {wanted!r}; put it"
+            " between title and content"
+        )
 
     def base() -> SentenceTransformer:
-        tower = llm_tower(params.base, params.dim, params.seed)
+        tower = llm_tower(params.base, params.dim, params.seed, params.prompt)
         check_prompt_length(tower, params.max_document_length)
         limit_length(tower, params)
         check_dims(tower, params)

@@ -2,7 +2,7 @@
 
 A document's prompt has three placeholders, and the state before each is an embedding: of its title, of its content, and
 of both. The last one is indexed; the others are there to train it. A causal state does not depend on what follows, so
-the document tower reads the prompt up to the last placeholder and pools its last token.
+the document tower reads the prompt up to the last placeholder and pools its last token. `Prompt` may leave one out.
 
 The prompt is the tokenizer's chat template, and a query's [EOS] is in the tokenizer's post-processor:
 sentence-transformers alone reads a saved tower, and keeps the prompt's end where it cuts a long text.
@@ -29,7 +29,7 @@ from steps.encoders.model_loading import check_tokenizer, is_causal, loading
 from steps.encoders.precision import device
 from steps.encoders.towers import check_fast, forget_origin, route
 from steps.teach.contrastive_training import ContrastiveLoss, ContrastiveTrainer, Positives, train_tower
-from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
+from steps.teach.kinds.llm_dual_encoder import TOPIC, LlmDualEncoder, Prompt
 from steps.teach.training_triplets import TextTriplet
 from steps.training.library_trainer import is_sharded
 
@@ -37,18 +37,31 @@ if TYPE_CHECKING:
     from steps.tracking.runs import Run
 
 
-TITLE_QUERY, CONTENT_QUERY = "[TITLE_QUERY]", "[CONTENT_QUERY]"
-DOCUMENT = (
-    "{%- set lines = messages[-1]['content'].split('\\n', 1) -%}"
-    "Document: {'title': {{ lines[0] if lines | length > 1 else '' }}}. Predict a query term:\"" + TITLE_QUERY + '". '
-    "Document: {'content': {{ lines[-1] }}}. Predict a query term:\"" + CONTENT_QUERY + '", '
-    'combine the predicted query terms, and compress the above content into one word:"'
-)
-"""Prompt of a document up to its third placeholder, as a Jinja template: its first line is the title, unless it is its
-only one; without a title it is empty. A topic stands where the template of documents (`ingest.document`) places it."""
+PLACEHOLDERS = TITLE_QUERY, CONTENT_QUERY = "[TITLE_QUERY]", "[CONTENT_QUERY]"
+WHOLE = Prompt()
 
 
-def llm_tower(base: str, dim: int, seed: int) -> SentenceTransformer:
+def document_prompt(prompt: Prompt) -> str:
+    """The prompt of a document up to its last placeholder, as a Jinja template.
+
+    A document's first line is its title, unless it is its only one. With `topic` a second one that begins with TOPIC is
+    its topic. What is not there is empty.
+    """
+    lines = "{%- set lines = messages[-1]['content'].split('\\n', 1) -%}"
+    title, content = "'title': {{ lines[0] if lines | length > 1 else '' }}", "'content': {{ lines[-1] }}"
+    if prompt.topic:
+        lines += "{%- set rest = lines[-1].split('\\n', 1) -%}"
+        lines += f"{{%- set told = rest | length > 1 and rest[0].startswith('{TOPIC}') -%}}"
+        content = "'content': {{ rest[1] if told else lines[-1] }}"
+        content = f"'topic': {{{{ rest[0][{len(TOPIC)}:] if told else '' }}}}, {content}"
+    ask = 'Predict a query term:"'
+    title_query = f'{ask}{TITLE_QUERY}". ' if prompt.title_loss else ""
+    combine = ', combine the predicted query terms, and compress the above content into one word:"'
+    end = f'{CONTENT_QUERY}"{combine}' if prompt.summarize else ""
+    return f"{lines}Document: {{{title}}}. {title_query}Document: {{{content}}}. {ask}{end}"
+
+
+def llm_tower(base: str, dim: int, seed: int, prompt: Prompt = WHOLE) -> SentenceTransformer:
     """Untrained towers of `base`, in its own dtype, as a Router; their maps W^Q and W^D to `dim` (Eq. 3-4) are equal.
 
     The maps are random and orthogonal, by seed: what the model says of a text and another survives them.
@@ -58,7 +71,7 @@ def llm_tower(base: str, dim: int, seed: int) -> SentenceTransformer:
         torch.manual_seed(seed)  # rows of placeholders, where the vocabulary grows, and the map
         towers = {role: _load(base) for role in ROLES}
         _end_queries(towers["query"])
-        _prompt_documents(towers["document"])
+        _prompt_documents(towers["document"], prompt)
         width = towers["query"].get_embedding_dimension()
         weight = nn.init.orthogonal_(torch.empty(dim, width)).to(towers["query"].auto_model.dtype)
 
@@ -109,14 +122,16 @@ def _end_queries(transformer: Transformer) -> None:
     )
 
 
-def _prompt_documents(transformer: Transformer) -> None:
+def _prompt_documents(transformer: Transformer, prompt: Prompt) -> None:
     """Let the document prompt be written around every text, its placeholders tokens of their own."""
+    template = document_prompt(prompt)
     tokenizer: Any = transformer.tokenizer
     network: Any = transformer.auto_model
-    tokenizer.add_tokens([AddedToken(name, special=True) for name in (TITLE_QUERY, CONTENT_QUERY)], special_tokens=True)
+    placeholders = [AddedToken(name, special=True) for name in PLACEHOLDERS if name in template]
+    tokenizer.add_tokens(placeholders, special_tokens=True)
     if len(tokenizer) > network.get_input_embeddings().num_embeddings:
         network.resize_token_embeddings(len(tokenizer))
-    tokenizer.chat_template = ("{{ bos_token }}" if _begins_with_bos(transformer) else "") + DOCUMENT
+    tokenizer.chat_template = ("{{ bos_token }}" if _begins_with_bos(transformer) else "") + template
     transformer.input_formatter.message_format = "flat"
     text = transformer.modality_config["text"]
     transformer.modality_config = {"text": text, "message": {**text, "format": "flat"}}
@@ -166,7 +181,7 @@ def _before(matches: Tensor, last: Tensor) -> Tensor:
 
 
 class PlaceholderLoss(ContrastiveLoss):
-    """The sum of `ContrastiveLoss` over the embeddings `(batch, 3, dim)` of a document (ScalingNote, Eq. 8, 11, 12)."""
+    """The sum of `ContrastiveLoss` over a document's embeddings `(batch, n, dim)` (ScalingNote, Eq. 8, 11, 12)."""
 
     def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
         losses = [super(PlaceholderLoss, self).compute_loss_from_embeddings(list(parts), labels)
@@ -191,12 +206,13 @@ class LlmTrainer(ContrastiveTrainer):
 
 
 def _training_tower(tower: SentenceTransformer) -> SentenceTransformer:
-    """The tower with three embeddings of a text, `(batch, 3, dim)`, not normalised; it shares its weights."""
+    """The tower with an embedding for each placeholder, `(batch, n, dim)`, not normalised; it shares its weights."""
     first: Any = tower[0]
     (reader, _, query_map), (writer, _, document_map) = (list(first.sub_modules[role]) for role in ROLES)
-    title, content = writer.tokenizer.convert_tokens_to_ids([TITLE_QUERY, CONTENT_QUERY])
-    query_modules = [reader, StatesBefore([None, None, None]), query_map]
-    document_modules = [writer, StatesBefore([title, content, None]), document_map]
+    named = [name for name in PLACEHOLDERS if name in writer.tokenizer.chat_template]
+    before = [*writer.tokenizer.convert_tokens_to_ids(named), None]  # the prompt ends where its last placeholder stands
+    query_modules = [reader, StatesBefore([None] * len(before)), query_map]
+    document_modules = [writer, StatesBefore(before), document_map]
     routes = Router.for_query_document(query_modules, document_modules)
     return SentenceTransformer(modules=[routes], device=device(), similarity_fn_name="cosine")
 

@@ -16,13 +16,15 @@ from teach_fakes import documents, queries, triplets, write_tower, write_world
 from transformers import AutoModel
 
 import steps.teach.contrastive_training as contrastive_training
+from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from slimtower.common.fingerprints import fingerprint
 from slimtower.common.names import ROLES
 from steps.encoders.towers import encode, load_tower, route
-from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
+from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder, Prompt
 from steps.teach.llm_tower import (
+    PLACEHOLDERS,
     MasterAdamW,
     PlaceholderLoss,
     StatesBefore,
@@ -66,6 +68,57 @@ def test_the_saved_tower_pools_the_state_before_the_last_placeholder_not_at_it(b
               features["attention_mask"], strict=True)]  # fmt: skip
     assert "'title': }" in tokens[-1] and "'content': to add tables\n\nat once}" in tokens[-1]
     assert tokens == [laid_out(text).removesuffix('[EMB]".') for text in TEXTS]
+
+
+TOPICAL = DocumentTemplate("{title}\nTopic: {topic}\n{content}")
+ASKS = 'Predict a query term:"'
+COMBINES = ', combine the predicted query terms, and compress the above content into one word:"'
+CONTENT_ALONE = {"title_loss": False, "summarize": False}
+TOPICS = [
+    (("sums", "tables", "add\nall"), "'title': sums", "'topic': tables, 'content': add\nall"),
+    (("sums", "", "add\nall"), "'title': sums", "'topic': , 'content': add\nall"),
+    (("", "tables", "add"), "'title': ", "'topic': , 'content': tables\nadd"),
+    (("", "", "add\nall"), "'title': ", "'topic': , 'content': add\nall"),
+]
+PROMPTS = [
+    (
+        {"title_loss": False},
+        ("sums", "", "add\nall"),
+        f"Document: {{'title': sums}}. Document: {{'content': add\nall}}. {ASKS}[CONTENT_QUERY]\"{COMBINES}",
+    ),
+    (
+        {"summarize": False},
+        ("sums", "", "add"),
+        f"Document: {{'title': sums}}. {ASKS}[TITLE_QUERY]\". Document: {{'content': add}}. {ASKS}",
+    ),
+    (CONTENT_ALONE, ("", "", "add"), f"Document: {{'title': }}. Document: {{'content': add}}. {ASKS}"),
+    *(
+        (CONTENT_ALONE | {"topic": True}, fields, f"Document: {{{title}}}. Document: {{{rest}}}. {ASKS}")
+        for fields, title, rest in TOPICS
+    ),
+]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("changes", "fields", "expected"), PROMPTS)
+def test_a_prompt_leaves_out_what_it_is_told_to_or_names_the_topic(
+    base: Path, changes: dict[str, bool], fields: tuple[str, str, str], expected: str
+) -> None:
+    """ScalingNote's two variants (Sec. 4.5.1), and its topic (Sec. 3.2): what is read, and which states train."""
+    tower = llm_tower(str(base), 8, 1, Prompt.model_validate(changes)).eval()
+    text = (TOPICAL if changes.get("topic") else TITLED).text(*fields)
+    documents, training = route(tower, "document"), _training_tower(tower).eval()
+    ids = documents.preprocess([text])["input_ids"]
+    assert documents.tokenizer.decode(ids[0]) == expected
+    with torch.inference_mode():
+        trained = training(training.preprocess([text], task="document"))["sentence_embedding"]
+        states = documents[0].auto_model(input_ids=ids).last_hidden_state[0]
+        names = [name for name in PLACEHOLDERS if name in expected]
+        placeholders = [int((ids[0] == documents.tokenizer.convert_tokens_to_ids(name)).nonzero()) for name in names]
+        wanted = documents[2].linear(states[[*(position - 1 for position in placeholders), -1]])
+    assert names == [name for name in PLACEHOLDERS if name in documents.tokenizer.get_added_vocab()]
+    torch.testing.assert_close(trained[0], wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(encode(tower, [text], "document")[0], unit(wanted[-1:].numpy())[0], atol=1e-5)
 
 
 @pytest.mark.medium

@@ -4,8 +4,24 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from slimtower.common.settings import Strict
 from steps.core.params import Capability
 from steps.teach.kinds.base import Contrastive
+
+TOPIC = "Topic: "
+
+
+class Prompt(Strict):
+    """What a document's prompt asks for. ScalingNote's has a topic and both queries; Table 5 leaves a query out."""
+
+    title_loss: bool = True
+    """Whether it asks for a query of the title, which trains too."""
+    summarize: bool = True
+    """Whether it asks to combine the queries; else what is indexed is the content's."""
+    topic: bool = False
+    """Whether it names the topic: ingest.document is then "{title}\\nTopic: {topic}\\n{content}". Without a title a
+    topic is part of the content.
+    """
 
 
 class LlmDualEncoder(Contrastive):
@@ -15,9 +31,9 @@ class LlmDualEncoder(Contrastive):
 
     kind: Literal["llm_dual_encoder"]
     """Its loss is summed over a document's three embeddings. ingest.document must have a line break behind the title;
-    max_document_length counts the prompt (about 60 tokens). ScalingNote's prompt has a field for the topic; here a
-    topic is part of the content. Its variants without title loss or summary (Table 5) cannot be chosen. See
-    recipes/llm_teacher.yaml.
+    max_document_length counts the prompt (about 60 tokens). See recipes/llm_teacher.yaml.
     """
     dim: int = Field(default=128, ge=1)
     """Dimensions of the embeddings, to which a linear map takes the model's states."""
+    prompt: Prompt = Prompt()
+    """Variants of what it reads."""
