@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench.machine import clean_commit, write_record
+from bench.machine import begin_record, write_record
 from bench.tables.cells import STUDENT, make_cell, measured, mixture_of, student_of
 from bench.tables.expected import EXPECTED, Expected, Table, parse_seeds, read_expected
 from bench.tables.pipeline import Pipeline, Scores, open_pipeline
@@ -133,7 +133,7 @@ def main() -> None:
         raise UserError(f"bench.distillation: nothing to measure of {words.table}: {absent}")
     whole = seeds == (table.seeds or expected.seeds) and {*rows, *absent} == set(table.rows)
     if whole:
-        clean_commit()
+        begin_record()
     with TemporaryDirectory(prefix="bench-distill.") as cache:
         os.environ["SLIMTOWER_CACHE"] = cache  # a killed cell begins anew: its time is that of a whole training
         lines = measure(words.table, table, pipeline, rows, seeds)

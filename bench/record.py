@@ -7,7 +7,7 @@ metrics, so that a table in the README can say what it was measured on.
 import sys
 from pathlib import Path
 
-from bench.machine import recording, write_record
+from bench.machine import clean_commit, recording, write_record
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from slimtower.registry.client import client
@@ -17,8 +17,11 @@ from steps.tracking.runs import experiment_id
 RESULTS = Path("bench/results")
 
 
-def stage_seconds() -> dict[str, float]:
-    """Wall seconds of each stage of the newest finished run that ran any; of a reused one those of its maker."""
+def stage_seconds() -> tuple[dict[str, float], str]:
+    """Wall seconds of each stage of the newest finished run that ran any, and its commit.
+
+    Of a reused stage the seconds are those of its maker.
+    """
     api = client()
     experiment = experiment_id(api)
     done = "attributes.status = 'FINISHED'"
@@ -32,7 +35,10 @@ def stage_seconds() -> dict[str, float]:
         if ran:
             makers = {run.data.tags.get("slimtower.made_by") for run in stages if run not in ran}
             ran += [run for run in found_runs(api, experiment, done) if run.info.run_id in makers]
-            return {run.data.tags["slimtower.stage"]: (run.info.end_time - run.info.start_time) / 1000 for run in ran}
+            seconds = {
+                run.data.tags["slimtower.stage"]: (run.info.end_time - run.info.start_time) / 1000 for run in ran
+            }
+            return seconds, parent.data.tags.get("slimtower.git_commit", "")
     raise UserError("MLflow holds no finished pipeline run that ran a stage; run `make demo` or `make run` first")
 
 
@@ -41,7 +47,9 @@ def main() -> None:
         raise UserError("bench.record: give a name, such as `python -m bench.record demo`")
     metrics = read_json(Path(sys.argv[2] if len(sys.argv) > 2 else "reports/metrics.json"))
     target = RESULTS / f"{sys.argv[1]}.json"
-    seconds = stage_seconds()
+    seconds, commit = stage_seconds()
+    if commit != clean_commit():
+        raise UserError(f"the run is of commit {commit}, not of this one; check that out, or make the run again")
     write_record(target, {"stage_seconds": seconds, "metrics": metrics})
     print(f"{sum(seconds.values()):.0f} s in {len(seconds)} stages")
 

@@ -61,7 +61,7 @@ def origins(value: Any, code: Mapping[str, str] | None = None) -> Iterator[dict[
 def code_digests(names: Iterable[str], root: Path = Path()) -> dict[str, str]:
     """A digest of each package, module or file below `root`; "" of one that is not there.
 
-    Comments, docstrings, line breaks and blank lines do not count, nor do layout and comments of a YAML file.
+    Comments, docstrings and blank lines do not count, nor do layout and comments of a YAML file.
     """
     return {name: _digest(name, root) for name in names}
 
@@ -83,7 +83,7 @@ def _essence_of(path: Path) -> str:
 
 
 def essence(source: str) -> str:
-    """Python source without comments, docstrings and white space."""
+    """Python source without comments, blank lines and strings that stand alone, as docstrings of fields do."""
     rows = source.splitlines(keepends=True)
     spans = [
         (token.start, token.end)
@@ -91,14 +91,12 @@ def essence(source: str) -> str:
         if token.type == tokenize.COMMENT
     ]
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
-            first = node.body[0]
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and type(first.value.value) is str:
-                spans.append(_span(first, rows))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            spans.append(_span(node, rows))
     for (first_row, start), (last_row, end) in sorted(spans, reverse=True):
         rest = rows[last_row - 1][end:]
         rows[first_row - 1 : last_row] = [rows[first_row - 1][:start] + rest, *[""] * (last_row - first_row)]
-    return "".join("".join(rows).split())
+    return "\n".join(row.rstrip() for row in rows if row.strip())
 
 
 def _span(node: ast.stmt, rows: list[str]) -> tuple[tuple[int, int], tuple[int, int]]:

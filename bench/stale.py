@@ -1,4 +1,4 @@
-"""python -m bench.stale: what bench/results holds of code that is another one today, and what measures it again.
+"""python -m bench.stale: records whose code has changed since, and what measures them again.
 
 A record keeps digests of the code that it measures (`records` in bench/expected.yaml). Prints each record whose code
 changed since, or came from a tree with uncommitted changes, with the minutes it took, and writes the table in
@@ -17,7 +17,6 @@ from slimtower.common.errors import guarded
 from slimtower.common.files import read_json
 
 PAGE = RESULTS / "README.md"
-_SECONDS = ("seconds", "stage_seconds", "training_seconds")  # a record has one of them, or one a row
 
 
 @dataclass(frozen=True)
@@ -46,27 +45,22 @@ def stale_records(records: Mapping[str, RecordEntry], root: Path = Path()) -> li
         uncommitted = any(commit.endswith("+dirty") for commit in commits)
         if changed or uncommitted:
             hashes = sorted({commit.removesuffix("+dirty")[:8] for commit in commits})
-            stale.append(Stale(name, hashes, changed, uncommitted, _minutes(record), entry.command))
+            stale.append(Stale(name, hashes, changed, uncommitted, _seconds(record) / 60 or None, entry.command))
     return stale
 
 
-def _minutes(record: Mapping[str, Any]) -> float | None:
-    """Minutes that it took: its own seconds, or the sum of those of its parts times their seeds."""
-    seconds = _seconds(record)
-    return seconds / 60 if seconds else None
-
-
 def _seconds(value: Any) -> float:
+    """Those that a record names: its own `seconds`, else those of each seed of its rows."""
     if isinstance(value, list):
         return sum(map(_seconds, value))
     if not isinstance(value, dict):
         return 0.0
-    for key in _SECONDS:
+    for key in ("seconds", "stage_seconds", "training_seconds"):
         if isinstance(own := value.get(key), int | float):
-            return float(own) * (len(value["seeds"]) if isinstance(value.get("seeds"), list) else 1)
+            return float(own) * (1 if key == "seconds" else len(value.get("seeds") or [0]))
         if isinstance(own, dict) and all(isinstance(item, int | float) for item in own.values()):
             return float(sum(own.values()))
-    return sum(map(_seconds, value.values()))
+    return sum(_seconds(item) for key, item in value.items() if key != "files")  # of which there is a sum
 
 
 def page_table(stale: list[Stale]) -> str:
@@ -76,7 +70,7 @@ def page_table(stale: list[Stale]) -> str:
         f" {'-' if each.minutes is None else f'{each.minutes:.0f}'} |"
         for each in stale
     ]
-    return "\n".join(["| file | measured at | what is another today | minutes |", "|---|---|---|---|", *rows]) + "\n"
+    return "\n".join(["| file | measured at | what has changed since | minutes |", "|---|---|---|---|", *rows]) + "\n"
 
 
 def reason(stale: Stale, shown: int) -> str:

@@ -194,7 +194,7 @@ def _check_teachers(student: str, params: Params, source: str, run: Path) -> Non
                 raise UserError(
                     f"{where}, but score.teachers has only {params.score.teachers}; add it there and to teach.teachers"
                 )
-            if 0 < params.score.depth < phase.teacher_top_k:
+            if name in phase.teachers and 0 < params.score.depth < phase.teacher_top_k:
                 raise UserError(
                     f"{where}, which scores {params.score.depth} documents of a text (score.depth), but teacher_top_k"
                     f" is {phase.teacher_top_k}; give both alike"

@@ -14,7 +14,7 @@ import torch
 import transformers
 from pydantic import ValidationError
 
-from bench.machine import machine
+from bench.machine import is_committed, machine
 from bench.tables.expected import Mixture, Row, Table
 from bench.tables.pipeline import Pipeline, Scores
 from bench.tables.trained_teachers import before, of_index, of_scores
@@ -169,8 +169,8 @@ def trained_teacher(folder: Path, name: str, pipeline: Pipeline, precision: Prec
 def measured(cell: Cell, pipeline: Pipeline) -> tuple[dict[str, Any], bool]:
     """The cell's figures, from disk where it was finished before, and whether they were."""
     path = CELLS / f"{cell.key(pipeline)}.json"
-    if path.is_file():
-        return read_json(path), True
+    if path.is_file() and is_committed(old := read_json(path)):
+        return old, True
     found = measure(cell, pipeline)
     write_json(path, found)
     return found, False

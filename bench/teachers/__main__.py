@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench.machine import clean_commit, write_record
+from bench.machine import begin_record, write_record
 from bench.tables.expected import parse_seeds
 from bench.tables.verdicts import claim_line, failures
 from bench.teachers.cells import measured
@@ -143,7 +143,7 @@ def main() -> None:
     absent = [row for row in table.rows if row not in rows]
     whole = seeds == (table.seeds or tables.seeds) and (not absent or words.unfinished)
     if whole:
-        clean_commit()
+        begin_record()
     every = plans(words.table, table, given_variables())
     planned = {row: every[row] for row in rows}
     runs = runs_of(planned)

@@ -10,7 +10,7 @@ from typing import Any
 
 from sentence_transformers import SentenceTransformer
 
-from bench.machine import machine
+from bench.machine import is_committed, machine
 from bench.tables.pipeline import Pipeline, Scores
 from bench.teachers.beside_ranker import beside_ranker
 from bench.teachers.mined import Mined
@@ -68,8 +68,8 @@ def key(teacher: Teacher, mined: Mined) -> str:
 def measured(teacher: Teacher, mined: Mined) -> tuple[dict[str, Any], bool]:
     """The teacher's figures, from disk where they were found before, and whether they were."""
     path = CELLS / f"{key(teacher, mined)}.json"
-    if path.is_file():
-        return read_json(path), True
+    if path.is_file() and is_committed(old := read_json(path)):
+        return old, True
     figures = measure(teacher, mined.pipeline)
     write_json(path, figures)
     return figures, False

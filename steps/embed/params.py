@@ -18,7 +18,7 @@ class EmbedParams(Strict):
     windows of consecutive words of each document, most as long as training queries are, some as long as sentences or
     passages. perturbed_queries: each training query with one or two typos, or, where the teacher tells them apart, in
     another case. random_queries: random draws of words of the training queries, as many as there are generated_queries,
-    of which they are a control; EmbedDistill's samples whole queries, as unlabelled_queries do, a stronger one.
+    of which they are a control. EmbedDistill's is stronger: whole queries, as unlabelled_queries are.
     """
     max_part_texts: int = Field(ge=0)
     """Most texts of each part and data set; more are sampled. The unlabelled queries are one data set. 0 = no limit."""

@@ -27,7 +27,7 @@ CHOICE_MARGIN = 0.02
 three in four equally good ones that they lose less than 0.02; less than 0.005 of hardly any.
 """
 SAME_SPEED = 1.2
-"""Times that differ by less are those of one student measured twice: of such students the better on dev is chosen."""
+"""Times that differ by less may be chance: of such students the better on dev is chosen."""
 REASONS: dict[JudgedOn, str] = {
     "dev": "best mean nDCG@10 on dev",
     "test": "best mean nDCG@10 on test, as there are no dev queries",
@@ -85,7 +85,9 @@ def choose(
     if len(within) == 1:
         return choice
     for student in eligible if judged else ():
-        if p50_ms[student] < p50_ms[first] and is_chance(chance := _chance(values[first], values[student], weights)):
+        if p50_ms[student] * SAME_SPEED < p50_ms[first] and is_chance(
+            chance := _chance(values[first], values[student], weights)
+        ):
             choice["alike"][student] = {"p_value": chance, "p50_ms": p50_ms[student]}
     second = next(student for student in [*eligible, *within] if student != first)
     next_mean = _mean(values[second], weights)
@@ -123,7 +125,9 @@ def _bound(student: Sequence[np.ndarray], best: Sequence[np.ndarray], rule: NonI
 
 
 def _reason(best: str, judged_on: JudgedOn, rule: NonInferiority) -> str:
-    sentence = f"fastest that is shown to lose less than {rule.margin:.2%} of the best one's ({best}) nDCG@10"
+    sentence = (
+        f"best of the fastest that are shown to lose less than {rule.margin:.2%} of the best one's ({best}) nDCG@10"
+    )
     where = "on dev" if judged_on == "dev" else "on test, as there are no dev queries"
     return f"{sentence} {where}, with {rule.confidence:.0%} confidence"
 
@@ -185,7 +189,7 @@ def _why(metrics: Mapping[str, Any]) -> str:
     if choice["student"] == choice["best"]:
         return f"the best of {group}{budget}" + ("" if split == "dev" else ", by test as there are no dev queries")
     worse = f"at most {choice['margin']:.1%} worse than {choice['best']}, the best of {group}{budget}"
-    return f"the fastest that is, on {split} and with {choice['confidence']:.0%} confidence, {worse}"
+    return f"the best of the fastest that are, on {split} and with {choice['confidence']:.0%} confidence, {worse}"
 
 
 def _distance(difference: float, p_value: float, where: str) -> str:

@@ -24,10 +24,10 @@ def teach(inputs: Inputs, output: Path, params: LlmDualEncoder, run: Run) -> Non
             f'ingest.document is "{template.template}": llm_dual_encoder knows the title by the line break behind it;'
             ' set it to "{title}\\n{content}", with {topic} where it is wanted'
         )
-    if params.prompt.topic and (wanted := f"\n{TOPIC}{{topic}}\n") not in template.template:
+    if params.prompt.topic and not template.template.startswith(wanted := f"{{title}}\n{TOPIC}{{topic}}\n"):
         raise UserError(
-            f"ingest.document is {template.template!r}, but prompt.topic of the teacher looks for {wanted!r}; put it"
-            " between title and content"
+            f"ingest.document is {template.template!r}, but prompt.topic of the teacher wants it to begin with"
+            f" {wanted!r}"
         )
 
     def base() -> SentenceTransformer:

@@ -2,7 +2,8 @@
 
 A document's prompt has three placeholders, and the state before each is an embedding: of its title, of its content, and
 of both. The last one is indexed; the others are there to train it. A causal state does not depend on what follows, so
-the document tower reads the prompt up to the last placeholder and pools its last token. `Prompt` may leave one out.
+the document tower reads the prompt up to the last placeholder and pools its last token. `Prompt` may leave
+out some.
 
 The prompt is the tokenizer's chat template, and a query's [EOS] is in the tokenizer's post-processor:
 sentence-transformers alone reads a saved tower, and keeps the prompt's end where it cuts a long text.

@@ -29,7 +29,7 @@ def test_the_newest_pipeline_that_ran_a_stage_counts(tmp_path: Path, monkeypatch
     run(1000, 2.5, mlflow__parentRunId=old, slimtower__stage="teach")
     ingest = run(1000, 3.5, mlflow__parentRunId=old, slimtower__stage="ingest")
     reused = {"slimtower__reused": "true", "slimtower__made_by": ingest}
-    newer = run(2000, 9, slimtower__pipeline="newer")
+    newer = run(2000, 9, slimtower__pipeline="newer", slimtower__git_commit="c0ffee")
     run(2000, 1.5, mlflow__parentRunId=newer, slimtower__stage="teach")
     run(2000, 0.5, mlflow__parentRunId=newer, slimtower__stage="ingest", **reused)
     unknown_maker = {"slimtower__reused": "true", "slimtower__made_by": "unknown: made outside this tracking server"}
@@ -39,4 +39,4 @@ def test_the_newest_pipeline_that_ran_a_stage_counts(tmp_path: Path, monkeypatch
     idle = run(3000, 9, slimtower__pipeline="nothing to do")
     run(3000, 0.5, mlflow__parentRunId=idle, slimtower__stage="teach", slimtower__reused="true")
     run(4000, 9, "FAILED", slimtower__pipeline="failed")
-    assert stage_seconds() == {"teach": 1.5, "ingest": 3.5}
+    assert stage_seconds() == ({"teach": 1.5, "ingest": 3.5}, "c0ffee")

@@ -84,7 +84,7 @@ def test_the_fastest_that_is_no_worse_than_the_best_is_chosen() -> None:
     assert on_test["test_p_value"] == pytest.approx(stats.ttest_rel(fast, slow).pvalue)
     metrics = {"choice": choice | on_test, "latency": {"teacher": {}, **times}, "datasets_dev": {"a": {}}}
     chosen, runner_up = choice_lines(metrics)
-    assert chosen.startswith("Chosen: fast, the fastest") and "0.6993 on dev" in chosen
+    assert chosen.startswith("Chosen: fast, the best of the fastest") and "0.6993 on dev" in chosen
     assert " on dev " in runner_up and " on test " in runner_up
 
 

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from whole_run import params_of, run_all, write_beir
+from whole_run import STUDENT, params_of, run_all, write_beir
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
@@ -47,17 +47,19 @@ def test_students_learn_what_colbert_makes_of_the_teachers_hits_and_evaluate_sho
         "teach": {"teacher": {"late": {"dim": 8, "max_document_length": 64}, "cross": {"max_length": 32}}},
         "score": {"max_texts": {"late": 120, "cross": 40}, "precision": "fp32"},
         "evaluate": {"rerankers": ["late"], "rerank_depth": 10},
+        "distill": {"students": ["static", "1l_refined"], "student": {"1l_refined": STUDENT}},
     }
     models = {"SCORERS": "late,cross", "LATE": str(tiny_tower), "CROSS": str(tmp_path / "ranker")}
     params = params_of("label_free.yaml", tiny_tower, changes, DATA=str(data), SET="own", **models)
     assert params.candidates.searchers == [] and params.teach.described("dense").model_dump()["epochs"] == 0
+    assert params.distill.described("1l_refined").then and not params.distill.described("static").then
     run_all(tmp_path, params)
     assert "score: a teacher_temperature near" in capsys.readouterr().err
     for name, texts in (("late", 120), ("cross", 40)):
         assert read_json(tmp_path / "data/score" / name / "report.json")["texts"] == texts
     metrics = json.loads((tmp_path / "reports/metrics.json").read_text())
-    assert set(metrics["datasets"]["own"]) == {"bm25", "teacher", "late", "static", "1l"} | {
-        f"{dense}+bm25" for dense in ("teacher", "static", "1l")
+    assert set(metrics["datasets"]["own"]) == {"bm25", "teacher", "late", "static", "1l_refined"} | {
+        f"{dense}+bm25" for dense in ("teacher", "static", "1l_refined")
     }
-    assert set(metrics["latency"]) == {"teacher", "static", "1l"}
+    assert set(metrics["latency"]) == {"teacher", "static", "1l_refined"}
     assert ">late<" in (tmp_path / "reports/report.html").read_text()

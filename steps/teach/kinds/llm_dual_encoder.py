@@ -12,7 +12,7 @@ TOPIC = "Topic: "
 
 
 class Prompt(Strict):
-    """What a document's prompt asks for. ScalingNote's has a topic and both queries; Table 5 leaves a query out."""
+    """What a document's prompt asks for. ScalingNote's has a topic; its Table 5 leaves title loss or summary out."""
 
     title_loss: bool = True
     """Whether it asks for a query of the title, which trains too."""
