@@ -105,8 +105,8 @@ def _repeats(params: Params, facts: IngestFacts) -> Iterator[str]:
             f"params.yaml: distill.repeats: the data give no text of {', '.join(repeated) or 'any part'}, so students"
             " have nothing to learn from; name other parts, in embed.parts too"
         )
-    if empty:
-        yield f"distill: the data have no {_words(empty)}, so students learn from the other texts"
+    if missed := [part for part in empty if part != "generated_queries" or params.generate.max_queries]:
+        yield f"distill: the data have no {_words(missed)}, so students learn from the other texts"
     if unread:
         yield f"distill: embed.parts does not name {', '.join(unread)}, so students do not learn from them"
 

@@ -63,8 +63,7 @@ def test_a_corpus_alone_runs_and_is_told_what_it_goes_without(tmp_path: Path) ->
     assert check_data(params(), write(tmp_path)) == [
         "teach@dense: the data have no click log, no relevance table and no judged training query with candidates"
         " (candidates.searchers), so all-MiniLM-L6-v2 stays as it is",
-        "distill: the data have no generated queries, train queries or unlabelled queries, so students learn from the"
-        " other texts",
+        "distill: the data have no train queries or unlabelled queries, so students learn from the other texts",
         "evaluate: a has no judged test query, so the report says how close students are to the teacher instead;"
         " `make promote` will refuse: it compares judged answers",
     ]
@@ -124,6 +123,9 @@ def test_limits_that_leave_most_of_the_data_unused_are_named(tmp_path: Path) -> 
 def test_spans_that_make_up_for_missing_texts_are_texts_enough(tmp_path: Path) -> None:
     alone = {"distill": {"repeats": {"titles": 0.0, "sentences": 0.0}}}
     lines = check_data(params(ZERO_SHOT, alone), write(tmp_path))
+    assert lines[0].startswith("distill: the data have no train queries or unlabelled queries, so")
+    written = {"generate": {"max_queries": 5}}
+    lines = check_data(params(ZERO_SHOT, alone, written), tmp_path)
     assert lines[0].startswith("distill: the data have no generated queries, train queries or unlabelled queries, so")
     off = {"embed": {"least_texts": 0}}
     with pytest.raises(UserError, match="the data give no text of generated_queries, spans, train_queries"):
