@@ -32,11 +32,11 @@ MOST = 2.2  # times as long as alone
 STUDENT = {
     "start": {"layers": [0, -1]},
     "losses": [{"kind": "embedding", "distance": "l2"}],
-    "epochs": 0.2,
+    "epochs": 0.1,
     "batch_size": 128,
     "learning_rate": 4.0e-4,
 }
-TEXTS = 2000  # that the teacher reads
+TEXTS = 500  # that the teacher reads
 
 
 def train(pipeline: Pipeline) -> float:
