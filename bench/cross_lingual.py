@@ -38,7 +38,7 @@ def relevant_in(judged: JudgedSet, language: str) -> dict[str, dict[str, int]]:
 def search_languages(pipeline: Pipeline, vectors: Mapping[str, np.ndarray]) -> Matrix:
     """nDCG@10 of each language's test queries, given as `vectors` `(queries, dim)`, on each language's documents."""
     matrix: Matrix = {}
-    for judged in test_sets(pipeline):
+    for judged in judged_on_test(pipeline):
         for language, (_, doc_ids) in pipeline.corpus.items():
             scores, rows = pipeline.nearest(language, vectors[judged.dataset], pipeline.documents, 0, HITS)
             hits = [[doc_ids[row] for row in line] for line in rows.tolist()]
@@ -47,7 +47,7 @@ def search_languages(pipeline: Pipeline, vectors: Mapping[str, np.ndarray]) -> M
     return matrix
 
 
-def test_sets(pipeline: Pipeline) -> list[JudgedSet]:
+def judged_on_test(pipeline: Pipeline) -> list[JudgedSet]:
     """The judged test queries, a set for each language."""
     return [judged for judged in pipeline.judged_sets if judged.split == "test"]
 
@@ -66,7 +66,7 @@ def measure(root: Path) -> dict[str, Any]:
     """
     pipeline = open_pipeline(root)
     releases = sorted(path.parent for path in (root / "models/release").glob("*/manifest.json"))
-    sets = test_sets(pipeline)
+    sets = judged_on_test(pipeline)
     if len(sets) < 2 or not releases:
         raise UserError(f"{root}: has no release of several data sets; run recipes/multilingual.yaml first")
     teacher = search_languages(
