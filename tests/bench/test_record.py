@@ -1,11 +1,14 @@
 """The seconds that a results file quotes are those of the newest pipeline that did some work."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from bench import record
 from bench.record import stage_seconds
 from slimtower.common.errors import UserError
+from slimtower.common.files import read_json
 from slimtower.registry import client as registry
 from steps.tracking import runs as tracking
 
@@ -40,3 +43,17 @@ def test_the_newest_pipeline_that_ran_a_stage_counts(tmp_path: Path, monkeypatch
     run(3000, 0.5, mlflow__parentRunId=idle, slimtower__stage="teach", slimtower__reused="true")
     run(4000, 9, "FAILED", slimtower__pipeline="failed")
     assert stage_seconds() == ({"teach": 1.5, "ingest": 3.5}, "c0ffee")
+
+
+def test_a_run_of_another_commit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = tmp_path / "metrics.json"
+    metrics.write_text("{}")
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["bench.record", "demo", str(metrics)])
+    monkeypatch.setattr(record, "stage_seconds", lambda: ({"teach": 1.5}, "c0ffee"))
+    record.main()
+    assert read_json(tmp_path / "demo.json")["stage_seconds"] == {"teach": 1.5}
+    monkeypatch.setattr(record, "stage_seconds", lambda: ({"teach": 2.0}, "another"))
+    with pytest.raises(UserError, match="the run is of commit another"):
+        record.main()
+    assert read_json(tmp_path / "demo.json")["stage_seconds"] == {"teach": 1.5}
