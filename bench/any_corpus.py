@@ -30,7 +30,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from bench.disguise import Corpus as Undisguised
 from bench.disguise import disguised, read_beir, read_ingested, write
 from bench.kinds import KINDS, build
-from bench.machine import machine, measured_code, recording
+from bench.machine import check_committed, machine, measured_code, recording
 from bench.tables.cells import Cell, distill_params, measured, teacher_scores
 from bench.tables.expected import parse_seeds
 from bench.tables.pipeline import Pipeline, Scores, open_pipeline
@@ -365,6 +365,7 @@ def main() -> None:
 def record(label: str, corpora: Corpora, measured_lines: Mapping[str, Any], halves: Set[str]) -> None:
     """Add what was measured here to the results that are on record, and print the summary of all of some halves."""
     target = RESULTS / f"{label}.json"
+    check_committed(target, measured_lines)
     recorded = read_json(target)["corpora"] if target.is_file() else {}
     lines = {}
     for name in [name for name in corpora.corpora if name in measured_lines or name in recorded]:

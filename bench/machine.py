@@ -88,13 +88,18 @@ def _all_digests() -> dict[str, str]:
     return code_digests({name for entry in _records().values() for name in entry.code}, _ROOT)
 
 
+def check_committed(path: Path, figures: Mapping[str, Any]) -> None:
+    """UserError if a part of a record's figures comes from code that is not committed."""
+    if any("+dirty" in part["git_commit"] for part in origins(figures)):
+        raise UserError(f"{path}: a part was measured with uncommitted code; measure that part again")
+
+
 def write_record(path: Path, figures: Mapping[str, Any]) -> None:
     """Write figures and say where, with digests of the measured code, and with commit and machine if they name none.
 
     UserError if they come from code that is not committed.
     """
-    if any("+dirty" in part["git_commit"] for part in origins(figures)):
-        raise UserError(f"{path}: a part was measured with uncommitted code; measure that part again")
+    check_committed(path, figures)
     here = {} if "machines" in figures else {"machine": machine()}
     commit = _begun[0] if _begun else clean_commit()
     write_json(path, {**here, "git_commit": commit, **figures, "code_digests": measured_code(path)})

@@ -198,6 +198,10 @@ def test_the_command_keeps_what_it_measured_and_compares_it(
     assert rows["static"]["against"]["difference"] == 0 and rows["2l"]["against"]["p"] == 1
     output = capsys.readouterr().out
     assert "by_query" not in rows["static"] and "worst 90.0%" in output and "reporting, " not in output
+    uncommitted = {"scifact": {"corpus": "scifact", "students": {"2l": {"git_commit": "one+dirty"}}}}
+    with pytest.raises(UserError, match="uncommitted"):
+        any_corpus.record("other", read_corpora(), uncommitted, {"disguises"})
+    assert not (tmp_path / "results" / "other.json").exists()
     monkeypatch.setattr("sys.argv", ["any_corpus", "after", "--half", "reporting"])
     any_corpus.main()
     output = capsys.readouterr().out
