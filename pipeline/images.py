@@ -34,8 +34,10 @@ STEPS = (  # the sections of params.yaml: not read from pipeline.params, which l
     "evaluate", "promote", "deploy",
 )  # fmt: skip
 SERVICES = ("serve",)  # no stage: it is built when it is named
-# steps that can use a GPU
-ACCELERATED = ("candidates", "rank", "teach", "generate", "embed", "score", "distill", "index")
+# Steps that can use a GPU. Releases are served on CPUs, so `release` and `promote` check them there.
+ACCELERATED = (
+    "candidates", "mine", "rank", "teach", "generate", "embed", "score", "distill", "index", "evaluate",
+)  # fmt: skip
 LOCK = Path("images.lock")
 COMPOSE = Path("containers/compose.yaml")  # names the images of others, each by a variable with a default
 KEY = "SLIMTOWER_IMAGE_KEY"  # set by the Containerfile

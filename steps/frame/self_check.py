@@ -46,7 +46,8 @@ def self_check(step: str) -> str:
     except ImportError as error:
         raise UserError(f"steps.{step} cannot run here: {error}; install what requirements/run.lock names") from None
     distributions = packages_distributions()
-    versions = [f"{name} {version(distributions[name][0])}" for name in PACKAGES if name in distributions]
+    names = [distributions[package][0] for package in PACKAGES if package in distributions]
+    versions = [f"{name} {version(name)}" for name in names]
     return f"{step}: ready; {', '.join([f'python {platform.python_version()}', *versions])}; CUDA: {device}"
 
 
