@@ -8,7 +8,8 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -32,66 +33,118 @@ ONNX_FILES = {
 _BATCH = {"fp32": 8, "int8": 1, "mixed": 1}
 _REMEMBERED = 100_000  # words whose pieces are kept
 _WORD_LETTERS = 40  # longer words are cut into pieces each time: who posts them could fill the memory
-_ASCII_WORD = re.compile(r"[A-Za-z0-9]+|[^A-Za-z0-9\s]")
+_WORD = r"[A-Za-z0-9]+|[^A-Za-z0-9\s]"
+_ASCII_WORD = re.compile(_WORD)
+_WORD_OR_END = re.compile(_WORD + r"|\n")
+_END = -1  # in place of a token id: a text ends
+_CHUNK = 4096  # texts whose tokens are looked up at once
+_GATHERED = 288  # rows of a table that are gathered at once: they stay in the processor's cache
 
 
 class QueryEncoder(Protocol):
     dim: int
-    token_ids: Callable[[str], list[int]]
+    token_ids: "TokenIds"
     """Ids of the tokens that it reads of a text."""
 
     def encode(self, texts: list[str]) -> np.ndarray:
         """Embeddings of the texts, float32 `(len(texts), dim)`."""
 
 
+class _Pieces(dict[str, list[int]]):
+    """Token ids of each word; a word that is not there is split, and remembered if there is room."""
+
+    def __init__(self, model: models.Model) -> None:
+        super().__init__({"\n": [_END]})
+        self._model = model
+
+    def __missing__(self, word: str) -> list[int]:
+        ids = [piece.id for piece in self._model.tokenize(word)]
+        if len(self) < _REMEMBERED and len(word) <= _WORD_LETTERS:
+            self[word] = ids
+        return ids
+
+
 class TokenIds:
-    """Token ids of a text, equal to the tokenizer's own.
+    """Token ids of texts, equal to the tokenizer's own.
 
     BERT's rules cut ASCII text into words that are split apart from each other, so their pieces can be remembered;
     that is several times faster than the tokenizer. Every other text and tokenizer goes through the tokenizer.
     """
 
-    def __init__(self, tokenizer: Tokenizer, max_length: int | None, *, special: bool) -> None:
-        """`special` adds the tokens that the tokenizer puts around a text; they count for `max_length`."""
+    def __init__(self, tokenizer: Tokenizer, max_length: int | None, *, special: bool, prompt: str = "") -> None:
+        """`special` adds the tokens that the tokenizer puts around a text; they count for `max_length`, as `prompt`'s.
+
+        `prompt` is put before each text.
+        """
         tokenizer.no_padding()
         if max_length is None:
             tokenizer.no_truncation()
         else:
             tokenizer.enable_truncation(max_length)
-        self._tokenizer, self._special = tokenizer, special
+        self._tokenizer, self._special, self._prompt = tokenizer, special, prompt
         self._before, self._after = _around(tokenizer) if special else ([], [])
         self._room = None if max_length is None else max_length - len(self._before) - len(self._after)
-        self._model, self._pieces = tokenizer.model, dict[str, list[int]]()
+        model = tokenizer.model
+        self._pieces = _Pieces(model)
         self._lower = getattr(tokenizer.normalizer, "lowercase", False)
         added = tokenizer.get_added_tokens_decoder().values()
         self._by_word = (
             isinstance(tokenizer.normalizer, normalizers.BertNormalizer)
             and isinstance(tokenizer.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
-            and isinstance(self._model, models.WordPiece)
+            and isinstance(model, models.WordPiece)
             and not any(token.normalized for token in added)  # those are sought in the normalised text
         )
         sought = "|".join(re.escape(token.content) for token in added) if self._by_word else ""
         self._added = re.compile(sought) if sought else None
 
     def __call__(self, text: str) -> list[int]:
-        if not (self._by_word and text.isascii() and text.isprintable()) or (
-            self._added is not None and self._added.search(text)
-        ):
+        """Ids of one text."""
+        text = self._prompt + text
+        if not self._has_words(text):
             return self._tokenizer.encode(text, add_special_tokens=self._special).ids
         pieces = self._pieces
         ids: list[int] = []
         for word in _ASCII_WORD.findall(text.lower() if self._lower else text):
-            cached = pieces.get(word)
-            ids += self._split(word) if cached is None else cached
+            ids += pieces[word]
         if self._room is not None:
             del ids[self._room :]
         return [*self._before, *ids, *self._after] if self._special else ids
 
-    def _split(self, word: str) -> list[int]:
-        ids = [piece.id for piece in self._model.tokenize(word)]
-        if len(self._pieces) < _REMEMBERED and len(word) <= _WORD_LETTERS:
-            self._pieces[word] = ids
-        return ids
+    def spans(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Ids of many texts in one array, and where each text's ids start and how many they are, `(len(texts),)` each.
+
+        Without the tokens that the tokenizer puts around a text.
+        """
+        slow: list[int] = []
+        if not self._has_words(self._prompt + "".join(texts)):
+            slow = [row for row, text in enumerate(texts) if not self._has_words(self._prompt + text)]
+        quick = list(texts)
+        for row in slow:
+            quick[row] = ""
+        joined = "".join(f"{self._prompt}{text}\n" for text in quick)
+        words = _WORD_OR_END.findall(joined.lower() if self._lower else joined)
+        ids = np.fromiter(chain.from_iterable(map(self._pieces.__getitem__, words)), np.int32)
+        (ends,) = np.nonzero(ids == _END)
+        starts = np.zeros(len(texts), dtype=np.int64)
+        starts[1:] = ends[:-1] + 1
+        counts = ends - starts
+        if self._room is not None:
+            np.minimum(counts, self._room, out=counts)
+        if slow:
+            slow_ids = [self(texts[row]) for row in slow]
+            counts[slow] = [len(text_ids) for text_ids in slow_ids]
+            starts[slow] = len(ids) + np.cumsum(counts[slow]) - counts[slow]
+            ids = np.concatenate([ids, np.fromiter(chain.from_iterable(slow_ids), np.int32)])
+        return ids, starts, counts
+
+    def _has_words(self, text: str) -> bool:
+        """Whether a text can be cut into words whose pieces are remembered."""
+        return (
+            self._by_word
+            and text.isascii()
+            and text.isprintable()
+            and not (self._added is not None and self._added.search(text))
+        )
 
 
 class TableEncoder:
@@ -99,7 +152,7 @@ class TableEncoder:
 
     def __init__(
         self,
-        token_ids: Callable[[str], list[int]],
+        token_ids: TokenIds,
         table: np.ndarray,
         scales: np.ndarray | None,
         projection: np.ndarray | None = None,
@@ -115,29 +168,68 @@ class TableEncoder:
         self._projection = projection
 
     def encode(self, texts: list[str]) -> np.ndarray:
+        """Embeddings of the texts, float32 `(len(texts), dim)`."""
+        if len(texts) == 1:
+            return self._encode_one(texts[0])[None]
         vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
-        for row, text in enumerate(texts):
-            ids = self.token_ids(text)
-            if not ids:
-                continue
-            if self._scales is None:
-                total = np.add.reduce(self._table.take(ids, axis=0), axis=0)
-            else:
-                total = self._scales.take(ids) @ self._table.take(ids, axis=0).astype(np.float32)
-            if self._projection is not None:
-                total = total @ self._projection
-            divisor = math.sqrt(total.dot(total)) if self._normalise else len(ids)
-            if divisor:
-                np.divide(total, np.float32(divisor), out=vectors[row])
+        for first in range(0, len(texts), _CHUNK):
+            self._encode_many(texts[first : first + _CHUNK], vectors[first : first + _CHUNK])
         return vectors
+
+    def _encode_many(self, texts: list[str], vectors: np.ndarray) -> None:
+        """Write embeddings into `vectors` `(len(texts), dim)`; texts with equally many tokens are summed together."""
+        ids, starts, counts = self.token_ids.spans(texts)
+        by_count = np.argsort(counts, kind="stable")
+        present, begins = np.unique(counts[by_count], return_index=True)
+        room = max(_GATHERED, int(present[-1]))
+        codes = np.empty(
+            (room, self._table.shape[1]), dtype=self._table.dtype
+        )  # new memory would take longer than sums
+        rows = np.empty(codes.shape, dtype=np.float32)
+        for count, members in zip(present.tolist(), np.split(by_count, begins[1:]), strict=True):
+            step = room // max(count, 1)
+            for at in range(0, len(members) if count else 0, step):
+                chosen = members[at : at + step]
+                block = ids[starts[chosen, None] + np.arange(count)]
+                self._table.take(block.ravel(), axis=0, out=codes[: block.size], mode="clip")
+                np.copyto(rows[: block.size], codes[: block.size])
+                of_texts = rows[: block.size].reshape(*block.shape, -1)
+                if self._scales is None:
+                    totals = np.add.reduce(of_texts, axis=1)
+                else:
+                    totals = (self._scales.take(block)[:, None, :] @ of_texts)[:, 0]
+                self._write(vectors, chosen, totals, count)
+
+    def _encode_one(self, text: str) -> np.ndarray:
+        """An embedding `(dim,)` in a few microseconds: with as few calls of numpy as will do."""
+        if not (ids := self.token_ids(text)):
+            return np.zeros(self.dim, dtype=np.float32)
+        if self._scales is None:
+            total = np.add.reduce(self._table.take(ids, axis=0), axis=0)
+        else:
+            total = self._scales.take(ids) @ self._table.take(ids, axis=0).astype(np.float32)
+        if self._projection is not None:
+            total = total @ self._projection
+        if divisor := math.sqrt(total.dot(total)) if self._normalise else len(ids):
+            total /= np.float32(divisor)
+        return total
+
+    def _write(self, vectors: np.ndarray, rows: np.ndarray, totals: np.ndarray, count: int) -> None:
+        """Put embeddings made of `totals` `(texts, width)`, each of `count` tokens, into their rows."""
+        if self._projection is not None:
+            totals = totals @ self._projection
+        if not self._normalise:
+            vectors[rows] = totals / np.float32(count)
+            return
+        lengths = np.sqrt(np.vecdot(totals, totals))
+        lengths[lengths == 0] = 1
+        vectors[rows] = totals / lengths[:, None]
 
 
 class OnnxEncoder:
     """A graph from token ids to embeddings, pooling and normalisation included."""
 
-    def __init__(
-        self, token_ids: Callable[[str], list[int]], model: Path, *, dim: int, pad_id: int, threads: int, batch: int
-    ) -> None:
+    def __init__(self, token_ids: TokenIds, model: Path, *, dim: int, pad_id: int, threads: int, batch: int) -> None:
         """Open the graph, which is to read `batch` texts at once; UserError when onnxruntime cannot."""
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
@@ -197,8 +289,7 @@ def load_query_encoder(folder: Path, threads: int = 1) -> QueryEncoder:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     except Exception as error:  # tokenizers raises bare exceptions
         raise UserError(f"{folder / 'tokenizer.json'}: cannot be read ({error}); {REMEDY}") from None
-    tokenize = TokenIds(tokenizer, max_length, special=kind == "onnx")
-    token_ids = (lambda text: tokenize(prompt + text)) if prompt else tokenize
+    token_ids = TokenIds(tokenizer, max_length, special=kind == "onnx", prompt=prompt)
     if kind == "onnx":
         model = folder / ONNX_FILES[precision][0]
         return OnnxEncoder(token_ids, model, dim=dim, pad_id=pad_id, threads=threads, batch=_BATCH[precision])

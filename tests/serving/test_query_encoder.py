@@ -32,6 +32,9 @@ READERS = {
     for special in (True, False)
     for max_length in (None, 6)
 }
+MANY = [
+    TokenIds(tokenizer(), length, special=False, prompt=prompt) for length in (None, 6) for prompt in ("", "query: ")
+]
 WORDY = st.text(st.characters(max_codepoint=126), max_size=40) | st.text(max_size=30)
 
 
@@ -54,6 +57,19 @@ def test_token_ids_are_the_tokenizers_own(text: str) -> None:
         assert ids(text) == reference  # and again from memory
 
 
+@pytest.mark.medium
+@given(
+    st.lists(
+        WORDY | st.sampled_from(["", "Sum of x_y", "the [MASK]", "naïve 東京", "two\nlines", "a" * 101]), max_size=8
+    )
+)
+def test_many_texts_have_the_ids_that_each_has_alone(texts: list[str]) -> None:
+    for tokens in MANY:
+        ids, starts, counts = tokens.spans(texts)
+        spans = [ids[start : start + count].tolist() for start, count in zip(starts, counts, strict=True)]
+        assert spans == [tokens(text) for text in texts]
+
+
 def test_added_words_are_found() -> None:
     plain = tokenizer()
     for model in (plain, grown := tokenizer()):
@@ -61,6 +77,7 @@ def test_added_words_are_found() -> None:
     ids = TokenIds(grown, None, special=False)
     for text in ("The New York hotel", "c++ or c", "new yorker"):
         assert ids(text) == plain.encode(text, add_special_tokens=False).ids
+        assert ids.spans(["sum", text])[2].tolist() == [1, len(ids(text))]
 
 
 def write_serving(folder: Path, table: np.ndarray, **changes: object) -> Path:
@@ -94,6 +111,21 @@ def test_a_table_gives_the_mean_of_its_rows(tmp_path: Path, normalise: bool) -> 
         np.testing.assert_array_equal(encoder.encode([text])[0], vector)
     assert not vectors[1].any()
     assert encoder.encode([]).shape == (0, 8)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_a_text_is_embedded_among_thousands_as_it_is_alone(precision: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(6)
+    table = random_table() if precision == "fp32" else rng.integers(-127, 128, (30522, 8)).astype(np.int8)
+    folder = write_serving(tmp_path / "serving", table, precision=precision, max_length=None)
+    np.save(folder / "scales.npy", rng.uniform(1e-3, 1, 30522).astype(np.float32))
+    encoder = load_query_encoder(folder)
+    words = ["sum", "array", "of", "naïve", "unaffable", "2.5", "☃"]
+    lengths = [*rng.integers(0, 12, 6000).tolist(), 5000]  # more than is looked up, and than is gathered, at once
+    texts = [" ".join(rng.choice(words, length)) for length in lengths]
+    vectors = encoder.encode(texts)
+    for row in [0, 1, 2, 4095, 4096, 5999, 6000]:
+        np.testing.assert_array_equal(vectors[row], encoder.encode([texts[row]])[0])
 
 
 def test_an_int8_table_scales_each_row_its_own_way(tmp_path: Path) -> None:
