@@ -76,8 +76,8 @@ def recording(main: Callable[[], None]) -> None:
 
 def measured_code(path: Path) -> dict[str, str]:
     """Digests of the code that a record measures, as it was when the benchmark began."""
-    digests = _begun[1] if _begun else _all_digests()
-    return {name: digests[name] for name in entry_of(record_name(path), _records()).code}
+    names = entry_of(record_name(path), _records()).code
+    return {name: _begun[1][name] for name in names} if _begun else code_digests(names, _ROOT)
 
 
 def _records() -> dict[str, RecordEntry]:

@@ -7,6 +7,7 @@ import io
 import json
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ def _essence_of(path: Path) -> str:
     return json.dumps(yaml.safe_load(text), sort_keys=True, default=str) if path.suffix == ".yaml" else text
 
 
+@cache
 def essence(source: str) -> str:
     """Python source without comments, blank lines and strings that stand alone, as docstrings of fields do."""
     rows = source.splitlines(keepends=True)

@@ -13,7 +13,7 @@ import pytest
 from fault_record import FAULTS, FaultCounts
 
 LONG = (
-    "test_task.py", "test_killed_training.py", "test_kills.py", "test_distributed.py", "test_sharding.py",
+    "test_task.py", "test_killed_training.py", "test_distributed.py", "test_sharding.py",
     "test_secrets.py", "test_whatever_data.py", "test_with_airflow.py", "test_tracking_away.py", "test_rounds.py",
     "test_runs.py",
 )  # fmt: skip

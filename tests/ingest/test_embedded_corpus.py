@@ -17,6 +17,7 @@ DIGEST = "10ae50db1847e661b070d44f65d890a727d0428577ebb9c25fa1d20b9b493d72"
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_the_corpus_is_the_one_that_the_figures_were_measured_on(tmp_path: Path) -> None:
     ingest(output=tmp_path / "ingest", params=load_params().ingest, run=NullRun())
     report = read_json(tmp_path / "ingest/report.json")

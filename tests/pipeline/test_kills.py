@@ -1,6 +1,6 @@
 """Killed at random moments and run again, the pipeline ends as one that was left alone.
 
-`make test-slow` kills a few times; `make test-faults` sets FAULTS, and then whole runs are killed so often, each stage
+`make test-nightly` kills once; `make test-faults` sets FAULTS, and then whole runs are killed so often, each stage
 at least five times. A quarter of the kills are of tasks: tests/pipeline/test_killed_tasks.py.
 """
 
@@ -14,7 +14,7 @@ import pytest
 from fault_record import FAULTS
 from killed_runs import Runs, outputs, small_params
 
-pytestmark = [pytest.mark.slow, pytest.mark.faults("kills"), pytest.mark.timeout(4 * 3600)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.faults("kills"), pytest.mark.timeout(4 * 3600)]
 
 TARGETS = () if FAULTS else ("candidates",)
 LEAST = 5 if FAULTS else 0  # of a stage

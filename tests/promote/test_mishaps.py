@@ -47,6 +47,7 @@ class Dying:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_promotion_that_dies_at_any_call_of_the_registry_is_finished_by_the_next(project: Project) -> None:
     """Before each writing call of registration and of the move; every release is better than the one before it."""
     real, names, calls = project.registry.api, ["first"], 1
