@@ -7,7 +7,7 @@ export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup setup-all demo run weights search serve promote rollback deploy bench test-fast test test-slow test-nightly test-faults test-integration lint docs mlflow airflow images sbom lock clean
+.PHONY: help setup setup-all demo run weights search serve promote rollback deploy bench test-fast test test-slow test-nightly test-faults test-integration lint docs mlflow airflow kubeflow images sbom lock clean
 .DEFAULT_GOAL := help
 
 # What was typed, `make search Q='costs $5'`, means what it says: make would take a `$` for the start of a name of its own
@@ -95,7 +95,7 @@ deploy: setup ##operate a release in a vector engine: make deploy TO=postgresql:
 bench: setup ##develop a benchmark, as bench/results/*.json; without NAME they are listed:;; make bench NAME=serving [ARGS="words of its command line"]
 	@python -m bench $(NAME) $(ARGS)
 
-test-integration: setup-all .airflow-venv/.done ##develop containers, S3, MLflow and Airflow end to end (docs/operations.md);; needs DOCKER_HOST, AWS_ENDPOINT_URL and its credentials;; [PART=1/3]: a third of it
+test-integration: setup-all .airflow-venv/.done .kubeflow-venv/.done ##develop containers, S3, MLflow and Airflow end to end (docs/operations.md);; needs DOCKER_HOST, AWS_ENDPOINT_URL and its credentials;; [PART=1/3]: a third of it
 	@docker compose version >/dev/null 2>&1 || python -m pip install --quiet --disable-pip-version-check podman-compose==1.6.0
 	@python -m pytest tests -m integration --exitfirst --durations=10
 	@$(if $(PART),,.ci/state > .ci/integration)
@@ -110,6 +110,15 @@ airflow: setup .airflow-venv/.done ##operate Airflow on this machine with the pr
 	@echo "airflow: installing the locked packages into .airflow-venv (a minute)"
 	@python=$$(requirements/find_python.sh) && "$$python" -m venv .airflow-venv
 	@.airflow-venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/airflow.lock
+	@touch $@
+
+kubeflow: .kubeflow-venv/.done ##operate the DAG `retrain` for Kubeflow Pipelines, as kubeflow.yaml (docs/scheduling.md)
+	@PYTHONPATH=dags .kubeflow-venv/bin/python -m slimtower_dags.kubeflow
+
+.kubeflow-venv/.done: requirements/kubeflow.lock
+	@echo "kubeflow: installing the locked packages into .kubeflow-venv (half a minute)"
+	@python=$$(requirements/find_python.sh) && "$$python" -m venv .kubeflow-venv
+	@.kubeflow-venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/kubeflow.lock
 	@touch $@
 
 images: setup ##operate a container image for every step;; [STEPS="mine teach"] [LOCK=gpu] [CONTAINER_ENGINE=podman]

@@ -33,8 +33,13 @@ from urllib3.util import Retry
 PYPI = "https://pypi.org/simple"
 PYTHONS = ((3, 11), (3, 12), (3, 13), (3, 14))
 MACHINES = ("x86_64", "aarch64")
-# Packages without a wheel there: two of pure Python, and one that needs a C compiler.
-SOURCES = {"antlr4-python3-runtime": MACHINES, "pyspark": MACHINES, "pytrec-eval-terrier": ("aarch64",)}
+# Packages without a wheel there: three of pure Python, and one that needs a C compiler.
+SOURCES = {
+    "antlr4-python3-runtime": MACHINES,
+    "kfp-server-api": MACHINES,
+    "pyspark": MACHINES,
+    "pytrec-eval-terrier": ("aarch64",),
+}
 GLIBC = 28  # 2.28, as torch's wheels need
 ABIS = {"none", "abi3", *(f"cp{major}{minor}" for major, minor in PYTHONS)}
 SYSTEMS = re.compile(r"any|manylinux.*_(x86_64|aarch64)|macosx.*")

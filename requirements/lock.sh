@@ -14,6 +14,7 @@
 # sbom.lock, with digests, is the tool of `make sbom`, kept out of the images.
 # airflow.lock, with digests, is an environment of its own: Airflow, the providers that dags/ uses, and pytest for
 # tests/dags.
+# kubeflow.lock, with digests, is another one: Kubeflow Pipelines' compiler and its local runner.
 set -eu
 python=${PYTHON:-python3.11}
 folder=$(mktemp -d)
@@ -71,10 +72,10 @@ spelled() {
 	print("\n".join(sorted(lines, key=lambda line: line.split("=")[0].lower())))
 	END
 }
-# What each Python needs besides the pins of a file, as pins with a marker; uv fails if a pin has no wheel there. The two
+# What each Python needs besides the pins of a file, as pins with a marker; uv fails if a pin has no wheel there. The three
 # of SOURCES in hashes.py that are pure Python need nothing that is not pinned.
 besides() {
-	printf '%s ; sys_platform == "win32"\n' antlr4-python3-runtime pyspark >"$folder/sources"
+	printf '%s ; sys_platform == "win32"\n' antlr4-python3-runtime kfp-server-api pyspark >"$folder/sources"
 	for version in 3.11 3.12 3.13 3.14; do
 		"$folder/venv/bin/uv" pip compile --quiet --python-version "$version" --python-platform x86_64-manylinux_2_28 \
 			--override "$folder/sources" --only-binary :all: --no-header --no-annotate "$1" >"$folder/resolved"
@@ -108,8 +109,14 @@ done
 "$folder/airflow/bin/pip" freeze >"$folder/airflow.pins"
 besides "$folder/airflow.pins" >"$folder/more"
 cat "$folder/more" >>"$folder/airflow.pins"
+"$python" -m venv "$folder/kubeflow"
+"$folder/kubeflow/bin/pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} "kfp[kubernetes]==2.17.3" docker pydantic
+"$folder/kubeflow/bin/pip" freeze >"$folder/kubeflow.pins"
+besides "$folder/kubeflow.pins" >"$folder/more"
+cat "$folder/more" >>"$folder/kubeflow.pins"
 for name in run extras test gpu tracking sbom; do mv "$folder/$name.lock" requirements/; done
 
 "$folder/venv/bin/python" requirements/hashes.py requirements/hashes.txt requirements/run.lock requirements/extras.lock \
 	requirements/test.lock requirements/gpu.lock requirements/tracking.lock
 "$folder/venv/bin/python" requirements/hashes.py requirements/airflow.lock "$folder/airflow.pins"
+"$folder/venv/bin/python" requirements/hashes.py requirements/kubeflow.lock "$folder/kubeflow.pins"

@@ -165,6 +165,11 @@ def read_deployment(folder: Path) -> Deployment:
     return deployment
 
 
+def mebibytes(gib: float) -> str:
+    """A size as Kubernetes writes it."""
+    return f"{int(gib * 1024)}Mi"
+
+
 def _complaint(error: ValidationError) -> str:
     first = error.errors()[0]
     key = ".".join(map(str, first["loc"]))

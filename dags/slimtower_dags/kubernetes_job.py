@@ -6,7 +6,7 @@ from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperato
 from airflow.sdk.exceptions import AirflowException
 from kubernetes.client import models as k8s
 
-from slimtower_dags.deployment import Kubernetes, Resources
+from slimtower_dags.deployment import Kubernetes, Resources, mebibytes
 from slimtower_dags.variables import CACHE, WORK, WRITTEN
 
 
@@ -87,12 +87,12 @@ def exit_code(pod: k8s.V1Pod | None, container: str) -> int | None:
 
 def _requirements(resources: Resources) -> k8s.V1ResourceRequirements:
     """CPU is asked for and may be exceeded; memory and GPUs are what they are."""
-    memory = _mebibytes(resources.memory_gib)
+    memory = mebibytes(resources.memory_gib)
     gpus = {"nvidia.com/gpu": str(resources.gpus)} if resources.gpus else {}
     requests = {
         "cpu": f"{int(resources.cpus * 1000)}m",
         "memory": memory,
-        "ephemeral-storage": _mebibytes(resources.disk_gib),
+        "ephemeral-storage": mebibytes(resources.disk_gib),
     }
     return k8s.V1ResourceRequirements(requests=requests | gpus, limits={"memory": memory} | gpus)
 
@@ -104,14 +104,10 @@ def _volumes(settings: Kubernetes, resources: Resources) -> tuple[list[k8s.V1Vol
     if settings.cache_claim:
         claim = k8s.V1PersistentVolumeClaimVolumeSource(claim_name=settings.cache_claim)
         cache = k8s.V1Volume(name="cache", persistent_volume_claim=claim)
-    work = k8s.V1Volume(name="work", empty_dir=empty(size_limit=_mebibytes(resources.disk_gib)))
-    shm = k8s.V1Volume(name="shm", empty_dir=empty(medium="Memory", size_limit=_mebibytes(resources.shm_gib)))
+    work = k8s.V1Volume(name="work", empty_dir=empty(size_limit=mebibytes(resources.disk_gib)))
+    shm = k8s.V1Volume(name="shm", empty_dir=empty(medium="Memory", size_limit=mebibytes(resources.shm_gib)))
     tmp = k8s.V1Volume(name="tmp", empty_dir=empty(size_limit="64Mi"))  # of programs that know no other place
     mount_paths = {"cache": CACHE, "work": WORK, "shm": "/dev/shm", "tmp": "/tmp"}
     return [cache, work, shm, tmp], [
         k8s.V1VolumeMount(name=name, mount_path=path) for name, path in mount_paths.items()
     ]
-
-
-def _mebibytes(gib: float) -> str:
-    return f"{int(gib * 1024)}Mi"

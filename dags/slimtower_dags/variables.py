@@ -63,10 +63,16 @@ MACROS = {"run_name": run_name, "since": since, "until": until, "before_until": 
 
 
 def of_task(deployment: Deployment, resources: Resources, image: str) -> dict[str, str]:
-    variables = {
+    run = {
         "SLIMTOWER_RUN": "{{ run_name(dag_run.run_id) }}",
         "SLIMTOWER_AIRFLOW_RUN": "{{ dag_run.dag_id }}/{{ dag_run.run_id }}",
     }
+    return run | of_resources(deployment, resources, image)
+
+
+def of_resources(deployment: Deployment, resources: Resources, image: str) -> dict[str, str]:
+    """What follows from the deployment alone, whatever runs it."""
+    variables = {}
     if "@" in image and deployment.runner != "process":
         variables["SLIMTOWER_IMAGE_DIGEST"] = image.partition("@")[2]
     if resources.gpus:

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -51,6 +52,13 @@ def other_base(engine: str, base: str) -> str | None:
     listed = subprocess.run(words, capture_output=True, text=True).stdout
     images = re.findall(r"^(?:\S+/)?(python:3\.1([1-4])-slim\S*)$", listed, re.MULTILINE)
     return max(images, key=lambda image: int(image[1]))[0] if images else None
+
+
+@pytest.fixture(scope="session")
+def images(engine: str) -> None:
+    """Every image, as `make images` builds them."""
+    command = [sys.executable, "-m", "pipeline.images", "--base", os.environ.get("PYTHON_IMAGE", ""), "--build"]
+    subprocess.run(command, cwd=ROOT, env=os.environ | {"CONTAINER_ENGINE": engine}, check=True)
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import boto3
 from serve_process import free_port
+from tiny_data import write_tiny
 
 ENGINE = os.environ.get("CONTAINER_ENGINE") or ("docker" if shutil.which("docker") else "podman")
 
@@ -76,6 +78,14 @@ class Deployment:
     @property
     def airflow(self) -> str:
         return f"http://127.0.0.1:{self.settings['AIRFLOW_PORT']}"
+
+    def put_data(self) -> None:
+        """Write the tiny data set to s3://<bucket>/data."""
+        client: Any = boto3.client("s3", endpoint_url=self.endpoint)
+        folder = write_tiny(self.project.parent / "data")
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                client.upload_file(str(path), self.bucket, f"data/{path.relative_to(folder).as_posix()}")
 
     def compose(self, *words: str, timeout: float = 1800) -> str:
         """Run a compose command; RuntimeError with the end of what it said when it fails."""

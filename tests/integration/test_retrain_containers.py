@@ -3,23 +3,17 @@
 The tests run in order, on one deployment: a first run with a killed task, its promotion, a run with nothing new.
 """
 
-import os
 import subprocess
-import sys
 import time
 import urllib.error
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
-import boto3
 import mlflow
 import pytest
 from deployment import Deployment
-from tiny_data import write_tiny
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(7200)]
-ROOT = Path(__file__).parents[2]
 STUDENTS = ("1l", "static")
 MINED = ("candidates", "mine-click", "mine-judged", "mine-relevance")
 ONCE = ("ingest", *MINED, "teach-dense", "generate", "embed", "index", "evaluate")
@@ -29,16 +23,9 @@ VICTIM = "embed"  # its container is killed
 
 
 @pytest.fixture(scope="module")
-def images(engine: str) -> None:
-    """Every image, as `make images` builds them."""
-    command = [sys.executable, "-m", "pipeline.images", "--base", os.environ.get("PYTHON_IMAGE", ""), "--build"]
-    subprocess.run(command, cwd=ROOT, env=os.environ | {"CONTAINER_ENGINE": engine}, check=True)
-
-
-@pytest.fixture(scope="module")
 def airflow(images: None, deployment: Deployment) -> Deployment:
     """The deployment with its DAGs loaded and the first data on S3."""
-    put_data(deployment)
+    deployment.put_data()
     deployment.until(lambda: {dag["dag_id"] for dag in deployment.ask("dags")["dags"]} >= {"retrain", "promote"})
     assert deployment.ask("importErrors")["total_entries"] == 0
     return deployment
@@ -50,15 +37,6 @@ def logged_in(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "pipeline")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", deployment.settings["MLFLOW_TRACKING_PASSWORD"])
     monkeypatch.setenv("AWS_ENDPOINT_URL", deployment.endpoint)
-
-
-def put_data(deployment: Deployment) -> None:
-    """Write the tiny data set to s3://<bucket>/data."""
-    store: Any = boto3.client("s3", endpoint_url=deployment.endpoint)
-    folder = write_tiny(deployment.project.parent / "data")
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            store.upload_file(str(path), deployment.bucket, f"data/{path.relative_to(folder).as_posix()}")
 
 
 def start(deployment: Deployment, run: str, dag: str = "retrain") -> None:

@@ -220,7 +220,7 @@ def test_only_torch_and_what_is_asked_for_is_installed_without_digests() -> None
         r"pip install [^\n&;]*", "\n".join([*texts, (ROOT / "Makefile").read_text(encoding="utf-8")])
     )
     free = [call for call in pip_calls if "--require-hashes" not in call]
-    assert len(pip_calls) == len(free) + 6
+    assert len(pip_calls) == len(free) + 7
     torch, by_lock, podman = free
     assert "^torch==" in torch and by_lock.endswith('"requirements/${LOCK}.lock"') and "podman-compose==" in podman
     assert 'if [ -n "${UNHASHED}" ]; then pip install' in "\n".join(texts)

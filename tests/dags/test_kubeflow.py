@@ -1,0 +1,116 @@
+"""What Kubeflow Pipelines runs is the graph of Airflow and DVC, with the same images, commands and resources."""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from slimtower_dags.graph import read_graph
+
+PROJECT = Path(__file__).resolve().parents[2]
+PYTHON = PROJECT / ".kubeflow-venv/bin/python"
+pytestmark = [pytest.mark.integration, pytest.mark.skipif(not PYTHON.exists(), reason="needs `make kubeflow`")]
+
+
+def compiled(folder: Path, deployment: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
+    """The pipeline of a deployment's text, and what it says of Kubernetes."""
+    path = folder / "deployment.yaml"
+    path.write_text(deployment or "{}")
+    command = [PYTHON, "-m", "slimtower_dags.kubeflow", "--output", folder / "kubeflow.yaml"]
+    done = subprocess.run(
+        command,
+        cwd=PROJECT,
+        env=os.environ | {"SLIMTOWER_DEPLOYMENT": str(path), "PYTHONPATH": "dags"},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    pipeline, platform = yaml.safe_load_all((folder / "kubeflow.yaml").read_text())
+    return pipeline, platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+
+
+@pytest.mark.parametrize("recipe", ["", "recipes/cross_encoder_teacher.yaml"])
+def test_the_graph_is_that_of_dvc(recipe: str, tmp_path: Path) -> None:
+    pipeline, _ = compiled(tmp_path, f"recipe: '{recipe}'")
+    graph = read_graph(PROJECT, recipe)
+    tasks = pipeline["root"]["dag"]["tasks"]
+    ids = {stage.task_id.replace("_", "-"): address for address, stage in graph.stages.items()}
+    assert tasks.keys() == ids.keys() | {"begin", "publish"}
+    edges = {name: set(task.get("dependentTasks", [])) for name, task in tasks.items()}
+    expected = {
+        name: {before.replace("@", "-").replace("_", "-") for before in graph.direct[address]} or {"begin"}
+        for name, address in ids.items()
+    }
+    leaves = {leaf.replace("@", "-").replace("_", "-") for leaf in graph.leaves}
+    assert edges == expected | {"begin": set(), "publish": leaves}
+    assert not any(task["cachingOptions"] for task in tasks.values())  # DVC decides what runs again
+
+
+def test_a_task_has_the_image_command_resources_and_secrets_of_its_deployment(tmp_path: Path) -> None:
+    pipeline, platform = compiled(
+        tmp_path,
+        "images: {prefix: r.example.com/, tag: '1', gpu_tag: 1-gpu}\nretries: 2\nenvironment: {SLIMTOWER_REPO: git://x}\n"
+        "kubernetes: {secrets: [s3], cache_claim: cache, gpu_node_selector: {accelerator: nvidia},"
+        " gpu_tolerations: [{key: gpu, operator: Exists, effect: NoSchedule}]}\n"
+        "stages: {teach: {gpus: 2, processes: 2, memory_gib: 16, timeout_h: 2}}\n",
+    )
+    executors, tasks = pipeline["deploymentSpec"]["executors"], pipeline["root"]["dag"]["tasks"]
+    mine, teach = (executors[f"exec-{name}"]["container"] for name in ("mine-click", "teach-dense"))
+    assert mine["image"] == "r.example.com/slimtower-mine:1" and teach["image"] == "r.example.com/slimtower-teach:1-gpu"
+    assert mine["args"][0] == "mine@click" and teach["args"][0] == "teach@dense"
+    variables = {item["name"]: item["value"] for item in teach["env"]}
+    assert {
+        "SLIMTOWER_REPO": "git://x",
+        "SLIMTOWER_REQUIRE_CUDA": "1",
+        "SLIMTOWER_PROCESSES": "2",
+    }.items() <= variables.items()
+    assert teach["resources"]["accelerator"] == {
+        "count": "2", "resourceCount": "2", "type": "nvidia.com/gpu", "resourceType": "nvidia.com/gpu",
+    }  # fmt: skip
+    assert "accelerator" not in mine["resources"] and teach["resources"]["resourceMemoryLimit"] == "16384Mi"
+    assert tasks["teach-dense"]["retryPolicy"]["maxRetryCount"] == 2
+    gpu, cpu = platform["exec-teach-dense"], platform["exec-mine-click"]
+    (secret,) = gpu["secretAsEnv"]
+    keys = {key["secretKey"]: key["envVar"] for key in secret["keyToEnv"]}
+    assert secret["secretName"] == "s3" and keys["AWS_SECRET_ACCESS_KEY"] == "AWS_SECRET_ACCESS_KEY"
+    assert gpu["pvcMount"][0]["constant"] == "cache" and gpu["activeDeadlineSeconds"] == "7200"
+    assert gpu["nodeSelector"]["labels"] == {"accelerator": "nvidia"} and gpu["tolerations"][0]["key"] == "gpu"
+    assert "nodeSelector" not in cpu and "tolerations" not in cpu
+
+
+@pytest.mark.parametrize(
+    ("given", "window"),
+    [
+        (["", ""], {"SINCE": "2026-02-19", "UNTIL": "2026-03-01"}),
+        (["2026-01-01", "2026-02-01"], {"SINCE": "2026-01-01", "UNTIL": "2026-02-01"}),
+    ],
+)
+def test_the_window_ends_with_the_day_of_the_run_or_as_given(
+    given: list[str], window: dict[str, str], tmp_path: Path
+) -> None:
+    pipeline, _ = compiled(tmp_path, "window_days: 10")
+    begin = pipeline["deploymentSpec"]["executors"]["exec-begin"]["container"]
+    python = tmp_path / "python"  # in place of the image's: says what the task would be told
+    python.write_text('#!/bin/sh\necho "$@" "$SLIMTOWER_RUN" "$DATA" "$SINCE" "$UNTIL" "$SLIMTOWER_REF"\nexit 99\n')
+    python.chmod(0o755)
+    words = [*begin["command"], "begin", "run-1", "", "s3://b/data", *given, "v1", "2026-03-01T23:00:00Z"]
+    variables = {item["name"]: item.get("value", "") for item in begin["env"]}
+    environment = variables | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, "nothing to do is no failure to Kubeflow"
+    assert done.stdout.split() == ["-m", "pipeline.task", "begin", "run-1", "s3://b/data", *window.values(), "v1"]
+
+
+@pytest.mark.parametrize(
+    ("key", "deployment"),
+    [
+        (r"variables\.TEST_FROM", "recipe: recipes/click_log.yaml\nvariables: {TEST_FROM: '{{ ds }}'}"),
+        (r"stages\.teach\.environment\.X", "stages: {teach: {environment: {X: '{{ ds }}'}}}"),
+    ],
+)
+def test_what_only_airflow_can_fill_is_refused(key: str, deployment: str, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=rf"kubeflow: deployment: {key} is a template of Airflow"):
+        compiled(tmp_path, deployment)
