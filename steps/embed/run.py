@@ -20,6 +20,7 @@ from steps.core.vector_store import Texts
 from steps.embed.alignment_texts import Sources, build, missing_texts
 from steps.embed.given_vectors import check_given, sampled_rows
 from steps.embed.params import EmbedParams
+from steps.embed.read_once import join, rows_read_alike
 from steps.embed.token_vectors import token_texts, token_vectors
 from steps.embed.vectors import NEIGHBOUR_DOCUMENTS, check_sample_spread, nearest_documents, searched_rows
 from steps.encoders.cut_texts import cut_documents, sample_rows
@@ -56,15 +57,20 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
     sample = sampled_rows(ingest, params.seed) if index_vectors.is_file() else None
     _announce(tower, documents if sample is None else CorpusTexts(ingest, sample), queried)
     checked, cut = None, None
+    rows = doc_rows = np.empty(0, dtype=np.int64)  # texts that are documents, and need not be read again
     if sample is not None:
         checked = check_given(index_vectors, ingest, tower, params.seed, params.precision)
     elif cut := cut_documents(tower, list(CorpusTexts(ingest, sample_rows(len(documents), params.seed)))):
         cut.tell("embed", f"teach.teacher.{teach.name}.{cut.knob}")
+    if sample is None:
+        rows, doc_rows = rows_read_alike(tower, texts.table, (doc_id for doc_id, *_ in corpus), documents)
+    again = set(rows.tolist())
+    rest = [text for row, text in enumerate(queried) if row not in again]
 
     with staged_folder(output) as staging:
         write_table(staging, "alignment_texts", texts.table)
         embedded = {"documents": 0}
-        jobs: list[tuple[str, Role, Texts, str]] = [("alignment", "query", queried, "float16")]
+        jobs: list[tuple[str, Role, Texts, str]] = [("alignment", "query", rest, "float16")]
         if checked:
             _linked(index_vectors, staging / "documents.npy")
             check_sample_spread(staging / "documents.npy", documents, "documents", teach.name, params.seed)
@@ -82,9 +88,10 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
                 batch_size=params.batch_size,
                 shard_texts=SHARD_TEXTS,
                 caption=f"embed {name}",
-                lengths=staging / "lengths.npy" if role == "query" else None,
+                lengths=staging / f"{name}_lengths.npy",
             )
             check_sample_spread(staging / f"{name}.npy", items, name, teach.name, params.seed)
+        join(staging, rows, doc_rows)
         vectors, searched = (np.load(staging / f"{name}.npy", mmap_mode="r") for name in ("alignment", "documents"))
         cosine = tower.similarity_fn_name == "cosine"
         among = searched_rows(ingest, NEIGHBOUR_DOCUMENTS, params.seed)
