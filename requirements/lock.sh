@@ -6,9 +6,8 @@
 # Python. Their torch has no local version, so that any build of it satisfies the lock. uv then checks every lock for the
 # other Pythons: each pin must have a wheel there, and nothing may be missing.
 # gpu.lock holds the pins of run.lock and what CUDA adds on x86-64 Linux, from the registry's metadata alone: no machine with
-# a GPU is needed. Its `torch===` refuses a CPU build, which `==` would prefer. What was tried of it: that it resolves,
-# and faiss-gpu beside torch's CPU build without a GPU. All of it together, and a GPU, were not: the build of a GPU image
-# fails where torch has no CUDA, and `--self-check` says what it finds.
+# a GPU is needed. Its `torch===` refuses a CPU build, which `==` would prefer. Images are built from it without a GPU
+# (bench/gpu_images.py); on a GPU it was not tried. A build fails where torch has no CUDA.
 # tracking.lock is what the tracking server's image installs, at the versions of run.lock and test.lock.
 # hashes.txt holds the pins of the five with digests; requirements/install.sh and images take their lines from there.
 # sbom.lock, with digests, is the tool of `make sbom`, kept out of the images.

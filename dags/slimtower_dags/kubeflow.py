@@ -20,15 +20,16 @@ from slimtower_dags.variables import CACHE, WORK, WRITTEN, of_resources
 
 DAGS = Path(__file__).resolve().parents[1]
 PROJECT = DAGS.parent
-RUN = dsl.PIPELINE_JOB_ID_PLACEHOLDER
-# The images' entry point, but that of a task which found nothing to do (99) Kubeflow is told that it is done.
+RUN_LABEL = "metadata.labels['pipeline/runid']"  # of each pod: a container's own words are not filled in a cluster
+# The images' entry point; but a task which found nothing to do, 99, is done to Kubeflow.
 TASK = 'python -m pipeline.task "$0"; code=$?; [ "$code" -eq 99 ] && exit 0; exit "$code"'
-STAGE = f'export SLIMTOWER_RUN="$1" SLIMTOWER_BACKFILL="${{2:+1}}"; {TASK}'  # a given end: a run of the past
-# The window ends with the day on which the run was made, unless dates are given: DAG `retrain` does the same.
+STAGE = f'export SLIMTOWER_BACKFILL="${{1:+1}}"; {TASK}'  # a given end: a run of the past
+# The window ends with today, unless dates are given, as that of an Airflow run that a person starts (variables.py).
 BEGIN = (
-    'export SLIMTOWER_RUN="$1" SLIMTOWER_RECIPE="$2" DATA="$3" SINCE="$4" UNTIL="$5" SLIMTOWER_REF="$6"; made="$7"; '
-    'if [ -n "$WINDOW_DAYS" ]; then : "${UNTIL:=$(date -u -d "$made" +%F)}"; '
-    '[ "$WINDOW_DAYS" = 0 ] || : "${SINCE:=$(date -u -d "$UNTIL - $WINDOW_DAYS days" +%F)}"; fi; '
+    'export SLIMTOWER_RECIPE="$1" DATA="$2" SINCE="$3" UNTIL="$4" SLIMTOWER_REF="$5"; '
+    'if [ -n "$WINDOW_DAYS" ]; then : "${UNTIL:=$(date -u +%F)}"; '
+    'if [ -z "$SINCE" ] && [ "$WINDOW_DAYS" != 0 ]; then '
+    'SINCE=$(date -u -d "${UNTIL%%[T ]*} $WINDOW_DAYS days ago" +%F) || exit 3; fi; fi; '
     f"unset WINDOW_DAYS; {TASK}"
 )
 
@@ -45,7 +46,7 @@ def retrain(deployment: Deployment, graph: Graph) -> Callable[..., None]:
         ref: str = deployment.ref,
     ) -> None:
         image = deployment.image("ingest", gpu=False)
-        begin = _begin(image, deployment.window_days)(recipe=recipe, data=data, since=since, until=until, ref=ref)
+        begin = _begin(image)(recipe=recipe, data=data, since=since, until=until, ref=ref)
         _equip(begin, deployment, "begin", image, _of_begin(deployment, graph))
         tasks = {"begin": begin}
         for address in TopologicalSorter(graph.direct).static_order():
@@ -65,20 +66,19 @@ def _of_begin(deployment: Deployment, graph: Graph) -> dict[str, str]:
     return names | days | {"SLIMTOWER_STAGES": " ".join(graph.stages)}
 
 
-def _begin(image: str, window_days: int | None) -> Callable[..., PipelineTask]:
-    # Kubeflow's local runner has no such time
-    made = "" if window_days is None else dsl.PIPELINE_JOB_CREATE_TIME_UTC_PLACEHOLDER
-
+def _begin(image: str) -> Callable[..., PipelineTask]:
     @dsl.container_component
     def begin(recipe: str, data: str, since: str, until: str, ref: str) -> ContainerSpec:
-        arguments = ["begin", RUN, recipe, data, since, until, ref, made]
+        arguments = ["begin", recipe, data, since, until, ref]
         return ContainerSpec(image=image, command=["sh", "-c", BEGIN], args=arguments)
 
     return begin
 
 
-def _check_plain(deployment: Deployment) -> None:
-    """SettingsError for a value that only Airflow can fill."""
+def _check(deployment: Deployment) -> None:
+    """SettingsError for what only Airflow can fill, and for several secrets, as Kubeflow must know the keys of each."""
+    if len(deployment.kubernetes.secrets) > 1:
+        raise SettingsError("deployment: kubernetes.secrets: name one secret that holds all variables of docker.pass")
     given = {f"variables.{name}": value for name, value in deployment.variables.items()}
     for key, environment in (("", deployment.environment), ("defaults.", deployment.defaults.environment)):
         given |= {f"{key}environment.{name}": value for name, value in environment.items()}
@@ -94,7 +94,7 @@ def _stage(deployment: Deployment, address: str, step: str, until: PipelineParam
     image = deployment.image(step, gpu=_resources(deployment, address).gpus > 0)
 
     def stage(until: str) -> ContainerSpec:
-        return ContainerSpec(image=image, command=["sh", "-c", STAGE], args=[address, RUN, until])
+        return ContainerSpec(image=image, command=["sh", "-c", STAGE], args=[address, until])
 
     stage.__name__ = address.replace("@", "-").replace("_", "-")
     task = dsl.container_component(stage)(until=until)
@@ -110,10 +110,14 @@ def _resources(deployment: Deployment, address: str) -> Resources:
 def _equip(task: PipelineTask, deployment: Deployment, address: str, image: str, more: dict[str, str]) -> None:
     """Give a task its variables, secrets, volumes, resources and tries, as runner `kubernetes` does."""
     settings, resources = deployment.kubernetes, _resources(deployment, address)
-    for name, value in (of_resources(deployment, resources, image) | WRITTEN | more).items():
+    plain = of_resources(deployment, resources, image) | WRITTEN | more
+    for name, value in plain.items():
         task.set_env_variable(name, value)
+    if "SLIMTOWER_RUN" not in plain:
+        kubernetes.use_field_path_as_env(task, "SLIMTOWER_RUN", RUN_LABEL)
     for secret in settings.secrets:
-        kubernetes.use_secret_as_env(task, secret, {name: name for name in deployment.docker.pass_}, optional=True)
+        private = {name: name for name in deployment.docker.pass_ if name not in plain}
+        kubernetes.use_secret_as_env(task, secret, private, optional=True)  # it need not hold all of them
     task.set_cpu_request(f"{int(resources.cpus * 1000)}m")
     task.set_memory_request(mebibytes(resources.memory_gib)).set_memory_limit(mebibytes(resources.memory_gib))
     if resources.gpus:
@@ -133,7 +137,9 @@ def _equip(task: PipelineTask, deployment: Deployment, address: str, image: str,
     if settings.pull_secrets:
         kubernetes.set_image_pull_secrets(task, settings.pull_secrets)
     kubernetes.set_timeout(task, int(resources.timeout_h * 3600))
-    task.set_retry(deployment.retries, f"{deployment.retry_delay_s}s", 2, "3600s")
+    tries, delay = deployment.retries + 1, deployment.retry_delay_s
+    longest = tries * int(resources.timeout_h * 3600) + delay * 2**tries  # from the first try's start to the last's end
+    task.set_retry(deployment.retries, f"{delay}s", 2, f"{longest}s")
     task.set_caching_options(False)  # DVC knows what to run again
 
 
@@ -146,9 +152,9 @@ def main() -> None:
         graph = read_graph(PROJECT, deployment.recipe, deployment.variables)
         deployment.check_variables(read_variables(PROJECT, deployment.recipe))
         deployment.check_steps(graph.steps | {"begin", "publish", "promote", "deploy", "rollback"})
-        _check_plain(deployment)
+        _check(deployment)
         compiler.Compiler().compile(retrain(deployment, graph), str(output))
-    except SettingsError as error:
+    except (ValueError, TypeError) as error:  # SettingsError, or kfp's own
         sys.exit(f"kubeflow: {error}")
     print(f"kubeflow: {output}, {len(graph.stages) + 2} tasks")
 

@@ -37,7 +37,7 @@ _WORD = r"[A-Za-z0-9]+|[^A-Za-z0-9\s]"
 _ASCII_WORD = re.compile(_WORD)
 _WORD_OR_END = re.compile(_WORD + r"|\n")
 _END = -1  # in place of a token id: a text ends
-_CHUNK = 4096  # texts whose tokens are looked up at once
+_CHUNK_TEXTS, _CHUNK_LETTERS = 4096, 1_000_000  # of texts whose tokens are looked up at once
 _GATHERED = 288  # rows of a table that are gathered at once: they stay in the processor's cache
 
 
@@ -113,15 +113,17 @@ class TokenIds:
     def spans(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Ids of many texts in one array, and where each text's ids start and how many they are, `(len(texts),)` each.
 
-        Without the tokens that the tokenizer puts around a text.
+        Of a reader without the tokens that the tokenizer puts around a text.
         """
+        assert not self._special
+        prompted = [self._prompt + text for text in texts] if self._prompt else texts
         slow: list[int] = []
-        if not self._has_words(self._prompt + "".join(texts)):
-            slow = [row for row, text in enumerate(texts) if not self._has_words(self._prompt + text)]
-        quick = list(texts)
+        if not self._has_words("".join(prompted)):
+            slow = [row for row, text in enumerate(prompted) if not self._has_words(text)]
+        quick = list(prompted)
         for row in slow:
             quick[row] = ""
-        joined = "".join(f"{self._prompt}{text}\n" for text in quick)
+        joined = "".join(f"{text}\n" for text in quick)
         words = _WORD_OR_END.findall(joined.lower() if self._lower else joined)
         ids = np.fromiter(chain.from_iterable(map(self._pieces.__getitem__, words)), np.int32)
         (ends,) = np.nonzero(ids == _END)
@@ -172,31 +174,40 @@ class TableEncoder:
         if len(texts) == 1:
             return self._encode_one(texts[0])[None]
         vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
-        for first in range(0, len(texts), _CHUNK):
-            self._encode_many(texts[first : first + _CHUNK], vectors[first : first + _CHUNK])
+        first = letters = 0
+        for row, text in enumerate(texts):
+            if row > first and (row - first == _CHUNK_TEXTS or letters + len(text) > _CHUNK_LETTERS):
+                self._encode_many(texts[first:row], vectors[first:row])
+                first, letters = row, 0
+            letters += len(text)
+        self._encode_many(texts[first:], vectors[first:])
         return vectors
 
     def _encode_many(self, texts: list[str], vectors: np.ndarray) -> None:
         """Write embeddings into `vectors` `(len(texts), dim)`; texts with equally many tokens are summed together."""
         ids, starts, counts = self.token_ids.spans(texts)
+        if ids.max(initial=0) >= len(self._table):
+            raise IndexError(f"token {ids.max()} has no row: the table has {len(self._table)}")
+        if not counts.any():
+            return
         by_count = np.argsort(counts, kind="stable")
         present, begins = np.unique(counts[by_count], return_index=True)
         room = max(_GATHERED, int(present[-1]))
         codes = np.empty(
             (room, self._table.shape[1]), dtype=self._table.dtype
         )  # new memory would take longer than sums
-        rows = np.empty(codes.shape, dtype=np.float32)
+        rows = codes if self._scales is None else np.empty(codes.shape, dtype=np.float32)
         for count, members in zip(present.tolist(), np.split(by_count, begins[1:]), strict=True):
             step = room // max(count, 1)
             for at in range(0, len(members) if count else 0, step):
                 chosen = members[at : at + step]
                 block = ids[starts[chosen, None] + np.arange(count)]
                 self._table.take(block.ravel(), axis=0, out=codes[: block.size], mode="clip")
-                np.copyto(rows[: block.size], codes[: block.size])
                 of_texts = rows[: block.size].reshape(*block.shape, -1)
                 if self._scales is None:
                     totals = np.add.reduce(of_texts, axis=1)
                 else:
+                    np.copyto(rows[: block.size], codes[: block.size])
                     totals = (self._scales.take(block)[:, None, :] @ of_texts)[:, 0]
                 self._write(vectors, chosen, totals, count)
 

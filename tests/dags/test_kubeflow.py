@@ -2,15 +2,19 @@
 
 import os
 import subprocess
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
+from slimtower_dags import variables
 from slimtower_dags.graph import read_graph
 
 PROJECT = Path(__file__).resolve().parents[2]
 PYTHON = PROJECT / ".kubeflow-venv/bin/python"
+TODAY = datetime.now(UTC)
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(not PYTHON.exists(), reason="needs `make kubeflow`")]
 
 
@@ -52,7 +56,8 @@ def test_the_graph_is_that_of_dvc(recipe: str, tmp_path: Path) -> None:
 def test_a_task_has_the_image_command_resources_and_secrets_of_its_deployment(tmp_path: Path) -> None:
     pipeline, platform = compiled(
         tmp_path,
-        "images: {prefix: r.example.com/, tag: '1', gpu_tag: 1-gpu}\nretries: 2\nenvironment: {SLIMTOWER_REPO: git://x}\n"
+        "images: {prefix: r.example.com/, tag: '1', gpu_tag: 1-gpu}\nretries: 2\nretry_delay_s: 10\n"
+        "environment: {SLIMTOWER_REPO: git://x}\n"
         "kubernetes: {secrets: [s3], cache_claim: cache, gpu_node_selector: {accelerator: nvidia},"
         " gpu_tolerations: [{key: gpu, operator: Exists, effect: NoSchedule}]}\n"
         "stages: {teach: {gpus: 2, processes: 2, memory_gib: 16, timeout_h: 2}}\n",
@@ -61,20 +66,27 @@ def test_a_task_has_the_image_command_resources_and_secrets_of_its_deployment(tm
     mine, teach = (executors[f"exec-{name}"]["container"] for name in ("mine-click", "teach-dense"))
     assert mine["image"] == "r.example.com/slimtower-mine:1" and teach["image"] == "r.example.com/slimtower-teach:1-gpu"
     assert mine["args"][0] == "mine@click" and teach["args"][0] == "teach@dense"
-    variables = {item["name"]: item["value"] for item in teach["env"]}
+    plain = {item["name"]: item["value"] for item in teach["env"]}
     assert {
         "SLIMTOWER_REPO": "git://x",
         "SLIMTOWER_REQUIRE_CUDA": "1",
         "SLIMTOWER_PROCESSES": "2",
-    }.items() <= variables.items()
+    }.items() <= plain.items()
     assert teach["resources"]["accelerator"] == {
         "count": "2", "resourceCount": "2", "type": "nvidia.com/gpu", "resourceType": "nvidia.com/gpu",
     }  # fmt: skip
     assert "accelerator" not in mine["resources"] and teach["resources"]["resourceMemoryLimit"] == "16384Mi"
-    assert tasks["teach-dense"]["retryPolicy"]["maxRetryCount"] == 2
+    policy = tasks["teach-dense"]["retryPolicy"]
+    assert policy["maxRetryCount"] == 2 and policy["backoffDuration"] == "10s"
+    assert int(policy["backoffMaxDuration"].rstrip("s")) >= 3 * 2 * 3600, "it bounds all tries together"
     gpu, cpu = platform["exec-teach-dense"], platform["exec-mine-click"]
     (secret,) = gpu["secretAsEnv"]
     keys = {key["secretKey"]: key["envVar"] for key in secret["keyToEnv"]}
+    assert not keys.keys() & plain.keys(), "a variable with two sources is refused by Kubernetes"
+    (run,) = gpu["fieldPathAsEnv"]
+    assert run == {"name": "SLIMTOWER_RUN", "fieldPath": "metadata.labels['pipeline/runid']"}
+    words = [word for name in executors for word in executors[name]["container"]["args"]]
+    assert not [word for word in words if "pipeline_job" in word], "the driver fills inputs alone"
     assert secret["secretName"] == "s3" and keys["AWS_SECRET_ACCESS_KEY"] == "AWS_SECRET_ACCESS_KEY"
     assert gpu["pvcMount"][0]["constant"] == "cache" and gpu["activeDeadlineSeconds"] == "7200"
     assert gpu["nodeSelector"]["labels"] == {"accelerator": "nvidia"} and gpu["tolerations"][0]["key"] == "gpu"
@@ -82,35 +94,53 @@ def test_a_task_has_the_image_command_resources_and_secrets_of_its_deployment(tm
 
 
 @pytest.mark.parametrize(
-    ("given", "window"),
+    ("days", "given", "window"),
     [
-        (["", ""], {"SINCE": "2026-02-19", "UNTIL": "2026-03-01"}),
-        (["2026-01-01", "2026-02-01"], {"SINCE": "2026-01-01", "UNTIL": "2026-02-01"}),
+        (10, ["", "2026-03-01"], ["2026-02-19", "2026-03-01"]),
+        (10, ["", "2026-03-01T00:00:00"], ["2026-02-19", "2026-03-01T00:00:00"]),
+        (10, ["2026-01-01", "2026-02-01"], ["2026-01-01", "2026-02-01"]),
+        (10, ["", ""], [f"{TODAY - timedelta(days=10):%Y-%m-%d}", f"{TODAY:%Y-%m-%d}"]),
+        (0, ["", "2026-03-01"], ["", "2026-03-01"]),
+        ("null", ["", ""], ["", ""]),
     ],
 )
-def test_the_window_ends_with_the_day_of_the_run_or_as_given(
-    given: list[str], window: dict[str, str], tmp_path: Path
+def test_the_window_is_that_of_a_run_of_airflow(
+    days: int | str, given: list[str], window: list[str], tmp_path: Path
 ) -> None:
+    pipeline, _ = compiled(tmp_path, f"window_days: {days}")
+    assert begin(pipeline, tmp_path, given) == (0, ["begin", "s3://b/data", *window, "v1"])
+    if days != "null":
+        run = SimpleNamespace(run_type="manual", data_interval_end=None, run_after=TODAY)
+        params = dict(zip(("since", "until"), given, strict=True))
+        assert [variables.since(params, run, int(days)), variables.until(params, run, int(days))] == window
+
+
+def test_a_window_that_cannot_be_computed_is_no_run_over_everything(tmp_path: Path) -> None:
     pipeline, _ = compiled(tmp_path, "window_days: 10")
-    begin = pipeline["deploymentSpec"]["executors"]["exec-begin"]["container"]
-    python = tmp_path / "python"  # in place of the image's: says what the task would be told
-    python.write_text('#!/bin/sh\necho "$@" "$SLIMTOWER_RUN" "$DATA" "$SINCE" "$UNTIL" "$SLIMTOWER_REF"\nexit 99\n')
+    assert begin(pipeline, tmp_path, ["", "last week"]) == (3, [])
+
+
+def begin(pipeline: dict[str, Any], folder: Path, given: list[str]) -> tuple[int, list[str]]:
+    """How the first task ends, and what it is told: a program in place of Python says so, and that nothing is to do."""
+    container = pipeline["deploymentSpec"]["executors"]["exec-begin"]["container"]
+    python = folder / "python"
+    python.write_text('#!/bin/sh\nprintf "%s\\n" "$3" "$DATA" "$SINCE" "$UNTIL" "$SLIMTOWER_REF"\nexit 99\n')
     python.chmod(0o755)
-    words = [*begin["command"], "begin", "run-1", "", "s3://b/data", *given, "v1", "2026-03-01T23:00:00Z"]
-    variables = {item["name"]: item.get("value", "") for item in begin["env"]}
-    environment = variables | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    environment = {item["name"]: item.get("value", "") for item in container["env"]}
+    environment |= {"PATH": f"{folder}:{os.environ['PATH']}"}
+    words = [*container["command"], "begin", "", "s3://b/data", *given, "v1"]
     done = subprocess.run(words, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, "nothing to do is no failure to Kubeflow"
-    assert done.stdout.split() == ["-m", "pipeline.task", "begin", "run-1", "s3://b/data", *window.values(), "v1"]
+    return done.returncode, done.stdout.splitlines()
 
 
 @pytest.mark.parametrize(
     ("key", "deployment"),
     [
         (r"variables\.TEST_FROM", "recipe: recipes/click_log.yaml\nvariables: {TEST_FROM: '{{ ds }}'}"),
+        (r"kubernetes\.secrets: name one", "kubernetes: {secrets: [s3, mlflow]}"),
         (r"stages\.teach\.environment\.X", "stages: {teach: {environment: {X: '{{ ds }}'}}}"),
     ],
 )
-def test_what_only_airflow_can_fill_is_refused(key: str, deployment: str, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=rf"kubeflow: deployment: {key} is a template of Airflow"):
+def test_what_kubeflow_cannot_do_is_refused(key: str, deployment: str, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=rf"^kubeflow: deployment: {key}"):
         compiled(tmp_path, deployment)

@@ -9,16 +9,16 @@ from deployment import ENGINE
 from bench import gpu_images
 from pipeline import images
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(3600)]
 TAG = "test-gpu"
 
 
-@pytest.fixture(autouse=True, scope="module")
-def engine() -> None:
-    """The container engine for both modules; skips if there is none."""
+@pytest.fixture(autouse=True)
+def _engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What builds and runs: the same container engine; skips if there is none."""
     if subprocess.run([ENGINE, "info"], capture_output=True).returncode:
         pytest.skip(f"needs a container engine: {ENGINE} does not answer")
-    os.environ["CONTAINER_ENGINE"] = ENGINE
+    monkeypatch.setenv("CONTAINER_ENGINE", ENGINE)
 
 
 @pytest.mark.parametrize("step", images.ACCELERATED)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from deployment import Deployment
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(3600)]
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".kubeflow-venv/bin/python"
 # The images' own entry point would go before the command, other than in a cluster; `env` runs what follows.
@@ -37,6 +37,7 @@ def pipeline(images: None, deployment: Deployment, tmp_path: Path) -> Path:
         "MLFLOW_TRACKING_URI": "http://mlflow:5000",
         "SLIMTOWER_REPO": deployment.repo,
         "SLIMTOWER_REMOTE": f"s3://{deployment.bucket}/kubeflow",
+        "SLIMTOWER_RUN": "local",  # a cluster has it from the pod
     }
     settings = {
         "recipe": "recipes/tiny.yaml",

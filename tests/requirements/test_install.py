@@ -72,6 +72,7 @@ def test_a_package_is_pinned_in_one_lock() -> None:
     [
         ("hashes.txt", ("run", "extras", "test", "gpu", "tracking")),
         ("airflow.lock", ("airflow",)),
+        ("kubeflow.lock", ("kubeflow",)),
         ("sbom.lock", ("sbom",)),
     ],
 )

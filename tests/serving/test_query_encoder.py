@@ -1,6 +1,7 @@
 """The encoders of the latency path give what the tokenizer and plain arithmetic give."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
 from slimtower.common.errors import UserError
+from slimtower.serving import query_encoder
 from slimtower.serving.query_encoder import TokenIds, load_query_encoder
 from steps.encoders.bases import resolve_base
 
@@ -33,7 +35,9 @@ READERS = {
     for max_length in (None, 6)
 }
 MANY = [
-    TokenIds(tokenizer(), length, special=False, prompt=prompt) for length in (None, 6) for prompt in ("", "query: ")
+    TokenIds(tokenizer(), length, special=False, prompt=prompt)
+    for length in (None, 6)
+    for prompt in ("", "query: ", "Instruct: find\nQuery: ", "x [MA")
 ]
 WORDY = st.text(st.characters(max_codepoint=126), max_size=40) | st.text(max_size=30)
 
@@ -60,7 +64,8 @@ def test_token_ids_are_the_tokenizers_own(text: str) -> None:
 @pytest.mark.medium
 @given(
     st.lists(
-        WORDY | st.sampled_from(["", "Sum of x_y", "the [MASK]", "naïve 東京", "two\nlines", "a" * 101]), max_size=8
+        WORDY | st.sampled_from(["", "Sum of x_y", "the [MASK]", "naïve 東京", "two\nlines", "SK] a", "a" * 101]),
+        max_size=8,
     )
 )
 def test_many_texts_have_the_ids_that_each_has_alone(texts: list[str]) -> None:
@@ -113,19 +118,53 @@ def test_a_table_gives_the_mean_of_its_rows(tmp_path: Path, normalise: bool) -> 
     assert encoder.encode([]).shape == (0, 8)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_a_text_is_embedded_among_thousands_as_it_is_alone(precision: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize(("precision", "width"), [("fp32", 8), ("int8", 8), ("int8", 6)])
+def test_a_text_is_embedded_among_thousands_as_it_is_alone(
+    precision: str, width: int, normalise: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = np.random.default_rng(6)
-    table = random_table() if precision == "fp32" else rng.integers(-127, 128, (30522, 8)).astype(np.int8)
-    folder = write_serving(tmp_path / "serving", table, precision=precision, max_length=None)
+    table = random_table() if precision == "fp32" else rng.integers(-127, 128, (30522, width)).astype(np.int8)
+    changes = {"precision": precision, "width": width, "max_length": None, "normalise": normalise}
+    folder = write_serving(tmp_path / "serving", table, **changes)
     np.save(folder / "scales.npy", rng.uniform(1e-3, 1, 30522).astype(np.float32))
+    np.save(folder / "projection.npy", rng.standard_normal((width, 8), dtype=np.float32))
     encoder = load_query_encoder(folder)
+    monkeypatch.setattr(query_encoder, "_CHUNK_LETTERS", 100_000)
     words = ["sum", "array", "of", "naïve", "unaffable", "2.5", "☃"]
     lengths = [*rng.integers(0, 12, 6000).tolist(), 5000]  # more than is looked up, and than is gathered, at once
     texts = [" ".join(rng.choice(words, length)) for length in lengths]
-    vectors = encoder.encode(texts)
-    for row in [0, 1, 2, 4095, 4096, 5999, 6000]:
-        np.testing.assert_array_equal(vectors[row], encoder.encode([texts[row]])[0])
+    vectors, compare = (
+        encoder.encode(texts),
+        np.testing.assert_array_equal if width == 8 else np.testing.assert_allclose,
+    )
+    for row in [0, 1, 2, *rng.integers(0, 6000, 300).tolist(), 4095, 4096, 5999, 6000]:
+        compare(vectors[row], encoder.encode([texts[row]])[0], **({} if width == 8 else {"rtol": 1e-4, "atol": 1e-4}))
+
+
+def test_a_batch_of_long_texts_takes_little_more_memory_than_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = load_query_encoder(write_serving(tmp_path / "serving", random_table(), max_length=None))
+    monkeypatch.setattr(query_encoder, "_CHUNK_LETTERS", 10_000)
+    texts = ["sum of an array " * 500] * 40
+
+    def peak(texts: list[str]) -> int:
+        tracemalloc.start()
+        encoder.encode(texts)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    peak(texts)
+    assert peak(texts) < 5 * peak(texts[:2])
+
+
+def test_a_token_without_a_row_is_no_other_tokens_embedding(tmp_path: Path) -> None:
+    encoder = load_query_encoder(write_serving(tmp_path / "serving", random_table()[:2000]))
+    for texts in (["unaffable"], ["unaffable", "sum"]):
+        with pytest.raises(IndexError):
+            encoder.encode(texts)
 
 
 def test_an_int8_table_scales_each_row_its_own_way(tmp_path: Path) -> None:

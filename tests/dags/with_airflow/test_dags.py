@@ -94,7 +94,7 @@ def test_gpu_tasks_share_a_pool_and_must_see_cuda(parsed: dict[str, Any]) -> Non
     tasks = parsed["dags"]["retrain"]
     in_pool = {name for name, task in tasks.items() if task["pool"] == "gpu"}
     asserting = {name for name, task in tasks.items() if "SLIMTOWER_REQUIRE_CUDA" in task["environment"]}
-    gpu = {"teach-dense", "generate", "embed", "distill-4l"}
+    gpu = {"candidates", "teach-dense", "generate", "embed", "distill-4l"}
     assert in_pool == asserting == (gpu if parsed["runner"] == "kubernetes" else set())
 
 
