@@ -193,9 +193,8 @@ class TableEncoder:
         by_count = np.argsort(counts, kind="stable")
         present, begins = np.unique(counts[by_count], return_index=True)
         room = max(_GATHERED, int(present[-1]))
-        codes = np.empty(
-            (room, self._table.shape[1]), dtype=self._table.dtype
-        )  # new memory would take longer than sums
+        # gathered into the same memory again and again: to take new memory would be longer work than the sums
+        codes = np.empty((room, self._table.shape[1]), dtype=self._table.dtype)
         rows = codes if self._scales is None else np.empty(codes.shape, dtype=np.float32)
         for count, members in zip(present.tolist(), np.split(by_count, begins[1:]), strict=True):
             step = room // max(count, 1)
