@@ -1,8 +1,8 @@
 """python -m bench.gpu_images [BASE]: the CUDA image of each step that can use a GPU, built and self-checked.
 
-Each image imports what its step needs, faiss with its GPU code among it, and says whether a CUDA device is there. Then
-it is told that one must be there, as tasks with a GPU are. BASE is the base image, the Containerfile's by default.
-Writes bench/results/gpu_images.json. A quarter of an hour without a GPU, 12 GB of disk.
+Each image imports what its step needs, faiss with its GPU code among it, and says that it sees no CUDA device.
+Then it is told that one must be there, as tasks with a GPU are. No container is given a GPU, also where there is one.
+BASE is the base image, the Containerfile's by default. Writes bench/results/gpu_images.json. A quarter of an hour.
 """
 
 import os
@@ -28,9 +28,9 @@ def engine() -> str:
 
 
 def run_in(image: str, *words: str, variables: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Run Python in a container of an image, which is gone when this returns."""
+    """Run Python in a container of an image, without a GPU. It is gone when this returns."""
     name = f"slimtower-{uuid.uuid4().hex[:12]}"
-    given = [word for variable in variables for word in ("--env", variable)]
+    given = [word for variable in ("NVIDIA_VISIBLE_DEVICES=void", *variables) for word in ("--env", variable)]
     command = [engine(), "run", "--name", name, *given, "--entrypoint", "python", image, *words]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=600)

@@ -1,4 +1,4 @@
-"""The CUDA images, built here, with or without a GPU: each can run its step, and says whether a device is there."""
+"""The CUDA images, built here: each can run its step, and says that a container without a GPU has none."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ def _engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("step", images.ACCELERATED)
-def test_an_image_with_cuda_runs_its_step_and_says_whether_a_device_is_there(step: str) -> None:
+def test_an_image_with_cuda_runs_its_step_and_says_that_no_device_is_there(step: str) -> None:
     images.build([step], "gpu", os.environ.get("PYTHON_IMAGE", ""), "", TAG, [])
     image = gpu_images.inspect(step, TAG)
     assert "faiss-gpu" in image["self_check"] and "torch is built for CUDA" in image["self_check"]
