@@ -156,6 +156,8 @@ def main() -> None:
         compiler.Compiler().compile(retrain(deployment, graph), str(output))
     except (ValueError, TypeError) as error:  # SettingsError, or kfp's own
         sys.exit(f"kubeflow: {error}")
+    except OSError as error:
+        sys.exit(f"kubeflow: {output}: cannot be written ({error.strerror}); name a file in a folder that is there")
     print(f"kubeflow: {output}, {len(graph.stages) + 2} tasks")
 
 

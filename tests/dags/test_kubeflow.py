@@ -133,6 +133,15 @@ def begin(pipeline: dict[str, Any], folder: Path, given: list[str]) -> tuple[int
     return done.returncode, done.stdout.splitlines()
 
 
+def test_a_file_that_cannot_be_written_is_named_in_one_line(tmp_path: Path) -> None:
+    command = [PYTHON, "-m", "slimtower_dags.kubeflow", "--output", tmp_path / "nowhere/kubeflow.yaml"]
+    environment = os.environ | {"PYTHONPATH": "dags"}
+    done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"kubeflow: {tmp_path / 'nowhere/kubeflow.yaml'}: cannot be written")
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("key", "deployment"),
     [
