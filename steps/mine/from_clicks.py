@@ -27,7 +27,7 @@ CLIP = 10.0  # most that a click counts
 MAX_PAIRS = 200_000  # of query and document, seen at two ranks or more, that propensities are estimated from
 ITERATIONS = 1000  # steps of the estimate, at most
 TOLERANCE = 1.0e-5  # the largest relative change of a propensity in a step at which it stops
-LAST_RANK = 10  # with a propensity of its own; ranks below it share this one's
+LAST_RANK = 10  # with a propensity of its own, if results are shown there; ranks below it share this one's
 CLICK_TOP_TERMS = 2  # how many of q1's terms must be important in q2, as in the paper
 CLICK_SOURCES = ("click_one_hop", "click_multi_hop")
 _EMPTY_LOG = "the log holds no impressions: nothing to mine, both tables are empty"
@@ -117,10 +117,11 @@ def judgements(
     if debias.method == "none":
         pairs = used.group_by("query", "doc").aggregate(shown=used.count(), clicks=clicks, weight=clicks * FIXED_POINT)
     else:
-        rank = ibis.least(used["rank"].cast("int64"), ibis.literal(LAST_RANK, "int64"))
+        last = min(LAST_RANK, engine.number(used["rank"].cast("int64").max()))
+        rank = ibis.least(used["rank"].cast("int64"), ibis.literal(last, "int64"))
         at_rank = used.group_by("query", "doc", place=rank).aggregate(shown=used.count(), clicks=clicks)
         at_rank = engine.keep(at_rank)
-        propensities = _estimated(engine, at_rank)
+        propensities = _estimated(engine, at_rank, last)
         weights = [round(weight * FIXED_POINT) for weight in inverse_weights(propensities, CLIP).tolist()]
         at_ranks = ((at_rank.place == rank, weight) for rank, weight in enumerate(weights, start=1))
         of_click = ibis.cases(*at_ranks, else_=0)
@@ -130,8 +131,8 @@ def judgements(
     return Judgements(engine.keep(pairs), engine.number(rows.count()), dropped, propensities)
 
 
-def _estimated(engine: Engine, at_rank: ir.Table) -> Propensities:
-    """Examination of the ranks, from a seeded sample of the pairs that were clicked and shown at two ranks or more."""
+def _estimated(engine: Engine, at_rank: ir.Table, last: int) -> Propensities:
+    """Examination of the ranks to `last`, from a seeded sample of the clicked pairs that were shown at two or more."""
     moved = at_rank.group_by("query", "doc").aggregate(ranks=at_rank.place.nunique(), clicks=at_rank.clicks.sum())
     moved = moved.filter((moved.ranks > 1) & (moved.clicks > 0)).drop("clicks")
     moved = moved.mutate(number=mixed(SEED, moved.query, moved.doc))
@@ -140,7 +141,7 @@ def _estimated(engine: Engine, at_rank: ir.Table) -> Propensities:
     columns = ["shown", "clicks", "pair", "place"]
     rows = engine.rows(at_rank.join(pairs, ["query", "doc"]).select(columns).order_by("pair", "place"))
     log = (rows[name].to_numpy().astype("int64") for name in columns)
-    return estimate(*log, iterations=ITERATIONS, tolerance=TOLERANCE, max_rank=LAST_RANK)
+    return estimate(*log, iterations=ITERATIONS, tolerance=TOLERANCE, max_rank=last)
 
 
 def _check_time(engine: Engine, rows: ir.Table) -> None:

@@ -57,7 +57,7 @@ def samples(
     """
     engine = cell.engine
     numbered = triplets.mutate(number=mixed(SEED, triplets.query, triplets.positive))
-    ordered = numbered.order_by("number", "query", "positive")
+    ordered = numbered.order_by("number", "query", "positive", "negative")
     samples_by_source = [
         engine.rows(ordered.filter(ordered.source == source).limit(SAMPLES)).to_pylist()
         for source in engine.counts(triplets, "source")

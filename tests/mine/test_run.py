@@ -256,6 +256,22 @@ def test_debiasing_weighs_a_click_by_how_rarely_its_rank_is_seen(
     assert max(weights) > 1.1 * min(weights)
 
 
+def test_a_log_that_shows_few_results_is_debiased_by_the_ranks_that_it_shows(tmp_path: Path) -> None:
+    queries = [query(f"d/q{n}", f"word{n} other{n}") for n in range(20)]
+    documents = [document(f"d/{n}{side}", f"Text {n} {side}.") for n in range(20) for side in "abc"]
+    log = [
+        impression(
+            f"d/q{n}", f"d/{n}{'abcab'[session % 3 + rank]}", (session + rank) % (rank + 2) == 0, session, rank + 1
+        )
+        for n in range(20)
+        for session in range(24)
+        for rank in range(3)
+    ]
+    ingest = write_log(tmp_path / "ingest", queries, documents, log)
+    report = read_json(mine(ingest, tmp_path / "mine", debias={"method": "ipw"}) / "report.json")
+    assert report["propensities"]["examination_by_rank"] == pytest.approx([1.0, 2 / 3, 1 / 2], abs=0.01)
+
+
 def test_what_the_projects_folder_is_called_is_no_column(tmp_path: Path) -> None:
     project = tmp_path / "run=5" / "split=time" / "dataset=clicks"
     out = mine(write_log(project / "ingest", QUERIES, DOCUMENTS, LOG), project / "mine", click_threshold=0.05)
