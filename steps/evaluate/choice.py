@@ -100,11 +100,19 @@ def choose(
     }
 
 
-def compare_on_test(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> dict[str, float]:
-    """`choice` of metrics.json on test: choice and runner-up by nDCG@10 `(queries,)` a data set; {} without any."""
+def compare_on_test(
+    ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], weights: Sequence[float]
+) -> dict[str, float]:
+    """`choice` of metrics.json on test: choice and runner-up by nDCG@10 `(queries,)` a data set; {} without any.
+
+    `weights` of the data sets in the mean.
+    """
     if not ours or not theirs:
         return {}
-    return {"test_difference": _mean(ours, None) - _mean(theirs, None), "test_p_value": _chance(ours, theirs, None)}
+    return {
+        "test_difference": _mean(ours, weights) - _mean(theirs, weights),
+        "test_p_value": _chance(ours, theirs, weights),
+    }
 
 
 def _chance(student: Sequence[np.ndarray], reference: Sequence[np.ndarray], weights: Sequence[float] | None) -> float:

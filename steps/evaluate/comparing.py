@@ -12,7 +12,7 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from steps.core.measures import units
 from steps.evaluate.systems import TEACHER
-from steps.retrieval.noninferiority import resampled_means
+from steps.retrieval.noninferiority import FEWEST, resampled_means
 
 Paired = Mapping[str, tuple[np.ndarray, np.ndarray]]  # data set -> (student, teacher), each `(queries,)`
 
@@ -90,8 +90,8 @@ def p_value(differences: Sequence[np.ndarray], weights: Sequence[float] | None =
     """Two-sided t-test that the mean over data sets of the mean difference is 0; one array `(queries,)` a data set.
 
     `weights` of the data sets in that mean; None = alike. Each has its own variance, with the degrees of freedom of
-    Welch and Satterthwaite; one of one query is left out. 1 where no query differs or no data set is left; 0 where all
-    differ by the same amount, as no variance stands against it.
+    Welch and Satterthwaite; one of one query is left out. 1 where no query differs or no data set is left. Where all
+    queries differ by the same amount no variance stands against it: 0, or 1 for fewer than FEWEST queries.
     """
     usable = [at for at, values in enumerate(differences) if len(values) > 1]
     if not usable:
@@ -102,7 +102,7 @@ def p_value(differences: Sequence[np.ndarray], weights: Sequence[float] | None =
     variances = np.array([values.var(ddof=1) / len(values) if np.ptp(values) else 0.0 for values in differences])
     variances *= shares**2
     if not variances.any():
-        return float(total == 0)
+        return float(total == 0 or sum(map(len, differences)) < FEWEST)
     freedom = variances.sum() ** 2 / sum(
         variance**2 / (len(values) - 1) for variance, values in zip(variances, differences, strict=True)
     )

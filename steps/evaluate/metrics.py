@@ -197,7 +197,7 @@ def _choose(
     choice = choose(quality, p50_ms, task.params.budget_ms, allowed, judged_on, shares, can_replace)
     if judged_on == "dev" and choice["runner_up"]:
         ours, theirs = (list(served[choice[name]].ndcg("test").values()) for name in ("student", "runner_up"))
-        choice |= compare_on_test(ours, theirs)
+        choice |= compare_on_test(ours, theirs, weights(list(teacher.ndcg("test")), AS_ONE))
     return choice, choice["student"] or ranked(quality, p50_ms, shares)[0]
 
 

@@ -22,7 +22,7 @@ from steps.core.params import Seed
 FEWEST = 30  # queries of a data set, below which differences prove little
 _CELLS = 4_000_000  # counts held at once: 32 MB
 _POWER = 0.8  # chance that as many queries as `Judgement.enough` show what is true
-_HOPELESS = 20  # times as many queries as there are: nobody will judge so many
+HOPELESS = 20  # times as many queries as there are: nobody will judge so many
 
 Answer = Literal["yes", "no", "cannot tell"]
 
@@ -100,7 +100,7 @@ class NonInferiority(Strict):
             return None
         quantiles = NormalDist().inv_cdf(self.confidence) + NormalDist().inv_cdf(_POWER)
         enough = math.ceil((quantiles * float(values.std(ddof=1)) / mean) ** 2)
-        return max(FEWEST, enough) if enough <= _HOPELESS * len(values) else None
+        return max(FEWEST, enough) if enough <= HOPELESS * len(values) else None
 
     def _means(self, candidate: np.ndarray, champion: np.ndarray) -> np.ndarray:
         return resampled_means(candidate - (1 - self.margin) * champion, self.resamples, self.seed)

@@ -79,7 +79,11 @@ def test_the_fastest_that_is_no_worse_than_the_best_is_chosen() -> None:
     assert (outside["student"], outside["runner_up"], outside["reason"]) == ("slow", "fast", "best mean nDCG@10 on dev")
     assert outside["bounds"]["fast"] < -0.008, "on the data set where it is worst"
     fast, slow = np.random.default_rng(9).uniform(size=(2, 50))
-    on_test = compare_on_test([fast], [slow])
+    on_test = compare_on_test([fast], [slow], [1.0])
+    several, reference = [fast, slow, slow], [slow, fast, fast]
+    weighted = compare_on_test(several, reference, [1.0, 0.25, 0.25])
+    assert weighted["test_difference"] == pytest.approx((fast.mean() - slow.mean()) / 3)
+    assert weighted["test_p_value"] == p_value([fast - slow, slow - fast, slow - fast], [1.0, 0.25, 0.25])
     assert on_test["test_difference"] == pytest.approx(fast.mean() - slow.mean())
     assert on_test["test_p_value"] == pytest.approx(stats.ttest_rel(fast, slow).pvalue)
     metrics = {"choice": choice | on_test, "latency": {"teacher": {}, **times}, "datasets_dev": {"a": {}}}
@@ -136,8 +140,9 @@ def test_a_handful_of_queries_shows_no_student_to_be_no_worse() -> None:
 
 
 def test_without_variance_there_is_no_doubt_and_with_one_query_nothing_but() -> None:
-    assert p_value([np.full(5, 0.1), np.full(3, 0.1)]) == 0
-    assert p_value([np.full(5, 0.5), np.full(3, -0.5)]) == 1
+    assert p_value([np.full(FEWEST, 0.1), np.full(3, 0.1)]) == 0
+    assert p_value([np.full(FEWEST, 0.5), np.full(3, -0.5)]) == 1
+    assert p_value([np.full(2, 0.37)]) == 1, "two queries prove nothing"
     several = np.array([0.1, 0.2, 0.3])
     assert p_value([np.array([0.5])]) == 1
     assert p_value([np.array([0.5]), several]) == p_value([several]) < 0.1  # one query has no variance of its own

@@ -106,6 +106,9 @@ def test_a_sentence_names_the_speed_the_loss_and_the_queries_that_would_tell() -
     hopeless["verdict"]["a"]["s"] |= {"enough": None, "change": -0.1}
     [line] = headline(hopeless)
     assert "10.0 %" in line and "about" not in line
+    hopeless["verdict"]["a"]["s"] |= {"change": 0.0047}
+    [line] = headline(hopeless)
+    assert "gains 0.47 %" in line and "loss" not in line
     [line] = headline(metrics({"s": ["yes", "no", "no"]}))
     assert "cannot replace the teacher" in line and "on b, c" in line
     slow = metrics({"s": ["yes"]}, served={"teacher": {"p50_ms": 1.0}, "s": {"p50_ms": 2.0}})
@@ -137,3 +140,11 @@ def test_the_figures_stand_behind_the_sentence_like_for_like_too() -> None:
     assert "0.3\u00a0MB" in lines[4]
     fused["verdict"]["a"]["s"]["answer"] = "cannot tell"
     assert "s with BM25 on b:" in headline(fused)[0] and "With BM25 on both sides it loses 3.1 %" in headline(fused)[0]
+
+
+@pytest.mark.parametrize(("high", "said"), [(-0.003, True), (0.003, False)])
+def test_who_can_replace_the_teacher_is_not_said_to_lose_nothing_to_one_with_bm25(high: float, said: bool) -> None:
+    both = {"answer": "cannot tell", "change": -0.015, "low": -0.03, "high": high, "queries": 1000, "enough": None}
+    row = {"answer": "yes", "change": 0.05, "low": 0.02, "high": 0.08, "queries": 1000, "enough": 30}
+    [line] = headline(metrics({"s": ["yes"]}, like_for_like={"a": {"s": {"alone": row, "both": both}}}))
+    assert "can replace the teacher" in line and ("With BM25 on both sides it loses 1.5 %" in line) is said
