@@ -56,7 +56,10 @@ def _signs() -> dict[int, str]:
     """Translation of white space and the like to a space, and of signs other than `+`, `#` and `.` to `,`."""
     kinds = ((code, unicodedata.category(chr(code))[0]) for code in range(sys.maxunicode + 1))
     folded = {code: " " if kind in "ZC" else "," for code, kind in kinds if kind in "PSZC"}
-    return folded | {ord(sign): sign for sign in "+#."} | {ord("\N{MUSIC SHARP SIGN}"): "#"} | UNSEEN
+    unseen = dict.fromkeys(
+        [0x34F, 0x200B, *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)], ""
+    )  # emoji's variants too
+    return folded | {ord(sign): sign for sign in "+#."} | {ord("\N{MUSIC SHARP SIGN}"): "#"} | unseen | UNSEEN
 
 
 def fold(text: str) -> str:
@@ -72,9 +75,9 @@ def fold(text: str) -> str:
 
 
 def _folded(text: str) -> str:
-    """Normalised again after case is folded, which may part a letter from its mark; Turkish i has none."""
+    """Normalised again after case is folded, which may part a letter from its mark; Turkish i and ı are one."""
     folded = unicodedata.normalize("NFKC", undotted(unicodedata.normalize("NFKC", text)).casefold())
-    return " ".join(_ANY_NAME.findall(folded.replace("i\u0307", "i").translate(_signs())))
+    return " ".join(_ANY_NAME.findall(folded.replace("i\u0307", "i").replace("ı", "i").translate(_signs())))
 
 
 def words(text: str) -> list[str]:

@@ -26,6 +26,9 @@ from steps.core.texts import _UNSPACED, _folded, fold, lowered_places, sentences
         ("İSTANBUL I\u0307zmir", "istanbul izmir"),
         ("İstanbul", "İstanbul".lower()),
         ("προϊόντος ΐ", "προϊόντος ΐ".upper()),
+        ("ısparta", "ISPARTA"),
+        ("i \u2764\ufe0f ny", "i \u2764 ny"),  # an emoji with and without its variant
+        ("foo\u200bbar\u034f", "foobar"),
     ],
 )
 def test_fold_ignores_case_punctuation_and_forms(first: str, second: str) -> None:
