@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,8 @@ async def _running(service: Service) -> AsyncIterator[None]:
     service.watcher.stop()
     if service.log:
         await asyncio.to_thread(service.log.close)
-    service.pool.shutdown(wait=False, cancel_futures=True)
+    for pool in (service.pool, service.baseline_pool):
+        pool.shutdown(wait=False, cancel_futures=True)
     LOGGER.info("stopped")
 
 
@@ -181,7 +182,7 @@ def _page(html: str, style: str = "") -> Response:
     return HTMLResponse(html, headers={"Content-Security-Policy": policy(html, style), "Cache-Control": "no-cache"})
 
 
-@cache
+@lru_cache(maxsize=4)  # of the pages, whose text is the key; the report changes
 def policy(html: str, style: str = "") -> str:
     """Content-Security-Policy of a page: its own script and style, requests to where it came from, nothing else."""
     digests: dict[str, list[str]] = {"script": [], "style": []}

@@ -8,6 +8,7 @@ import secrets
 import socket
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
@@ -28,11 +29,12 @@ STOP_S = 30  # so long may requests take that run when the service is asked to s
 def main(words: list[str]) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when faiss is loaded: idle threads must not spin
     arguments = _parser().parse_args(words)
-    with tempfile.TemporaryDirectory(prefix="slimtower-serve-") as shared:
-        settings = _settings(arguments)
-        if arguments.workers > 1:
-            os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared  # where the processes add their counts up
-        _check_free(arguments.host, arguments.port)
+    settings = _settings(arguments)
+    _check_free(arguments.host, arguments.port)
+    with ExitStack() as stack:
+        if arguments.workers > 1:  # where the processes add their counts up
+            shared = stack.enter_context(tempfile.TemporaryDirectory(prefix="slimtower-serve-"))
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared
         try:
             _serve(settings, arguments)
         except KeyboardInterrupt:

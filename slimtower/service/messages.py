@@ -171,7 +171,7 @@ class ClickAnswer(BaseModel):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"logged": True}]})
 
-    logged: bool = Field(description="whether the log has it: it must be of a logged search of this client")
+    logged: bool = Field(description="whether the log has it: it must be of a logged search")
 
 
 class EmbeddingsRequest(BaseModel):
@@ -289,12 +289,26 @@ async def refusal(request: Request, error: Exception) -> JSONResponse:
             first: Mapping[str, Any] = error.errors()[0]
             if first["type"] == "json_invalid":
                 return problem(422, "the body is not JSON")
-            param, message = ".".join(str(part) for part in first["loc"][1:]), str(first["msg"])
+            if first["loc"] == ("body",) and "json" not in request.headers.get("content-type", ""):
+                return problem(415, "the body is not said to be JSON; send the header Content-Type: application/json")
+            param, message = (
+                ".".join(map(str, first["loc"][1:2])),
+                str(first["msg"]),
+            )  # behind it: which of several types
             return problem(422, f"{param or 'body'}: {message[:1].lower()}{message[1:]}", param=param)
         case HTTPException():  # a body that no parser gets through is a 400
-            return problem(error.status_code, _MESSAGES.get(error.status_code, str(error.detail)))
+            response = problem(error.status_code, _MESSAGES.get(error.status_code, str(error.detail)))
+            if error.status_code == 405:
+                response.headers["Allow"] = ", ".join(_allowed(request))
+            return response
     LOGGER.error("defect", exc_info=error, extra={"data": {"path": request.url.path}})
     return problem(500, "the service failed on this request; its log says where")
+
+
+def _allowed(request: Request) -> list[str]:
+    """Methods of the request's path; pages, which are in no schema, have GET."""
+    methods = {method.upper() for method in request.app.openapi()["paths"].get(request.url.path, ["get"])}
+    return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
 
 
 HANDLERS: dict[Any, Any] = dict.fromkeys(

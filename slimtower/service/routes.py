@@ -1,9 +1,11 @@
 """The routes that answer: /search, /systems, /document, /events for clicks; and OpenAI's protocol for embeddings."""
 
+import asyncio
 import base64
 import re
 import time
 import uuid
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeGuard
 
@@ -66,7 +68,9 @@ def search_routes(service: Service) -> APIRouter:
         body = SearchRequest(query=query or q or "", k=k, dataset=dataset, system=system, log=log)
         return await _search(service, request, body)
 
-    run_facts: tuple[Serving | None, dict[str, Any]] = None, {}  # of the releases that it was computed for
+    run_facts: dict[str, Any] = {}
+    told: weakref.ref[Serving] | None = None  # for what they were computed, which is not kept once it is replaced
+    computing = asyncio.Lock()
 
     def facts_of(serving: Serving) -> dict[str, Any]:
         teacher = service.baselines.teacher_name(serving.student("").release)
@@ -75,17 +79,20 @@ def search_routes(service: Service) -> APIRouter:
     @routes.get("/systems", response_model=SystemsAnswer)
     async def systems() -> dict[str, Any]:
         """What answers now, what it was made of, and whether searches are logged."""
-        nonlocal run_facts
+        nonlocal run_facts, told
         serving = service.serving()
-        if run_facts[0] is not serving:
-            run_facts = serving, await service.run(lambda: facts_of(serving))
+        async with computing:
+            if told is None or told() is not serving:
+                run_facts = await service.run(lambda: facts_of(serving))
+                told = weakref.ref(serving)
+            facts = run_facts
         students = [served.facts() for served in serving.students.values()]
         baselines = [{"system": name, "kind": "baseline"} for name in service.baselines.names(serving)]
         for system in students + baselines:
             served = serving.student(system["system"] if system["kind"] == "student" else "")
             key = system["system"], served.release.datasets[0], served.release.manifest.checksum
             system["recent"] = _medians(service.recent.medians(*key))
-        return run_facts[1] | {
+        return facts | {
             "default": serving.default,
             "systems": students + baselines,
             "documents": service.corpus.state() is not None,
@@ -125,7 +132,7 @@ async def _search(service: Service, request: Request, body: SearchRequest) -> Re
         raise Problem(422, message, param="k")
     charge(request.scope, len(texts), body.k)
     serving = service.serving()
-    result, snippets = await service.run(lambda: _with_snippets(service, serving, body, texts))
+    result, snippets = await service.run(lambda: _with_snippets(service, serving, body, texts), body.system)
     service.metrics.time("slimtower_search_seconds", result.times.search / 1e3, system=result.system)
     fields = {"dataset": result.dataset, "k": body.k}
     note_answer(service, request.scope, result.by, result.system, texts, result.times.encode, **fields)

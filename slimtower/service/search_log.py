@@ -30,6 +30,7 @@ CLICK_S = 24 * 3600  # so long after its search a click counts, for `ingest` as 
 _AHEAD_S = 300  # so far the clock of the replica that answered the search may be ahead
 _WAITING = 100_000  # rows of a file at most, and rows that wait while a store fails
 _OF_ONE = _WAITING // 10  # of these at most from one address
+_LETTERS = 100_000_000  # of all rows of a file, and a tenth of one address's
 _OURS = re.compile(  # and what a kill left of one
     r"(?:^|/)(?:queries|events)/dt=(\d{4}-\d{2}-\d{2})/(?:\.staging\.)?slimtower-[^/]+\.jsonl(?:\.\d+\.[0-9a-f]+)?$"
 )
@@ -46,21 +47,28 @@ class Client(NamedTuple):
 
 @dataclass
 class _Waiting:
-    """Rows for one file, each with its address, and how many each address has of them."""
+    """Rows for one file, each with its address, and how many rows and letters each address has of them."""
 
     rows: list[tuple[str, str]] = field(default_factory=list)
     shares: Counter[str] = field(default_factory=Counter)
+    letters: Counter[str] = field(default_factory=Counter)
 
     def add(self, address: str, row: str) -> bool:
         """Keep a row, if there is room for one of this address."""
         if len(self.rows) >= _WAITING or self.shares[address] >= _OF_ONE:
             return False
+        if self.letters.total() + len(row) > _LETTERS or self.letters[address] + len(row) > _LETTERS // 10:
+            return False
         self.rows.append((address, row))
         self.shares[address] += 1
+        self.letters[address] += len(row)
         return True
 
     def remove(self, count: int) -> None:
         self.shares -= Counter(address for address, _ in self.rows[:count])
+        for address, row in self.rows[:count]:
+            self.letters[address] -= len(row)
+        self.letters += Counter()  # without those who have none
         del self.rows[:count]
 
 

@@ -22,6 +22,7 @@ from slimtower.service.search_log import SearchLog
 from slimtower.service.settings import K, Settings
 from slimtower.service.sources import FolderSource, RegistrySource, Source, project_of
 from slimtower.service.systems import (
+    BASELINES,
     BM25,
     FUSED_TEACHER,
     TEACHER,
@@ -103,6 +104,9 @@ class Service:
     pool: ThreadPoolExecutor
     project: Path | None = None
     recent: Recent = field(default_factory=Recent)
+    baseline_pool: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="baseline")
+    )
 
     @property
     def report(self) -> Path | None:
@@ -124,9 +128,10 @@ class Service:
             raise Problem(503, "no release is loaded yet; the log of the service says why", retry_s=5)
         return current
 
-    async def run(self, compute: Callable[[], _T]) -> _T:
-        """Compute in a thread, as many at once as `threads` says."""
-        return await asyncio.get_running_loop().run_in_executor(self.pool, compute)
+    async def run(self, compute: Callable[[], _T], system: str = "") -> _T:
+        """Compute in a thread, as many at once as `threads` says; baselines have one, so that students still answer."""
+        pool = self.baseline_pool if system in BASELINES else self.pool
+        return await asyncio.get_running_loop().run_in_executor(pool, compute)
 
     def warm(self) -> None:
         """Let new students answer some queries on each of their data sets, so that none is timed cold."""
@@ -143,7 +148,7 @@ class Service:
     def search(self, serving: Serving, system: str, dataset: str, texts: list[str], k: int) -> SearchResult:
         """Encode and search. UserError for an unknown system or data set."""
         name = system or serving.default
-        is_baseline = name in (TEACHER, FUSED_TEACHER, BM25)
+        is_baseline = name in BASELINES
         if is_baseline and name not in self.baselines.names(serving):
             raise UserError(f"system {name!r} does not answer here: its files are not beside the releases")
         served = serving.student("" if is_baseline else name)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from slimtower.common.errors import TransientError, UserError
 from slimtower.common.files import cache_root, file_lock, last_used, read_json, staged_folder
-from slimtower.registry.client import client, reaching, tracking_uri
+from slimtower.registry.client import client, reaching, sqlite_file, tracking_uri
 from slimtower.service.systems import Origin, Served, stamp
 from slimtower.serving.choice import run_command
 from slimtower.serving.release import Release, load_release
@@ -110,6 +110,8 @@ class RegistrySource:
         self._anew: set[Path] = set()  # places in the cache that were filled a second time
 
     def poll(self) -> dict[str, Hashable]:
+        if (database := sqlite_file()) and not database.is_file():  # asking would make it
+            raise UserError(f"{database} is not there: set MLFLOW_TRACKING_URI, or promote a release (`make promote`)")
         with reaching():
             version = self._version()
         return {self.alias: (str(version.version), str(version.source))}

@@ -23,7 +23,7 @@ from slimtower.serving.display import answered_examples
 from slimtower.serving.release import Hit, Release
 from slimtower.serving.tower_files import tower_facts, transformer_layers
 
-BM25, TEACHER, FUSED_TEACHER = "bm25", "teacher", "teacher+bm25"
+BM25, TEACHER, FUSED_TEACHER = BASELINES = "bm25", "teacher", "teacher+bm25"
 EXAMPLES = 3
 _LONGEST = 60  # characters of an example
 _REPORT = "reports/report.html"

@@ -150,8 +150,9 @@ class Observing:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope  # the server sends no body then
         began, number, status = time.perf_counter(), uuid.uuid4().hex[:16], 0
-        scope[SEEN] = {}
+        scope[SEEN] = inner[SEEN] = {}
 
         async def noting(message: Message) -> None:
             nonlocal status
@@ -167,7 +168,7 @@ class Observing:
 
         self.in_flight += 1
         try:
-            await self.app(scope, receive, noting)
+            await self.app(inner, receive, noting)
         except Exception:
             if not status:  # else it was answered with 500, and logged
                 raise

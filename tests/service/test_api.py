@@ -1,12 +1,14 @@
 """What the service answers, and how it refuses."""
 
 import base64
+import gc
 import json
 import logging
 import re
 import shutil
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -188,7 +190,76 @@ def test_what_is_no_request_is_refused(client: TestClient) -> None:
     chunks = client.post("/search", content=(b"x" * 1000 for _ in range(6)), headers=json_type)  # of no told length
     assert chunks.status_code == 413
     assert "no such path" in refusal(client.get("/nowhere"))
-    assert "no such method" in refusal(client.get("/events"))
+    for method, path, allowed in (
+        ("GET", "/events", "POST"),
+        ("DELETE", "/search", "GET, HEAD, POST"),
+        ("POST", "/", "GET, HEAD"),
+    ):
+        wrong = client.request(method, path)
+        assert "no such method" in refusal(wrong) and wrong.headers["Allow"] == allowed
+    unsaid = client.post("/search", content='{"query": "sum"}')
+    assert unsaid.status_code == 415 and "Content-Type: application/json" in refusal(unsaid)
+
+
+def test_who_asks_for_the_head_alone_learns_whether_the_service_is_up(client: TestClient) -> None:
+    for path in ("/", "/health", "/health/live"):
+        head, whole = client.head(path), client.get(path)
+        assert head.status_code == whole.status_code == 200
+        assert head.headers["content-type"] == whole.headers["content-type"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/search", {"query": None}, "query"),
+        ("/search", {"query": ["a", 1]}, "query"),
+        ("/v1/embeddings", {"input": 5}, "input"),
+        ("/search", {"query": "a", "k": 0}, "k"),
+    ],
+)
+def test_the_wrong_field_is_named_as_the_client_calls_it(
+    client: TestClient, path: str, body: dict[str, Any], param: str
+) -> None:
+    assert client.post(path, json=body).json()["error"]["param"] == param
+
+
+def test_what_systems_tells_of_a_release_is_computed_once_and_keeps_no_release(
+    released: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, service = open_client(released / "models/release/static")
+    calls: list[Any] = []
+
+    def examples(serving: Serving) -> dict[str, list[str]]:
+        calls.append(weakref.ref(serving))
+        time.sleep(0.1)
+        return {}
+
+    monkeypatch.setattr(Service, "examples", lambda self, serving: examples(serving))
+    with client:
+        with ThreadPoolExecutor(8) as asking:
+            answers = list(asking.map(lambda _: client.get("/systems").status_code, range(8)))
+        assert answers == [200] * 8 and len(calls) == 1
+        current = service.watcher.current
+        assert current is not None
+        service.watcher.current = Serving(current.students, current.default)
+        del current
+        gc.collect()
+        assert calls[0]() is None, "the release before is not kept for what was told of it"
+
+
+def test_students_answer_while_baselines_are_busy(opened: tuple[TestClient, Service]) -> None:
+    client, service = opened
+    done = threading.Event()
+    busy = [service.baseline_pool.submit(done.wait, 60) for _ in range(3)]
+    with ThreadPoolExecutor(4) as asking:
+        slow = [asking.submit(client.get, "/search", params={"q": "sum", "system": "bm25"}) for _ in range(3)]
+        try:
+            student = asking.submit(client.get, "/search", params={"q": "sum", "system": "static"}).result(20)
+            assert student.status_code == 200 and not any(answer.done() for answer in slow)
+        finally:
+            done.set()
+        assert [answer.result(60).status_code for answer in slow] == [200] * 3
+    assert all(future.result() for future in busy)
 
 
 def test_a_field_that_asks_for_no_documents_changes_nothing(client: TestClient) -> None:

@@ -189,6 +189,24 @@ def test_what_a_store_refuses_is_written_later_and_no_click_before_its_search(
     assert [json.loads(line)["query_id"] for line in next(iter(store.files.values())).splitlines()] == ["q0", "q1"]
 
 
+def test_long_queries_fill_the_room_of_many_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slimtower.service.search_log._LETTERS", 25_000)
+    store = Flaky(FAILURES[0])
+    log = open_log(store, Clock())  # type: ignore[arg-type]
+
+    def logged(address: str, text: str) -> bool:
+        return log.search("q", Client("id", address), text, "one", ["one/1"], {})
+
+    assert [logged("a", "x" * 1000) for _ in range(3)] == [True, True, False]
+    assert [logged(f"other {n}", "x" * 2000) for n in range(12)].count(True) == 10, (
+        "as many letters as there is room for"
+    )
+    store.fails = False
+    log.flush()
+    assert logged("a", "x" * 1000)
+    log.close()
+
+
 def test_one_address_leaves_room_for_others_and_what_is_dropped_is_told_once_a_flush(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -207,6 +207,16 @@ def test_what_keeps_a_source_from_answering_is_told_once_for_each_reason(
     assert errors == ["RuntimeError: no route", "no champion", "RuntimeError: no route"]
 
 
+def test_asking_for_a_model_where_nothing_was_promoted_makes_no_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///own.db")
+    with pytest.raises(UserError, match=r"own\.db is not there: set MLFLOW_TRACKING_URI, or promote"):
+        RegistrySource("retriever@champion").poll()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_damaged_audit_trail_keeps_no_champion_from_serving(releases: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good = '{"version": "7", "at": "2026-01-01T00:00:00Z", "by": "someone"}'
     trail = ["", "{", "7", "[" * 4000, '{"version": "6"}', good]
