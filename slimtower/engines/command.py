@@ -36,7 +36,12 @@ def main(words: list[str]) -> None:
         "--to", required=True, help="postgresql://..., http(s)://... (Qdrant), milvus+http(s)://..., <file>.db"
     )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--student", default="", help="a released student (default: MLflow's champion, else the choice)")
+    which.add_argument(
+        "--student",
+        default="",
+        help="a released student (default: MLflow's champion, else the evaluation's choice; with"
+        " --encoder-only the choice)",
+    )
     which.add_argument("--champion", action="store_true", help="MLflow's champion or nothing, as scheduled tasks do")
     parser.add_argument("--dataset", action="append", default=[], help="this data set alone (default: all)")
     instead = parser.add_mutually_exclusive_group()
@@ -49,6 +54,10 @@ def main(words: list[str]) -> None:
     params, name, root = load_section("deploy", DeployParams), registered_name(), Path()
     if arguments.collection and not arguments.encoder_only:
         raise UserError("--collection goes with --encoder-only: deploying makes collections of its own")
+    if arguments.champion and (arguments.rollback or arguments.encoder_only):
+        raise UserError("--champion goes with deploying alone; leave it out, or name the release with --student")
+    if arguments.student and arguments.rollback:
+        raise UserError("--student goes with no --rollback: what answered before answers again")
     to, datasets = arguments.to, arguments.dataset
     if arguments.rollback:
         run_rollback(root, to, name, datasets)

@@ -211,3 +211,16 @@ def test_the_wait_for_qdrants_graph_goes_on_after_a_restart_and_ends(monkeypatch
     engine.client.get_collection = lambda name: SimpleNamespace(status=states.YELLOW)
     with pytest.raises(TransientError, match=r"docs: Qdrant is still at its graph"):
         engine.build("docs", Graph(m=8, ef_construction=32))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--encoder-only", "--champion"], "--champion goes with deploying alone"),
+        (["--rollback", "--champion"], "--champion goes with deploying alone"),
+        (["--rollback", "--student", "4l"], "--student goes with no --rollback"),
+    ],
+)
+def test_words_that_would_do_nothing_are_refused(words: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        commands.main(["--to", "x.db", *words])
