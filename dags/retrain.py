@@ -10,10 +10,12 @@ from slimtower_dags.deployment import read_deployment
 from slimtower_dags.graph import all_variables, read_graph, read_variables
 from slimtower_dags.tasks import PROJECT, make_task
 
+DATE = r"^(\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])([T ].*)?)?$"
+
 deployment = read_deployment(Path(__file__).parent)
 graph = read_graph(PROJECT, deployment.recipe, deployment.variables)
 deployment.check_variables(read_variables(PROJECT, deployment.recipe))
-deployment.check_steps(graph.steps | {"begin", "publish", "promote", "deploy", "rollback"})
+deployment.check_steps(graph)
 
 schedule = [LOG_PARTITIONS]
 if deployment.schedule:
@@ -34,9 +36,14 @@ with DAG(
             deployment.recipe, type="string", description="recipes/<name>.yaml; its students must be the DAG's"
         ),
         "data": Param(deployment.variables.get("DATA", ""), type="string", description="DATA of the recipe"),
-        "since": Param("", type="string", description="first date to read (ISO, UTC); empty: by window_days"),
+        "since": Param(
+            "", type="string", pattern=DATE, description="first date to read (ISO, UTC); empty: by window_days"
+        ),
         "until": Param(
-            "", type="string", description="first date not to read, of a past window, not served; empty: by window_days"
+            "",
+            type="string",
+            pattern=DATE,
+            description="first date not to read, of a past window, not served; empty: by window_days",
         ),
         "ref": Param(deployment.ref, type="string", description="commit, branch or tag of the project"),
     },

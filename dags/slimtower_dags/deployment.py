@@ -3,13 +3,13 @@
 import difflib
 import os
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from slimtower_dags.graph import SettingsError, overlay, read_mapping
+from slimtower_dags.graph import Graph, SettingsError, overlay, read_mapping
 
 # a password before @ or in the query; before @ of others than Postgres nothing but one
 _PASSWORD = re.compile(r"(?i)://[^@/]*:[^@]*@|[?&](?:(?:ssl)?password|api.?key|key|token)=|^(?!postgres)[^/]*://.*@")
@@ -21,6 +21,8 @@ def _text(value: Any) -> Any:
         raise ValueError(f'{"empty" if value is None else repr(value)}; give a text, "" for none')
     return str(value).lower() if isinstance(value, bool) else str(value)
 
+
+_OTHER_TASKS = {"begin", "publish", "promote", "deploy", "rollback"}  # that are no stages
 
 Texts = dict[Annotated[str, BeforeValidator(str)], Annotated[str, BeforeValidator(_text)]]
 
@@ -70,27 +72,27 @@ class Kubernetes(Settings):
     node_selector: Texts
     gpu_node_selector: Texts
     gpu_tolerations: list[dict[str, Any]]
-    start_timeout_s: int
+    start_timeout_s: int = Field(gt=0)
 
 
 class Promotion(Settings):
     approval: bool
-    approval_hours: float
+    approval_hours: float = Field(gt=0)
     deploy_to: str
 
 
 class Resources(Settings):
     """What one task asks for, and how it trains."""
 
-    cpus: float
-    memory_gib: float
-    shm_gib: float
-    disk_gib: float
-    gpus: int
+    cpus: float = Field(gt=0)
+    memory_gib: float = Field(gt=0)
+    shm_gib: float = Field(ge=0)
+    disk_gib: float = Field(ge=0)
+    gpus: int = Field(ge=0)
     pool: str
-    processes: int
-    micro_batch: int
-    timeout_h: float
+    processes: int = Field(ge=0)
+    micro_batch: int = Field(ge=0)
+    timeout_h: float = Field(gt=0)
     environment: Texts
 
 
@@ -99,13 +101,13 @@ class Deployment(Settings):
 
     runner: Literal["process", "docker", "kubernetes"]
     schedule: str
-    window_days: int | None
+    window_days: int | None = Field(ge=0)
     recipe: str
     variables: Texts
     ref: str
-    parallel: int
-    retries: int
-    retry_delay_s: int
+    parallel: int = Field(ge=1)
+    retries: int = Field(ge=0)
+    retry_delay_s: int = Field(ge=0)
     environment: Texts
     images: Images
     docker: Docker
@@ -118,13 +120,19 @@ class Deployment(Settings):
         """What a task asks for: its cell's settings, else its step's, else the defaults."""
         return self.stages.get(f"{step}@{cell}", self.stages.get(step, self.defaults))
 
-    def check_steps(self, step_names: Set[str]) -> None:
-        """Raise SettingsError when a key of `stages` is of none of these steps."""
+    def check_steps(self, graph: Graph) -> None:
+        """Raise SettingsError if a key of `stages` or `images.digests` is of no task of a DAG and no step."""
+        steps = sorted(graph.steps | _OTHER_TASKS)
+        for key in self.images.digests:
+            if key not in steps:
+                raise SettingsError(f"deployment: images.digests.{key} is of no step; {_fix(key, steps)}")
         for key in self.stages:
-            if key.partition("@")[0] not in step_names:
-                raise SettingsError(
-                    f"deployment: stages.{key} is of no step; there are {', '.join(sorted(step_names))}"
-                )
+            step, _, cell = key.partition("@")
+            if step not in steps:
+                raise SettingsError(f"deployment: stages.{key} is of no step; {_fix(key, steps, 'stages.')}")
+            if cell and key not in graph.stages:
+                cells = [address for address in graph.stages if address.startswith(f"{step}@")]
+                raise SettingsError(f"deployment: stages.{key} is no cell of {step}; {_fix(key, cells, 'stages.')}")
 
     def check_variables(self, names: Sequence[str]) -> None:
         """Raise SettingsError when a key of `variables` is none that the recipe reads."""
@@ -148,10 +156,12 @@ def read_deployment(folder: Path) -> Deployment:
     if overlay_path := os.environ.get("SLIMTOWER_DEPLOYMENT"):
         settings = overlay(settings, read_mapping(Path(overlay_path)))
         path = Path(overlay_path)
-    defaults = settings["defaults"]
-    stages = settings.pop("stages") or {}
-    for key in sorted(stages):  # a step before its cells: `distill` < `distill@4l`
-        step, _, cell = key.partition("@")
+    defaults, stages = settings["defaults"], settings.pop("stages") or {}
+    _check_mapping(path, "defaults", defaults)
+    _check_mapping(path, "stages", stages)
+    for key in sorted(stages, key=str):  # a step before its cells: `distill` < `distill@4l`
+        _check_mapping(path, f"stages.{key}", stages[key] or {})
+        step, _, cell = str(key).partition("@")
         stages[key] = overlay(stages.get(step, defaults) if cell else defaults, stages[key] or {})
     try:
         deployment = Deployment.model_validate(settings | {"stages": stages})
@@ -163,6 +173,11 @@ def read_deployment(folder: Path) -> Deployment:
             " MILVUS_TOKEN, as a secret"
         )
     return deployment
+
+
+def _check_mapping(path: Path, name: str, value: Any) -> None:
+    if not isinstance(value, dict):
+        raise SettingsError(f"{path}: {name} is {value!r}; give keys and values")
 
 
 def mebibytes(gib: float) -> str:

@@ -151,7 +151,7 @@ def main() -> None:
         deployment = read_deployment(DAGS)
         graph = read_graph(PROJECT, deployment.recipe, deployment.variables)
         deployment.check_variables(read_variables(PROJECT, deployment.recipe))
-        deployment.check_steps(graph.steps | {"begin", "publish", "promote", "deploy", "rollback"})
+        deployment.check_steps(graph)
         _check(deployment)
         compiler.Compiler().compile(retrain(deployment, graph), str(output))
     except (ValueError, TypeError) as error:  # SettingsError, or kfp's own

@@ -6,13 +6,16 @@ import signal
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from logging import Logger
 from pathlib import Path
 
+import psutil
 from airflow.sdk.exceptions import AirflowFailException
 
+_TRY = "SLIMTOWER_TRY"  # the variable by which all processes of a try are told from others
 LEFT_S = 2  # for what a task left to end by itself
 STOP_S = 15  # from asking to killing: a task takes up to ten seconds to stop what it started
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -27,11 +30,11 @@ class ProcessJob:
             raise AirflowFailException(
                 f"SLIMTOWER_PYTHON is {python!r}; give the absolute path of the project's interpreter, .venv/bin/python"
             )
-        self.log = log
+        self.log, self.id = log, uuid.uuid4().hex
         self.process = subprocess.Popen(
             [python, "-m", "pipeline.task", task_name],
             cwd=folder,
-            env=clean(os.environ, python) | environment,
+            env=clean(os.environ, python) | environment | {_TRY: self.id},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -58,8 +61,14 @@ class ProcessJob:
         """End what a killed task left, which would keep its output open, and `wait` waiting."""
         self.process.wait()
         if not drained.wait(LEFT_S):
-            with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
+            self._kill()
+
+    def _kill(self) -> None:
+        """Kill all that the task started, in whichever group it is: DVC and its stages are in their own."""
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                if process.environ().get(_TRY) == self.id:
+                    process.kill()
 
     def stop(self) -> None:
         """Stop the task, which stops what it started: asked first, killed after STOP_S."""
@@ -69,7 +78,7 @@ class ProcessJob:
         try:
             self.process.wait(timeout=STOP_S)
         except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
+            self._kill()
 
 
 def end_with_worker() -> None:

@@ -9,7 +9,7 @@ from jinja2 import Environment
 from pydantic import ValidationError
 from slimtower_dags import variables
 from slimtower_dags.deployment import Images, _complaint, read_deployment
-from slimtower_dags.graph import SettingsError, all_variables, read_variables
+from slimtower_dags.graph import SettingsError, all_variables, read_graph, read_variables
 
 from pipeline import recipe as recipes
 from pipeline.params import check_params
@@ -52,12 +52,42 @@ def test_a_wrong_setting_is_named_with_its_fix(tmp_path: Path, monkeypatch: pyte
         ("variables: {DATA: }", 'variables.DATA: empty; give a text, "" for none'),
         ("environment: {SLIMTOWER_MICRO_BATCH: }", "environment.SLIMTOWER_MICRO_BATCH: empty"),
         ("variables: {DATA: [a]}", "variables.DATA: ['a']"),
+        ("stages: {teach: 8}", "stages.teach is 8; give keys and values"),
+        ("stages: [teach]", "stages is ['teach']; give keys and values"),
+        ("defaults:", "defaults is None; give keys and values"),
+        ("retries: -1", "retries is -1"),
+        ("window_days: -5", "window_days is -5"),
+        ("defaults: {timeout_h: 0}", "defaults.timeout_h is 0"),
+        ("stages: {teach: {cpus: -2}}", "stages.teach.cpus is -2"),
         ("[", "not YAML"),
     ):
         laid_over(tmp_path, monkeypatch, text)
         with pytest.raises(SettingsError) as caught:
             read_deployment(DAGS)
         assert message in str(caught.value) and "own.yaml" in str(caught.value)
+
+
+def test_a_step_a_cell_or_an_image_that_there_is_not_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = read_graph(DAGS.parent)
+    for text, message in (
+        ("stages: {teech: {gpus: 1}}", "stages.teech is of no step; did you mean stages.teach?"),
+        (
+            "stages: {distill@statik: {gpus: 1}}",
+            "stages.distill@statik is no cell of distill; did you mean stages.distill@static?",
+        ),
+        ("images: {digests: {teech: 'sha256:ab'}}", "images.digests.teech is of no step; did you mean teach?"),
+    ):
+        laid_over(tmp_path, monkeypatch, text)
+        with pytest.raises(SettingsError) as caught:
+            read_deployment(DAGS).check_steps(graph)
+        assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("path", sorted((DAGS / "deployments").glob("*.yaml")), ids=lambda path: path.stem)
+def test_what_the_deployments_that_come_along_name_is_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLIMTOWER_DEPLOYMENT", str(path))
+    deployment = read_deployment(DAGS)
+    deployment.check_steps(read_graph(DAGS.parent, deployment.recipe, deployment.variables))
 
 
 def test_a_password_in_the_engines_address_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from conftest import DEPLOYMENTS, PROJECT
@@ -172,7 +174,7 @@ def test_a_killed_task_gets_one_smaller_try(run: Run, context: Context) -> None:
     with pytest.raises(AirflowException) as first:
         run(137, context(1, store))
     assert first.type is RETRIED
-    assert run(0, context(2, store))["SLIMTOWER_MICRO_BATCH"] == "8"
+    assert run(0, context(2, dict(store)))["SLIMTOWER_MICRO_BATCH"] == "8"
     with pytest.raises(AirflowException) as second:
         run(137, context(2, store))
     assert second.type is FAILED
@@ -184,7 +186,39 @@ def test_a_smaller_try_stays_small_after_a_transient_failure(run: Run, context: 
     for number, code in ((1, 137), (2, 75)):
         with pytest.raises(RETRIED):
             run(code, context(number, store))
-    assert run(0, context(3, store))["SLIMTOWER_MICRO_BATCH"] == "8"
+    assert run(0, context(3, dict(store)))["SLIMTOWER_MICRO_BATCH"] == "8"
+    # the third ended without a code, as with a lost node
+    with pytest.raises(AirflowException) as last:
+        run(137, context(4, store))
+    assert last.type is FAILED
+    assert "SLIMTOWER_MICRO_BATCH" not in run(0, context(5, store))
+
+
+def test_what_succeeded_after_it_was_killed_begins_anew_if_it_is_cleared(run: Run, context: Context) -> None:
+    store: dict[str, Any] = {}
+    with pytest.raises(RETRIED):
+        run(137, context(1, store))
+    run(0, context(2, store))
+    assert "SLIMTOWER_MICRO_BATCH" not in run(0, context(3, store))
+
+
+def test_the_deployments_environment_counts_before_the_workers(
+    run: Run, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MLFLOW_TRACKING_URI", "SLIMTOWER_REPO", "SLIMTOWER_REMOTE"):
+        monkeypatch.setenv(name, "of the worker")
+    monkeypatch.setattr(RunnerTask, "job", with_environment(RunnerTask.job, {"SLIMTOWER_REMOTE": "s3://own"}))
+    assert run(0, context())["SLIMTOWER_REMOTE"] == "s3://own"
+
+
+def with_environment(job: Callable[..., Any], more: dict[str, str]) -> Callable[..., Any]:
+    """A task's job, with more variables in the deployment's `environment`."""
+
+    def made(task: RunnerTask, context: Any) -> Any:
+        task.environment = task.environment | more
+        return job(task, context)
+
+    return made
 
 
 def test_a_process_sees_the_project_and_not_airflow(
@@ -300,6 +334,31 @@ def test_a_process_that_was_killed_is_not_waited_for_because_of_what_it_left(
     began = time.monotonic()
     assert process_job.ProcessJob("teach", tmp_path, {}, logging.getLogger()).wait() == (137, "so far")
     assert time.monotonic() - began < 30
+
+
+def test_what_a_killed_task_started_in_a_session_of_its_own_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As DVC and its stage are started."""
+    write_task(
+        tmp_path,
+        "import os, pathlib, signal, subprocess, sys\n"
+        "stage = 'import time; time.sleep(60)'\n"
+        "child = subprocess.Popen([sys.executable, '-c', stage], start_new_session=True)\n"
+        "pathlib.Path('child').write_text(str(child.pid))\n"
+        "print('so far', flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n",
+    )
+    monkeypatch.setenv("SLIMTOWER_PYTHON", sys.executable)
+    began = time.monotonic()
+    assert process_job.ProcessJob("teach", tmp_path, {}, logging.getLogger()).wait() == (137, "so far")
+    assert time.monotonic() - began < 30
+    last = time.monotonic() + 10
+    with suppress(psutil.NoSuchProcess):
+        child = psutil.Process(int((tmp_path / "child").read_text()))
+        while child.status() != psutil.STATUS_ZOMBIE:  # which it stays if nobody asks for its code
+            assert time.monotonic() < last
+            time.sleep(0.05)
 
 
 def write_task(project: Path, text: str) -> None:
