@@ -145,4 +145,4 @@ lock: ##develop resolve pyproject.toml anew into the files of requirements/
 clean: ##operate remove outputs, caches, runs and the local MLflow; keeps .venv;; paid answers of an API are in the caches
 	@test ! -d data || find data -mindepth 1 -maxdepth 1 ! -name rank ! -name score -exec rm -rf {} +
 	@for kept in data/rank data/score; do test ! -d $$kept || find $$kept -mindepth 1 -maxdepth 1 -type d -exec rm -rf {} + ; done
-	@rm -rf models reports runs site .cache mlflow.db mlartifacts
+	@rm -rf models reports runs site .cache .dvc/cache .dvc/tmp mlflow.db mlflow.db.locks mlartifacts

@@ -160,8 +160,11 @@ def _call(*words: str) -> None:
 
 
 def _output(*words: str) -> str:
-    """What a command prints; empty where it fails."""
-    return subprocess.run(words, capture_output=True, text=True).stdout.strip()
+    """What a command prints; empty if it fails or is not installed."""
+    try:
+        return subprocess.run(words, capture_output=True, text=True).stdout.strip()
+    except FileNotFoundError:
+        return ""
 
 
 def main() -> None:

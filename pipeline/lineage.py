@@ -212,12 +212,16 @@ def _link(api: Any, experiment: str, parent: str, stage: str, entry: dict[str, A
 
 
 def main() -> None:
-    """Finish the pipeline runs that wait for it, and the newest that is still open."""
+    """Finish the pipeline runs that wait for it, and the newest of this folder that is still open."""
     with reaching():
         send_finished()
         api = client()
         parent = open_parent(api, experiment_id(api))
-        print(f"lineage: {finish(parent)}" if parent else "lineage: no pipeline run is open")
+        print(
+            f"lineage: {finish(parent)}"
+            if parent
+            else "lineage: no pipeline run that was started in this folder is open"
+        )
 
 
 if __name__ == "__main__":

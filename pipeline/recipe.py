@@ -156,7 +156,13 @@ def _check_out(root: Path, folder: Path) -> None:
     commit = _git(root, "rev-parse", "HEAD")
     if _git(root, "status", "--porcelain", "--untracked-files=no"):
         identity = ("-c", "user.name=slimtower", "-c", "user.email=slimtower@localhost")  # of a commit nobody keeps
-        commit = _git(root, *identity, "stash", "create")
+        try:
+            commit = _git(root, *identity, "stash", "create")
+        except UserError:
+            raise UserError(
+                "git cannot save what differs from the last commit: finish the merge, or `git add` the files that"
+                " `git status` names, and run it again"
+            ) from None
     if not folder.exists():
         _git(root, "worktree", "add", "--quiet", "--force", "--detach", str(folder), commit)
         return

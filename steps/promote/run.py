@@ -18,7 +18,7 @@ from steps.promote.evidence import (
 from steps.promote.gate import decide
 from steps.promote.lineage import check_evaluation, check_measured, made_from, made_of, read_origin
 from steps.promote.lock import Lock, lock_place, lock_store
-from steps.promote.move import Refused, RolledBack, as_table, history
+from steps.promote.move import Refused, RolledBack, as_table, history, refuse_rolled_back
 from steps.promote.params import PromoteParams
 from steps.promote.promotion import champion_evidence, find_version, promote, roll_back
 from steps.promote.registry import CHAMPION, Registry
@@ -51,12 +51,15 @@ def run(
             champion = registry.aliases().get(CHAMPION)
             print(f"promote: {student} ({candidate.release}) to {params.name}, champion: {champion or 'none'}")
             if dry_run:
+                existing = find_version(registry, candidate.evidence.release)
+                if existing is not None and existing != champion and not again:
+                    refuse_rolled_back(registry, existing)
                 recorded = champion_evidence(registry, champion, candidate.evidence, judged, keep=False)
                 decision = decide(candidate.evidence, recorded, params.policy)
                 print("\n".join(decision.lines()))
                 if not decision.approved:
                     raise Refused(f"{student} would be refused for the reasons above")
-                return champion is None or find_version(registry, candidate.evidence.release) != champion
+                return champion is None or existing != champion
             registry.ensure({} if tracking_uri().startswith("sqlite:") else {"lock": lock_place(registry)})
             outcome = promote(registry, _lock(registry, params), candidate, origin, judged, params, again=again)
         for note in outcome.notes:

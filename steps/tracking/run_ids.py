@@ -6,6 +6,7 @@ The parent of a stage's MLflow run is the run named by SLIMTOWER_PARENT_RUN, els
 
 import hashlib
 import os
+import platform
 import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from typing import Any
 from slimtower.common.masking import redacted
 
 _PAGE = 1000  # runs that are asked for at once
+_FOLDER = "slimtower.folder"  # the tag of a pipeline's run that says where it was started
 
 
 def found_runs(api: Any, experiment: str, condition: str) -> Iterator[Any]:
@@ -56,9 +58,14 @@ def pipeline_run(api: Any, experiment: str, key: str, commit: str, name: str) ->
     runs = api.search_runs([experiment], f"tags.`slimtower.pipeline` = '{key}'", max_results=1)
     if runs:
         return str(runs[0].info.run_id)
-    tags = {"slimtower.pipeline": key, "slimtower.git_commit": commit, **scheduler_tags()}
+    tags = {"slimtower.pipeline": key, _FOLDER: _folder(), "slimtower.git_commit": commit, **scheduler_tags()}
     run = api.create_run(experiment, run_name=name, tags=tags)
     return str(run.info.run_id)
+
+
+def _folder() -> str:
+    """What tells this folder of this machine from others, whose runs on the same server are not to be closed here."""
+    return hashlib.sha256(f"{platform.node()}\n{Path.cwd()}".encode()).hexdigest()[:16]
 
 
 def run_name(commit: str) -> str:
@@ -68,8 +75,8 @@ def run_name(commit: str) -> str:
 
 
 def open_parent(api: Any, experiment: str) -> str | None:
-    """Id of the newest parent run that no one has closed, if any; a scheduled one is closed by its own tasks."""
-    for run in found_runs(api, experiment, "attributes.status = 'RUNNING'"):
+    """Id of the newest parent run of this folder that no one has closed, if any; a scheduled one's tasks close it."""
+    for run in found_runs(api, experiment, f"attributes.status = 'RUNNING' and tags.`{_FOLDER}` = '{_folder()}'"):
         if "slimtower.pipeline" in run.data.tags and "slimtower.airflow_run" not in run.data.tags:
             return str(run.info.run_id)
     return None

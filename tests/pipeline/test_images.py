@@ -180,6 +180,11 @@ def test_pinned_bases_are_kept_and_taken(
         images.pin(path)
 
 
+def test_images_are_built_where_git_is_not_installed(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(engine.parent))
+    images.build(["ingest"], "cpu", "", "", "latest", [])
+
+
 def test_a_failing_engine_an_absent_one_and_an_unknown_step_are_named(
     engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

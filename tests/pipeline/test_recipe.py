@@ -113,13 +113,13 @@ def test_what_was_typed_after_make_means_what_it_says(tmp_path: Path) -> None:
 
 def test_make_clean_spares_what_it_does_not_own(tmp_path: Path) -> None:
     shutil.copy("Makefile", tmp_path)
-    for name in ("data/a docs", "data/ingest", "data/rank/cross", "docs", "models"):
+    for name in ("data/a docs", "data/ingest", "data/rank/cross", "docs", "models", ".dvc/cache/files", ".dvc/tmp"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "data/rank/README.md").touch()
     for _ in range(2):  # again where nothing is left of it
         subprocess.run(["make", "clean"], cwd=tmp_path, check=True)
         files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
-        assert files == {"Makefile", "data", "data/rank", "data/rank/README.md", "docs"}
+        assert files == {".dvc", "Makefile", "data", "data/rank", "data/rank/README.md", "docs"}
 
 
 def laid(name: str, **variables: str) -> Params:
@@ -208,6 +208,23 @@ def test_a_worktree_leaves_the_project_clean_and_keeps_its_own_lock(checkout: Pa
     worktree(checkout, Path("recipes/x.yaml"))
     assert (folder / "params.yaml").read_text() == "a: 3\n"
     assert status(checkout) == " M params.yaml\n"
+
+
+@pytest.mark.parametrize("state", ["announced", "in conflict"])
+def test_what_git_cannot_save_is_told_with_what_to_do(checkout: Path, state: str) -> None:
+    if state == "announced":
+        (checkout / "new.yaml").write_text("a: 1\n")
+        git("-C", checkout, "add", "-N", "new.yaml")
+    else:
+        git("-C", checkout, "checkout", "-qb", "other")
+        (checkout / "params.yaml").write_text("a: 2\n")
+        git("-C", checkout, "commit", "-qam", "two")
+        git("-C", checkout, "checkout", "-q", "-")
+        (checkout / "params.yaml").write_text("a: 3\n")
+        git("-C", checkout, "commit", "-qam", "three")
+        subprocess.run(["git", "-C", str(checkout), "merge", "-q", "other"], capture_output=True)
+    with pytest.raises(UserError, match="finish the merge, or `git add` the files"):
+        worktree(checkout, Path("recipes/x.yaml"))
 
 
 @pytest.mark.parametrize("how", ["moved", "copied", "cloned", "without git", "moved, others first"])

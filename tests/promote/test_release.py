@@ -148,6 +148,20 @@ def test_a_dry_run_decides_and_changes_nothing(
     assert (registry.aliases(), len(registry.versions())) == ({"champion": "1"}, 1)
 
 
+@pytest.mark.slow
+def test_a_dry_run_refuses_what_was_rolled_back_as_the_promotion_would(
+    project: Path, no_smoke: Switch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    promote()
+    promote(params=params(student="2l"))
+    commands.run_rollback(params())
+    with pytest.raises(Refused, match="was rolled back at"):
+        promote(params=params(student="2l"), dry_run=True)
+    capsys.readouterr()
+    promote(params=params(student="2l"), dry_run=True, again=True)
+    assert "approved" in capsys.readouterr().out
+
+
 def change_judgements() -> None:
     """Every test query gets a second relevant document."""
     table = read_table(INGEST, "qrels")

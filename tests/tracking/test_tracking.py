@@ -158,7 +158,7 @@ def test_a_pipelines_run_shows_the_headline_and_the_report_of_its_evaluation(
 
 
 def test_a_plain_repro_is_finished_afterwards_and_a_scheduled_run_left_to_its_tasks(
-    project: Path, monkeypatch: pytest.MonkeyPatch
+    project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     monkeypatch.setenv("SLIMTOWER_PIPELINE", "of a process that is gone")
     with stage_run("teach", {}):
@@ -177,6 +177,10 @@ def test_a_plain_repro_is_finished_afterwards_and_a_scheduled_run_left_to_its_ta
         with monkeypatch.context() as scheduled:
             scheduled.setenv("SLIMTOWER_AIRFLOW_RUN", "scheduled__2025-01-01")
             pipeline_run(api, experiment, f"s3://bucket/runs/{key[:3]}", "commit", "demo")
+        assert open_parent(api, experiment) == plain_run
+        with monkeypatch.context() as elsewhere:  # a colleague's, a pod's, or another recipe's
+            elsewhere.chdir(tmp_path_factory.mktemp("elsewhere"))
+            assert pipeline_run(api, experiment, f"{key} elsewhere", "commit", "demo") != plain_run
         assert open_parent(api, experiment) == plain_run
         api.set_terminated(plain_run, "FINISHED")
         assert open_parent(api, experiment) is None
