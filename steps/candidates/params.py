@@ -13,7 +13,7 @@ class CandidatesParams(Strict):
 
     searchers: list[Literal["bm25", "dense"]]
     """Who searches for training queries before a teacher is trained: bm25; dense: the embeddings of `base`. [] = none,
-    and then judgements train nothing.
+    and then only judged irrelevant documents are hard negatives.
     """
     queries: Literal["judged", "all"]
     """judged: training queries with a relevant document; all: the others too, for a ranker (rank)."""
