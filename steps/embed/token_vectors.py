@@ -42,8 +42,12 @@ def token_vectors(
 
 
 def token_texts(tower: SentenceTransformer) -> list[str]:
-    """Each token of an endpoint's tokenizer as a text."""
-    return [tower.tokenizer.decode([token]) for token in range(len(tower.tokenizer))]
+    """Each token of an endpoint's tokenizer as a text: one that goes on a word without the sign that says so (##)."""
+    tokenizer = tower.tokenizer
+    model = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+    prefix = getattr(model, "continuing_subword_prefix", None) or ""
+    texts = (tokenizer.decode([token]) for token in range(len(tokenizer)))
+    return [text.removeprefix(prefix) or text for text in texts]
 
 
 def _embed_tokens(

@@ -32,6 +32,10 @@ BATCH_TOKENS = 50_000  # of a request, at most, by estimate
 _EXCERPT = 200  # characters of an answer that a message shows
 
 
+class OtherDimensions(UserError):
+    """The server answered with vectors of another length than before."""
+
+
 @dataclass(frozen=True)
 class Batch:
     """Texts of one request under their keys, and about how many tokens they have together."""
@@ -122,14 +126,20 @@ class Pace:
         self.over = threading.Event()  # nobody wants the answers any more
 
     def wait(self, tokens: int) -> None:
-        """Wait for the turn of a request with so many tokens."""
-        with self._lock:
-            start = max(time.monotonic(), self._free)
-            interval = 60 / self.requests if self.requests else 0.0
-            self._free = start + max(interval, 60 * tokens / self.tokens if self.tokens else 0.0)
+        """Wait for the turn of a request with so many tokens; a pause gives new turns to all that wait."""
+        start = self._turn(tokens)
         while (remaining := max(start, self._paused) - time.monotonic()) > 0:
             if self.over.wait(remaining):
                 return
+            if start < self._paused:
+                start = self._turn(tokens)
+
+    def _turn(self, tokens: int) -> float:
+        with self._lock:
+            start = max(time.monotonic(), self._free, self._paused)
+            interval = 60 / self.requests if self.requests else 0.0
+            self._free = start + max(interval, 60 * tokens / self.tokens if self.tokens else 0.0)
+        return start
 
     def pause(self, seconds: float) -> None:
         """Let no request begin before that."""
@@ -217,7 +227,7 @@ class Client:
         problem = ""
         for attempt in range(self.connection.tries):
             with self.wait_clock.during(waiting=1):
-                self.pace.wait(batch.tokens)
+                self.pace.wait(ceil(self.spent.expected_tokens(batch.tokens)))
             if self.pace.over.is_set():
                 break
             with self.wait_clock.during(asking=1):
@@ -265,23 +275,29 @@ class Client:
                 f" the stage stops. It came: {self._mask(content.decode('utf-8', 'replace'))[:_EXCERPT]}"
             ) from None
         except TransientAnswer as error:
+            usage = batch.tokens  # it was answered, and so it is billed
             return None, f"{error}: {self._mask(content.decode('utf-8', 'replace'))[:_EXCERPT]}", None
         except (openai.OpenAIError, OSError, ValueError, TypeError, AttributeError) as error:
+            usage = batch.tokens if _was_sent(error) else 0  # the server may have answered
             return None, self._mask(f"{type(error).__name__}: {error}"), None
         finally:  # where it cannot be noted, on a full disk, asking again would only cost
             self.spent.add(usage, batch.tokens if usage else 0, reserved)
         self.dim = self.dim or vectors.shape[1]
         if vectors.shape[1] != self.dim:
-            raise UserError(
+            raise OtherDimensions(
                 f"{self.connection.base_url}: {self.model} answered with {vectors.shape[1]} dimensions, not {self.dim}:"
-                " another model is behind the name now; give the name of the old one, or remove"
-                f" {self.spent.path.parent} to begin anew with this one"
+                " another model is behind the name now; give the name of the old one"
             )
         return None, "", vectors
 
     def _mask(self, text: str) -> str:
         plain = text.replace(self._key, "***") if self._key else text
         return " ".join(redacted(plain).split())[:300]
+
+
+def _was_sent(error: Exception) -> bool:
+    """Whether a request that got no answer may have reached the server, which then bills it."""
+    return type(error.__cause__).__name__ not in {"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError"}
 
 
 def _key(variable: str) -> str:
@@ -310,11 +326,12 @@ def _retry_after(value: str | None) -> float | None:
 
 
 def batches(texts: Iterable[tuple[bytes, str]], tokens: Callable[[str], int], limits: Connection) -> Iterator[Batch]:
-    """Texts with their keys, in their order, in batches of at most batch_texts texts and BATCH_TOKENS tokens."""
+    """Texts with their keys, in their order, in batches of at most batch_texts texts and BATCH_TOKENS tokens, or a minute's."""
     keys, pending, total = list[bytes](), list[str](), 0
+    most = min(BATCH_TOKENS, limits.tokens_per_minute or BATCH_TOKENS)
     for key, text in texts:
         count = tokens(text)
-        if pending and (len(pending) == limits.batch_texts or total + count > BATCH_TOKENS):
+        if pending and (len(pending) == limits.batch_texts or total + count > most):
             yield Batch(keys, pending, total)
             keys, pending, total = [], [], 0
         keys.append(key)

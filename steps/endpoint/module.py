@@ -28,7 +28,7 @@ from slimtower.common.files import cache_root, read_json, staged_file, write_jso
 from slimtower.common.settings import Strict
 from steps.core.cosines import cosines
 from steps.core.vector_store import Embeddings, VectorCache
-from steps.endpoint.client import Client, TokenLedger, batches
+from steps.endpoint.client import Client, OtherDimensions, TokenLedger, batches
 from steps.endpoint.params import Connection
 
 PROBES = (
@@ -200,8 +200,11 @@ class Endpoint(InputModule):
     def _request_vectors(self, client: Client, texts: Sequence[str]) -> np.ndarray:
         keyed = ((number.to_bytes(8), text) for number, text in enumerate(texts))  # their order is that of the texts
         by_key = dict[bytes, np.ndarray]()
-        for batch, vectors in client.answers(batches(keyed, self.tokens, self.connection)):
-            by_key |= dict(zip(batch.keys, vectors, strict=True))
+        try:
+            for batch, vectors in client.answers(batches(keyed, self.tokens, self.connection)):
+                by_key |= dict(zip(batch.keys, vectors, strict=True))
+        except OtherDimensions:
+            raise self._changed_error() from None
         return np.stack([by_key[number.to_bytes(8)] for number in range(len(texts))])
 
     def _first_probes(self) -> np.ndarray:

@@ -5,6 +5,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -20,6 +21,8 @@ from transformers import PreTrainedTokenizerFast
 
 from slimtower.common.errors import TransientError, UserError
 from slimtower.common.fingerprints import fingerprint
+from steps.embed.token_vectors import token_texts
+from steps.encoders.bases import resolve_base
 from steps.encoders.towers import encode, endpoint_jobs, endpoint_of, load_tower
 from steps.encoders.vector_cache import embed_once
 from steps.endpoint import client as endpoint_client
@@ -256,6 +259,35 @@ def test_an_unusable_answer_is_paid_for_once_and_counted(server: EmbeddingServer
     embedded(tower, tmp_path / "vectors.npy")
 
 
+@pytest.mark.parametrize("fault", USELESS)
+def test_what_the_server_may_have_billed_counts_though_nothing_came_of_it(
+    server: EmbeddingServer, tmp_path: Path, fault: str
+) -> None:
+    limits = {"batch_texts": 40, "concurrency": 1, "timeout_s": 0.7, "tries": 8}
+    tower = teach(tmp_path / "teach", server, limits)
+    spent = TokenLedger(next(Path(os.environ["SLIMTOWER_CACHE"]).rglob("spent-*.txt")))
+    before = spent.tokens
+    server.faults = ["", fault]  # the first is for the probes
+    embedded(tower, tmp_path / "vectors.npy")
+    time.sleep(0.5)
+    spent.refresh()
+    billed = sum(len(text.split()) * server.paid[text] for text in TEXTS)
+    assert min(server.paid[text] for text in TEXTS) == 1 < max(server.paid.values())
+    assert spent.tokens - before >= billed and spent.reserved == 0
+
+
+def test_a_server_that_is_not_there_costs_nothing(server: EmbeddingServer, tmp_path: Path) -> None:
+    tower = teach(tmp_path / "teach", server, {"tries": 2})
+    endpoint = endpoint_of(load_tower(tower), "query")
+    assert endpoint is not None
+    before = endpoint.spent.tokens
+    away = endpoint.connection.model_copy(update={"base_url": "http://127.0.0.1:9/v1"})
+    with pytest.raises(TransientError, match="no usable answer in 2 tries"):
+        Endpoint(endpoint.model, away, endpoint.tokenizer, endpoint.probes).embed(TEXTS)
+    endpoint.spent.refresh()
+    assert (endpoint.spent.tokens, endpoint.spent.reserved) == (before, 0)
+
+
 def test_all_runs_on_one_cache_count_together_also_what_is_under_way(tmp_path: Path) -> None:
     path = tmp_path / "endpoint/spent.txt"
     first, second = TokenLedger(path), TokenLedger(path)
@@ -287,6 +319,9 @@ def test_a_model_that_changed_behind_its_name_is_noticed(
     assert not any(server.paid[text] for text in TEXTS)
     server.read = lambda texts, body: embed_texts(texts, body) + 1e-4  # rounding of another processor
     assert fingerprint(teach(tmp_path / "again", server)).id == fingerprint(tower).id
+    server.faults = ["dimension"]
+    with pytest.raises(UserError, match=r"another model is behind the name now.*run `dvc repro -f teach`"):
+        embedded(tower, tmp_path / "vectors.npy")
     server.faults = ["", "", "", "dimension"]
     with pytest.raises(UserError, match="31 dimensions, not 32"):
         embedded(tower, tmp_path / "vectors.npy")
@@ -299,9 +334,11 @@ def test_a_model_that_changed_behind_its_name_is_noticed(
 
 def test_batches_end_at_the_texts_and_at_the_tokens_that_a_request_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = [3, 3, 3, 9, 1, 1, 1, 1, 4]
-    limits = Connection.model_construct(batch_texts=3)
+    limits = Connection.model_construct(batch_texts=3, tokens_per_minute=0)
     monkeypatch.setattr(endpoint_client, "BATCH_TOKENS", 7)
     request_batches = [*batches(((bytes([at]), "x" * size) for at, size in enumerate(sizes)), len, limits)]
+    slower = limits.model_copy(update={"tokens_per_minute": 4})
+    assert [batch.tokens for batch in batches(((b"", "x" * size) for size in (3, 1, 3)), len, slower)] == [4, 3]
     assert [[len(text) for text in batch.texts] for batch in request_batches] == [[3, 3], [3], [9], [1, 1, 1], [1, 4]]
     assert [batch.tokens for batch in request_batches] == [6, 3, 9, 3, 5]
     assert [key for batch in request_batches for key in batch.keys] == [bytes([at]) for at in range(len(sizes))]
@@ -351,6 +388,30 @@ def test_what_cannot_be_had_is_said_without_the_key(
         teach(tmp_path / "teach", server, change)
     assert type(raised.value) is error and key[2:] not in str(raised.value)
     assert KEY not in repr(endpoint_params(server.url))
+
+
+def test_requests_that_were_held_back_begin_one_after_the_other() -> None:
+    pace, starts = Pace(600, 0), list[float]()
+
+    def begin() -> None:
+        pace.wait(1)
+        starts.append(time.monotonic())
+
+    with ThreadPoolExecutor(4) as threads:
+        waiting = [threads.submit(begin) for _ in range(4)]
+        pace.pause(0.6)
+        for future in waiting:
+            future.result()
+    later = sorted(starts)[1:]  # the first may have begun before
+    assert all(after - before > 0.08 for before, after in zip(later, later[1:], strict=False))
+
+
+def test_tokens_are_asked_for_as_they_are_read() -> None:
+    tower = load_tower(resolve_base("all-MiniLM-L6-v2"))
+    texts = token_texts(tower)
+    assert texts[tower.tokenizer.convert_tokens_to_ids("##des")] == "des"
+    assert texts[tower.tokenizer.convert_tokens_to_ids("des")] == "des"
+    assert "" not in texts and not any(text.startswith("##") and len(text) > 2 for text in texts)
 
 
 def test_no_minute_has_more_requests_or_tokens_than_allowed() -> None:
