@@ -17,7 +17,7 @@ import pyarrow as pa
 from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.files import sha256_text
 from steps.core.leakage import evaluation_keys
-from steps.core.tables import FILLER, Part, table_from_rows
+from steps.core.tables import FILLER, Part, table_from_columns
 from steps.core.texts import first_words, fold, sentences, words
 from steps.embed.derived_texts import Length, mixed_length, perturbed, query_words, spans
 from steps.embed.params import EmbedParams
@@ -39,12 +39,14 @@ class Item(NamedTuple):
 
 
 class Collected:
-    """The texts kept so far as rows of the table, and of each part how many were kept or left out for which reason."""
+    """The texts kept so far, by column, and of each part how many were kept or left out for which reason."""
 
     def __init__(self, forbidden: Mapping[str, str], max_words: int, seed: int, *, to_the_letter: bool) -> None:
         """`forbidden`: folded evaluation queries; `to_the_letter`: texts that differ in case alone may both be kept."""
         self.forbidden, self.max_words, self.seed, self.to_the_letter = forbidden, max_words, seed, to_the_letter
-        self.rows: list[dict[str, str]] = []
+        self.texts: list[str] = []
+        self.parts: list[Part] = []
+        self.source_ids: list[str] = []
         self.counts: dict[str, Counter[str]] = {}
         self._keys: set[int] = set()  # marks of folded texts
         self._texts: set[int] = set()  # and, if it matters, of texts as they are
@@ -67,14 +69,19 @@ class Collected:
         chosen = set(chain.from_iterable(samples))
         for position, item in enumerate(read_items() if chosen else ()):
             if position in chosen:
-                text = first_words(item.text, self.max_words)
-                row = {"text_sha": sha256_text(text), "text": text, "part": part, "role": "query"}
-                self.rows.append(row | {"source_id": item.source_id})
+                self.texts.append(first_words(item.text, self.max_words))
+                self.parts.append(part)
+                self.source_ids.append(item.source_id)
         if undrawn := len(positions) - len(chosen):
             tally["not_drawn"] = undrawn
         tally["kept"] = len(chosen)
         self.counts.setdefault(part, Counter()).update(tally)
         return positions
+
+    def table(self) -> pa.Table:
+        """The table `alignment_texts`."""
+        digests, roles = list(map(sha256_text, self.texts)), ["query"] * len(self.texts)
+        return table_from_columns("alignment_texts", [digests, self.texts, self.parts, roles, self.source_ids])
 
     def _reason(self, item: Item) -> str:
         """`kept`, and then the text is marked as seen, or why it is left out."""
@@ -164,7 +171,7 @@ def build(sources: Sources, params: EmbedParams, *, uncased: bool = False) -> Al
         collected.take(part, partial(_part, part, sources, params, uncased), limits)
     _fill(collected, sources, params)
     counts = {part: dict(tally) for part, tally in collected.counts.items()}
-    return AlignmentTexts(table_from_rows("alignment_texts", collected.rows), counts)
+    return AlignmentTexts(collected.table(), counts)
 
 
 def missing_texts(source_ids: Iterable[str], corpus: Iterable[tuple[str, ...]], least: int) -> dict[str, int]:
@@ -185,7 +192,7 @@ def _fill(collected: Collected, sources: Sources, params: EmbedParams) -> None:
     """Add spans up to `least_texts` of each data set: its documents give as many each, turn by turn, and leave when too
     few are new.
     """
-    lacking = missing_texts((row["source_id"] for row in collected.rows), sources.corpus, params.least_texts)
+    lacking = missing_texts(collected.source_ids, sources.corpus, params.least_texts)
     if not lacking:
         return
     queries = chain(_training_queries(sources.queries), _items(sources.unlabelled))
@@ -198,13 +205,13 @@ def _fill(collected: Collected, sources: Sources, params: EmbedParams) -> None:
         sizes = Counter(map(dataset_of, active))
         shares = {dataset: -(-max(lacking[dataset], _FEWEST) // size) for dataset, size in sizes.items()}
         per_document = {doc_id: shares[dataset_of(doc_id)] for doc_id in active}
-        before = len(collected.rows)
+        before = len(collected.texts)
         items = partial(_fill_spans, sources, params, length, turn, per_document)
         positions = collected.take(FILLER, items, lacking)
         tried = np.array(list(per_document.values()))
         new = np.bincount(np.searchsorted(tried.cumsum(), positions, side="right"), minlength=len(active))
-        for row in collected.rows[before:]:
-            lacking[dataset_of(row["source_id"])] -= 1
+        for source_id in collected.source_ids[before:]:
+            lacking[dataset_of(source_id)] -= 1
         goes_on = (new >= _WORTH * tried).tolist()
         active = [
             doc_id for doc_id, useful in zip(active, goes_on, strict=True) if useful and lacking[dataset_of(doc_id)]
