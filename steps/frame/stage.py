@@ -21,6 +21,7 @@ from steps.frame.self_check import require_cuda, step_parser
 from steps.tracking.runs import Run
 from steps.tracking.stage_run import stage_run
 
+_IGNORED = re.compile(r"__pycache__|/\.#[^/]*$|/\.[^/]*\.sw.$|~$|/\.DS_Store$")  # as in .dvcignore: what editors leave
 _SETTINGS = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
@@ -115,6 +116,6 @@ def _filled(text: str, of_cell: dict[str, Any], params: dict[str, Any]) -> str:
 def _digest(path: Path) -> Any:
     """Of a file, or of all files of a folder as .dvcignore leaves them; None if there is none."""
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+        files = sorted(file for file in path.rglob("*") if file.is_file() and not _IGNORED.search(str(file)))
         return {str(file): sha256_file(file) for file in files}
     return sha256_file(path) if path.is_file() else None

@@ -40,23 +40,24 @@ def write_card(release: Path, manifest: Manifest, served: Trial, base: str | Non
 
 def front_matter(manifest: Manifest, served: Trial, base: str | None) -> str:
     """What Hugging Face reads of a model card; a base that is a folder here has no name there."""
+    name = (base or "").partition("@")[0]  # without a commit
     measured = [
         EvalResult(
             task_type="information-retrieval",
-            dataset_type=name,
-            dataset_name=name,
+            dataset_type=dataset,
+            dataset_name=dataset,
             dataset_split="dev",
             metric_type="ndcg_at_10",
             metric_value=round(cost.total.before, 4),
         )
-        for name, cost in served.costs.items()
+        for dataset, cost in served.costs.items()
     ]
     data = ModelCardData(
         model_name=manifest.student,
         library_name="sentence-transformers",
         pipeline_tag="feature-extraction",
         tags=_TAGS,
-        base_model=base if base and _HUB_NAME.fullmatch(base) and not Path(base).exists() else None,
+        base_model=name if _HUB_NAME.fullmatch(name) and not Path(name).exists() else None,
         metrics=["ndcg_at_10"] if measured else None,
         eval_results=measured or None,
     )

@@ -78,6 +78,8 @@ def ends(edit: Callable[[], object]) -> int:
         (lambda: Path("steps/distill/kinds/plugged.py").write_text("depth = 2\n"), "steps/distill"),
         (lambda: Path("steps/distill/kinds/plugged.py").rename("steps/distill/kinds/moved.py"), "steps/distill"),
         (lambda: Path("images.lock").write_text("cpu: c\n"), "images.lock: cpu"),
+        (lambda: Path("steps/distill/.plugged.py.swp").write_text("an editor has it open"), ""),
+        (lambda: Path("steps/distill/kinds/plugged.py~").write_text("as it was before"), ""),
     ],
 )
 def test_what_is_edited_meanwhile_is_not_recorded_with_what_was_made_before(

@@ -268,7 +268,12 @@ def test_a_card_tells_what_a_release_is_and_how_it_is_used(
     assert measured == {name: round(cost["total"]["before"], 4) for name, cost in report["dev"].items()}
     assert "base_model" not in front  # layers of the teacher have no name on a hub
     manifest, unjudged = load_release(folder).manifest, SimpleNamespace(costs={})
-    for base, is_on_hub in (("an-org/encoder", True), (str(folder), False), (None, False)):
+    for base, is_on_hub in (
+        ("an-org/encoder", True),
+        (f"an-org/encoder@{'0' * 40}", True),
+        (str(folder), False),
+        (None, False),
+    ):
         assert ("base_model" in front_matter(manifest, unjudged, base)) == is_on_hub  # type: ignore[arg-type]
     monkeypatch.chdir(released)
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
