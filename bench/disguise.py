@@ -1,4 +1,4 @@
-"""python -m bench.disguise SOURCE TARGET CHANGE...: a BEIR folder made harder, so that knobs fit more than one corpus.
+"""A corpus made harder, so that knobs fit more than one.
 
 Changes are made in the order given:
   docs=N          N documents: those judged for as many queries as fill half of them, the others drawn
@@ -9,7 +9,7 @@ Changes are made in the order given:
   halves=N        N dev and N test queries, long ones, in place of what was there: each the second half of a document's
                   text, which keeps the first and is what the query should find
   no_queries      neither unjudged queries nor training queries, which become dev queries where there are none
-SOURCE holds corpus.jsonl, queries.jsonl and qrels/, plain or gzip; TARGET is written plain, and replaced.
+Folders are in BEIR's layout: corpus.jsonl, queries.jsonl and qrels/, read plain or gzip, written plain.
 """
 
 import csv
@@ -17,12 +17,11 @@ import gzip
 import json
 import random
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slimtower.common.errors import UserError, guarded
+from slimtower.common.errors import UserError
 from slimtower.common.files import staged_folder
 from steps.core.tables import read_table
 
@@ -211,17 +210,3 @@ def _lines(path: Path) -> Iterator[str]:
         yield from path.read_text(encoding="utf-8").splitlines()
     elif packed.is_file():
         yield from gzip.decompress(packed.read_bytes()).decode("utf-8").splitlines()
-
-
-def main() -> None:
-    if len(sys.argv) < 4:
-        raise UserError(f"usage: {(__doc__ or '').splitlines()[0]}")
-    source, target, *changes = sys.argv[1:]
-    result = disguised(read_beir(Path(source)), changes)
-    write(result, Path(target))
-    judged = {split: len({query for query, *_ in rows}) for split, rows in result.judgements.items()}
-    print(f"{target}: {len(result.documents)} documents, judged queries {judged}")
-
-
-if __name__ == "__main__":
-    guarded(main)

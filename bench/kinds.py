@@ -1,4 +1,4 @@
-"""python -m bench.kinds KIND TARGET: a BEIR folder of one kind of corpus, made on Debian or Ubuntu.
+"""A corpus of one kind, made on Debian or Ubuntu.
 
 Documents come from the system's packages (`apt-get download`, kept below .cache/kinds; nothing is installed) or from
 the sources of installed Python packages: another release of either gives another corpus. For most kinds a query is what
@@ -22,14 +22,13 @@ import re
 import shutil
 import string
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.disguise import SEED, Corpus, write
+from bench.disguise import SEED, Corpus
 from bench.markup import Paragraphs, collapse, plain_pod, plain_roff
-from slimtower.common.errors import UserError, guarded
+from slimtower.common.errors import UserError
 from slimtower.common.files import staged_folder
 
 CACHE = Path(".cache/kinds")
@@ -325,17 +324,3 @@ def build(kind: str) -> Corpus:
         raise UserError(f"{kind}: no such kind; there are {', '.join(KINDS)}")
     reader, documents = KINDS[kind]
     return build_corpus(reader(), documents)
-
-
-def main() -> None:
-    if len(sys.argv) != 3:
-        raise UserError(f"usage: {(__doc__ or '').splitlines()[0]}")
-    kind, target = sys.argv[1:]
-    corpus = build(kind)
-    write(corpus, Path(target))
-    judged = {split: len({query for query, *_ in rows}) for split, rows in corpus.judgements.items()}
-    print(f"{target}: {len(corpus.documents)} documents, judged queries {judged}")
-
-
-if __name__ == "__main__":
-    guarded(main)

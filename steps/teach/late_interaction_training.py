@@ -60,7 +60,7 @@ class LateInteractionTrainer(WholeCheckpoints, MultiVectorEncoderTrainer):
     """The library's trainer, with checkpoints that appear whole."""
 
 
-def objective(model: MultiVectorEncoder, temperature: float, in_batch: InBatch | None = None) -> nn.Module:
+def objective(model: MultiVectorEncoder, temperature: float, in_batch: InBatch) -> nn.Module:
     """`-mean_i log softmax_j(s(q_i, d_j) / temperature)[i]` over the documents of a batch, s MaxSim (LEAD, Eq. 2).
 
     A document that is known to be relevant to another row's query is none of its negatives (`in_batch`). With
@@ -80,20 +80,17 @@ def objective(model: MultiVectorEncoder, temperature: float, in_batch: InBatch |
 class MaskedScores:
     """`exact_scores` of a batch, piece by piece of its queries in their order, without what is relevant elsewhere."""
 
-    def __init__(self, in_batch: InBatch | None) -> None:
+    def __init__(self, in_batch: InBatch) -> None:
         self.in_batch, self.masked = in_batch, torch.empty(0)
 
     def begin(self, documents: int, numbers: Tensor) -> None:
         """A new batch of so many documents a row, and its numbers; the loss has all of a row's before the next's."""
-        if self.in_batch:
-            is_relevant = self.in_batch.relevant(numbers)
-            self.masked = is_relevant.view(len(is_relevant), 2, -1)[:, :documents].transpose(1, 2).flatten(1)
+        is_relevant = self.in_batch.relevant(numbers)
+        self.masked = is_relevant.view(len(is_relevant), 2, -1)[:, :documents].transpose(1, 2).flatten(1)
 
     def __call__(self, queries: Tensor, documents: Tensor, **masks: Any) -> Tensor:
         """As `exact_scores`; -inf where a document is left out."""
         scores = exact_scores(queries, documents, **masks)
-        if not self.in_batch:
-            return scores
         mask, self.masked = self.masked[: len(queries)], self.masked[len(queries) :]
         return scores.masked_fill(mask, -torch.inf)
 
