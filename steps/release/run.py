@@ -31,8 +31,9 @@ from steps.tracking.runs import Run, flatten
 LEAST_COSINE = 0.9999  # of the fp32 export to the student, for every text
 PROBES = 8  # titles whose embeddings the manifest keeps to recognise its encoder by; too few: sentences, then queries
 PROBE_TOLERANCE = 0.005
-"""Largest difference of one dimension of a probe of length 1. Another processor may round an int8 activation the other way (0.0018
-the most in 600 texts of the demo, VNNI against emulated AVX2); any two students of it are at least 0.036 apart.
+"""Largest difference of one dimension of a probe of length 1. Another processor may round an int8 activation the
+other way (0.0018 the most in 600 texts of the demo, VNNI against emulated AVX2); any two students of it are at least
+0.036 apart.
 """
 SAMPLE = 256  # texts that int8 is calibrated on, and of a data set with too few judged queries
 

@@ -1,6 +1,7 @@
 """A teacher behind an API gives the vectors of the model there, and no text is paid for twice, whatever goes wrong."""
 
 import errno
+import itertools
 import os
 import shutil
 import time
@@ -403,7 +404,7 @@ def test_requests_that_were_held_back_begin_one_after_the_other() -> None:
         for future in waiting:
             future.result()
     later = sorted(starts)[1:]  # the first may have begun before
-    assert all(after - before > 0.08 for before, after in zip(later, later[1:], strict=False))
+    assert all(after - before > 0.08 for before, after in itertools.pairwise(later))
 
 
 def test_tokens_are_asked_for_as_they_are_read() -> None:
