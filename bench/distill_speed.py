@@ -151,7 +151,7 @@ def loop(task: Task, seed: int) -> tuple[SentenceTransformer, float]:
     """
     params = task.params.model_copy(update={"seed": seed, "repeats": {"train_queries": 1.0}})
     torch.manual_seed(seed)
-    learner = untrained(CHOSEN, task.tower, SOURCES, [], params)
+    learner = untrained(CHOSEN, task.tower, SOURCES, np.arange(0), params)
     started = perf_counter()
     tokens = learner.tokenize(task.texts, params.max_length)
     tokenised = perf_counter() - started

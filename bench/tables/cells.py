@@ -131,7 +131,15 @@ def measure(cell: Cell, pipeline: Pipeline) -> dict[str, Any]:
         tower = load_tower(output / "query_encoder")
         reader = load_tower(output / "router", "document") if chosen.towers == "joint" else tower
         moved = [phase.trained for phase in chosen.phases if phase.trained is not None]
-        trained = [trained_teacher(output / "teacher", name, pipeline, cell.params.precision) for name in moved[-1:]]
+        trained = [
+            trained_teacher(
+                output / "teacher" / ((name or "index") if len(set(moved)) > 1 else ""),
+                name,
+                pipeline,
+                cell.params.precision,
+            )
+            for name in moved[-1:]
+        ]
     documents = pipeline.documents
     if chosen.towers != "asymmetric":
         reader.max_seq_length = chosen.max_document_length

@@ -83,9 +83,18 @@ class Checkpoints:
         release_and_delete(self.folder)
 
 
-def training_folder(module: nn.Module, arrays: dict[str, Any], knobs: dict[str, Any], losses: Iterable[Loss]) -> Path:
-    """Folder below SLIMTOWER_CACHE of trainings that are equal in all this; UserError if the processes differ in it."""
-    modules = {type(loss).__module__ for loss in losses}  # nobody imports these by name
+def training_folder(
+    module: nn.Module,
+    arrays: dict[str, Any],
+    knobs: dict[str, Any],
+    losses: Iterable[Loss],
+    teacher_code: Iterable[str] = (),
+) -> Path:
+    """Folder below SLIMTOWER_CACHE of trainings that are equal in all this; UserError if the processes differ in it.
+
+    `teacher_code`: modules of teachers that run.
+    """
+    modules = {type(loss).__module__ for loss in losses} | set(teacher_code)  # nobody imports these by name
     code = code_digest("steps.distill.trainer", "steps.distill.objective", "steps.distill.joint", *modules)
     key = hashlib.sha256(json.dumps([knobs, code, library_versions()], sort_keys=True).encode())
     key.update(model_key(module))

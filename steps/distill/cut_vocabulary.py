@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,8 @@ def used_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> np.ndarray:
         number for token, number in vocabulary.items() if any(len(token.removeprefix(mark)) == 1 for mark in marks)
     ]
     used[single] = True
-    if (unknown := described.get("unk_id")) is not None:
+    unknown = described.get("unk_id", vocabulary.get(described.get("unk_token")))
+    if unknown is not None:
         used[unknown] = True
     remaining = iter(texts)
     while chunk := list(islice(remaining, _CHUNK)):
@@ -63,10 +64,10 @@ def cut_tokenizer(tokenizer: Tokenizer, token_ids: np.ndarray) -> Tokenizer:
 
 
 def cut_transformer(tower: SentenceTransformer, texts: Iterable[str]) -> None:
-    """Leave a transformer only the tokens that it needs for the texts; embeddings of these stay the same."""
+    """Leave a transformer only the tokens that it needs for texts and prompts; embeddings of these stay the same."""
     first: Any = tower[0]
     tokenizer, network = first.tokenizer, first.auto_model
-    token_ids = used_tokens(tokenizer._tokenizer, texts)
+    token_ids = used_tokens(tokenizer._tokenizer, chain(filter(None, tower.prompts.values()), texts))
     if (
         tokenizer.pad_token_id is not None
         and int(np.searchsorted(token_ids, tokenizer.pad_token_id)) != tokenizer.pad_token_id

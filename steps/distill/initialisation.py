@@ -33,6 +33,7 @@ from steps.training.distributed import rank
 
 _LETTERS = 1000  # the most frequent ones are pieces of a new vocabulary
 _DOCUMENTS = 4096  # on which an adapter's map is fitted, drawn by seed
+_APPENDED = "appended"  # attribute of the map that `ending_like` put at a tower's end
 _FITTED = 4096  # texts on which the map behind another encoder starts
 _RIDGE = 1e-3  # of the mean variance of the index's dimensions: one that hardly varies says little
 
@@ -96,13 +97,16 @@ def _check_encoder(tower: SentenceTransformer, name: str, advice: str) -> None:
     check_tower_batches(tower, name)
 
 
-def fit_projection(tower: SentenceTransformer, sources: Sources, params: DistillParams) -> None:
-    """Start the map at the tower's end, if it changes the dimension, at the least squares fit to the teacher."""
+def fit_projection(tower: SentenceTransformer, sources: Sources, training: np.ndarray, params: DistillParams) -> None:
+    """Start the map that `ending_like` appended, if it did, at the least squares fit to the teacher.
+
+    `training`: rows of the texts that train, of which a sample is read.
+    """
     modules = [module for module in tower if not isinstance(module, Normalize)]
     last = modules.pop()
-    if not isinstance(last, Dense) or last.in_features == last.out_features:
+    if not isinstance(last, Dense) or not getattr(last, _APPENDED, False):
         return
-    rows = sample_rows(len(sources.strings), params.seed, _FITTED)
+    rows = training[sample_rows(len(training), params.seed, _FITTED)]
     reader = SentenceTransformer(modules=modules, device=device())
     own = encode(reader, [sources.strings[row] for row in rows], "query", precision=params.precision).astype(np.float64)
     own = np.column_stack([own, np.ones(len(own))])  # the map has a bias
@@ -258,7 +262,9 @@ def ending_like(teacher: SentenceTransformer, modules: list[nn.Module]) -> Sente
     tower = SentenceTransformer(modules=modules, device=device(), similarity_fn_name=teacher.similarity_fn_name)
     dim, target_dim = tower.get_embedding_dimension() or 0, teacher.get_embedding_dimension() or 0
     if dim != target_dim:
-        tower.append(Dense(dim, target_dim, activation_function=nn.Identity()).to(tower.device))
+        projection = Dense(dim, target_dim, activation_function=nn.Identity()).to(tower.device)
+        object.__setattr__(projection, _APPENDED, True)  # not one that a base came with and trained
+        tower.append(projection)
     if any(isinstance(module, Normalize) for module in teacher):
         tower.append(Normalize())
     return tower

@@ -36,10 +36,7 @@ class TrainedTower:
         self.depth = min(depth_of(student.tower) for student in self.towers.values())
 
     def tokenize(self, role: Role, texts: list[str], max_length: int) -> Tokens:
-        """The texts' tokens, their prompt in front; UserError for a pooling that leaves the prompt out."""
-        tower = self.towers[role].tower
-        if tower.prompts.get(role) and not pooling_of(tower, "the teacher").include_prompt:
-            raise UserError("distill.student: targets: joint takes no teacher that leaves its prompt out when it pools")
+        """The texts' tokens, their prompt in front; UserError as of `joint_documents`."""
         return _prompted_tokens(self.towers[role], role, texts, max_length)
 
 
@@ -49,6 +46,7 @@ class TrainedTeacher(Teachers, LayerTeacher):
 
     stored: StoredTeachers
     precision: Precision
+    name: str  # "" = the index's
     paired: Sequence[int] = field(default=(), init=False)  # layers, numbered from 0, whose scores a step has too
 
     @property
@@ -73,7 +71,7 @@ class TrainedTeacher(Teachers, LayerTeacher):
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write it as the stage `teach` leaves a teacher of its kind."""
+        """Write its weights as they became."""
 
 
 @dataclass
@@ -132,6 +130,10 @@ class JointDocuments(Teachers):
         return {**self.stored.arrays, **self.tokens.arrays("documents")}
 
     @property
+    def code(self) -> Sequence[str]:
+        return self.stored.code
+
+    @property
     def modules(self) -> Sequence[nn.Module]:
         return [*self.stored.modules, self.reader.tower]
 
@@ -149,19 +151,25 @@ class JointDocuments(Teachers):
 def joint_documents(
     teacher: Path, texts: list[str], max_length: int, precision: Precision, stored: Teachers
 ) -> JointDocuments:
-    """The document tower of the teacher in a folder; UserError if it writes a language model's prompt around texts."""
+    """The document tower of the teacher in a folder.
+
+    UserError if it writes a language model's prompt around texts, or leaves a prompt out when it pools.
+    """
     tower = load_tower(teacher, "document")
-    if getattr(tower.tokenizer, "chat_template", None):
-        raise UserError(
-            "distill.student: towers: joint trains an encoder's document tower, and the teacher of the index is a"
-            " language model; set towers: asymmetric, or teach.index to a dual_encoder"
-        )
     reader = TransformerStudent(tower, plain_attention=trains_with_plain_attention(precision, max_length))
     return JointDocuments(reader, _prompted_tokens(reader, "document", texts, max_length), stored)
 
 
 def _prompted_tokens(reader: TransformerStudent, role: Role, texts: list[str], max_length: int) -> Tokens:
-    prompt = reader.tower.prompts.get(role) or ""
+    tower = reader.tower
+    if getattr(tower.tokenizer, "chat_template", None):
+        raise UserError(
+            "distill.student: joint trains an encoder, and the teacher of the index is a language model; set towers:"
+            " asymmetric and targets: stored, or teach.index to a dual_encoder"
+        )
+    prompt = tower.prompts.get(role) or ""
+    if prompt and not pooling_of(tower, "the teacher").include_prompt:
+        raise UserError("distill.student: joint takes no teacher that leaves its prompt out when it pools")
     tokens = reader.tokenize([prompt + text for text in texts], max_length)
     check_document_tokens(reader, tokens)
     return tokens
@@ -171,7 +179,6 @@ def _prompted_tokens(reader: TransformerStudent, role: Role, texts: list[str], m
 class JointScores(TrainedTeacher):
     """Scores of a late interaction model or a cross encoder that trains, beside the index teacher's vectors."""
 
-    name: str
     network: Network
     texts: Sequence[str]
     documents: Sequence[str]
@@ -186,6 +193,10 @@ class JointScores(TrainedTeacher):
     @property
     def modules(self) -> Sequence[nn.Module]:
         return [self.network.model]
+
+    @property
+    def code(self) -> Sequence[str]:
+        return [type(self.network).__module__]
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:

@@ -181,7 +181,7 @@ class StudentParams(Phase):
     batch_size: int = Field(default=128, ge=1)
     """Texts a step."""
     warmup_ratio: float = Field(default=0.05, ge=0, lt=1)
-    """Share of the steps in which the learning rate rises from 0."""
+    """Share of the steps in which the learning rate rises from 0; of `convergence.min_steps` if epochs are auto."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Of AdamW."""
     document_share: float = Field(default=0.0, ge=0, lt=1)

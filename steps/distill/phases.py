@@ -134,7 +134,7 @@ class Trainings:
             longest_query = readable_tokens(self.params.max_length, self.trained_tower.towers["query"].tower)
             queries = self.trained_tower.tokenize("query", self.sources.strings, longest_query)
             documents = self.trained_tower.tokenize("document", self.sources.document_texts(), longest)
-            return JointTeacher(stored, precision, self.trained_tower, queries, documents)
+            return JointTeacher(stored, precision, "", self.trained_tower, queries, documents)
         if phase.targets == "online":
             teachers = OnlineTeacher(load_tower(self.teacher, "query"), self.sources.strings, stored, precision)
         if self.chosen.towers == "joint":

@@ -71,7 +71,7 @@ def run(
     training, repeats = with_documents(training, parts, params.repeats, chosen.document_share)
     params = params.model_copy(update={"repeats": repeats})
     absent = check_repeats(params.repeats, parts, training, embedded["parts"], params.required_parts)
-    encoder = untrained(chosen, teach / "tower", sources, [texts[row] for row in training], params)
+    encoder = untrained(chosen, teach / "tower", sources, training, params)
     if student in params.students:
         check_size(encoder.tower)
     is_used = np.isin(np.arange(len(texts)), np.concatenate([training, validation]))
@@ -87,7 +87,7 @@ def run(
     measured = dict.fromkeys(("texts_seen", "steps", "seconds", "still_rising"), 0.0)
     finished = []
     documents, cosine = tower, tower.similarity_fn_name == "cosine"
-    trained: TrainedTeacher | None = None
+    trained: dict[str, TrainedTeacher] = {}  # by name; "" is the index's
     trainings = Trainings(chosen, encoder, teach / "tower", cosine, sources, training, params)
     for objective, schedule, rows in trainings:
         alignment = replace(data, training=rows)
@@ -99,7 +99,9 @@ def run(
             "computes_in": resolve_precision(params.precision),
         }
         arrays = data.tokens.arrays("texts") | {"parts": parts, "targets": data.vectors, "training": rows}
-        folder = training_folder(encoder.tower, arrays | objective.arrays, knobs, objective.losses.values())
+        folder = training_folder(
+            encoder.tower, arrays | objective.arrays, knobs, objective.losses.values(), objective.teachers.code
+        )
         checkpoints = Checkpoints(folder)
         figures = train(encoder, objective, alignment, schedule, params, run, checkpoints)
         finished.append(checkpoints)
@@ -107,7 +109,7 @@ def run(
             objective.teachers.reader.finish()
             documents = objective.teachers.reader.tower
         elif isinstance(objective.teachers, TrainedTeacher):
-            trained = objective.teachers
+            trained[objective.teachers.name] = objective.teachers
         measured |= {key: measured[key] + figures[key] for key in ("texts_seen", "steps", "seconds")}
         measured["still_rising"] = max(measured["still_rising"], figures["still_rising"])
         measured["validation_cosine"] = figures["validation_cosine"]
@@ -141,8 +143,9 @@ def run(
         if chosen.towers != "asymmetric":
             documents.max_seq_length = chosen.max_document_length
         router(encoder.tower, documents).save_pretrained(str(staging / "router"), create_model_card=False)
-        if trained:
-            trained.save(staging / "teacher")
+        for name, trained_teacher in trained.items():  # a folder each if they are several
+            folder = staging / "teacher"
+            trained_teacher.save(folder if len(trained) == 1 else folder / (name or "index"))
         sizes = {
             "parameters": sum(weight.numel() for weight in encoder.tower.parameters()),
             "bytes": folder_bytes(staging / "query_encoder"),

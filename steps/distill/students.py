@@ -79,23 +79,24 @@ class TransformerStudent(Student):
 
 
 def untrained(
-    chosen: StudentParams, teacher_folder: Path, sources: Sources, texts: list[str], params: DistillParams
+    chosen: StudentParams, teacher_folder: Path, sources: Sources, training: np.ndarray, params: DistillParams
 ) -> Student:
-    """The student that `chosen` describes, before its training."""
+    """The student that `chosen` describes, before its training; `training`: rows of the texts that train."""
     teacher = load_tower(teacher_folder, "query")
     longest = max(params.max_length, chosen.max_document_length if chosen.towers == "symmetric" else 0)
     cuts = chosen.vocabulary == "used"
     vocabulary_texts = chain(sources.strings, CorpusTexts(sources.ingest)) if cuts else None
     match chosen.start:
         case Static(static=described):
+            texts = [sources.strings[row] for row in training]
             return static_embedding(teacher, sources.embed, texts, described, params.max_length, vocabulary_texts)
         case Layers(layers=layers):
             tower = layer_subset(teacher_folder, layers, prompts=not chosen.trains)
         case Base(base=base):
             tower = pretrained(base, teacher)
-            fit_projection(tower, sources, params)
+            fit_projection(tower, sources, training, params)
         case Fresh(fresh=described):
-            tower = fresh(described, teacher, texts, longest)
+            tower = fresh(described, teacher, [sources.strings[row] for row in training], longest)
         case Adapter(adapter=name):
             tower = adapted(name, teacher, sources, params)
         case _:

@@ -29,6 +29,11 @@ class Teachers(ABC):
         """All that they follow from, besides weights and the stored vectors of the texts."""
 
     @property
+    def code(self) -> Sequence[str]:
+        """Modules of code, besides those of this package, by which they compute while they train."""
+        return ()
+
+    @property
     def modules(self) -> Sequence[nn.Module]:
         """Teachers that train along with the student."""
         return ()

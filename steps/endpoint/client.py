@@ -326,7 +326,7 @@ def _retry_after(value: str | None) -> float | None:
 
 
 def batches(texts: Iterable[tuple[bytes, str]], tokens: Callable[[str], int], limits: Connection) -> Iterator[Batch]:
-    """Texts with their keys, in order, in batches of at most batch_texts texts and BATCH_TOKENS or a minute's tokens."""
+    """Texts with their keys, in batches of at most batch_texts texts and BATCH_TOKENS, or a minute's, tokens."""
     keys, pending, total = list[bytes](), list[str](), 0
     most = min(BATCH_TOKENS, limits.tokens_per_minute or BATCH_TOKENS)
     for key, text in texts:

@@ -57,6 +57,21 @@ def test_a_cut_transformer_embeds_its_texts_as_before_and_loads_again(tiny_tower
     np.testing.assert_allclose(encode(again, texts, "query"), encode(cut, texts, "query"), atol=1e-6)
 
 
+def test_a_prompt_that_stays_is_read_as_before(tiny_tower: Path) -> None:
+    uncut, cut = load_tower(tiny_tower), load_tower(tiny_tower)
+    for tower in (uncut, cut):
+        tower.prompts = {"query": "zebra cumulative file: "}
+    cut_transformer(cut, TEXTS[:1])
+    np.testing.assert_allclose(encode(cut, TEXTS[:1], "query"), encode(uncut, TEXTS[:1], "query"), atol=1e-6)
+
+
+def test_the_unknown_token_stays_where_it_is_no_added_one() -> None:
+    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "sum": 1, "axis": 2, "mean": 3}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    cut = cut_tokenizer(tokenizer, used_tokens(tokenizer, ["sum"]))
+    assert cut.encode("sum zebra").tokens == ["sum", "[UNK]"]
+
+
 def test_a_tokenizer_of_another_kind_is_refused() -> None:
     with pytest.raises(UserError, match="vocabulary: all"):
         used_tokens(Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")])), ["ab"])

@@ -59,7 +59,7 @@ def build(root: Path, student: dict[str, Any], rows: np.ndarray) -> tuple[Studen
     """A student that trains on these rows, and its objective."""
     sources, params, tower = sources_of(root), params_of(student), root / "models/teach/dense/tower"
     chosen = params.described("it")
-    model = untrained(chosen, tower, sources, ["a text"], params)
+    model = untrained(chosen, tower, sources, rows, params)
     [(objective, *_)] = Trainings(chosen, model, tower, True, sources, rows, params)
     return model, objective, sources
 

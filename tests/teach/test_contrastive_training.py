@@ -273,3 +273,10 @@ def test_a_mistyped_micro_batch_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("SLIMTOWER_MICRO_BATCH", "few")
     with pytest.raises(UserError, match="SLIMTOWER_MICRO_BATCH is 'few'"):
         teach(ingest, mine, tmp_path / "mistyped", params, NullRun())
+
+
+@pytest.mark.parametrize("hard_negatives", ["none", "softmax"])
+@pytest.mark.parametrize("knob", ["margin", "margin_weight"])
+def test_a_margin_that_would_do_nothing_is_refused(hard_negatives: Any, knob: str) -> None:
+    with pytest.raises(ValueError, match="are of hard_negatives: margin or both"):
+        LossParams.model_validate({"hard_negatives": hard_negatives, knob: 0.2})

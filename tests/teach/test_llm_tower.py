@@ -21,6 +21,7 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from slimtower.common.fingerprints import fingerprint
 from slimtower.common.names import ROLES
+from steps.distill.joint import TrainedTower, joint_documents
 from steps.encoders.towers import encode, load_tower, route
 from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder, Prompt
 from steps.teach.llm_tower import (
@@ -140,6 +141,15 @@ def test_a_fingerprint_tells_prompts_apart(saved: Path, tmp_path: Path) -> None:
     route(tower, "document").tokenizer.chat_template += "!"
     tower.save_pretrained(str(tmp_path / "other"), create_model_card=False)
     assert fingerprint(tmp_path / "other").id != fingerprint(saved).id
+
+
+@pytest.mark.medium
+def test_no_student_lets_it_train_along_without_its_prompt(saved: Path) -> None:
+    stored: Any = None
+    with pytest.raises(UserError, match="the teacher of the index is a language model"):
+        TrainedTower(saved, "fp32").tokenize("document", TEXTS, 32)
+    with pytest.raises(UserError, match="the teacher of the index is a language model"):
+        joint_documents(saved, TEXTS, 32, "fp32", stored)
 
 
 @pytest.mark.medium

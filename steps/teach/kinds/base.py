@@ -108,6 +108,14 @@ class LossParams(Strict):
             raise ValueError("names a dimension twice; name each once")
         return dims
 
+    @model_validator(mode="after")
+    def _margin_counts(self) -> Self:
+        if self.hard_negatives in ("none", "softmax") and self.model_fields_set & {"margin", "margin_weight"}:
+            raise ValueError(
+                "margin and margin_weight are of hard_negatives: margin or both; set it, or leave them out"
+            )
+        return self
+
 
 class RoundParams(Strict):
     """How many rounds follow the first training, and which documents a trained tower's search gives as negatives."""
