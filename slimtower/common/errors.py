@@ -121,7 +121,8 @@ def exhausted(error: BaseException) -> UserError | None:
         out_of_memory = isinstance(cause, MemoryError) or getattr(cause, "errno", None) == errno.ENOMEM
         out_of_memory |= isinstance(cause, RuntimeError) and "can't allocate memory" in text  # torch's, on a CPU
         if out_of_memory or type(cause).__name__ == "OutOfMemoryError":  # torch's, for any device
-            return OutOfMemory(f"out of memory: {text[:300]}; give it more, or a smaller SLIMTOWER_MICRO_BATCH or batch_size")
+            advice = "give it more, or a smaller SLIMTOWER_MICRO_BATCH or batch_size"
+            return OutOfMemory(f"out of memory: {text[:300]}; {advice}")
     if isinstance(error, FileExistsError | NotADirectoryError):
         return UserError(f"{line(error)[:300]}; a file lies where a folder has to be: move it away, then run again")
     if isinstance(error, OSError) and error.errno in _UNWRITABLE:

@@ -264,7 +264,11 @@ def started_project(first: Project, tmp_path_factory: pytest.TempPathFactory) ->
     ("how", "code", "message"),
     [
         ("user", 3, "grow@a: the data are wrong; fix them"),
-        ("memory", 137, "grow@a: out of memory: too large; give it more, or a smaller SLIMTOWER_MICRO_BATCH or batch_size"),
+        (
+            "memory",
+            137,
+            "grow@a: out of memory: too large; give it more, or a smaller SLIMTOWER_MICRO_BATCH or batch_size",
+        ),
         pytest.param("transient", 75, "grow@a: the server is away; try again", marks=pytest.mark.nightly),
         pytest.param("defect", 1, "grow@a: 'a defect'", marks=pytest.mark.nightly),
     ],
