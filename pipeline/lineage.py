@@ -21,7 +21,16 @@ from slimtower.registry.client import Unwanted, check_answering, client, reachin
 from steps.core.params import nested_value
 from steps.evaluate.params import HEADLINE
 from steps.promote.dvc_lock import Stages, lock_stages, outputs
-from steps.tracking.run_ids import found_runs, git_commit, open_parent, parent_run, pipeline_key, pipeline_run, run_name
+from steps.tracking.run_ids import (
+    found_runs,
+    git_commit,
+    open_parent,
+    parent_run,
+    pipeline_folder,
+    pipeline_key,
+    pipeline_run,
+    run_name,
+)
 from steps.tracking.runs import NOTE, MlflowRun, experiment_id, shortened
 from steps.tracking.stage_run import Spool, send_each, send_waiting, spools, waiting_spools
 
@@ -44,6 +53,7 @@ def finish_or_wait(*, failed: bool, names: Sequence[str] | None = None) -> str:
             "pipeline": pipeline_key(),
             "commit": commit,
             "named": run_name(commit),
+            "folder": pipeline_folder(),
             "failed": failed,
             "names": names,
         }
@@ -72,7 +82,7 @@ def send_finished() -> None:
 def _send_finish(spool: Spool) -> None:
     check_answering()
     key, api = spool.opening, client()
-    parent = pipeline_run(api, experiment_id(api), key["pipeline"], key["commit"], key["named"])
+    parent = pipeline_run(api, experiment_id(api), key["pipeline"], key["commit"], key["named"], key.get("folder", ""))
     for _, arguments in spool.unsent():
         done = finish(parent, failed=key["failed"], root=arguments["root"], names=key["names"])
         print(f"lineage: {done}, which ended while the tracking server was away")

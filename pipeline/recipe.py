@@ -20,7 +20,7 @@ import yaml
 from pipeline.outcome import show
 from pipeline.plain_copy import plain_copy
 from pipeline.stopping import stop_when_asked
-from slimtower.common.errors import UserError, guarded
+from slimtower.common.errors import UserError, guarded, line
 from slimtower.common.files import cache_root, file_lock, staged_file
 from slimtower.common.imports import uncollected_imports
 from slimtower.common.masking import redacted
@@ -158,10 +158,11 @@ def _check_out(root: Path, folder: Path) -> None:
         identity = ("-c", "user.name=slimtower", "-c", "user.email=slimtower@localhost")  # of a commit nobody keeps
         try:
             commit = _git(root, *identity, "stash", "create")
-        except UserError:
+        except UserError as error:
+            reason = line(error).partition("; ")[0]
             raise UserError(
-                "git cannot save what differs from the last commit: finish the merge, or `git add` the files that"
-                " `git status` names, and run it again"
+                f"git cannot save what differs from the last commit ({reason}): finish the merge, or `git add` the"
+                " files that `git status` names, and run it again"
             ) from None
     if not folder.exists():
         _git(root, "worktree", "add", "--quiet", "--force", "--detach", str(folder), commit)

@@ -123,9 +123,10 @@ class Deployment(Settings):
     def check_steps(self, graph: Graph) -> None:
         """Raise SettingsError if a key of `stages` or `images.digests` is of no task of a DAG and no step."""
         steps = sorted(graph.steps | _OTHER_TASKS)
+        built = sorted(graph.steps | {"promote", "deploy"})
         for key in self.images.digests:
-            if key not in steps:
-                raise SettingsError(f"deployment: images.digests.{key} is of no step; {_fix(key, steps)}")
+            if key not in built:
+                raise SettingsError(f"deployment: images.digests.{key} is of no image; {_fix(key, built)}")
         for key in self.stages:
             step, _, cell = key.partition("@")
             if step not in steps:

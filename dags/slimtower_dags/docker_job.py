@@ -98,7 +98,7 @@ class ContainerJob:
         gpus = [DeviceRequest(count=resources.gpus, capabilities=[["gpu"]])] if resources.gpus else None
         # read where the task runs, at that time: neither the serialised DAG nor Airflow's pages hold them
         variables = {name: os.environ.get(f"TASK_{name}", os.environ.get(name)) for name in settings.pass_}
-        private = {name: value for name, value in variables.items() if value and not environment.get(name)}
+        private = {name: value for name, value in variables.items() if value and name not in environment}
         self.context = context
         self.operator = ContainerOperator(
             task_id=context["ti"].task_id,

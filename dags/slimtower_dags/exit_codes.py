@@ -35,7 +35,7 @@ def is_second_chance(context: Any) -> bool:
 def settle(code: int, context: Any, last_line: str = "") -> None:
     """Return for 0, otherwise raise what makes Airflow skip, retry or fail; `last_line` is what the task said last."""
     second = is_second_chance(context)
-    if second and code in (0, NOTHING, KILLED):  # this is the end; who clears the task starts anew
+    if second and code not in (TRANSIENT, STOPPED):  # this is the end; who clears the task starts anew
         context["task_state_store"].set(_MEMORY, 0)
     if code == 0:
         return

@@ -24,7 +24,7 @@ RUN_LABEL = "metadata.labels['pipeline/runid']"  # of each pod: a container's ow
 # The images' entry point; but a task which found nothing to do, 99, is done to Kubeflow.
 TASK = 'python -m pipeline.task "$0"; code=$?; [ "$code" -eq 99 ] && exit 0; exit "$code"'
 STAGE = f'export SLIMTOWER_BACKFILL="${{1:+1}}"; {TASK}'  # a given end: a run of the past
-# The window ends with today, unless dates are given, as that of an Airflow run that a person starts (variables.py).
+# The window ends before today, unless dates are given, as that of an Airflow run that a person starts (variables.py).
 BEGIN = (
     'export SLIMTOWER_RECIPE="$1" DATA="$2" SINCE="$3" UNTIL="$4" SLIMTOWER_REF="$5"; '
     'if [ -n "$WINDOW_DAYS" ]; then : "${UNTIL:=$(date -u +%F)}"; '

@@ -14,7 +14,7 @@ from slimtower.common.errors import EXIT_NOTHING, UserError
 from slimtower.common.settings import parse_mapping, read_text
 from slimtower.registry.client import client, reaching
 from steps.promote.dvc_lock import Stages, dump_lock, lock_stages
-from steps.tracking.run_ids import pipeline_run, run_name
+from steps.tracking.run_ids import pipeline_folder, pipeline_run, run_name
 from steps.tracking.runs import experiment_id
 
 
@@ -56,7 +56,9 @@ def begin(run: TaskRun) -> int:
         record["new"] = latest is None or not same_inputs(latest, record) or set(base) != set(names)
         with reaching():
             api = client()
-            record["parent_run"] = pipeline_run(api, experiment_id(api), run.address, commit, run_name(commit))
+            record["parent_run"] = pipeline_run(
+                api, experiment_id(api), run.address, commit, run_name(commit), pipeline_folder()
+            )
         files = {PARAMS: params, SOURCES: sources, LOCK: dump_lock(base), BEGIN: json_bytes(record)}
         if earlier := run.read_begin():  # of another deployment, meanwhile
             _check_same(run, earlier)

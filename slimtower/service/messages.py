@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from slimtower.common.errors import UserError, line
 from slimtower.service.settings import K
-from slimtower.service.telemetry import LOGGER
+from slimtower.service.telemetry import HEADED, LOGGER
 from slimtower.serving.display import EXAMPLE
 
 SEARCH_EXAMPLE: dict[str, Any] = {
@@ -252,6 +252,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorOut, "description": description}
     for status, description in {
         413: "body too large",
+        415: "a body that is not said to be JSON",
         422: "not a valid request",
         429: "too many requests of this client; see Retry-After",
         503: "no release is loaded, or too many requests at once; see Retry-After",
@@ -289,7 +290,8 @@ async def refusal(request: Request, error: Exception) -> JSONResponse:
             first: Mapping[str, Any] = error.errors()[0]
             if first["type"] == "json_invalid":
                 return problem(422, "the body is not JSON")
-            if first["loc"] == ("body",) and "json" not in request.headers.get("content-type", ""):
+            is_unsaid = "json" not in request.headers.get("content-type", "").lower()
+            if first["loc"] == ("body",) and first["type"] != "missing" and is_unsaid:
                 return problem(415, "the body is not said to be JSON; send the header Content-Type: application/json")
             param, message = (
                 ".".join(map(str, first["loc"][1:2])),
@@ -307,8 +309,9 @@ async def refusal(request: Request, error: Exception) -> JSONResponse:
 
 def _allowed(request: Request) -> list[str]:
     """Methods of the request's path; pages, which are in no schema, have GET."""
-    methods = {method.upper() for method in request.app.openapi()["paths"].get(request.url.path, ["get"])}
-    return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
+    path = request.url.path
+    methods = {method.upper() for method in request.app.openapi()["paths"].get(path, ["get"])}
+    return sorted(methods | ({"HEAD"} if path in HEADED else set()))
 
 
 HANDLERS: dict[Any, Any] = dict.fromkeys(

@@ -29,6 +29,7 @@ PATHS = {
     "/", "/docs", "/document", "/events", "/health", "/health/live", "/metrics", "/openapi.json", "/report", "/search",
     "/systems", "/v1/embeddings", "/v1/models",
 }  # fmt: skip
+HEADED = {"/", "/docs", "/report", "/health", "/health/live", "/metrics"}  # whose heads may be asked for alone
 _QUIET = ("/health", "/metrics")  # asked every few seconds: counted, not logged
 _COUNTERS = {
     "slimtower_requests_total": ("Requests answered, by path and status.", ("path", "status")),
@@ -150,7 +151,8 @@ class Observing:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope  # the server sends no body then
+        is_head = scope["method"] == "HEAD" and scope["path"] in HEADED
+        inner = {**scope, "method": "GET"} if is_head else scope  # the server sends no body then
         began, number, status = time.perf_counter(), uuid.uuid4().hex[:16], 0
         scope[SEEN] = inner[SEEN] = {}
 

@@ -15,7 +15,11 @@ class MalformedAnswer(ValueError):
 
 
 class TransientAnswer(ValueError):
-    """An answer that is cut off, or says that the server is busy."""
+    """An answer that is cut off, or says that the server is busy, which is not billed."""
+
+    def __init__(self, reason: str, *, billed: bool) -> None:
+        super().__init__(reason)
+        self.billed = billed
 
 
 def is_transient(status: int) -> bool:
@@ -29,7 +33,7 @@ def read_answer(content: bytes) -> dict[str, Any]:
         answer = json.loads(content)
     except (ValueError, RecursionError):
         if content.lstrip()[:1] in (b"{", b"["):
-            raise TransientAnswer("JSON that is cut off") from None
+            raise TransientAnswer("JSON that is cut off", billed=True) from None
         is_page = content.lstrip()[:1] == b"<"
         raise MalformedAnswer("a web page: check base_url" if is_page else "no JSON: check base_url") from None
     if not isinstance(answer, dict):
@@ -37,7 +41,7 @@ def read_answer(content: bytes) -> dict[str, Any]:
     if error := answer.get("error"):
         code = error.get("code") if isinstance(error, dict) else None
         if isinstance(code, int) and is_transient(code):
-            raise TransientAnswer("an error of the server")
+            raise TransientAnswer("an error of the server", billed=False)
         raise MalformedAnswer("an error: check model and body")
     if not isinstance(answer.get("data"), list):
         raise MalformedAnswer("no list `data`: check base_url")

@@ -275,7 +275,7 @@ class Client:
                 f" the stage stops. It came: {self._mask(content.decode('utf-8', 'replace'))[:_EXCERPT]}"
             ) from None
         except TransientAnswer as error:
-            usage = batch.tokens  # it was answered, and so it is billed
+            usage = batch.tokens if error.billed else 0
             return None, f"{error}: {self._mask(content.decode('utf-8', 'replace'))[:_EXCERPT]}", None
         except (openai.OpenAIError, OSError, ValueError, TypeError, AttributeError) as error:
             usage = batch.tokens if _was_sent(error) else 0  # the server may have answered
@@ -297,7 +297,13 @@ class Client:
 
 def _was_sent(error: Exception) -> bool:
     """Whether a request that got no answer may have reached the server, which then bills it."""
-    return type(error.__cause__).__name__ not in {"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError"}
+    return type(error.__cause__).__name__ in {
+        "ReadTimeout",
+        "ReadError",
+        "RemoteProtocolError",
+        "WriteError",
+        "WriteTimeout",
+    }
 
 
 def _key(variable: str) -> str:

@@ -17,7 +17,7 @@ from steps.evaluate.gains import fused_sets
 from steps.evaluate.judging import describe_parts
 from steps.evaluate.measuring import Result
 from steps.evaluate.systems import TEACHER, behind_api, fused_bytes, fused_name, fusing, served_ms_ratio, served_name
-from steps.retrieval.noninferiority import HOPELESS, Answer, NonInferiority
+from steps.retrieval.noninferiority import FEWEST, HOPELESS, Answer, NonInferiority
 
 _ALIKE = {"alone": "encoders alone", "both": "BM25 on both sides"}
 _ORDER: dict[Answer, int] = {"yes": 0, "cannot tell": 1, "no": 2}
@@ -162,10 +162,11 @@ def _doubt(rows: Rows, margin: float, where: str) -> str:
         )
     sentence = f"{queries:,} queries{where} cannot show whether it loses more than {_share(margin)}"
     if None in enough:
-        if lost > margin:
+        if lost > margin or queries == 1:
             return f"{sentence}. More queries would hardly help: its loss on these is {_share(lost)}"
         measured = f"loses {_share(lost)}" if lost > 0 else f"gains {_share(-lost)}"
-        return f"{sentence}. Even {HOPELESS} times as many would not: on these it {measured}, but they differ widely"
+        more = f"Even {HOPELESS} times as many would not"
+        return f"{sentence}. {more}: on these it {measured}, but single queries differ widely"
     return f"{sentence}, about {rounded(sum(enough)):,} would"
 
 
@@ -178,7 +179,7 @@ def _names(metrics: Mapping[str, Any], datasets: Iterable[str]) -> str:
 def _compare_both(metrics: Mapping[str, Any], student: str) -> str:
     """What a student whose release adds BM25 loses to a teacher that has BM25 as well, if that is no chance."""
     rows = [row.get(student, {}).get("both") for row in metrics.get("like_for_like", {}).values()]
-    losses = [-row["change"] for row in rows if row and row["high"] < 0]
+    losses = [-row["change"] for row in rows if row and row["high"] < 0 and row["queries"] >= FEWEST]
     return f" With BM25 on both sides it loses {_share(max(losses))}." if losses else ""
 
 

@@ -48,22 +48,25 @@ def parent_run(api: Any, experiment: str) -> str:
     if run_id := os.environ.get("SLIMTOWER_PARENT_RUN"):
         return run_id
     commit = git_commit()
-    return pipeline_run(api, experiment, pipeline_key(), commit, run_name(commit))
+    return pipeline_run(api, experiment, pipeline_key(), commit, run_name(commit), pipeline_folder())
 
 
-def pipeline_run(api: Any, experiment: str, key: str, commit: str, name: str) -> str:
-    """Id of the parent run of the pipeline with this key; it is created, with this name, if there is none yet."""
+def pipeline_run(api: Any, experiment: str, key: str, commit: str, name: str, folder: str) -> str:
+    """Id of the parent run of the pipeline with this key; it is created, with this name, if there is none yet.
+
+    `folder`: `pipeline_folder` of where it was started.
+    """
     if "'" in key:  # of a path; MLflow's filters cannot say it
         key = hashlib.sha256(key.encode()).hexdigest()
     runs = api.search_runs([experiment], f"tags.`slimtower.pipeline` = '{key}'", max_results=1)
     if runs:
         return str(runs[0].info.run_id)
-    tags = {"slimtower.pipeline": key, _FOLDER: _folder(), "slimtower.git_commit": commit, **scheduler_tags()}
+    tags = {"slimtower.pipeline": key, _FOLDER: folder, "slimtower.git_commit": commit, **scheduler_tags()}
     run = api.create_run(experiment, run_name=name, tags=tags)
     return str(run.info.run_id)
 
 
-def _folder() -> str:
+def pipeline_folder() -> str:
     """What tells this folder of this machine from others, whose runs on the same server are not to be closed here."""
     return hashlib.sha256(f"{platform.node()}\n{Path.cwd()}".encode()).hexdigest()[:16]
 
@@ -76,7 +79,9 @@ def run_name(commit: str) -> str:
 
 def open_parent(api: Any, experiment: str) -> str | None:
     """Id of the newest parent run of this folder that no one has closed, if any; a scheduled one's tasks close it."""
-    for run in found_runs(api, experiment, f"attributes.status = 'RUNNING' and tags.`{_FOLDER}` = '{_folder()}'"):
+    for run in found_runs(
+        api, experiment, f"attributes.status = 'RUNNING' and tags.`{_FOLDER}` = '{pipeline_folder()}'"
+    ):
         if "slimtower.pipeline" in run.data.tags and "slimtower.airflow_run" not in run.data.tags:
             return str(run.info.run_id)
     return None

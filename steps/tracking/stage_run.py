@@ -23,7 +23,7 @@ from slimtower.common.errors import TransientError, UserError, line
 from slimtower.common.files import cache_root, folder_bytes, read_json, sha256_text, staged_file, write_json
 from slimtower.common.masking import redacted
 from slimtower.registry.client import Unwanted, check_answering, client, sending, sqlite_file, tracking_uri
-from steps.tracking.run_ids import git_commit, pipeline_key, pipeline_run, run_name, scheduler_tags
+from steps.tracking.run_ids import git_commit, pipeline_folder, pipeline_key, pipeline_run, run_name, scheduler_tags
 from steps.tracking.runs import Build, MlflowRun, Run, experiment_id, experiment_name, flatten, now_ms
 
 LARGEST = 2**28  # bytes of a file or folder of which a copy is kept
@@ -66,6 +66,7 @@ class StageRun(Run):
             "parent": os.environ.get("SLIMTOWER_PARENT_RUN", ""),
             "pipeline": pipeline_key(),
             "named": run_name(tags["slimtower.git_commit"]),
+            "folder": pipeline_folder(),
             "tags": tags,
             "began": now_ms(),
         }
@@ -333,7 +334,9 @@ def _open_run(api: Any, opening: Mapping[str, Any]) -> MlflowRun:
     if "run" in opening:
         return MlflowRun(api, opening["run"], experiment)
     commit = opening["tags"]["slimtower.git_commit"]
-    parent = opening["parent"] or pipeline_run(api, experiment, opening["pipeline"], commit, opening["named"])
+    parent = opening["parent"] or pipeline_run(
+        api, experiment, opening["pipeline"], commit, opening["named"], opening.get("folder", "")
+    )
     tags = {"mlflow.parentRunId": parent, **opening["tags"]}
     created = api.create_run(experiment, start_time=opening["began"], run_name=opening["stage"], tags=tags)
     return MlflowRun(api, str(created.info.run_id), experiment)

@@ -75,7 +75,7 @@ def test_a_step_a_cell_or_an_image_that_there_is_not_is_named(tmp_path: Path, mo
             "stages: {distill@statik: {gpus: 1}}",
             "stages.distill@statik is no cell of distill; did you mean stages.distill@static?",
         ),
-        ("images: {digests: {teech: 'sha256:ab'}}", "images.digests.teech is of no step; did you mean teach?"),
+        ("images: {digests: {teech: 'sha256:ab'}}", "images.digests.teech is of no image; did you mean teach?"),
     ):
         laid_over(tmp_path, monkeypatch, text)
         with pytest.raises(SettingsError) as caught:

@@ -66,8 +66,9 @@ def test_a_whole_answer_of_another_kind_is_malformed(content: bytes) -> None:
 
 @pytest.mark.parametrize("content", [answer()[:-9], b'{"error": {"code": 429}}', b'{"error": {"code": 503}}'])
 def test_a_torn_answer_and_a_busy_server_pass(content: bytes) -> None:
-    with pytest.raises(TransientAnswer):
+    with pytest.raises(TransientAnswer) as raised:
         read_answer(content)
+    assert raised.value.billed is (b"error" not in content)
 
 
 @pytest.mark.parametrize(

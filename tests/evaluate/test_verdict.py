@@ -142,9 +142,11 @@ def test_the_figures_stand_behind_the_sentence_like_for_like_too() -> None:
     assert "s with BM25 on b:" in headline(fused)[0] and "With BM25 on both sides it loses 3.1 %" in headline(fused)[0]
 
 
-@pytest.mark.parametrize(("high", "said"), [(-0.003, True), (0.003, False)])
-def test_who_can_replace_the_teacher_is_not_said_to_lose_nothing_to_one_with_bm25(high: float, said: bool) -> None:
-    both = {"answer": "cannot tell", "change": -0.015, "low": -0.03, "high": high, "queries": 1000, "enough": None}
+@pytest.mark.parametrize(("high", "queries", "said"), [(-0.003, 1000, True), (0.003, 1000, False), (-0.003, 5, False)])
+def test_who_can_replace_the_teacher_is_not_said_to_lose_nothing_to_one_with_bm25(
+    high: float, queries: int, said: bool
+) -> None:
+    both = {"answer": "cannot tell", "change": -0.015, "low": -0.03, "high": high, "queries": queries, "enough": None}
     row = {"answer": "yes", "change": 0.05, "low": 0.02, "high": 0.08, "queries": 1000, "enough": 30}
     [line] = headline(metrics({"s": ["yes"]}, like_for_like={"a": {"s": {"alone": row, "both": both}}}))
     assert "can replace the teacher" in line and ("With BM25 on both sides it loses 1.5 %" in line) is said

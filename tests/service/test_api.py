@@ -192,13 +192,16 @@ def test_what_is_no_request_is_refused(client: TestClient) -> None:
     assert "no such path" in refusal(client.get("/nowhere"))
     for method, path, allowed in (
         ("GET", "/events", "POST"),
-        ("DELETE", "/search", "GET, HEAD, POST"),
+        ("DELETE", "/search", "GET, POST"),
         ("POST", "/", "GET, HEAD"),
     ):
         wrong = client.request(method, path)
         assert "no such method" in refusal(wrong) and wrong.headers["Allow"] == allowed
     unsaid = client.post("/search", content='{"query": "sum"}')
     assert unsaid.status_code == 415 and "Content-Type: application/json" in refusal(unsaid)
+    assert "field required" in refusal(client.post("/search"))
+    shouted = client.post("/search", content="[1]", headers={"Content-Type": "application/JSON"})
+    assert shouted.status_code == 422
 
 
 def test_who_asks_for_the_head_alone_learns_whether_the_service_is_up(client: TestClient) -> None:
@@ -206,6 +209,7 @@ def test_who_asks_for_the_head_alone_learns_whether_the_service_is_up(client: Te
         head, whole = client.head(path), client.get(path)
         assert head.status_code == whole.status_code == 200
         assert head.headers["content-type"] == whole.headers["content-type"]
+    assert client.head("/search", params={"q": "sum"}).status_code == 405, "it would be logged, and seen by nobody"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from steps.promote.lineage import _stage_runs
 from steps.promote.registry import Registry
 from steps.tracking import run_ids
 from steps.tracking import runs as tracking
-from steps.tracking.run_ids import open_parent, pipeline_run
+from steps.tracking.run_ids import open_parent, pipeline_folder, pipeline_run
 from steps.tracking.stage_run import stage_run
 
 pytestmark = pytest.mark.medium
@@ -171,16 +171,17 @@ def test_a_plain_repro_is_finished_afterwards_and_a_scheduled_run_left_to_its_ta
     assert set(runs) == {"demo", "teach"}
     assert runs["demo"].info.status == "FINISHED"
     assert outs(runs["teach"].data.tags) == {"out/teach": "m1"}
+    here = pipeline_folder()
     for key in ("own", "/home/a/tom's project/runs/x", "a 'b' \"c\""):
-        plain_run = pipeline_run(api, experiment, key, "commit", "demo")
-        assert pipeline_run(api, experiment, key, "other", "b") == plain_run == open_parent(api, experiment)
+        plain_run = pipeline_run(api, experiment, key, "commit", "demo", here)
+        assert pipeline_run(api, experiment, key, "other", "b", here) == plain_run == open_parent(api, experiment)
         with monkeypatch.context() as scheduled:
             scheduled.setenv("SLIMTOWER_AIRFLOW_RUN", "scheduled__2025-01-01")
-            pipeline_run(api, experiment, f"s3://bucket/runs/{key[:3]}", "commit", "demo")
+            pipeline_run(api, experiment, f"s3://bucket/runs/{key[:3]}", "commit", "demo", here)
         assert open_parent(api, experiment) == plain_run
         with monkeypatch.context() as elsewhere:  # a colleague's, a pod's, or another recipe's
             elsewhere.chdir(tmp_path_factory.mktemp("elsewhere"))
-            assert pipeline_run(api, experiment, f"{key} elsewhere", "commit", "demo") != plain_run
+            assert pipeline_run(api, experiment, f"{key} elsewhere", "commit", "demo", pipeline_folder()) != plain_run
         assert open_parent(api, experiment) == plain_run
         api.set_terminated(plain_run, "FINISHED")
         assert open_parent(api, experiment) is None
@@ -221,8 +222,8 @@ def test_outputs_need_not_be_here_where_the_stages_are_named(
     monkeypatch.setenv("SLIMTOWER_AIRFLOW_RUN", "scheduled__2025-01-01")
     monkeypatch.setenv("SLIMTOWER_IMAGE_DIGEST", "sha256:1")
     api = registry.client()
-    parent = pipeline_run(api, tracking.experiment_id(api), "s3://bucket/runs/a", "commit", "demo")
-    assert pipeline_run(api, tracking.experiment_id(api), "s3://bucket/runs/a", "other", "b") == parent
+    parent = pipeline_run(api, tracking.experiment_id(api), "s3://bucket/runs/a", "commit", "demo", "")
+    assert pipeline_run(api, tracking.experiment_id(api), "s3://bucket/runs/a", "other", "b", "") == parent
     monkeypatch.setenv("SLIMTOWER_PARENT_RUN", parent)
     with stage_run("teach", {}):
         pass
@@ -268,13 +269,13 @@ def test_more_runs_than_a_page_holds(project: Path, monkeypatch: pytest.MonkeyPa
     assert "4 stages ran, 0 reused" in lineage.finish()
     api = registry.client()
     experiment = tracking.experiment_id(api)
-    parent = pipeline_run(api, experiment, "first", "", "")
+    parent = pipeline_run(api, experiment, "first", "", "", "")
     stage_runs = _stage_runs(Registry("slimtower"), parent)
     assert {stage: run.info.status for stage, run in stage_runs.items()} == dict.fromkeys(stages, "FINISHED")
     for pipeline in ("second", "third", "fourth"):
         monkeypatch.setenv("SLIMTOWER_PIPELINE", pipeline)
         assert "0 stages ran, 4 reused" in lineage.finish()
-        parent = pipeline_run(api, experiment, pipeline, "", "")
+        parent = pipeline_run(api, experiment, pipeline, "", "", "")
         linked = _stage_runs(Registry("slimtower"), parent)
         makers = {stage: run.data.tags["slimtower.made_by"] for stage, run in linked.items()}
         assert makers == {stage: run.info.run_id for stage, run in stage_runs.items()}

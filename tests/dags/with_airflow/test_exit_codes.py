@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -194,11 +194,13 @@ def test_a_smaller_try_stays_small_after_a_transient_failure(run: Run, context: 
     assert "SLIMTOWER_MICRO_BATCH" not in run(0, context(5, store))
 
 
-def test_what_succeeded_after_it_was_killed_begins_anew_if_it_is_cleared(run: Run, context: Context) -> None:
+@pytest.mark.parametrize("code", [0, 3, 1])
+def test_what_ended_after_it_was_killed_begins_anew_if_it_is_cleared(run: Run, context: Context, code: int) -> None:
     store: dict[str, Any] = {}
     with pytest.raises(RETRIED):
         run(137, context(1, store))
-    run(0, context(2, store))
+    with pytest.raises(FAILED) if code else nullcontext():
+        run(code, context(2, store))
     assert "SLIMTOWER_MICRO_BATCH" not in run(0, context(3, store))
 
 
@@ -207,8 +209,10 @@ def test_the_deployments_environment_counts_before_the_workers(
 ) -> None:
     for name in ("MLFLOW_TRACKING_URI", "SLIMTOWER_REPO", "SLIMTOWER_REMOTE"):
         monkeypatch.setenv(name, "of the worker")
-    monkeypatch.setattr(RunnerTask, "job", with_environment(RunnerTask.job, {"SLIMTOWER_REMOTE": "s3://own"}))
-    assert run(0, context())["SLIMTOWER_REMOTE"] == "s3://own"
+    own = {"SLIMTOWER_REMOTE": "s3://own", "SLIMTOWER_REPO": ""}
+    monkeypatch.setattr(RunnerTask, "job", with_environment(RunnerTask.job, own))
+    seen = run(0, context())
+    assert (seen["SLIMTOWER_REMOTE"], seen["SLIMTOWER_REPO"]) == ("s3://own", "")
 
 
 def with_environment(job: Callable[..., Any], more: dict[str, str]) -> Callable[..., Any]:
