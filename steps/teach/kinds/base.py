@@ -110,7 +110,7 @@ class LossParams(Strict):
 
     @model_validator(mode="after")
     def _margin_counts(self) -> Self:
-        if self.hard_negatives in ("none", "softmax") and self.model_fields_set & {"margin", "margin_weight"}:
+        if self.hard_negatives in ("none", "softmax") and (self.margin or self.margin_weight != 1):
             raise ValueError(
                 "margin and margin_weight are of hard_negatives: margin or both; set it, or leave them out"
             )
