@@ -38,13 +38,13 @@ def test_the_budget_is_for_all_that_the_stage_asks_before_it_asks_anything(
     _word_pieces(["how to sum the axis of a matrix"], 300).save_pretrained(tmp_path / "tokenizer")
     caption = "embed: documents, alignment texts and tokens together: "
     counts = []
-    for limit in (0, 6_500):  # the documents alone would not pass it
+    for limit in (0, 6_400):  # the documents alone would not pass it
         limits = {"batch_texts": 32, "max_tokens_total": limit}
         tower = teach(tmp_path / str(limit), server, limits, tokenizer=str(tmp_path / "tokenizer"))
         paid = sum(server.paid.values())
         if limit:
             shutil.rmtree(Path(os.environ["SLIMTOWER_CACHE"]) / "vectors")
-            with pytest.raises(UserError, match=rf"^{caption}.*max_tokens_total is 6,500"):
+            with pytest.raises(UserError, match=rf"^{caption}.*max_tokens_total is 6,400"):
                 run_embed(tmp_path / "again", tower)
             assert sum(server.paid.values()) == paid
         else:

@@ -166,7 +166,7 @@ def test_a_stopped_run_does_not_wait_as_long_as_the_server_asked_for(server: Emb
     next(answers)
     answers.close()  # as an interrupt does
     assert time.monotonic() - began < 30
-    client.pace._paused = 0.0
+    client.pace._paused = client.pace._free = 0.0
     server.faults = []
     [(_, vectors)] = client.answers(batches([(b"1", TEXTS[0])], len, client.connection))
     assert len(vectors) == 1
