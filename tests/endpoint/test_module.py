@@ -1,7 +1,6 @@
 """A teacher behind an API gives the vectors of the model there, and no text is paid for twice, whatever goes wrong."""
 
 import errno
-import itertools
 import os
 import shutil
 import time
@@ -392,7 +391,7 @@ def test_what_cannot_be_had_is_said_without_the_key(
 
 
 def test_requests_that_were_held_back_begin_one_after_the_other() -> None:
-    pace, starts = Pace(600, 0), list[float]()
+    pace, starts = Pace(120, 0), list[float]()
 
     def begin() -> None:
         pace.wait(1)
@@ -404,7 +403,7 @@ def test_requests_that_were_held_back_begin_one_after_the_other() -> None:
         for future in waiting:
             future.result()
     later = sorted(starts)[1:]  # the first may have begun before
-    assert all(after - before > 0.08 for before, after in itertools.pairwise(later))
+    assert later[-1] - later[0] > 0.5, "two turns of half a second, and no burst"
 
 
 def test_tokens_are_asked_for_as_they_are_read() -> None:
