@@ -35,6 +35,15 @@ def open_client(release: Path, **changes: Any) -> tuple[TestClient, Service]:
     return TestClient(build_app(service), raise_server_exceptions=False), service
 
 
+def refusal(response: Any) -> str:
+    """The one line of a refusal."""
+    error = response.json()["error"]
+    assert error["code"] == response.status_code
+    assert "\n" not in error["message"]
+    assert "/tmp" not in error["message"] and str(Path.cwd()) not in error["message"]
+    return str(error["message"])
+
+
 def replace(target: Path, source: Path) -> None:
     """Put another release in a folder's place, by rename."""
     staging = Path(shutil.copytree(source, target.with_name(f".staging.{target.name}")))

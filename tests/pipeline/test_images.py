@@ -183,6 +183,8 @@ def test_pinned_bases_are_kept_and_taken(
 def test_images_are_built_where_git_is_not_installed(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(engine.parent))
     images.build(["ingest"], "cpu", "", "", "latest", [])
+    [built] = [call for call in engine.with_name("engine.log").read_text().splitlines() if "STEP=" in call]
+    assert "STEP=ingest" in built
 
 
 def test_a_failing_engine_an_absent_one_and_an_unknown_step_are_named(
