@@ -166,7 +166,7 @@ def test_a_container_that_cannot_be_removed_fails_no_task(
         raise APIError("500 Server Error: container is in use")
 
     engine.remove_container = busy
-    run(0, context())
+    assert run(0, context())["argv"] == ["teach"]
 
 
 def test_a_killed_task_gets_one_smaller_try(run: Run, context: Context) -> None:
@@ -323,32 +323,15 @@ def test_a_process_ends_with_its_worker(tmp_path: Path) -> None:
     assert appears(tmp_path / "stopped")
 
 
-def test_a_process_that_was_killed_is_not_waited_for_because_of_what_it_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("session", [False, True], ids=["in its session", "in one of its own, as DVC is started"])
+def test_what_a_killed_task_left_ends_with_it_and_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, session: bool
 ) -> None:
     """It holds the output open."""
     write_task(
         tmp_path,
-        "import os, signal, subprocess\n"
-        "subprocess.Popen(['sleep', '60'])\n"
-        "print('so far', flush=True)\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n",
-    )
-    monkeypatch.setenv("SLIMTOWER_PYTHON", sys.executable)
-    began = time.monotonic()
-    assert process_job.ProcessJob("teach", tmp_path, {}, logging.getLogger()).wait() == (137, "so far")
-    assert time.monotonic() - began < 30
-
-
-def test_what_a_killed_task_started_in_a_session_of_its_own_ends_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As DVC and its stage are started."""
-    write_task(
-        tmp_path,
-        "import os, pathlib, signal, subprocess, sys\n"
-        "stage = 'import time; time.sleep(60)'\n"
-        "child = subprocess.Popen([sys.executable, '-c', stage], start_new_session=True)\n"
+        "import os, pathlib, signal, subprocess\n"
+        f"child = subprocess.Popen(['sleep', '60'], start_new_session={session})\n"
         "pathlib.Path('child').write_text(str(child.pid))\n"
         "print('so far', flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n",
