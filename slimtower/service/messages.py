@@ -293,10 +293,7 @@ async def refusal(request: Request, error: Exception) -> JSONResponse:
             is_unsaid = "json" not in request.headers.get("content-type", "").lower()
             if first["loc"] == ("body",) and first["type"] != "missing" and is_unsaid:
                 return problem(415, "the body is not said to be JSON; send the header Content-Type: application/json")
-            param, message = (
-                ".".join(map(str, first["loc"][1:2])),
-                str(first["msg"]),
-            )  # behind it: which of several types
+            param, message = ".".join(map(str, first["loc"][1:2])), str(first["msg"])  # of a type among several no word
             return problem(422, f"{param or 'body'}: {message[:1].lower()}{message[1:]}", param=param)
         case HTTPException():  # a body that no parser gets through is a 400
             response = problem(error.status_code, _MESSAGES.get(error.status_code, str(error.detail)))

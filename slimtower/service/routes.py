@@ -69,7 +69,7 @@ def search_routes(service: Service) -> APIRouter:
         return await _search(service, request, body)
 
     run_facts: dict[str, Any] = {}
-    told: weakref.ref[Serving] | None = None  # for what they were computed, which is not kept once it is replaced
+    computed_for: weakref.ref[Serving] | None = None  # weak: a replaced release is not kept
     computing = asyncio.Lock()
 
     def facts_of(serving: Serving) -> dict[str, Any]:
@@ -79,12 +79,12 @@ def search_routes(service: Service) -> APIRouter:
     @routes.get("/systems", response_model=SystemsAnswer)
     async def systems() -> dict[str, Any]:
         """What answers now, what it was made of, and whether searches are logged."""
-        nonlocal run_facts, told
+        nonlocal run_facts, computed_for
         serving = service.serving()
         async with computing:
-            if told is None or told() is not serving:
+            if computed_for is None or computed_for() is not serving:
                 run_facts = await service.run(lambda: facts_of(serving))
-                told = weakref.ref(serving)
+                computed_for = weakref.ref(serving)
             facts = run_facts
         students = [served.facts() for served in serving.students.values()]
         baselines = [{"system": name, "kind": "baseline"} for name in service.baselines.names(serving)]

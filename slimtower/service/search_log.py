@@ -52,25 +52,25 @@ class _Waiting:
     rows: list[tuple[str, str]] = field(default_factory=list)
     shares: Counter[str] = field(default_factory=Counter)
     letters: Counter[str] = field(default_factory=Counter)
-    total: int = 0
+    letters_of_all: int = 0
 
     def add(self, address: str, row: str) -> bool:
         """Keep a row, if there is room for one of this address."""
         if len(self.rows) >= _WAITING or self.shares[address] >= _OF_ONE:
             return False
-        if self.total + len(row) > _LETTERS or self.letters[address] + len(row) > _LETTERS // 10:
+        if self.letters_of_all + len(row) > _LETTERS or self.letters[address] + len(row) > _LETTERS // 10:
             return False
         self.rows.append((address, row))
         self.shares[address] += 1
         self.letters[address] += len(row)
-        self.total += len(row)
+        self.letters_of_all += len(row)
         return True
 
     def remove(self, count: int) -> None:
         self.shares -= Counter(address for address, _ in self.rows[:count])
         for address, row in self.rows[:count]:
             self.letters[address] -= len(row)
-            self.total -= len(row)
+            self.letters_of_all -= len(row)
         self.letters += Counter()  # without those who have none
         del self.rows[:count]
 
