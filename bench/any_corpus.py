@@ -46,6 +46,7 @@ from steps.tracking.run_ids import git_commit
 CORPORA = Path("bench/corpora.yaml")
 RESULTS = Path("bench/results/any_corpus")
 FOLDER = Path(".cache/any_corpus")
+CLS_DOT = "cls_dot"
 REPORTED = (
     "texts_seen",
     "steps",
@@ -72,7 +73,7 @@ class Corpus(Strict):
     changes: list[str] = Field(default_factory=list)
     pool: bool = False
     least_sources: int = Field(default=0, ge=0)  # generate.least_sources: queries from documents where others are few
-    teacher: str = ""  # cls_dot: the bundled one with its pooling changed to [CLS], compared by dot product
+    teacher: str = ""  # a base of pipeline.weights, or cls_dot: the bundled one read at [CLS], compared by dot product
 
 
 class Bars(Strict):
@@ -149,16 +150,14 @@ def recipe_of(folders: Mapping[str, Path], teacher: str, least_sources: int = 0)
     if least_sources:
         text += f"\ngenerate: {{least_sources: {least_sources}}}\n"
     if teacher:
-        base = json.dumps(str(changed_teacher(teacher).resolve()))
+        base = json.dumps(str(cls_dot_teacher().resolve()) if teacher == CLS_DOT else teacher)
         text = text.replace("    dense:\n", f"    dense:\n      base: {base}\n", 1)  # as text: a dump drops quotes
     return text
 
 
-def changed_teacher(name: str) -> Path:
+def cls_dot_teacher() -> Path:
     """A base that nobody trained: the bundled encoder read at [CLS], without normalisation, compared by dot product."""
-    folder = FOLDER / name
-    if name != "cls_dot":
-        raise UserError(f"{CORPORA}: teacher {name!r} is not known; write cls_dot or leave it out")
+    folder = FOLDER / CLS_DOT
     if not folder.is_dir():
         tower = load_tower(resolve_base("all-MiniLM-L6-v2"))
         changed = SentenceTransformer(

@@ -10,7 +10,8 @@ import pytest
 
 from bench import any_corpus
 from bench.any_corpus import (
-    changed_teacher,
+    CLS_DOT,
+    cls_dot_teacher,
     compared,
     joined,
     read_corpora,
@@ -23,6 +24,7 @@ from bench.kinds import KINDS
 from bench.tables.cells import Cell
 from pipeline.params import Params
 from pipeline.recipe import laid_over
+from pipeline.weights import MODELS
 from slimtower.common.errors import UserError
 from slimtower.common.settings import read_mapping, validated
 from steps.distill.params import StudentParams
@@ -42,6 +44,8 @@ def test_the_files_corpora_name_changes_and_students_that_exist() -> None:
     }
     assert set().union(*sources.values()) == {*KINDS, "scifact", "medquad", "demo"}
     assert not sources["reporting"] & (sources["choosing"] | sources["disguises"])
+    teachers = {corpus.teacher for corpus in corpora.corpora.values()}
+    assert teachers <= {"", CLS_DOT, *(weights.base for weights in MODELS.values())}
     for label in corpora.labels.values():
         for student, change in label.items():
             assert StudentParams.model_validate(described[student] | change)
@@ -139,21 +143,22 @@ def test_a_comparison_is_paired_by_query_and_counts_data_sets_alike() -> None:
 @pytest.mark.medium
 def test_the_changed_teacher_compares_by_dot_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(any_corpus, "FOLDER", tmp_path)
-    tower = load_tower(changed_teacher("cls_dot"))
+    tower = load_tower(cls_dot_teacher())
     vectors = tower.encode(["one text", "another, longer text about cats"])
     assert tower.similarity_fn_name == "dot" and abs(np.linalg.norm(vectors, axis=1) - 1).max() > 0.1
 
 
-def test_a_recipe_with_a_changed_teacher_is_whole_without_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(any_corpus, "changed_teacher", lambda name: Path("folder: of") / name)
+def test_a_recipe_with_another_teacher_is_whole_without_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(any_corpus, "cls_dot_teacher", lambda: Path("folder: of/it"))
     params = read_mapping(Path("params.yaml"))
-    filled, generated = (
+    filled, named, generated = (
         validated(Params, laid_over(params, recipe_of({"own": Path("data")}, *arguments), {}, Path("r.yaml")), "r.yaml")
-        for arguments in (("cls_dot",), ("", 2000))
+        for arguments in ((CLS_DOT,), ("a-base",), ("", 2000))
     )
     assert filled.ingest.unlabelled_queries == "" and filled.generate.least_sources == 0
     assert generated.generate.least_sources == 2000
-    assert filled.teach.teacher["dense"].base.endswith("folder: of/cls_dot")  # type: ignore[attr-defined]
+    assert filled.teach.teacher["dense"].base.endswith("folder: of/it")  # type: ignore[attr-defined]
+    assert named.teach.teacher["dense"].base == "a-base"  # type: ignore[attr-defined]
 
 
 def test_the_command_keeps_what_it_measured_and_compares_it(
