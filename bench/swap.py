@@ -17,9 +17,9 @@ from steps.core.tables import read_table
 from steps.encoders.towers import encode, load_tower
 from steps.evaluate.scoring import score
 from steps.evaluate.systems import Hits
-from steps.index.inputs import RECALL_QUERIES, recall_queries
+from steps.index.inputs import RECALL_QUERIES, Vectors, recall_queries
 from steps.index.params import IndexParams, of_kind
-from steps.index.tuning import K, Tuned, tune
+from steps.index.tuning import K, Target, Tuned, exact_top, tune
 
 INGEST, EMBED = Path("data/ingest"), Path("data/embed")
 RELEASES, METRICS = Path("models/release"), Path("reports/metrics.json")
@@ -78,8 +78,9 @@ def _graph(release: Release, dataset: str, params: IndexParams) -> tuple[faiss.I
         params.seed,
     )
     queries = np.ascontiguousarray(truncate(recall_set.vectors, release.manifest.dim))
-    expected = exact.search(queries, min(K, exact.ntotal))[1]
-    return graph, tune(graph, queries, expected, params.target_recall)
+    every = Vectors(vectors, np.arange(len(vectors)), vectors.shape[1])
+    target = Target.of(queries, every, exact_top(every, queries, min(K, len(every))))
+    return graph, tune(graph, target, params.target_recall)
 
 
 def _over(graph: faiss.Index, tuned: Tuned, release: Release, judged: JudgedSet, model: float) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from steps.index.build import fill, trained
 from steps.index.dataset import index_dataset
 from steps.index.inputs import CHUNK, RecallQueries, Vectors, read_documents
 from steps.index.params import Kind, of_kind
-from steps.index.tuning import K, exact_top, tune
+from steps.index.tuning import K, Target, exact_top, tune
 
 COUNT, SMALL = 1_000_000, 16_000
 UPDATED = 200_000
@@ -85,16 +85,16 @@ def build_one(folder: Path, kind: Kind) -> dict[str, Any]:
     }
 
 
-def large(folder: Path, kind: Kind, expected: np.ndarray, queries: np.ndarray) -> dict[str, Any]:
+def large(folder: Path, kind: Kind, target: Target) -> dict[str, Any]:
     """Build in a process of its own, then recall@10 and the time of one search on one thread."""
     command = [sys.executable, "-m", "bench.vectors", "--build", str(folder), kind]
     figures = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     path = folder / f"{kind}.faiss"
     faiss.omp_set_num_threads(1)
     index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
-    tuned = tune(index, queries, expected, TARGET)
+    tuned = tune(index, target, TARGET)
     times = []
-    for query in queries[:TIMED]:
+    for query in target.queries[:TIMED]:
         started = time.perf_counter()
         index.search(query[None], K)
         times.append(time.perf_counter() - started)
@@ -192,8 +192,9 @@ def measure(folder: Path, count: int = COUNT, embed: Path = EMBED) -> dict[str, 
         (folder / part).mkdir()
         write_vectors(folder / part / "vectors.npy", documents, size)
         if part != "updated":
-            expected = exact_top(_vectors(folder / part), queries, K).rows
-            indexes[part] = {"vectors": size, "ivfpq": large(folder / part, "ivfpq", expected, queries)}
+            vectors = _vectors(folder / part)
+            target = Target.of(queries, vectors, exact_top(vectors, queries, K))
+            indexes[part] = {"vectors": size, "ivfpq": large(folder / part, "ivfpq", target)}
     kinds: list[Kind] = ["ivfflat", "ivfpq"]
     return {
         "dim": documents.shape[1],

@@ -1,6 +1,7 @@
 """Train and fill faiss indexes over inner products, a chunk of vectors in memory at a time.
 
-An index in shards is trained once, filled shard by shard, merged where its kind can be, else searched together.
+An index in shards is trained once and filled shard by shard: into one index where its kind can, else they are searched
+together.
 """
 
 from collections.abc import Iterator
@@ -127,7 +128,7 @@ def shard_slices(vectors: Vectors, shard_vectors: int) -> list[Vectors]:
 
 
 def mergeable(layers: Layers) -> bool:
-    """Whether shards of this kind can become one index by copying codes."""
+    """Whether shards of this kind can become one index, as it holds nothing but codes."""
     stored_layers = [layers.base if inverted_lists(layers.base) is None else None, layers.refine]
     return all(isinstance(layer, faiss.IndexFlatCodes) for layer in stored_layers if layer is not None)
 
@@ -137,14 +138,27 @@ def build_shards(template: Layers, slices: list[Vectors]) -> Iterator[faiss.Inde
     if len(slices) == 1:
         yield fill(template, slices[0]).index()
     elif mergeable(template):
-        yield merge_shards(fill(template.empty(), vectors) for vectors in slices).index()
+        yield (_merged(template, slices) if gpu.seen() else _filled_in_turn(template, slices)).index()
     else:
         for vectors in slices:
             yield fill(template.empty(), vectors).index()
 
 
-def merge_shards(shards: Iterator[Layers]) -> Layers:
-    """All shards in one, rows numbered on; a shard is empty after its merge."""
+def _filled_in_turn(template: Layers, slices: list[Vectors]) -> Layers:
+    for vectors in slices:
+        fill(template, vectors)
+    return template
+
+
+def _merged(template: Layers, slices: list[Vectors]) -> Layers:
+    """All slices in one index, rows numbered on: each is a shard of its own until then, which a GPU can hold.
+
+    Lists of 4-bit codes are not merged, as faiss 1.15.1 writes past their ends; it does not work on them on a GPU.
+    """
+    lists = inverted_lists(template.base)
+    if lists is not None and hasattr(faiss.downcast_InvertedLists(lists.invlists), "n_per_block"):
+        return _filled_in_turn(template, slices)
+    shards = (fill(template.empty(), vectors) for vectors in slices)
     total = next(shards)
     for shard in shards:
         codes = inverted_lists(total.base) is None

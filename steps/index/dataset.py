@@ -15,7 +15,7 @@ from steps.index.inputs import Documents, RecallQueries, Vectors
 from steps.index.params import TRAINING_VECTORS, IndexParams, factory
 from steps.index.semantic_ids import codebooks, semantic_ids, updated_ids
 from steps.index.state import Previous, State, TunedSettings
-from steps.index.tuning import ExactTopK, K, Tuned, best_rows, exact_top, queries_digest, tune, tuned_again, updated_top
+from steps.index.tuning import ExactTopK, K, Target, Tuned, exact_top, queries_digest, tune, tuned_again, updated_top
 
 TABLES = ("doc_ids.parquet", "semantic_ids.parquet")
 RETRAIN_AFTER = 0.2
@@ -23,7 +23,6 @@ RETRAIN_AFTER = 0.2
 those trained on. Below, its last state under SLIMTOWER_CACHE is brought up to date.
 """
 SEMANTIC_LEVELS, SEMANTIC_CODES = 6, 256  # codes of a document, and centroids a level
-_TIES = 20  # hits behind the tenth that are looked at for equal scores
 
 
 def index_dataset(
@@ -57,7 +56,7 @@ def index_dataset(
     if params.kind != "flat":
         top, update["scanned_queries"] = _top(previous, vectors, query_vectors)
         indexes["ann"], tuned, tuned_settings, index_update = _approximate(
-            folder, previous, slices, vectors, query_vectors, best_rows(top, K), params
+            folder, previous, slices, vectors, Target.of(query_vectors, vectors, top), params
         )
         update |= index_update
         measured |= {
@@ -101,7 +100,7 @@ def index_dataset(
 
 def _top(previous: Previous | None, vectors: Vectors, queries: np.ndarray) -> tuple[ExactTopK, int]:
     """The exact hits of the queries, and how many queries saw every vector."""
-    k = min(K + _TIES, len(vectors))
+    k = min(K, len(vectors))
     if previous is not None and previous.state.asked == queries_digest(queries):
         before = previous.state.top
         if before is not None and before.rows.shape[1] == k:
@@ -114,14 +113,13 @@ def _approximate(
     previous: Previous | None,
     slices: list[Vectors],
     vectors: Vectors,
-    queries: np.ndarray,
-    exact_rows: np.ndarray,
+    target: Target,
     params: IndexParams,
 ) -> tuple[dict[str, Any], Tuned, TunedSettings | None, dict[str, float]]:
     """Build or update the approximate index, tune it and write it: its manifest entry, what it finds, what the next run
     needs of it (None: in shards), and what was done.
     """
-    target, several, whole_grid = params.target_recall, False, True
+    least_recall, several, whole_grid = params.target_recall, False, True
     before = previous.state.tuned if previous else None
     earlier_index = previous.index() if previous and before else None
     if previous and before and earlier_index is not None:
@@ -135,14 +133,15 @@ def _approximate(
     entry: dict[str, Any] = {"kind": "factory" if params.factory else params.kind, "factory": text}
     if several:
         entry |= {"settings": {}, **write_shards(folder, "ann", built, several=True)}
-        tuned = tune(open_index(folder, "ann", entry), queries, exact_rows, target)
+        tuned = tune(open_index(folder, "ann", entry), target, least_recall)
     else:
         index = next(built)
-        if previous and before and before.target == target and previous.state.asked == queries_digest(queries):
-            tuned, whole_grid = tuned_again(index, queries, exact_rows, target, before.settings, before.met)
+        asked_again = previous is not None and previous.state.asked == queries_digest(target.queries)
+        if before and before.target == least_recall and asked_again:
+            tuned, whole_grid = tuned_again(index, target, least_recall, before.settings, before.met)
         else:
-            tuned = tune(index, queries, exact_rows, target)
+            tuned = tune(index, target, least_recall)
         entry |= write_shards(folder, "ann", iter([index]), several=False)
-    tuned_settings = None if several else TunedSettings(text, tuned.settings, target, tuned.met)
+    tuned_settings = None if several else TunedSettings(text, tuned.settings, least_recall, tuned.met)
     done = {"trained": float(before is None), "tuned": float(whole_grid)}
     return entry | {"settings": tuned.settings}, tuned, tuned_settings, done

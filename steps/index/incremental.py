@@ -109,7 +109,7 @@ def _exchange(base: Any, match: Match, vectors: Vectors) -> None:
 def _clear_free_slots(lists: Any) -> None:
     """Set the free slots of each list's last block to zero: faiss adds codes by setting bits.
 
-    In faiss 1.15.1 `remove_ids` leaves the bits of what left there, `merge_from` those of another list.
+    In faiss 1.15.1 `remove_ids` leaves the bits of what left there.
     """
     slots, block_size = lists.n_per_block, lists.block_size
     zero_code = np.zeros(lists.packer.code_size, dtype=np.uint8)

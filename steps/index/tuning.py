@@ -68,10 +68,29 @@ def updated_top(before: ExactTopK, match: Match, vectors: Vectors, queries: np.n
     return ExactTopK(rows, scores), len(lost)
 
 
-def best_rows(top: ExactTopK, k: int) -> np.ndarray:
-    """Rows of the k best and of those that score as the k-th, such as copies; -1 for the rest, shaped as `top`."""
-    last = top.scores[:, min(k, top.scores.shape[1]) - 1][:, None]
-    return np.where(top.scores >= last - _EQUAL * np.abs(last), top.rows, -1)
+@dataclass(frozen=True)
+class Target:
+    """What a search should find: for each query `(queries, dim)` its `k` best vectors, or any that score as the k-th.
+
+    A catalogue has many copies of a document, and an index that finds other ones than the exact search is no worse.
+    """
+
+    queries: np.ndarray
+    vectors: Vectors
+    least: np.ndarray  # (queries,): score of the k-th best
+    k: int
+
+    @classmethod
+    def of(cls, queries: np.ndarray, vectors: Vectors, top: ExactTopK) -> "Target":
+        """What `exact_top` found for the queries."""
+        return cls(queries, vectors, top.scores[:, -1], top.scores.shape[1])
+
+    def recall(self, hits: np.ndarray) -> float:
+        """Mean share of what should be found among `hits`, row numbers `(queries, k)`; -1 stands for no row."""
+        found = self.vectors.take(np.maximum(hits, 0).ravel()).reshape(*hits.shape, -1)
+        scores = np.einsum("qd,qkd->qk", self.queries, found)
+        least = self.least - _EQUAL * np.abs(self.least)
+        return float(np.mean((hits >= 0) & (scores >= least[:, None])))
 
 
 def queries_digest(queries: np.ndarray) -> str:
@@ -79,46 +98,36 @@ def queries_digest(queries: np.ndarray) -> str:
     return sha256(repr(queries.shape).encode() + np.ascontiguousarray(queries).tobytes()).hexdigest()
 
 
-def recall(hits: np.ndarray, exact: np.ndarray) -> float:
-    """Mean share of the exact top k that was found. hits: row numbers `(n, k)`; exact: `(n, m)`, more than k where
-    several score as the k-th and any of them will do. -1 stands for no row.
-    """
-    shares = []
-    for rows, best in zip(hits.tolist(), ({*line} - {-1} for line in exact.tolist()), strict=True):
-        shares.append(len(best & set(rows)) / min(len(rows), len(best)))
-    return float(np.mean(shares))
+def tune(index: faiss.Index, target: Target, least_recall: float) -> Tuned:
+    """Choose and apply the settings that read the fewest bytes a search among those that reach the least recall.
 
-
-def tune(index: faiss.Index, queries: np.ndarray, exact: np.ndarray, target: float) -> Tuned:
-    """Choose and apply the settings that read the fewest bytes a search among those that reach `target` recall.
-
-    queries: float32 `(n, dim)`; exact: the exact top 10 of each, as `recall` takes it. If no setting reaches the
-    target, the cheapest that finds most is chosen. Recall rises with either setting, so the edge of the target is
-    walked.
+    If no setting reaches it, the cheapest that finds most is chosen. Recall rises with either setting, so the edge of
+    what is reached is walked.
     """
     grid = _Grid(index)
     search = gpu.searching(index)
     tried: dict[GridPoint, float] = {}
     row, column = 0, len(grid.factors) - 1
     while row < len(grid.first) and column >= 0:
-        reached = _reached(search, grid.settings((row, column)), queries, exact)
+        reached = _reached(search, grid.settings((row, column)), target)
         tried[row, column] = reached
-        if reached >= target:
+        if reached >= least_recall:
             column -= 1
         else:
             row += 1
-    met = [point for point in tried if tried[point] >= target]
+    met = [point for point in tried if tried[point] >= least_recall]
     best = min(met, key=grid.cost) if met else min(tried, key=lambda point: (-tried[point], grid.cost(point)))
     apply_settings(index, grid.settings(best))
     return Tuned(grid.settings(best), tried[best], bool(met))
 
 
 def tuned_again(
-    index: faiss.Index, queries: np.ndarray, exact: np.ndarray, target: float, before: Settings, was_met: bool
+    index: faiss.Index, target: Target, least_recall: float, before: Settings, was_met: bool
 ) -> tuple[Tuned, bool]:
     """Settings for an index that changed a little, and whether they were searched for over the whole grid.
 
-    The earlier settings stay if they still reach the target, or did not then; else the next costlier ones go first.
+    The earlier settings stay if they still reach the least recall, or did not then; else the next costlier ones go
+    first.
     """
     grid = _Grid(index)
     search = gpu.searching(index)
@@ -126,15 +135,15 @@ def tuned_again(
     if earlier is not None:
         costlier = [(earlier[0] + row, earlier[1] + column) for row, column in ((0, 1), (1, 0), (1, 1))]
         for point in [earlier, *sorted(set(costlier) & set(grid.points()), key=grid.cost)]:
-            reached = _reached(search, grid.settings(point), queries, exact)
-            if reached >= target or not was_met:
+            reached = _reached(search, grid.settings(point), target)
+            if reached >= least_recall or not was_met:
                 apply_settings(index, grid.settings(point))
-                return Tuned(grid.settings(point), reached, reached >= target), False
-    return tune(index, queries, exact, target), True
+                return Tuned(grid.settings(point), reached, reached >= least_recall), False
+    return tune(index, target, least_recall), True
 
 
-def _reached(search: gpu.Search, settings: Settings, queries: np.ndarray, exact: np.ndarray) -> float:
-    return recall(search(settings, queries, min(K, exact.shape[1])), exact)
+def _reached(search: gpu.Search, settings: Settings, target: Target) -> float:
+    return target.recall(search(settings, target.queries, target.k))
 
 
 class _Grid:

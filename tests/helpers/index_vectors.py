@@ -6,6 +6,7 @@ import numpy as np
 
 from steps.index.inputs import Vectors
 from steps.index.params import IndexParams
+from steps.index.tuning import ExactTopK, Target
 
 KNOBS: dict[str, Any] = {"kind": "ivfpq", "target_recall": 0.9, "seed": 3}
 
@@ -31,3 +32,9 @@ def all_of(matrix: np.ndarray) -> Vectors:
 def exact_top(matrix: np.ndarray, queries: np.ndarray, k: int = 10) -> np.ndarray:
     """Rows of the k largest inner products in float64, best first."""
     return np.argsort(-(queries.astype(np.float64) @ matrix.astype(np.float64).T), axis=1, kind="stable")[:, :k]
+
+
+def target_of(matrix: np.ndarray, queries: np.ndarray, k: int = 10) -> Target:
+    """What a search among the rows should find."""
+    rows = exact_top(matrix, queries, k)
+    return Target.of(queries, all_of(matrix), ExactTopK(rows, np.einsum("qd,qkd->qk", queries, matrix[rows])))

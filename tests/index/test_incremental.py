@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from index_vectors import all_of, clustered, exact_top, index_params
+from index_vectors import all_of, clustered, exact_top, index_params, target_of
 
 from steps.index import state, tuning
 from steps.index.build import Layers, build_shards, fill, layers_of, shard_slices, trained
@@ -59,7 +59,7 @@ def template_and_index(factory: str, matrix: np.ndarray = OLD) -> tuple[Layers, 
 
 def wide_open(index: faiss.Index) -> faiss.Index:
     """At the settings that find most."""
-    tune(index, QUERIES, exact_top(NEW, QUERIES), 1.0)
+    tune(index, target_of(NEW, QUERIES), 1.0)
     return index
 
 
@@ -156,8 +156,7 @@ def test_a_graph_that_only_grows_is_linked_to_and_renumbered(factory: str, monke
     monkeypatch.setattr(Vectors, "chunks", lambda self: pytest.fail("every vector was read"))
     index = updated(index, grown, all_of(both[order]))
     np.testing.assert_array_equal(layers_of(index).base.reconstruct_n(0, len(both)), both[order])
-    exact = exact_top(both[order], QUERIES)
-    assert tune(index, QUERIES, exact, 0.99).met
+    assert tune(index, target_of(both[order], QUERIES), 0.99).met
     rows = index.search(both[order], 1)[1][:, 0]
     assert (rows == np.arange(len(both))).mean() > 0.99
 
@@ -289,7 +288,7 @@ def test_removed_documents_are_never_found(kind: Kind) -> None:
     fewer = between(OLD, OLD[remaining], OLD_IDS, [OLD_IDS[row] for row in remaining])
     index = template_and_index(of_kind(kind, len(OLD), 32))[1]
     index = updated(index, fewer, all_of(OLD[remaining]))
-    tune(index, QUERIES, exact_top(OLD[remaining], QUERIES), 1.0)
+    tune(index, target_of(OLD[remaining], QUERIES), 1.0)
     scores, rows = index.search(OLD[:50], 1)
     assert rows[::2, 0].tolist() == list(range(25))
     assert (scores[1::2, 0] < 0.999).all()
