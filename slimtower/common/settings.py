@@ -28,10 +28,11 @@ def shorten(value: Any) -> str:
 
 def _variable(name: str) -> str:
     """The name of a variable of the environment, or ""; a secret in its place is masked from now on."""
-    if name and (not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or (len(name) > 20 and "_" not in name)):
+    longest = max(map(len, name.split("_")))
+    if name and (not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or longest > 20):
         remember(name)
         raise ValueError(
-            "is no variable's name (one of more than 20 signs has a _); put the secret into a variable of the"
+            "is no variable's name (a word of one has at most 20 signs); put the secret into a variable of the"
             " environment, and name that one"
         )
     return name
@@ -86,10 +87,30 @@ def read_text(path: Path) -> str:
         raise UserError(f"{path}: {error.strerror}; it must be a file that can be read") from None
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML whose mappings have each key once: of two the parser would drop the first."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set[str]()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                continue
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    problem=f"the key {key.value!r} stands twice in one mapping", problem_mark=key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def parse_mapping(text: str, source: str) -> dict[str, Any]:
     """Parse YAML that holds a mapping; UserError names `source`."""
     try:
-        raw = yaml.safe_load(text)
+        raw = yaml.load(text, _UniqueKeys)
+    except yaml.MarkedYAMLError as error:  # its own message quotes the line, which may hold a secret
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}: " if mark else ""
+        raise UserError(f"{source}: not YAML: {place}{line(error.problem or error.context or '')}; fix that") from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # 2025-02-31; a number of thousands of digits
         raise UserError(f"{source}: not YAML: {line(error)[:300]}; fix or quote that value") from None
     except RecursionError:

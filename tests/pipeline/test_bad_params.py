@@ -118,3 +118,19 @@ def test_a_recipes_name_leads_to_no_other_folder(tmp_path: Path, monkeypatch: py
         with pytest.raises(UserError, match="recipe"):
             worktree(tmp_path, Path(f"{name}.yaml"))
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("slimtower-cache")] == ["kept"]
+
+
+@pytest.mark.parametrize(
+    "text", ["distill: {students: [4l]}\ndistill: {seed: 9}", "distill:\n  seed: 9\n  students: [4l]\n  seed: 8"]
+)
+def test_a_key_that_stands_twice_is_refused(text: str) -> None:
+    """YAML would drop the first one without a word."""
+    with pytest.raises(UserError, match=r"r\.yaml: not YAML: line \d: the key '\w+' stands twice"):
+        parse_mapping(text, "r.yaml")
+    assert parse_mapping("a: &a {b: 1, c: 2}\nd: {<<: *a, b: 3}", "r.yaml")["d"] == {"b": 3, "c": 2}
+
+
+def test_broken_yaml_is_told_by_its_line_and_not_shown() -> None:
+    with pytest.raises(UserError, match=r"not YAML: line \d") as caught:
+        parse_mapping('ingest: {}\npassword: "hunter2secret\nb: 1', "params.yaml")
+    assert "hunter2" not in line(caught.value)

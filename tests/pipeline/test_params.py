@@ -281,7 +281,9 @@ def test_a_student_learns_embeddings_of_pairs_from_a_cross_encoder_of_the_right_
 
 def test_a_key_in_the_place_of_its_variables_name_is_refused_and_not_shown() -> None:
     letters = "".join(map(chr, random.Random(7).choices(range(97, 123), k=1000)))  # so long a one is cut in messages
-    for key in ("sk-proj-Planted0123", "Planted0123456789abcdefghijklmno", letters[:199], letters):
+    planted = ("sk-proj-Planted0123", "Planted0123456789abcdefghijklmno", letters[:199], letters)
+    prefixed = (f"{prefix}_{letters[:24]}" for prefix in ("hf", "gsk", "ghp", "sk_live"))
+    for key in (*planted, *prefixed):
         raw = taught(rented=RENTED | {"connection": RENTED["connection"] | {"key_variable": key}})
         with pytest.raises(UserError, match=r"key_variable.*is no variable's name") as caught:
             check_params(raw, "params.yaml")
