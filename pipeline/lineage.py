@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from pipeline.surroundings import dvc_at_work
 from slimtower.common.errors import UserError, guarded, line
 from slimtower.common.files import sha256_file
 from slimtower.common.masking import redacted
@@ -225,6 +226,9 @@ def main() -> None:
     """Finish the pipeline runs that wait for it, and the newest of this folder that is still open."""
     with reaching():
         send_finished()
+        if dvc_at_work(Path()):
+            print("lineage: a stage runs in this folder, so its pipeline's run stays open; run this again afterwards")
+            return
         api = client()
         parent = open_parent(api, experiment_id(api))
         print(

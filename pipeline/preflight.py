@@ -1,6 +1,7 @@
 """What can be known before a run: whether this machine can carry it, and about how long it will take."""
 
 import os
+import re
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -33,7 +34,12 @@ class Machine:
 
 
 def check_folders(root: Path) -> None:
-    """UserError if the project's folder or the cache cannot be written, or the disk is full."""
+    """UserError if the project's folder or the cache cannot be written or used, or the disk is full."""
+    if misread := re.search(r"%[0-9A-Fa-f]{2}|\?", str(root.resolve())):
+        raise UserError(
+            f"{root.resolve()}: {misread[0]!r} in its path means something else in the address of MLflow's database;"
+            " rename the folder"
+        )
     folders = [_nearest(folder) for folder in (root, cache_root())]
     for folder in folders:
         _check_writable(folder)

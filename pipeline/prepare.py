@@ -14,7 +14,7 @@ from pipeline.lineage import send_finished, waits
 from pipeline.pending import ask_dvc
 from pipeline.stopping import stop_when_asked
 from slimtower.common.errors import UserError, line
-from slimtower.common.files import cache_root, folder_digest, read_json, sha256_file, write_json
+from slimtower.common.files import cache_root, folder_digest, read_json, sha256_file, sha256_text, write_json
 from slimtower.common.imports import uncollected_imports
 from slimtower.common.settings import PARAMS, load_section
 from steps.encoders.bases import LISTED, MODELS, check_weights
@@ -86,4 +86,7 @@ def keep_models(models: Models, path: Path = PARAMS) -> None:
 
 
 def _kept(path: Path) -> Path:
-    return cache_root() / "params" / f"{sha256_file(path)}.json"
+    """Where it is kept what a params.yaml names, as the present code says."""
+    code = [file for room in ("pipeline", "steps") for file in sorted(Path(room).rglob("*.py"))]
+    key = sha256_text("".join(map(sha256_file, [path, *code])))
+    return cache_root() / "params" / f"{key}.json"

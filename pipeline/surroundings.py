@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -55,6 +56,23 @@ def mend_locks(root: Path) -> None:
         pass  # DVC is at work, and says so itself
 
 
+def dvc_at_work(root: Path) -> bool:
+    """Whether a process that lives runs a stage in this folder, by DVC's list of who reads and writes what."""
+    listed = root / ".dvc/tmp/rwlock"
+    text = listed.read_text(encoding="utf-8", errors="replace") if listed.is_file() else ""
+    return any(_lives(int(pid)) for pid in set(re.findall(r'"pid": (\d+)', text)))
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        pass
+    return True
+
+
 def _is_intact(path: Path) -> bool:
     """Is it absent, or JSON?"""
     try:
@@ -103,7 +121,10 @@ def hide_lock(root: Path) -> str:
         return ""
     if subprocess.run([*git, "update-index", "--skip-worktree", "dvc.lock"], capture_output=True).returncode:
         return ""
-    return "git passes over dvc.lock from now on; `git update-index --no-skip-worktree dvc.lock` shows its changes"
+    return (
+        "git passes over dvc.lock from now on; before a `git pull`: `git update-index --no-skip-worktree dvc.lock &&"
+        " git checkout dvc.lock` (the next run finds what is made in DVC's cache)"
+    )
 
 
 def _instead_of_home() -> dict[str, str]:

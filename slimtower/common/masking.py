@@ -3,13 +3,16 @@
 Text is masked before it is cut: of half a URL no one can say where its password begins.
 """
 
+import contextlib
 import json
 import os
 import re
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from types import TracebackType
 from urllib.parse import unquote
 
@@ -29,10 +32,13 @@ _MAPPED = re.compile(rf"(?i)((?:{_NAMED}|authorization)\\*[\"']\s*:\s*b?)(?:{_QU
 _HEADERS = r"authorization|x-amz-security-token|\b(?:x-)?(?:[a-z]{1,20}-)?api-key"
 _HEADER = re.compile(rf"(?i)((?:{_HEADERS})\s*[:=]\s*)(?:(?:basic|bearer|token)\s+)?[^\s,]+|\b(bearer\s+)\S{{8,}}")
 _SECRET_NAME = re.compile(
-    r"(?i)(?:^|_)(?:(?:PG)?PASSWORD|PASSWD|PASSPHRASE|SECRET|SALT|TOKEN|PAT"
+    r"(?i)(?:^|_)(?:(?:PG)?PASSWORD|PASSWD|PASSPHRASE|PASS|SECRET|SALT|TOKEN|PAT"
     r"|(?:API|ACCESS|SECRET|PRIVATE|FERNET|ACCOUNT)_?KEY)$|_PWD$"
 )
+_OTHER_NAME = re.compile(r"(?i)(?<!SLIMTOWER_IMAGE)_(?:KEYS?|CREDENTIALS?|PASSWORDS|SECRETS|TOKENS)$")  # or of a column
+_LONG_SECRET = 16  # characters
 _GIVEN_LOGIN = re.compile(rf"(?s){_SCHEME}([^/@:]*:.+)@")
+_PROXY_LOGIN = re.compile(r"[^/@:]*:([^/]+)@")  # without a scheme
 _RUNS = re.compile(r"\s+|\S+")
 _NOT_SECRET = {"true", "false", "none", "null"}
 _REMEMBERED: set[str] = set()  # secrets whose variables have names of the user's own
@@ -84,12 +90,32 @@ def _environment() -> frozenset[str]:
     secrets = set(_REMEMBERED)
     for name in list(os.environ):  # a copy: a library's thread may set or unset a variable meanwhile
         value = os.environ.get(name, "")
-        if _SECRET_NAME.search(name):
+        if _SECRET_NAME.search(name) or (_OTHER_NAME.search(name) and _is_long_secret(value)):
             secrets.add(value.strip())
         elif "://" in value:
             secrets |= {login.partition(":")[2].strip() for login in _GIVEN_LOGIN.findall(value)}
+        elif name.lower().endswith("_proxy") and (login := _PROXY_LOGIN.match(value)):
+            secrets.add(login[1])
+        elif value.startswith("{"):  # as a connection of Airflow's
+            secrets |= {secret.strip() for secret in _secrets_of_json(value)}
     secrets |= {unquote(secret) for secret in secrets}
     return frozenset(secret for secret in secrets if len(secret) >= _SHORTEST and secret.lower() not in _NOT_SECRET)
+
+
+def _is_long_secret(value: str) -> bool:
+    """Is it too long for a word, and no file's path?"""
+    return len(value) >= _LONG_SECRET and not ("/" in value and Path(value).exists())
+
+
+def _secrets_of_json(text: str) -> Iterator[str]:
+    """Texts in JSON whose keys name secrets."""
+    with contextlib.suppress(ValueError, RecursionError):
+        waiting = [json.loads(text)]
+        while waiting:
+            value = waiting.pop()
+            if isinstance(value, dict):
+                yield from (item for key, item in value.items() if isinstance(item, str) and names_secret(key))
+            waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
 
 
 @cache

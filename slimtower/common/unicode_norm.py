@@ -10,6 +10,7 @@ from typing import Any
 
 UNSEEN: dict[int, str] = {0xAD: "", 0x2060: ""}
 """Translation that takes out soft hyphens and word joiners."""
+_FORMS = re.compile("[\ufb00-\ufb06\uff61-\uffdc]+")  # ligatures of Latin letters, half-width kana and Hangul
 _READER_TABLE = UNSEEN | {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}  # full-width letters and signs
 # Han, Hiragana, Katakana, Thai, Lao, Khmer and Myanmar, in the standard library's terms: serving needs no more than it
 _LETTERS = (
@@ -26,14 +27,26 @@ _CHARACTER = re.compile(rf"[{_LETTERS}](?<=[^\W_])[{_MARKS}]*")
 _RUN = re.compile(rf"(?:{_CHARACTER.pattern})+")
 
 
-def as_read(text: str) -> str:
-    """NFC, without what no reader sees, and in letters of one width."""
-    return text if text.isascii() else unicodedata.normalize("NFC", text.translate(_READER_TABLE))
+def as_read(text: str, *, one_form: bool = True) -> str:
+    """NFC, without what no reader sees, and in letters of one width.
+
+    Without `one_form` ligatures and half-width kana stay, as the BM25 indexes of earlier releases have them.
+    """
+    if text.isascii():
+        return text
+    if one_form:
+        text = _FORMS.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
+    return unicodedata.normalize("NFC", text.translate(_READER_TABLE))
 
 
 def undotted(text: str) -> str:
     """With an i for each dotted capital I, to which str.lower() would add a mark."""
     return text.replace("İ", "i")
+
+
+def characters(term: str) -> list[str]:
+    """The characters of a word of a script without spaces, each with its marks; none of another word."""
+    return [] if term.isascii() else _CHARACTER.findall(term)
 
 
 def words_in(text: str, word: Any) -> list[str]:

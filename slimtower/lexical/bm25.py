@@ -4,18 +4,16 @@ import logging
 import re
 import unicodedata
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import bm25s
 import numpy as np
 from bm25s.stopwords import STOPWORDS_EN
 
-from slimtower.common.unicode_norm import as_read, undotted, words_in
+from slimtower.common.unicode_norm import as_read, characters, undotted, words_in
 
-# 1 took a run of a script without spaces for one word; 2 ended words at vowel signs and other combining marks, and told
-# é of one code point from é of two
-TOKENIZER = 3
+TOKENIZER, OLDEST = 4, 3  # 3 told ligatures and half-width kana from the letters that they are
 _WORD = re.compile(r"\b\w\w+\b")
 _STOP_WORDS = frozenset(STOPWORDS_EN)
 
@@ -25,8 +23,8 @@ logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets DEBUG, and any h
 class Bm25:
     """BM25 over document texts, k1 = 1.5 and b = 0.75, English stop words removed.
 
-    Of Chinese, Japanese, Thai, Lao, Khmer and Burmese pairs of neighbouring characters are the terms. Texts count
-    as they are read (slimtower/common/unicode_norm.py).
+    Of Chinese, Japanese, Thai, Lao, Khmer and Burmese pairs of neighbouring characters are the terms; a query's single
+    character stands for all pairs that hold it. Texts count as they are read (slimtower/common/unicode_norm.py).
     """
 
     def __init__(self, doc_ids: Sequence[str], texts: Sequence[str]) -> None:
@@ -85,17 +83,31 @@ class Bm25:
         return selected
 
     def _scores(self, text: str) -> np.ndarray:
-        terms = [term for term in _terms(text, self._tokenizer) if term in self._engine.vocab_dict]
+        terms = [known for term in _terms(text, self._tokenizer) for known in self._known(term)]
         scores: np.ndarray = self._engine.get_scores(terms) if terms else np.zeros(self.documents, dtype=np.float32)
         return scores
 
+    def _known(self, term: str) -> list[str]:
+        """A query's term as the index has it; none if it does not."""
+        alone = [term] if term in self._engine.vocab_dict else []
+        return alone + self._pairs.get(term, []) if len(characters(term)) == 1 else alone
+
+    @cached_property
+    def _pairs(self) -> dict[str, list[str]]:
+        """The terms of two characters that hold a character, by it."""
+        pairs: dict[str, list[str]] = {}
+        for term in self._engine.vocab_dict:
+            if len(of_term := characters(term)) == 2:
+                for character in dict.fromkeys(of_term):
+                    pairs.setdefault(character, []).append(term)
+        return pairs
+
 
 def _terms(text: str, tokenizer: int) -> list[str]:
-    if tokenizer == TOKENIZER and not text.isascii():
-        terms = words_in(undotted(as_read(text)).lower(), _marked_word())
+    if text.isascii():
+        terms = _WORD.findall(text.lower())
     else:
-        lowered = text.lower()
-        terms = _WORD.findall(lowered) if tokenizer == 1 else words_in(lowered, _WORD)
+        terms = words_in(undotted(as_read(text, one_form=tokenizer > OLDEST)).lower(), _marked_word())
     return [term for term in terms if term not in _STOP_WORDS]
 
 

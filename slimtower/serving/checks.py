@@ -103,12 +103,12 @@ def check_lexical(folder: Path, manifest: Manifest) -> None:
             f"{folder}: its BM25 index was written by bm25s {lexical.bm25s}, this is bm25s {here}; install the version"
             " of the lock, or build the release again (`dvc repro`)"
         )
-    from slimtower.lexical.bm25 import TOKENIZER  # a release without BM25 is served without its package
+    from slimtower.lexical.bm25 import OLDEST, TOKENIZER  # a release without BM25 is served without its package
 
-    if not 1 <= lexical.tokenizer <= TOKENIZER:
+    if not OLDEST <= lexical.tokenizer <= TOKENIZER:
         raise UserError(
-            f"{folder}: its BM25 index has terms of tokenizer {lexical.tokenizer}, this version knows those up to"
-            f" {TOKENIZER}; take a newer version of slimtower, or build the release again (`dvc repro`)"
+            f"{folder}: its BM25 index has terms of tokenizer {lexical.tokenizer}, this version knows {OLDEST} to"
+            f" {TOKENIZER}; build the release again (`dvc repro`), or take the version of slimtower that wrote it"
         )
     indexed = {name.partition("/")[0] for name in lexical.files}
     if not lexical.fusions or indexed != set(lexical.fusions) or not indexed <= set(manifest.datasets):

@@ -28,7 +28,9 @@ class ServedRelease(PythonModel):
         The number of hits is the row's `k`, else the parameter `k`; `dataset` is a parameter, empty for the first.
         """
         settings: dict[str, Any] = {"k": 10, "dataset": ""} | (params or {})
-        texts = [str(text) for text in model_input["query"]]
+        if (absent := model_input["query"].isna()).any():
+            raise MlflowException.invalid_parameter_value(f"query is null in row {int(absent.argmax())}")
+        texts = list(model_input["query"])
         counts = [int(k) for k in model_input["k"]] if "k" in model_input else [int(settings["k"])] * len(texts)
         try:
             if min(counts, default=1) < 1:

@@ -232,6 +232,29 @@ def test_passwords_of_urls_in_the_environment_are_known_everywhere(monkeypatch: 
         assert redacted(f"<{text}>") == "<***>"
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "secret"),
+    [
+        ("DB_PASS", "planted", "planted"),
+        ("API_TOKENS", "planted-0123456789", "planted-0123456789"),
+        ("S3_CREDENTIALS", "planted-0123456789", "planted-0123456789"),
+        ("ENCRYPTION_KEY", "planted-0123456789", "planted-0123456789"),
+        ("HTTPS_PROXY", "me:planted@proxy:80", "planted"),
+        ("AIRFLOW_CONN_X", '{"login": "me", "extra": {"password": "plan\\u0074ed"}}', "planted"),
+        ("PARTITION_KEY", "day", ""),
+        ("MAX_TOKENS", "8192", ""),
+        ("GOOGLE_APPLICATION_CREDENTIALS", __file__, ""),
+        ("SLIMTOWER_IMAGE_KEY", "0123456789abcdef0123", ""),
+        ("SETTINGS", "{'password'", ""),
+    ],
+)
+def test_what_is_a_secret_in_the_environment(
+    name: str, value: str, secret: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert redacted(f"<{secret or value}>") == ("<***>" if secret else f"<{value}>")
+
+
 def test_a_long_password_does_not_show_where_a_text_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     from botocore.exceptions import ClientError
     from mlflow.exceptions import MlflowException, RestException

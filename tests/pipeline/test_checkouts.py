@@ -72,3 +72,5 @@ def test_a_run_works_and_its_lock_is_neither_shown_nor_lost(kind: str, tmp_path:
         assert (project / "dvc.lock").read_text() == lock
         git("-C", project, "update-index", "--no-skip-worktree", "dvc.lock")
         assert " M dvc.lock" in git("-C", project, "status", "--porcelain")
+        git("-C", project, "checkout", "dvc.lock")
+        assert "cached" in dvc("repro") and (project / "dvc.lock").read_text() == lock, "found again"

@@ -19,7 +19,7 @@ def test_the_tracked_file_is_that_of_the_tracked_params(tmp_path: Path) -> None:
     assert (tmp_path / "models.json").read_bytes() == Path("models.json").read_bytes()
 
 
-def test_what_a_checked_file_names_is_kept_until_the_file_changes(
+def test_what_a_checked_file_names_is_kept_until_file_or_code_changes(
     tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -28,6 +28,10 @@ def test_what_a_checked_file_names_is_kept_until_the_file_changes(
     assert checked_models(path) is None
     keep_models({"teach": ["a", "of/hub"]}, path)
     assert checked_models(path) == {"teach": ["a", "of/hub"]}
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "steps/params.py").write_text("# other code")
+    assert checked_models(path) is None
+    (tmp_path / "steps/params.py").unlink()
     [kept_models] = own_cache.glob("params/*.json")
     for damaged in ("", "[1]", '{"teach": 1}'):
         kept_models.write_text(damaged)

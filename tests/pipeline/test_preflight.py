@@ -47,6 +47,18 @@ def test_a_full_disk_stops_the_run(full: str, tmp_path: Path, own_cache: Path, m
         check_folders(tmp_path / "project")
 
 
+@pytest.mark.parametrize(("name", "is_fine"), [("My%20Project", False), ("what? now", False), ("50 % off", True)])
+def test_a_folder_whose_path_means_something_else_in_an_address_stops_the_run(
+    name: str, is_fine: bool, tmp_path: Path
+) -> None:
+    (tmp_path / name).mkdir()
+    if is_fine:
+        check_folders(tmp_path / name)
+        return
+    with pytest.raises(UserError, match="rename the folder"):
+        check_folders(tmp_path / name)
+
+
 def test_a_folder_that_cannot_be_written_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**arguments: Any) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))

@@ -11,7 +11,7 @@ import pytest
 
 from slimtower.common.errors import UserError
 from slimtower.common.files import sha256_file
-from slimtower.lexical.bm25 import TOKENIZER
+from slimtower.lexical.bm25 import OLDEST, TOKENIZER
 from slimtower.serving.manifest import FORMAT, SHARED, Manifest, read_manifest
 from slimtower.serving.release import load_release
 from steps.evaluate.systems import student_tower
@@ -288,12 +288,11 @@ def test_every_file_of_a_lexical_index_is_checked(fused: Path) -> None:
     assert "lexical: one/more.npy not named by the manifest" in refused(fused)
 
 
-def test_a_release_of_before_there_were_several_tokenizers_opens_with_the_first(fused: Path) -> None:
-    assert json.loads((fused / "manifest.json").read_text())["lexical"]["tokenizer"] == TOKENIZER == 3
-    edit(fused, ("lexical", "tokenizer"), drop)
-    assert "tokenizer" not in json.loads((fused / "manifest.json").read_text())["lexical"]
+def test_a_release_of_an_earlier_tokenizer_opens_with_it(fused: Path) -> None:
+    assert json.loads((fused / "manifest.json").read_text())["lexical"]["tokenizer"] == TOKENIZER
+    edit(fused, ("lexical", "tokenizer"), put(OLDEST))
     release = load_release(fused)
-    assert release.lexical("one")._tokenizer == 1 and release.query("sum", dataset="one")
+    assert release.lexical("one")._tokenizer == OLDEST and release.query("sum", dataset="one")
 
 
 def test_what_the_manifest_says_of_a_lexical_index_is_checked(fused: Path) -> None:
@@ -309,7 +308,8 @@ def test_what_the_manifest_says_of_a_lexical_index_is_checked(fused: Path) -> No
     assert "was changed after" in refusal_after(("lexical", "fusions", "one", "depth"), put(7), checked=False)
     for field_path, change, message in (
         (("lexical", "bm25s"), put("0"), "written by bm25s 0, this is"),
-        (("lexical", "tokenizer"), put(99), "terms of tokenizer 99, this version knows those up to 3"),
+        (("lexical", "tokenizer"), put(99), "terms of tokenizer 99, this version knows 3 to 4"),
+        (("lexical", "tokenizer"), drop, "terms of tokenizer 1, this version knows 3 to 4; build the release again"),
         (("lexical", "fusions", "one"), drop, "fusions are of ['two']"),
         (("lexical", "files", "one/params.index.json"), drop, "lexical: one/"),
         (("lexical", "fusions", "one", "kind"), put("guess"), "kind"),

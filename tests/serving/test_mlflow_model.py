@@ -17,6 +17,7 @@ from typing import Any
 import mlflow
 import pandas as pd
 import pytest
+from mlflow.exceptions import MlflowException
 from serve_process import free_port
 
 from slimtower.registry import client as registry
@@ -71,6 +72,12 @@ def same(actual: dict[str, Any], reference: dict[str, list[Any]]) -> None:
     assert actual["ids"] == reference["ids"]
     assert actual["titles"] == reference["titles"]
     assert actual["scores"] == pytest.approx(reference["scores"], abs=1e-6)
+
+
+@pytest.mark.parametrize("null", [None, float("nan")])
+def test_a_query_that_is_null_is_refused(null: float | None, saved: Path) -> None:
+    with pytest.raises(MlflowException, match="query is null in row 1"):
+        mlflow.pyfunc.load_model(str(saved)).predict(pd.DataFrame({"query": ["sum", null]}))
 
 
 def test_predict_answers_queries_with_their_own_k_or_the_parameters(saved: Path, released: Path) -> None:

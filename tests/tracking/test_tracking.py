@@ -1,7 +1,9 @@
 """MLflow: one parent a pipeline, a child a stage, and reused stages linked to their makers."""
 
 import json
+import os
 import re
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -165,8 +167,15 @@ def test_a_plain_repro_is_finished_afterwards_and_a_scheduled_run_left_to_its_ta
         pass
     lock({"teach": "m1"})
     monkeypatch.setenv("SLIMTOWER_PIPELINE", "another")
+    api, rwlock = registry.client(), Path(".dvc/tmp/rwlock")
+    rwlock.parent.mkdir(parents=True)
+    rwlock.write_text(json.dumps({"/data/embed": {"write": {"pid": os.getpid(), "cmd": "dvc repro"}}}))
     lineage.main()
-    api = registry.client()
+    assert named(api)["demo"].info.status == "RUNNING", "a stage is at work"
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    rwlock.write_text(json.dumps({"/data/embed": {"read": [{"pid": ended.pid, "cmd": "dvc repro"}]}}))
+    lineage.main()
     experiment, runs = tracking.experiment_id(api), named(api)
     assert set(runs) == {"demo", "teach"}
     assert runs["demo"].info.status == "FINISHED"
